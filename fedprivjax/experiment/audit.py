@@ -24,8 +24,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice, require_positive
 from fedprivjax.experiment import TRIAL, Experiment
 from fedprivjax.experiment.build import machines_of, make_participation, make_problem, present
-from fedprivjax.method.interface import numbers_of
-from fedprivjax.method.scaled_down import BATCH
+from fedprivjax.method.interface import BATCH, numbers_of
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.protocols import PROTOCOLS

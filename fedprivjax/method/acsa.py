@@ -11,13 +11,20 @@ The papers state the step on w as an argmin. It equals this projection exactly, 
 """
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.method.default_steps import clipped_pace
+from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.constraints import ConstraintSet
+from fedprivjax.problem.problem import Problem
+
+NO_DISTANCE = "distance must be given, or a ball: the theory's step needs a distance to the optimum"
 
 
 class AcceleratedState(NamedTuple):
@@ -64,36 +71,68 @@ def schedule_of(stages: Sequence[Places], rounds: int) -> np.ndarray:
     return np.array(rows, np.float32)
 
 
-def clipped_v(pace: float, rounds: int) -> float:
-    """Return v for clipped gradients, `κ·√(2R³/105)`. No theorem is claimed: no constant of the loss is used.
+def clipped_v(problem: Problem, clip: float, noise: float, rounds: int, *, whole: bool = False) -> float:
+    """Return v for clipped gradients, `κ·√(2R³/105)` with κ from `default_steps.clipped_pace`. No theorem is claimed.
 
     Without a modulus, noise of norm z per round has a norm of about `z·√(2R³/105)/v` in w_ag, after R steps r/(2v) with
     weights r. This v makes that norm the distance that noise may move a run.
 
     Args:
-        pace: κ, see `default_steps.clipped_pace`.
+        clip, noise, whole: as in `clipped_pace`.
 
-    >>> clipped_v(1.0, 105)
+    >>> from fedprivjax import Ball, Logistic, linear_problem
+    >>> problem = linear_problem([[1.0], [-1.0]], [1, 0], Logistic(), feature_bound=1.0, constraint=Ball(0.5))
+    >>> clipped_v(problem, problem.reach, 0.0, 105)
     148.4...
     """
-    return float(pace * (2 * rounds**3 / 105) ** 0.5)
+    if not isfinite(problem.reach):
+        raise Refusal(NO_DISTANCE)
+    return float(clipped_pace(problem, clip, noise, whole=whole) * (2 * rounds**3 / 105) ** 0.5)
 
 
-def initial(w) -> AcceleratedState:
-    """Return the state before the first round."""
-    return AcceleratedState(w, w, jnp.zeros((), jnp.int32))
+def required_distance(problem: Problem) -> float:
+    """Return the distance to the optimum. Raise Refusal if it is unknown."""
+    if not isfinite(problem.distance_to_optimum):
+        raise Refusal(NO_DISTANCE)
+    return problem.distance_to_optimum
 
 
-def next_step(state: AcceleratedState, schedule: Any, modulus: Any, step_scale: Any) -> Step:
-    """Return the points and factors of the next round. A larger `step_scale` means a smaller v."""
-    place, v, begins = schedule[state.rounds]
-    r = jnp.maximum(place, 1.0)
-    w = jax.tree.map(lambda w, average: jnp.where(begins > 0, average, w), state.w, state.average)
-    alpha, eta = 2 / (r + 1), 4 * v / (step_scale * r * (r + 1))
-    total = eta + (1 - alpha**2) * modulus
-    of_average, of_w = (1 - alpha) * (modulus + eta) / total, alpha * ((1 - alpha) * modulus + eta) / total
-    middle = jax.tree.map(lambda a, w: of_average * a + of_w * w, state.average, w)
-    return Step(w, middle, alpha, eta, modulus, place > 0)
+class AcceleratedSteps:
+    """Mixin of methods that run AC-SA.
+
+    Attributes:
+        schedule: every round's place in its stage, see `schedule_of`.
+        step_scale: factor on the steps: a larger one means a smaller v.
+    """
+
+    schedule: Any
+    step_scale: Any
+
+    @property
+    def modulus(self) -> Any:
+        """μ of the objective whose gradients the steps use."""
+        return 0.0
+
+    def init(self, problem: Problem, size: Size, key) -> AcceleratedState:
+        return AcceleratedState(problem.start, problem.start, jnp.zeros((), jnp.int32))
+
+    def query(self, state: AcceleratedState):
+        """w_md, the point at which machines compute gradients in the next round."""
+        return self.next_step(state).middle
+
+    def output(self, state: AcceleratedState):
+        return state.average
+
+    def next_step(self, state: AcceleratedState) -> Step:
+        """Return the points and factors of the next round."""
+        place, v, begins = self.schedule[state.rounds]
+        r, modulus = jnp.maximum(place, 1.0), self.modulus
+        w = jax.tree.map(lambda w, average: jnp.where(begins > 0, average, w), state.w, state.average)
+        alpha, eta = 2 / (r + 1), 4 * v / (self.step_scale * r * (r + 1))
+        total = eta + (1 - alpha**2) * modulus
+        of_average, of_w = (1 - alpha) * (modulus + eta) / total, alpha * ((1 - alpha) * modulus + eta) / total
+        middle = jax.tree.map(lambda a, w: of_average * a + of_w * w, state.average, w)
+        return Step(w, middle, alpha, eta, modulus, place > 0)
 
 
 def advanced(state: AcceleratedState, step: Step, gradient: Any, constraint: ConstraintSet) -> AcceleratedState:

@@ -17,7 +17,6 @@ from fedprivjax.method.formatting import formatted
 from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.round import RoundInputs, flat_rows, rows_in_memory
-from fedprivjax.method.scaled_down import scaled_down
 from fedprivjax.method.theory_choices import TheoryChoices
 from fedprivjax.method.views import VIEWS, FullView, View
 from fedprivjax.noise.interface import Mechanism
@@ -28,6 +27,9 @@ from fedprivjax.privacy.calibration import solved_noise
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import CALIBRATIONS, LEVELS, PLAN, RULE, TARGETS, Target
 from fedprivjax.problem.problem import Problem
+
+BATCH = 3  # largest number of records in a message of an audit
+EPOCH = 4  # batches that a machine's records make up in an audit
 
 
 @struct.dataclass
@@ -335,14 +337,13 @@ class Protocol(Calibrated, Decorated):
         """Copy without the static settings that only the host reads, so that changing them does not recompile."""
         return replace(self, calibrate_to=RULE, **self.plain)  # type: ignore[type-var]
 
-    def messages_in_memory(self, problem: Problem, size: Size) -> int:
-        """Return the number of messages, of d numbers each, in memory at once. Default: 0, as with `cohort_sum`."""
-        return 0
+    def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
+        """Return the number of messages or per-record gradients, of d numbers each, in memory at once.
 
-    def gradients_in_memory(self, problem: Problem, rows: int) -> int:
-        """Return the number of per-record gradients, of d numbers each, in memory at once, for `rows` in a round.
+        Default: as in `cohort_sum`, which materialises clipped gradients in chunks and no messages.
 
-        Default: as in `cohort_sum`, which materialises clipped gradients in chunks.
+        Args:
+            rows: number of records that a round uses.
         """
         return 0 if self.clip is None else rows_in_memory(problem, rows)
 
@@ -361,9 +362,23 @@ class Protocol(Calibrated, Decorated):
         """Return the protocol for an audit with this number of machines and short epochs.
 
         The privacy target, clip, noise schedule, sampler, trust model and noise rule are unchanged. Default: a small
-        batch, and one target for all machines, or relative privacy for this number of machines.
+        batch, and the smallest ε and δ of all machines, or relative privacy for this number of machines.
+
+        >>> from fedprivjax import NoisyMinibatchSGD
+        >>> NoisyMinibatchSGD(epsilon=(1.0, 2.0), batch=600, sampler="poisson").scaled_down(4).batch
+        3
         """
-        return scaled_down(self, machines)
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.init}  # type: ignore[arg-type]
+        changes: dict[str, Any] = {}
+        for name in ("epsilon", "delta"):
+            if isinstance(own.get(name), tuple):
+                changes[name] = type(own[name][0])(np.min(own[name]))
+        if own.get("relative_privacy") is not None:
+            ratios = np.quantile(own["relative_privacy"], np.linspace(1, 0, machines))
+            changes["relative_privacy"] = tuple(ratios.tolist())
+        if own.get("batch") is not None:
+            changes["batch"] = min(int(np.max(own["batch"])), BATCH)
+        return replace(self, **changes)  # type: ignore[type-var]
 
     @classmethod
     def audit_settings(cls) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.default_steps import binds, noise_reach
 from fedprivjax.method.gaussian_method import GaussianMethod
+from fedprivjax.method.interface import BATCH, EPOCH
 from fedprivjax.method.minibatch_round import noisy_mean, record_messages
 from fedprivjax.method.relative_privacy import noise_of_shares, privacy_shares
 from fedprivjax.method.round import RoundInputs, add_noise, flat_rows
-from fedprivjax.method.scaled_down import BATCH, EPOCH
 from fedprivjax.method.theory_choices import TheoryChoices
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Epochs, as_sampler

@@ -9,12 +9,11 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_positive
-from fedprivjax.method.interface import Protocol
+from fedprivjax.method.interface import BATCH, Protocol
 from fedprivjax.method.minibatch_round import record_messages
 from fedprivjax.method.record_mechanism import PER_MACHINE, THEOREM_RULES, Delta, RecordMechanism
 from fedprivjax.method.relative_privacy import fixed_relative_privacy, follows_epsilon, privacy_shares
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.method.scaled_down import BATCH
 from fedprivjax.method.settings import check_steps, require_noise_std
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan

@@ -13,10 +13,11 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.progress import OnProgress, progress_callback
 from fedprivjax.method.interface import Protocol
 from fedprivjax.method.planning.bounds import KINDS, TERMS, Bound, PlannedRun
-from fedprivjax.method.planning.setting import DEFAULTS, Setting
+from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
-from fedprivjax.planner.calibrated import calibrated
 from fedprivjax.planner.pilot import NOTE, VARIABLES, Pilot, Trial, run_pilots
+from fedprivjax.privacy.calibration import calibrate_and_check
+from fedprivjax.privacy.target import PLAN
 from fedprivjax.protocols import PROTOCOLS
 
 NUMBERS = {
@@ -38,23 +39,11 @@ TEXTS = ("bound_kind", "bound_of", "theorem", "settings", "note", "guarantee", "
 
 def plan(
     *,
-    machines: int,
-    per_round: int,
-    samples: int,
-    dimension: int,
     epsilon: float | Sequence[float],
-    delta: float = DEFAULTS["delta"],
-    trust: str = DEFAULTS["trust"],
-    lipschitz: float = DEFAULTS["lipschitz"],
-    smoothness: float = DEFAULTS["smoothness"],
-    diameter: float = DEFAULTS["diameter"],
-    gap: float | None = None,
-    rounds: int | None = None,
-    batch: int | None = None,
-    seed: int = 0,
     protocols: Sequence[str] | None = None,
     pilot: bool | Pilot = False,
     progress: bool | OnProgress | None = None,
+    **setting: Any,
 ) -> xr.Dataset:
     """Compare methods before a run: noise, guarantee, error bound and cost of every protocol, without any data.
 
@@ -62,24 +51,26 @@ def plan(
     form for the requested trust model is therefore planned for trust "none".
 
     Args:
-        machines: number M of machines.
-        per_round: number m of machines in a round, sampled uniformly, or all.
-        samples: number n of records of each machine.
-        dimension: number d of parameters.
         epsilon: ε that the noise must realise at `delta`, one value or several.
-        delta: δ of the guarantee.
-        trust: trust model, a key of `privacy.terms.TRUST`.
-        lipschitz: bound G on the gradient norm of one record's loss.
-        smoothness: smoothness constant L of one record's loss.
-        diameter: diameter D of the ball of parameters.
-        gap: upper bound on the initial excess loss; None is G·D.
-        rounds: number of rounds, or None for the choice of each method's theory.
-        batch: records in a message, or None for the choice of each method's theory.
-        seed: seed of the schedules, and of the pilot's data.
         protocols: names in `fedprivjax.protocols.PROTOCOLS`; None is all.
         pilot: True or a `Pilot` runs every candidate on synthetic data of these sizes. The runs use the method's
             defaults, clipping, and noise calibrated to ε on the sampled schedules. They read no private records.
         progress: progress of the pilot, as in `simulate`.
+        setting: the other fields of `Setting`:
+
+            * `machines`: number M of machines.
+            * `per_round`: number m of machines in a round, sampled uniformly, or all.
+            * `samples`: number n of records of each machine.
+            * `dimension`: number d of parameters.
+            * `delta`: δ of the guarantee.
+            * `trust`: trust model, a key of `privacy.terms.TRUST`.
+            * `lipschitz`: bound G on the gradient norm of one record's loss.
+            * `smoothness`: smoothness constant L of one record's loss.
+            * `diameter`: diameter D of the ball of parameters.
+            * `gap`: upper bound on the initial excess loss; None is G·D.
+            * `rounds`: number of rounds, or None for the choice of each method's theory.
+            * `batch`: records in a message, or None for the choice of each method's theory.
+            * `seed`: seed of the schedules, and of the pilot's data.
 
     Returns:
         A dataset with the axes `protocol` (with its use after a comma, if it has several), `epsilon` and `term`.
@@ -106,22 +97,7 @@ def plan(
         raise Refusal("epsilon must have at least one value, got none")
     for name in protocols or ():
         require_choice("protocol", name, PROTOCOLS)
-    first = Setting(
-        machines=machines,
-        per_round=per_round,
-        samples=samples,
-        dimension=dimension,
-        epsilon=levels[0],
-        delta=delta,
-        trust=trust,
-        lipschitz=lipschitz,
-        smoothness=smoothness,
-        diameter=diameter,
-        gap=gap,
-        rounds=rounds,
-        batch=batch,
-        seed=seed,
-    )
+    first = Setting(epsilon=levels[0], **setting)
     pilot = Pilot() if pilot is True else pilot
     if pilot:
         pilot.check(first)
@@ -131,7 +107,7 @@ def plan(
     found = _dataset(first, [label for label, _, _ in rows], levels, table)
     if not pilot:
         return found
-    return found.assign(_pilot_variables(table, pilot, progress)).assign_attrs(pilot.attributes(dimension))
+    return found.assign(_pilot_variables(table, pilot, progress)).assign_attrs(pilot.attributes(first.dimension))
 
 
 def grid_around(epsilon: float, points: int = 7, factor: float = 10.0) -> list[float]:
@@ -199,6 +175,25 @@ def _cell(method: type[Protocol], use: Use | None, setting: Setting) -> dict[str
     if not found:
         return {"refusal": "rounds and batch leave no possible run"}
     return _described(use, *min(found, key=lambda each: np.nan_to_num(each[1].total, nan=np.inf)))
+
+
+def calibrated(draft: Draft, setting: Setting) -> PlannedRun:
+    """Return the draft with the least noise that is known to meet the target ε on its run plan.
+
+    A protocol's own calibration may be for more messages.
+
+    Raises:
+        Refusal: if the protocol's settings are invalid, or no noise meets the target.
+
+    >>> from fedprivjax import LocalSGD
+    >>> setting = Setting(machines=10, per_round=5, samples=20, dimension=5, epsilon=1.0)
+    >>> (draft,) = LocalSGD.uses()[0].drafts(setting)
+    >>> round(calibrated(draft, setting).event.epsilon(setting.delta), 4)
+    1.0
+    """
+    problem, plan = draft.problem, draft.plan
+    protocol, event = calibrate_and_check(replace(draft.protocol, calibrate_to=PLAN), problem, plan, setting.target)
+    return PlannedRun(setting, protocol, problem, plan, event)
 
 
 def _described(use: Use, run: PlannedRun, bound: Bound, draft: Draft) -> dict[str, Any]:

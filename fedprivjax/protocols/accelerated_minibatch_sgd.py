@@ -15,8 +15,8 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_flag, require_positive
 from fedprivjax.method import acsa
-from fedprivjax.method.acsa import AcceleratedState
-from fedprivjax.method.default_steps import binds, clipped_pace
+from fedprivjax.method.acsa import AcceleratedState, AcceleratedSteps, required_distance
+from fedprivjax.method.default_steps import binds
 from fedprivjax.method.minibatch_round import noisy_mean
 from fedprivjax.method.planning.bounds import POPULATION, TRAINING, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.setting import Setting
@@ -36,13 +36,12 @@ FORMS = {
     "regularised": "one stage on the loss with a regulariser centred at the start",
     "multistage": "stages that halve the excess loss of a strongly convex loss",
 }
-NO_DISTANCE = "distance must be given, or a ball: the theory's step needs a distance to the optimum"
 UNSET = {"regularisation": None, "factor": 0.5, "gap": None, "printed": False}
 
 
 @struct.dataclass(kw_only=True)
-class AcceleratedMinibatchSGD(RecordMethod):
-    """Accelerated noisy minibatch SGD.
+class AcceleratedMinibatchSGD(AcceleratedSteps, RecordMethod):
+    """ISRL-DP AC-SA: plain, regularised, multistage, one-pass.
 
     Attributes:
         epsilon, noise_std, step_scale, clip, batch, sampler, noise_rule, delta, relative_privacy: as in
@@ -93,26 +92,17 @@ class AcceleratedMinibatchSGD(RecordMethod):
                 if self.form != form and not np.array_equal(getattr(self, name), UNSET[name]):
                     raise Refusal(f"{name} must go with the form {form!r}, got the form {self.form!r}")
 
-    def init(self, problem: Problem, size: Size, key) -> AcceleratedState:
-        return acsa.initial(problem.start)
-
     def round(self, problem: Problem, state: AcceleratedState, inputs: RoundInputs, noise, key):
-        step = self._next(state)
+        step = self.next_step(state)
         g, info = noisy_mean(problem, step.middle, inputs, noise, self.clip)
         lam = step.modulus - self.strong_convexity
         g = jax.tree.map(lambda g, m, start: g + lam * (m - start), g, step.middle, problem.start)
         return acsa.advanced(state, step, g, problem.constraint), info
 
-    def query(self, state: AcceleratedState):
-        """w_md, the point at which machines compute gradients in the next round."""
-        return self._next(state).middle
-
-    def output(self, state: AcceleratedState):
-        return state.average
-
-    def _next(self, state: AcceleratedState) -> acsa.Step:
-        mu = self.strong_convexity + (0.0 if self.regularisation is None else self.regularisation)
-        return acsa.next_step(state, self.schedule, mu, self.step_scale)
+    @property
+    def modulus(self) -> Any:
+        """μ of the loss, plus λ of its regulariser."""
+        return self.strong_convexity + (0.0 if self.regularisation is None else self.regularisation)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         """Calibrate as in `Protocol.calibrate`, with the regulariser and every round's place in its stage."""
@@ -123,7 +113,7 @@ class AcceleratedMinibatchSGD(RecordMethod):
         step = 1.0 if self.step_size is None else self.step_size  # placeholder: the stages below set the default
         ready: Any = RecordMethod.calibrate(replace(self, step_size=step), problem, plan, target)
         if self.form == "regularised" and self.regularisation is None:
-            spread, distance = ready._variance(problem, size, cohort), _distance(problem)
+            spread, distance = ready._variance(problem, size, cohort), required_distance(problem)
             settings = {"rounds": rounds, "variance": spread, "diameter": distance, "factor": self.factor}
             ready = replace(ready, regularisation=float(theory.acsa_regularization(**settings)))
         stages = (
@@ -136,10 +126,13 @@ class AcceleratedMinibatchSGD(RecordMethod):
 
     def _stages(self, problem: Problem, size: Size, cohort: float) -> list[theory.Stage]:
         if binds(problem, self.clip) and self.variance is None and not float(self.strong_convexity):
-            return [theory.Stage(size.rounds, self._clipped_v(problem, size.rounds, cohort))]
+            clip = float(self.records.kinds(problem).lipschitz.max())
+            noise = float(self.noise_std) * (problem.dimension / cohort) ** 0.5
+            v = acsa.clipped_v(problem, clip, noise, size.rounds, whole=self.records.whole(problem))
+            return [theory.Stage(size.rounds, v)]
         rounds, smoothness, modulus = size.rounds, require_smooth(problem), float(self.strong_convexity)
         if self.form == "multistage":
-            gap = self.gap or float(self.records.kinds(problem).lipschitz.max()) * _distance(problem)
+            gap = self.gap or float(self.records.kinds(problem).lipschitz.max()) * required_distance(problem)
             curved = {"smoothness": smoothness, "strong_convexity": modulus, "printed": self.printed}
             return theory.acsa_stages(rounds=rounds, gap=gap, variance=self._variance(problem, size, cohort), **curved)
         if self.form == "regularised":
@@ -149,17 +142,9 @@ class AcceleratedMinibatchSGD(RecordMethod):
             v = theory.acsa_v(rounds=rounds, smoothness=smoothness, form="strong")
         else:
             variance = self._variance(problem, size, cohort)
-            settings = {"variance": variance, "diameter": _distance(problem)} if variance else {"diameter": 1.0}
+            settings = {"variance": variance, "diameter": required_distance(problem)} if variance else {"diameter": 1.0}
             v = theory.acsa_v(rounds=rounds, smoothness=smoothness, form="tight", **settings)
         return [theory.Stage(rounds, float(v))]
-
-    def _clipped_v(self, problem: Problem, rounds: int, cohort: float) -> float:
-        """v that depends only on the clip and the noise."""
-        if not np.isfinite(problem.reach):
-            raise Refusal(NO_DISTANCE)
-        clip = float(self.records.kinds(problem).lipschitz.max())
-        noise = float(self.noise_std) * (problem.dimension / cohort) ** 0.5
-        return acsa.clipped_v(clipped_pace(problem, clip, noise, whole=self.records.whole(problem)), rounds)
 
     def _variance(self, problem: Problem, size: Size, cohort: float) -> float:
         """V², or without one the noise's variance plus bounds for sampling: L²/(MK) for records, L²/M for machines."""
@@ -200,10 +185,3 @@ def _planned_rounds(s: Setting) -> int:
     load = theory.bare_load(records=s.samples, epsilon=s.epsilon)
     settings = {"batch": s.samples, "smoothness": s.smoothness, "load": load}
     return theory.accelerated_rounds(problem_constants(s), spread=0.0, **settings)
-
-
-def _distance(problem: Problem) -> float:
-    distance = problem.distance_to_optimum
-    if not np.isfinite(distance):
-        raise Refusal(NO_DISTANCE)
-    return distance

@@ -71,7 +71,7 @@ class Mu2State(NamedTuple):
 
 @struct.dataclass(kw_only=True)
 class DPMu2(MessageMethod):
-    """DP-μ²-FL with a trusted or an untrusted server, at any participation.
+    """DP-μ²-FL (Reshef & Levy): trusted or untrusted server, any participation, clipped or not.
 
     Attributes:
         mu: GDP target from which `calibrate` computes `noise_std`; inf is non-private μ²-SGD.

@@ -59,7 +59,7 @@ class LocalState(NamedTuple):
 
 @struct.dataclass(kw_only=True)
 class LocalSGD(RecordMethod):
-    """Local SGD, with noise in every local step if `epsilon` is finite.
+    """Local SGD (FedAvg), plain or with noise in every local step.
 
     Attributes:
         epsilon, noise_std, step_size, step_scale, clip, noise_rule, delta, relative_privacy: as in `NoisyMinibatchSGD`.
@@ -206,11 +206,8 @@ class LocalSGD(RecordMethod):
         alone = clipped_pace(problem, 0.0, noise)
         return float((steps * (plan.size.rounds * together**2 + alone**2)) ** -0.5)
 
-    def messages_in_memory(self, problem: Problem, size: Size) -> int:
-        return size.per_round
-
-    def gradients_in_memory(self, problem: Problem, rows: int) -> int:
-        return 0  # a step takes one record of each machine
+    def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
+        return size.per_round  # a step takes one record of each machine
 
     @classmethod
     def uses(cls) -> tuple[Use, ...]:

@@ -64,7 +64,7 @@ class MinibatchState(NamedTuple):
 
 @struct.dataclass(kw_only=True)
 class NoisyMinibatchSGD(RecordMethod):
-    """Noisy minibatch SGD.
+    """ISRL-DP minibatch SGD, any sampler of records, or with a shuffler.
 
     Attributes:
         epsilon: target of every machine; inf is non-private. The noise is for a machine that takes part in every round,

@@ -43,7 +43,7 @@ class SGDState(NamedTuple):
 
 @struct.dataclass(kw_only=True)
 class NoisySGD(MessageMethod):
-    """Single-pass noisy SGD.
+    """Single-pass noisy SGD, trusted or untrusted server, with or without per-sample clipping.
 
     Attributes:
         mu, epsilon, noise_std, step_size, step_scale, clip, trust: as in `DPMu2`. The default step is

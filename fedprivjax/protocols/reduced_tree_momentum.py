@@ -24,6 +24,7 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
+from fedprivjax.method.interface import EPOCH
 from fedprivjax.method.momentum import (
     MomentumMethod,
     computed_once,
@@ -39,7 +40,6 @@ from fedprivjax.method.momentum_planning import (
 )
 from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.uses import Use
-from fedprivjax.method.scaled_down import EPOCH
 from fedprivjax.noise import Mechanism, WindowInputs, Windows
 from fedprivjax.noise.factors import (
     ALLOCATIONS,
@@ -76,7 +76,7 @@ MAX_BYTES = 2 * 2**30  # memory limit of the rings
 
 @struct.dataclass(kw_only=True)
 class ReducedTreeMomentum(MomentumMethod):
-    """Normalised SGD with tree-aggregated momentum of reduced sensitivity, in cyclic order.
+    """Tree momentum of reduced sensitivity, from anchors and differences; cyclic order, smooth losses.
 
     Attributes:
         mu, epsilon: target, one of them; inf is non-private.

@@ -103,7 +103,9 @@ class StaleState(NamedTuple):
 
 @struct.dataclass(kw_only=True)
 class StaleMomentum(MessageMethod):
-    """Per-machine momentum with stale corrections (untrusted server). Its state has machines · d numbers.
+    """Per-machine momentum with stale corrections, the paper's alternative 1.
+
+    Its state has machines · d numbers.
 
     Attributes:
         mu, epsilon, noise_std, step_size, step_scale, clip: as in `DPMu2`; privacy needs `clip`. The default step of a
@@ -224,11 +226,8 @@ class StaleMomentum(MessageMethod):
     def theorem(self, size: Size) -> str:
         return "stale momentum with growing weights; adaptive composition of Gaussian mechanisms (derived here)"
 
-    def messages_in_memory(self, problem: Problem, size: Size) -> int:
-        return size.per_round
-
-    def gradients_in_memory(self, problem: Problem, rows: int) -> int:
-        return 0 if problem.model.factored else rows
+    def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
+        return size.per_round if problem.model.factored else max(size.per_round, rows)
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         if not isfinite(problem.travel):

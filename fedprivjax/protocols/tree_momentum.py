@@ -54,7 +54,7 @@ PAPER_NODES = ("tree", "sensitivity tree")
 
 @struct.dataclass(kw_only=True)
 class TreeMomentum(MomentumMethod):
-    """Normalised SGD with a momentum that tree aggregation makes private.
+    """Normalised SGD with tree-aggregated momentum, for non-convex losses; any server.
 
     Attributes:
         mu, epsilon: target, one of them; inf is non-private.

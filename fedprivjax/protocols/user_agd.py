@@ -10,7 +10,7 @@ the method is Algorithm 6.
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flax import struct
@@ -18,8 +18,8 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_flag, require_positive
 from fedprivjax.method import acsa
-from fedprivjax.method.acsa import AcceleratedState
-from fedprivjax.method.default_steps import binds, clipped_pace
+from fedprivjax.method.acsa import AcceleratedState, AcceleratedSteps, required_distance
+from fedprivjax.method.default_steps import binds
 from fedprivjax.method.phases import Stage, stages
 from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit, missing
 from fedprivjax.method.planning.drafts import one_pass
@@ -29,12 +29,10 @@ from fedprivjax.method.private_mean.method import TRUSTS
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.theory_choices import TheoryChoices
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.smoothing import Moreau
-from fedprivjax.protocols.accelerated_minibatch_sgd import NO_DISTANCE
 from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_smooth
 from fedprivjax.theory import cheu
 
@@ -43,8 +41,8 @@ SMOOTHINGS = ("given", "phases")
 
 
 @struct.dataclass(kw_only=True)
-class UserAGD(UserMethod):
-    """Private AC-SA on batches of users, one record per message.
+class UserAGD(AcceleratedSteps, UserMethod):
+    """AC-SA on batches of users, in phases for strongly convex losses; the same trust models.
 
     Attributes:
         epsilon, noise_std, step_scale, clip, trust, levels, rounding, accounting, honest: as in `UserSGD`.
@@ -74,6 +72,15 @@ class UserAGD(UserMethod):
     smoothing: str = struct.field(pytree_node=False, default="given")
     sampling: bool = struct.field(pytree_node=False, default=True)
 
+    plain: ClassVar = {
+        **UserMethod.plain,
+        "spread": "optimal",
+        "variance": None,
+        "phases": None,
+        "smoothing": "given",
+        "sampling": True,
+    }
+
     def __post_init__(self):
         super().__post_init__()
         require_modulus(self.strong_convexity)
@@ -89,11 +96,6 @@ class UserAGD(UserMethod):
                     raise Refusal(f"{name} must go with a positive strong_convexity, got {value!r}")
 
     @property
-    def traced(self):
-        host = {"spread": "optimal", "variance": None, "phases": None, "smoothing": "given", "sampling": True}
-        return replace(super().traced, **host)
-
-    @property
     def of_phases(self) -> bool:
         return bool(self.strong_convexity)
 
@@ -103,26 +105,13 @@ class UserAGD(UserMethod):
         if self.smoothing == "phases" and (not model.factored or model.loss.unsmoothed is model.loss):
             raise Refusal(f"loss must be an envelope (see Moreau) with smoothing = 'phases', got {model}")
 
-    def init(self, problem: Problem, size: Size, key) -> AcceleratedState:
-        return acsa.initial(problem.start)
-
     def round(self, problem: Problem, state: AcceleratedState, inputs: RoundInputs, noise, key):
-        step = self._next(state)
+        step = self.next_step(state)
         g, info = self.private_mean.mean(self._enveloped(problem, state), step.middle, inputs, noise, key)
         return acsa.advanced(state, step, g, problem.constraint), info
 
     def messages(self, problem: Problem, state, inputs: RoundInputs, noise, key):
         return super().messages(self._enveloped(problem, state), state, inputs, noise, key)
-
-    def output(self, state: AcceleratedState):
-        return state.average
-
-    def query(self, state: AcceleratedState):
-        """w_md, the point at which users compute gradients in the next round."""
-        return self._next(state).middle
-
-    def _next(self, state: AcceleratedState) -> acsa.Step:
-        return acsa.next_step(state, self.schedule, 0.0, self.step_scale)
 
     def _enveloped(self, problem: Problem, state: AcceleratedState) -> Problem:
         """The problem with the envelopes of the round's phase."""
@@ -172,21 +161,15 @@ class UserAGD(UserMethod):
     def _places(self, problem: Problem, plan: Plan) -> list[acsa.Places]:
         size = plan.size
         if not self.of_phases and self.variance is None and binds(problem, self.clip):
-            return [acsa.Places(size.rounds, 2, self._clipped_v(problem, plan))]
-        smoothness, distance = require_smooth(problem), self._distance(problem)
+            clip, noise = self.private_mean.bound(problem), self.round_noise(problem, plan)
+            return [acsa.Places(size.rounds, 2, acsa.clipped_v(problem, clip, noise, size.rounds))]
+        smoothness, distance = require_smooth(problem), required_distance(problem)
         if not self.of_phases:
             deviation = self._variance(problem, plan) ** 0.5
             spread = cheu.agd_spread(rounds=size.rounds, deviation=deviation, distance=distance, form=self.spread)
             return [acsa.Places(size.rounds, 2, smoothness + float(spread))]
         lasting = zip(self._strong(problem, plan), self._stages(plan), strict=False)
         return [acsa.Places(stage.rounds, 2, phase.smoothness + phase.spread) for phase, stage in lasting]
-
-    def _clipped_v(self, problem: Problem, plan: Plan) -> float:
-        """v that depends only on the clip and the noise."""
-        if not np.isfinite(problem.reach):
-            raise Refusal(NO_DISTANCE)
-        pace = clipped_pace(problem, self.private_mean.bound(problem), self.round_noise(problem, plan))
-        return acsa.clipped_v(pace, plan.size.rounds)
 
     def _strong(self, problem: Problem, plan: Plan) -> list[cheu.Phase]:
         """Phases of the theory with the plan's cohorts, including those that a short run does not reach."""
@@ -210,7 +193,7 @@ class UserAGD(UserMethod):
     def _known(self, problem: Problem, smoothness: float | None) -> dict[str, Any]:
         """Arguments of the theory of phases, from the problem and the settings."""
         return {
-            "diameter": self._distance(problem),
+            "diameter": required_distance(problem),
             "lipschitz": self.private_mean.bound(problem),
             "strong_convexity": float(self.strong_convexity),
             "smoothness": smoothness,
@@ -222,12 +205,6 @@ class UserAGD(UserMethod):
     def _smoothness(self, problem: Problem) -> float | None:
         """β of the problem, or None if every phase chooses β."""
         return None if self.smoothing == "phases" else require_smooth(problem)
-
-    def _distance(self, problem: Problem) -> float:
-        distance = problem.distance_to_optimum
-        if not np.isfinite(distance):
-            raise Refusal(NO_DISTANCE)
-        return distance
 
     def _variance(self, problem: Problem, plan: Plan) -> float:
         if self.variance is not None:

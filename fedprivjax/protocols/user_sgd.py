@@ -45,7 +45,7 @@ class UserState(NamedTuple):
 
 @struct.dataclass(kw_only=True)
 class UserSGD(UserMethod):
-    """Private projected SGD on batches of users, one record a message.
+    """SGD on batches of users: behind a shuffler of bits, local, pan-private or trusted server.
 
     Attributes:
         epsilon: target of every record, at the run's δ; inf is non-private.

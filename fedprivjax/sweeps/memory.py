@@ -62,7 +62,7 @@ def run_bytes(start: ReadyRun) -> tuple[int, int]:
     records = per_round * start.plan.width
     block = min(BLOCK, rounds) * max(d, _drawn(start))
     drawn = rounds * (6 * per_round + 2 * records) + 3 * block + 2 * records * example
-    written_out = max(protocol.messages_in_memory(problem, size), protocol.gradients_in_memory(problem, records))
+    written_out = protocol.vectors_in_memory(problem, size, records)
     way = 0 if problem.model.factored else numbers_of_one(problem)  # intermediate numbers of one record in a network
     computed = written_out if protocol.clip is not None else records
     messages = 4 * written_out * d + 2 * records * scores + 2 * computed * way

@@ -25,7 +25,7 @@ from fedprivjax import (
     ready,
 )
 from fedprivjax.method.planning.setting import Setting
-from fedprivjax.planner.calibrated import calibrated
+from fedprivjax.planner.survey import calibrated
 from fedprivjax.protocols import PROTOCOLS
 
 SIZES = {"machines": 12, "per_round": 4, "samples": 20, "dimension": 6}

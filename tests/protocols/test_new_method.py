@@ -14,10 +14,10 @@ from fedprivjax import cli, planner
 from fedprivjax.auditing.neighbouring import FIXED, MACHINES
 from fedprivjax.experiment import load
 from fedprivjax.experiment.audit import chosen, run_all, scaled_down_audits
+from fedprivjax.method.interface import EPOCH
 from fedprivjax.method.planning.bounds import POPULATION, explicit
 from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import Use
-from fedprivjax.method.scaled_down import EPOCH
 from fedprivjax.protocols import PROTOCOLS
 
 SIZES = {"machines": 10, "per_round": 5, "samples": 20, "dimension": 5, "epsilon": 1.0}

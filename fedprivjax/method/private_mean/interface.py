@@ -15,7 +15,6 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.method.minibatch_round import record_messages
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.method.views import VIEWS, FullView, View
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.accountants.composition import HEADROOM
@@ -73,10 +72,6 @@ class PrivateMean:
     def host_noise(self, plan: Plan, dimension: int, seed: int) -> Any:
         """Noise pre-sampled on the host, leaves [rounds, ...], or None."""
         return None
-
-    def view(self, full: FullView) -> View:
-        """The adversary's view of a run."""
-        return VIEWS[self.trust](full)
 
     def costs(self, problem: Problem, plain: dict[str, float]) -> dict[str, float]:
         """Communication costs of one machine in a round. `plain` holds those of one message of numbers."""

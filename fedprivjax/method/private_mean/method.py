@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flax import struct
@@ -18,6 +18,7 @@ from fedprivjax.method.relative_privacy import fixed_relative_privacy, follows_e
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.settings import check_numbers
 from fedprivjax.method.shuffled_sums import CHUNK_NUMBERS
+from fedprivjax.method.views import shuffled_bits
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
@@ -56,6 +57,7 @@ class UserMethod(Protocol):
     noises: tuple[float, ...] | None = struct.field(pytree_node=False, default=None, metadata={"derived": True})
 
     several_epochs = True
+    plain: ClassVar[dict[str, Any]] = {"epsilon": None, "relative_privacy": None, "noises": None, **OF_BITS}
     of_phases = False  # True if a run may have cohorts of several announced sizes, one for each phase
 
     def __post_init__(self):
@@ -83,9 +85,9 @@ class UserMethod(Protocol):
 
     @property
     def traced(self):
-        """The protocol without host-only settings. All trust models with Gaussian noise share one program."""
+        """Copy as in `Protocol.traced`. All trust models with Gaussian noise share one program."""
         trust = SHUFFLER if self.trust == SHUFFLER else "server"
-        return replace(super().traced, epsilon=None, trust=trust, relative_privacy=None, noises=None, **OF_BITS)
+        return replace(super().traced, trust=trust)
 
     def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
         return state, self.private_mean.noise(self.noise_std, drawn, host_noise)
@@ -100,7 +102,7 @@ class UserMethod(Protocol):
     def check(self, problem: Problem, plan: Plan) -> None:
         """Raise Refusal for cohorts of several sizes, unless the method runs in phases."""
         if plan.schedule.announced and not self.of_phases:
-            raise Refusal("cohorts must be of one size except for UserAGD with strong_convexity, which has phases")
+            raise Refusal(f"cohorts must be of one size for a {self.name} without phases")
         if plan.schedule.announced and self.trust == "none":
             raise Refusal("cohorts must be of one size with trust = 'none', whose noise grows with the cohort")
 
@@ -125,7 +127,7 @@ class UserMethod(Protocol):
         return self.private_mean.host_noise(plan, dimension, seed)
 
     def view(self, full):
-        return self.private_mean.view(full)
+        return shuffled_bits(full) if self.trust == SHUFFLER else super().view(full)
 
     def costs(self, problem: Problem) -> dict[str, float]:
         return self.private_mean.costs(problem, super().costs(problem))
@@ -168,5 +170,6 @@ class UserMethod(Protocol):
         bound = self.private_mean.bound(problem)
         return bound * self.noise_constant(problem, plan) ** 0.5 / plan.size.per_round
 
-    def messages_in_memory(self, problem: Problem, size: Size) -> int:
-        return min(size.per_round, max(1, CHUNK_NUMBERS // problem.dimension)) if self.trust == SHUFFLER else 0
+    def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
+        messages = min(size.per_round, max(1, CHUNK_NUMBERS // problem.dimension)) if self.trust == SHUFFLER else 0
+        return max(messages, super().vectors_in_memory(problem, size, rows))

@@ -19,7 +19,6 @@ from fedprivjax.method.minibatch_round import gradient_at
 from fedprivjax.method.private_mean.interface import PrivateMean
 from fedprivjax.method.round import RoundInputs, flat_rows, messages
 from fedprivjax.method.shuffled_sums import CHUNK_NUMBERS, VectorSum, require_countable
-from fedprivjax.method.views import FullView, View, shuffled_bits
 from fedprivjax.noise import Mechanism
 from fedprivjax.noise.binomial import (
     BitNoise,
@@ -159,9 +158,6 @@ class BitMean(PrivateMean):
         """Noise of every round in levels, with the exact binomial distribution."""
         totals = self._totals(plan, self.sums)
         return _host_noise(seed, tuple(totals.tolist()), float(self.sums.probability), dimension)
-
-    def view(self, full: FullView) -> View:
-        return shuffled_bits(full)
 
     def costs(self, problem: Problem, plain: dict[str, float]) -> dict[str, float]:
         """Costs with one shuffler for all coordinates, so every bit includes its coordinate's label.

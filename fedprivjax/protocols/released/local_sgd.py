@@ -10,7 +10,7 @@ from fedprivjax.protocols.released.rules import ReleasedRules
 
 @struct.dataclass(kw_only=True)
 class ReleasedLocalSGD(ReleasedRules, LocalSGD):  # type: ignore[misc]
-    """Local SGD with the released code's noise.
+    """Local SGD with the noise of Lowy & Razaviyayn's released code.
 
     Attributes:
         noise_rule, acknowledged, claimed_records: as in `ReleasedMinibatchSGD`.

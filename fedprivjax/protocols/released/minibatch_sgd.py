@@ -25,7 +25,7 @@ from fedprivjax.protocols.released.rules import ReleasedRules
 
 @struct.dataclass(kw_only=True)
 class ReleasedMinibatchSGD(ReleasedRules, NoisyMinibatchSGD):  # type: ignore[misc]
-    """Noisy minibatch SGD with the deviations of the released code.
+    """Minibatch SGD of Lowy & Razaviyayn's released code.
 
     Attributes:
         noise_rule: also "paper_moments", whose claimed ε does not hold; results report a valid ε.
@@ -92,5 +92,6 @@ class ReleasedMinibatchSGD(ReleasedRules, NoisyMinibatchSGD):  # type: ignore[mi
     def messages_a_step(self, messages):
         return messages if self.aggregate == "sum" else 1.0
 
-    def messages_in_memory(self, problem: Problem, size: Size) -> int:
-        return size.per_round if self.clip_at != "record" else 0
+    def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
+        messages = size.per_round if self.clip_at != "record" else 0
+        return max(messages, super().vectors_in_memory(problem, size, rows))
