@@ -108,6 +108,12 @@ def clipped_pace(problem: Problem, clip: float, noise: float, *, averaged: bool 
     return pace / 3**0.5 if averaged and linear else pace
 
 
+def plain_step(problem: Problem, rounds: int, lipschitz: float, noise_std_of_mean: float) -> float:
+    """Return the plain step of T rounds along noisy gradients of norm at most G, see `reshef_levy.noisy_sgd_step`."""
+    known = {"diameter": problem.travel, "dimension": problem.dimension, "noise_std_of_mean": noise_std_of_mean}
+    return float(reshef_levy.noisy_sgd_step(rounds=rounds, lipschitz=lipschitz, **known))
+
+
 def plain_clipped_step(
     problem: Problem, rounds: int, clip: float, noise: float, *, averaged: bool = False, whole: bool = False
 ) -> float:

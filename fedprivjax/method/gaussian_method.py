@@ -1,15 +1,14 @@
 """Base of methods whose releases are Gaussian mechanisms: settings, sensitivity, and event."""
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Undefined
-from fedprivjax.method.interface import Protocol
-from fedprivjax.method.relative_privacy import fixed_relative_privacy, privacy_shares
-from fedprivjax.method.settings import check_settings
+from fedprivjax.checks.values import require_choice
+from fedprivjax.method.relative_privacy import RelativeMethod, privacy_shares
+from fedprivjax.method.settings import check_numbers
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.events import Claim, GaussianEvent
 from fedprivjax.privacy.per_machine import Grouped
@@ -18,7 +17,7 @@ from fedprivjax.problem.problem import Problem
 
 
 @struct.dataclass(kw_only=True)
-class GaussianMethod(Protocol):
+class GaussianMethod(RelativeMethod):
     """A method with a target μ or ε whose releases are Gaussian mechanisms.
 
     A subclass defines `batch`, `sensitivity`, `exposure`, `released_noise` and `terms`. `DPMu2` and `TreeMomentum`
@@ -29,19 +28,14 @@ class GaussianMethod(Protocol):
     """
 
     mu: Any = None
-    epsilon: Any = None
-    noise_std: Any = None
-    step_size: Any = None
-    step_scale: Any = 1.0
-    clip: Any = None
-    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
 
     clipped: ClassVar[str] = "clipped gradients"
-    plain: ClassVar[dict[str, Any]] = {"relative_privacy": None, "batch": 1}
+    plain: ClassVar[dict[str, Any]] = {**RelativeMethod.plain, "batch": 1}
 
     def __post_init__(self):
-        check_settings(self)
-        object.__setattr__(self, "relative_privacy", fixed_relative_privacy(self))
+        check_numbers(self, "mu", "epsilon")
+        require_choice("trust", self.trust, ("server", "none"))
+        super().__post_init__()
 
     def unclipped_bound(self, problem: Problem) -> float:
         """Bound on the norm of the vector before clipping."""

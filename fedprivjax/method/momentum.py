@@ -17,6 +17,9 @@ from fedprivjax.method.default_steps import binds, noise_reach
 from fedprivjax.method.gaussian_method import GaussianMethod
 from fedprivjax.method.interface import BATCH, EPOCH
 from fedprivjax.method.minibatch_round import noisy_mean, record_messages
+from fedprivjax.method.momentum_planning import LAST, epochs_of_records, momentum_constants
+from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
+from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.relative_privacy import noise_of_shares, privacy_shares
 from fedprivjax.method.round import RoundInputs, add_noise, flat_rows
 from fedprivjax.method.theory_choices import TheoryChoices
@@ -30,6 +33,7 @@ from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import RECORD, Assumption, Terms
 from fedprivjax.problem.gradients import Dense
 from fedprivjax.problem.problem import Problem
+from fedprivjax.theory.tran_cutkosky import MomentumSettings, ProblemConstants
 
 
 class MomentumState(NamedTuple):
@@ -53,6 +57,7 @@ class MomentumMethod(GaussianMethod):
 
     Attributes:
         rules: description of each noise rule.
+        planned: sampler and smallest number of epochs of planned runs.
     """
 
     alpha: Any = None
@@ -65,6 +70,7 @@ class MomentumMethod(GaussianMethod):
     several_epochs = True
     weighs_machines = True
     rules: ClassVar[dict[str, str]]
+    planned: ClassVar[tuple[str, int]]
     clipped = "clipped records"
     plain: ClassVar[dict[str, Any]] = {
         **GaussianMethod.plain,
@@ -134,7 +140,8 @@ class MomentumMethod(GaussianMethod):
                 f"participation must be Full with trust = 'none', because a machine's tree has a leaf in every round, "
                 f"got {plan.schedule.present.sum(axis=1).min()} of {plan.size.machines} machines"
             )
-        self._check_alpha(self.checked_epoch(problem, plan))
+        self.checked_epoch(problem, plan)
+        self.checked_rounds_of_epoch(problem)
 
     @property
     def calibrated(self) -> bool:
@@ -158,12 +165,9 @@ class MomentumMethod(GaussianMethod):
     def checked_rounds_of_epoch(self, problem: Problem) -> int:
         """N. Raise Refusal if `alpha` is too small for it."""
         epoch = self.rounds_of_epoch(problem)
-        self._check_alpha(epoch)
-        return epoch
-
-    def _check_alpha(self, epoch: int) -> None:
         if self.alpha is not None and not 1 / epoch <= self.alpha * (1 + 1e-6):
             raise Refusal(f"alpha must be at least 1/{epoch}, 1/(rounds of an epoch), got {self.alpha:.4g}")
+        return epoch
 
     def checked_epoch(self, problem: Problem, plan: Plan) -> int:
         """N. Raise Refusal if the run is shorter."""
@@ -182,14 +186,14 @@ class MomentumMethod(GaussianMethod):
         """Factor by which the noise of a round's mean is smaller than with one record per round, at the same ε."""
         assert problem.partition_table is not None
         batch = int(self.minibatches.batches(problem.partition_table.sizes).min())
-        return batch * (per_round if self.trust == "server" else per_round**0.5 / self.wider)
+        return batch * (per_round if self.trust == "server" else 1 / self.noise_of_mean(per_round))
 
-    @property
-    def wider(self) -> float:
-        """Noise of a mean over all machines, divided by that without `relative_privacy`."""
-        return (
-            1.0 if self.relative_privacy is None else noise_of_shares(self.relative_privacy, len(self.relative_privacy))
-        )
+    def noise_of_mean(self, per_round: int) -> float:
+        """Noise of a round's mean m̂_t, divided by that of one tree: 1/√M for M identical machines with own trees."""
+        if self.trust == "server":
+            return 1.0
+        ratios = self.relative_privacy
+        return (1.0 if ratios is None else noise_of_shares(ratios, len(ratios))) / sqrt(per_round)
 
     def shares(self, plan: Plan) -> np.ndarray:
         """Each machine's μ divided by the largest, shape [machines]. Its noise is larger by the inverse ratio."""
@@ -242,8 +246,8 @@ class MomentumMethod(GaussianMethod):
 
     def noise_variances(self, size: Size) -> np.ndarray:
         """Variance of one coordinate of the calibrated noise in each round's mean m̂_t; float64, shape [rounds]."""
-        mean = 1 if self.trust == "server" else self.wider**2 / size.per_round
-        return float(self.noise_std) ** 2 * self.node_variances(size.rounds) * mean
+        scale = float(self.noise_std) * self.noise_of_mean(size.per_round)
+        return scale**2 * self.node_variances(size.rounds)
 
     def terms(self, problem: Problem, plan: Plan) -> Terms:
         known = Assumption("public participation"), Assumption("public order")
@@ -267,6 +271,20 @@ class MomentumMethod(GaussianMethod):
         """Scale down as in `Protocol.scaled_down`, with a momentum for short epochs."""
         alpha = None if self.alpha is None else max(float(self.alpha), 1 / EPOCH)
         return replace(super().scaled_down(machines), alpha=alpha)
+
+    @classmethod
+    def uses(cls) -> tuple[Use, ...]:
+        return (Use("", epochs_of_records(cls, *cls.planned), iterate=LAST),)
+
+    def error_bound(self, run: PlannedRun) -> Bound:
+        """Bound of the method's theorem on the mean norm of the gradient over iterates."""
+        if not run.setting.full:
+            return missing("its theorem has all machines in every round")
+        return self.momentum_bound(*momentum_constants(run))
+
+    def momentum_bound(self, problem: ProblemConstants, settings: MomentumSettings, known: dict[str, float]) -> Bound:
+        """Bound of the method's theorem for a run with all machines in every round."""
+        raise Undefined(f"{self.name} must define momentum_bound(problem, settings, known)")
 
     @classmethod
     def audit_settings(cls) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from fedprivjax.method.planning.uses import Draft
 from fedprivjax.theory import tran_cutkosky
 
 MAX_EPOCHS = 64  # the theorem's own number is huge
-PARTIAL_TREES = "its theorem has all machines in every round"
-OF_RANDOM = "last"  # iterate that a pilot run reports instead of the output, which is a random iterate for the theorem
+LAST = "last"  # iterate that a pilot run reports instead of the output, which is a random iterate for the theorem
 
 
 def epochs_of_records(method: type, sampler: str, least: int) -> Callable[[Setting], Iterator[Draft]]:

@@ -9,12 +9,12 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_positive
-from fedprivjax.method.interface import BATCH, Protocol
+from fedprivjax.method.interface import BATCH
 from fedprivjax.method.minibatch_round import record_messages
 from fedprivjax.method.record_mechanism import PER_MACHINE, THEOREM_RULES, Delta, RecordMechanism
-from fedprivjax.method.relative_privacy import fixed_relative_privacy, follows_epsilon, privacy_shares
+from fedprivjax.method.relative_privacy import SharedTarget, privacy_shares
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.method.settings import check_steps, require_noise_std
+from fedprivjax.method.settings import check_noise, check_steps
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler, as_sampler
@@ -24,7 +24,7 @@ from fedprivjax.problem.problem import Problem
 
 
 @struct.dataclass(kw_only=True)
-class RecordMethod(Protocol):
+class RecordMethod(SharedTarget):
     """A method whose noise and guarantee follow from its `records`, with one ε for all machines or one for each.
 
     `NoisyMinibatchSGD` documents the fields.
@@ -33,21 +33,15 @@ class RecordMethod(Protocol):
         rules: noise rules of the method.
     """
 
-    epsilon: Any = None
-    noise_std: Any = None
-    step_size: Any = None
-    step_scale: Any = 1.0
-    clip: Any = None
     batch: int | Sequence[int] | None = struct.field(pytree_node=False, default=None)
     sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
     noise_rule: str = struct.field(pytree_node=False, default="accountant")
     delta: Delta = struct.field(pytree_node=False, default=None)
-    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
 
     rules: ClassVar[Collection[str]] = THEOREM_RULES
     weighs_machines = True
     plain: ClassVar[dict[str, Any]] = {
-        "relative_privacy": None,
+        **SharedTarget.plain,
         "epsilon": None,
         "batch": None,
         "sampler": "full",
@@ -57,22 +51,18 @@ class RecordMethod(Protocol):
 
     def __post_init__(self):
         check_steps(self)
-        epsilon = self.epsilon
-        if isinstance(epsilon, list | tuple):
-            if 0 < np.sum(np.isinf(epsilon)) < len(epsilon):
-                raise Refusal(f"epsilon must be finite on all machines or on none, got {list(epsilon)}")
-        else:
-            require_positive("epsilon", epsilon, optional=True, infinite=True)
-        require_noise_std(self.noise_std)
-        if all(isinstance(value, int | float | np.number) for value in (epsilon, self.noise_std)):
-            raise Refusal(f"give epsilon or noise_std, not both, got {epsilon} and {self.noise_std}")
+        if not isinstance(self.epsilon, list | tuple):
+            require_positive("epsilon", self.epsilon, optional=True, infinite=True)
+        elif 0 < np.sum(np.isinf(self.epsilon)) < len(self.epsilon):
+            raise Refusal(f"epsilon must be finite on all machines or on none, got {list(self.epsilon)}")
+        check_noise(self, "epsilon")
         require_choice("noise_rule", self.noise_rule, self.rules)
         if isinstance(self.delta, str):
             require_choice("delta", self.delta, (PER_MACHINE,))
         for name in ("epsilon", "batch", "delta"):
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
-        object.__setattr__(self, "relative_privacy", fixed_relative_privacy(self))
+        super().__post_init__()
 
     @property
     def minibatches(self) -> Sampler:
@@ -92,13 +82,6 @@ class RecordMethod(Protocol):
 
     def event(self, problem: Problem, plan: Plan) -> RecordEvent:
         return self.records.event(problem, plan, self.noise_std)
-
-    @property
-    def noise_follows(self) -> tuple[str, ...]:
-        return follows_epsilon(self)
-
-    def machine_target(self, target: Target) -> Target:
-        return target.shared(self.relative_privacy)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         """Calibrate as in `Protocol.calibrate`, with δ and, instead of `relative_privacy`, each machine's ε."""

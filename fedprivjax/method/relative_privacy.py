@@ -1,14 +1,17 @@
 """Relative privacy: each machine's share of the largest privacy level, and the noise that follows from it."""
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
+from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_positive
+from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy.per_machine import Grouped
-from fedprivjax.privacy.target import LEVELS
+from fedprivjax.privacy.target import LEVELS, Target
 
 ONE_NOISE = {  # trust models in which all machines share one noise
     "server": "which adds one noise for all machines",
@@ -17,29 +20,48 @@ ONE_NOISE = {  # trust models in which all machines share one noise
 }
 
 
-def fixed_relative_privacy(protocol) -> tuple[float, ...] | None:
-    """Return a protocol's `relative_privacy` as a static setting: a tuple of positive numbers, one for each machine."""
-    ratios = protocol.relative_privacy
-    if ratios is None:
-        return None
-    if protocol.trust in ONE_NOISE:
-        raise Refusal(f"relative_privacy must be left out with trust = {protocol.trust!r}, {ONE_NOISE[protocol.trust]}")
-    if isinstance(ratios, str) or not isinstance(ratios, Sequence | np.ndarray):
-        raise Refusal(f"relative_privacy must be a list of numbers, one for each machine, got {ratios!r}")
-    for value in ratios:
-        require_positive("relative_privacy", value)
-    if not len(ratios):
-        raise Refusal("relative_privacy must have one number for each machine, got none")
-    if np.ndim(protocol.epsilon):
-        raise Refusal(
-            f"give relative_privacy or an epsilon for each machine, not both, got epsilon = {protocol.epsilon}"
-        )
-    return tuple(float(value) for value in ratios)
+@struct.dataclass(kw_only=True)
+class RelativeMethod(Protocol):
+    """A method with a target, and a relative privacy of each machine. `DPMu2` documents the fields."""
+
+    epsilon: Any = None
+    noise_std: Any = None
+    step_size: Any = None
+    step_scale: Any = 1.0
+    clip: Any = None
+    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
+
+    plain: ClassVar[dict[str, Any]] = {"relative_privacy": None}
+
+    def __post_init__(self):
+        """Turn `relative_privacy` into a static setting: a tuple of positive numbers, one for each machine."""
+        ratios = self.relative_privacy
+        if ratios is None:
+            return
+        if self.trust in ONE_NOISE:
+            raise Refusal(f"relative_privacy must be left out with trust = {self.trust!r}, {ONE_NOISE[self.trust]}")
+        if isinstance(ratios, str) or not isinstance(ratios, Sequence | np.ndarray):
+            raise Refusal(f"relative_privacy must be a list of numbers, one for each machine, got {ratios!r}")
+        for value in ratios:
+            require_positive("relative_privacy", value)
+        if not len(ratios):
+            raise Refusal("relative_privacy must have one number for each machine, got none")
+        if np.ndim(self.epsilon):
+            raise Refusal(
+                f"give relative_privacy or an epsilon for each machine, not both, got epsilon = {self.epsilon}"
+            )
+        object.__setattr__(self, "relative_privacy", tuple(float(value) for value in ratios))
 
 
-def follows_epsilon(protocol) -> tuple[str, ...]:
-    """Return `Protocol.noise_follows` of a method whose relative noise depends on each machine's ε."""
-    return () if protocol.relative_privacy is None else LEVELS
+class SharedTarget(RelativeMethod):
+    """A method whose relative noise depends on each machine's ε, which `relative_privacy` shares out."""
+
+    @property
+    def noise_follows(self) -> tuple[str, ...]:
+        return () if self.relative_privacy is None else LEVELS
+
+    def machine_target(self, target: Target) -> Target:
+        return target.shared(self.relative_privacy)
 
 
 def privacy_shares(ratios: Sequence[float] | None, machines: int) -> np.ndarray:

@@ -19,49 +19,34 @@ def check_steps(protocol) -> None:
             require_one(name, getattr(protocol, name))
     for name in ("step_size", "step_scale", "clip"):
         require_positive(name, getattr(protocol, name), optional=True)
-    require_clip(protocol.clip)
-
-
-def check_numbers(protocol, target: str) -> None:
-    """Raise Refusal if the target ("mu" or "epsilon"), the noise, a step or the clip is invalid."""
-    level, noise_std = getattr(protocol, target), protocol.noise_std
-    check_steps(protocol)
-    if isinstance(level, list | tuple):
-        raise Refusal(
-            f'{target} must be one number, got {list(level)}: a sweep takes several, as over={{"{target}": [...]}}, '
-            f"and relative_privacy=[...] gives every machine its own privacy"
-        )
-    require_positive(target, level, optional=True, infinite=True)
-    require_noise_std(noise_std)
-    if noise_std is not None and isinstance(level, int | float | np.number):
-        raise Refusal(f"give {target} or noise_std, not both, got {target} = {level} and noise_std = {noise_std}")
-
-
-def check_settings(protocol) -> None:
-    """Raise Refusal if a setting is invalid for protocols with a target μ or ε."""
-    check_numbers(protocol, "mu")
-    check_numbers(protocol, "epsilon")
-    require_one_level(protocol)
-    require_choice("trust", protocol.trust, ("server", "none"))
-
-
-def require_one_level(protocol) -> None:
-    """Raise Refusal if both μ and ε are given."""
-    mu, epsilon = protocol.mu, protocol.epsilon
-    if all(isinstance(level, int | float | np.number) for level in (mu, epsilon)):
-        raise Refusal(f"give mu or epsilon, not both, got mu = {mu} and epsilon = {epsilon}")
-
-
-def require_noise_std(noise_std: Any) -> None:
-    """Raise Refusal if the noise is a number that is negative or not finite."""
-    if isinstance(noise_std, int | float | np.number) and not 0 <= noise_std < np.inf:
-        raise Refusal(f"noise_std must be finite and not negative, got {noise_std}")
-
-
-def require_clip(clip: Any) -> None:
-    """Raise Refusal if the bound is so small that norms above it are 0 in float32."""
+    clip = protocol.clip
     if isinstance(clip, int | float | np.number) and clip < SMALLEST_CLIP:
         raise Refusal(f"clip must be at least {SMALLEST_CLIP:g}, so that norms do not underflow, got {clip}")
+
+
+def check_numbers(protocol, *targets: str) -> None:
+    """Raise Refusal if a target ("mu" or "epsilon"), the noise, a step or the clip is invalid."""
+    check_steps(protocol)
+    for target in targets:
+        level = getattr(protocol, target)
+        if isinstance(level, list | tuple):
+            raise Refusal(
+                f"{target} must be one number, got {list(level)}: a sweep takes several, as "
+                f'over={{"{target}": [...]}}, and relative_privacy=[...] gives every machine its own privacy'
+            )
+        require_positive(target, level, optional=True, infinite=True)
+    check_noise(protocol, *targets)
+
+
+def check_noise(protocol, *targets: str) -> None:
+    """Raise Refusal if the noise is negative or not finite, or if several of the targets and the noise are given."""
+    numbers = {name: getattr(protocol, name) for name in (*targets, "noise_std")}
+    given = {name: value for name, value in numbers.items() if isinstance(value, int | float | np.number)}
+    if not 0 <= given.get("noise_std", 0) < np.inf:
+        raise Refusal(f"noise_std must be finite and not negative, got {protocol.noise_std}")
+    if len(given) > 1:
+        (a, one), (b, other), *_ = given.items()
+        raise Refusal(f"give {a} or {b}, not both, got {a} = {one} and {b} = {other}")
 
 
 def fixed_schedule(noise_schedule: Any, names: Iterable[str], factors: Mapping[str, type] = {}) -> Any:

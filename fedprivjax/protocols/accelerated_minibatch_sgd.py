@@ -36,7 +36,12 @@ FORMS = {
     "regularised": "one stage on the loss with a regulariser centred at the start",
     "multistage": "stages that halve the excess loss of a strongly convex loss",
 }
-UNSET = {"regularisation": None, "factor": 0.5, "gap": None, "printed": False}
+OF_ONE_FORM = {  # settings of one form, with the form and the default
+    "regularisation": ("regularised", None),
+    "factor": ("regularised", 0.5),
+    "gap": ("multistage", None),
+    "printed": ("multistage", False),
+}
 
 
 @struct.dataclass(kw_only=True)
@@ -86,11 +91,9 @@ class AcceleratedMinibatchSGD(AcceleratedSteps, RecordMethod):
         for name in ("regularisation", "gap", "variance", "factor"):
             require_positive(name, getattr(self, name), optional=True)
         require_flag("printed", self.printed)
-        only = {"regularised": ("regularisation", "factor"), "multistage": ("gap", "printed")}
-        for form, names in only.items():
-            for name in names:
-                if self.form != form and not np.array_equal(getattr(self, name), UNSET[name]):
-                    raise Refusal(f"{name} must go with the form {form!r}, got the form {self.form!r}")
+        for name, (form, default) in OF_ONE_FORM.items():
+            if self.form != form and not np.array_equal(getattr(self, name), default):
+                raise Refusal(f"{name} must go with the form {form!r}, got the form {self.form!r}")
 
     def round(self, problem: Problem, state: AcceleratedState, inputs: RoundInputs, noise, key):
         step = self.next_step(state)

@@ -19,7 +19,7 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
-from fedprivjax.method.default_steps import binds, plain_clipped_step
+from fedprivjax.method.default_steps import binds, plain_clipped_step, plain_step
 from fedprivjax.method.minibatch_round import appended, mean_of, noisy_mean, room
 from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.drafts import capped, of_records, one_pass_rounds
@@ -38,7 +38,6 @@ from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import lowy_razaviyayn as theory
-from fedprivjax.theory import reshef_levy
 
 SHUFFLED = "Lowy & Razaviyayn 2023, Theorem 4.1, its proof evaluated numerically; sampling from a machine's records"
 SUBSETS = 10  # a machine's records divided by those of a secret subset, for planned runs without a batch
@@ -175,12 +174,8 @@ class NoisyMinibatchSGD(RecordMethod):
                 f"steps, got {self.strong_convexity}"
             )
         ready = super().calibrate(problem, plan, target)
-        shrinkage = (
-            float(ready.strong_convexity)
-            * ready.step_size
-            * float(ready.step_scale)
-            * ready.messages_a_step(plan.size.per_round)
-        )
+        step = ready.step_size * float(ready.step_scale)
+        shrinkage = float(ready.strong_convexity) * step * ready.messages_a_step(plan.size.per_round)
         if shrinkage >= 1:
             raise Refusal(f"strong_convexity · step_size must be below 1, got {shrinkage:.4g}")
         return ready
@@ -195,7 +190,7 @@ class NoisyMinibatchSGD(RecordMethod):
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         """Step of Theorem 2.1 or of clipped gradients, or the server optimiser's equivalent (`scaled_step`)."""
-        step = self._own_step(problem, plan)
+        step = self._own_step(problem, plan) / self.messages_a_step(plan.schedule.cohort)
         if self.server is None:
             return step
         lipschitz = float(self.records.kinds(problem).lipschitz.max())
@@ -203,24 +198,24 @@ class NoisyMinibatchSGD(RecordMethod):
         return scaled_step(self.server, step, problem, plan.size.rounds, norm)
 
     def _own_step(self, problem: Problem, plan: Plan) -> float:
-        """Step for the direction without a server optimiser: of Theorem 2.1, clipped gradients, or a noiseless run."""
+        """Step along a mean without an optimiser: of Theorem 2.1, clipped gradients, or a noiseless run."""
         rounds, cohort = plan.size.rounds, plan.schedule.cohort
         lipschitz, distance = float(self.records.kinds(problem).lipschitz.max()), problem.distance_to_optimum
         free = not (self.noise_std or self.strong_convexity or binds(problem, self.clip))
         if free and np.isfinite(problem.smoothness):
-            return self._noiseless_step(problem, plan, lipschitz) / self.messages_a_step(cohort)
+            return self._noiseless_step(problem, plan, lipschitz)
         if not (np.isfinite(lipschitz) and np.isfinite(problem.travel)):
             return np.inf
         if binds(problem, self.clip) and not self.strong_convexity:
             noise = float(self.noise_std) * (problem.dimension / cohort) ** 0.5
             kind = {"averaged": self.window is None, "whole": self.records.whole(problem)}
-            step = plain_clipped_step(problem, rounds, lipschitz, noise, **kind)
-            return step / self.messages_a_step(cohort)
+            return plain_clipped_step(problem, rounds, lipschitz, noise, **kind)
         if not (np.isfinite(distance) and np.isfinite(problem.smoothness)) and not problem.model.factored:
-            return self._plain_step(problem, plan, lipschitz)
+            of_mean = float(self.noise_std) / cohort**0.5  # networks: no theorem is claimed
+            return plain_step(problem, rounds, lipschitz, of_mean)
         if not np.isfinite(distance):
             return np.inf
-        return self._proved_step(problem, plan, lipschitz) / self.messages_a_step(cohort)
+        return self._proved_step(problem, plan, lipschitz)
 
     def _noiseless_step(self, problem: Problem, plan: Plan, lipschitz: float) -> float:
         """1/β for the gradient of the whole objective; else the minimiser of Lemma E.4's bound, or inf if unknown.
@@ -258,18 +253,6 @@ class NoisyMinibatchSGD(RecordMethod):
             lipschitz=lipschitz,
         )
         return float(theory.minibatch_step(constants, rounds=rounds, smoothness=smoothness, load=load))
-
-    def _plain_step(self, problem: Problem, plan: Plan, lipschitz: float) -> float:
-        """Step of noisy SGD, for networks; no theorem is claimed."""
-        cohort = plan.schedule.cohort
-        step = reshef_levy.noisy_sgd_step(
-            diameter=problem.travel,
-            rounds=plan.size.rounds,
-            lipschitz=lipschitz,
-            dimension=problem.dimension,
-            noise_std_of_mean=float(self.noise_std) / cohort**0.5,
-        )
-        return float(step) / self.messages_a_step(cohort)
 
     def _identical_machines(self, problem: Problem, target: Target | None):
         """Constants of the machines. Raise Refusal if machines differ."""

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedprivjax.checks.values import require_flag
-from fedprivjax.method.default_steps import binds, plain_clipped_step
+from fedprivjax.method.default_steps import binds, plain_clipped_step, plain_step
 from fedprivjax.method.message_method import MessageMethod
 from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.drafts import one_pass
@@ -127,13 +127,7 @@ class NoisySGD(MessageMethod):
         if binds(problem, self.clip):
             noise = problem.dimension**0.5 * of_mean
             return plain_clipped_step(problem, rounds, bound, noise, averaged=self.average)
-        return reshef_levy.noisy_sgd_step(
-            diameter=problem.travel,
-            rounds=rounds,
-            lipschitz=bound,
-            dimension=problem.dimension,
-            noise_std_of_mean=of_mean,
-        )
+        return plain_step(problem, rounds, bound, of_mean)
 
     @classmethod
     def uses(cls) -> tuple[Use, ...]:

@@ -25,21 +25,9 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.interface import EPOCH
-from fedprivjax.method.momentum import (
-    MomentumMethod,
-    computed_once,
-    record_uses,
-    require_level,
-)
-from fedprivjax.method.momentum_planning import (
-    OF_RANDOM,
-    PARTIAL_TREES,
-    epochs_of_records,
-    gradient_bound,
-    momentum_constants,
-)
-from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
-from fedprivjax.method.planning.uses import Use
+from fedprivjax.method.momentum import MomentumMethod, computed_once, record_uses, require_level
+from fedprivjax.method.momentum_planning import gradient_bound
+from fedprivjax.method.planning.bounds import Bound
 from fedprivjax.noise import Mechanism, WindowInputs, Windows
 from fedprivjax.noise.factors import (
     ALLOCATIONS,
@@ -105,7 +93,7 @@ class ReducedTreeMomentum(MomentumMethod):
     epoch: int | None = struct.field(pytree_node=False, default=None, metadata={"derived": True})
     allocation: str = struct.field(pytree_node=False, default="optimal")
 
-    rules = RULES
+    rules, planned = RULES, ("cyclic", PLANNED_EPOCHS)
     plain: ClassVar = {**MomentumMethod.plain, "allocation": "optimal"}
     gradients_per_use, gradients_spared = 3, 2  # at the newest point and two anchors; the simulation needs no anchors
 
@@ -136,11 +124,10 @@ class ReducedTreeMomentum(MomentumMethod):
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         require_choice("noise method", method, ("auto", "aggregate", "materialised"))
         schedule, (machines, per_round, rounds) = plan.schedule, plan.size
-        number, ones = np.arange(1, rounds + 1, dtype=np.int32), np.ones(rounds, np.float32)
-        if self.trust == "server":
-            return Windows(WindowInputs(number, ones), self._epoch)
-        if method != "materialised":
-            return Windows(WindowInputs(number, ones * np.float32(self.wider / sqrt(per_round))), self._epoch)
+        number = np.arange(1, rounds + 1, dtype=np.int32)
+        if self.trust == "server" or method != "materialised":
+            of_mean = np.full(rounds, self.noise_of_mean(per_round), np.float32)
+            return Windows(WindowInputs(number, of_mean), self._epoch)
         first = np.zeros(machines, np.int32)  # a machine is identified by its slot in the first round
         first[schedule.participants[0]] = np.arange(per_round)
         own = np.asarray(1 / self.shares(plan)[schedule.participants], np.float32)
@@ -261,15 +248,7 @@ class ReducedTreeMomentum(MomentumMethod):
         nodes = 3 * log2(max(self._epoch, 2))
         return 2 * sqrt(3 * nodes) * self.sensitivity(problem, plan)
 
-    @classmethod
-    def uses(cls) -> tuple[Use, ...]:
-        return (Use("", epochs_of_records(cls, "cyclic", PLANNED_EPOCHS), iterate=OF_RANDOM),)
-
-    def error_bound(self, run: PlannedRun) -> Bound:
-        """Theorem 9's bound on the mean norm of the gradient over iterates."""
-        if not run.setting.full:
-            return missing(PARTIAL_TREES)
-        problem, settings, known = momentum_constants(run)
+    def momentum_bound(self, problem: theory.ProblemConstants, settings: theory.MomentumSettings, known) -> Bound:
         with_resets = theory.ReducedSettings(*settings, reset_rate=float(self.reset_rate))
         bound = theory.reduced_bound(problem, with_resets, **known)
         return gradient_bound(bound, "Theorem 9, whose sampling term is proved for reshuffled epochs only")

@@ -19,21 +19,9 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.method.momentum import (
-    MomentumMethod,
-    computed_once,
-    record_uses,
-    require_level,
-)
-from fedprivjax.method.momentum_planning import (
-    OF_RANDOM,
-    PARTIAL_TREES,
-    epochs_of_records,
-    gradient_bound,
-    momentum_constants,
-)
-from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
-from fedprivjax.method.planning.uses import Use
+from fedprivjax.method.momentum import MomentumMethod, computed_once, record_uses, require_level
+from fedprivjax.method.momentum_planning import gradient_bound
+from fedprivjax.method.planning.bounds import Bound
 from fedprivjax.noise import Mechanism, Streamed
 from fedprivjax.noise.factors import FACTORS, Correlated, Factor, Path
 from fedprivjax.noise.fresh import MessageInputs, PerMachine
@@ -84,7 +72,7 @@ class TreeMomentum(MomentumMethod):
 
     factor: str | Factor = struct.field(pytree_node=False, default="tree")
 
-    rules = RULES
+    rules, planned = RULES, ("reshuffled", 1)
 
     def __post_init__(self):
         super().__post_init__()
@@ -106,12 +94,10 @@ class TreeMomentum(MomentumMethod):
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         require_choice("noise method", method, ("auto", "aggregate", "materialised"))
-        if self.trust == "server":
-            return Streamed(np.ones(plan.size.rounds, np.float32))
-        if method == "materialised":
+        if self.trust == "none" and method == "materialised":
             own = 1 / self.shares(plan)[plan.schedule.participants]
             return Streamed(MessageInputs(np.asarray(own, np.float32)), PerMachine)
-        return Streamed(np.full(plan.size.rounds, self.wider * plan.size.per_round**-0.5, np.float32))
+        return Streamed(np.full(plan.size.rounds, self.noise_of_mean(plan.size.per_round), np.float32))
 
     def node_settings(self, problem: Problem, plan: Plan) -> tuple:
         return self._factor, float(self.alpha), float(self.epoch)
@@ -173,15 +159,7 @@ class TreeMomentum(MomentumMethod):
         epsilon = self.gain(problem, per_round) * target.worst_epsilon
         return theory.momentum_settings(epsilon=epsilon, delta=target.stated_delta, rounds=rounds, **sizes)
 
-    @classmethod
-    def uses(cls) -> tuple[Use, ...]:
-        return (Use("", epochs_of_records(cls, "reshuffled", 1), iterate=OF_RANDOM),)
-
-    def error_bound(self, run: PlannedRun) -> Bound:
-        """Theorem 6's bound on the mean norm of the gradient over iterates."""
-        if not run.setting.full:
-            return missing(PARTIAL_TREES)
-        problem, settings, known = momentum_constants(run)
+    def momentum_bound(self, problem: theory.ProblemConstants, settings: theory.MomentumSettings, known) -> Bound:
         return gradient_bound(theory.momentum_bound(problem, settings, **known), "Theorem 6")
 
 

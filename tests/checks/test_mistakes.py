@@ -154,8 +154,8 @@ MISTAKES = {
     "a setting of others": (
         lambda: StaleMomentum(mu=1.0, cancel=True),
         "unknown setting of StaleMomentum 'cancel' "
-        "(known: mu, epsilon, noise_std, step_size, step_scale, clip, relative_privacy, batch, noise_schedule, "
-        "calibrate_to)",
+        "(known: calibrate_to, epsilon, noise_std, step_size, step_scale, clip, relative_privacy, mu, batch, "
+        "noise_schedule)",
     ),
     "a misspelt option of a sweep": (
         lambda: sweep(OURS, PROBLEM, SOME, seed=3),

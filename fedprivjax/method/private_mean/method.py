@@ -1,6 +1,5 @@
 """Base of methods on batches of users: settings, and the private mean that they select."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
 from typing import Any, ClassVar
@@ -10,11 +9,10 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_number
-from fedprivjax.method.interface import Protocol
 from fedprivjax.method.private_mean.gaussian import GaussianMean
 from fedprivjax.method.private_mean.interface import PrivateMean
 from fedprivjax.method.private_mean.shuffled_bits import BitMean
-from fedprivjax.method.relative_privacy import fixed_relative_privacy, follows_epsilon, privacy_shares
+from fedprivjax.method.relative_privacy import SharedTarget, privacy_shares
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.settings import check_numbers
 from fedprivjax.method.shuffled_sums import CHUNK_NUMBERS
@@ -35,29 +33,23 @@ OF_BITS = {"levels": None, "rounding": "averaged", "accounting": "exact", "hones
 
 
 @struct.dataclass(kw_only=True)
-class UserMethod(Protocol):
+class UserMethod(SharedTarget):
     """A method that steps along the private mean of a batch of users' gradients, one record per message.
 
     A subclass defines `init`, `round`, `output`, `query` and `default_step`. The rest follows from `private_mean`.
     `UserSGD` documents the fields.
     """
 
-    epsilon: Any = None
-    noise_std: Any = None
-    step_size: Any = None
-    step_scale: Any = 1.0
-    clip: Any = None
     vector_sum: Any = struct.field(default=None, metadata={"derived": True})
     trust: str = struct.field(pytree_node=False, default=SHUFFLER)
     levels: int | None = struct.field(pytree_node=False, default=None)
     rounding: str = struct.field(pytree_node=False, default="averaged")
     accounting: str = struct.field(pytree_node=False, default="exact")
     honest: float = struct.field(pytree_node=False, default=1.0)
-    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     noises: tuple[float, ...] | None = struct.field(pytree_node=False, default=None, metadata={"derived": True})
 
     several_epochs = True
-    plain: ClassVar[dict[str, Any]] = {"epsilon": None, "relative_privacy": None, "noises": None, **OF_BITS}
+    plain: ClassVar[dict[str, Any]] = {**SharedTarget.plain, "epsilon": None, "noises": None, **OF_BITS}
     of_phases = False  # True if a run may have cohorts of several announced sizes, one for each phase
 
     def __post_init__(self):
@@ -70,11 +62,10 @@ class UserMethod(Protocol):
         require_number("honest", self.honest)
         if not 0 < self.honest <= 1:
             raise Refusal(f"honest must be above 0 and at most 1, got {self.honest}")
-        given = {"levels": self.levels, "rounding": self.rounding, "accounting": self.accounting, "honest": self.honest}
-        for name, value in given.items():
-            if self.trust != SHUFFLER and value != OF_BITS[name]:
+        for name, default in OF_BITS.items():
+            if self.trust != SHUFFLER and getattr(self, name) != default:
                 raise Refusal(f"{name} must go with trust = 'shuffler', got trust = {self.trust!r}")
-        object.__setattr__(self, "relative_privacy", fixed_relative_privacy(self))
+        super().__post_init__()
 
     @property
     def private_mean(self) -> PrivateMean:
@@ -112,13 +103,6 @@ class UserMethod(Protocol):
     def server_noise(self, plan: Plan) -> float:
         """Standard deviation as in `Protocol.server_noise`, for a sum with the noise of a full cohort's messages."""
         return sqrt(self.private_mean.noisy_users(plan)) / int(plan.schedule.present[0].sum())
-
-    @property
-    def noise_follows(self) -> tuple[str, ...]:
-        return follows_epsilon(self)
-
-    def machine_target(self, target: Target) -> Target:
-        return target.shared(self.relative_privacy)
 
     def check_method(self, method: str) -> None:
         self.private_mean.check_method(method)
