@@ -9,6 +9,18 @@ from fedprivjax.method.round import RoundInputs, add_noise, cohort_messages, coh
 from fedprivjax.problem.problem import Problem
 
 
+class AtIterate:
+    """Mixin of methods whose machines compute gradients at the last iterate w, and whose output is another point."""
+
+    def query(self, state: Any):
+        """The point at which machines compute gradients."""
+        return state.w
+
+    def iterates(self, state: Any) -> dict[str, Any]:
+        """The last iterate, evaluated in addition to the output."""
+        return {"last": state.w}
+
+
 def noisy_mean(
     problem: Problem, w, inputs: RoundInputs, noise, bound: Any, *, constant: bool = False
 ) -> tuple[Any, dict]:

@@ -16,7 +16,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.method.default_steps import binds, noise_reach
 from fedprivjax.method.gaussian_method import GaussianMethod
 from fedprivjax.method.interface import BATCH, EPOCH
-from fedprivjax.method.minibatch_round import noisy_mean, record_messages
+from fedprivjax.method.minibatch_round import AtIterate, noisy_mean, record_messages
 from fedprivjax.method.momentum_planning import LAST, epochs_of_records, momentum_constants
 from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.uses import Use
@@ -48,7 +48,7 @@ class MomentumState(NamedTuple):
 
 
 @struct.dataclass(kw_only=True)
-class MomentumMethod(GaussianMethod):
+class MomentumMethod(AtIterate, GaussianMethod):
     """Normalised steps along a private momentum, over epochs of machines' own records.
 
     A subclass defines `rules`, `noise_state`, `noise` (which returns a `Correlated`), and on the host `mechanism`,
@@ -107,14 +107,6 @@ class MomentumMethod(GaussianMethod):
 
     def output(self, state: MomentumState):
         return state.sampled
-
-    def query(self, state: MomentumState):
-        """w_t, the point at which machines compute gradients."""
-        return state.w
-
-    def iterates(self, state: MomentumState) -> dict[str, Any]:
-        """The last iterate, evaluated in addition to the output."""
-        return {"last": state.w}
 
     def messages(self, problem: Problem, state: MomentumState, inputs: RoundInputs, noise, key):
         """α times the participants' gradients, which m_t adds to (1−α)·m_{t−1}."""

@@ -23,7 +23,7 @@ from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
 from fedprivjax.privacy.target import PLAN
 from fedprivjax.problem.constraints import Ball
-from fedprivjax.problem.problem import Problem, Table
+from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.results import mean_interval
 
 WARNING = "pilot on synthetic data: reads no private data, costs no privacy. Results on real data may differ"
@@ -173,8 +173,7 @@ class Trial:
         """Return one prepared run."""
         s = self.setting
         if self.draft.problem.partition_table is not None:
-            rows = np.arange(s.machines * s.samples, dtype=np.int32).reshape(s.machines, s.samples)
-            problem = replace(problem, partition_table=Table(rows))
+            problem = replace(problem, partition_table=s.owned.partition_table)
         options = {
             "rounds": self.rounds,
             "eval_every": self.rounds,
@@ -182,7 +181,8 @@ class Trial:
             "delta": s.delta,
             "seed": seed,
         }
-        return ready(self.protocol(pilot), problem, s.participation, order=self.draft.plan.order, **options)
+        order = self.draft.plan.order
+        return ready(self.protocol(pilot), problem, s.participation, order=order, seed=seed, **options)
 
 
 def run_pilots(cells: Sequence[Cell], pilot: Pilot, on_progress: OnProgress | None = None) -> Iterator[Cell]:

@@ -20,7 +20,7 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
 from fedprivjax.method.default_steps import binds, plain_clipped_step, plain_step
-from fedprivjax.method.minibatch_round import appended, mean_of, noisy_mean, room
+from fedprivjax.method.minibatch_round import AtIterate, appended, mean_of, noisy_mean, room
 from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.drafts import capped, of_records, one_pass_rounds
 from fedprivjax.method.planning.setting import Setting
@@ -62,7 +62,7 @@ class MinibatchState(NamedTuple):
 
 
 @struct.dataclass(kw_only=True)
-class NoisyMinibatchSGD(RecordMethod):
+class NoisyMinibatchSGD(AtIterate, RecordMethod):
     """ISRL-DP minibatch SGD, any sampler of records, or with a shuffler.
 
     Attributes:
@@ -139,14 +139,6 @@ class NoisyMinibatchSGD(RecordMethod):
 
     def output(self, state: MinibatchState):
         return state.average if self.window is None else mean_of(state.last)
-
-    def iterates(self, state: MinibatchState) -> dict[str, Any]:
-        """The last iterate, evaluated in addition to the output."""
-        return {"last": state.w}
-
-    def query(self, state: MinibatchState):
-        """The point at which machines compute gradients."""
-        return state.w
 
     def check(self, problem: Problem, plan: Plan) -> None:
         check_server(self.server, problem)

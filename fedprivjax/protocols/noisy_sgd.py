@@ -20,6 +20,7 @@ from flax import struct
 from fedprivjax.checks.values import require_flag
 from fedprivjax.method.default_steps import binds, plain_clipped_step, plain_step
 from fedprivjax.method.message_method import MessageMethod
+from fedprivjax.method.minibatch_round import AtIterate
 from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import Use
@@ -42,7 +43,7 @@ class SGDState(NamedTuple):
 
 
 @struct.dataclass(kw_only=True)
-class NoisySGD(MessageMethod):
+class NoisySGD(AtIterate, MessageMethod):
     """Single-pass noisy SGD, trusted or untrusted server, with or without per-sample clipping.
 
     Attributes:
@@ -98,10 +99,6 @@ class NoisySGD(MessageMethod):
     def iterates(self, state: SGDState) -> dict[str, Any]:
         """The iterate that is not the output, evaluated in addition to it."""
         return {"last": state.w} if self.average else {"average": state.average}
-
-    def query(self, state: SGDState):
-        """The point at which machines compute gradients."""
-        return state.w
 
     def check(self, problem: Problem, plan: Plan) -> None:
         check_server(self.server, problem)

@@ -20,6 +20,7 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.default_steps import binds, plain_clipped_step
+from fedprivjax.method.minibatch_round import AtIterate
 from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.drafts import capped, one_pass, theory_rounds
 from fedprivjax.method.planning.setting import Setting
@@ -44,7 +45,7 @@ class UserState(NamedTuple):
 
 
 @struct.dataclass(kw_only=True)
-class UserSGD(UserMethod):
+class UserSGD(AtIterate, UserMethod):
     """SGD on batches of users: behind a shuffler of bits, local, pan-private or trusted server.
 
     Attributes:
@@ -85,14 +86,6 @@ class UserSGD(UserMethod):
 
     def output(self, state: UserState):
         return state.average
-
-    def query(self, state: UserState):
-        """The point at which users compute gradients."""
-        return state.w
-
-    def iterates(self, state: UserState) -> dict[str, Any]:
-        """The last iterate, evaluated in addition to the output."""
-        return {"last": state.w}
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         """Step of Theorem 4.1's proof, of Theorem 4.9's proof if records are reused, or of clipped gradients."""

@@ -136,10 +136,7 @@ class Setting:
     def pool_plan(self, rounds: int, sampler: Sampler | None = None) -> Plan:
         """Plan with messages of one record each, or of a sampler's records, sampled as in a run."""
 
-        def draw():
-            return draw_plan(self.problem, self.participation, rounds, self.seed, sampler=sampler)
-
-        return self._once(("pool", rounds, sampler), draw)
+        return self._drawn(self.problem, rounds, sampler)
 
     def outline(self, sampler: Sampler, rounds: int) -> Plan:
         """Plan with the schedule of a run but without records, for messages of several records.
@@ -165,10 +162,13 @@ class Setting:
                 f"record separately, got {uses:.3g}"
             )
 
-        def draw():
-            return draw_plan(self.owned, self.participation, rounds, self.seed, sampler=sampler)
+        return self._drawn(self.owned, rounds, sampler)
 
-        return self._once(("epochs", sampler, rounds), draw)
+    def _drawn(self, problem: Problem, rounds: int, sampler: Sampler | None) -> Plan:
+        def draw():
+            return draw_plan(problem, self.participation, rounds, self.seed, sampler=sampler)
+
+        return self._once(("plan", problem is self.owned, rounds, sampler), draw)
 
     def _make_problem(self) -> Problem:
         def nothing(key: Any, machine: Any):
