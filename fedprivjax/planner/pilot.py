@@ -174,13 +174,7 @@ class Trial:
         s = self.setting
         if self.draft.problem.partition_table is not None:
             problem = replace(problem, partition_table=s.owned.partition_table)
-        options = {
-            "rounds": self.rounds,
-            "eval_every": self.rounds,
-            "metrics": [METRIC],
-            "delta": s.delta,
-            "seed": seed,
-        }
+        options = {"rounds": self.rounds, "eval_every": self.rounds, "metrics": [METRIC], "delta": s.delta}
         order = self.draft.plan.order
         return ready(self.protocol(pilot), problem, s.participation, order=order, seed=seed, **options)
 
