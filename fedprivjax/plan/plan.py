@@ -23,7 +23,7 @@ DRAWN = ("samples", "weights")  # fields that a secret plan samples on first use
 
 @dataclass(frozen=True)
 class Plan(Once):
-    """A run plan: the public schedule, and the record indices of each message, int32 [rounds, per_round].
+    """A run plan: the schedule, and the record indices of each message, int32 [rounds, per_round].
 
     Samples are record indices in the problem's pool. If examples are computed, samples are indices of the machine's own
     examples, from 0. Minibatches have samples [rounds, per_round, width], and weights of the same shape. Minibatches
@@ -57,7 +57,7 @@ class Plan(Once):
 
     def __str__(self) -> str:
         most = "at most " if self.secret or self.weights is not None else ""
-        which = f"{most}{self.width}, {'secret' if self.secret else 'public'}"
+        which = f"{most}{self.width}, {'secret' if self.secret or self.schedule.secret else 'public'}"
         data = f"\n  data: {self.data_used}" if not self.secret and self.data_used else ""  # never samples
         return f"Plan: {self.schedule}\n  records of a message: {which}{data}"
 
@@ -65,13 +65,17 @@ class Plan(Once):
 
     @property
     def public(self) -> "Plan":
-        """The public part of the plan: secret samples and weights have width 0."""
-        if not self.secret:
+        """The public part of the plan: secret participants, samples and weights have width 0.
+
+        If participation is secret, samples are too: records belong to machines.
+        """
+        if not self.secret and self.schedule.secret is None:
             return self
-        nothing = np.zeros((*self.schedule.participants.shape, 0))
+        schedule = self.schedule.public
+        nothing = np.zeros((*schedule.participants.shape, 0))
         facts = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in DRAWN}
-        known = {**facts, "samples": nothing.astype(np.int32), "weights": nothing.astype(np.float32), "examples": None}
-        return Plan(**known)
+        drawn = {"samples": nothing.astype(np.int32), "weights": nothing.astype(np.float32)}
+        return Plan(**{**facts, **drawn, "schedule": schedule, "examples": None, "planned_uses": None})
 
     @property
     def size(self) -> Size:
@@ -124,12 +128,19 @@ class Plan(Once):
 
     @property
     def part_used(self) -> float:
-        """Percentage of the pool's examples that at least one message uses, or NaN if the pool size is unknown."""
-        return 100 * self.used / self.examples if self.examples else np.nan
+        """Percentage of the pool's examples that at least one message uses.
+
+        NaN if the pool size is unknown or participation is secret.
+        """
+        if not self.examples or self.schedule.secret is not None:
+            return np.nan
+        return 100 * self.used / self.examples
 
     @property
     def data_used(self) -> str:
-        """`used` as text, or the empty string if the pool size is unknown."""
+        """`used` as text, or the empty string if the pool size is unknown or participation is secret."""
+        if self.schedule.secret is not None:
+            return ""
         return f"{self.used} of {self.examples} examples ({self.part_used:.3g}%)" if self.examples else ""
 
     @property

@@ -1,12 +1,15 @@
-"""The public participation schedule, and quantities that depend on it alone."""
+"""The participation schedule, and quantities that depend on it alone."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from fedprivjax.problem.memoize import Once
+
+if TYPE_CHECKING:
+    from fedprivjax.plan.participation.interface import Participation
 
 
 class Size(NamedTuple):
@@ -19,7 +22,7 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule(Once):
-    """A public participation schedule: the machines of each round.
+    """A participation schedule: the machines of each round. It is public unless `secret` is set.
 
     If the number of machines is fixed, `mean` and `expected` are not used, and a round divides by its number of slots.
 
@@ -32,6 +35,8 @@ class Schedule(Once):
         dropped: slots whose machine is scheduled but sends nothing, bool [rounds, per_round], or None if there are no
             dropouts. Guarantees count dropouts as if they had sent: no party may know them in advance.
         expected: E[M_r], the mean number of machines that send, or None if it is fixed.
+        secret: participation scheme if only a trusted server knows who takes part, or None if the schedule is public.
+            Rounds of a secret schedule may be empty.
     """
 
     machines: int
@@ -41,8 +46,12 @@ class Schedule(Once):
     announced: bool = False
     dropped: np.ndarray | None = None
     expected: float | None = None
+    secret: "Participation | None" = None
 
     def __str__(self) -> str:
+        if self.secret is not None:
+            many = f"{self.divisor:.4g} of {self.machines} machines on average"
+            return f"Schedule: {self.size.rounds} rounds of {many}, participation secret"
         total = self.total
         often = f"each takes part {total.min()} to {total.max()} times"
         return f"Schedule: {self.size.rounds} rounds of {self.cohort:.4g} of {self.machines} machines, {often}"
@@ -51,13 +60,29 @@ class Schedule(Once):
 
     @property
     def cohort(self) -> float:
-        """M, the number of machines in a round, or the harmonic mean of its distribution if it varies."""
+        """M, the number of machines in a round, or the harmonic mean of its distribution if it varies.
+
+        It is the mean if participation is secret.
+        """
+        if self.secret is not None:
+            return self.divisor
         return self.mean if self.varies and self.mean is not None else self.participants.shape[1]
 
     @property
     def divisor(self) -> float:
         """Divisor of a sum over participants that does not depend on their number: E[M_r]."""
+        if self.secret is not None:
+            return float(self.secret.mean_size if self.expected is None else self.expected)
         return self.expected if self.varies and self.expected is not None else float(self.participants.shape[1])
+
+    @property
+    def public(self) -> "Schedule":
+        """The public part of the schedule: if participation is secret, participants of width 0."""
+        if self.secret is None:
+            return self
+        nobody = np.zeros((self.size.rounds, 0), np.int32)
+        known = {"mean": self.cohort, "expected": self.divisor}
+        return replace(self, participants=nobody, filled=None, dropped=None, **known)
 
     @property
     def varies(self) -> bool:

@@ -7,6 +7,8 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.plan.arguments import require_problem, require_protocol
+from fedprivjax.plan.participation import PUBLIC
+from fedprivjax.plan.schedule import Schedule
 from fedprivjax.plan.validate_plan import require_valid_plan
 from fedprivjax.privacy.events import Event, TargetRatio
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
@@ -115,7 +117,8 @@ def event_of(protocol, problem, plan) -> Event:
     Raises:
         Refusal: if the plan has several epochs and the method's guarantee assumes that each sample is used once; if the
             plan's records or weights are not those of its sampler; if the method's `check` rejects the problem or
-            plan; or if the event's trust model differs from the protocol's.
+            plan; if the event's trust model differs from the protocol's; or if the event accounts for other
+            participation than the plan's, see `_require_accounted`.
     """
     _require_runnable(protocol, problem, plan)
     with clients_named(problem.client_names):
@@ -130,6 +133,7 @@ def event_of(protocol, problem, plan) -> Event:
             f"trust of {protocol.name} must equal its event's trust ({event.terms.trust!r}), because the noise and "
             f"the adversary's view depend on it, got {protocol.trust!r}"
         )
+    _require_accounted(protocol.name, event, plan.schedule)
     if protocol.calibrate_to == PLAN and protocol.noise_std != 0:
         event = event.assuming(Assumption("noise of the schedule"))
     return _with_public_sizes(event, problem) if plan.depends_on_sizes or problem.weighted_by_size else event
@@ -152,8 +156,28 @@ def _with_public_sizes(event: Event, problem) -> Event:
     return event.assuming(Assumption("public sizes"))
 
 
-def _require_someone(schedule) -> None:
-    if not schedule.varies:
+def _require_accounted(name: str, event: Event, schedule: Schedule) -> None:
+    """Raise Refusal unless the event's guarantee is for the schedule's secret participation, or for a public schedule.
+
+    Amplification holds only while nobody knows who takes part, so an event may not claim it for a public schedule or by
+    another scheme. A method whose event does not account for secret participation may release who takes part.
+    """
+    claimed, secret = event.participation, schedule.secret
+    if claimed == secret:
+        return
+    if claimed is None:
+        raise Refusal(
+            f"participation must be public for {name}, whose guarantee does not account for secret participation, got "
+            f"{secret}. Use {', '.join(PUBLIC[:-1])} or {PUBLIC[-1]}"
+        )
+    drawn = "a public schedule" if secret is None else str(secret)
+    raise Refusal(
+        f"participation must be {claimed} for {name}, whose guarantee is amplified by this secret scheme, got {drawn}"
+    )
+
+
+def _require_someone(schedule: Schedule) -> None:
+    if not schedule.varies or schedule.secret is not None:
         return
     empty = np.flatnonzero(~schedule.present.any(axis=1))
     if empty.size:
@@ -161,6 +185,11 @@ def _require_someone(schedule) -> None:
 
 
 def _require_runnable(protocol, problem, plan) -> None:
+    if plan.schedule.secret is not None and protocol.trust != "server":
+        raise Refusal(
+            f"trust must be 'server' under secret participation, because machines' messages show who takes part, got "
+            f"{protocol.trust!r} for {protocol.name} with {plan.schedule.secret}. Use a public scheme"
+        )
     require_true_projection(problem.constraint, problem.start)
     if problem.machine_weights is not None and not protocol.weighs_machines:
         remedy = "Use a method that samples minibatches from each machine's own records"

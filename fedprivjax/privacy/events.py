@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, Undefined
+from fedprivjax.plan.participation import Participation
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountant_result import AccountantResult
 from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_event, gaussian_results
@@ -51,11 +52,14 @@ class Event:
 
     A custom event defines `terms`, `sensitivity` and either `epsilons` or `mus`. `sensitivity` is the largest L2 change
     of one release by the protected unit, in units of the release's relative noise, or NaN if there is none.
+    `participation` is the secret scheme whose amplification `epsilons` includes, which must be the plan's. It is None
+    if the guarantee is for a public schedule.
     """
 
     terms: Terms
     sensitivity: Any
     claim: Claim | None = None
+    participation: Participation | None = None
 
     @property
     def proved(self) -> bool:

@@ -1,4 +1,4 @@
-"""Participation schemes: public, independent of the data, sampled before a run. Each scheme is a class."""
+"""Participation schemes: public or secret, independent of the data, sampled before a run. Each scheme is a class."""
 
 from collections.abc import Callable
 
@@ -6,11 +6,13 @@ from fedprivjax.plan.participation.dropouts import Dropouts
 from fedprivjax.plan.participation.fixed import Balanced, Cyclic, Full, Given, Uniform
 from fedprivjax.plan.participation.interface import Participation
 from fedprivjax.plan.participation.one_pass import Cohorts, OnePass
+from fedprivjax.plan.participation.secret import PoissonCohorts, SecretSubsets
 from fedprivjax.plan.participation.validate import check_participation, draw_schedule
 from fedprivjax.plan.participation.varying import TAIL, Varying
 from fedprivjax.plan.participation.weighted import BySize, Weighted
 
 __all__ = [
+    "PUBLIC",
     "SCHEMES",
     "TAIL",
     "Balanced",
@@ -22,6 +24,8 @@ __all__ = [
     "Given",
     "OnePass",
     "Participation",
+    "PoissonCohorts",
+    "SecretSubsets",
     "Uniform",
     "Varying",
     "Weighted",
@@ -44,4 +48,9 @@ SCHEMES: dict[str, Callable[..., Participation]] = {  # by name in experiment fi
     "weighted": Weighted,
     "diurnal": Weighted.diurnal,
     "by_size": BySize,
+    "poisson_cohorts": PoissonCohorts,
+    "secret_subsets": SecretSubsets,
 }
+PUBLIC = tuple(  # names of the public schemes
+    scheme.__name__ for scheme in (Full, Uniform, Balanced, Cyclic, OnePass, Given, Varying, Weighted, BySize)
+)

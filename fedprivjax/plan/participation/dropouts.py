@@ -22,7 +22,7 @@ class Dropouts(Participation):
     A machine that drops out sends nothing and uses no sample. If all machines of a round would drop out, one stays: the
     machine with the largest ratio of its uniform random number to its rate. Among machines of equal rate, each stays
     with the same probability. Guarantees are for the planned schedule of `scheme`: they count dropouts as if they had
-    sent.
+    sent. Secret rounds may be empty: none stays if all drop out, and sums are divided by the mean number that send.
 
     Args:
         scheme: the scheme that schedules the machines.
@@ -59,13 +59,28 @@ class Dropouts(Participation):
         return bool(self.scheme.varies or self.rates.any())
 
     @property
+    def secret(self) -> bool:
+        return bool(self.scheme.secret)
+
+    @property
+    def mean_size(self) -> float:
+        """Mean number of machines that send."""
+        if not self.secret:
+            return super().mean_size
+        if not self._equal_rates and not self.scheme.exchangeable:
+            raise Refusal(f"dropouts must be one rate for {self.scheme} to have one mean cohort size")
+        return self.scheme.mean_size * float(np.mean(1 - self.rates))
+
+    @property
     def cohort_size_pmf(self) -> np.ndarray:
         """Exact probability mass function of the number of machines that send, from 1, float64 [per_round].
 
         Raises:
             Refusal: if rates differ and the scheme is not exchangeable, because the distribution then differs between
-                rounds. A sampled schedule has `expected` and `mean`.
+                rounds, or if participation is secret. A sampled schedule has `expected` and `mean`.
         """
+        if self.secret:
+            raise Refusal(f"participation must be public for a distribution after dropouts, got {self.scheme}")
         if self._equal_rates:
             return thinned(self.scheme.cohort_size_pmf, float(self.rates[0]))
         if not self.scheme.exchangeable:
@@ -93,6 +108,8 @@ class Dropouts(Participation):
         rates = np.where(planned.scheduled, self.rates[planned.participants], 1.0)
         chance = rng.random(rates.shape)
         dropped = planned.scheduled & (chance < rates)
+        if self.secret:  # the same divisor whoever drops out, and no rule for empty rounds
+            return replace(planned, dropped=dropped, mean=self.mean_size, expected=self.mean_size)
         empty = np.flatnonzero(~(planned.scheduled & ~dropped).any(axis=1))
         nearest = np.where(planned.scheduled, chance, -1.0)[empty] / rates[empty]
         dropped[empty, nearest.argmax(axis=1)] = False

@@ -16,8 +16,9 @@ class Participation(Decorated):
     """Base class of participation schemes. Subclass it as a frozen dataclass for a custom scheme.
 
     A scheme must define `machines`, `per_round` and `draw`; everything else has a default. A scheme with a varying
-    number of machines also sets `varies = True` and defines `cohort_size_pmf`. A scheme is public and does not depend
-    on the data. Its schedules are checked before a run: shapes, indices in range, and no machine twice in a round.
+    number of machines also sets `varies = True` and defines `cohort_size_pmf`. A scheme does not depend on the data. It
+    is public unless it sets `secret = True`. Its schedules are checked before a run: shapes, indices in range, and no
+    machine twice in a round.
 
     Attributes:
         machines: N, the total number of machines.
@@ -26,6 +27,8 @@ class Participation(Decorated):
         at_most_once: True if no machine takes part twice.
         exchangeable: True if a round's machines, given their number, are a uniformly random subset.
         depends_on_sizes: True if the schedule depends on the dataset sizes, which are then public.
+        secret: True if only a trusted server knows who takes part. Rounds may then be empty, and sums are divided by
+            `mean_size`. Methods need an event that accounts for this scheme.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Participation(Decorated):
     at_most_once: Any = False
     exchangeable: Any = False
     depends_on_sizes: Any = False
+    secret: Any = False
 
     def __post_init__(self):
         check_sizes(self.machines, self.per_round)

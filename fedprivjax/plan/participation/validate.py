@@ -51,7 +51,7 @@ def checked_draw(participation: Participation, rounds: int, rng: np.random.Gener
     Raises:
         Refusal: if the schedule has a wrong shape, a machine out of range or twice in a round, or an empty round, or if
             its number of machines varies although `varies` is False; if the `draw` of a custom scheme does not take
-            `rounds` and `rng`, or uses randomness other than `rng`.
+            `rounds` and `rng`, or uses randomness other than `rng`. Rounds of a secret scheme may be empty.
     """
     name = type(participation).__name__
     own = type(participation).__module__.partition(".")[0] != PACKAGE
@@ -63,7 +63,8 @@ def checked_draw(participation: Participation, rounds: int, rng: np.random.Gener
         raise Refusal(f"{name}.draw must give a Schedule, got {type(drawn).__name__}")
     drawn = _as_int32(name, participation, drawn)
     _check_participants(name, participation, drawn, rounds)
-    _check_slots(name, drawn)
+    drawn = _with_secrecy(name, participation, drawn)
+    _check_slots(name, drawn, 0 if participation.secret else 1)
     if drawn.varies and not participation.varies:
         raise Refusal(f"{name}.varies must be True if its schedule has empty slots, got False")
     if own and drawn.participants.size <= MOST_COMPARED:
@@ -118,24 +119,38 @@ def _check_participants(name: str, scheme: Participation, drawn: Schedule, round
         raise Refusal(f"{name}.draw must give distinct machines in a round (in empty slots, too), got {given}")
 
 
-def _check_slots(name: str, drawn: Schedule) -> None:
+def _with_secrecy(name: str, scheme: Participation, drawn: Schedule) -> Schedule:
+    """Return the schedule with its scheme if the scheme is secret, so that no custom `draw` can forget it."""
+    if drawn.secret is not None and not scheme.secret:
+        raise Refusal(f"{name}.secret must be True if its schedule is secret, got False")
+    return replace(drawn, secret=scheme) if scheme.secret and drawn.secret is None else drawn
+
+
+def _check_slots(name: str, drawn: Schedule, least: int) -> None:
+    """Raise Refusal if slots have wrong shapes, or a round has fewer than `least` machines."""
     rounds, per_round = drawn.participants.shape
     filled, dropped = drawn.filled, drawn.dropped
     if filled is not None:
         filled = np.asarray(filled)
         if filled.shape != (rounds,) or not np.issubdtype(filled.dtype, np.integer):
             raise Refusal(f"{name}.draw must give filled as integers [{rounds}], got {filled.dtype} {filled.shape}")
-        if filled.min() < 1 or filled.max() > per_round:
-            raise Refusal(f"{name}.draw must fill 1 to {per_round} slots a round, got {filled.min()}..{filled.max()}")
+        if filled.min() < least or filled.max() > per_round:
+            given = f"{filled.min()}..{filled.max()}"
+            raise Refusal(f"{name}.draw must fill {least} to {per_round} slots a round, got {given}")
     if dropped is None:
         return
     if np.shape(dropped) != (rounds, per_round) or np.asarray(dropped).dtype != bool:
         raise Refusal(f"{name}.draw must give dropped as bool [{rounds}, {per_round}], got {list(np.shape(dropped))}")
-    if not drawn.present.any(axis=1).all():
+    if least and not drawn.present.any(axis=1).all():
         raise Refusal(f"{name}.draw must leave a machine in every round, got a round in which all drop out")
 
 
 def _with_moments(name: str, scheme: Participation, drawn: Schedule) -> Schedule:
+    if scheme.secret:  # an inverse moment may not exist: rounds may be empty
+        expected = float(scheme.mean_size if drawn.expected is None else drawn.expected)
+        if not 0 < expected <= drawn.participants.shape[1]:
+            raise Refusal(f"{name}.mean_size must be positive and at most per_round, got {expected}")
+        return replace(drawn, mean=expected, expected=expected)
     mean = 1 / scheme.inverse_moment() if drawn.mean is None else drawn.mean
     expected = scheme.mean_size if drawn.expected is None else drawn.expected
     for moment, value in (("1/E[1/M]", mean), ("E[M]", expected)):
