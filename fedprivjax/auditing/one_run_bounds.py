@@ -52,15 +52,9 @@ def one_run_bounds(
     True
     """
     right, canaries = right_guesses(scores, included, guesses), np.size(scores)
-    return OneRunBounds(
-        epsilon_lower=epsilon_lower(right, guesses, canaries, delta, level),
-        mu_lower=mu_lower(right, guesses, canaries, level),
-        delta=float(delta),
-        level=float(level),
-        right=right,
-        guesses=int(guesses),
-        canaries=canaries,
-    )
+    epsilon = epsilon_lower(right, guesses, canaries, delta, level)
+    mu = mu_lower(right, guesses, canaries, level)
+    return OneRunBounds(epsilon, mu, float(delta), float(level), right, int(guesses), canaries)
 
 
 def right_guesses(scores: ArrayLike, included: ArrayLike, guesses: int) -> int:

@@ -102,8 +102,9 @@ def _stated_noise(trial: Trial) -> tuple[float, Any]:
             stated = start.protocol.noise_std * start.protocol.server_noise(start.plan)
             return stated, aggregated(start, mechanism, 1)[0]
         rows = [unit_noise(start, mechanism, t) for t in range(start.plan.size.rounds)]
-        if rows[0] is None:  # no noise of messages: that of the first round's aggregate, with identical machines
-            return _mean_of(start, start.protocol.mechanism(trial.problem, start.plan, "auto"))
+        if rows[0] is None:  # messages have no noise of their own: the mean of the first round's has it
+            stated = start.protocol.noise_std / np.sqrt(start.plan.schedule.present[0].sum())
+            return stated, aggregated(start, start.protocol.mechanism(trial.problem, start.plan, "auto"), 1)[0]
         noisiest = max((row for one in rows for row in one), key=np.std)
         return start.protocol.noise_std, start.protocol.noise_std * noisiest
     mechanism = start.protocol.mechanism(trial.problem, plan, trial.method)
@@ -113,15 +114,6 @@ def _stated_noise(trial: Trial) -> tuple[float, Any]:
     mus = event.mus.each[plan.schedule.participants[0]]
     worst = int(np.argmax(np.where(plan.schedule.present[0], mus, 0.0)))
     return stated, start.protocol.noise_std * unit_noise(start, mechanism, 0)[worst]
-
-
-def _mean_of(start: ReadyRun, mechanism: Any) -> tuple[float, Any]:
-    """Return the stated noise scale of the first round's mean message, and samples of that noise.
-
-    Every message has noise of scale `noise_std`.
-    """
-    messages = start.plan.schedule.present[0].sum()
-    return start.protocol.noise_std / np.sqrt(messages), aggregated(start, mechanism, 1)[0]
 
 
 def unit_noise(start: ReadyRun, mechanism: Any, t: int) -> Any:

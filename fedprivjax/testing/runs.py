@@ -80,9 +80,7 @@ def _renamed(trial: Trial, names: np.ndarray) -> ReadyRun:
     problem, each = start.problem, ("machine_weights", "own_lipschitz")
     problem = replace(problem, **{name: _moved(getattr(problem, name), names) for name in each})
     if problem.partition_table is not None:
-        rows = np.empty_like(problem.partition_table.rows)
-        rows[names] = problem.partition_table.rows
-        problem = replace(problem, partition_table=Table(rows))
+        problem = replace(problem, partition_table=Table(problem.partition_table.rows[np.argsort(names)]))
     protocol = replace(start.protocol, **own)
     schedule = replace(schedule, participants=participants)
     plan = replace(start.plan, schedule=schedule, sampler=protocol.minibatches)

@@ -43,8 +43,7 @@ def every_leaf_can_be_swept(trial: Trial) -> None:
     """Check that every number of the protocol, and every privacy target if private, can be swept in one program."""
     _swept(trial, _grid(trial, 1.0))
     before = compiled(run_chunk)
-    names = [name for name in trial.numbers if name not in TARGETS]
-    axes = {name: _around(trial.numbers[name]) for name in names}
+    axes = {name: _around(value) for name, value in trial.numbers.items() if name not in TARGETS}
     if trial.private:
         axes["noise_std"] = _around(trial.numbers["noise_std"])
         mus = np.linspace(0.5, 4, MEMBERS - 1)
