@@ -16,7 +16,7 @@ _Constants = TypeVar("_Constants")
 _MAX_ROUNDS = 2**53
 
 
-def validate(constants: Any, **checks: Callable[[str, ArrayLike], np.ndarray]) -> None:
+def validate(constants: Any, **checks: Callable[[str, ArrayLike], Any]) -> None:
     """Replace fields of a frozen dataclass by their checked values."""
     for name, check in checks.items():
         object.__setattr__(constants, name, check(name, getattr(constants, name)))

@@ -1,12 +1,14 @@
 """Explicit bound of one AC-SA pass for many batch sizes at once, on a smooth loss or on Moreau envelopes."""
 
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedprivjax.checks.values import require_flag
-from fedprivjax.theory._numbers import one, positive
+from fedprivjax.theory._numbers import one, positive, validate
 from fedprivjax.theory.cheu.agd import agd_bound, agd_spread, shrinkage
 from fedprivjax.theory.cheu.noise import Noise, oracle_variance
 
@@ -28,16 +30,23 @@ class Phase(NamedTuple):
     bound: float
 
 
-class Pass(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Pass:
     """Settings that all batch sizes share. With `smoothness` None, every batch size has its best envelope."""
 
     lipschitz: float
     noise: Noise
     smoothness: float | None
     envelope: bool
-    sampling: bool
-    form: str
-    paper_2L: bool
+    sampling: bool = True
+    form: str = "optimal"
+    paper_2L: bool = False
+
+    def __post_init__(self):
+        require_flag("sampling", self.sampling)
+        require_flag("paper_2L", self.paper_2L)
+        given = ("lipschitz",) if self.smoothness is None else ("smoothness", "lipschitz")
+        validate(self, **dict.fromkeys(given, partial(one, positive)))
 
 
 class Runs(NamedTuple):
@@ -47,22 +56,6 @@ class Runs(NamedTuple):
     spread: np.ndarray
     smoothness: np.ndarray
     bound: np.ndarray
-
-
-def checked_pass(
-    lipschitz: float,
-    noise: Noise,
-    smoothness: float | None,
-    *,
-    envelope: bool,
-    sampling: bool = True,
-    form: str = "optimal",
-    paper_2L: bool = False,
-) -> Pass:
-    require_flag("sampling", sampling)
-    require_flag("paper_2L", paper_2L)
-    beta = None if smoothness is None else one(positive, "smoothness", smoothness)
-    return Pass(one(positive, "lipschitz", lipschitz), noise, beta, envelope, sampling, form, paper_2L)
 
 
 def runs(
@@ -88,10 +81,12 @@ def runs(
     return Runs(rounds, spread, tried[best, each], bounds[best, each])
 
 
-def phase(users: int, per_round: np.ndarray, computed: Runs, distance: float, index: int) -> Phase:
-    b, rounds = int(per_round[index]), int(computed.rounds[index])
-    spread, smoothness = float(computed.spread[index]), float(computed.smoothness[index])
-    return Phase(users, b, rounds, spread, smoothness, distance, float(computed.bound[index]))
+def best_phase(method: Pass, users: int, per_round: np.ndarray, distance: float, gap: float = np.inf) -> Phase:
+    """Return the settings of one pass with the batch size that has the smallest bound."""
+    computed = runs(method, users, per_round, distance, gap)
+    best = int(computed.bound.argmin())
+    rounds, spread, smoothness, bound = (values[best].item() for values in computed)
+    return Phase(users, int(per_round[best]), rounds, spread, smoothness, distance, bound)
 
 
 def _smoothness(method: Pass, rounds: np.ndarray, distance: np.ndarray) -> list[np.ndarray]:

@@ -9,7 +9,7 @@ from fedprivjax.theory._numbers import counts, nonnegative, one, positive, proba
 from fedprivjax.theory.cheu.batches import geometric_counts
 from fedprivjax.theory.cheu.gd import gd_bound, gd_step
 from fedprivjax.theory.cheu.noise import paper_noise_constant
-from fedprivjax.theory.cheu.strong import strong_phase_count
+from fedprivjax.theory.cheu.strong import first_distance, strong_phase_count
 
 RoundNoise = float | Callable[[int], float]  # C of a single release, or a function from T to C_r
 
@@ -123,8 +123,7 @@ def gd_phases(
     >>> [(g.users, round(g.distance, 3)) for g in gd_phases(users=1000, **problem)]
     [(50, 2.0), (100, 1.16), (200, 0.732), (401, 0.513)]
     """
-    modulus = one(positive, "strong_convexity", strong_convexity)
-    distance = min(one(positive, "diameter", diameter), 2 * one(positive, "lipschitz", lipschitz) / modulus)
+    distance, modulus = first_distance(diameter, lipschitz, strong_convexity)
     problem = {"lipschitz": lipschitz, "noise": noise, "smoothness": smoothness, "max_rounds": max_rounds}
     phases = []
     for group in gd_groups(users):

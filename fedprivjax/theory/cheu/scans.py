@@ -1,7 +1,9 @@
 """Best batch size of P_AGD by its explicit bound, for smooth losses (Theorem 4.3) and envelopes (Theorem 4.7)."""
 
+from typing import Any
+
 from fedprivjax.theory._numbers import counts, one, positive
-from fedprivjax.theory.cheu._passes import Pass, Phase, checked_pass, phase, runs
+from fedprivjax.theory.cheu._passes import Pass, Phase, best_phase
 from fedprivjax.theory.cheu.batches import candidates
 from fedprivjax.theory.cheu.noise import Noise
 
@@ -35,8 +37,8 @@ def agd_scan(
     >>> agd_scan(users=20_000, distance=1.0, lipschitz=1.0, smoothness=1.0, noise=862.0)[:3]
     (20000, 500, 40)
     """
-    method = checked_pass(lipschitz, noise, smoothness, envelope=False, sampling=sampling, form=form)
-    return _scan(method, users, distance, per_round)
+    loss = {"lipschitz": lipschitz, "smoothness": smoothness, "envelope": False}
+    return _scan(users, distance, per_round, noise=noise, sampling=sampling, form=form, **loss)
 
 
 def smoothed_scan(
@@ -65,12 +67,11 @@ def smoothed_scan(
     >>> smoothed_scan(users=20_000, distance=1.0, lipschitz=1.0, noise=862.0)[:3]
     (20000, 108, 185)
     """
-    method = checked_pass(lipschitz, noise, smoothness, envelope=True, sampling=sampling, form=form, paper_2L=paper_2L)
-    return _scan(method, users, distance, per_round)
+    loss = {"lipschitz": lipschitz, "smoothness": smoothness, "envelope": True, "paper_2L": paper_2L}
+    return _scan(users, distance, per_round, noise=noise, sampling=sampling, form=form, **loss)
 
 
-def _scan(method: Pass, users: int, distance: float, per_round: int | None) -> Phase:
+def _scan(users: int, distance: float, per_round: int | None, **settings: Any) -> Phase:
+    method = Pass(**settings)
     counts(users=users)
-    distance, tried = one(positive, "distance", distance), candidates(users, per_round)
-    every = runs(method, users, tried, distance)
-    return phase(users, tried, every, distance, int(every.bound.argmin()))
+    return best_phase(method, users, candidates(users, per_round), one(positive, "distance", distance))

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.theory._numbers import counts, one, positive, probability
-from fedprivjax.theory.cheu._passes import Phase, checked_pass, phase, runs
+from fedprivjax.theory.cheu._passes import Pass, Phase, best_phase, runs
 from fedprivjax.theory.cheu.batches import candidates
 from fedprivjax.theory.cheu.noise import Noise
 
@@ -68,13 +68,12 @@ def strong_phases(
     [(200000, 1449, 2.0), (200000, 3846, 0.169), (200000, 6666, 0.045)]
     """
     settings = {"envelope": smoothness is None, "sampling": sampling, "form": form, "paper_2L": paper_2L}
-    method = checked_pass(lipschitz, noise, smoothness, **settings)
+    method = Pass(lipschitz=lipschitz, noise=noise, smoothness=smoothness, **settings)
     count, each = _split(users, phases)
-    distance, modulus = _first(diameter, lipschitz, strong_convexity)
+    distance, modulus = first_distance(diameter, lipschitz, strong_convexity)
     sequence, gap = [], np.inf
     for tried in _tried(each, per_round, count):
-        every = runs(method, each, tried, distance, gap)
-        sequence.append(phase(each, tried, every, distance, int(every.bound.argmin())))
+        sequence.append(best_phase(method, each, tried, distance, gap))
         gap = sequence[-1].bound
         distance = min(distance, (2 * gap / modulus) ** 0.5)
     return sequence
@@ -102,9 +101,9 @@ def strong_per_round(
     5405
     """
     settings = {"envelope": smoothness is None, "sampling": sampling, "form": form, "paper_2L": paper_2L}
-    method = checked_pass(lipschitz, noise, smoothness, **settings)
+    method = Pass(lipschitz=lipschitz, noise=noise, smoothness=smoothness, **settings)
     count, each = _split(users, phases)
-    distance, modulus = _first(diameter, lipschitz, strong_convexity)
+    distance, modulus = first_distance(diameter, lipschitz, strong_convexity)
     tried = candidates(each, None)
     distances, gap = np.full(tried.shape, distance), np.full(tried.shape, np.inf)
     for _ in range(count):
@@ -132,7 +131,7 @@ def _split(users: int, phases: int | None) -> tuple[int, int]:
     return count, users // count
 
 
-def _first(diameter: float, lipschitz: float, strong_convexity: float) -> tuple[float, float]:
+def first_distance(diameter: float, lipschitz: float, strong_convexity: float) -> tuple[float, float]:
     """Return the first distance and λ."""
     modulus = one(positive, "strong_convexity", strong_convexity)
     return min(one(positive, "diameter", diameter), 2 * one(positive, "lipschitz", lipschitz) / modulus), modulus

@@ -5,6 +5,7 @@ The rates have constant 1 and, with `bare_load`, no logarithms. `per_round` is M
 for full batches. The formal theorems omit the batch K from the second term of the rounds, as does `formal=True`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,8 @@ def accelerated_rounds(
     """
     problem = single(problem)
     scale = one(positive, "smoothness", smoothness) * problem.diameter / problem.lipschitz * np.sqrt(problem.per_round)
-    noise_of = _noise_rounds(problem, load, _relative(spread, problem), batch, formal)
-    return min_rounds(lambda rounds: max(np.sqrt(scale * np.sqrt(noise_of(rounds)[0])), noise_of(rounds)[1]))
+    relative = one(nonnegative, "spread", spread) / problem.lipschitz**2
+    return _rounds(problem, lambda noise: np.sqrt(scale * np.sqrt(noise)), load, relative, batch, formal)
 
 
 def accelerated_strong_rounds(
@@ -71,8 +72,8 @@ def accelerated_strong_rounds(
     ordered("strong_convexity", mu, "smoothness", beta)
     scale = one(positive, "gap", gap) * mu * problem.per_round / problem.lipschitz**2
     slope = np.sqrt(beta / mu)
-    noise_of = _noise_rounds(problem, load, _relative(spread, problem), batch, formal)
-    return min_rounds(lambda rounds: max(slope * np.log(scale * noise_of(rounds)[0]), noise_of(rounds)[1]))
+    relative = one(nonnegative, "spread", spread) / problem.lipschitz**2
+    return _rounds(problem, lambda noise: slope * np.log(scale * noise), load, relative, batch, formal)
 
 
 def accelerated_rate(
@@ -192,8 +193,7 @@ def nonsmooth_accelerated_rounds(
     40
     """
     problem = single(problem)
-    noise_of = _noise_rounds(problem, load, float(sampled), batch, formal)
-    return min_rounds(lambda rounds: max(np.sqrt(problem.per_round * noise_of(rounds)[0]), noise_of(rounds)[1]))
+    return _rounds(problem, lambda noise: np.sqrt(problem.per_round * noise), load, float(sampled), batch, formal)
 
 
 def nonsmooth_accelerated_strong_rounds(
@@ -219,27 +219,27 @@ def nonsmooth_accelerated_strong_rounds(
     problem = single(problem)
     scale = one(positive, "gap", gap) * one(positive, "strong_convexity", strong_convexity)
     scale = scale * problem.per_round / problem.lipschitz**2
-    noise_of = _noise_rounds(problem, load, float(sampled), batch, formal)
 
-    def need(rounds: int) -> float:
-        unbounded, second = noise_of(rounds)
-        return max(np.sqrt(problem.per_round * unbounded) * np.log(scale * unbounded), second)
+    def steps(noise: float) -> float:
+        return np.sqrt(problem.per_round * noise) * np.log(scale * noise)
 
-    return min_rounds(need)
+    return _rounds(problem, steps, load, float(sampled), batch, formal)
 
 
-def _relative(spread: float, problem: ProblemConstants) -> float:
-    """Return Φ̂²/L²."""
-    return one(nonnegative, "spread", spread) / problem.lipschitz**2
+def _rounds(
+    problem: ProblemConstants, steps: Callable[[float], float], load: Load, relative: float, batch: int, formal: bool
+) -> int:
+    """Return the fewest rounds R that the optimisation needs, and after which noise exceeds sampling errors.
 
-
-def _noise_rounds(problem: ProblemConstants, load: Load, relative: float, batch: int, formal: bool):
-    """Return a function of R with two values: 1/(dξ̃), and the rounds after which noise exceeds sampling errors."""
+    Args:
+        steps: rounds of the optimisation, as a function of 1/(dξ̃).
+        relative: Φ̂²/L².
+    """
     counts(batch=batch)
     relative = relative if formal else relative / batch
 
-    def noise_of(rounds: int) -> tuple[float, float]:
+    def need(rounds: int) -> float:
         unbounded = float(inverse(problem.dimension * load_at(load, rounds)))
-        return unbounded, relative * unbounded if relative else 0.0
+        return max(steps(unbounded), relative * unbounded if relative else 0.0)
 
-    return noise_of
+    return min_rounds(need)
