@@ -56,14 +56,15 @@ def metric_against_costs(
     best = {label: data for label, data in with_costs(best).items() if metric.name in data}
     chosen = placed(best, usual_point(best) | dict(point or {}))
     limits = limits_of(best, metric)
-    axes_shown = [name for name in AXES if _known(best, name)]
+    axes_shown = [name for name in AXES if any(run_costs(data)[name].notnull().any() for data in best.values())]
     figure, axes = panelled(len(rows) * len(axes_shown), across=len(axes_shown))
     for place, axis in enumerate(axes):
         row, name = rows[place // len(axes_shown)], axes_shown[place % len(axes_shown)]
         for index, (label, data) in enumerate(best.items()):
             part = at(data, {**chosen, **row})
             values = of_iterate(part[metric.name], preferred(part, metric.name, iterate))
-            scale = _of_a_round(part, name)
+            costs = run_costs(part)
+            scale = float(costs[name]) / float(costs["taken"])
             if np.isfinite(scale):
                 draw_path(axis, label, values, colour(index), limits, scale=scale, **ENDS)
         _label(axis, name, row)
@@ -92,16 +93,6 @@ def differ_in_costs(best: Mapping[str, xr.Dataset]) -> bool:
 
 def _apart(one: xr.DataArray, other: xr.DataArray) -> bool:
     return bool((abs(one - other) > SAME * abs(other)).any())
-
-
-def _known(best: Mapping[str, xr.Dataset], name: str) -> bool:
-    return any(bool(run_costs(data)[name].notnull().any()) for data in best.values())
-
-
-def _of_a_round(part: xr.Dataset, name: str) -> float:
-    """Return the cost of one round of a run at a point."""
-    costs = run_costs(part)
-    return float(costs[name]) / float(costs["taken"])
 
 
 def _label(axis: Axes, name: str, row: Mapping[str, float]) -> None:

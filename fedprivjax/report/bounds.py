@@ -32,9 +32,7 @@ def bound_against_epsilon(found: xr.Dataset, pilot: xr.Dataset | None = None) ->
         title = "excess loss, explicit constants" if kind == EXPLICIT else "norm of the gradient"
         axis.set(xscale="log", yscale="log", xlabel=f"actual ε  (δ = {found.attrs['delta']:g}, replace-one)")
         axis.set(ylabel="bound", title=title)
-        epsilon_axis(axis)
-        axis.grid(alpha=0.3, which="both")
-        axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+        _finish(axis)
     s = found.attrs
     figure.suptitle(
         f"{s['machines']} machines, {s['per_round']} a round, {s['samples']} records each, d = {s['dimension']}, "
@@ -63,6 +61,11 @@ def _draw_pilot(axis, found: xr.Dataset) -> None:
         axis.errorbar(found["epsilon"], accuracy.sel(protocol=label), half, label=str(label), capsize=2, **style)
     axis.set(xscale="log", xlabel="actual ε", ylabel="accuracy in %, synthetic data")
     axis.set_title(found.attrs["pilot"].replace("; ", "\n"), fontsize=9)
+    _finish(axis)
+
+
+def _finish(axis) -> None:
+    """Add ticks, a grid and a legend below the axis."""
     epsilon_axis(axis)
     axis.grid(alpha=0.3, which="both")
     if axis.get_legend_handles_labels()[0]:

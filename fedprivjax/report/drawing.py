@@ -34,10 +34,7 @@ Point = Mapping[str, float]
 
 def save(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
     """Write figures as PNG files named by their keys, and return the paths."""
-    files = [folder / f"{name}.png" for name in figures]
-    for file, figure in zip(files, figures.values(), strict=True):
-        save_figure(figure, file)
-    return files
+    return [save_figure(figure, folder / f"{name}.png") for name, figure in figures.items()]
 
 
 def save_figure(figure: Figure, file: Path) -> Path:

@@ -18,7 +18,7 @@ from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.privacy.paragraph import PRNG
 from fedprivjax.report.display import Shown
 from fedprivjax.report.drawing import as_address
-from fedprivjax.report.tables import non_private_metrics
+from fedprivjax.report.tables import exceeds, non_private_metrics
 from fedprivjax.report.text_table import html_table
 
 PAGE = "report.html"
@@ -78,7 +78,7 @@ def not_covered(best: Mapping[str, xr.Dataset]) -> list[str]:
     """Return the limits of the guarantees on the page, one sentence each."""
     chosen = [f"{label}: {data.attrs['selected']}" for label, data in best.items() if "selected" in data.attrs]
     private = non_private_metrics(best)
-    large = [label for label, data in best.items() if _finite_above(data["realised_epsilon"], LARGE_EPSILON)]
+    large = [label for label, data in best.items() if exceeds(data["realised_epsilon"], LARGE_EPSILON)]
     deltas = dict.fromkeys(data.attrs["delta_warning"] for data in best.values() if "delta_warning" in data.attrs)
     none = [label for label, data in best.items() if np.isinf(data["realised_epsilon"]).any()]
     return [
@@ -103,10 +103,6 @@ def _joined(lines: Iterable[str]) -> list[str]:
         else:
             joined.append(line)
     return joined
-
-
-def _finite_above(values: xr.DataArray, level: float) -> bool:
-    return bool(((values > level) & np.isfinite(values)).any())
 
 
 def _plot(name: str, figure: Figure) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from fedprivjax.report.colours import NAMED_CLASSES, class_colour, colour
 
 NAMED = 30  # largest number of machines that are named on the axis
 LEVELS = (5, 25, 50, 75, 95)  # percentiles of a machine's numeric labels
+OUTLINE = {"ec": "white", "lw": 0.3}  # of bars
 
 
 def plot_partition(
@@ -39,7 +40,7 @@ def plot_partition(
     figure = Figure(figsize=(min(4.0 + 0.22 * len(parts), 14.0), 3.8), layout="constrained")
     if classes is None:
         axis, below = figure.subplots(2, 1, sharex=True)
-        axis.bar(np.arange(len(parts)), [part.size for part in parts], width=1.0, color=colour(0), ec="white", lw=0.3)
+        axis.bar(np.arange(len(parts)), [part.size for part in parts], 1.0, color=colour(0), **OUTLINE)
         _draw_percentiles(below, labels, parts)
     else:
         axis = below = figure.subplots()
@@ -82,16 +83,8 @@ def _draw_classes(axis, labels: np.ndarray, parts: list[np.ndarray], classes: in
     floor = np.zeros(len(parts))
     for label in range(classes):
         words = names[label] if names else str(label)
-        axis.bar(
-            np.arange(len(parts)),
-            counts[:, label],
-            1.0,
-            floor,
-            color=class_colour(label, classes),
-            ec="white",
-            lw=0.3,
-            label=words,
-        )
+        style = {"color": class_colour(label, classes), "label": words, **OUTLINE}
+        axis.bar(np.arange(len(parts)), counts[:, label], 1.0, floor, **style)
         floor += counts[:, label]
     if classes <= NAMED_CLASSES:
         axis.figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper", title="class", fontsize=8)

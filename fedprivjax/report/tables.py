@@ -122,7 +122,7 @@ def footnotes(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
     realised = [data["realised_epsilon"] for data in best.values()]
     if any(np.isfinite(each).any() for each in realised) and layout.targeted and not realised_differs(layout, best):
         lines.append(f"realised ε of the worst run: within {TOLERANCE:.0%} of its target")
-    if any(((each > LARGE_EPSILON) & np.isfinite(each)).any() for each in realised):
+    if any(exceeds(each, LARGE_EPSILON) for each in realised):
         lines.append(f"! marks ε > {LARGE_EPSILON:g}: little protection by itself")
     lines.append("simulation randomness: not for deployment")
     return [*lines, *([layout.notes] if layout.notes else [])]
@@ -163,6 +163,11 @@ def _shown_metrics(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[Metri
     """Return the metrics that have a table."""
     metrics = shown_in("table", layout.own)
     return [metric for metric in metrics if any(has(data, metric.name) for data in best.values())]
+
+
+def exceeds(values: xr.DataArray, level: float) -> bool:
+    """Return True if any finite value is above the level."""
+    return bool(((values > level) & np.isfinite(values)).any())
 
 
 def non_private_metrics(best: Mapping[str, xr.Dataset]) -> list[str]:
