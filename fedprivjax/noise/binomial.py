@@ -87,11 +87,14 @@ class BitNoise(NamedTuple):
         return _drawn(self.key, trials, probability, shape)
 
 
+@struct.dataclass
 class OfBits(Mechanism):
     """Base class of noise in sums of bits. A sample's `noise(scale, sums, host_noise)` is a configuration's `BitNoise`.
 
     inputs: messages of a round, float32 [rounds].
     """
+
+    inputs: Any
 
     def aggregate(self, noise: BitNoise) -> Any:
         if noise.levels is None:
@@ -104,7 +107,6 @@ class HostSampled(OfBits):
     """Exact binomial noise that the protocol sampled on the host. Nothing is sampled on the device."""
 
     label: ClassVar[str] = "binomial"
-    inputs: Any
 
     def draw(self, state, inputs, keys, dimension: int):
         return state, BitDraw(inputs)
@@ -115,8 +117,6 @@ class RoundedNormal(OfBits):
     """One N(0, I) per round, rounded by `rounded_normal`: an approximation with error `product_variation`."""
 
     label: ClassVar[str] = "rounded normal, instead of a binomial"
-    inputs: Any
-
     uses_host_noise = False
 
     def draw(self, state, inputs, keys, dimension: int):
@@ -128,8 +128,6 @@ class LiteralBits(OfBits):
     """Separate noise bits of every user, for transcripts of small runs. A round receives the key to sample them."""
 
     label: ClassVar[str] = "binomial, every message sampled separately"
-    inputs: Any
-
     inside = True
     uses_host_noise = False
 

@@ -295,14 +295,17 @@ class RecordEvent(Event):
     __repr__ = __str__
 
     def epsilons(self, delta: float) -> Grouped:
-        return self._each(lambda *machine: self.accountant.epsilon(*machine, delta=delta))
+        releases, values = self.releases, np.zeros(self.releases.messages.size)
+        for group in np.flatnonzero(releases.messages):
+            values[group] = self._ratio_to(GroupTarget(int(group), 1.0, delta), self.accountant.epsilon)
+        return Grouped(values, releases.counts, releases.group)
 
     def epsilon(self, delta: float) -> float:
         """Return the worst machine's ε at δ.
 
         Of groups that differ only in the number of messages, only the one with the most is evaluated.
         """
-        return self.largest_ratio([GroupTarget(int(group), 1.0, delta) for group in self.releases.busiest]).ratio
+        return self.largest_ratio(self._busiest(1.0, delta)).ratio
 
     def target_ratio(self, target: Target, delta: Any = None, only: Any = None) -> TargetRatio:
         delta = target.stated_delta if delta is None else delta
@@ -310,9 +313,7 @@ class RecordEvent(Event):
         if only is not None:
             return self.largest_ratio([only])
         if np.ndim(epsilon) == 0 and np.ndim(delta) == 0:
-            return self.largest_ratio(
-                [GroupTarget(int(group), float(epsilon), float(delta)) for group in self.releases.busiest]
-            )
+            return self.largest_ratio(self._busiest(float(epsilon), float(delta)))
         columns = [np.asarray(c) for c in np.broadcast_arrays(self.releases.group, epsilon, delta)]
         first, _ = group_identical(columns)
         targets = [GroupTarget(*(column[machine].item() for column in columns)) for machine in first]
@@ -359,7 +360,7 @@ class RecordEvent(Event):
 
     def _worst(self, delta: float) -> tuple[float, int, int, int] | None:
         """Return the accountant's arguments for the machine with the largest ε, or None without noise or senders."""
-        worst = self.largest_ratio([GroupTarget(int(group), 1.0, delta) for group in self.releases.busiest]).worst
+        worst = self.largest_ratio(self._busiest(1.0, delta)).worst
         machine = None if worst is None else self._machine(worst.group)
         return machine if machine is not None and 0 < machine[0] < inf else None
 
@@ -384,13 +385,9 @@ class RecordEvent(Event):
         occurrences = self.accountant.occurrences(records, batch)
         return None if occurrences is None else Mixture(ratio, messages, *occurrences)
 
-    def _each(self, account: Callable[..., float]) -> Grouped:
-        releases = self.releases
-        values = np.zeros(releases.messages.size)
-        for group in np.flatnonzero(releases.messages):
-            machine = self._machine(group)
-            values[group] = account(*machine) if machine[0] > 0 else inf
-        return Grouped(values, releases.counts, releases.group)
+    def _busiest(self, epsilon: float, delta: float) -> list[GroupTarget]:
+        """Return the target of every group in `Releases.busiest`."""
+        return [GroupTarget(int(group), epsilon, delta) for group in self.releases.busiest]
 
     def _machine(self, group: Any) -> tuple[float, int, int, int]:
         """Return a group's noise divided by its shift, rounded by `accounted`, and its records, batch and messages."""

@@ -1,7 +1,7 @@
 """Privacy guarantees: the privacy parameters with their unit, relation, trust model, theorem and assumptions."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_between
-from fedprivjax.privacy import attack_metrics, conversions, gdp
-from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, ListedCurve
+from fedprivjax.checks.values import require_at_least, require_between, require_choice
+from fedprivjax.privacy import attack_metrics, gdp
+from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, GroupCurve, ListedCurve, spread
 from fedprivjax.privacy.paragraph import paragraph
 from fedprivjax.privacy.per_machine import Grouped
-from fedprivjax.privacy.terms import TRUST, Assumption, Terms
+from fedprivjax.privacy.terms import ADD_OR_REMOVE, RECORD, RELATIONS, REPLACE_ONE, SAMPLE, TRUST, Assumption, Terms
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -167,22 +167,79 @@ class PrivacyGuarantee:
         """Return the smallest μ that holds for all δ ≥ `floor`, with its regret. It is `mu` if that is stated."""
         return attack_metrics.smallest_mu(self.curve, floor)
 
-    def for_group(self, size: int) -> "PrivacyGuarantee":
-        """Return the guarantee for groups of `size` units, see `privacy.conversions`.
+    def for_group(self, size: int, unit: str | None = None, relation: str | None = None) -> "PrivacyGuarantee":
+        """Return the guarantee for groups of `size` units by group privacy. Without a μ, δ increases too.
+
+        If datasets differ in k records, a chain of k neighbouring pairs connects them. Therefore (Dong, Roth & Su 2022,
+        Theorem 2.14; Dwork & Roth 2014, Theorem 2.2) μ-GDP becomes kμ-GDP, and (ε, δ) becomes
+        `(kε, δ·(e^{kε} − 1)/(e^ε − 1))`.
+
+        Args:
+            size: number of units in a group, k.
+            unit, relation: unit and relation of the result. By default, a group of the guarantee's unit, and its
+                relation.
+
+        Raises:
+            Refusal: if the group is so large that δ is not below 1.
 
         >>> one = PrivacyGuarantee(1e-5, Terms("none", "a theorem"), mus=Grouped.of([1.0]))
         >>> one.for_group(3).mu
         3.0
+        >>> two = PrivacyGuarantee(1e-6, Terms("none", "a theorem"), epsilons=Grouped.of([0.5])).for_group(2)
+        >>> two.epsilon, round(two.delta * 1e6, 3), two.unit
+        (1.0, 2.649, 'any 2 of: one sample of one machine')
         """
-        return conversions.for_group(self, size)
+        require_at_least("size", size, 1)
+        unit = (self.unit if size == 1 else f"any {size} of: {self.unit}") if unit is None else unit
+        terms = replace(self.terms, unit=unit, relation=relation or self.relation)
+        derived = f"group privacy, {size} changes" if size > 1 else ""
+        accounting = "; ".join(part for part in (self.accounting, derived) if part)
+        common = {"terms": terms, "accounting": accounting, "event": None}
+        if self.mus is not None:
+            return replace(self, mus=self.mus.map(lambda mus: size * mus), **common)
+        delta = spread(self.epsilon, self.delta, size)
+        if not delta < 1 and self.private:
+            raise Refusal(f"size must be small enough for a δ below 1 at ε = {self.epsilon:.4g}, got {size}")
+        delta = delta if self.private else self.delta
+        epsilons = self.stated.map(lambda epsilons: size * epsilons)
+        return replace(self, delta=delta, epsilons=epsilons, listed=GroupCurve(self.curve, size), **common)
 
     def for_relation(self, relation: str) -> "PrivacyGuarantee":
-        """Return the guarantee for another relation. Only "add-or-remove-one" converts, to "replace-one"."""
-        return conversions.for_relation(self, relation)
+        """Return the guarantee for another relation. Only "add-or-remove-one" converts, to "replace-one".
+
+        Replacing a record is removing one and adding one.
+
+        Raises:
+            Refusal: for any other change. A guarantee for replacing a record does not cover datasets of another size.
+
+        >>> terms = Terms("none", "a theorem", relation=ADD_OR_REMOVE)
+        >>> PrivacyGuarantee(1e-6, terms, mus=Grouped.of([1.0])).for_relation(REPLACE_ONE).mu
+        2.0
+        """
+        require_choice("relation", relation, RELATIONS)
+        if relation == self.relation:
+            return self
+        if (self.relation, relation) == (ADD_OR_REMOVE, REPLACE_ONE):
+            return self.for_group(2, self.unit, relation)
+        if any(one.name == "public sizes" for one in self.assumptions):
+            raise Refusal(
+                f"relation must stay {self.relation!r} if participation depends on dataset sizes, got {relation!r}"
+            )
+        raise Refusal(f"relation must stay {self.relation!r}, which does not give {relation!r}")
 
     def for_user(self, records: int) -> "PrivacyGuarantee":
-        """Return the guarantee for a user with at most `records` records. The unit must be one record or sample."""
-        return conversions.for_user(self, records)
+        """Return the guarantee for a user with at most `records` records, all of which are replaced.
+
+        Raises:
+            Refusal: if the guarantee's unit is not one record or one sample.
+
+        >>> user = PrivacyGuarantee(1e-6, Terms("none", "a theorem"), mus=Grouped.of([1.0])).for_user(3)
+        >>> user.mu, user.unit
+        (3.0, 'one user, who holds at most 3 records of one machine')
+        """
+        if self.unit not in (RECORD, SAMPLE):
+            raise Refusal(f"unit must be {RECORD!r} or {SAMPLE!r} to be converted to a user, got {self.unit!r}")
+        return self.for_group(records, f"one user, who holds at most {records} records of one machine")
 
     def dp_event(self) -> "DpEvent":
         """Return dp-accounting's event tree of the releases, see `Event.dp_event`.

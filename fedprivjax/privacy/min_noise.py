@@ -55,14 +55,10 @@ def min_noise_for_all(target_ratio: Callable[..., TargetRatio], guess: float) ->
     """
     worst = target_ratio(guess).worst
     while True:
-        noise = _min_noise_of(target_ratio, worst, guess)
+        noise = search_min_noise(lambda noise, only=worst: target_ratio(noise, only).ratio, 1.0, guess)
         if isinf(noise) or worst is None:
             return noise
         found = target_ratio(noise)
         if found.ratio <= 1:
             return noise
         guess, worst = noise, found.worst
-
-
-def _min_noise_of(target_ratio: Callable[..., TargetRatio], only: Any, guess: float) -> float:
-    return search_min_noise(lambda noise: target_ratio(noise, only).ratio, 1.0, guess)

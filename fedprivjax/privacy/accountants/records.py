@@ -213,8 +213,7 @@ class Shuffled(RecordAccountant):
         The shuffler cannot increase ε, and the sum reveals no more than the shuffled messages.
         """
         in_sight = Sampled(Subset(1)).accountant_results(ratio, records, batch, releases, delta=delta)
-        upper = [one._replace(accountant=f"{one.accountant}, in sight") for one in in_sight if one.kind != LOWER]
-        upper = [one._replace(kind=UPPER) for one in upper]
+        upper = [AccountantResult(f"{one[0]}, in sight", one.epsilon, UPPER) for one in in_sight if one.kind != LOWER]
         total = SampledReleases(Subset(1), records, releases, delta)
         least = attainable_epsilon(2 * ratio * sqrt(self.per_round), total)
         return *upper, AccountantResult("attained from the sum (PLD)", least, LOWER)

@@ -125,8 +125,8 @@ def with_dropouts(epsilon: float, delta: float, levels: int, honest: float, loss
             raise Refusal(f"epsilon must be at most 1 and honest at least 1/3 in Claim A.8, got {epsilon} and {honest}")
         require_at_least("levels", levels, 3)
         return epsilon / honest
-    if 15 * sqrt(honest) * log(2 / delta) < epsilon:
-        most = 15 * sqrt(honest) * log(2 / delta)
+    most = 15 * sqrt(honest) * log(2 / delta)
+    if most < epsilon:
         raise Refusal(f"epsilon must be at most 15·√honest·ln(2/delta) = {most:.4g}, got {epsilon}")
     _require_levels(levels, epsilon / (3 * STEEPEST * sqrt(honest)), "epsilon/(2.57·√honest)")
     return epsilon / sqrt(honest)
