@@ -56,7 +56,7 @@ def from_arrays(
         source="arrays given by the user",
         label_bound=label_bound,
         machine_of=None if machine_of is None else _integers("machine_of", machine_of),
-        picture=_picture(np.shape(features)[1:]),
+        picture=picture_of(np.shape(features)[1:]),
     )
 
 
@@ -73,7 +73,7 @@ def with_constant(features: np.ndarray, scale: float = 1.0) -> np.ndarray:
     return out
 
 
-def _picture(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
+def picture_of(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
     """Return the height, width and channels of an example of this shape, or None if it is not an image."""
     return (shape[0], shape[1], shape[2] if len(shape) == 3 else 1) if len(shape) in (2, 3) else None
 

@@ -126,27 +126,19 @@ def _download(name: str) -> bytes:
         else:
             _store(cache() / f"{name}.gz", content.getvalue())
             return payload
-    raise DataNotFound(_nowhere(name, failures))
+    folder = os.environ.get("FEDPRIVJAX_DATA")
+    mine = f"$FEDPRIVJAX_DATA/mnist ({Path(folder) / 'mnist'})" if folder else "$FEDPRIVJAX_DATA (not set)"
+    raise DataNotFound(
+        f"cannot find {name}.gz: not in {mine}, not in the cache ({cache()}), not at {', '.join(failures)}; "
+        f"set FEDPRIVJAX_DATA to a folder that holds mnist/{name}.gz"
+    )
 
 
 def _store(path: Path, content: bytes) -> None:
-    """Write a download.
-
-    Raises:
-        DataError: if it cannot be written.
-    """
+    """Write a download. Raise DataError if it cannot be written."""
     try:
         write_atomically(path, content)
     except OSError as error:
         raise DataError(
             f"cannot write {path}: {error.strerror}; set FEDPRIVJAX_DATA to a folder with mnist/"
         ) from error
-
-
-def _nowhere(name: str, failures: list[str]) -> str:
-    folder = os.environ.get("FEDPRIVJAX_DATA")
-    mine = f"$FEDPRIVJAX_DATA/mnist ({Path(folder) / 'mnist'})" if folder else "$FEDPRIVJAX_DATA (not set)"
-    return (
-        f"cannot find {name}.gz: not in {mine}, not in the cache ({cache()}), not at {', '.join(failures)}; "
-        f"set FEDPRIVJAX_DATA to a folder that holds mnist/{name}.gz"
-    )

@@ -1,12 +1,13 @@
 """Partitions of a dataset's examples over machines. A partition is public only if the labels that it uses are."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
-from fedprivjax.datasets.sizes import unequal_sizes
+from fedprivjax.problem.checks import numbers
 
 KINDS = {
     "iid": "random permutation, cut into parts of equal or given sizes",
@@ -17,6 +18,7 @@ KINDS = {
     "by_value": "one machine per value of a label or a column",
 }
 EMPTY = ("error", "drop", "keep")
+SIZES = ("lognormal", "dirichlet")
 SIZED = ("iid", "quantiles")  # kinds that accept sizes
 
 
@@ -138,6 +140,36 @@ def by_machine(machine_of, machines: int | None = None) -> list[np.ndarray]:
     return np.split(np.argsort(owner, kind="stable"), ends)
 
 
+def unequal_sizes(
+    examples: int, machines: int, sizes: str | Sequence[float], alpha: float, spread: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Return the number of examples of each machine, int, shape [machines].
+
+    Random sizes use all examples, and are rounded by largest remainders.
+
+    >>> unequal_sizes(10, 2, [3, 5], 0.5, 1.0, np.random.default_rng(0)).tolist()
+    [3, 5]
+    """
+    if isinstance(sizes, str):
+        require_choice("sizes", sizes, SIZES)
+        require_positive("alpha", alpha)
+        require_positive("spread", spread)
+        weights = np.exp(spread * rng.standard_normal(machines))
+        shares = weights / weights.sum() if sizes == "lognormal" else rng.dirichlet(np.full(machines, alpha))
+        counts = np.floor(examples * shares).astype(int)
+        rest = np.argsort(counts - examples * shares, kind="stable")[: examples - counts.sum()]
+        counts[rest] += 1
+        return counts
+    given = numbers("sizes", sizes)
+    if given.shape != (machines,) or not np.isfinite(given).all() or (given < 0).any():
+        raise Refusal(f"sizes must be a number that is not negative for each of {machines} machines, got {sizes!r}")
+    whole = (given == np.floor(given)).all()
+    if given.sum() > (examples if whole else 1 + 1e-9):
+        most = f"{examples}, the examples" if whole else "1, as shares"
+        raise Refusal(f"sizes must add up to at most {most}, got {given.sum():g}")
+    return given.astype(int) if whole else np.floor(examples * given + 1e-9).astype(int)
+
+
 def _cut(order: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
     """Return consecutive parts of `order` with these numbers of examples."""
     ends = np.cumsum(counts)
@@ -203,12 +235,8 @@ def _by_label(labels: np.ndarray, machines: int, each: int, rng: np.random.Gener
 
 def _largest_shard(sizes: np.ndarray, machines: int, each: int) -> int:
     """Return the largest q for which classes have machines·each shards of q examples, one per class and machine."""
-    low, high = 0, int(sizes.sum()) // (machines * each)
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = np.minimum(sizes // middle, machines).sum() >= machines * each
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return low
+    shards = range(1, int(sizes.sum()) // (machines * each) + 1)
+    return bisect_left(shards, True, key=lambda size: np.minimum(sizes // size, machines).sum() < machines * each)
 
 
 def _shards(sizes: np.ndarray, shard: int, machines: int, each: int) -> np.ndarray:

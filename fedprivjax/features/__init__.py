@@ -3,10 +3,9 @@
 from fedprivjax.features.feature_cache import cache
 from fedprivjax.features.interface import FeatureMap
 from fedprivjax.features.mapped import mapped
-from fedprivjax.features.norms import Constant, GroupNorm, UnitNorm
-from fedprivjax.features.pooling import Pooling
 from fedprivjax.features.registry import MAPS, as_maps
 from fedprivjax.features.scattering import Scattering
+from fedprivjax.features.simple_maps import Constant, GroupNorm, Pooling, UnitNorm
 
 __all__ = [
     "MAPS",

@@ -50,7 +50,7 @@ def features_key(
     Args:
         program: returns the maps' computation, which the digest includes if one of them is custom.
 
-    >>> from fedprivjax.features.pooling import Pooling
+    >>> from fedprivjax.features.simple_maps import Pooling
     >>> rows = np.zeros((2, 4), np.float32)
     >>> features_key([Pooling(1)], rows, (2, 2, 1)) == features_key([Pooling(2)], rows, (2, 2, 1))
     False

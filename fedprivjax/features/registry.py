@@ -8,9 +8,8 @@ from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_choice
 from fedprivjax.features.interface import FeatureMap
-from fedprivjax.features.norms import Constant, GroupNorm, UnitNorm
-from fedprivjax.features.pooling import Pooling
 from fedprivjax.features.scattering import Scattering
+from fedprivjax.features.simple_maps import Constant, GroupNorm, Pooling, UnitNorm
 
 Said = FeatureMap | str | Mapping[str, Any]
 

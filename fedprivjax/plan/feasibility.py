@@ -1,8 +1,5 @@
 """Checks of a plan's sizes by arithmetic, before anything is sampled: enough records, rounds and memory."""
 
-from collections.abc import Callable
-from functools import partial
-
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, clients_named
@@ -47,11 +44,7 @@ def require_possible(
         shares = fresh_messages(problem, sampler, order)
         participation = participation.fitted(shares)
         rounds = most_rounds(problem, participation, sampler, order) if rounds is None else rounds
-        batch, most = (
-            _fresh_examples(problem, sampler, order),
-            partial(most_rounds, problem, participation, sampler, order),
-        )
-        _check_enough(problem, participation, rounds, batch, most)
+        _check_enough(problem, participation, rounds, sampler, order)
         require_room(machines, per_round, rounds, _records_of_message(problem, sampler), draws)
         return participation, rounds, shares
 
@@ -95,19 +88,20 @@ def _fresh_examples(problem: Problem, sampler: Sampler | None, order: str) -> in
 
 
 def _check_enough(
-    problem: Problem, participation: Participation, rounds: int, batch: int, most: Callable[[], int]
+    problem: Problem, participation: Participation, rounds: int, sampler: Sampler | None, order: str
 ) -> None:
-    """Raise Refusal if `rounds` rounds of `batch` fresh examples per message need more than all examples.
-
-    Args:
-        most: returns the largest number of rounds.
-    """
+    """Raise Refusal if the fresh examples of `rounds` rounds are more than all examples."""
+    batch = _fresh_examples(problem, sampler, order)
     if batch * participation.examples(rounds) > problem.examples:
         factors, names = [participation.per_round, rounds], "per_round · rounds"
         if batch > 1:
             factors, names = [batch, *factors], f"batch · {names}"
         one = batch * participation.examples(1) <= problem.examples
-        remedy = f"Use at most {most()} rounds" if one else "Use fewer machines per round"
+        remedy = (
+            f"Use at most {most_rounds(problem, participation, sampler, order)} rounds"
+            if one
+            else "Use fewer machines per round"
+        )
         raise Refusal(
             f"{names} must be at most the {problem.examples} examples, "
             f"got {' · '.join(map(str, factors))} = {np.prod(factors, dtype=object)}. {remedy}"
