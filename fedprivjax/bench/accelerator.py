@@ -15,7 +15,7 @@ from fedprivjax.protocols import DPMu2
 from fedprivjax.sweeps.execute import execute
 from fedprivjax.sweeps.prepare import ready_sweep
 
-MEMBERS = {100: (5, 20), 1_000: (20, 50), 10_000: (100, 100)}  # runs: (privacy levels, seeds)
+RUNS = {100: (5, 20), 1_000: (20, 50), 10_000: (100, 100)}  # runs: (privacy levels, seeds)
 MEMORY = 32 * 2**30
 
 
@@ -28,7 +28,7 @@ def lines() -> Iterator[Line]:
     yield Line("copy bandwidth, read and written", bandwidth / 1e9, "GB/s")
     vector = _normals_per_second()
     yield Line("normal numbers", vector / 1e9, "10⁹/s")
-    for runs, (levels, seeds) in MEMBERS.items():
+    for runs, (levels, seeds) in RUNS.items():
         seconds = _sweep_seconds(levels, seeds)
         yield Line(f"sweep of {runs}", 60 * runs / seconds, "runs/minute", "≥ 10000" if runs == 10_000 else None)
         rounds = cell.ROUNDS * runs
@@ -57,10 +57,9 @@ def _normals_per_second() -> float:
 
 
 def _sweep_seconds(levels: int, seeds: int) -> float:
-    problem, _ = cell.make()
     start = ready_sweep(
         DPMu2(),
-        problem,
+        cell.make(),
         cell.PARTICIPATION,
         over={"mu": np.linspace(1, 16, levels).tolist()},
         seeds=seeds,

@@ -6,21 +6,19 @@ Features are random, since no time depends on their values.
 import runpy
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.bench.timing import Line, side_by_side
+from fedprivjax.bench.timing import Line, compiled_run, side_by_side
 from fedprivjax.engine.prepare import ready
-from fedprivjax.engine.simulate import run_program
 from fedprivjax.experiment import bundle
 from fedprivjax.noise import Silent, relative_std
 from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.participation import Uniform
-from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.problem.build import linear_problem
 from fedprivjax.problem.constraints import Ball
@@ -34,22 +32,14 @@ METRICS = ("noise_norm",)
 SLOW_ROUNDS = 300  # rounds of the slow jobs, whose time is proportional to rounds
 
 
-class Cell(NamedTuple):
-    """Problem of the cell, and the run plan of its first seed."""
-
-    problem: Problem
-    plan: Plan
-
-
 @cache
-def make() -> Cell:
+def make() -> Problem:
     """Return the cell with M = 100, m = 50, T = 1200, d = 7850, on 60,000 random images."""
     rng = np.random.default_rng(0)
     features = rng.random((PER_ROUND * ROUNDS, FEATURES), np.float32)
     labels = rng.integers(0, CLASSES, len(features))
     bound = float(np.sqrt(FEATURES))
-    problem = linear_problem(features, labels, Softmax(CLASSES), feature_bound=bound, constraint=Ball(RADIUS))
-    return Cell(problem, draw_plan(problem, PARTICIPATION, ROUNDS))
+    return linear_problem(features, labels, Softmax(CLASSES), feature_bound=bound, constraint=Ball(RADIUS))
 
 
 @struct.dataclass
@@ -62,11 +52,10 @@ class InPlace(Problem):
 
 def run_of(protocol, mechanism: Any = None, method: str = "auto", problem: Problem | None = None, rounds: int = ROUNDS):
     """Return a function that runs the cell with a noise method or a given mechanism."""
-    problem = make().problem if problem is None else problem
+    problem = make() if problem is None else problem
     options = {"rounds": rounds, "metrics": METRICS, "eval_every": rounds, "noise_method": method}
     start = ready(protocol, problem, PARTICIPATION, **options)
-    mechanism = start.mechanism if mechanism is None else mechanism
-    return partial(run_program, start.arguments._replace(problem=problem, mechanism=mechanism), start.static)
+    return compiled_run(start, problem=problem, mechanism=start.mechanism if mechanism is None else mechanism)
 
 
 def lines() -> Iterator[Line]:
@@ -79,7 +68,7 @@ def lines() -> Iterator[Line]:
             "silent": run_of(protocol, Silent()),
             "clipped": run_of(DPMu2(mu=8.0, clip=5.6), Silent()),
             "draw": partial(_draw, jax.random.key(1)),
-            "in place": run_of(protocol, Silent(), problem=InPlace(**vars(make().problem))),
+            "in place": run_of(protocol, Silent(), problem=InPlace(**vars(make()))),
             "floor": partial(_floor, jnp.ones((PER_ROUND, FEATURES)), jnp.zeros((2 * CLASSES, FEATURES))),
         },
         repeats=7,
@@ -126,7 +115,7 @@ def _floor(examples, w):
 
 def _numpy_loop() -> Callable[[], Any]:
     """Return a function that runs `SLOW_ROUNDS` rounds of the cell in NumPy, with noise."""
-    problem = make().problem
+    problem = make()
     plan = draw_plan(problem, PARTICIPATION, SLOW_ROUNDS)
     calibrated = calibrate(DPMu2(mu=8.0), problem, plan)
     loop = runpy.run_path(str(bundle() / "benchmarks" / "numpy_loop.py"))["run"]

@@ -1,7 +1,5 @@
 """Time of a sweep's configuration compared with a separate run, on one device and on two."""
 
-import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -22,21 +20,16 @@ def lines() -> Iterator[Line]:
     if jax.default_backend() != "cpu":
         yield Line("sweep of 60 configurations, one over a run", per_configuration(), "times", "≤ 0.5")
         return
-    alone = in_a_process(__name__, XLA_FLAGS="")
+    alone = in_a_process(per_configuration, XLA_FLAGS="")
     yield Line("sweep of 60 configurations, one over a run", alone, "times", "≤ 0.5")
-    two = in_a_process(__name__, XLA_FLAGS=TWO_DEVICES)
+    two = in_a_process(per_configuration, XLA_FLAGS=TWO_DEVICES)
     yield Line("the same on two simulated devices", two, "times", "≤ 0.45")
 
 
 def per_configuration() -> float:
     """Return the ratio of a configuration's time to a single run's, both compiled, with the sweep's host work."""
-    problem = cell.make().problem
     options = {"over": {"mu": MU}, "seeds": SEEDS, "rounds": ROUNDS, "metrics": cell.METRICS, "eval_every": ROUNDS}
-    start = ready_sweep(DPMu2(), problem, cell.PARTICIPATION, devices=jax.device_count(), **options)
+    start = ready_sweep(DPMu2(), cell.make(), cell.PARTICIPATION, devices=jax.device_count(), **options)
     jobs = {"sweep": lambda: execute(replace(start)).to_dict(), "run": cell.run_of(DPMu2(mu=8.0), rounds=ROUNDS)}
     taken = side_by_side(jobs, repeats=3)
     return taken["sweep"] / (len(MU) * SEEDS) / taken["run"]
-
-
-if __name__ == "__main__":
-    json.dump(per_configuration(), sys.stdout)

@@ -8,11 +8,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+
+from fedprivjax.engine.prepare import ReadyRun
+from fedprivjax.engine.simulate import run_program
 
 
 class Line(NamedTuple):
@@ -39,38 +43,41 @@ class Line(NamedTuple):
         return {**self._asdict(), "met": self.met}
 
 
-AT_MOST = "FEDPRIVJAX_BENCH_REPEATS"
-
-
-def turns(repeats: int) -> int:
-    """Return the number of repetitions: `repeats`, or `$FEDPRIVJAX_BENCH_REPEATS` if that is smaller."""
-    return min(repeats, int(os.environ.get(AT_MOST, repeats)))
+AT_MOST = "FEDPRIVJAX_BENCH_REPEATS"  # environment variable: largest number of repetitions
 
 
 def side_by_side(jobs: Mapping[str, Callable[[], Any]], repeats: int = 7) -> dict[str, float]:
     """Return the median seconds of each job after a warm-up, timed in turn so that other load affects all equally."""
-    for job in jobs.values():
-        jax.block_until_ready(job())
-    seconds: dict[str, list[float]] = {name: [] for name in jobs}
-    for _ in range(turns(repeats)):
-        for name, job in jobs.items():
-            began = time.perf_counter()
-            jax.block_until_ready(job())
-            seconds[name].append(time.perf_counter() - began)
-    return {name: float(np.median(taken)) for name, taken in seconds.items()}
+    return {name: float(np.median(seconds)) for name, seconds in _seconds(jobs, repeats).items()}
 
 
 def ratio_side_by_side(job: Callable[[], Any], other: Callable[[], Any], repeats: int = 7) -> float:
     """Return the median over turns of job time / other time. The jobs alternate, and the first turn is a warm-up."""
-    ratios = []
-    for turn in range(turns(repeats) + 1):
-        began = time.perf_counter()
-        jax.block_until_ready(job())
-        between = time.perf_counter()
-        jax.block_until_ready(other())
-        if turn:
-            ratios.append((between - began) / (time.perf_counter() - between))
-    return float(np.median(ratios))
+    seconds = _seconds({"job": job, "other": other}, repeats)
+    return float(np.median(seconds["job"] / seconds["other"]))
+
+
+def _seconds(jobs: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, np.ndarray]:
+    """Return the seconds of each job in every turn, after a warm-up."""
+    turns = min(repeats, int(os.environ.get(AT_MOST, repeats)))
+    seconds: dict[str, list[float]] = {name: [] for name in jobs}
+    for _ in range(turns + 1):
+        for name, job in jobs.items():
+            began = time.perf_counter()
+            jax.block_until_ready(job())
+            seconds[name].append(time.perf_counter() - began)
+    return {name: np.array(each[1:]) for name, each in seconds.items()}
+
+
+def compiled_run(start: ReadyRun, **changes: Any) -> Callable[[], Any]:
+    """Return a function that runs a prepared run's compiled program, with changes of its arguments."""
+    return partial(run_program, start.arguments._replace(**changes), start.static)
+
+
+def peak_of_run(start: ReadyRun) -> tuple[str, float]:
+    """Return the noise mechanism's name and the peak resident memory of this process in MB, after one run."""
+    jax.block_until_ready(compiled_run(start)())
+    return start.mechanism.name, peak_megabytes()
 
 
 def peak_megabytes() -> float:
@@ -84,15 +91,10 @@ def peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # bytes on macOS
 
 
-def in_a_process(module: str, *arguments: object, **environment: str) -> Any:
-    """Run `python -m module arguments` in a separate process, and return its last line of output, parsed as JSON."""
-    answer = subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def in_a_process(function: Callable[..., Any], *arguments: str, **environment: str) -> Any:
+    """Call a module's function in a new process, with these environment variables, and return its value, from JSON."""
+    command = [sys.executable, "-m", "fedprivjax.bench", function.__module__, function.__name__, *arguments]
+    answer = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     if answer.returncode:
-        raise RuntimeError(f"{module} failed: {answer.stderr.strip().splitlines()[-1]}")
+        raise RuntimeError(f"{function.__module__} failed: {answer.stderr.strip().splitlines()[-1]}")
     return json.loads(answer.stdout.strip().splitlines()[-1])
