@@ -1,6 +1,5 @@
 """Throughput of large sweeps on an accelerator, compared with the limits of its memory and random numbers."""
 
-import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -13,7 +12,6 @@ from fedprivjax.bench.timing import Line, side_by_side
 from fedprivjax.noise.normals import normals
 from fedprivjax.protocols import DPMu2
 from fedprivjax.sweeps.execute import execute
-from fedprivjax.sweeps.prepare import ready_sweep
 
 RUNS = {100: (5, 20), 1_000: (20, 50), 10_000: (100, 100)}  # runs: (privacy levels, seeds)
 MEMORY = 32 * 2**30
@@ -57,19 +55,5 @@ def _normals_per_second() -> float:
 
 
 def _sweep_seconds(levels: int, seeds: int) -> float:
-    start = ready_sweep(
-        DPMu2(),
-        cell.make(),
-        cell.PARTICIPATION,
-        over={"mu": np.linspace(1, 16, levels).tolist()},
-        seeds=seeds,
-        rounds=cell.ROUNDS,
-        metrics=cell.METRICS,
-        eval_every=cell.ROUNDS,
-        memory_budget=MEMORY,
-        devices=jax.device_count(),
-    )
-    execute(start)
-    began = time.perf_counter()
-    execute(start)
-    return time.perf_counter() - began
+    start = cell.sweep_of(np.linspace(1, 16, levels).tolist(), seeds, memory_budget=MEMORY)
+    return side_by_side({"sweep": lambda: execute(start).to_dict()}, repeats=1)["sweep"]

@@ -25,6 +25,7 @@ from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.losses import Softmax
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols import DPMu2
+from fedprivjax.sweeps.prepare import ReadySweep, ready_sweep
 
 MACHINES, PER_ROUND, ROUNDS, FEATURES, CLASSES, RADIUS = 100, 50, 1200, 785, 10, 0.05
 PARTICIPATION = Uniform(MACHINES, PER_ROUND)
@@ -56,6 +57,12 @@ def run_of(protocol, mechanism: Any = None, method: str = "auto", problem: Probl
     options = {"rounds": rounds, "metrics": METRICS, "eval_every": rounds, "noise_method": method}
     start = ready(protocol, problem, PARTICIPATION, **options)
     return compiled_run(start, problem=problem, mechanism=start.mechanism if mechanism is None else mechanism)
+
+
+def sweep_of(mus: list[float], seeds: int, rounds: int = ROUNDS, **more: Any) -> ReadySweep:
+    """Return a prepared sweep of the cell over privacy levels and seeds, on all devices."""
+    options = {"rounds": rounds, "metrics": METRICS, "eval_every": rounds, "devices": jax.device_count(), **more}
+    return ready_sweep(DPMu2(), make(), PARTICIPATION, over={"mu": mus}, seeds=seeds, **options)
 
 
 def lines() -> Iterator[Line]:
@@ -121,15 +128,6 @@ def _numpy_loop() -> Callable[[], Any]:
     loop = runpy.run_path(str(bundle() / "benchmarks" / "numpy_loop.py"))["run"]
     relative = relative_std(calibrated.noise_schedule, plan.schedule)
     pool = np.asarray(problem.pool.features), np.asarray(problem.pool.label)
-    settings = {"noise_std": calibrated.noise_std, "step_size": calibrated.step_size, "radius": RADIUS}
-    return partial(
-        loop,
-        *pool,
-        plan.schedule.participants,
-        plan.samples,
-        relative,
-        machines=MACHINES,
-        classes=CLASSES,
-        seed=0,
-        **settings,
-    )
+    settings = {"noise_std": calibrated.noise_std, "step_size": calibrated.step_size, "radius": RADIUS, "seed": 0}
+    settings |= {"machines": MACHINES, "classes": CLASSES}
+    return partial(loop, *pool, plan.schedule.participants, plan.samples, relative, **settings)

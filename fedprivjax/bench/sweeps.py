@@ -9,7 +9,6 @@ from fedprivjax.bench import cell
 from fedprivjax.bench.timing import Line, in_a_process, side_by_side
 from fedprivjax.protocols import DPMu2
 from fedprivjax.sweeps.execute import execute
-from fedprivjax.sweeps.prepare import ready_sweep
 
 MU, SEEDS, ROUNDS = [4.0, 8.0, 12.0], 20, 600
 TWO_DEVICES = "--xla_force_host_platform_device_count=2"
@@ -28,8 +27,7 @@ def lines() -> Iterator[Line]:
 
 def per_configuration() -> float:
     """Return the ratio of a configuration's time to a single run's, both compiled, with the sweep's host work."""
-    options = {"over": {"mu": MU}, "seeds": SEEDS, "rounds": ROUNDS, "metrics": cell.METRICS, "eval_every": ROUNDS}
-    start = ready_sweep(DPMu2(), cell.make(), cell.PARTICIPATION, devices=jax.device_count(), **options)
+    start = cell.sweep_of(MU, SEEDS, ROUNDS)
     jobs = {"sweep": lambda: execute(replace(start)).to_dict(), "run": cell.run_of(DPMu2(mu=8.0), rounds=ROUNDS)}
     taken = side_by_side(jobs, repeats=3)
     return taken["sweep"] / (len(MU) * SEEDS) / taken["run"]

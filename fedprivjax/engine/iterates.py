@@ -16,14 +16,8 @@ OUTPUT = "output"
 
 def iterate_names(protocol, problem: Problem, size: Size) -> tuple[str, ...]:
     """Return the names of iterates at which metrics are evaluated: "output", then the protocol's other iterates."""
-    names: tuple[str, ...] = ()
-
-    def collect():
-        nonlocal names
-        names = tuple(_iterates(protocol, protocol.init(problem, size, jax.random.key(0))))
-
-    jax.eval_shape(collect)
-    return names
+    found = jax.eval_shape(lambda: protocol.iterates(protocol.init(problem, size, jax.random.key(0))))
+    return (OUTPUT, *sorted(found))
 
 
 def evaluate(protocol, problem: Problem, state, noise, metrics: Sequence[Metric], info=None) -> dict[str, Any]:
@@ -56,16 +50,11 @@ def by_iterate(
         names: names of the iterates, from `iterate_names`.
         values: recorded values of `evaluate`, [evaluations] or [evaluations, iterates].
     """
-    if len(names) == 1:
-        return {OUTPUT: {name: np.asarray(value) for name, value in values.items()}}
-    of_params = {metric.name for metric in metrics if metric.of == "params"}
-    tables: dict[str, dict[str, np.ndarray]] = {name: {} for name in names}
-    for name, value in values.items():
-        if name not in of_params:
-            tables[OUTPUT][name] = np.asarray(value)
-            continue
-        for place, iterate in enumerate(names):
-            tables[iterate][name] = np.asarray(value)[:, place]
+    several = {metric.name for metric in metrics if metric.of == "params"} if len(names) > 1 else set()
+    arrays = {name: np.asarray(value) for name, value in values.items()}
+    tables = {OUTPUT: {name: value[:, 0] if name in several else value for name, value in arrays.items()}}
+    for place, iterate in enumerate(names[1:], 1):
+        tables[iterate] = {name: arrays[name][:, place] for name in arrays if name in several}
     return tables
 
 

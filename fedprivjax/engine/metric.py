@@ -23,8 +23,8 @@ class Snapshot(NamedTuple):
     info: Any = None
 
 
-def needs_nothing(problem: Problem) -> None:
-    """Return None: the metric is defined on every problem."""
+def nothing(problem: Problem) -> None:
+    """Return None: the metric needs nothing, or has no constant predictor."""
 
 
 def unknown(problem: Problem) -> None:
@@ -59,10 +59,6 @@ def not_negative(problem: Problem) -> tuple[float, float]:
 def as_losses(problem: Problem) -> tuple[float, float]:
     """Return the range of a mean of the problem's losses."""
     return problem.model.least, inf
-
-
-def no_constant(problem: Problem) -> None:
-    """Return None: the metric has no constant predictor."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +99,10 @@ class Metric:
     name: str
     function: Callable[..., Any]
     of: Literal["params", "round", "info", "mean"] = "params"
-    needs: Callable[[Problem], str | None] = needs_nothing
+    needs: Callable[[Problem], str | None] = nothing
     private: Callable[[Problem], bool | None] = unknown
     limits: Callable[[Problem], tuple[float, float]] = anything
-    constant: Callable[[Problem], float | None] = no_constant
+    constant: Callable[[Problem], float | None] = nothing
     better: Literal["lower", "higher"] = "lower"
     default: bool = True
     label: str = ""

@@ -53,10 +53,6 @@ def _mean(problem: Problem, function: Any, params, examples):
     return summed(problem, total, examples) / jax.tree.leaves(examples)[0].shape[0]
 
 
-def _accuracy(problem: Problem, params, examples):
-    return _mean(problem, problem.model.correct, params, examples)
-
-
 def _gradient_norm(problem: Problem, snapshot: Snapshot):
     return Dense(mean_gradient(problem, snapshot.params, problem.pool)).norm()
 
@@ -104,9 +100,10 @@ def _needs_optimum(problem: Problem) -> str | None:
 
 
 def _needs_excess(problem: Problem) -> str | None:
-    if problem.excess is not None or problem.optimum is None:
-        return None if problem.excess is not None else "a known optimum"
-    return None if problem.test is not None or problem.stored else "a test set or an exact excess risk"
+    if problem.excess is not None:
+        return None
+    known = problem.test is not None or problem.stored
+    return _needs_optimum(problem) or (None if known else "a test set or an exact excess risk")
 
 
 def _needs_regression(problem: Problem) -> str | None:
@@ -134,33 +131,31 @@ def _majority(problem: Problem, examples: Any) -> float | None:
     return float(np.mean(judged == classes[np.argmax(counts)]))
 
 
-def _complement(value: float | None) -> float | None:
-    return None if value is None else 1 - value
+def _majority_error(problem: Problem) -> float | None:
+    accuracy = _majority(problem, problem.test)
+    return None if accuracy is None else 1 - accuracy
 
 
+FRACTION: dict[str, Any] = {"limits": share, "unit": "%", "digits": 1}
 _REGISTERED = (
     Metric(
         "test_accuracy",
-        lambda problem, snapshot: _accuracy(problem, snapshot.params, problem.test),
+        lambda problem, snapshot: _mean(problem, problem.model.correct, snapshot.params, problem.test),
         needs=lambda problem: _needs_test(problem) or _needs_classes(problem),
         constant=lambda problem: _majority(problem, problem.test),
         private=never,
-        limits=share,
         better="higher",
-        unit="%",
-        digits=1,
+        **FRACTION,
         shown=("table", "against_epsilon", "against_costs"),
     ),
     Metric(
         "test_error",
-        lambda problem, snapshot: 1 - _accuracy(problem, snapshot.params, problem.test),
+        lambda problem, snapshot: 1 - _mean(problem, problem.model.correct, snapshot.params, problem.test),
         needs=lambda problem: _needs_test(problem) or _needs_classes(problem),
-        constant=lambda problem: _complement(_majority(problem, problem.test)),
+        constant=_majority_error,
         private=never,
-        limits=share,
         default=False,  # redundant with the accuracy
-        unit="%",
-        digits=1,
+        **FRACTION,
         shown=("table", "against_epsilon"),
     ),
     Metric(
@@ -173,15 +168,13 @@ _REGISTERED = (
     ),
     Metric(
         "train_accuracy",
-        lambda problem, snapshot: _accuracy(problem, snapshot.params, problem.pool),
+        lambda problem, snapshot: _mean(problem, problem.model.correct, snapshot.params, problem.pool),
         needs=lambda problem: _needs_stored(problem) or _needs_classes(problem),
         constant=lambda problem: _majority(problem, problem.pool),
         private=always,
-        limits=share,
         better="higher",
         default=False,  # evaluated on the whole pool
-        unit="%",
-        digits=1,
+        **FRACTION,
     ),
     Metric(
         "train_loss",

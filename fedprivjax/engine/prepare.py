@@ -124,8 +124,8 @@ class ReadyRun:
         Those of the run are `rounds_taken`, `gradients_per_record` (NaN if records are computed), and `sent_bytes`, the
         mean over machines.
         """
-        each, all_rounds = self.protocol.costs(self.problem), taken(self.problem, self.plan)
-        return each | {"rounds_taken": all_rounds.rounds} | totals(each, all_rounds.messages, all_rounds.uses)
+        each, (rounds, messages, uses) = self.protocol.costs(self.problem), taken(self.problem, self.plan)
+        return each | {"rounds_taken": rounds} | totals(each, messages, uses)
 
     @property
     def inputs(self) -> RoundInputs:
@@ -208,7 +208,11 @@ def ready(
     plan = draw_plan(problem, participation, rounds, seeds, order=order, sampler=protocol.minibatches)
     target = target_of(protocol, delta=delta) if target is None else given_target(protocol, target, delta)
     calibrated, event = calibrate_and_check(protocol, problem, plan, target)
-    static = static_arguments(calibrated, problem, plan, metrics, eval_every)
+    eval_every = max(1, ceil(plan.size.rounds / 20)) if eval_every is None else eval_every
+    require_at_least("eval_every", eval_every, 1)
+    metrics = default_metrics(problem) if metrics is None else require_list(metrics)
+    info = info_names(calibrated, problem, plan) if set(map(str, metrics)) - set(METRICS) else ()
+    static = StaticArguments(plan.size, check_metrics(problem, metrics, info), min(eval_every, plan.size.rounds))
     mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
     require_decorated(mechanism)
     start = ReadyRun(calibrated, problem, plan, seeds, mechanism, static, event, target, delta)
@@ -217,17 +221,6 @@ def ready(
     if participation.depends_on_sizes and problem.weighted_by_size and np.ptp(plan.schedule.total):
         warn(f"{TWICE}. Leave out machine_weights, or choose another participation")
     return start
-
-
-def static_arguments(
-    protocol: Protocol, problem: Problem, plan: Plan, metrics, eval_every: int | None
-) -> StaticArguments:
-    """Return the static configuration, with checked metrics and rounds between evaluations."""
-    eval_every = max(1, ceil(plan.size.rounds / 20)) if eval_every is None else eval_every
-    require_at_least("eval_every", eval_every, 1)
-    metrics = default_metrics(problem) if metrics is None else require_list(metrics)
-    info = info_names(protocol, problem, plan) if set(map(str, metrics)) - set(METRICS) else ()
-    return StaticArguments(plan.size, check_metrics(problem, metrics, info), min(eval_every, plan.size.rounds))
 
 
 def info_names(protocol: Protocol, problem: Problem, plan: Plan) -> tuple[str, ...]:

@@ -34,18 +34,16 @@ class Pace:
     """
 
     def __init__(self, now: float):
-        self.began, self.cached = now, 0
+        self.start: tuple[int, float] = 0, now  # cached work, and when it was reported
         self.first: tuple[int, float] | None = None
 
     def left(self, done: int, total: int, now: float) -> float | None:
         """Return the estimated time left in seconds, or None before a usable report."""
-        if self.first is None:
-            if now - self.began < AT_ONCE:
-                self.cached, self.began = done, now
-                return None
-            self.first = done, now
-            return (now - self.began) / max(done - self.cached, 1) * (total - done)
-        before, since = self.first
+        before, since = self.first or self.start
+        if self.first is None and now - since < AT_ONCE:
+            self.start = done, now
+            return None
+        self.first = self.first or (done, now)
         return (now - since) / max(done - before, 1) * (total - done)
 
 
@@ -86,6 +84,11 @@ def progress_callback(progress: Any, title: str, unit: str) -> Iterator[OnProgre
         yield progress
     else:
         raise Refusal(f"progress must be True, or a callable (done, total), got {called(progress)}")
+
+
+def shifted(on_progress: OnProgress | None, before: int, total: int) -> OnProgress | None:
+    """Return the progress callback of a part that starts after `before` of the `total` work, or None."""
+    return None if on_progress is None else lambda done, _: on_progress(before + done, total)
 
 
 @contextmanager
@@ -134,10 +137,8 @@ def bar(title: str, unit: str, console: Console | None = None, *, last: bool = F
     elif console.is_terminal:
         name = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         columns = (TextColumn("{task.description}", table_column=name), BarColumn(BAR), MofNCompleteColumn())
-        columns = (*columns, TextColumn(unit))
-        with Progress(
-            *columns, TextColumn("{task.fields[left]}"), console=console, transient=True, expand=True
-        ) as shown_bar:
+        columns = (*columns, TextColumn(unit), TextColumn("{task.fields[left]}"))
+        with Progress(*columns, console=console, transient=True, expand=True) as shown_bar:
             task, pace = shown_bar.add_task(title, total=None, left=""), Pace(time.monotonic())
 
             def tell(done: int, total: int) -> None:

@@ -15,6 +15,7 @@ import xarray as xr
 
 from fedprivjax.engine.alone import alone, machines_of
 from fedprivjax.engine.compiled import make_room
+from fedprivjax.engine.progress import shifted
 from fedprivjax.experiment import TRIAL, Experiment
 from fedprivjax.experiment import folder as results_folder
 from fedprivjax.experiment.jobs import Job, Progress, ReadyExperiment, jobs, ready_experiment
@@ -96,7 +97,7 @@ def run_jobs(
     for job in todo:
         start = job.prepare()
         if job.identity not in done:
-            done[job.identity] = execute(start, _shifted(progress, finished, total), chunks)
+            done[job.identity] = execute(start, shifted(progress, finished, total), chunks)
             make_room()
         finished += job.runs
         if progress:
@@ -119,11 +120,11 @@ def _datasets(
         return run_jobs(ready.jobs, progress=progress, done=done, chunks=chunks)
     into = None if folder is None else folder / results_folder.CHOICE
     again = resume and into is not None and results_folder.begun(into)
-    first = _shifted(progress, 0, ready.runs)
+    first = shifted(progress, 0, ready.runs)
     found = run_ready(ready.before, into, resume=again, keep=keep, progress=first, done=done)
     chosen = choices(ready.experiment, ready.before.experiment, found)
     todo = jobs(at_choices(ready.experiment, chosen))
-    rest = _shifted(progress, ready.before.runs, ready.runs)
+    rest = shifted(progress, ready.before.runs, ready.runs)
     return with_choices(run_jobs(todo, progress=rest, done=done, chunks=chunks), chosen)
 
 
@@ -134,10 +135,6 @@ def _with_guarantees(start: ReadySweep, data: xr.Dataset) -> xr.Dataset:
     """
     guarantees = start.privacy()[1]["guarantee"].reshape(data["guarantee"].shape)
     return data.assign(guarantee=(data["guarantee"].dims, guarantees)).assign_attrs(start.attributes())
-
-
-def _shifted(progress: Progress | None, offset: int, total: int) -> Progress | None:
-    return None if progress is None else lambda finished, _: progress(offset + finished, total)
 
 
 def _join(parts: list[tuple[dict[str, Any], xr.Dataset]]) -> xr.Dataset:

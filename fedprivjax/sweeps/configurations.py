@@ -123,13 +123,12 @@ def calibrated(
         plans: plans of each configuration, [configurations][seeds]. Its noise meets the target on all of them.
         on_progress: progress callback, called with (number, total) before each configuration is calibrated.
     """
-    protocols, events = [], []
+    settled = []
     for number, (configuration, own) in enumerate(zip(configurations, plans, strict=True), 1):
         if on_progress is not None:
             on_progress(number, len(configurations))
-        protocol, on_plans = _calibrated(configuration, own)
-        protocols.append(protocol)
-        events.append(on_plans)
+        settled.append(_calibrated(configuration, own))
+    protocols, events = map(list, zip(*settled, strict=True))
     return Configurations(
         protocols=protocols,
         leaves=(
@@ -203,13 +202,13 @@ def _axis(protocol, name: str, values: Sequence[float], sizes: Sequence[str]) ->
             f"Run a sweep for each of its values"
         )
     require_choice("swept setting", name, known)
-    try:
-        axis = np.zeros((0, 0)) if isinstance(values, str) else np.atleast_1d(np.asarray(values, float))
-    except (TypeError, ValueError):
-        axis = np.zeros((0, 0))
     if isinstance(values, int | float | np.number):
         raise Refusal(f"{name} must be swept over a list of numbers, got {values}. Write [{values}]")
-    if axis.ndim != 1 or axis.size == 0:
+    try:
+        axis = np.atleast_1d(np.asarray(values, float))
+    except (TypeError, ValueError):
+        axis = np.zeros(0)
+    if isinstance(values, str) or axis.ndim != 1 or axis.size == 0:
         raise Refusal(f"{name} must be swept over a list of numbers, got {values!r}")
     if np.isnan(axis).any():
         raise Refusal(f"{name} must be swept over numbers, got nan")

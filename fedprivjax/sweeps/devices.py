@@ -43,7 +43,7 @@ def spread(mesh: Mesh | None, sizes: tuple[int, int]) -> Spread | None:
 
 
 def over_devices(function, spread: Spread | None):
-    """Return `function(configurations, by_draw, both, shared, configuration_ids)` of a chunk, divided over a mesh.
+    """Return `function(configurations, by_draw, both, shared, ids)` of a chunk, divided over a mesh.
 
     Args:
         function: function of arguments with leaves [draws, configurations, ...], [draws, ...],

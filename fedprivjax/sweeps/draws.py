@@ -50,11 +50,8 @@ def number_of(seeds: int | Sequence[int | Seeds]) -> int:
 
 
 def seed_list(seeds: int | Sequence[int | Seeds]) -> list[Seeds]:
-    if isinstance(seeds, Sequence) or np.ndim(seeds):
-        each = [as_seeds(seed) for seed in seeds]  # type: ignore[union-attr]
-    else:
-        require_at_least("seeds", seeds, 1)
-        each = [as_seeds(seed) for seed in range(int(seeds))]  # type: ignore[arg-type]
+    listed = seeds if isinstance(seeds, Sequence) or np.ndim(seeds) else range(number_of(seeds))
+    each = [as_seeds(seed) for seed in listed]  # type: ignore[union-attr]
     require_at_least("seeds", len(each), 1)
     if len(set(each)) != len(each):
         raise Refusal(f"seeds must be distinct, got {list(seeds)}")  # type: ignore[arg-type]

@@ -1,9 +1,9 @@
 """Execution of a prepared sweep in chunks: `vmap` over configurations inside `vmap` over draws."""
 
 from dataclasses import replace
-from functools import partial
 from math import prod
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import jax
@@ -12,11 +12,9 @@ import numpy as np
 import xarray as xr
 from jax.sharding import Mesh
 
-from fedprivjax.engine.costs import Stopwatch
 from fedprivjax.engine.prepare import Arguments, StaticArguments
 from fedprivjax.engine.progress import OnProgress, wait
 from fedprivjax.engine.simulate import trajectory
-from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.sweeps.chunk_store import ChunkStore, sweep_fingerprint
 from fedprivjax.sweeps.configurations import stacked
@@ -35,12 +33,15 @@ def execute(
     sizes = start.sizes if store is None else store.settle()
     over = spread(mesh, sizes)
     metrics: dict[str, np.ndarray] = {}  # each of shape [seeds, configurations, ...]
-    done, timed = 0, Stopwatch()
+    done, computed, seconds = 0, 0, 0.0
     for number, (draws, columns) in enumerate(chunks(start.runs, sizes)):
         count = np.unique(draws).size * np.unique(columns).size
         values = store.load(number) if store else None
         if values is None:
-            values = timed(count, partial(_chunk, start, draws, columns, over))
+            began = perf_counter()
+            values = _chunk(start, draws, columns, over)
+            seconds += perf_counter() - began
+            computed += count
             if store:
                 store.save(number, values)
         place = (draws // len(start.index))[:, None], start.configurations_of(draws, columns)
@@ -51,7 +52,7 @@ def execute(
         if progress:
             progress(done, prod(start.runs))
     (privacy, by_configuration), (costs, once) = start.privacy(), start.costs()
-    by_configuration |= {**once, "seconds": np.full(start.index.size, timed.each)}
+    by_configuration |= {**once, "seconds": np.full(start.index.size, seconds / computed if computed else np.nan)}
     coordinates, attributes = start.coordinates(), start.attributes()
     data = sweep_dataset({**metrics, **privacy, **costs}, by_configuration, coordinates, attributes)
     return described(data, metric_words(start.static.metrics, start.first.problem))
@@ -74,41 +75,34 @@ def chunk_arguments(start: ReadySweep, draws: np.ndarray, columns: np.ndarray) -
     )
     mechanisms, inputs = stacked([one.mechanism for one in drawn]), stacked([one.inputs for one in drawn])
     keys = jnp.stack([one.key for one in drawn])
-    configuration_ids = None if start.common_noise else jnp.asarray(columns)
-    return leaves, (mechanisms, inputs, keys), host_noises, start.first.problem.traced, configuration_ids
+    ids = None if start.common_noise else jnp.asarray(columns)
+    return leaves, (mechanisms, inputs, keys), host_noises, start.first.problem.traced, ids
 
 
 @typed_jit(static_argnames=("static", "over"))
-def run_chunk(
-    configurations,
-    drawn,
-    host_noises,
-    problem: Problem,
-    configuration_ids,
-    static: StaticArguments,
-    over: Spread | None = None,
-):
+def run_chunk(configurations, drawn, host_noises, problem, ids, static: StaticArguments, over: Spread | None = None):
     """Return metrics, leaves [draws, configurations, evaluations].
 
     Args:
         configurations: protocol and constraint, leaves [draws, configurations, ...].
         drawn: mechanism, round inputs and noise key, leaves [draws, ...].
         host_noises: pre-sampled host noise, leaves [draws, configurations, rounds, ...], or None.
-        configuration_ids: indices [configurations] if configurations have independent noise, or None.
+        problem: problem of all configurations, apart from their constraints.
+        ids: indices [configurations] if configurations have independent noise, or None.
         over: distribution over devices, or None for one device.
     """
 
-    def run_all(configurations, drawn, host_noises, problem, configuration_ids):
-        def one(configuration, host_noise, configuration_id, drawn):
+    def run_all(configurations, drawn, host_noises, problem, ids):
+        def one(configuration, host_noise, own_id, drawn):
             (protocol, constraint), (mechanism, inputs, key) = configuration, drawn
-            key = key if configuration_id is None else jax.random.fold_in(key, configuration_id)
+            key = key if own_id is None else jax.random.fold_in(key, own_id)
             arguments = Arguments(protocol, replace(problem, constraint=constraint), mechanism, inputs, host_noise, key)
             params, metrics = trajectory(arguments, static)
             finite = jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((params, metrics))]))
             return {**metrics, "diverged": ~finite}
 
-        one_draw = jax.vmap(one, in_axes=(0, 0, None if configuration_ids is None else 0, None))
+        one_draw = jax.vmap(one, in_axes=(0, 0, None if ids is None else 0, None))
         all_draws = jax.vmap(one_draw, in_axes=(0, 0, None, 0))
-        return all_draws(configurations, host_noises, configuration_ids, drawn)
+        return all_draws(configurations, host_noises, ids, drawn)
 
-    return over_devices(run_all, over)(configurations, drawn, host_noises, problem, configuration_ids)
+    return over_devices(run_all, over)(configurations, drawn, host_noises, problem, ids)

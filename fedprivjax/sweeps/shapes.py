@@ -37,13 +37,12 @@ def shapes_of(participation: Participation, rounds: int | None, axes: Mapping[st
     """
     for name, values in axes.items():
         _check(rounds, name, values)
-    every = [dict(zip(axes, map(int, point), strict=True)) for point in product(*axes.values())]
-    return [_shape(participation, rounds, at) for at in every]
-
-
-def _shape(participation: Participation, rounds: int | None, at: dict[str, int]) -> Shape:
-    sizes = {name: value for name, value in at.items() if name != ROUNDS}
-    return Shape(at, participation.resized(**sizes) if sizes else participation, at.get(ROUNDS, rounds))
+    shapes = []
+    for point in product(*axes.values()):
+        at = dict(zip(axes, map(int, point), strict=True))
+        sizes = {name: value for name, value in at.items() if name != ROUNDS}
+        shapes.append(Shape(at, participation.resized(**sizes) if sizes else participation, at.get(ROUNDS, rounds)))
+    return shapes
 
 
 def _check(rounds: int | None, name: str, values: Any) -> None:

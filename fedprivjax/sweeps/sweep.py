@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Mapping
-from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from jax.sharding import Mesh
 
 from fedprivjax.checks.values import require_keywords
 from fedprivjax.engine.compiled import make_room
-from fedprivjax.engine.progress import OnProgress, progress_callback, step_callback
+from fedprivjax.engine.progress import OnProgress, progress_callback, shifted, step_callback
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.arguments import require_arguments
 from fedprivjax.plan.feasibility import require_possible
@@ -21,7 +20,7 @@ from fedprivjax.plan.participation import Participation
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.configurations import axes_of
 from fedprivjax.sweeps.execute import execute
-from fedprivjax.sweeps.prepare import ReadySweep, ready_sweep
+from fedprivjax.sweeps.prepare import ready_sweep
 from fedprivjax.sweeps.shapes import INTEGERS, joined, shapes_of
 
 
@@ -64,37 +63,25 @@ def sweep(
     protocol = require_arguments(protocol, problem, participation)
     require_keywords("sweep", options, [*inspect.signature(ready_sweep).parameters, "folder", "mesh", "progress"])
     options.setdefault("devices", jax.device_count() if mesh is None else mesh.size)
-    with step_callback(progress, protocol.name) as preparing:
-        starts = _ready_shapes(protocol, problem, participation, {"preparing": preparing, **options})
-    total = sum(prod(start.runs) for _, start in starts)
-    done, parts = 0, []
-    with progress_callback(progress, protocol.name, "runs") as on_progress:
-        for at, start in starts:
-            so_far = None if on_progress is None else partial(_after, on_progress, done, total)
-            parts.append((at, execute(start, so_far, None if folder is None else Path(folder), mesh)))
-            done += prod(start.runs)
-            make_room()
-    return joined(parts) if parts[0][0] else parts[0][1]
-
-
-def _ready_shapes(
-    protocol: Protocol, problem: Problem, participation: Participation, options: dict[str, Any]
-) -> list[tuple[dict[str, int], ReadySweep]]:
-    """Prepare a sweep for every combination of the swept integers."""
     over, rounds = options.pop("over", None) or {}, options.pop("rounds", None)
     if not isinstance(over, Mapping):
         axes_of(protocol, over)  # raises Refusal
-    integers = {name: over[name] for name in INTEGERS if name in over}
-    real = {name: values for name, values in over.items() if name not in integers}
-    shapes = shapes_of(participation, rounds, integers)
+    real = {name: values for name, values in over.items() if name not in INTEGERS}
+    shapes = shapes_of(participation, rounds, {name: over[name] for name in INTEGERS if name in over})
     known = {"order": options.get("order", "shuffled"), "sampler": protocol.minibatches}
     for shape in shapes:
         require_possible(problem, shape.participation, shape.rounds, **known)
-    return [
-        (shape.at, ready_sweep(protocol, problem, shape.participation, over=real, rounds=shape.rounds, **options))
-        for shape in shapes
-    ]
-
-
-def _after(on_progress: OnProgress, before: int, total: int, done: int, _: int) -> None:
-    on_progress(before + done, total)
+    with step_callback(progress, protocol.name) as preparing:
+        options |= {"over": real, "preparing": preparing}
+        starts = [
+            ready_sweep(protocol, problem, shape.participation, rounds=shape.rounds, **options) for shape in shapes
+        ]
+    total = sum(prod(start.runs) for start in starts)
+    done, parts = 0, []
+    with progress_callback(progress, protocol.name, "runs") as on_progress:
+        for shape, start in zip(shapes, starts, strict=True):
+            chunks = None if folder is None else Path(folder)
+            parts.append((shape.at, execute(start, shifted(on_progress, done, total), chunks, mesh)))
+            done += prod(start.runs)
+            make_room()
+    return joined(parts) if parts[0][0] else parts[0][1]

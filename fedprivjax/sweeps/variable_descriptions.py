@@ -59,11 +59,9 @@ def described(data: xr.Dataset, words: Mapping[str, Mapping[str, Any]] | None = 
     >>> described(xr.Dataset({"test_loss": ("seed", [0.5])}, {"seed": [0]}))["test_loss"].attrs
     {'long_name': 'test loss', 'units': '1'}
     """
-    own = words or {}
-    named = {name: {**_words(str(name)), **own.get(str(name), {}), **data[name].attrs} for name in data.variables}
     copy = data.copy()
-    for name, attributes in named.items():
-        copy[name].attrs = attributes
+    for name in map(str, data.variables):
+        copy[name].attrs = {**_words(name), **(words or {}).get(name, {}), **data[name].attrs}
     return copy
 
 
@@ -73,15 +71,17 @@ def metric_words(metrics: Iterable[Metric], problem: Problem) -> dict[str, dict[
     They are the description, the range of possible values on this problem, the constant predictor's value, if any, and
     for custom metrics the display options.
     """
-    return {
-        metric.name: {
-            "long_name": metric.words,
-            **_limits(metric, problem),
-            **_constant(metric, problem),
-            **_shown(metric),
-        }
-        for metric in metrics
-    }
+    words = {}
+    for metric in metrics:
+        limits = zip(("valid_min", "valid_max"), metric.limits(problem), strict=True)
+        own = {"long_name": metric.words, **{name: value for name, value in limits if not isinf(value)}}
+        constant = metric.constant(problem)
+        if constant is not None:
+            own[CONSTANT] = constant
+        if metric.of != "info" and known(metric.name) is not metric:
+            own[SHOWN] = json.dumps({name: getattr(metric, name) for name in HOW})
+        words[metric.name] = own
+    return words
 
 
 def custom_metrics(datasets: Iterable[xr.Dataset]) -> dict[str, Metric]:
@@ -99,22 +99,6 @@ def custom_metrics(datasets: Iterable[xr.Dataset]) -> dict[str, Metric]:
         except (ValueError, KeyError, TypeError, AttributeError):
             raise Refusal(f"{SHOWN} of {name!r} must be as a run writes it, got {text!r}") from None
     return found
-
-
-def _shown(metric: Metric) -> dict[str, str]:
-    if metric.of == "info" or known(metric.name) is metric:
-        return {}
-    return {SHOWN: json.dumps({name: getattr(metric, name) for name in HOW})}
-
-
-def _constant(metric: Metric, problem: Problem) -> dict[str, float]:
-    value = metric.constant(problem)
-    return {} if value is None else {CONSTANT: value}
-
-
-def _limits(metric: Metric, problem: Problem) -> dict[str, float]:
-    limits = zip(("valid_min", "valid_max"), metric.limits(problem), strict=True)
-    return {name: value for name, value in limits if not isinf(value)}
 
 
 def _words(name: str) -> dict[str, str]:
