@@ -87,8 +87,7 @@ def lines() -> Iterator[Line]:
         },
         repeats=5,
     )
-    for name in ("materialised", "replayed"):
-        target = "≥ 12" if name == "materialised" else None
+    for name, target in (("materialised", "≥ 12"), ("replayed", None)):
         yield Line(f"{name} noise, over covariance noise", slow[name] / slow["covariance"], "times", target)
     allowed = taken["silent"] + taken["draw"]
     yield Line("covariance noise, over noise-free and T·d normals", taken["covariance"] / allowed, "times", "≤ 1.25")

@@ -74,10 +74,11 @@ def sweep_fingerprint(start: ReadySweep) -> str:
         for place in start.index[draw % len(start.index)].tolist()
     )
     noises = [fingerprint(noise) for noise in host_noises]
-    leaves = *start.configurations.leaves, start.index
     drawn = [(one.mechanism, one.inputs, one.seeds) for one in start.starts]
     text = program_text(one_run, start.static)
-    return fingerprint(text, start.first.problem.traced, leaves, drawn, noises, start.common_noise)
+    return fingerprint(
+        text, start.first.problem.traced, start.configurations.leaves, start.index, drawn, noises, start.common_noise
+    )
 
 
 def fingerprint(*parts) -> str:

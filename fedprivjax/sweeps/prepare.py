@@ -220,9 +220,8 @@ def ready_sweep(
 
 def _examples(points: Sequence[Configuration], index: np.ndarray) -> list[Configuration]:
     """Return the configuration that prepares each draw of a seed: a private one if there is any."""
-    private = [place for place, point in enumerate(points) if not point.target.non_private]
-    of_any = private[0] if private else 0
-    return [points[next((m for m in row if not points[m].target.non_private), of_any)] for row in index]
+    any_private = next((point for point in points if not point.target.non_private), points[0])
+    return [next((points[m] for m in row if not points[m].target.non_private), any_private) for row in index]
 
 
 def _aligned(starts: Sequence[ReadyRun]) -> list[Any]:

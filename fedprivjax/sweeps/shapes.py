@@ -67,9 +67,7 @@ def joined(parts: Sequence[tuple[Mapping[str, Any], xr.Dataset]]) -> xr.Dataset:
     """
     rounds = np.unique(np.concatenate([data["round"].values for _, data in parts]))
     points = [data.reindex(round=rounds).expand_dims({k: [v] for k, v in shape.items()}) for shape, data in parts]
-    whole = points[0]
-    if len(points) > 1:
-        whole = xr.combine_by_coords(points, data_vars="all", join="exact", combine_attrs="override")
+    whole = xr.combine_by_coords(points, data_vars="all", join="exact", combine_attrs="override")
     assert isinstance(whole, xr.Dataset)
     attributes = [data.attrs for _, data in parts]
     for name in whole.data_vars:
