@@ -17,7 +17,7 @@ from fedprivjax.noise import Cancelling, Fresh, PerMachine, Silent, choose, rela
 from fedprivjax.noise.chooser import cheapest
 from fedprivjax.noise.covariance import Covariance, factor, padded
 from fedprivjax.plan.schedule import Schedule, Size
-from fedprivjax.sweeps import members
+from fedprivjax.sweeps.configurations import stacked
 
 MACHINES, ROUNDS = 5, 12
 ROWS = np.array([np.random.default_rng([9, t]).permutation(MACHINES)[:2] for t in range(ROUNDS)])
@@ -275,10 +275,10 @@ def test_mechanisms_of_several_seeds_stack():
     """Bands of different widths are padded to one width, and the noise stays the same."""
     schedules = [Uniform(30, 6).draw(ROUNDS, np.random.default_rng(seed)) for seed in range(2)]
     sources = [choose(s, uneven(s), 4, "covariance", cancel=True) for s in schedules]
-    stacked = members.stacked(sources[0].align([*sources, Covariance(padded(np.asarray(sources[0].inputs), 24))]))
-    assert stacked.bandwidth == 24
+    both = stacked(sources[0].align([*sources, Covariance(padded(np.asarray(sources[0].inputs), 24))]))
+    assert both.bandwidth == 24
     for k in (0, 1):
-        one = Covariance(stacked.inputs[k])
+        one = Covariance(both.inputs[k])
         np.testing.assert_allclose(path(one, 4), path(sources[k], 4), rtol=1e-5, atol=1e-6)
 
 
