@@ -1,6 +1,7 @@
 """Execution of a prepared sweep in chunks: `vmap` over configurations inside `vmap` over draws."""
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from time import perf_counter
@@ -31,7 +32,7 @@ def execute(
     """Run a prepared sweep in chunks. Arguments are as in `sweep`."""
     store = None if folder is None else ChunkStore(folder, sweep_fingerprint(start), start.sizes)
     sizes = start.sizes if store is None else store.settle()
-    over = spread(mesh, sizes)
+    compute = partial(_chunk, start, spread(mesh, sizes))
     metrics: dict[str, np.ndarray] = {}  # each of shape [seeds, configurations, ...]
     done, computed, seconds = 0, 0, 0.0
     for number, (draws, columns) in enumerate(chunks(start.runs, sizes)):
@@ -39,7 +40,7 @@ def execute(
         values = store.load(number) if store else None
         if values is None:
             began = perf_counter()
-            values = _chunk(start, draws, columns, over)
+            values = compute(draws, columns)
             seconds += perf_counter() - began
             computed += count
             if store:
@@ -58,7 +59,7 @@ def execute(
     return described(data, metric_words(start.static.metrics, start.first.problem))
 
 
-def _chunk(start: ReadySweep, draws: np.ndarray, columns: np.ndarray, over: Spread | None) -> dict[str, np.ndarray]:
+def _chunk(start: ReadySweep, over: Spread | None, draws: np.ndarray, columns: np.ndarray) -> dict[str, np.ndarray]:
     """Return the metrics of a chunk, each of shape [draws, configurations, ...]."""
     values = run_chunk(*chunk_arguments(start, draws, columns), start.static, over)
     wait(values)
