@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import warnings
 from pathlib import Path
 
 import pytest
@@ -686,3 +687,17 @@ def test_a_stop_in_code_that_cannot_raise_takes_effect_a_moment_later(monkeypatc
     assert (stopped.value.code, capsys.readouterr().err) == (130, "stopped\n")
     assert stops
     assert time.monotonic() - began < 5
+
+
+def test_an_unknown_command_names_the_nearest(call):
+    assert refused(call("rum", "quickstart")).startswith("unknown command 'rum', did you mean 'run'?")
+
+
+def test_a_repeated_warning_is_printed_once(call, monkeypatch):
+    def stated(*_):
+        for _ in range(2):
+            warnings.showwarning(UserWarning("δ is large"), UserWarning, "file", 1)
+        raise fedprivjax.Refusal("no")
+
+    monkeypatch.setattr(experiment, "load", stated)
+    assert call("privacy", "quickstart")[2].count("warning: δ is large") == 1

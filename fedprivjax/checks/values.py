@@ -23,6 +23,11 @@ OTHER_WORDS: dict[str, tuple[str, str]] = {  # names in other libraries: the nam
     "batch_size": ("batch", ""),
     "eps": ("epsilon", ""),
     "mu": ("epsilon", " This method takes an ε. A sweep of mu is converted to it"),
+    "table": ("dataset", ""),
+    "fedavg": ("local_sgd", " It is also known as FedAvg"),
+    "dp_fedavg": ("local_sgd", " It is also known as FedAvg"),
+    "dp_sgd": ("noisy_minibatch_sgd", " It is also known as DP-SGD"),
+    "dpsgd": ("noisy_minibatch_sgd", " It is also known as DP-SGD"),
 }
 RENAMED: dict[str, tuple[str, ...]] = {  # former names, and their possible replacements
     "ByShare": ("BySize",),
@@ -103,7 +108,7 @@ def require_choice(name: str, value: Any, choices: Iterable[str], *, listed: int
     if not np.ndim(value) and value in known:
         return
     require_current(name, value, known)
-    word, difference = OTHER_WORDS.get(str(value), ("", ""))
+    word, difference = OTHER_WORDS.get(str(value).lower(), ("", ""))
     if word in known:
         raise Refusal(f"unknown {name} {value!r}, did you mean {word!r}?{difference}")
     near = difflib.get_close_matches(str(value), known, n=NEAREST)

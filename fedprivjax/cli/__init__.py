@@ -13,6 +13,8 @@ from fedprivjax.disk_cache import cache_folder
 
 __all__ = ["app", "audit", "bench", "err", "experiments", "listing", "main", "out", "plan"]
 
+warned: set[str] = set()  # texts of the warnings that are printed
+
 
 def main() -> None:
     """Run the command line.
@@ -21,6 +23,7 @@ def main() -> None:
     line with the command that resumes, and exits with status 130.
     """
     _keep_compiled()
+    warned.clear()
     warnings.showwarning = _warned
     words = sys.argv[1:]
     try:
@@ -36,8 +39,10 @@ def main() -> None:
 
 
 def _warned(message, category, filename, lineno, file=None, line=None) -> None:
-    """Print a warning as one line, without its position in the code."""
-    err.print(f"warning: {message}", markup=False, highlight=False, soft_wrap=True)
+    """Print a warning as one line, without its position in the code, and only once."""
+    if str(message) not in warned:
+        warned.add(str(message))
+        err.print(f"warning: {message}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _keep_compiled() -> None:

@@ -115,13 +115,7 @@ class Named(NamedTuple):
 
 
 def _named(
-    specs: list[str],
-    change: list[str] | None,
-    folder: Path | None,
-    *,
-    resume: bool,
-    tiny: bool = False,
-    judge: bool = False,
+    specs: list[str], change: Change, folder: Out, *, resume: bool, tiny: bool = False, judge: bool = False
 ) -> dict[str, Named]:
     """Return the experiments of the command line by name, with folders of them expanded, checked before the first runs.
 

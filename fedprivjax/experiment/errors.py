@@ -44,8 +44,11 @@ def refuse(error: ValidationError, model: type[Settings], labels: Sequence[str] 
     match first["type"]:
         case "float_type" | "int_type":
             what = "a number" if first["type"] == "float_type" else "an integer"
+            what += " or a list of numbers" if first["loc"][:2] == ("sweep", "over") else ""
             of_list = path.rpartition(".")[0] if isinstance(first["loc"][-1], int) else path
             raise Refusal(f"{of_list} must be {what}, got {unquoted(first['input'])}")
+        case "list_type" if models_in(model.model_fields[path].annotation if path in model.model_fields else None):
+            raise Refusal(f"{path} must be a list of tables under [[{path}]], got [{path}]. Double the brackets")
         case "list_type":
             raise Refusal(f"{path} must be a list, got {first['input']!r}")
         case "value_error":

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from fedprivjax.checks.refusal import within
+from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, default_metrics, recorded_name, require_recorded
@@ -21,6 +21,7 @@ from fedprivjax.experiment.build import machines_of, make_participation, make_pr
 from fedprivjax.experiment.check import check_targets
 from fedprivjax.experiment.names import unimported
 from fedprivjax.experiment.participation import AnyKind
+from fedprivjax.experiment.read import IN_TUNING
 from fedprivjax.experiment.tuning import at_first
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.draw import draw_plan
@@ -120,8 +121,11 @@ def ready_experiment(experiment: Experiment, say: Say = None, *, judge: bool = F
         judged = experiment if judge else experiment.but(expected=[])
         verdict.check_recorded(judged, recorded(todo), records(todo))
     took = perf_counter() - begun
-    before = ready_experiment(tuning_experiment(experiment), say) if chooses else None
-    return ReadyExperiment(experiment, todo, took, before)
+    if not chooses:
+        return ReadyExperiment(experiment, todo, took)
+    other = tuning_experiment(experiment)
+    with within(IN_TUNING):
+        return ReadyExperiment(experiment, todo, took, ready_experiment(other, say))
 
 
 def recorded(todo: list[Job]) -> dict[str, dict[str, list[str]]]:
@@ -211,7 +215,10 @@ class _Draft:
 
     def check(self) -> None:
         """Check the sizes, and sample one run plan."""
-        drawn = {"order": self.scheme.order, "sampler": self.protocol.minibatches}
+        sampler = self.protocol.minibatches
+        if sampler is not None and not sampler.pooled and self.problem.partition_table is None:
+            raise Refusal("problem.partition must be given, because machines sample minibatches from their own records")
+        drawn = {"order": self.scheme.order, "sampler": sampler}
         seeds = number_of(self.experiment.sweep.seeds)
         require_possible(self.problem, self.participation, self.rounds, draws=seeds, **drawn)
         if all(isinstance(one, Metric) or one in METRICS for one in self.options["metrics"]):

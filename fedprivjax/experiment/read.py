@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric
 from fedprivjax.experiment.baselines import with_baselines
@@ -19,6 +19,8 @@ from fedprivjax.experiment.errors import refuse
 from fedprivjax.experiment.names import of_results
 from fedprivjax.experiment.protocol import labelled
 from fedprivjax.experiment.settings import Experiment, TuningSettings
+
+IN_TUNING = "in [tuning]"  # before messages about the tuning experiment
 
 
 def bundle() -> Path:
@@ -106,8 +108,7 @@ def parse(
     try:
         experiment = Experiment.model_validate(raw, context=context)
     except ValidationError as error:
-        entries = raw.get("protocol")
-        entries = entries if isinstance(entries, list) else [entries]
+        entries = raw["protocol"] if isinstance(raw.get("protocol"), list) else []
         refuse(error, Experiment, [labelled(entry) if isinstance(entry, Mapping) else "" for entry in entries])
     experiment = with_baselines(experiment)
     check(experiment)
@@ -125,12 +126,10 @@ def tuning_experiment(experiment: Experiment) -> Experiment:
 
     if experiment.tuning is None:
         raise Refusal("an experiment must have [tuning] to choose on other data, got none")
-    try:
+    with within(IN_TUNING):
         raw = tuning_mapping(experiment, experiment.tuning, to_mapping(experiment))
         other = parse(raw, **experiment.context)
         check_other_data(experiment.problem, other.problem)
-    except Refusal as refusal:
-        raise Refusal(f"in [tuning]: {refusal}") from refusal
     return other
 
 

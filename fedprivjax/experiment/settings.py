@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets.partition import KINDS, partition
@@ -336,11 +336,6 @@ class Experiment(Section):
     tuning: TuningSettings | None = None
     evaluation: EvaluationSettings = EvaluationSettings()
     expected: list[Expected] = []
-
-    @field_validator("protocol", mode="before")
-    @classmethod
-    def _list(cls, raw: Any) -> Any:
-        return [raw] if isinstance(raw, Mapping) else raw
 
     @model_validator(mode="after")
     def _check_axes(self):

@@ -50,7 +50,7 @@ def place(tmp_path):
 
 def experiment(problem, folder=None, **sweep):
     raw = {"title": "sets", "problem": {**DATA, **problem}, "participation": {"machines": 4, "per_round": 2}}
-    return parse({**raw, "protocol": {"name": "noisy_sgd", "clip": 1.0}, "sweep": {"mu": [1.0], **sweep}}, folder)
+    return parse({**raw, "protocol": [{"name": "noisy_sgd", "clip": 1.0}], "sweep": {"mu": [1.0], **sweep}}, folder)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ RAW = {
     "title": "features",
     "problem": {"dataset": "digits", "radius": 4.0, "partition": {"kind": "iid"}},
     "participation": {"kind": "full", "machines": 4, "rounds": 3},
-    "protocol": {"name": "noisy_minibatch_sgd", "sampler": "full", "clip": 1.0, "step_size": 1.0},
+    "protocol": [{"name": "noisy_minibatch_sgd", "sampler": "full", "clip": 1.0, "step_size": 1.0}],
     "sweep": {"mu": [1.0], "seeds": 2},
 }
 

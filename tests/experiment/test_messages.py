@@ -108,8 +108,15 @@ OTHERS = '\n[[protocol]]\nname = "noisy_sgd"\n[[protocol]]\nname = "user_sgd"\n'
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ((MU, 'epsilon = "2"'), "sweep.epsilon must be a number, got '2'. Remove the quotes"),
-        ((MU, 'epsilon = [2, "x"]'), "sweep.epsilon must be a number, got 'x'"),
+        ((MU, 'epsilon = "2"'), "sweep.epsilon must be a number or a list of numbers, got '2'. Remove the quotes"),
+        ((MU, 'epsilon = [2, "x"]'), "sweep.epsilon must be a number or a list of numbers, got 'x'"),
+        (
+            ("[[protocol]]", "[protocol]"),
+            "protocol must be a list of tables under [[protocol]], got [protocol]",
+        ),
+        (("dataset = ", "table = "), "unknown key in [problem] 'table', did you mean 'dataset'?"),
+        (('"dp_mu2"', '"FedAvg"'), "unknown protocol 'FedAvg', did you mean 'local_sgd'? It is also known as FedAvg"),
+        (('"dp_mu2"', '"dp_sgd"'), "unknown protocol 'dp_sgd', did you mean 'noisy_minibatch_sgd'?"),
         ((MU, "learning_rate = [0.1]"), "unknown key in [sweep] 'learning_rate', did you mean 'step_size'?"),
         (('who"', 'who"\nseed = "1"'), "seed must be an integer, got '1'. Remove the quotes"),
         (
@@ -128,6 +135,12 @@ OTHERS = '\n[[protocol]]\nname = "noisy_sgd"\n[[protocol]]\nname = "user_sgd"\n'
 )
 def test_values_that_a_section_cannot_have(said, change, message):
     assert said(change).startswith(message)
+
+
+def test_minibatches_without_a_partition_name_the_key_of_the_file(said):
+    shared = ('client = "who"\n', ""), ("per_round = 2", "per_round = 2\nmachines = 4")
+    message = said(*shared, ('"dp_mu2"', '"noisy_minibatch_sgd"\nbatch = 2\nsampler = "poisson"\nclip = 1.0'))
+    assert message.startswith("[[protocol]] 'DP-μ²-FL': problem.partition must be given, because machines sample")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def raw(name, axis, **settings):
         "title": "profiles",
         "problem": data,
         "participation": {"kind": "full", "machines": 4, "rounds": 12},
-        "protocol": {"name": name, "clip": 1.0, **settings},
+        "protocol": [{"name": name, "clip": 1.0, **settings}],
         "sweep": {axis: [1.0, 2.0], "seeds": 1},
     }
 

@@ -205,9 +205,9 @@ def test_an_experiment_file_says_it():
         "title": "plan",
         "problem": {"dataset": "logistic", "options": {"examples": 60, "features": 3}, "radius": 5.0},
         "participation": {"machines": 6, "per_round": 3, "rounds": 8},
-        "protocol": {"name": "noisy_minibatch_sgd", "batch": 4, "clip": 1.0, "calibrate_to": "plan"},
+        "protocol": [{"name": "noisy_minibatch_sgd", "batch": 4, "clip": 1.0, "calibrate_to": "plan"}],
         "sweep": {"epsilon": [1.0]},
     }
     assert parse(raw).protocol[0].settings["calibrate_to"] == PLAN
     with pytest.raises(ValueError, match="unknown calibrate_to 'plans', did you mean 'plan'"):
-        parse({**raw, "protocol": {**raw["protocol"], "calibrate_to": "plans"}})
+        parse({**raw, "protocol": [{**raw["protocol"][0], "calibrate_to": "plans"}]})
