@@ -9,7 +9,7 @@ import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metric import Metric
-from fedprivjax.engine.metrics import known
+from fedprivjax.engine.metrics import METRICS, known
 from fedprivjax.problem.problem import Problem
 
 SHOWN = "shown"  # attribute of custom metrics: JSON of these attributes of `Metric`
@@ -78,7 +78,7 @@ def metric_words(metrics: Iterable[Metric], problem: Problem) -> dict[str, dict[
         constant = metric.constant(problem)
         if constant is not None:
             own[CONSTANT] = constant
-        if metric.of != "info" and known(metric.name) is not metric:
+        if metric.of != "info" and METRICS.get(metric.name) is not metric:
             own[SHOWN] = json.dumps({name: getattr(metric, name) for name in HOW})
         words[metric.name] = own
     return words
