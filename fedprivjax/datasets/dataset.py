@@ -88,7 +88,9 @@ class Dataset:
         self._check("", self.features, self.labels)
         if self.test_features is not None and self.test_labels is not None:
             self._check("test ", self.test_features, self.test_labels)
-            _check_width(self.test_features, self.features.shape[1])
+            if self.test_features.shape[1] != self.features.shape[1]:
+                wanted = f"test features must have {self.features.shape[1]} columns"
+                raise Refusal(f"{wanted}, got {self.test_features.shape[1]}")
         if self.machine_of is not None:
             _check_machines(self.machine_of, self.features.shape[0])
         if self.picture is not None and not 0 < prod(self.picture) <= self.features.shape[1]:
@@ -145,11 +147,6 @@ def _check_norms(name: str, features: np.ndarray, bound: float) -> None:
     if norms.max() > bound * (1 + NORM_SLACK):
         row = int(np.argmax(norms))
         raise Refusal(f"{name} must have norm at most feature_bound ({bound:g}), got {norms[row]:g} (row {row})")
-
-
-def _check_width(test_features: np.ndarray, features: int) -> None:
-    if test_features.shape[1] != features:
-        raise Refusal(f"test features must have {features} columns, got {test_features.shape[1]}")
 
 
 def _check_machines(machine_of: np.ndarray, examples: int) -> None:

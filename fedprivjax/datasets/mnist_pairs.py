@@ -71,10 +71,13 @@ def mnist_pairs(
     require_at_least("per_digit", per_digit, 1)
     projected, digits = _projected(components)
     by_digit = [np.flatnonzero(digits == digit) for digit in range(10)]
-    _check_per_digit(per_digit, min(map(len, by_digit)) // (SHARES if draw == "disjoint" else 1), draw)
+    most = min(map(len, by_digit)) // (SHARES if draw == "disjoint" else 1)
+    if per_digit > most:
+        raise Refusal(f"per_digit must be at most {most} for draw '{draw}', got {per_digit}")
     private = round((1 - similarity) * 2 * per_digit)
     deal = _disjoint if draw == "disjoint" else _bootstrap
     train, test = _split(deal(by_digit, per_digit, private, np.random.default_rng(trial)))
+    largest = 2 * float(np.linalg.norm(projected[train[1]].astype(np.float64), axis=1).max())
     return Dataset(
         features=projected[train.ravel()],
         labels=_even(digits[train.ravel()]),
@@ -85,7 +88,7 @@ def mnist_pairs(
         name="mnist_pairs",
         source="LeCun, Cortes and Burges, The MNIST database of handwritten digits, CC BY-SA 3.0",
         machine_of=np.repeat(np.arange(len(PAIRS), dtype=np.int32), train.shape[1]),
-        noise_lipschitz=2 * _largest_norm(projected[train[1]]) if lipschitz == "as run" else None,
+        noise_lipschitz=largest if lipschitz == "as run" else None,
     )
 
 
@@ -156,10 +159,6 @@ def _even(digits: np.ndarray) -> np.ndarray:
     return (digits % 2 == 0).astype(np.int32)
 
 
-def _largest_norm(features: np.ndarray) -> float:
-    return float(np.linalg.norm(features.astype(np.float64), axis=1).max())
-
-
 def _check(similarity: float, components: int, trial: int) -> None:
     if not isinstance(similarity, int | float | np.number) or not 0 <= similarity <= 1:
         raise Refusal(f"similarity must be from 0 to 1, got {similarity}")
@@ -167,8 +166,3 @@ def _check(similarity: float, components: int, trial: int) -> None:
     if components > PIXELS:
         raise Refusal(f"components must be at most {PIXELS}, got {components}")
     require_at_least("trial", trial, 0)
-
-
-def _check_per_digit(per_digit: int, most: int, draw: str) -> None:
-    if per_digit > most:
-        raise Refusal(f"per_digit must be at most {most} for draw '{draw}', got {per_digit}")

@@ -44,7 +44,8 @@ def as_map(said: Any) -> FeatureMap:
         return said
     table = {"kind": said} if isinstance(said, str) else said
     if not isinstance(table, Mapping) or not isinstance(table.get("kind"), str):
-        raise Refusal(f"a feature map must be a name, or a table with its name as kind, got {_shown(said)}")
+        shown = repr(dict(said)) if isinstance(said, Mapping) else called(said)
+        raise Refusal(f"a feature map must be a name, or a table with its name as kind, got {shown}")
     kind, settings = table["kind"], {name: value for name, value in table.items() if name != "kind"}
     require_choice("feature map", kind, MAPS)
     names = [each.name for each in fields(MAPS[kind])]  # pyright: ignore[reportArgumentType]
@@ -62,7 +63,3 @@ def built_in(each: FeatureMap) -> bool:
     True
     """
     return type(each) in MAPS.values()
-
-
-def _shown(said: Any) -> str:
-    return repr(dict(said)) if isinstance(said, Mapping) else called(said)

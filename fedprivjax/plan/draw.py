@@ -48,29 +48,19 @@ def draw_plan(
     (2, 2)
     """
     require_problem(problem)
+    seeds = as_seeds(seed)
     with clients_named(problem.client_names):
-        return _drawn(problem, participation, rounds, as_seeds(seed), order, sampler)
-
-
-def _drawn(
-    problem: Problem,
-    participation: Participation,
-    rounds: int | None,
-    seeds: Seeds,
-    order: str,
-    sampler: Sampler | None,
-) -> Plan:
-    chosen = rounds is None
-    participation, rounds, shares = require_possible(problem, participation, rounds, order=order, sampler=sampler)
-    schedule = draw_schedule(participation, rounds, participation_rng(seeds))
-    depends_on_sizes = participation.depends_on_sizes or (chosen and shares is not None)
-    facts = {"examples": int(problem.examples) if problem.stored else None, "depends_on_sizes": depends_on_sizes}
-    if sampler is not None and sampler.secret and problem.partition_table is not None:
-        return _secret(problem, schedule, order, sampler, seeds, facts)
-    plan = replace(_with_samples(problem, schedule, order, sampler, seeds), **facts)
-    if chosen and shares is not None and not participation.at_most_once:
-        warn_of_unused_data(plan, participation, shares)
-    return plan
+        chosen = rounds is None
+        participation, rounds, shares = require_possible(problem, participation, rounds, order=order, sampler=sampler)
+        schedule = draw_schedule(participation, rounds, participation_rng(seeds))
+        depends_on_sizes = participation.depends_on_sizes or (chosen and shares is not None)
+        facts = {"examples": int(problem.examples) if problem.stored else None, "depends_on_sizes": depends_on_sizes}
+        if sampler is not None and sampler.secret and problem.partition_table is not None:
+            return _secret(problem, schedule, order, sampler, seeds, facts)
+        plan = replace(_with_samples(problem, schedule, order, sampler, seeds), **facts)
+        if chosen and shares is not None and not participation.at_most_once:
+            warn_of_unused_data(plan, participation, shares)
+        return plan
 
 
 def _secret(

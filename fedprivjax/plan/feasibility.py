@@ -96,12 +96,9 @@ def _check_enough(
         factors, names = [participation.per_round, rounds], "per_round · rounds"
         if batch > 1:
             factors, names = [batch, *factors], f"batch · {names}"
-        one = batch * participation.examples(1) <= problem.examples
-        remedy = (
-            f"Use at most {most_rounds(problem, participation, sampler, order)} rounds"
-            if one
-            else "Use fewer machines per round"
-        )
+        remedy = "Use fewer machines per round"
+        if batch * participation.examples(1) <= problem.examples:
+            remedy = f"Use at most {most_rounds(problem, participation, sampler, order)} rounds"
         raise Refusal(
             f"{names} must be at most the {problem.examples} examples, "
             f"got {' · '.join(map(str, factors))} = {np.prod(factors, dtype=object)}. {remedy}"

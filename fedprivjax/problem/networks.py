@@ -162,7 +162,8 @@ def ready_network(network: Any, loss: LinearLoss) -> nn.Module | SplitModule:
     if is_nnx(network):
         network = split_module(network)
     elif not isinstance(network, nn.Module):
-        raise Refusal(f"network must be a flax.linen.Module or a flax.nnx.Module, got {_shown(network)}")
+        shown = called(network) if isinstance(network, type) else name
+        raise Refusal(f"network must be a flax.linen.Module or a flax.nnx.Module, got {shown}")
     try:
         hash(network)
     except TypeError:
@@ -213,10 +214,6 @@ def _require_no_randomness(network: nn.Module | SplitModule, variables: Any, sha
     except InvalidRngError as error:
         reason = str(error).partition("(")[0].strip()
         raise Refusal(f"network must not use random numbers (such as dropout) when it is called: {reason}") from None
-
-
-def _shown(network: Any) -> str:
-    return f"the class {network.__name__}" if isinstance(network, type) else type(network).__name__
 
 
 def _patches(pictures):

@@ -48,7 +48,9 @@ class Subset(Sampler):
     secret: ClassVar[bool] = True
 
     def message(self, sizes, batches, most, width, rng):
-        return np.argsort(_keys(sizes, most, rng), axis=1)[:, :width], batches
+        padded = np.arange(most) >= sizes[:, None]
+        keys = np.where(padded, 2.0, rng.random((sizes.size, most)))
+        return np.argsort(keys, axis=1)[:, :width], batches
 
     def occurrences(self, records: int, batch: int) -> Occurrences:
         return Occurrences(np.ones(1), np.array([batch / records]))
@@ -96,8 +98,3 @@ class Poisson(Sampler):
 
     def variance(self, records, batch, spread, squared_norm):
         return (1 - batch / records) * (spread + squared_norm) / batch
-
-
-def _keys(sizes: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
-    """Return a uniform random number for each record, [participants, most], and 2 for padding."""
-    return np.where(np.arange(most) < sizes[:, None], rng.random((sizes.size, most)), 2.0)
