@@ -12,7 +12,7 @@ import xarray as xr
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment import Experiment, folder, parse, tuning_experiment
-from fedprivjax.experiment.provenance import Provenance
+from fedprivjax.experiment.folder import Provenance
 from fedprivjax.experiment.tuning import Choice, choices, selected
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.sweeps.variable_descriptions import custom_metrics
