@@ -38,11 +38,11 @@ class Decorated:
         """Raise Refusal for an unknown setting, or if a class without its decorator is given arguments."""
         if (args or settings) and cls.__init__ is object.__init__:
             raise without_decorator(cls)
-        known = settings_of(cls)
-        if known is None:
+        known, decorated = settings_of(cls), "__dataclass_fields__" in vars(cls)
+        if known is None or (not decorated and "__init__" in vars(cls)):  # a constructor of its own
             return super().__new__(cls)
         for name in (name for name in settings if name not in known):
-            if "__dataclass_fields__" not in vars(cls):
+            if not decorated:
                 raise without_decorator(cls)
             if name in cls.elsewhere:
                 raise Refusal(f"unknown setting of {cls.__name__} {name!r}. {cls.elsewhere[name]}")
