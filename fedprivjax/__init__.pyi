@@ -49,6 +49,7 @@ from .problem.smoothing import Moreau, ball_envelope
 from .protocols import (
     AcceleratedMinibatchSGD,
     DPMu2,
+    FedAvg,
     LocalSGD,
     NoisyMinibatchSGD,
     NoisySGD,
@@ -84,6 +85,7 @@ __all__ = [
     "DPMu2",
     "Dropouts",
     "Event",
+    "FedAvg",
     "Federation",
     "Full",
     "GaussianEvent",

@@ -102,7 +102,7 @@ def released_steps(start: ReadyRun) -> int:
         protocol, problem, *_, key = arguments
         inputs = jax.tree.map(lambda leaf: leaf[0], arguments.inputs)
         state = protocol.init(problem, start.plan.size, key)
-        return flat_steps(problem, protocol.local_steps(problem, state, inputs, None, key))
+        return flat_steps(problem, protocol.noisy_steps(problem, state, inputs, None, key))
 
     steps = jax.eval_shape(of_first_round, start.arguments)
     return 0 if steps is None else steps.shape[1]
@@ -147,7 +147,7 @@ def replay(arguments: Arguments, size: Size, record: Callable[..., Any] = all_me
         memory, added = mechanism.message_noise(memory, draw_inputs, keys[0], dimension)
         own_states, own_noise = machine_noises(protocol, own_states, inputs.machine, added)
         sent = of_present(inputs, protocol.sent(problem, state, inputs, noise, own_noise, own_key))
-        steps = flat_steps(problem, protocol.local_steps(problem, state, inputs, noise, own_key))
+        steps = flat_steps(problem, protocol.noisy_steps(problem, state, inputs, noise, own_key))
         steps = None if steps is None else of_present(inputs, steps)
         state, info = protocol.round(problem, state, inputs, noise, own_key)
         return (state, draw_state, noise_state, memory, own_states), (

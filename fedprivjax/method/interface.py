@@ -225,7 +225,7 @@ class Protocol(Calibrated, Decorated):
         rows = flat_rows(problem, self.messages(problem, state, inputs, noise, key))
         return rows if own_noise is None else rows + own_noise
 
-    def local_steps(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> Any:
+    def noisy_steps(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> Any:
         """Return every noisy local step of each participant, leaves [per_round, steps, ...], or None.
 
         They are part of the transcript if the guarantee counts each step as released. Default: None, only messages are

@@ -75,11 +75,16 @@ def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: A
         The sum, with the structure of the parameters. For clipped messages also the metrics `clipped_share` and
         `message_norm`, the mean norm before clipping.
     """
-    model: Any = problem.model
     examples, weights = problem.take(inputs.samples, inputs.machine), inputs.weights
     if weights is not None:  # records of all machines along one axis
         weights = weights.reshape(-1)
         examples = jax.tree.map(lambda leaf: leaf.reshape(weights.size, *leaf.shape[2:]), examples)
+    return examples_sum(problem, machine, examples, weights, bound)
+
+
+def examples_sum(problem: Problem, machine: Machine, examples, weights=None, bound: Any = None) -> tuple[Any, dict]:
+    """Return the (weighted) sum of the messages of examples along one axis, as `cohort_sum`."""
+    model: Any = problem.model
     if model.factored:
         return _sum_and_info(messages(problem, machine, examples), weights, bound)
     if bound is None:

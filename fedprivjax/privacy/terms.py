@@ -12,6 +12,7 @@ TRUST = {
     "server": "the query points that other machines see (trusted server)",
 }
 SAMPLE, RECORD = "one sample of one machine", "one record of one machine"
+MACHINE = "all records of one machine"
 REPLACE_ONE, ADD_OR_REMOVE = "replace-one", "add-or-remove-one"
 RELATIONS = {
     REPLACE_ONE: "one is replaced by another",
@@ -35,6 +36,7 @@ SENTENCES = {
     "clipped gradients": "each gradient is clipped to norm {bound:.4g}",
     "clipped records": "every record's gradient is clipped to norm {bound:.4g}",
     "clipped messages": "every message is clipped as a whole to norm {bound:.4g}: a record may move it by twice that",
+    "clipped updates": "every machine's update is clipped to norm {bound:.4g}",
     "rescaled messages": "messages are scaled by another batch's norm: no bound holds",
     "honest but curious": "an honest-but-curious server, which sends the protocol's own query points",
     "not covered": "hyper-parameters and data preparation are not covered",

@@ -1,5 +1,6 @@
 from .accelerated_minibatch_sgd import AcceleratedMinibatchSGD as AcceleratedMinibatchSGD
 from .dp_mu2 import DPMu2 as DPMu2
+from .fedavg import FedAvg as FedAvg
 from .local_sgd import LocalSGD as LocalSGD
 from .noisy_minibatch_sgd import NoisyMinibatchSGD as NoisyMinibatchSGD
 from .noisy_sgd import NoisySGD as NoisySGD

@@ -131,7 +131,7 @@ class LocalSGD(RecordMethod):
         """End points of the participants' local steps, leaves [per_round, ...]; `noise` is from `PerStep`, or None."""
         return self.walks(problem, state, inputs, noise)[0]
 
-    def local_steps(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise, key):
+    def noisy_steps(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise, key):
         """Differences v_k − v_{k−1} of every local step, leaves [per_round, K, ...]."""
         return self.walks(problem, state, inputs, noise, every_step=True)[1]
 

@@ -8,6 +8,7 @@ METHODS: dict[str, type] = {
     "stale_momentum": protocols.StaleMomentum,
     "noisy_minibatch_sgd": protocols.NoisyMinibatchSGD,
     "accelerated_minibatch_sgd": protocols.AcceleratedMinibatchSGD,
+    "fedavg": protocols.FedAvg,
     "local_sgd": protocols.LocalSGD,
     "user_sgd": protocols.UserSGD,
     "user_agd": protocols.UserAGD,

@@ -81,5 +81,5 @@ class QuietSteps(Walked):
 class QuietStepsUnseen(QuietSteps):
     """The same, with only the end points visible."""
 
-    def local_steps(self, problem, state, inputs, noise, key):
+    def noisy_steps(self, problem, state, inputs, noise, key):
         return None

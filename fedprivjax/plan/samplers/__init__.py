@@ -5,6 +5,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.plan.samplers.epochs import Cyclic, Disjoint, Epochs, Full, OnePassPool, Reshuffled
 from fedprivjax.plan.samplers.interface import Batch, Occurrences, Sampler
+from fedprivjax.plan.samplers.local import LocalEpochs, LocalSteps, LocalWork
 from fedprivjax.plan.samplers.subsampling import Poisson, Replacement, Subset
 
 __all__ = [
@@ -13,6 +14,9 @@ __all__ = [
     "Disjoint",
     "Epochs",
     "Full",
+    "LocalEpochs",
+    "LocalSteps",
+    "LocalWork",
     "Occurrences",
     "OnePassPool",
     "Poisson",

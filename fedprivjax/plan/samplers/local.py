@@ -1,0 +1,194 @@
+"""Samplers of local work: the records of every local step of a participant, cut into the batches of its steps."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal, Undefined
+from fedprivjax.checks.values import require_at_least
+from fedprivjax.plan.samplers.epochs import Full
+from fedprivjax.plan.samplers.interface import Batch, Sampler
+
+
+class LocalWork(Sampler):
+    """Base class: a message's records are those of its local steps, in the order of the steps.
+
+    Samples have shape [rounds, per_round, K·B], the records of step k at the places k·B to (k+1)·B − 1, with K the
+    largest number of steps of a machine and B the largest batch of a step. Unused places have weight 0.
+    """
+
+    repeats: ClassVar[bool] = True  # a record occurs in several steps
+
+    @property
+    def uses(self) -> int:
+        """Number of a round's steps that may use a given record."""
+        raise Undefined("a sampler of local work must define uses")
+
+    @property
+    def of_step(self) -> Sampler:
+        """Sampler of the records of a step that may use a given record."""
+        raise Undefined("a sampler of local work must define of_step")
+
+    def divisors(self, sizes: np.ndarray) -> np.ndarray:
+        """Return the fixed divisor of a step's sum on machines with `sizes` records, int [machines]."""
+        raise Undefined("a sampler of local work must define divisors")
+
+    def steps(self, sizes: np.ndarray) -> np.ndarray:
+        """Return the number of local steps of machines with `sizes` records, int [machines]."""
+        raise Undefined("a sampler of local work must define steps")
+
+    def most_steps(self, sizes: np.ndarray) -> int:
+        """Return K, the largest number of local steps of a machine."""
+        return max(1, int(self.steps(sizes).max()))
+
+    def width(self, sizes: np.ndarray, batches: np.ndarray, messages: int) -> int:
+        return self.most_steps(sizes) * self.step_width(sizes, messages)
+
+    def step_width(self, sizes: np.ndarray, messages: int) -> int:
+        """Return B, the largest number of records of a step in `messages` messages."""
+        raise Undefined("a sampler of local work must define step_width")
+
+    def cut(self, width: int) -> int:
+        """Return K for messages of `width` places."""
+        raise Undefined("a sampler of local work must define cut")
+
+
+@dataclass(frozen=True)
+class LocalEpochs(LocalWork):
+    """E passes over a machine's records in every round, each in a new random order and cut into batches of B.
+
+    The last batch of a pass is shorter if B does not divide the number of records. A machine of n records takes
+    E·⌈n/B⌉ steps, and none without records.
+
+    Attributes:
+        epochs: E, number of passes in a round.
+        batch: B, largest number of records of a step, or None for all records of the machine.
+
+    >>> LocalEpochs(2, 10).steps(np.array([600, 25, 0])).tolist()
+    [120, 6, 0]
+    """
+
+    epochs: int
+    batch: Batch = None
+    name: ClassVar[str] = "local_epochs"
+    words: ClassVar[str] = "passes over a machine's records in every round, each in a new public random order"
+    settled: ClassVar[bool] = True
+
+    def __post_init__(self):
+        require_at_least("local_epochs", self.epochs, 1)
+        if self.batch is not None:
+            require_at_least("batch", self.batch, 1)  # type: ignore[arg-type]
+
+    @property
+    def uses(self) -> int:
+        return self.epochs
+
+    @property
+    def of_step(self) -> Sampler:
+        return Full()  # the steps that use a record are public
+
+    def divisors(self, sizes: np.ndarray) -> np.ndarray:
+        return np.maximum(sizes, 1) if self.batch is None else np.full(sizes.shape, self.batch)
+
+    def batches(self, sizes: np.ndarray) -> np.ndarray:
+        return self.epochs * np.maximum(sizes, 1)
+
+    def steps(self, sizes: np.ndarray) -> np.ndarray:
+        return self.epochs * (np.minimum(sizes, 1) if self.batch is None else -(-sizes // self.batch))
+
+    def step_width(self, sizes: np.ndarray, messages: int) -> int:
+        return max(1, int(sizes.max())) if self.batch is None else int(self.batch)  # type: ignore[arg-type]
+
+    def cut(self, width: int) -> int:
+        return self.epochs if self.batch is None else width // int(self.batch)  # type: ignore[arg-type]
+
+    def draw(self, rows, schedule, rng, stored=False):
+        sizes = np.sum(rows >= 0, axis=1)
+        each, step, most = self.steps(sizes) // self.epochs, self.step_width(sizes, 1), int(sizes.max())
+        shape = (*schedule.participants.shape, self.most_steps(sizes), step)
+        places, used = np.zeros(shape, np.int32), np.zeros(shape, bool)
+        for t, machines in enumerate(schedule.participants):
+            keys = rng.random((machines.size, self.epochs, most)) if not stored else np.linspace(0, 1, max(most, 1))
+            size = sizes[machines][:, None, None]
+            order = np.argsort(np.where(np.arange(most) < size, keys, 2.0), axis=2)
+            epoch, part = np.divmod(np.arange(shape[2]), np.maximum(each[machines], 1)[:, None])  # [per_round, K]
+            at = part[:, :, None] * step + np.arange(step)
+            used[t] = (at < size) & (epoch < self.epochs)[:, :, None]
+            within = np.minimum(at, max(most - 1, 0)), np.minimum(epoch, self.epochs - 1)[:, :, None]
+            if most:
+                places[t] = order[np.arange(machines.size)[:, None, None], within[1], within[0]]
+        flat = (*shape[:2], shape[2] * shape[3])
+        return np.where(used, places, 0).reshape(flat), used.reshape(flat)
+
+
+@dataclass(frozen=True)
+class LocalSteps(LocalWork):
+    """K batches in every round, each sampled independently from a machine's records.
+
+    Attributes:
+        number: K, number of local steps of every machine.
+        sampler: sampler of the batch of one step.
+
+    >>> from fedprivjax.plan.samplers import Subset
+    >>> LocalSteps(5, Subset(10)).steps(np.array([600, 25])).tolist()
+    [5, 5]
+    """
+
+    number: int
+    sampler: Sampler
+    name: ClassVar[str] = "local_steps"
+    words: ClassVar[str] = "an independent sample of records for every local step"
+
+    def __post_init__(self):
+        require_at_least("local_steps", self.number, 1)
+        if not (self.sampler.secret or self.sampler.name == "full"):
+            raise Refusal(
+                f"sampler must be 'replacement', 'subset', 'poisson' or 'full' for local steps, "
+                f"got {self.sampler.name!r}. Use local_epochs for passes over the records"
+            )
+
+    @property
+    def batch(self) -> Batch:  # type: ignore[override]
+        """Batch of one step."""
+        return self.sampler.batch
+
+    @property
+    def secret(self) -> bool:  # type: ignore[override]
+        """True if every step's records are secret."""
+        return self.sampler.secret
+
+    @property
+    def uses(self) -> int:
+        return self.number
+
+    @property
+    def of_step(self) -> Sampler:
+        return self.sampler
+
+    def divisors(self, sizes: np.ndarray) -> np.ndarray:
+        return self.sampler.batches(sizes)
+
+    def batches(self, sizes: np.ndarray) -> np.ndarray:
+        return self.number * self.divisors(sizes)
+
+    def steps(self, sizes: np.ndarray) -> np.ndarray:
+        return np.full(sizes.shape, self.number)
+
+    def step_width(self, sizes: np.ndarray, messages: int) -> int:
+        return self.sampler.width(sizes, self.sampler.batches(sizes), messages * self.number)
+
+    def cut(self, width: int) -> int:
+        return self.number
+
+    def draw(self, rows, schedule, rng, stored=False):
+        sizes = np.sum(rows >= 0, axis=1)
+        batches, slots = self.sampler.batches(sizes), schedule.participants.size
+        step, shape = self.step_width(sizes, slots), (*schedule.participants.shape, self.number)
+        places, counts = np.zeros((*shape, step), np.int32), np.zeros(shape, int)
+        for t, machines in enumerate(schedule.participants):
+            flat = np.repeat(machines, self.number)
+            drawn, count = self.sampler.message(sizes[flat], batches[flat], int(sizes.max()), step, rng)
+            places[t], counts[t] = np.reshape(drawn, (*shape[1:], step)), np.reshape(count, shape[1:])
+        used = np.arange(step) < counts[..., None]
+        return places.reshape(*shape[:2], -1), used.reshape(*shape[:2], -1)

@@ -1,0 +1,289 @@
+r"""FedAvg, also known as local SGD: the machines of a cohort take local minibatch steps, and the server averages.
+
+McMahan et al., AISTATS 2017; with a proximal term it is FedProx (Li et al., MLSys 2020), with a server optimiser FedOpt
+(Reddi et al., ICLR 2021). Machine i of the cohort S_r starts from v = w_r and takes K_i steps,
+
+    v ← Π_W(v − η·(g_k + ρ·(v − w_r)))          Δ_i = v − w_r          w_{r+1} = Π_W(w_r + Σ_i p_i·Δ_i)
+
+with g_k the mean gradient of a minibatch of its records and p_i = 1/|S_r|, or the machines' weights. Steps come from E
+passes over the records, or from K independent samples.
+
+Privacy is optional:
+
+* `unit = "record"` adds N(0, σ²·I) to every g_k. Its sum is then always divided by B, so a record moves a step by at
+  most 2C/B. All messages follow from the noisy steps.
+* `unit = "machine"` (DP-FedAvg, McMahan et al., ICLR 2018) clips every update to norm C and divides their sum by the
+  constant m̄ = E|S_r|. The server adds N(0, σ²·I) to this mean. Without a trusted server every machine adds N(0, σ²·I)
+  to its own update.
+"""
+
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least, require_choice, require_positive
+from fedprivjax.method.client_method import ClientMethod, ClientState
+from fedprivjax.method.clipping import clip
+from fedprivjax.method.local_data import LocalData
+from fedprivjax.method.local_privacy import UNITS, NoisySteps, NoisyUpdates
+from fedprivjax.method.minibatch_round import appended, mean_of, room
+from fedprivjax.method.round import RoundInputs, add_noise
+from fedprivjax.method.server_optimizer import ServerOptimizer
+from fedprivjax.method.server_step import check_server, initial, require_server
+from fedprivjax.method.settings import check_settings
+from fedprivjax.noise import Mechanism
+from fedprivjax.noise.normals import normals
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import LocalEpochs, LocalSteps, LocalWork, Sampler, as_sampler
+from fedprivjax.plan.schedule import Size
+from fedprivjax.privacy.events import Event
+from fedprivjax.privacy.target import RULE, Target
+from fedprivjax.privacy.terms import RELATIONS, REPLACE_ONE
+from fedprivjax.problem.gradients import Dense
+from fedprivjax.problem.problem import Problem
+
+
+class ServerState(NamedTuple):
+    """Iterate w_r, the last `window` iterates or None, and the server optimiser's state."""
+
+    w: Any
+    last: Any
+    optimizer: Any
+
+
+@struct.dataclass
+class FedAvg(ClientMethod):
+    """FedAvg, FedProx and FedOpt; non-private, or private for one record or for one machine.
+
+    Attributes:
+        unit: None for no privacy, "record" for noise in every local step, "machine" for noise on clipped updates.
+        mu, epsilon, noise_std: the privacy target, as in `DPMu2`; none without a unit.
+        step_size, step_scale: η, step of the local steps, required; and a factor of it.
+        clip: bound on the norm of a record's gradient. None uses the problem's Lipschitz constant with unit = "record",
+            and no clip otherwise.
+        update_clip: C, bound on the norm of a machine's update, required with unit = "machine".
+        prox: ρ of the proximal term (FedProx), or None for FedAvg.
+        server: `ServerOptimizer` of the pseudo-gradient −Δ, for FedAvgM, FedAdam and FedYogi. None adds the mean.
+        server_step: learning rate of the server optimiser, required with it.
+        local_epochs: E, passes over a machine's records in a round. Either it or `local_steps` is given.
+        local_steps: K, number of steps in a round, each on an independent sample of records.
+        batch: B, number of records of a step, or None for all records of the machine.
+        sampler: sampler of the records of a step with `local_steps`: "subset", "replacement", "poisson" or "full".
+        trust: "none" or "server". Default: "server" with unit = "machine", else "none".
+        relation: neighbouring relation with unit = "machine", a key of `fedprivjax.privacy.terms.RELATIONS`.
+        window: number of last iterates whose mean is reported.
+
+    The weights p_i are equal, or the problem's `machine_weights` within the cohort, such as "sizes".
+
+    **Privacy**: none, or (ε, δ)-DP for replacing one record, or for one machine, in the view of the trust model.
+
+    >>> from fedprivjax import Uniform, datasets, from_dataset, simulate
+    >>> rows = np.arange(1420).reshape(20, 71)
+    >>> problem = from_dataset(datasets.load("digits"), partition_table=rows)
+    >>> method = FedAvg(local_epochs=2, batch=10, step_size=0.02)
+    >>> run = simulate(method, problem, Uniform(20, 5), rounds=20, seed=1)
+    >>> bool(run.metrics["test_accuracy"][-1] > 0.9)
+    True
+    """
+
+    unit: str | None = struct.field(pytree_node=False, default=None)
+    mu: Any = None
+    epsilon: Any = None
+    noise_std: Any = None
+    step_size: Any = None
+    step_scale: Any = 1.0
+    clip: Any = None
+    update_clip: Any = None
+    prox: Any = None
+    server_step: Any = None
+    server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
+    local_epochs: int | None = struct.field(pytree_node=False, default=None)
+    local_steps: int | None = struct.field(pytree_node=False, default=None)
+    batch: int | None = struct.field(pytree_node=False, default=None)
+    sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
+    trust: str | None = struct.field(pytree_node=False, default=None)
+    relation: str = struct.field(pytree_node=False, default=REPLACE_ONE)
+    window: int = struct.field(pytree_node=False, default=1)
+    weighted: bool = struct.field(pytree_node=False, default=False, metadata={"derived": True})
+    uneven: bool = struct.field(pytree_node=False, default=True, metadata={"derived": True})
+
+    weighs_machines: ClassVar[bool] = True
+
+    def __post_init__(self):
+        if self.unit is None and self.mu is None and self.epsilon is None and self.noise_std is None:
+            object.__setattr__(self, "noise_std", 0.0)
+        if self.trust is None:
+            object.__setattr__(self, "trust", "server" if self.unit == "machine" else "none")
+        check_settings(self)
+        for name in ("update_clip", "server_step", "prox"):
+            require_positive(name, getattr(self, name), optional=True)
+        require_at_least("window", self.window, 1)
+        require_choice("relation", self.relation, RELATIONS)
+        require_server(self.server)
+        self._check_unit()
+        self._check_work()
+
+    def _check_unit(self) -> None:
+        if self.unit is not None:
+            require_choice("unit", self.unit, UNITS)
+        if self.unit == "machine" and self.clip is not None:
+            raise Refusal(
+                f"clip must be left out with unit = 'machine', got {self.clip}: it bounds one record's gradient. "
+                f"Set update_clip, which bounds a machine's update"
+            )
+        if self.unit != "machine" and self.trust == "server":
+            raise Refusal(f"trust must be 'none' with unit = {self.unit!r}, got 'server'")
+        if self.unit != "machine" and self.relation != REPLACE_ONE:
+            raise Refusal(f"relation must be {REPLACE_ONE!r} with unit = {self.unit!r}, got {self.relation!r}")
+
+    def _check_work(self) -> None:
+        if (self.local_epochs is None) == (self.local_steps is None):
+            given = "neither" if self.local_epochs is None else f"{self.local_epochs} and {self.local_steps}"
+            raise Refusal(f"local_epochs or local_steps must be given, not both, got {given}")
+        if np.ndim(self.batch):  # type: ignore[arg-type]
+            raise Refusal(f"batch must be one number for FedAvg, got {self.batch}")
+        _ = self.minibatches  # raises Refusal for invalid numbers of steps or records
+
+    # ---- the round
+
+    @property
+    def minibatches(self) -> LocalWork:
+        if self.local_epochs is not None:
+            return LocalEpochs(self.local_epochs, self.batch)
+        assert self.local_steps is not None
+        whole = isinstance(self.sampler, str) and self.batch is None
+        return LocalSteps(self.local_steps, as_sampler("full" if whole else self.sampler, self.batch))
+
+    def server_init(self, problem: Problem, size: Size, key) -> ServerState:
+        w = problem.start
+        last = room(w, self.window) if self.window > 1 else None
+        return ServerState(w, last, initial(self.server, w, self.server_step))
+
+    def client(self, server: ServerState, own, data: LocalData, noise, key):
+        end, _ = self.walk(server.w, data, noise)
+        update = jax.tree.map(jnp.subtract, end, server.w)
+        info = {}
+        if self.update_clip is not None:
+            vector = Dense(update)
+            norm = vector.norm()
+            update = clip(vector, self.update_clip).value
+            info = {"clipped_share": (norm > self.update_clip).astype(jnp.float32), "message_norm": norm}
+        return update, own, info
+
+    def client_weight(self, data: LocalData):
+        """M·p_i, from the weights of the machine's records in the plan."""
+        if not self.weighted:
+            return 1.0
+        count = self.local_steps * self.batch if self.local_steps and self.batch else jnp.sum(data.weights != 0)
+        return jnp.max(data.weights) * count
+
+    def walk(self, w, data: LocalData, noise, *, every_step: bool = False):
+        """Return the end point of a machine's local steps from w, and with `every_step` their moves [K, ...]."""
+        step = self.step_scale * self.step_size
+
+        def one(v, minibatch):
+            g = minibatch.gradient(v, divisor=self.divisor(minibatch), clip=self.clip)
+            if noise is not None:
+                key, deviation = noise
+                z = deviation * normals(jax.random.fold_in(key, minibatch.step), (data.problem.dimension,))
+                g = jax.tree.map(jnp.add, g, data.problem.unravel(z))
+            g = g if self.prox is None else jax.tree.map(lambda g, v, w: g + self.prox * (v - w), g, v, w)
+            after = data.problem.constraint.project(jax.tree.map(lambda v, g: v - step * g, v, g))
+            return after, jax.tree.map(jnp.subtract, after, v) if every_step else None
+
+        return data.scan(one, w)
+
+    def divisor(self, minibatch) -> Any:
+        """Divisor of a step's sum of gradients: B for records that are protected or sampled, else None."""
+        fixed = self.unit == "record" or self.minibatches.of_step.independent
+        return self.batch if fixed else None
+
+    def client_noise(self, noise, per_round: int):
+        if self.unit != "record" or noise is None:
+            return None
+        key, deviations = noise
+        return jax.vmap(lambda slot: jax.random.fold_in(key, slot))(jnp.arange(per_round)), deviations
+
+    def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
+        """The round's noise, or with unit = "record" the round's key and the participants' standard deviations."""
+        if self.unit != "record":
+            return super().noise(state, drawn, host_noise)
+        key, relative = drawn
+        return state, (key, self.noise_std * relative)
+
+    def serve(self, problem: Problem, server: ServerState, total, weight, inputs: RoundInputs, noise) -> ServerState:
+        divisor = inputs.divisor if self.unit == "machine" else jnp.where(weight > 0, weight, 1.0)
+        mean = jax.tree.map(lambda leaf: leaf / divisor, total)
+        mean = add_noise(problem, mean, noise) if self.unit == "machine" else mean
+        if self.server is None:
+            w, optimizer = jax.tree.map(jnp.add, server.w, mean), server.optimizer
+        else:
+            towards = jax.tree.map(jnp.negative, mean)
+            w, optimizer = self.server.step(server.optimizer, server.w, towards, self.server_step)
+        w = problem.constraint.project(w)
+        return ServerState(w, appended(server.last, w), optimizer)
+
+    def output(self, state: ClientState):
+        return state.server.w if self.window == 1 else mean_of(state.server.last)
+
+    def noisy_steps(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
+        """Differences v_k − v_{k−1} of every local step, leaves [per_round, K, ...], with unit = "record"."""
+        if self.unit != "record":
+            return None
+
+        def one(inputs, noise, key):
+            return self.walk(state.server.w, self.local_data(problem, inputs), noise, every_step=True)[1]
+
+        return jax.vmap(one)(*self.slots(inputs, noise, key))
+
+    def query(self, state: ClientState):
+        """The point at which machines start."""
+        return state.server.w
+
+    # ---- privacy, on the host
+
+    @property
+    def privacy(self) -> NoisySteps | NoisyUpdates:
+        """Mechanism of the protected unit."""
+        if self.unit == "machine":
+            return NoisyUpdates(str(self.trust), self.update_clip, self.relation)
+        return NoisySteps(self.minibatches, self.clip)
+
+    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
+        return self.privacy.mechanism(plan, method)
+
+    def event(self, problem: Problem, plan: Plan) -> Event:
+        return self.privacy.event(problem, plan, float(self.noise_std))
+
+    def check(self, problem: Problem, plan: Plan) -> None:
+        check_server(self.server, problem)
+        if self.unit == "machine" and problem.machine_weights is not None:
+            raise Refusal(
+                "machine_weights must be left out with unit = 'machine', because their sum over a cohort depends on "
+                "who takes part"
+            )
+
+    def calibrate(self, problem: Problem, plan: Plan, target: Target):
+        if self.unit is None and not target.non_private:
+            raise Refusal(f"unit must be 'record' or 'machine' for a private run, got None with {target}")
+        if (self.server is None) != (self.server_step is None):
+            there = "server" if self.server_step is None else "server_step"
+            raise Refusal(f"server and server_step must be given together, got only {there}")
+        if self.unit == "machine" and self.update_clip is None:
+            raise Refusal("update_clip must be given with unit = 'machine', got none")
+        if self.step_size is None:
+            raise Refusal("step_size must be given for FedAvg: it has no default step for local work")
+        assert problem.partition_table is not None
+        steps = self.minibatches.steps(problem.partition_table.sizes)
+        facts = {"weighted": problem.weights is not None, "uneven": bool(np.ptp(steps))}
+        method = replace(self, **facts)
+        return method.with_noise(problem, plan, method.noise_for(problem, plan, target), target)
+
+    @property
+    def traced(self):
+        return replace(self, calibrate_to=RULE, relation=REPLACE_ONE)
