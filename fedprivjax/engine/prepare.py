@@ -143,7 +143,7 @@ class ReadyRun:
     @property
     def host_noise(self) -> Any:
         """Host noise of the protocol, leaves [rounds, ...], or None."""
-        return self.host_noise_of(self.protocol, self.seeds.noise, self.problem.dimension)
+        return self.host_noise_of(self.protocol, self.seeds.noise, self.protocol.message_dimension(self.problem))
 
     def host_noise_of(self, protocol: Protocol, seed: int, dimension: int) -> Any:
         """Return the host noise of another protocol on this run's plan, or None if the mechanism uses no host noise."""

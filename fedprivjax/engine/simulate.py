@@ -144,7 +144,7 @@ def trajectory(arguments: Arguments, static: StaticArguments, callback=None):
         callback: number of the progress callback, which gets the completed rounds at every evaluation, or None.
     """
     protocol, problem, mechanism, inputs, host_noise, key = arguments
-    dimension = problem.dimension
+    dimension = protocol.message_dimension(problem)
     block = ceil(static.eval_every / ceil(static.eval_every / BLOCK))
     draw_state, noise_state = mechanism.init(dimension, key), protocol.noise_state(dimension, static.size)
     if jax.tree.leaves(noise_state) and not _draws(arguments, draw_state):
@@ -197,7 +197,7 @@ def trajectory(arguments: Arguments, static: StaticArguments, callback=None):
 
 def _draws(arguments: Arguments, draw_state: Any) -> bool:
     """Return True if the mechanism samples any noise."""
-    mechanism, dimension = arguments.mechanism, arguments.problem.dimension
+    mechanism, dimension = arguments.mechanism, arguments.protocol.message_dimension(arguments.problem)
     first = jax.tree.map(lambda leaf: leaf[:1], (mechanism.inputs, arguments.inputs.round))
     keys = round_keys(arguments.key, first[1])
     return jax.eval_shape(lambda: mechanism.draw(draw_state, first[0], keys, dimension)[1]) is not None

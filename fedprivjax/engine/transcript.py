@@ -81,7 +81,7 @@ def require_noisy_messages(start: ReadyRun) -> None:
     """Raise Refusal unless the mechanism samples the noise of every message that the adversary sees."""
     mechanism = start.mechanism
     silent = start.protocol.noise_std == 0 or mechanism.inside or start.protocol.trust in UNSEEN
-    if not silent and not _adds_to_messages(mechanism, start.problem.dimension, start.key):
+    if not silent and not _adds_to_messages(mechanism, start.protocol.message_dimension(start.problem), start.key):
         raise Refusal(f"{start.protocol.name}'s noise must be sampled separately for every message of a transcript")
 
 
@@ -131,7 +131,7 @@ def replay(arguments: Arguments, size: Size, record: Callable[..., Any] = all_me
         directions: arrays that `record` needs.
     """
     protocol, problem, mechanism, inputs, host_noise, key = arguments
-    dimension = problem.dimension
+    dimension = protocol.message_dimension(problem)
 
     def one_round(carry, step):
         state, draw_state, noise_state, memory, own_states = carry

@@ -8,6 +8,7 @@ from .reduced_tree_momentum import ReducedTreeMomentum as ReducedTreeMomentum
 from .registry import PROTOCOLS as PROTOCOLS
 from .released import ReleasedLocalSGD as ReleasedLocalSGD
 from .released import ReleasedMinibatchSGD as ReleasedMinibatchSGD
+from .scaffold import Scaffold as Scaffold
 from .stale_momentum import StaleMomentum as StaleMomentum
 from .tree_momentum import TreeMomentum as TreeMomentum
 from .user_agd import UserAGD as UserAGD

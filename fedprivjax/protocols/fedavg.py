@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.flatten_util import ravel_pytree
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
@@ -32,7 +33,7 @@ from fedprivjax.method.clipping import clip
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.local_privacy import UNITS, NoisySteps, NoisyUpdates
 from fedprivjax.method.minibatch_round import appended, mean_of, room
-from fedprivjax.method.round import RoundInputs, add_noise
+from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import check_server, initial, require_server
 from fedprivjax.method.settings import check_settings
@@ -159,21 +160,24 @@ class FedAvg(ClientMethod):
         whole = isinstance(self.sampler, str) and self.batch is None
         return LocalSteps(self.local_steps, as_sampler("full" if whole else self.sampler, self.batch))
 
-    def server_init(self, problem: Problem, size: Size, key) -> ServerState:
+    def server_init(self, problem: Problem, size: Size, key) -> Any:
         w = problem.start
         last = room(w, self.window) if self.window > 1 else None
         return ServerState(w, last, initial(self.server, w, self.server_step))
 
-    def client(self, server: ServerState, own, data: LocalData, noise, key):
+    def client(self, server: Any, own, data: LocalData, noise, key):
         end, _ = self.walk(server.w, data, noise)
-        update = jax.tree.map(jnp.subtract, end, server.w)
-        info = {}
-        if self.update_clip is not None:
-            vector = Dense(update)
-            norm = vector.norm()
-            update = clip(vector, self.update_clip).value
-            info = {"clipped_share": (norm > self.update_clip).astype(jnp.float32), "message_norm": norm}
+        update, info = self.bounded(jax.tree.map(jnp.subtract, end, server.w))
         return update, own, info
+
+    def bounded(self, message) -> tuple[Any, dict]:
+        """Return a machine's message clipped to norm C as a whole, and the clipping metrics; unchanged without C."""
+        if self.update_clip is None:
+            return message, {}
+        vector = Dense(message)
+        norm = vector.norm()
+        info = {"clipped_share": (norm > self.update_clip).astype(jnp.float32), "message_norm": norm}
+        return clip(vector, self.update_clip).value, info
 
     def client_weight(self, data: LocalData):
         """M·p_i, from the weights of the machine's records in the plan."""
@@ -182,21 +186,35 @@ class FedAvg(ClientMethod):
         count = self.local_steps * self.batch if self.local_steps and self.batch else jnp.sum(data.weights != 0)
         return jnp.max(data.weights) * count
 
-    def walk(self, w, data: LocalData, noise, *, every_step: bool = False):
-        """Return the end point of a machine's local steps from w, and with `every_step` their moves [K, ...]."""
+    def walk(self, w, data: LocalData, noise, *, correction: Any = None, every_step: bool = False):
+        """Return a machine's end point, and the mean of its steps' gradients (with noise) or their moves, or None.
+
+        Args:
+            w: start of the local steps.
+            noise: key and standard deviation of the noise in every step, or None.
+            correction: direction that is added to every gradient, or None. With it, the mean is returned.
+            every_step: True to return the moves, leaves [K, ...].
+        """
         step = self.step_scale * self.step_size
 
-        def one(v, minibatch):
+        def one(carry, minibatch):
+            v, total = carry
             g = minibatch.gradient(v, divisor=self.divisor(minibatch), clip=self.clip)
             if noise is not None:
                 key, deviation = noise
                 z = deviation * normals(jax.random.fold_in(key, minibatch.step), (data.problem.dimension,))
                 g = jax.tree.map(jnp.add, g, data.problem.unravel(z))
+            if correction is not None:
+                total = jax.tree.map(jnp.add, total, g)
+                g = jax.tree.map(jnp.add, g, correction)
             g = g if self.prox is None else jax.tree.map(lambda g, v, w: g + self.prox * (v - w), g, v, w)
             after = data.problem.constraint.project(jax.tree.map(lambda v, g: v - step * g, v, g))
-            return after, jax.tree.map(jnp.subtract, after, v) if every_step else None
+            return (after, total), jax.tree.map(jnp.subtract, after, v) if every_step else None
 
-        return data.scan(one, w)
+        total = None if correction is None else jax.tree.map(jnp.zeros_like, w)
+        (end, total), moves = data.scan(one, (w, total))
+        steps = jnp.maximum(data.steps, 1.0)
+        return end, moves if correction is None else jax.tree.map(lambda leaf: leaf / steps, total)
 
     def divisor(self, minibatch) -> Any:
         """Divisor of a step's sum of gradients: B for records that are protected or sampled, else None."""
@@ -216,10 +234,22 @@ class FedAvg(ClientMethod):
         key, relative = drawn
         return state, (key, self.noise_std * relative)
 
-    def serve(self, problem: Problem, server: ServerState, total, weight, inputs: RoundInputs, noise) -> ServerState:
-        divisor = inputs.divisor if self.unit == "machine" else jnp.where(weight > 0, weight, 1.0)
-        mean = jax.tree.map(lambda leaf: leaf / divisor, total)
-        mean = add_noise(problem, mean, noise) if self.unit == "machine" else mean
+    def serve(self, problem: Problem, server: Any, total, weight, inputs: RoundInputs, noise) -> Any:
+        return self.moved(problem, server, self.noisy_mean(total, weight, inputs, noise))
+
+    def noisy_mean(self, total, weight, inputs: RoundInputs, noise) -> Any:
+        """The mean message with the noise of unit = "machine", from the weighted sum."""
+        mean = jax.tree.map(lambda leaf: leaf / self.cohort(weight, inputs), total)
+        if self.unit != "machine" or noise is None:
+            return mean
+        return jax.tree.map(jnp.add, mean, ravel_pytree(mean)[1](noise))
+
+    def cohort(self, weight, inputs: RoundInputs):
+        """Divisor of the sum of messages: E|S_r| with unit = "machine", else the sum of the weights."""
+        return inputs.divisor if self.unit == "machine" else jnp.where(weight > 0, weight, 1.0)
+
+    def moved(self, problem: Problem, server: ServerState, mean) -> ServerState:
+        """The server's state after its step along the mean update."""
         if self.server is None:
             w, optimizer = jax.tree.map(jnp.add, server.w, mean), server.optimizer
         else:
@@ -228,8 +258,17 @@ class FedAvg(ClientMethod):
         w = problem.constraint.project(w)
         return ServerState(w, appended(server.last, w), optimizer)
 
+    def moves(self, server, own, data: LocalData, noise):
+        """Every local step of a machine, leaves [K, ...]."""
+        return self.walk(server.w, data, noise, every_step=True)[1]
+
+    def at_server(self, state: ClientState) -> ServerState:
+        """The server's part of a run's state."""
+        return state.server
+
     def output(self, state: ClientState):
-        return state.server.w if self.window == 1 else mean_of(state.server.last)
+        server = self.at_server(state)
+        return server.w if self.window == 1 else mean_of(server.last)
 
     def noisy_steps(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
         """Differences v_k − v_{k−1} of every local step, leaves [per_round, K, ...], with unit = "record"."""
@@ -237,13 +276,14 @@ class FedAvg(ClientMethod):
             return None
 
         def one(inputs, noise, key):
-            return self.walk(state.server.w, self.local_data(problem, inputs), noise, every_step=True)[1]
+            own = jax.tree.map(lambda rows: rows[inputs.machine], state.own)
+            return self.moves(state.server, own, self.local_data(problem, inputs), noise)
 
         return jax.vmap(one)(*self.slots(inputs, noise, key))
 
     def query(self, state: ClientState):
         """The point at which machines start."""
-        return state.server.w
+        return self.at_server(state).w
 
     # ---- privacy, on the host
 

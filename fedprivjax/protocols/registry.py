@@ -9,6 +9,7 @@ METHODS: dict[str, type] = {
     "noisy_minibatch_sgd": protocols.NoisyMinibatchSGD,
     "accelerated_minibatch_sgd": protocols.AcceleratedMinibatchSGD,
     "fedavg": protocols.FedAvg,
+    "scaffold": protocols.Scaffold,
     "local_sgd": protocols.LocalSGD,
     "user_sgd": protocols.UserSGD,
     "user_agd": protocols.UserAGD,

@@ -77,7 +77,7 @@ def run_bytes(start: ReadyRun) -> tuple[int, int]:
 
 def _drawn(start: ReadyRun) -> int:
     """Return the number of random numbers that a mechanism samples for one round."""
-    mechanism, dimension = start.mechanism, start.problem.dimension
+    mechanism, dimension = start.mechanism, start.protocol.message_dimension(start.problem)
     first = jax.tree.map(lambda leaf: leaf[:1], mechanism.inputs)
 
     def draw():

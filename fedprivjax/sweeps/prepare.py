@@ -144,7 +144,8 @@ class ReadySweep:
         """Return a configuration's host noise on a draw."""
         start = self.starts[draw]
         seed = start.seeds.noise if self.common_noise else configuration_seed(start.seeds, configuration)
-        return start.host_noise_of(self.configurations.protocols[configuration], seed, start.problem.dimension)
+        dimension = start.protocol.message_dimension(start.problem)
+        return start.host_noise_of(self.configurations.protocols[configuration], seed, dimension)
 
     def arguments(self, draw: int, configuration: int) -> Arguments:
         """Return the program's arguments for one run."""

@@ -45,7 +45,7 @@ def _follows_noise_std(trial: Trial) -> None:
     start = trial.start
     keys = round_keys(start.key, np.arange(1, 2))
     first = jax.tree.map(lambda leaf: jnp.asarray(leaf)[:1], start.mechanism.inputs)
-    dimension = trial.problem.dimension
+    dimension = trial.protocol.message_dimension(trial.problem)
     drawn = start.mechanism.draw(start.mechanism.init(dimension, start.key), first, keys, dimension)[1]
     drawn = jax.tree.map(lambda leaf: leaf[0], drawn)
     sizes = []

@@ -18,7 +18,8 @@ from fedprivjax.testing.trial import Trial, apart, close, compiled
 
 def stable_structure(trial: Trial) -> None:
     """Check that a round keeps the state's structure and dtypes, and that points have the parameters' structure."""
-    problem, dimension, size = trial.problem, trial.problem.dimension, trial.start.plan.size
+    problem, size = trial.problem, trial.start.plan.size
+    dimension = trial.protocol.message_dimension(problem)
 
     def one_round(arguments: Arguments):
         protocol, _, mechanism, inputs, host_noise, key = arguments
