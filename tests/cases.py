@@ -13,6 +13,7 @@ from fedprivjax import (
     AcceleratedMinibatchSGD,
     Ball,
     DPMu2,
+    FedAvg,
     Full,
     Given,
     LocalSGD,
@@ -20,6 +21,7 @@ from fedprivjax import (
     NoisyMinibatchSGD,
     NoisySGD,
     ReducedTreeMomentum,
+    Scaffold,
     ServerOptimizer,
     Softmax,
     StaleMomentum,
@@ -253,10 +255,29 @@ TREE_CASES = {
     "reduced-server": reduced(),
     "reduced-none": reduced(trust="none", clip=0.3),
 }
-CASES = {**POOL_CASES, **RECORD_CASES, **FURTHER_CASES, **USER_CASES, **TREE_CASES}
+
+
+def of_clients(method=FedAvg, unit="machine", **settings):
+    bound = {"update_clip": 0.1} if unit == "machine" else {"clip": 0.3}
+    work = {"local_epochs": 1, "batch": 3} if "local_steps" not in settings else {}
+    protocol = method(**{"noise_std": 0.4, "step_size": 0.2, "unit": unit, **bound, **work, **settings})
+    return Case(protocol, SHARES, PARTIAL)
+
+
+CLIENT_CASES = {
+    "fedavg-server": of_clients(),
+    "fedavg-none": of_clients(trust="none"),
+    "fedavg-record": of_clients(unit="record"),
+    "fedavg-steps": of_clients(unit="record", local_steps=3, batch=4, sampler="poisson"),
+    "scaffold-server": of_clients(Scaffold),
+    "scaffold-none": of_clients(Scaffold, trust="none"),
+    "scaffold-record": of_clients(Scaffold, unit="record"),
+}
+CASES = {**POOL_CASES, **RECORD_CASES, **FURTHER_CASES, **USER_CASES, **TREE_CASES, **CLIENT_CASES}
 
 # one case per protocol, with samplers whose accounting is fast
 REPRESENTATIVES = (
     *("mu2-none-clipped-uniform", "stale-clipped-uniform", "sgd-server-clipped-last", "minibatch-full"),
     *("accelerated-plain", "local-disjoint", "user-shuffler", "user-agd", "tree-none", "reduced-server"),
+    *("fedavg-server", "scaffold-record"),
 )

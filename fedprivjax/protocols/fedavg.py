@@ -57,7 +57,7 @@ class ServerState(NamedTuple):
     optimizer: Any
 
 
-@struct.dataclass
+@struct.dataclass(kw_only=True)
 class FedAvg(ClientMethod):
     """FedAvg, FedProx and FedOpt; non-private, or private for one record or for one machine.
 

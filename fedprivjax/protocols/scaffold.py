@@ -39,7 +39,7 @@ class Controlled(NamedTuple):
     share: Any
 
 
-@struct.dataclass
+@struct.dataclass(kw_only=True)
 class Scaffold(FedAvg):
     """SCAFFOLD, non-private, or private for one record (DP-SCAFFOLD) or for one machine.
 

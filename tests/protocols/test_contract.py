@@ -26,7 +26,7 @@ SHORT = {  # of methods that others of the same family stand for
     ),
     "user-agd": ("the noise has the stated distribution", "the target is met"),
     **dict.fromkeys(("stale-clipped-uniform", "sgd-server-clipped-last", "accelerated-plain"), FEW),
-    **dict.fromkeys(("local-disjoint", "tree-none"), FEW),
+    **dict.fromkeys(("local-disjoint", "tree-none", "fedavg-server", "scaffold-record"), FEW),
 }
 QUERY = "the query is where gradients are taken"
 COUNTED = "the number of gradients is as stated"
