@@ -139,11 +139,10 @@ class ClientMethod(Protocol):
         samples, weights = (rows.reshape(work.cut(rows.size), -1) for rows in (inputs.samples, inputs.weights))
         return LocalData(problem, samples, weights, inputs.machine, skips=self.uneven)
 
-    def messages_in_memory(self, problem: Problem, size: Size) -> int:
-        return LIVE_VECTORS * min(size.per_round, rows_together(problem))
-
-    def gradients_in_memory(self, problem: Problem, rows: int) -> int:
-        return 0  # a step's gradients are summed as they are computed, but for clipped gradients of networks
+    def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
+        return LIVE_VECTORS * min(size.per_round, rows_together(problem)) + super().vectors_in_memory(
+            problem, size, rows
+        )
 
 
 def rows_together(problem: Problem) -> int:

@@ -30,20 +30,21 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
 from fedprivjax.method.client_method import ClientMethod, ClientState
 from fedprivjax.method.clipping import clip
+from fedprivjax.method.interface import BATCH
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.local_privacy import UNITS, NoisySteps, NoisyUpdates
 from fedprivjax.method.minibatch_round import appended, mean_of, room
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import check_server, initial, require_server
-from fedprivjax.method.settings import check_settings
+from fedprivjax.method.settings import check_numbers
 from fedprivjax.noise import Mechanism
 from fedprivjax.noise.normals import normals
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalEpochs, LocalSteps, LocalWork, Sampler, as_sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.target import RULE, Target
+from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import RELATIONS, REPLACE_ONE
 from fedprivjax.problem.gradients import Dense
 from fedprivjax.problem.problem import Problem
@@ -114,13 +115,15 @@ class FedAvg(ClientMethod):
     uneven: bool = struct.field(pytree_node=False, default=True, metadata={"derived": True})
 
     weighs_machines: ClassVar[bool] = True
+    plain: ClassVar[dict[str, Any]] = {"relation": REPLACE_ONE}
 
     def __post_init__(self):
         if self.unit is None and self.mu is None and self.epsilon is None and self.noise_std is None:
             object.__setattr__(self, "noise_std", 0.0)
         if self.trust is None:
             object.__setattr__(self, "trust", "server" if self.unit == "machine" else "none")
-        check_settings(self)
+        check_numbers(self, "mu", "epsilon")
+        require_choice("trust", self.trust, ("server", "none"))
         for name in ("update_clip", "server_step", "prox"):
             require_positive(name, getattr(self, name), optional=True)
         require_at_least("window", self.window, 1)
@@ -324,6 +327,6 @@ class FedAvg(ClientMethod):
         method = replace(self, **facts)
         return method.with_noise(problem, plan, method.noise_for(problem, plan, target), target)
 
-    @property
-    def traced(self):
-        return replace(self, calibrate_to=RULE, relation=REPLACE_ONE)
+    @classmethod
+    def audit_settings(cls) -> dict[str, Any]:
+        return {"unit": "record", "clip": 1.0, "local_epochs": 1, "batch": BATCH, "step_size": 1.0}

@@ -57,6 +57,8 @@ QUICK = [
     "tree-by-sensitivity",
     "tree-independent",
     "reduced-server",
+    "fedavg-server",
+    "scaffold-record",
 ]
 
 

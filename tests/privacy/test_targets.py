@@ -11,6 +11,7 @@ from fedprivjax import (
     AcceleratedMinibatchSGD,
     Ball,
     DPMu2,
+    FedAvg,
     Full,
     Given,
     LocalSGD,
@@ -19,6 +20,7 @@ from fedprivjax import (
     NoisySGD,
     Protocol,
     ReducedTreeMomentum,
+    Scaffold,
     StaleMomentum,
     Target,
     TreeMomentum,
@@ -87,12 +89,16 @@ CASES["trusted users"] = UserSGD(trust="server", **STEP)
 CASES["message"] = ReleasedMinibatchSGD(batch=3, clip=0.5, clip_at="message", **STEP)
 CASES["tree"] = TreeMomentum(batch=5, alpha=0.5, clip=0.5, **STEP)
 CASES["reduced tree"] = ReducedTreeMomentum(batch=5, alpha=0.5, clip=0.5, **STEP)
+CASES["updates"] = FedAvg(local_epochs=1, batch=3, unit="machine", update_clip=0.5, **STEP)
+CASES["epochs"] = FedAvg(local_epochs=2, batch=3, unit="record", clip=0.5, **STEP)
+CASES["local samples"] = FedAvg(local_steps=2, batch=3, unit="record", clip=0.5, **STEP)
+CASES["pairs"] = Scaffold(local_epochs=1, batch=3, unit="machine", update_clip=0.5, **STEP)
 OF_EVERYONE = ("reduced tree",)
 
 
 QUICK = (
     *("mu2", "mu2, proportional", "mu2, given", "sgd, trusted", "stale", "subset", "disjoint", "local, disjoint"),
-    *("tree", "reduced tree"),
+    *("tree", "reduced tree", "updates", "epochs", "pairs"),
 )
 
 
