@@ -1,7 +1,7 @@
 """Conversion of pydantic's validation errors to one line that names the key of the file."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from pydantic import ValidationError
@@ -47,7 +47,7 @@ def refuse(error: ValidationError, model: type[Settings], labels: Sequence[str] 
             what += " or a list of numbers" if first["loc"][:2] == ("sweep", "over") else ""
             of_list = path.rpartition(".")[0] if isinstance(first["loc"][-1], int) else path
             raise Refusal(f"{of_list} must be {what}, got {unquoted(first['input'])}")
-        case "list_type" if models_in(model.model_fields[path].annotation if path in model.model_fields else None):
+        case "list_type" if isinstance(first["input"], Mapping) and "." not in path:
             raise Refusal(f"{path} must be a list of tables under [[{path}]], got [{path}]. Double the brackets")
         case "list_type":
             raise Refusal(f"{path} must be a list, got {first['input']!r}")

@@ -408,7 +408,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
         ({"protocol__0__grid": {"clip": 1.0}}, "[[protocol]] 'ours': grid.clip must be a list, got 1.0"),
         ({"sweep": 3}, "sweep must be a table, got 3"),
         ({"sweep__mu": "x"}, "sweep.mu must be a number or a list of numbers, got 'x'"),
-        ({"sweep__mu": [True]}, "sweep.mu must be a number, got True"),
+        ({"sweep__mu": [True]}, "sweep.mu must be a number or a list of numbers, got True"),
         ({"sweep__seeds": "a"}, "sweep.seeds must be an integer, got 'a'"),
         ({"evaluation": 3}, "evaluation must be a table, got 3"),
         ({"evaluation__metrics": "test_loss"}, "evaluation.metrics must be a list, got 'test_loss'"),
