@@ -143,7 +143,13 @@ class NothingClaimed(Refusal):
 
 
 def require_claim(start: ReadyRun) -> None:
-    """Raise Refusal if the run's protocol has no privacy guarantee."""
+    """Raise Refusal if the run's protocol has no privacy guarantee, or if its participation is secret.
+
+    An audit's runs share one schedule, which tells more than a guarantee for secret participation allows.
+    """
+    if start.plan.schedule.secret is not None:
+        secret = start.plan.schedule.secret
+        raise Refusal(f"participation must be public for an audit, whose runs share one schedule, got {secret}")
     if not start.guarantee.private:
         epsilon = start.guarantee.epsilon
         raise NothingClaimed(f"{start.protocol.name} must have a finite ε to be audited, got {epsilon}")

@@ -97,8 +97,10 @@ class ReadyRun:
         """
         if self.protocol.noise_std == 0 or self.event.terms.unit not in (SAMPLE, RECORD):
             return ""
+        schedule = self.plan.schedule
         sizes = (
-            self.plan.schedule.total * self.plan.width
+            (schedule.total if schedule.secret is None else np.full(schedule.machines, schedule.size.rounds))
+            * self.plan.width
             if self.problem.partition_table is None
             else self.problem.partition_table.sizes
         )
@@ -107,8 +109,9 @@ class ReadyRun:
     @property
     def influence(self) -> str:
         """Description of the machines' influence if dataset sizes differ but weights do not, otherwise ""."""
-        table, uses = self.problem.partition_table, self.plan.schedule.total
-        if table is None or self.problem.machine_weights is not None or np.ptp(table.sizes) == 0 or np.ptp(uses) != 0:
+        table, schedule = self.problem.partition_table, self.plan.schedule
+        equal = schedule.secret is not None or np.ptp(schedule.total) == 0
+        if table is None or self.problem.machine_weights is not None or np.ptp(table.sizes) == 0 or not equal:
             return ""
         least, most = int(np.argmin(table.sizes)), int(np.argmax(table.sizes))
         private = self.event.terms.unit == RECORD and self.protocol.noise_std and np.ndim(self.target.epsilon) == 0

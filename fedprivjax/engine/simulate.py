@@ -41,7 +41,8 @@ class Run:
         costs: costs of one machine per round and of the whole run, see `ReadyRun.costs`, and `seconds`, the wall time
             with compilation, which differs between runs.
         protocol: calibrated protocol.
-        plan: schedule and samples of the run.
+        plan: schedule and samples of the run. Only its public part, `plan.public`, may be released; text of a run
+            contains no more.
         non_private_metrics: names of metrics computed on private data, which the guarantee does not cover.
         non_private_data: parts of the data computed from private records before the run, which the guarantee does not
             cover.

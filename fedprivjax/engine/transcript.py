@@ -30,7 +30,7 @@ class Transcript(NamedTuple):
         messages: noisy message of each participant, [rounds, per_round, d], 0 in empty slots; in random order within a
             round behind a shuffler, or None under a trusted server.
         params: reported point.
-        plan: public schedule, with the samples only if these are public.
+        plan: public part of the plan. Secret participants and samples have width 0.
         internal: server's memory after each round, leaves [rounds, ...], or () if an intruder sees none of it.
         steps: every noisy step of each participant's local work, [rounds, per_round, steps, d], 0 in empty slots; None
             if the guarantee does not count local steps as released, or the adversary sees no messages.

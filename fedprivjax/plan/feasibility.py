@@ -42,6 +42,11 @@ def require_possible(
             require_counted(rounds=rounds)
         _check_fits(problem, participation, sampler, order)
         shares = fresh_messages(problem, sampler, order)
+        if participation.secret and shares is not None:
+            raise Refusal(
+                f"participation must be public if a machine uses every record once, because its records then tell how "
+                f"often it took part, got {participation}. Use a method or sampler that uses records again"
+            )
         participation = participation.fitted(shares)
         rounds = most_rounds(problem, participation, sampler, order) if rounds is None else rounds
         _check_enough(problem, participation, rounds, sampler, order)

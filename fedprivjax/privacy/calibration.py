@@ -10,11 +10,11 @@ from fedprivjax.plan.arguments import require_problem, require_protocol
 from fedprivjax.plan.participation import PUBLIC
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.plan.validate_plan import require_valid_plan
-from fedprivjax.privacy.events import Event, TargetRatio
+from fedprivjax.privacy.events import Event, GaussianEvent, TargetRatio
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.min_noise import cached_min_noise
 from fedprivjax.privacy.target import PLAN, TARGETS, Target
-from fedprivjax.privacy.terms import REPLACE_ONE, Assumption
+from fedprivjax.privacy.terms import RECORD, REPLACE_ONE, SAMPLE, Assumption
 from fedprivjax.problem.projection_check import require_true_projection
 
 SENSITIVITY_UNKNOWN = (
@@ -134,6 +134,8 @@ def event_of(protocol, problem, plan) -> Event:
             f"the adversary's view depend on it, got {protocol.trust!r}"
         )
     _require_accounted(protocol.name, event, plan.schedule)
+    if plan.schedule.secret is not None:
+        event = event.assuming(Assumption("secret participation", {"scheme": str(plan.schedule.secret)}))
     if protocol.calibrate_to == PLAN and protocol.noise_std != 0:
         event = event.assuming(Assumption("noise of the schedule"))
     return _with_public_sizes(event, problem) if plan.depends_on_sizes or problem.weighted_by_size else event
@@ -164,6 +166,11 @@ def _require_accounted(name: str, event: Event, schedule: Schedule) -> None:
     """
     claimed, secret = event.participation, schedule.secret
     if claimed == secret:
+        if secret is None and _samples_machines(event):
+            raise Refusal(
+                f"participation of {name}'s event must name a secret scheme if its releases are sampled by machine, "
+                f"got None on a public schedule, which does not amplify privacy"
+            )
         return
     if claimed is None:
         raise Refusal(
@@ -174,6 +181,16 @@ def _require_accounted(name: str, event: Event, schedule: Schedule) -> None:
     raise Refusal(
         f"participation must be {claimed} for {name}, whose guarantee is amplified by this secret scheme, got {drawn}"
     )
+
+
+def _samples_machines(event: Event) -> bool:
+    """Return True if the event protects more than a record and states a dp-accounting event with sampling."""
+    if event.terms.unit in (SAMPLE, RECORD) or isinstance(event, GaussianEvent):
+        return False
+    try:
+        return "ampled" in repr(event.dp_event())  # PoissonSampled, SampledWithoutReplacement, TruncatedSubsampled, …
+    except Refusal:
+        return False
 
 
 def _require_someone(schedule: Schedule) -> None:

@@ -22,6 +22,7 @@ RELATIONS = {
 SENTENCES = {
     "used once": "each sample is used once",
     "public participation": "participation is public and independent of the data",
+    "secret participation": "who takes part in a round is secret, and so is their number ({scheme})",
     "noise of the schedule": "the noise is fixed for the public schedule that was drawn, and may be too little for "
     "another",
     "public sizes": "each machine's number of records is public, which only replace-one allows",

@@ -16,7 +16,9 @@ from fedprivjax import (
     Full,
     Given,
     OnePass,
+    PoissonCohorts,
     Refusal,
+    SecretSubsets,
     Uniform,
     Varying,
     Weighted,
@@ -92,6 +94,8 @@ KINDS = [
         Weighted.diurnal(4, 2, PEAKS, 0.5, 4, 3),
     ),
     ({"kind": "by_size", **TWO, "shares": [3, 3, 3, 2]}, BySize(4, 2, [3, 3, 3, 2])),
+    ({"kind": "poisson_cohorts", "machines": 4, "rate": 0.5}, PoissonCohorts(4, 0.5)),
+    ({"kind": "secret_subsets", **TWO}, SecretSubsets(4, 2)),
 ]
 
 
@@ -122,6 +126,11 @@ def test_one_pass_has_its_dropouts():
         ),
         ({"kind": "cyclic", "machines": 4}, "participation.per_round must be given, or swept"),
         ({"kind": "binomial", "machines": 4, "rate": 0.5, "tail": -1.0}, "tail must be positive, got -1.0"),
+        ({"kind": "poisson_cohorts", "machines": 4}, "participation.rate must be given for kind 'poisson_cohorts'"),
+        (
+            {"kind": "poisson_cohorts", "machines": 4, "rate": 1.5},
+            "rate must be a probability above 0 and at most 1, got 1.5",
+        ),
     ],
 )
 def test_refused(given, says):
