@@ -6,7 +6,7 @@ import numpy as np
 from dp_fedavg import UNIT, Composed, DPFedAvg
 from flax import struct
 
-from fedprivjax import Grouped, Participation, Terms
+from fedprivjax import Assumption, Grouped, Participation, Terms
 from fedprivjax.plan.samplers import Subset
 from fedprivjax.privacy import gdp
 
@@ -60,6 +60,15 @@ class PublicFedAvg(SecretFedAvg):
 
     def event(self, problem, plan):
         return DPFedAvg.event(self, problem, plan)
+
+
+@struct.dataclass
+class StillPublic(SecretFedAvg):
+    """Planted: an event for secret participation that states the assumptions of a public schedule."""
+
+    def event(self, problem, plan):
+        event = super().event(problem, plan)
+        return replace(event, terms=replace(event.terms, assumptions=(Assumption("public participation"),)))
 
 
 @struct.dataclass

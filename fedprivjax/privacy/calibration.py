@@ -21,6 +21,7 @@ SENSITIVITY_UNKNOWN = (
     "clip must be set, because the loss has no finite gradient bound here "
     "(feature_bound, lipschitz, smoothness or a ball is missing)"
 )
+PUBLIC_PARTICIPATION = Assumption("public participation")
 SLACK = 1e-6  # relative tolerance for rounding when a target is checked
 
 
@@ -165,6 +166,8 @@ def _require_accounted(name: str, event: Event, schedule: Schedule) -> None:
     another scheme. A method whose event does not account for secret participation may release who takes part.
     """
     claimed, secret = event.participation, schedule.secret
+    if claimed is not None and PUBLIC_PARTICIPATION in event.terms.assumptions:
+        raise Refusal(f"assumptions of {name}'s event must not say {str(PUBLIC_PARTICIPATION)!r} under {claimed}")
     if claimed == secret:
         if secret is None and _samples_machines(event):
             raise Refusal(

@@ -42,12 +42,14 @@ def target_is_met(trial: Trial) -> None:
 
 
 def transcript_follows_the_run(trial: Trial) -> None:
-    """Check that the transcript follows the same trajectory as a run with materialised noise."""
+    """Check that the transcript follows the same trajectory as a run with materialised noise, and has its plan."""
     view = _view(trial)
     if view is None:
         return
     close(view.params, trial.run.params, 1e-5, "the transcript's point")
-    np.testing.assert_array_equal(view.plan.schedule.participants, trial.run.plan.schedule.participants)
+    public = trial.run.plan.public
+    np.testing.assert_array_equal(view.plan.schedule.participants, public.schedule.participants)
+    np.testing.assert_array_equal(view.plan.samples, public.samples)
     assert view.queries.shape == (trial.rounds, trial.problem.dimension)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cases import MACHINES, SHARES
 from dp_fedavg import DPFedAvg
-from secret_fedavg import HandWrittenFedAvg, PublicFedAvg, SecretFedAvg
+from secret_fedavg import HandWrittenFedAvg, PublicFedAvg, SecretFedAvg, StillPublic
 
 from fedprivjax import (
     DPMu2,
@@ -22,6 +22,7 @@ from fedprivjax import (
     Varying,
     audit,
     audit_one_run,
+    check_protocol,
     draw_plan,
     guarantee,
     ready,
@@ -30,6 +31,7 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.plan.samplers import Subset
+from fedprivjax.testing import PROPERTIES
 
 TENTH, HALF, PAIRS = PoissonCohorts(MACHINES, 0.1), PoissonCohorts(MACHINES, 0.5), SecretSubsets(MACHINES, 2)
 PUBLIC = Full(MACHINES), Uniform(MACHINES, 2), Varying.binomial(MACHINES, 0.5), Dropouts(Full(MACHINES), 0.5)
@@ -81,6 +83,12 @@ def test_no_trusted_server_is_refused(scheme):
         begun(NoisySGD(noise_std=1.0, clip=1.0, step_size=0.1), scheme, order="cyclic")
     with pytest.raises(Refusal, match=r"trust must be 'server' under secret participation"):
         begun(replace(SecretFedAvg(noise_std=1.0), trust="none"), scheme)
+
+
+def test_an_event_that_assumes_public_participation_is_refused():
+    """Planted: secret participation claimed, and public participation among the printed assumptions."""
+    with pytest.raises(Refusal, match=r"assumptions of StillPublic's event must not say 'participation is public and"):
+        begun(StillPublic(noise_std=1.0), HALF)
 
 
 def test_records_used_once_are_refused():
@@ -170,3 +178,18 @@ def test_a_run_with_empty_rounds_is_finite():
     assert (run.plan.schedule.filled == 0).any()
     assert not run.diverged
     assert run.non_private_metrics == ("train_loss", "cohort")
+
+
+QUICK = "the transcript follows the run", "the query is where gradients are taken"
+
+
+def test_the_contract_holds_with_empty_rounds():
+    protocol = SecretFedAvg(noise_std=0.15)
+    assert check_protocol(protocol, problem=SHARES, participation=TENTH, properties=QUICK).held == QUICK
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [TENTH, HALF, PAIRS])
+def test_the_whole_contract_holds(scheme):
+    protocol = SecretFedAvg(noise_std=0.15)
+    assert check_protocol(protocol, problem=SHARES, participation=scheme).held == tuple(PROPERTIES)
