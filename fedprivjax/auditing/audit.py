@@ -266,7 +266,7 @@ def _candidates(pair: Worlds) -> list[int]:
     worst = np.flatnonzero(claimed >= claimed.max() * (1 - TIE))[:CANDIDATES]
     if start.plan.secret and start.problem.partition_table is not None:
         return records_used(start, worst[0])[:1]  # all records are equally exposed
-    most = max(2, CANDIDATES // worst.size)
+    most = 1 if start.protocol.protects_machines else max(2, CANDIDATES // worst.size)
     return [row for machine in worst for row in records_used(start, machine)[:most]]
 
 
@@ -277,8 +277,8 @@ def _tried(pair: Worlds, rows: list[int], seed: int, options: ViewOptions) -> li
     """
     turn = np.arange(chunk_of(pair.start)) % len(rows)
     labels = labels_of(pair.start.problem)
-    chosen = np.eye(labels.size, dtype=bool)[np.array(rows)[turn]]
-    others = np.delete(labels, pair.canary)[0]
+    chosen = np.stack([pair.replaced(row) for row in rows])[turn]
+    others = labels[~pair.replaced(pair.canary)][0]
     own = [labels_of(start.problem)[pair.canary] for start in pair.starts]
     both = [np.where(chosen, label, others) for label in own]
     one, other = (observed(pair.start, seed + PREPARED, 0, options, labels)[0].values for labels in both)

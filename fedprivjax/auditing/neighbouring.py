@@ -22,7 +22,7 @@ from fedprivjax.plan.participation import Dropouts, Full, Participation, Uniform
 from fedprivjax.problem.build import linear_problem
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.losses import LinearLoss
-from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.problem import Problem, Table
 
 AXES = (0, 1, 2, 3)  # audited axes: the canary's, then noise-only axes
 RADIUS = 1e3  # radius of the constraint set; steps are so short that no run comes near its boundary
@@ -90,13 +90,13 @@ class Federation:
         for name, least in (("rounds", 1), ("records", 1), ("dimension", len(AXES))):
             require_at_least(name, getattr(self, name), least)
 
-    def problem(self, clip: Any, split: bool, canary: int, label: float) -> Problem:
+    def problem(self, clip: Any, split: bool, canary: Any, label: float) -> Problem:
         """Return the problem on one of the two datasets.
 
         Args:
             clip: C, or None.
             split: True if machines own their records, False if they share a pool.
-            canary: the canary's row of the pool.
+            canary: the canary's row of the pool, or its rows if it is a whole machine.
             label: the canary's sign. A clipped gradient is half as long for the positive sign, so norms differ too.
         """
         machines = self.participation.machines
@@ -176,7 +176,7 @@ class Worlds:
 
     Attributes:
         starts: the two runs. The canary's label is negative in the first, positive in the second.
-        canary: the canary's row of the pool.
+        canary: the canary's row of the pool. If the guarantee protects machines, it stands for all of its machine's.
         machine: the canary's machine.
     """
 
@@ -188,6 +188,11 @@ class Worlds:
     def start(self) -> ReadyRun:
         """Prepared run on the first dataset."""
         return self.starts[0]
+
+    def replaced(self, row: int) -> np.ndarray:
+        """Return the rows of the pool that are replaced with a canary `row`, bool [records]."""
+        rows = np.arange(len(labels_of(self.start.problem)))
+        return np.isin(rows, _replaced(self.start.protocol, row, self.start.problem.partition_table))
 
 
 def worlds(protocol, federation: Federation, canary: int | None, *, delta: float, seed: int = 0) -> Worlds:
@@ -216,7 +221,9 @@ def worlds(protocol, federation: Federation, canary: int | None, *, delta: float
 def _begun(protocol, federation: Federation, canary: int, label: float, delta: float, seed: int) -> ReadyRun:
     """Return the prepared run on one dataset. A method without a default step size gets step size 1."""
     split = protocol.minibatches is not None
-    problem = federation.problem(protocol.clip, split, canary, label)
+    table = np.arange(federation.participation.machines * federation.records).reshape(-1, federation.records)
+    rows = _replaced(protocol, canary, Table(table))
+    problem = federation.problem(protocol.gradient_clip, split, rows, label)
     options: dict[str, Any] = {"rounds": federation.rounds, "seed": seed, "delta": delta, "metrics": ()}
     options |= {"order": "shuffled" if split else federation.order, "noise_method": "materialised"}
     participation = federation.taking_part(problem)
@@ -226,6 +233,13 @@ def _begun(protocol, federation: Federation, canary: int, label: float, delta: f
         if protocol.step_size is not None or "step_size" not in protocol.leaves():
             raise
     return ready(replace(protocol, step_size=1.0), problem, participation, **options)
+
+
+def _replaced(protocol, canary: int, table: Table | None) -> Any:
+    """Return the rows that are replaced with the canary: itself, or all of its machine's if machines are protected."""
+    if not protocol.protects_machines or table is None:
+        return canary
+    return table.rows[np.flatnonzero((table.rows == canary).any(axis=1))[0]]
 
 
 def records_used(start: ReadyRun, machine: int) -> list[int]:
@@ -275,8 +289,8 @@ def _owner(start: ReadyRun, canary: int) -> int:
 
 def _with_short_steps(protocol, start: ReadyRun, *, exactly: bool):
     """Return the protocol with `step_scale`, if it has one, such that iterates move at most (or exactly) `EDGE`."""
-    if "step_scale" not in protocol.leaves():
-        return protocol
+    if "step_scale" not in protocol.leaves() or protocol.protects_machines:
+        return protocol  # clipped updates are short
     ready = start.protocol
     longest = float(np.max(ready.step_size)) * (1.0 + float(np.max(ready.noise_std))) * start.plan.size.rounds**2
     scale = EDGE / longest

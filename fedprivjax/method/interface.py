@@ -384,6 +384,16 @@ class Protocol(Calibrated, Decorated):
             changes["batch"] = min(int(np.max(own["batch"])), BATCH)
         return replace(self, **changes)  # type: ignore[type-var]
 
+    @property
+    def protects_machines(self) -> bool:
+        """True if the guarantee protects all records of a machine at once. Default: False, it protects one record."""
+        return False
+
+    @property
+    def gradient_clip(self) -> Any:
+        """Norm above which a longer gradient of a record changes no message, or None. Default: `clip`."""
+        return self.clip
+
     @classmethod
     def audit_settings(cls) -> dict[str, Any]:
         """Return settings, besides a privacy target, for an audit of the method by name. Default: a clip of 1."""

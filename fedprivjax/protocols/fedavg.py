@@ -327,6 +327,17 @@ class FedAvg(ClientMethod):
         method = replace(self, **facts)
         return method.with_noise(problem, plan, method.noise_for(problem, plan, target), target)
 
+    @property
+    def protects_machines(self) -> bool:
+        return self.unit == "machine"
+
+    @property
+    def gradient_clip(self) -> Any:
+        if self.unit != "machine":
+            return self.clip
+        step = 1.0 if self.step_size is None else float(np.max(self.step_size)) * float(np.max(self.step_scale))
+        return float(np.max(self.update_clip)) / step
+
     @classmethod
     def audit_settings(cls) -> dict[str, Any]:
         return {"unit": "record", "clip": 1.0, "local_epochs": 1, "batch": BATCH, "step_size": 1.0}

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from audited import FEDERATION, SETTINGS
 
-from fedprivjax import DPMu2, Full, NoisyMinibatchSGD, NoisySGD, Refusal, Uniform
+from fedprivjax import DPMu2, FedAvg, Full, NoisyMinibatchSGD, NoisySGD, Refusal, Uniform, audit
 from fedprivjax.auditing.neighbouring import (
     AXES,
     RADIUS,
@@ -117,3 +117,20 @@ def test_small_federations_suit_every_protocol(name):
 def test_protocols_without_a_small_federation_are_refused():
     with pytest.raises(Refusal, match="batch"):
         small_federation(NoisyMinibatchSGD(epsilon=2.0, clip=CLIP, batch=(3, 4, 5)))
+
+
+@pytest.mark.parametrize("trust", ["server", "none"])
+def test_a_machines_records_are_replaced_together(trust):
+    protocol = FedAvg(local_epochs=1, batch=3, step_size=0.1, unit="machine", update_clip=1.0, mu=2.0, trust=trust)
+    pair = worlds(protocol, small_federation(protocol), 13, delta=1e-5)
+    one, other = (labels_of(start.problem) for start in pair.starts)
+    np.testing.assert_array_equal(np.flatnonzero(one != other), np.arange(12, 24))
+    np.testing.assert_array_equal(np.flatnonzero(pair.replaced(13)), np.arange(12, 24))
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
+def test_a_machine_attains_its_claim(relation):
+    settings = {"local_epochs": 1, "batch": 3, "step_size": 0.1, "unit": "machine", "update_clip": 1.0, "mu": 2.0}
+    found = audit(FedAvg(relation=relation, **settings), runs=1000)
+    assert not found.refuted
+    assert found.attained == pytest.approx(found.guarantee.mu, rel=0.05)
