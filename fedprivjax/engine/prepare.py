@@ -24,6 +24,7 @@ from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, as_seeds, run_key
+from fedprivjax.plan.size_limits import require_state_room
 from fedprivjax.plan.validate_plan import require_valid_plan
 from fedprivjax.privacy.calibration import calibrate_and_check, given_target, target_of
 from fedprivjax.privacy.events import Event
@@ -125,10 +126,15 @@ class ReadyRun:
         """Costs of one machine per round, see `Protocol.costs`, and of the whole run.
 
         Those of the run are `rounds_taken`, `gradients_per_record` (NaN if records are computed), and `sent_bytes`, the
-        mean over machines.
+        mean over machines. Methods with local work or client state add `Protocol.run_costs`.
         """
         each, (rounds, messages, uses) = self.protocol.costs(self.problem), taken(self.problem, self.plan)
-        return each | {"rounds_taken": rounds} | totals(each, messages, uses)
+        return (
+            each
+            | {"rounds_taken": rounds}
+            | totals(each, messages, uses)
+            | self.protocol.run_costs(self.problem, self.plan)
+        )
 
     @property
     def inputs(self) -> RoundInputs:
@@ -210,6 +216,7 @@ def ready(
     seeds = as_seeds(seed)
     plan = draw_plan(problem, participation, rounds, seeds, order=order, sampler=protocol.minibatches)
     target = target_of(protocol, delta=delta) if target is None else given_target(protocol, target, delta)
+    require_state_room(protocol.client_state_bytes(problem, plan.size), plan.size.machines)
     calibrated, event = calibrate_and_check(protocol, problem, plan, target)
     eval_every = max(1, ceil(plan.size.rounds / 20)) if eval_every is None else eval_every
     require_at_least("eval_every", eval_every, 1)

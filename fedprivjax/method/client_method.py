@@ -4,18 +4,26 @@ A method says what one machine holds (`client_init`), what it computes (`client`
 of the messages (`serve`). Machines that are absent or drop out keep their state and send nothing.
 """
 
+from dataclasses import replace
+from itertools import pairwise
+from math import nan
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from flax import struct
 
 from fedprivjax.checks.refusal import Undefined
 from fedprivjax.method.interface import Protocol, slot_keys
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.method.round import CHUNK_FLOATS, RoundInputs
+from fedprivjax.plan.cohort_split import class_sizes, idle_share
+from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalWork
 from fedprivjax.plan.schedule import Size
+from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 
 LIVE_VECTORS = 4  # vectors of parameters that a machine's local step holds at once
@@ -28,13 +36,26 @@ class ClientState(NamedTuple):
     own: Any
 
 
-class ClientMethod(Protocol):
+@struct.dataclass
+class Split:
+    """Setting that calibration computes from the machines' dataset sizes.
+
+    Attributes:
+        slot_classes: number of slots of every class of machines that are computed together, the longest first, see
+            `fedprivjax.plan.cohort_split`; () if all machines take equally many steps, None if unknown.
+    """
+
+    slot_classes: Any = struct.field(pytree_node=False, default=None, kw_only=True, metadata={"derived": True})
+
+
+class ClientMethod(Split, Protocol):
     """A method with local work or client state. It defines `server_init`, `client`, `serve`, and `output`.
 
     Its `minibatches` are `LocalWork`. `output`, `query` and `iterates` receive the `ClientState`.
-    """
 
-    uneven: Any = True  # False if all machines take equally many local steps, so that none is skipped
+    If machines take unequal numbers of local steps, a round's slots are sorted by them and computed in a few classes,
+    each as long as its longest machine of the round. Keys and noise belong to the slot before sorting.
+    """
 
     # ---- what a method defines
 
@@ -85,6 +106,9 @@ class ClientMethod(Protocol):
 
     def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
         slots = self.slots(inputs, noise, key)
+        if self.uneven:
+            order = jnp.argsort(-self.steps(slots[0]))
+            slots = jax.tree.map(lambda leaf: leaf[order], slots)
         sums, _ = jax.eval_shape(lambda slots: self._cohort(problem, state.server, state.own, slots), slots)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sums)
 
@@ -93,11 +117,11 @@ class ClientMethod(Protocol):
             more, own = self._cohort(problem, state.server, own, slots)
             return (jax.tree.map(jnp.add, sums, more), own), None
 
-        together = rows_together(problem)
-        if together >= inputs.filled.shape[0]:
-            (sums, own), _ = some((zeros, state.own), slots)
-        else:
-            (sums, own), _ = scan_in_chunks(some, (zeros, state.own), slots, together)
+        carry, together = (zeros, state.own), rows_together(problem)
+        for first, last in pairwise(np.cumsum((0, *self._classes(inputs.filled.shape[0])))):
+            part = jax.tree.map(lambda leaf: leaf[first:last], slots)  # noqa: B023
+            carry, _ = some(carry, part) if last - first <= together else scan_in_chunks(some, carry, part, together)
+        sums, own = carry
         total, weight, info = sums
         present = jnp.maximum(jnp.sum(inputs.filled), 1.0)
         server = self.serve(problem, state.server, total, weight, inputs, noise)
@@ -115,16 +139,21 @@ class ClientMethod(Protocol):
 
     def _cohort(self, problem: Problem, server: Any, own: Any, slots: tuple[RoundInputs, Any, jax.Array]):
         """Return the participants' sums (weighted messages, weights, scalars), and all machines' states after them."""
-        messages, after, weights, info = self._work(problem, server, own, slots)
+        longest = jnp.max(self.steps(slots[0])) if self.uneven else None
+        messages, after, weights, info = self._work(problem, server, own, slots, longest)
         total = jax.tree.map(lambda rows: jnp.tensordot(weights, rows, axes=(0, 0)), messages)
         own = jax.tree.map(lambda rows, new: written(rows, slots[0], new), own, after)
         return (total, jnp.sum(weights), jax.tree.map(jnp.sum, info)), own
 
-    def _work(self, problem: Problem, server: Any, own: Any, slots: tuple[RoundInputs, Any, jax.Array]):
-        """Return messages, new states, weights and scalars of participants, leaves [slots, ...]; 0 of absent ones."""
+    def _work(self, problem: Problem, server: Any, own: Any, slots: tuple[RoundInputs, Any, jax.Array], longest=None):
+        """Return messages, new states, weights and scalars of participants, leaves [slots, ...]; 0 of absent ones.
+
+        Args:
+            longest: number of local steps after which no slot takes another, or None if unknown.
+        """
 
         def one(inputs: RoundInputs, noise, key):
-            mine, data = jax.tree.map(lambda rows: rows[inputs.machine], own), self.local_data(problem, inputs)
+            mine, data = jax.tree.map(lambda rows: rows[inputs.machine], own), self.local_data(problem, inputs, longest)
             message, after, info = self.client(server, mine, data, noise, key)
             weight = jnp.asarray(self.client_weight(data), jnp.float32)
             present = jax.tree.map(lambda leaf: jnp.where(inputs.present > 0, leaf, 0.0), (message, weight, info))
@@ -132,12 +161,63 @@ class ClientMethod(Protocol):
 
         return jax.vmap(one)(*slots)
 
-    def local_data(self, problem: Problem, inputs: RoundInputs) -> LocalData:
+    def local_data(self, problem: Problem, inputs: RoundInputs, longest: Any = None) -> LocalData:
         """Return one participant's minibatches, from its part of the round's inputs."""
+        samples, weights = map(self._by_step, (inputs.samples, inputs.weights))
+        return LocalData(problem, samples, weights, inputs.machine, longest, skips=self.uneven)
+
+    def steps(self, inputs: RoundInputs) -> jax.Array:
+        """Return the number of the last local step of every slot that has records, 0 in empty slots; int [slots]."""
+        taken = jnp.any(self._by_step(inputs.weights) != 0, axis=-1)
+        last = jnp.max(jnp.where(taken, jnp.arange(1, taken.shape[-1] + 1), 0), axis=-1)
+        return jnp.where(inputs.present > 0, last, 0)
+
+    def _by_step(self, rows: jax.Array) -> jax.Array:
+        """Return the values of records, [..., K·B], by local step, [..., K, B]."""
         work = self.minibatches
         assert isinstance(work, LocalWork)
-        samples, weights = (rows.reshape(work.cut(rows.size), -1) for rows in (inputs.samples, inputs.weights))
-        return LocalData(problem, samples, weights, inputs.machine, skips=self.uneven)
+        return rows.reshape(*rows.shape[:-1], work.cut(rows.shape[-1]), -1)
+
+    # ---- unequal machines, on the host
+
+    @property
+    def uneven(self) -> bool:
+        """False if all machines take equally many local steps, so that none is skipped."""
+        return self.slot_classes != ()
+
+    def fitted(self, problem: Problem, plan: Plan):
+        """Return a copy with `slot_classes` set."""
+        steps = self._steps_of_machines(problem)
+        classes = class_sizes(steps, plan.size.per_round) if np.ptp(steps) else ()
+        return replace(self, slot_classes=classes)
+
+    def calibrate(self, problem: Problem, plan: Plan, target: Target):
+        return super(ClientMethod, self.fitted(problem, plan)).calibrate(problem, plan, target)
+
+    def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
+        """Return `idle_steps`, the share of computed local steps that change nothing, and `client_state_bytes`.
+
+        The first is NaN if participation is secret.
+        """
+        idle = nan
+        if plan.schedule.secret is None:
+            steps = np.where(plan.schedule.present, self._steps_of_machines(problem)[plan.schedule.participants], 0)
+            classes = self._classes(plan.size.per_round)
+            idle = idle_share(steps if self.uneven else np.ones_like(steps), classes, rows_together(problem))
+        return {"idle_steps": idle, "client_state_bytes": float(self.client_state_bytes(problem, plan.size))}
+
+    def client_state_bytes(self, problem: Problem, size: Size) -> int:
+        own = jax.eval_shape(lambda: self.client_init(problem))
+        return size.machines * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(own))
+
+    def _classes(self, per_round: int) -> tuple[int, ...]:
+        return self.slot_classes or (per_round,)
+
+    def _steps_of_machines(self, problem: Problem) -> np.ndarray:
+        work = self.minibatches
+        assert isinstance(work, LocalWork)
+        assert problem.partition_table is not None
+        return work.steps(problem.partition_table.sizes)
 
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
         return LIVE_VECTORS * min(size.per_round, rows_together(problem)) + super().vectors_in_memory(

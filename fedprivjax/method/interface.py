@@ -255,6 +255,14 @@ class Protocol(Calibrated, Decorated):
         sent = {"sent_messages": 1.0, "sent_bits": 32.0 * self.message_dimension(problem)}
         return sent | {"gradients_per_use": float(self.gradients_per_use)}
 
+    def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
+        """Return further costs of a run by name, on the host. Default: none."""
+        return {}
+
+    def client_state_bytes(self, problem: Problem, size: Size) -> int:
+        """Return the bytes of the states that all machines keep between rounds. Default: 0."""
+        return 0
+
     # ---- privacy and settings, on the host
 
     def check(self, problem: Problem, plan: Plan) -> None:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from fedprivjax.method.loops import scan_first
 from fedprivjax.method.round import examples_sum
 from fedprivjax.problem.problem import Problem
 
@@ -60,6 +61,7 @@ class LocalData:
         samples: indices of the records, [steps, width].
         weights: weights of the records in the plan, [steps, width], 0 for padding.
         machine: index of the machine.
+        longest: number of steps after which no machine computed together takes another, or None if unknown.
         skips: True if steps without records are skipped, False if every step is taken.
     """
 
@@ -67,6 +69,7 @@ class LocalData:
     samples: Any
     weights: Any
     machine: Any
+    longest: Any = None
     skips: bool = struct.field(pytree_node=False, default=True)
 
     @property
@@ -93,5 +96,5 @@ class LocalData:
             keep = lambda new, old: jnp.where(taken > 0, new, old)  # noqa: E731
             return jax.tree.map(keep, after, carry), jax.tree.map(lambda leaf: keep(leaf, jnp.zeros_like(leaf)), output)
 
-        numbers = jnp.arange(self.samples.shape[0])
-        return jax.lax.scan(one, start, (numbers, self.samples, self.weights, self.taken))
+        rows = jnp.arange(self.samples.shape[0]), self.samples, self.weights, self.taken
+        return jax.lax.scan(one, start, rows) if self.longest is None else scan_first(one, start, rows, self.longest)

@@ -1,4 +1,4 @@
-"""A scan over chunks of rounds."""
+"""Scans over chunks, and over the first entries only."""
 
 import jax
 import jax.numpy as jnp
@@ -31,3 +31,23 @@ def scan_in_chunks(function, carry, xs, size: int):
 def _once(function, carry, xs):
     carry, y = function(carry, xs)
     return carry, jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], y)
+
+
+def scan_first(function, carry, xs, count):
+    """`jax.lax.scan` over the first `count` entries only, a traced number. Further outputs are 0.
+
+    >>> total, sums = scan_first(lambda total, x: (total + x, total), 0, jnp.arange(5), 3)
+    >>> int(total), sums.tolist()
+    (3, [0, 0, 1, 0, 0])
+    """
+    length = jax.tree.leaves(xs)[0].shape[0]
+    at = lambda k: jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, k, keepdims=False), xs)  # noqa: E731
+    output = jax.eval_shape(lambda carry: function(carry, at(0))[1], carry)
+    ys = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), output)
+
+    def one(k, state):
+        carry, ys = state
+        carry, y = function(carry, at(k))
+        return carry, jax.tree.map(lambda rows, new: rows.at[k].set(new), ys, y)
+
+    return jax.lax.fori_loop(0, count, one, (carry, ys))

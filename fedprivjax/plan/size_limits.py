@@ -43,6 +43,15 @@ def require_room(machines: int, per_round: int, rounds: int, records: int = 1, d
         )
 
 
+def require_state_room(needed: int, machines: int) -> None:
+    """Raise Refusal if the states that machines keep between rounds need more bytes than this computer has."""
+    if needed > (there := memory()):
+        raise Refusal(
+            f"client state must fit in this computer's {there / GIB:.3g} GiB of memory, got {needed} bytes for "
+            f"{machines} machines ({needed / GIB:.3g} GiB). Use fewer machines or a smaller model"
+        )
+
+
 def memory() -> float:
     """Return this computer's memory in bytes, or infinity if it is unknown."""
     try:

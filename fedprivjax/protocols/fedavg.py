@@ -80,6 +80,9 @@ class FedAvg(ClientMethod):
         relation: neighbouring relation with unit = "machine", a key of `fedprivjax.privacy.terms.RELATIONS`.
         window: number of last iterates whose mean is reported.
 
+    Machines with unequal numbers of steps are sorted by them in every round and computed in at most four classes, each
+    as long as its longest machine. `Run.costs["idle_steps"]` is the share of computed steps that change nothing.
+
     The weights p_i are equal, or the problem's `machine_weights` within the cohort, such as "sizes".
 
     **Privacy**: none, or (ε, δ)-DP for replacing one record, or for one machine, in the view of the trust model.
@@ -112,7 +115,6 @@ class FedAvg(ClientMethod):
     relation: str = struct.field(pytree_node=False, default=REPLACE_ONE)
     window: int = struct.field(pytree_node=False, default=1)
     weighted: bool = struct.field(pytree_node=False, default=False, metadata={"derived": True})
-    uneven: bool = struct.field(pytree_node=False, default=True, metadata={"derived": True})
 
     weighs_machines: ClassVar[bool] = True
     plain: ClassVar[dict[str, Any]] = {"relation": REPLACE_ONE}
@@ -321,11 +323,8 @@ class FedAvg(ClientMethod):
             raise Refusal("update_clip must be given with unit = 'machine', got none")
         if self.step_size is None:
             raise Refusal("step_size must be given for FedAvg: it has no default step for local work")
-        assert problem.partition_table is not None
-        steps = self.minibatches.steps(problem.partition_table.sizes)
-        facts = {"weighted": problem.weights is not None, "uneven": bool(np.ptp(steps))}
-        method = replace(self, **facts)
-        return method.with_noise(problem, plan, method.noise_for(problem, plan, target), target)
+        method = replace(self, weighted=problem.weights is not None)
+        return super(FedAvg, method).calibrate(problem, plan, target)
 
     @property
     def protects_machines(self) -> bool:

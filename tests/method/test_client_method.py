@@ -1,0 +1,99 @@
+"""Cohorts of unequal machines: idle steps, equality with one class, and client state in memory."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from fedprivjax import Dropouts, FedAvg, Full, Logistic, Refusal, Scaffold, Uniform, linear_problem, ready
+from fedprivjax.engine.simulate import run_program
+from fedprivjax.plan import size_limits
+from fedprivjax.plan.cohort_split import class_sizes, idle_share
+from fedprivjax.sweeps.sweep import sweep
+
+RNG = np.random.default_rng(3)
+
+
+def problem(sizes, dimension=3):
+    records, ends = sum(sizes), np.cumsum(sizes)
+    rows = np.full((len(sizes), max(sizes)), -1)
+    for i, (end, size) in enumerate(zip(ends, sizes, strict=True)):
+        rows[i, :size] = np.arange(end - size, end)
+    features = RNG.normal(size=(records, dimension)).astype(np.float32)
+    return linear_problem(features, RNG.integers(0, 2, records), Logistic(), partition_table=rows)
+
+
+def test_one_long_machine_beside_99_short_ones_leaves_few_steps_idle():
+    start = ready(
+        FedAvg(local_epochs=1, batch=10, step_size=0.1), problem((*50 * [10], 600, *49 * [10])), Full(100), rounds=2
+    )
+    assert start.costs["idle_steps"] <= 0.5
+    unsplit = replace(start.protocol, slot_classes=(100,))
+    assert unsplit.run_costs(start.problem, start.plan)["idle_steps"] > 0.97
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.3, 1.0])
+def test_few_steps_are_idle_on_typical_splits(alpha):
+    steps = np.ceil(RNG.dirichlet(np.full(100, alpha)) * 6000 / 10).astype(int)
+    cohorts = np.stack([RNG.choice(steps, 20, replace=False) for _ in range(50)])
+    assert len(class_sizes(steps, 20)) <= 4
+    assert idle_share(cohorts, class_sizes(steps, 20), 20) < 0.4 < idle_share(cohorts, (20,), 20)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [(FedAvg, {}), (Scaffold, {"noise_std": 0.1, "unit": "record", "clip": 1.0, "batch": 2})],
+    ids=["FedAvg", "SCAFFOLD"],
+)
+def test_sorted_classes_are_equal_to_the_cohort_in_slot_order(method, settings, monkeypatch):
+    where = problem((1, 9, 2, 0, 3, 30, 1))
+    protocol = method(**{"local_epochs": 2, "batch": 3, "step_size": 0.3, **settings})
+    start = ready(protocol, where, Dropouts(Uniform(7, 5), 0.3), rounds=6, metrics=[])
+    assert len(start.protocol.slot_classes) > 1
+    split = run_program(start.arguments, start.static)[0]
+    unsplit = replace(start, protocol=replace(start.protocol, slot_classes=(5,)))
+    monkeypatch.setattr(jax.numpy, "argsort", lambda keys: jax.numpy.arange(keys.size))
+    np.testing.assert_allclose(split, run_program(unsplit.arguments, unsplit.static)[0], rtol=1e-5, atol=1e-6)
+    assert np.linalg.norm(split) > 0.01
+
+
+def test_the_idle_share_counts_the_computed_steps():
+    steps = np.array([[2, 0, 7, 1], [4, 4, 0, 3]])
+    assert idle_share(steps, (1, 3), 9) == pytest.approx(1 - 21 / (7 + 3 * 2 + 4 + 3 * 4))
+    assert idle_share(steps, (1, 3), 2) == pytest.approx(1 - 21 / (7 + 2 * 2 + 0 + 4 + 2 * 4 + 0))
+
+
+def test_equal_machines_are_one_class_without_idle_steps():
+    start = ready(FedAvg(local_epochs=2, batch=3, step_size=0.1), problem(5 * [6]), Uniform(5, 2), rounds=3)
+    assert start.protocol.slot_classes == ()
+    assert start.costs["idle_steps"] == 0.0
+
+
+def test_client_state_is_stated_in_bytes_and_refused_if_it_does_not_fit(monkeypatch):
+    where, protocol = problem(5 * [6]), Scaffold(local_epochs=1, batch=3, step_size=0.1)
+    run = {"problem": where, "participation": Uniform(5, 2), "rounds": 3}
+    assert ready(protocol, **run).costs["client_state_bytes"] == 5 * 3 * 4
+    assert ready(FedAvg(local_epochs=1, batch=3, step_size=0.1), **run).costs["client_state_bytes"] == 0
+    needed = size_limits.require_state_room
+    monkeypatch.setattr(size_limits, "memory", lambda: 59.0)
+    with pytest.raises(Refusal, match=r"client state must fit in .* got 60 bytes for 5 machines .* Use fewer machines"):
+        needed(60, 5)
+    monkeypatch.setattr(size_limits, "require_room", lambda *_, **__: None)
+    monkeypatch.setattr("fedprivjax.plan.feasibility.require_room", lambda *_, **__: None)
+    for job in (ready, lambda protocol, **run: sweep(protocol, **run, over={"step_size": [0.1, 0.2]}, seeds=2)):
+        with pytest.raises(Refusal, match="client state must fit"):
+            job(protocol, **run)
+
+
+def test_a_sweep_counts_the_client_state_of_every_configuration():
+    protocol, where = Scaffold(local_epochs=1, batch=3, step_size=0.1), problem(50 * [6], dimension=40)
+    run = {
+        "problem": where,
+        "participation": Uniform(50, 2),
+        "rounds": 3,
+        "over": {"step_size": [0.1, 0.2]},
+        "seeds": 2,
+    }
+    with pytest.raises(Refusal, match="memory_budget must be at least"):
+        sweep(protocol, **run, memory_budget=2 * 50 * 40 * 4)
