@@ -61,7 +61,7 @@ from .protocols import (
     UserSGD,
 )
 from .report.display import Tables, plot, table
-from .sweeps.results import averaged, final, guarantee_of, mean_interval
+from .sweeps.results import averaged, final, guarantee_of, mean_interval, rounds_to
 from .sweeps.sweep import sweep
 from .testing import check_protocol
 
@@ -169,6 +169,7 @@ __all__ = [
     "privacy",
     "procedural_problem",
     "ready",
+    "rounds_to",
     "simulate",
     "sweep",
     "table",

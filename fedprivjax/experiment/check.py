@@ -1,5 +1,7 @@
 """Validation of an experiment file across its sections."""
 
+from math import inf
+
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice
 from fedprivjax.engine.iterates import OUTPUT
@@ -108,10 +110,29 @@ def _check_metrics(experiment: Experiment) -> None:
     require_choice("evaluation.select", experiment.evaluation.select, [*METRICS, *own])
     for metric in experiment.evaluation.averaged:
         require_choice("metric in evaluation.averaged", metric, [*METRICS, *OF_MEAN, *own])
+    _check_rounds_to(experiment, [*METRICS, *OF_MEAN, *own])
     for expected in experiment.expected:
         require_choice("metric in [[expected]]", expected.metric, [*METRICS, *OF_MEAN, *own])
         if experiment.evaluation.known(recorded_name(expected.metric)).of == "round":
             require_choice(f"iterate of '{expected.metric}' in [[expected]]", expected.iterate, [OUTPUT])
+
+
+def _check_rounds_to(experiment: Experiment, names: list[str]) -> None:
+    for metric, value in experiment.evaluation.rounds_to.items():
+        require_choice("metric in evaluation.rounds_to", metric, names)
+        require_between(f"evaluation.rounds_to.{metric}", value, -inf, inf)
+    if experiment.evaluation.rounds_to and (trials := experiment.sweep.trials) is not None:
+        wanted = f"evaluation.rounds_to must be left out of trials, got {trials} trials"
+        raise Refusal(f"{wanted}. Sweep seeds instead")
+    for expected in experiment.expected:
+        if expected.rounds_to is None:
+            continue
+        require_between(f"rounds_to of {expected.protocol!r} in [[expected]]", expected.rounds_to, -inf, inf)
+        if expected.rounds != "last" or experiment.sweep.trials is not None:
+            raise Refusal(
+                f"rounds_to in [[expected]] must go without rounds = 'mean' and trials, got {expected.rounds!r} and "
+                f"{experiment.sweep.trials} trials"
+            )
 
 
 def _check_expected(experiment: Experiment) -> None:

@@ -117,7 +117,7 @@ def ready_experiment(experiment: Experiment, say: Say = None, *, judge: bool = F
     """
     begun, chooses = perf_counter(), experiment.tuning is not None
     todo = jobs(at_first(experiment) if chooses else experiment, say)
-    if judge or experiment.evaluation.iterate != OUTPUT:
+    if judge or experiment.evaluation.iterate != OUTPUT or experiment.evaluation.rounds_to:
         judged = experiment if judge else experiment.but(expected=[])
         verdict.check_recorded(judged, recorded(todo), records(todo))
     took = perf_counter() - begun

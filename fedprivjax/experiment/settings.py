@@ -211,6 +211,8 @@ class EvaluationSettings(Settings, arbitrary_types_allowed=True):
             the problem's default.
         iterate: iterate that tables, plots and `select` show, of protocols that have it, such as "last".
         averaged: metrics shown as the mean over a run's evaluations, in place of the last one.
+        rounds_to: values of metrics by name, such as {test_accuracy = 0.97}. A table shows the first evaluated round at
+            which a run reaches the value.
         every: rounds between evaluations; None evaluates about 20 times.
         delta: δ at which ε is stated.
         select: metric by which a protocol's own grid is tuned.
@@ -222,6 +224,7 @@ class EvaluationSettings(Settings, arbitrary_types_allowed=True):
     metrics: list[str] | None = None
     iterate: str = "output"
     averaged: list[str] = []
+    rounds_to: dict[str, float] = {}
     every: int | None = Field(default=None, ge=1)
     delta: float = 1e-5
     select: str = "test_accuracy"
@@ -280,15 +283,18 @@ class Expected(Settings):
     """`[[expected]]`: published or expected numbers of one protocol and metric, and the rule of comparison.
 
     Rules: "within" `tolerance`; "within_sd", within `tolerance` standard deviations of a run; "within_se", within
-    `tolerance` standard errors of the difference of two means; "at_least" the value minus `tolerance`; "above" the mean
-    of the protocol `other` at the same iterate, or at its output if it has no such iterate (of this protocol: always
-    its output); "slope", an exponent in the swept `axis` of at most the value plus `tolerance`; "shown" is not judged.
+    `tolerance` standard errors of the difference of two means; "at_least" the value minus `tolerance`; "at_most" the
+    value plus `tolerance`; "above" the mean of the protocol `other` at the same iterate, or at its output if it has no
+    such iterate (of this protocol: always its output); "slope", an exponent in the swept `axis` of at most the value
+    plus `tolerance`; "shown" is not judged.
 
     Attributes:
         protocol: label of the protocol.
         metric: metric that is compared.
         iterate: iterate of the protocol, such as "last".
         rounds: value of a run: its "last" evaluation, or the "mean" over all evaluations.
+        rounds_to: value of the metric; compared is then the first evaluated round at which a run reaches it, infinity
+            if it never does.
         source: place of the number in the paper.
         rule: rule of comparison.
         tolerance: tolerance of the rule, in its unit.
@@ -303,8 +309,9 @@ class Expected(Settings):
     metric: str = "test_accuracy"
     iterate: str = "output"
     rounds: Literal["last", "mean"] = "last"
+    rounds_to: float | None = None
     source: str = ""
-    rule: Literal["within", "within_sd", "within_se", "at_least", "above", "slope", "shown"] = "within"
+    rule: Literal["within", "within_sd", "within_se", "at_least", "at_most", "above", "slope", "shown"] = "within"
     tolerance: float = 0.0
     share: float = 1.0
     limit: float | None = None

@@ -9,9 +9,12 @@ import xarray as xr
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metric import Metric, nothing
 from fedprivjax.engine.metrics import known, recorded_name, require_recorded
 from fedprivjax.experiment import Cell, Expected, Experiment
-from fedprivjax.sweeps.results import figure, mean_interval, preferred
+from fedprivjax.sweeps.results import figure, mean_interval, preferred, rounds_to
+
+ROUNDS = Metric("rounds", nothing, of="mean", digits=1)
 
 
 class Verdict(NamedTuple):
@@ -84,6 +87,11 @@ def check_recorded(
         require_choice(
             "evaluation.iterate", experiment.evaluation.iterate, {name for own in recorded.values() for name in own}
         )
+    for label, iterates in recorded.items():
+        for metric in experiment.evaluation.rounds_to:
+            if all(recorded_name(metric) not in names for names in iterates.values()):
+                names = list(dict.fromkeys(name for own in iterates.values() for name in own))
+                require_recorded(metric, names, f"metric of {label!r} in evaluation.rounds_to")
     for expected in (e for e in experiment.expected if e.protocol in recorded):
         iterates = recorded[expected.protocol]
         require_choice(f"iterate of {expected.protocol} in [[expected]]", expected.iterate, iterates)
@@ -103,14 +111,17 @@ def describe(expected: Expected) -> str:
     'within 0.002'
     >>> describe(Expected(protocol="a", metric="gradient_norm", rule="at_least", rounds="mean"))
     'at least it − 0, by the mean over rounds'
+    >>> describe(Expected(protocol="a", rounds_to=0.97, rule="at_most", tolerance=5))
+    'at most it + 5'
     """
-    amount = known(expected.metric).amount(expected.tolerance)
+    amount = judged_metric(expected).amount(expected.tolerance)
     over = ", by the mean over rounds" if expected.rounds == "mean" else ""
     rule = {
         "within": f"within {amount}",
         "within_sd": f"within {expected.tolerance:g} sd",
         "within_se": f"within {expected.tolerance:g} standard errors",
         "at_least": f"at least it − {amount}",
+        "at_most": f"at most it + {amount}",
         "above": f"above {expected.other}",
         "slope": f"at most {expected.tolerance:g} above it",
         "shown": "not judged",
@@ -118,12 +129,24 @@ def describe(expected: Expected) -> str:
     return rule + over
 
 
+def judged_metric(expected: Expected) -> Metric:
+    """Return the metric that is compared, or for `rounds_to` a number of rounds."""
+    return known(expected.metric) if expected.rounds_to is None else ROUNDS
+
+
+def _values(data: xr.Dataset, expected: Expected, iterate: str) -> xr.DataArray:
+    """Return the value of each run, [..., seed]; with `rounds_to` infinity if the run does not reach it."""
+    if expected.rounds_to is None:
+        return figure(data, expected.metric, iterate, expected.rounds)
+    return rounds_to(data, expected.metric, expected.rounds_to, iterate).fillna(np.inf)
+
+
 def _cells(expected: Expected, best: Mapping[str, xr.Dataset]) -> list[Cell]:
     if expected.cells or expected.protocol not in best:
         return expected.cells
     first: dict[Any, int] = {"seed": 0} | ({} if expected.axis is None else {expected.axis: 0})
     data = best[expected.protocol]
-    grid = figure(data, expected.metric, expected.iterate, expected.rounds).isel(first, drop=True)
+    grid = _values(data, expected, expected.iterate).isel(first, drop=True)
     names = [str(name) for name in grid.dims]
     stacked = grid.stack(cell=names) if names else None
     points = [()] if stacked is None else stacked["cell"].values
@@ -138,8 +161,9 @@ def _judge(expected: Expected, cell: Cell, best: Mapping[str, xr.Dataset]) -> Ve
         slope, half, error = exponent(runs, expected.axis)
         holds = None if cell.value is None else slope <= cell.value + expected.tolerance
         return Verdict(expected, cell.at, slope, half, error, runs.sizes["seed"], cell.value, holds)
-    mean, half = (float(x) for x in mean_interval(runs))
-    sd = float(runs.std("seed", ddof=1)) if runs.sizes["seed"] > 1 else np.nan
+    finite = runs.where(np.isfinite(runs))  # the spread of runs that never reach a value is unknown
+    mean, half = float(runs.mean("seed", skipna=False)), float(mean_interval(finite)[1])
+    sd = float(finite.std("seed", ddof=1, skipna=False)) if runs.sizes["seed"] > 1 else np.nan
     value = cell.value
     if expected.rule == "above":
         other = str(expected.other)
@@ -181,7 +205,7 @@ def _runs(
     label: str, expected: Expected, cell: Cell, best: Mapping[str, xr.Dataset], iterate: str = OUTPUT
 ) -> xr.DataArray:
     """Return a protocol's values of the metric at a cell, with the axis `seed`. Axes that it lacks are ignored."""
-    runs = figure(best[label], expected.metric, iterate, expected.rounds)
+    runs = _values(best[label], expected, iterate)
     for name, value in cell.at.items():
         if name not in runs.dims:
             continue
@@ -218,4 +242,6 @@ def _holds(expected: Expected, mean: float, sd: float, value: float | None) -> b
         return abs(mean - value) <= expected.tolerance * sd
     if expected.rule == "at_least":
         return mean >= value - expected.tolerance
+    if expected.rule == "at_most":
+        return mean <= value + expected.tolerance
     return mean > value

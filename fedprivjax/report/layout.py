@@ -23,6 +23,7 @@ class Layout:
         delta: δ at which ε is stated.
         iterate: iterate to show, if a protocol has it, else its output.
         averaged: metrics shown as the mean over rounds instead of the last evaluation.
+        rounds_to: values of metrics by name; a table shows the rounds to each.
         bars: meaning of error bars in plots, "interval" or "percentiles".
         at: values of swept settings in plots over rounds and costs, if not the default ones.
         targets: privacy target of each protocol, "mu" or "epsilon", by label.
@@ -36,6 +37,7 @@ class Layout:
     delta: float
     iterate: str = OUTPUT
     averaged: tuple[str, ...] = ()
+    rounds_to: Mapping[str, float] = field(default_factory=dict)
     bars: str = "interval"
     at: Mapping[str, float] = field(default_factory=dict)
     targets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -63,6 +65,7 @@ def layout(experiment: Experiment) -> Layout:
         delta=evaluation.delta,
         iterate=evaluation.iterate,
         averaged=tuple(evaluation.averaged),
+        rounds_to=evaluation.rounds_to,
         bars=evaluation.bars,
         at=evaluation.at,
         targets={p.label: {n: p.settings[n] for n in LEVELS if n in p.settings} for p in experiment.protocol},

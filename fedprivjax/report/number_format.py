@@ -58,6 +58,17 @@ def title_of(metric: Metric, iterate: str = OUTPUT, rounds: str = "last") -> str
     return metric.title + of + (" averaged over rounds" if rounds == "mean" else "")
 
 
+def rounds_title(metric: Metric, value: float, iterate: str = OUTPUT) -> str:
+    """Return the title of the number of rounds to a value of a metric.
+
+    >>> from fedprivjax.engine.metrics import known
+    >>> rounds_title(known("test_accuracy"), 0.97), rounds_title(known("test_loss"), 0.1, "last")
+    ('rounds to test accuracy ≥ 97.0%', "rounds to test loss ≤ 0.1000 of the iterate 'last'")
+    """
+    of = "" if iterate == OUTPUT else f" of the iterate '{iterate}'"
+    return f"rounds to {metric.words} {'≥' if metric.better == 'higher' else '≤'} {metric.text(value)}{metric.unit}{of}"
+
+
 def count_text(value: float) -> str:
     """Return a count with its SI prefix, or an empty string for NaN.
 

@@ -23,10 +23,10 @@ from fedprivjax.report.baselines import (
 )
 from fedprivjax.report.costs import costs_table, with_costs
 from fedprivjax.report.layout import Layout, shown_in
-from fedprivjax.report.number_format import epsilon_text, points_of, target_epsilon, title_of
+from fedprivjax.report.number_format import epsilon_text, points_of, rounds_title, target_epsilon, title_of
 from fedprivjax.report.plots import TOLERANCE, misses_target
 from fedprivjax.report.text_table import Sheet
-from fedprivjax.sweeps.results import INTERVAL, figure, has, mean_interval, preferred
+from fedprivjax.sweeps.results import INTERVAL, figure, has, mean_interval, preferred, rounds_to
 
 Point = Mapping[str, float]
 Cells = dict[str, Callable[[Point, Point], str]]  # text of a cell from its point and the row above, by column header
@@ -39,6 +39,7 @@ def results_tables(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[Sheet
     The realised ε has a table only if it differs from the target ε in the other tables' rows.
     """
     found = [results_table(layout, best, metric) for metric in _shown_metrics(layout, best)]
+    found += [rounds_table(layout, best, *each) for each in layout.rounds_to.items() if _any(best, each[0])]
     realised = [realised_table(layout, best)] if layout.targeted and realised_differs(layout, best) else []
     costed = with_costs(best)
     return [*found, *realised, *([costs_table(layout, costed, _runs(best))] if costed else [])]
@@ -63,6 +64,40 @@ def results_table(layout: Layout, best: Mapping[str, xr.Dataset], metric: str | 
     title = title_of(metric, layout.iterate, layout.rounds(metric.name))
     what = f"mean{' ± 95% interval' * interval} over {_runs(best)}"
     return _grid_table(f"{title}, {what}; ε at δ = {layout.delta:g}", layout, layout.varied, ["mu"], cells)
+
+
+def rounds_table(layout: Layout, best: Mapping[str, xr.Dataset], name: str, value: float) -> Sheet:
+    """Return a table of the first evaluated round at which a metric reaches a value: the mean ± 95% interval.
+
+    If some runs do not reach it, the cell is a lower bound of the mean, in which they count with the rounds that they
+    were run for, and the number of runs that reach it.
+    """
+    metric = next((own for own in layout.own if own.name == name), known(name))
+    cells: Cells = {}
+    for label, data in best.items():
+        if has(data, name):
+            reached = rounds_to(data, name, value, preferred(data, name, layout.iterate))
+            cells[label] = partial(_rounds_cell, _varied(reached), float(data["round"].max()))
+    title = rounds_title(metric, value, layout.iterate)
+    what = f"mean ± 95% interval over {_runs(best)}; ε at δ = {layout.delta:g}"
+    return _grid_table(f"{title}, first evaluated round, {what}", layout, layout.varied, ["mu"], cells)
+
+
+def _rounds_cell(runs: xr.DataArray, last: float, point: Point, previous: Point) -> str:
+    """Return the mean of numbers of rounds with its interval, or a lower bound if some are NaN."""
+    own = {name: value for name, value in point.items() if name in runs.dims}
+    if previous and own == {name: previous[name] for name in own}:
+        return SAME
+    runs = runs.sel(own)
+    count, reached = runs.sizes["seed"], int(runs.notnull().sum())
+    mean, half = (float(each) for each in mean_interval(runs.fillna(last)))
+    if reached < count:
+        return f"> {mean:.1f} ({reached} of {count})"
+    return f"{mean:.1f} ± {half:.1f}" if count >= INTERVAL else f"{mean:.1f}"
+
+
+def _any(best: Mapping[str, xr.Dataset], name: str) -> bool:
+    return any(has(data, name) for data in best.values())
 
 
 def _runs_of(layout: Layout, best: Mapping[str, xr.Dataset], metric: Metric) -> dict[str, xr.DataArray]:
@@ -112,6 +147,8 @@ def footnotes(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
             lines.append(f"  {data.attrs['selected']}")
         if data["diverged"].any():
             lines.append(f"  {int(data['diverged'].sum())} of {data['diverged'].size} runs diverged (NaN)")
+    if any(_any(best, name) for name in layout.rounds_to):
+        lines.append("rounds to a value: > x (k of n) means that k of n runs reach it, and that the mean is above x")
     lines += [*_unequal(best), *_used(best), *_baselines(layout, best)]
     lines += _weights(best)
     names = non_private_metrics(best)

@@ -6,8 +6,9 @@ from itertools import groupby
 import numpy as np
 
 from fedprivjax.engine.metrics import known
-from fedprivjax.experiment.verdict import Verdict, describe
-from fedprivjax.report.number_format import title_of
+from fedprivjax.experiment import Expected
+from fedprivjax.experiment.verdict import Verdict, describe, judged_metric
+from fedprivjax.report.number_format import rounds_title, title_of
 from fedprivjax.report.text_table import Sheet
 
 VERDICTS = {None: "–", True: "ok", False: "MISS"}
@@ -20,11 +21,10 @@ def verdict_tables(found: Iterable[Verdict]) -> list[Sheet]:
 
 def _verdict_table(found: list[Verdict]) -> Sheet:
     expected = found[0].expected
-    metric = known(expected.metric)
+    metric, words = judged_metric(expected), _words(expected)
     source = f", {expected.source}" if expected.source else ""
-    what, text = f"{title_of(metric, expected.iterate, expected.rounds)} (mean ± 95% interval)", metric.text
+    what, text = f"{words} (mean ± 95% interval)", metric.text
     if expected.axis is not None:
-        words = title_of(metric, expected.iterate, expected.rounds)
         what, text = f"exponent of {words} in {expected.axis} (least squares of logarithms ± 95% interval)", _exponent
     table = Sheet(f"{expected.protocol}: {what}{source}; {describe(expected)}")
     spread = "standard error" if expected.rule in ("within_se", "slope") else "sd"
@@ -38,6 +38,13 @@ def _verdict_table(found: list[Verdict]) -> Sheet:
             difference = "" if np.isnan(v.mean) else text(v.mean - v.value, sign=True)
         table.add_row(where, f"{text(v.mean)} ± {text(v.half)}", text(v.sd), value, difference, VERDICTS[v.holds])
     return table
+
+
+def _words(expected: Expected) -> str:
+    metric, value = known(expected.metric), expected.rounds_to
+    if value is not None:
+        return rounds_title(metric, value, expected.iterate)
+    return title_of(metric, expected.iterate, expected.rounds)
 
 
 def _exponent(value: float, *, sign: bool = False) -> str:

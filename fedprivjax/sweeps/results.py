@@ -12,7 +12,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metrics import known, recorded_name
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.sweeps.variable_descriptions import ALONE, CONSTANT, HALF
+from fedprivjax.sweeps.variable_descriptions import ALONE, CONSTANT, HALF, custom_metrics
 
 INTERVAL = 3  # smallest number of seeds with an interval; for two, its half-width is 12.7 times their standard error
 
@@ -170,6 +170,25 @@ def figure(dataset: xr.Dataset, name: str, iterate: str = OUTPUT, rounds: str = 
 
 
 FIGURES = {"last": final, "mean": averaged}
+
+
+def rounds_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT) -> xr.DataArray:
+    """Return each run's first evaluated round at which a metric reaches a value, without the `round` dimension.
+
+    A metric that is better if higher reaches the values at or below it, any other the values at or above it. A run that
+    never reaches the value, or diverged, has NaN. A mean over the other runs alone would be too optimistic.
+
+    >>> curves = [[0.90, 0.96, 0.98], [0.90, 0.92, 0.94]]
+    >>> data = xr.Dataset({"test_accuracy": (("seed", "round"), curves)}, {"round": [10, 20, 30]})
+    >>> rounds_to(data, "test_accuracy", 0.95).values.tolist()
+    [20.0, nan]
+    """
+    values = _recorded(dataset, name, iterate)
+    curve = _made(name, values, values).astype(np.float32)
+    higher = custom_metrics([dataset]).get(name, known(name)).better == "higher"
+    reached = curve >= np.float32(value) if higher else curve <= np.float32(value)
+    first = values["round"].values[reached.argmax("round").values].astype(float)
+    return reached.any("round").astype(float).copy(data=np.where(reached.any("round").values, first, np.nan))
 
 
 def rounds_of(name: str, averaged: Collection[str]) -> str:

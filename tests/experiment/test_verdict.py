@@ -7,6 +7,7 @@ import xarray as xr
 from fedprivjax import experiment
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment import Cell, Expected, Experiment, verdict
+from fedprivjax.experiment.check import check
 from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.experiment.tuning import _best
 from fedprivjax.report import tables, verdicts
@@ -62,6 +63,9 @@ SD = float(np.std(RUNS, ddof=1))
         ("at_least", MEAN + 0.125, 0.125, True),
         ("at_least", MEAN + 0.126, 0.125, False),
         ("at_least", MEAN - 9, 0.125, True),
+        ("at_most", MEAN - 0.125, 0.125, True),
+        ("at_most", MEAN - 0.126, 0.125, False),
+        ("at_most", MEAN + 9, 0.125, True),
         ("above", MEAN - 0.001, 0, True),
         ("above", MEAN, 0, False),
         ("above", MEAN + 0.001, 0, False),
@@ -77,7 +81,54 @@ def test_each_rule_on_both_sides_of_its_edge(rule, value, tolerance, holds):
     assert found.half == pytest.approx(12.7062 * SD / math.sqrt(2), rel=1e-5)  # t at 97.5%, one degree of freedom
 
 
-@pytest.mark.parametrize("rule", ["within", "within_sd", "at_least", "above"])
+def losses(curves):
+    """Return a dataset of the test losses of several seeds at rounds 10, 20 and 30."""
+    return xr.Dataset(
+        {"test_loss": (("seed", "round"), curves)}, {"seed": [*range(len(curves))], "round": [10, 20, 30]}
+    )
+
+
+@pytest.mark.parametrize(
+    ("curves", "mean", "half", "holds"),
+    [
+        ([[3.0, 2.0, 1.0], [2.0, 1.0, 3.0]], 15.0, 12.7062 * math.sqrt(50) / math.sqrt(2), True),
+        ([[3.0, 2.0, 1.0], [3.0, 3.0, 3.0]], math.inf, math.nan, False),  # a run that never reaches it
+    ],
+)
+def test_rounds_to_a_value_are_compared_and_a_run_that_never_reaches_it_counts_as_infinite(curves, mean, half, holds):
+    entry = {"rounds_to": 2.0, "rule": "at_most", "cells": [{"value": 15.0}]}
+    swept = make([entry])
+    found = verdict.verdicts(swept, {"ours": losses(curves)})[0]
+    assert (found.mean, found.holds) == (mean, holds)
+    assert found.half == pytest.approx(half, rel=1e-5, nan_ok=True)
+    table = verdicts.verdict_tables([found])[0]
+    assert table.title == "ours: rounds to test loss ≤ 2.0000 (mean ± 95% interval); at most it + 0"
+    assert table.columns[3].cells == ["15.0"]
+
+
+@pytest.mark.parametrize(
+    ("message", "evaluation", "entry"),
+    [
+        ("unknown metric in evaluation.rounds_to 'test_acuracy', did you mean", {"test_acuracy": 0.9}, {}),
+        ("evaluation.rounds_to.test_loss must be between -inf and inf, got nan", {"test_loss": math.nan}, {}),
+        ("rounds_to in .* must go without rounds = 'mean'", {}, {"rounds_to": 1.0, "rounds": "mean"}),
+    ],
+)
+def test_invalid_rounds_to_is_refused(message, evaluation, entry):
+    with pytest.raises(Refusal, match=message):
+        make([entry], rounds_to=evaluation)
+
+
+def test_rounds_to_is_refused_with_trials_and_for_metrics_that_are_not_recorded():
+    swept = make([], rounds_to={"test_loss": 0.5})
+    with pytest.raises(Refusal, match="rounds_to must be left out of trials, got 2 trials"):
+        check(swept.but(sweep=swept.sweep.but(trials=2)))
+    with pytest.raises(Refusal, match="rounds_to 'test_loss' must be recorded, got test_accuracy"):
+        verdict.check_recorded(swept, {"ours": {"output": ["test_accuracy"]}}, {"ours": 3})
+    verdict.check_recorded(swept, {"ours": {"output": ["test_loss"]}}, {"ours": 3})
+
+
+@pytest.mark.parametrize("rule", ["within", "within_sd", "at_least", "at_most", "above"])
 def test_a_diverged_run_never_passes(rule):
     assert judge(rule, MEAN, tolerance=9, other="theirs", runs=[np.nan, np.nan]).holds is False
 
@@ -174,6 +225,7 @@ def test_the_cells_of_a_bundled_experiment_are_swept(name):
         ("within", "test_accuracy", "within 2 points"),
         ("within_sd", "test_accuracy", "within 0.02 sd"),
         ("at_least", "test_accuracy", "at least it − 2 points"),
+        ("at_most", "test_accuracy", "at most it + 2 points"),
         ("above", "test_loss", "above theirs"),
         ("slope", "test_loss", "at most 0.02 above it"),
         ("shown", "test_loss", "not judged"),

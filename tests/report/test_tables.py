@@ -99,6 +99,22 @@ def test_a_results_table_has_the_datasets_values(best, metric, scale):
     assert found["per_round"] == ["2", "3", "2", "3"]
 
 
+def test_rounds_to_a_value_are_means_or_bounds_with_the_number_of_runs_that_reach_it(best):
+    swept = make(evaluation={"delta": DELTA, "rounds_to": {"test_accuracy": 0.9}})
+    reached, half_way = np.array([[0.95, 0.5], [0.5, 0.9], [0.9, 0.9]]), np.array([[0.95, 0.5], [0.5, 0.5], [0.5, 0.9]])
+    ours = np.zeros((2, 2, SEEDS, 2))
+    ours[0, 0], ours[0, 1] = reached, half_way
+    best = {"ours": dataset(ours, ["per_round", "mu"]), "free": dataset(np.stack([half_way] * 2), ["per_round"])}
+    best["ours"]["diverged"].values[0, 1, 2] = True
+    sheet = tables.rounds_table(layout(swept), best, "test_accuracy", 0.9)
+    assert sheet.title.startswith("rounds to test accuracy ≥ 90.0%, first evaluated round, mean ± 95% interval over 3")
+    half = t.ppf(0.975, 2) * np.std([5, 10, 5], ddof=1) / np.sqrt(3)
+    assert columns(sheet)["ours"] == [f"6.7 ± {half:.1f}", "> 10.0 (0 of 3)", "> 8.3 (1 of 3)", "> 10.0 (0 of 3)"]
+    assert columns(sheet)["free"][0] == "> 8.3 (2 of 3)"
+    assert sheet.title in [one.title for one in tables.results_tables(layout(swept), best)]
+    assert any("k of n runs reach it" in line for line in tables.footnotes(layout(swept), best))
+
+
 def with_constant(best, value):
     """Return the datasets with this value of the constant predictor's accuracy."""
     copies = {label: data.copy(deep=True) for label, data in best.items()}

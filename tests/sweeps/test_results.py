@@ -13,6 +13,7 @@ from fedprivjax import (
     guarantee_of,
     linear_problem,
     mean_interval,
+    rounds_to,
     sweep,
 )
 from fedprivjax.experiment import folder as results_folder
@@ -47,6 +48,17 @@ def swept():
         metrics=("test_loss", "train_loss", "noise_norm"),
         delta=1e-6,
     )
+
+
+def test_rounds_to_is_the_first_evaluation_at_or_below_a_loss_and_nan_without_one_or_after_divergence():
+    data = dataset([[[3, 1, 2], [1, 1, 1], [3, 3, 3], [1, 1, NAN]]], diverged=(("mu", "seed"), [[False] * 3 + [True]]))
+    assert np.array_equal(rounds_to(data, "loss", 1.0).values, [[10.0, 5.0, NAN, NAN]], equal_nan=True)
+    assert np.array_equal(rounds_to(data, "loss", 0.9), np.full((1, 4), NAN), equal_nan=True)
+
+
+def test_rounds_to_a_fraction_counts_the_run_that_reaches_it_exactly_in_float32():
+    data = dataset([[[0.1, float(np.float32(0.9))]]]).rename(loss="test_accuracy")  # float32(0.9) < 0.9
+    assert rounds_to(data, "test_accuracy", 0.9).values.tolist() == [[10.0]]
 
 
 def test_final_takes_each_runs_last_record():
