@@ -12,6 +12,7 @@ from fedprivjax.auditing.neighbouring import (
     LINEAR,
     Federation,
     Worlds,
+    hides_uses,
     labels_of,
     records_used,
     small_federation,
@@ -143,13 +144,7 @@ class NothingClaimed(Refusal):
 
 
 def require_claim(start: ReadyRun) -> None:
-    """Raise Refusal if the run's protocol has no privacy guarantee, or if its participation is secret.
-
-    An audit's runs share one schedule, which tells more than a guarantee for secret participation allows.
-    """
-    if start.plan.schedule.secret is not None:
-        secret = start.plan.schedule.secret
-        raise Refusal(f"participation must be public for an audit, whose runs share one schedule, got {secret}")
+    """Raise Refusal if the run's protocol has no privacy guarantee."""
     if not start.guarantee.private:
         epsilon = start.guarantee.epsilon
         raise NothingClaimed(f"{start.protocol.name} must have a finite ε to be audited, got {epsilon}")
@@ -264,7 +259,7 @@ def _candidates(pair: Worlds) -> list[int]:
     """
     start, claimed = pair.start, pair.start.guarantee.per_machine
     worst = np.flatnonzero(claimed >= claimed.max() * (1 - TIE))[:CANDIDATES]
-    if start.plan.secret and start.problem.partition_table is not None:
+    if hides_uses(start):
         return records_used(start, worst[0])[:1]  # all records are equally exposed
     most = 1 if start.protocol.protects_machines else max(2, CANDIDATES // worst.size)
     return [row for machine in worst for row in records_used(start, machine)[:most]]

@@ -65,7 +65,7 @@ class Federation:
     """A small federation for an audit: few machines with few records each, in small dimension.
 
     Attributes:
-        participation: participation scheme of the public schedule.
+        participation: participation scheme. Its schedule is public, or sampled again in every run if it is secret.
         rounds: number of rounds.
         records: number of records per machine.
         dimension: d. One axis is the canary's, the others show noise only.
@@ -242,13 +242,19 @@ def _replaced(protocol, canary: int, table: Table | None) -> Any:
     return table.rows[np.flatnonzero((table.rows == canary).any(axis=1))[0]]
 
 
+def hides_uses(start: ReadyRun) -> bool:
+    """Return True if machines own their records, and samples or participation are secret, so that no use is known."""
+    secret = start.plan.secret or start.plan.schedule.secret is not None
+    return secret and start.problem.partition_table is not None
+
+
 def records_used(start: ReadyRun, machine: int) -> list[int]:
     """Return the pool rows that a machine uses, in the order of first use.
 
-    If samples are secret, all its records are equally exposed and returned in partition order.
+    If samples or participation are secret, all its records are equally exposed and returned in partition order.
     """
     schedule, table = start.plan.schedule, start.problem.partition_table
-    if start.plan.secret and table is not None:
+    if hides_uses(start) and table is not None:
         rows = table.rows[machine]
         return rows[rows >= 0].tolist()
     own = (schedule.participants == machine) & schedule.present

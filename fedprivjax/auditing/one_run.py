@@ -148,6 +148,9 @@ def audit_one_run(
     options: dict[str, Any] = {"rounds": rounds, "seed": seed, "delta": delta, "metrics": ()}
     start = ready(protocol, problem, participation, noise_method="materialised", **options)
     require_claim(start)
+    if start.plan.schedule.secret is not None:
+        secret = start.plan.schedule.secret
+        raise Refusal(f"participation must be public for an audit in one run, got {secret}. Use audit")
     require_noisy_messages(start)
     if start.protocol.trust not in ("none", "server"):
         raise Refusal(f"trust must be 'none' or 'server' for an audit in one run, got {start.protocol.trust!r}")

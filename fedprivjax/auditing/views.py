@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.auditing.neighbouring import AXES, Worlds, labels_of, with_labels
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.prepare import Arguments, ReadyRun
 from fedprivjax.engine.transcript import released_steps, replay, with_local_steps
@@ -58,9 +59,13 @@ class RawViews(NamedTuple):
     info: Any
 
 
-@typed_jit(static_argnames=("size", "drawn"))
-def _raw(arguments: Arguments, keys, labels, samples, weights, size: Size, drawn: bool) -> RawViews:
-    """Run the audit's compiled program. It serves both datasets and any canary."""
+@typed_jit(static_argnames="size")
+def _raw(arguments: Arguments, keys, labels, secrets: dict[str, Any], size: Size) -> RawViews:
+    """Run the audit's compiled program. It serves both datasets and any canary.
+
+    Args:
+        secrets: each run's own inputs that are secret, by their names in `RoundInputs`, [runs, rounds, ...].
+    """
     dimension, chosen = arguments.problem.dimension, jnp.asarray(AXES)
 
     def along(leaf):
@@ -68,10 +73,9 @@ def _raw(arguments: Arguments, keys, labels, samples, weights, size: Size, drawn
         rows = rows.reshape(leaf.shape[0], -1, dimension if rows.shape[1] % dimension == 0 else 1)
         return (rows if rows.shape[-1] == 1 else rows[..., chosen]).astype(jnp.float32)
 
-    def one(key, labels, samples, weights):
+    def one(key, labels, secrets):
         problem = with_labels(arguments.problem, labels)
-        inputs = arguments.inputs._replace(samples=samples, weights=weights) if drawn else arguments.inputs
-        run = arguments._replace(key=key, problem=problem, inputs=inputs)
+        run = arguments._replace(key=key, problem=problem, inputs=arguments.inputs._replace(**secrets))
         state, (queries, (sent, steps), internal, info) = replay(run, size, with_local_steps)
         protocol = arguments.protocol
         ends = [protocol.query(state), protocol.output(state), *protocol.iterates(state).values()]
@@ -80,7 +84,7 @@ def _raw(arguments: Arguments, keys, labels, samples, weights, size: Size, drawn
         steps = None if steps is None else steps[..., chosen]
         return RawViews(points[:, chosen], sent[..., chosen], steps, jax.tree.map(along, internal), info)
 
-    return jax.vmap(one)(keys, labels, samples, weights)
+    return jax.vmap(one)(keys, labels, secrets)
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ def observed(
     """Return the views of `chunk_of(start)` runs, along the canary's axis and along noise-only axes.
 
     Args:
-        seed: seed of the noise and of secret samples.
+        seed: seed of the noise, and of secret samples and participation.
         begin: number of the first run.
         labels: labels of all records, shape [records] or [runs, records], or None for the dataset's own.
 
@@ -120,8 +124,8 @@ def observed(
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(np.arange(begin, begin + runs))
     labels = labels_of(start.problem) if labels is None else labels
     labels = np.broadcast_to(labels, (runs, labels.shape[-1]))
-    samples, weights = _secret_samples(start, np.random.default_rng([seed, begin]), runs)
-    raw = _raw(start.arguments, keys, labels, samples, weights, start.plan.size, samples is not None)
+    secrets = _secrets(start, np.random.default_rng([seed, begin]), runs)
+    raw = _raw(start.arguments, keys, labels, secrets, start.plan.size)
     raw = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), raw)
     return [_seen(start, raw, place, seed, options) for place in range(len(AXES))]
 
@@ -195,6 +199,14 @@ def own_releases(columns: tuple[Column, ...], machine: int) -> np.ndarray:
     return np.array([column.kind == finest and column.machine == machine for column in columns])
 
 
+def _secrets(start: ReadyRun, rng: np.random.Generator, runs: int) -> dict[str, np.ndarray]:
+    """Return each run's own secret inputs by name, [runs, rounds, per_round, ...]; none if the plan is public."""
+    if start.plan.schedule.secret is not None:
+        return _secret_rounds(start, rng, runs)
+    samples, weights = _secret_samples(start, rng, runs)
+    return {} if samples is None else {"samples": samples, "weights": weights}
+
+
 def _secret_samples(start: ReadyRun, rng: np.random.Generator, runs: int):
     """Return each run's own secret samples and weights, [runs, rounds, per_round, width], or None without any."""
     plan, table = start.plan, start.problem.partition_table
@@ -207,6 +219,25 @@ def _secret_samples(start: ReadyRun, rng: np.random.Generator, runs: int):
     return samples, weights * plan.schedule.present[..., None]
 
 
+def _secret_rounds(start: ReadyRun, rng: np.random.Generator, runs: int) -> dict[str, np.ndarray]:
+    """Return each run's own participants and their records, [runs, rounds, per_round, ...].
+
+    The runs are sampled together, as one federation in which every run has machines of its own.
+    """
+    plan, table, scheme = start.plan, start.problem.partition_table, start.plan.schedule.secret
+    if scheme is None or plan.sampler is None or table is None or plan.schedule.dropped is not None:
+        raise Refusal("participation must be public in an audit with dropouts or of a method without a record sampler")
+    drawn = [scheme.draw(plan.size.rounds, rng) for _ in range(runs)]
+    machine, present = (np.concatenate([getattr(one, name) for one in drawn]) for name in ("participants", "scheduled"))
+    first = plan.size.machines * np.repeat(np.arange(runs), plan.size.rounds)[:, None]  # first machine of each run
+    everyone = Schedule(plan.size.machines * runs, (machine + first).astype(np.int32), present.sum(axis=1))
+    factors = np.tile(np.broadcast_to(start.problem.message_factors, plan.size.machines), runs)
+    batches = draw_minibatches(plan.sampler, np.tile(table.rows, (runs, 1)), everyone, rng, factors=factors)
+    found = {"machine": machine, "participation": everyone.counts, "present": present.astype(np.float32)}
+    found |= batches._asdict()
+    return {name: rows.reshape(runs, plan.size.rounds, *rows.shape[1:]) for name, rows in found.items()}
+
+
 def chunk_of(start: ReadyRun) -> int:
     """Return the number of runs in a chunk, whose views are in memory together."""
     size = start.plan.size
@@ -216,5 +247,5 @@ def chunk_of(start: ReadyRun) -> int:
 
 def different(pair: Worlds) -> bool:
     """Return True if the public schedule differs between the two datasets."""
-    one, other = (start.plan.schedule.participants for start in pair.starts)
+    one, other = (start.plan.schedule.public.participants for start in pair.starts)
     return not np.array_equal(one, other)
