@@ -266,6 +266,7 @@ def of_clients(method=FedAvg, unit="machine", **settings):
 
 CLIENT_CASES = {
     "fedavg-server": of_clients(),
+    "fedavg-tree": of_clients(noise_schedule="tree"),
     "fedavg-none": of_clients(trust="none"),
     "fedavg-record": of_clients(unit="record"),
     "fedavg-steps": of_clients(unit="record", local_steps=3, batch=4, sampler="poisson"),

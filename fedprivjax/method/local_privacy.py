@@ -7,6 +7,7 @@ A machine i that takes part in k_i rounds releases, with the bound C,
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,17 +15,21 @@ import numpy as np
 from fedprivjax.checks.values import require_choice
 from fedprivjax.noise import Fresh, Mechanism, PerMachine, PerStep
 from fedprivjax.noise.fresh import MessageInputs
+from fedprivjax.noise.rounds import INDEPENDENT, RoundFactor, round_factor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalWork
 from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.events import Event, GaussianEvent, RecordEvent, Releases
-from fedprivjax.privacy.per_machine import grouped_once
+from fedprivjax.privacy.per_machine import Grouped, grouped_once
 from fedprivjax.privacy.terms import MACHINE, RECORD, REPLACE_ONE, Assumption, Terms, lipschitz_values
 from fedprivjax.problem.problem import Problem
 
 EVERY_STEP = "every local step released (post-processing); composed profile of the Gaussian mechanism on its records"
 UNITS = ("record", "machine")
 UPDATES = "McMahan et al. 2018 (DP-FedAvg): clipped updates; adaptive composition of Gaussian mechanisms"
+CORRELATED = (
+    "Choquette-Choo et al. 2023 (matrix mechanism, several participations): clipped updates; one Gaussian mechanism"
+)
 
 
 @dataclass(frozen=True)
@@ -70,16 +75,20 @@ class NoisyUpdates:
         trust: "server" if the server adds noise to the mean, "none" if every machine adds noise to its own update.
         clip: C, bound on the norm of an update.
         relation: neighbouring relation, a key of `RELATIONS`.
+        noise_schedule: "independent", or a factor over rounds of a trusted server's noise, see `noise.rounds`.
     """
 
     trust: str
     clip: Any
     relation: str = REPLACE_ONE
+    noise_schedule: Any = INDEPENDENT
 
     def mechanism(self, plan: Plan, method: str) -> Mechanism:
         """Mechanism of the noise in the mean of the updates."""
         require_choice("noise method", method, ("auto", "aggregate", "materialised"))
-        schedule = plan.schedule
+        schedule, factor = plan.schedule, round_factor(self.noise_schedule)
+        if factor is not None:
+            return factor.mechanism(schedule)
         if self.trust == "server":
             return Fresh(np.ones(plan.size.rounds, np.float32))
         present = schedule.present.astype(np.float32)
@@ -99,6 +108,9 @@ class NoisyUpdates:
             Assumption("clipped updates", {"bound": float(self.clip)}),
             Assumption("not covered"),
         )
+        factor = round_factor(self.noise_schedule)
+        if factor is not None:
+            return self._correlated(factor, plan, noise_std, (*facts, Assumption("noise of the schedule")))
         terms = Terms(self.trust, UPDATES, facts, unit=MACHINE, relation=self.relation)
         rounds = grouped_once(plan.schedule, plan.schedule.total, lambda total, _: np.sqrt(total))
         return GaussianEvent(
@@ -108,3 +120,11 @@ class NoisyUpdates:
             terms,
             lambda machine: np.ones(plan.schedule.total[machine]),
         )
+
+    def _correlated(self, factor: RoundFactor, plan: Plan, noise_std: float, facts: tuple[Assumption, ...]) -> Event:
+        """Event of F·x with independent noise, of which everything released is a function."""
+        terms = Terms(self.trust, CORRELATED, facts, unit=MACHINE, relation=self.relation)
+        schedule = plan.schedule
+        exposure = schedule.once(("exposure", factor), lambda: Grouped.of(factor.exposures(schedule)))
+        releases = partial(factor.releases, schedule)
+        return GaussianEvent(float(noise_std), self.sensitivity(plan), exposure, terms, releases)

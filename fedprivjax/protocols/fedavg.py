@@ -14,7 +14,8 @@ Privacy is optional:
   most 2C/B. All messages follow from the noisy steps.
 * `unit = "machine"` (DP-FedAvg, McMahan et al., ICLR 2018) clips every update to norm C and divides their sum by the
   constant m̄ = E|S_r|. The server adds N(0, σ²·I) to this mean. Without a trusted server every machine adds N(0, σ²·I)
-  to its own update.
+  to its own update. A trusted server's noise may be correlated over rounds (`noise_schedule`; DP-FTRL, Kairouz et al.,
+  ICML 2021): the noise of a mean is then the difference of two rounds' noise in the running sum of the means.
 """
 
 from dataclasses import replace
@@ -40,6 +41,7 @@ from fedprivjax.method.server_step import check_server, initial, require_server
 from fedprivjax.method.settings import check_numbers
 from fedprivjax.noise import Mechanism
 from fedprivjax.noise.normals import normals
+from fedprivjax.noise.rounds import INDEPENDENT, over_rounds, round_factor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalEpochs, LocalSteps, LocalWork, Sampler, as_sampler
 from fedprivjax.plan.schedule import Size
@@ -78,6 +80,9 @@ class FedAvg(ClientMethod):
         sampler: sampler of the records of a step with `local_steps`: "subset", "replacement", "poisson" or "full".
         trust: "none" or "server". Default: "server" with unit = "machine", else "none".
         relation: neighbouring relation with unit = "machine", a key of `fedprivjax.privacy.terms.RELATIONS`.
+        noise_schedule: correlation of a trusted server's noise over rounds, with unit = "machine": "independent",
+            "tree", "toeplitz" (banded), "optimal" (fitted to the schedule), or a lower triangular matrix F with one row
+            per round. `noise_std` is that of the released entries of F·x; with a name, also that of the first mean.
         window: number of last iterates whose mean is reported.
 
     Machines with unequal numbers of steps are sorted by them in every round and computed in at most four classes, each
@@ -113,11 +118,12 @@ class FedAvg(ClientMethod):
     sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
     trust: str | None = struct.field(pytree_node=False, default=None)
     relation: str = struct.field(pytree_node=False, default=REPLACE_ONE)
+    noise_schedule: Any = struct.field(pytree_node=False, default=INDEPENDENT)
     window: int = struct.field(pytree_node=False, default=1)
     weighted: bool = struct.field(pytree_node=False, default=False, metadata={"derived": True})
 
     weighs_machines: ClassVar[bool] = True
-    plain: ClassVar[dict[str, Any]] = {"relation": REPLACE_ONE}
+    plain: ClassVar[dict[str, Any]] = {"relation": REPLACE_ONE, "noise_schedule": INDEPENDENT}
 
     def __post_init__(self):
         if self.unit is None and self.mu is None and self.epsilon is None and self.noise_std is None:
@@ -131,6 +137,7 @@ class FedAvg(ClientMethod):
         require_at_least("window", self.window, 1)
         require_choice("relation", self.relation, RELATIONS)
         require_server(self.server)
+        object.__setattr__(self, "noise_schedule", over_rounds(self.noise_schedule))
         self._check_unit()
         self._check_work()
 
@@ -146,6 +153,12 @@ class FedAvg(ClientMethod):
             raise Refusal(f"trust must be 'none' with unit = {self.unit!r}, got 'server'")
         if self.unit != "machine" and self.relation != REPLACE_ONE:
             raise Refusal(f"relation must be {REPLACE_ONE!r} with unit = {self.unit!r}, got {self.relation!r}")
+
+        if self.noise_schedule != INDEPENDENT and (self.unit != "machine" or self.trust != "server"):
+            raise Refusal(
+                f"noise_schedule must be {INDEPENDENT!r} without unit = 'machine' and trust = 'server', got "
+                f"unit = {self.unit!r} and trust = {self.trust!r}"
+            )
 
     def _check_work(self) -> None:
         if (self.local_epochs is None) == (self.local_steps is None):
@@ -296,7 +309,7 @@ class FedAvg(ClientMethod):
     def privacy(self) -> NoisySteps | NoisyUpdates:
         """Mechanism of the protected unit."""
         if self.unit == "machine":
-            return NoisyUpdates(str(self.trust), self.update_clip, self.relation)
+            return NoisyUpdates(str(self.trust), self.update_clip, self.relation, self.noise_schedule)
         return NoisySteps(self.minibatches, self.clip)
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
@@ -312,6 +325,15 @@ class FedAvg(ClientMethod):
                 "machine_weights must be left out with unit = 'machine', because their sum over a cohort depends on "
                 "who takes part"
             )
+
+        factor = round_factor(self.noise_schedule)
+        if factor is not None:
+            _require_public(plan)
+            factor.check(plan.schedule, self.message_dimension(problem))
+
+    def server_noise(self, plan: Plan) -> float:
+        factor = round_factor(self.noise_schedule)
+        return 1.0 if factor is None else factor.first_std(plan.schedule)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         if self.unit is None and not target.non_private:
@@ -340,3 +362,12 @@ class FedAvg(ClientMethod):
     @classmethod
     def audit_settings(cls) -> dict[str, Any]:
         return {"unit": "record", "clip": 1.0, "local_epochs": 1, "batch": BATCH, "step_size": 1.0}
+
+
+def _require_public(plan: Plan) -> None:
+    """Raise Refusal if participation is secret: exposures over rounds are those of a known schedule."""
+    if plan.schedule.secret is not None:
+        raise Refusal(
+            f"noise_schedule must be {INDEPENDENT!r} with secret participation, because the noise needed follows from "
+            f"who takes part in which rounds"
+        )

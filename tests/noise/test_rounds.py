@@ -1,0 +1,279 @@
+"""Noise correlated over rounds: exposures against brute force, factors, samplers, and refusals."""
+
+from dataclasses import replace
+from itertools import pairwise, product
+
+import jax
+import numpy as np
+import pytest
+from cases import SHARES
+
+from fedprivjax import FedAvg, Full, PoissonCohorts, Refusal, Scaffold, Uniform, ready, simulate
+from fedprivjax.noise.normals import normals
+from fedprivjax.noise.rounds import ROUND_FACTORS, round_factor
+from fedprivjax.noise.rounds import factor as of_rounds
+from fedprivjax.noise.rounds.factor import GivenFactor, RoundFactor, coefficients, exposures, rounds_of
+from fedprivjax.plan.schedule import Schedule
+from fedprivjax.plan.seeds import round_keys
+
+SMALL = 8  # rounds
+SIGNED, POSITIVE = "signed", "positive"
+KEY = jax.random.key(3)
+
+
+def given(matrix) -> GivenFactor:
+    return GivenFactor(tuple(tuple(row) for row in np.asarray(matrix, float).tolist()))
+
+
+def random_schedule(rng) -> Schedule:
+    machines, rounds = int(rng.integers(2, 5)), int(rng.integers(1, SMALL))
+    per_round = int(rng.integers(1, machines + 1))
+    participants = np.stack([rng.permutation(machines)[:per_round] for _ in range(rounds)]).astype(np.int32)
+    dropped = rng.random(participants.shape) < 0.3 if rng.random() < 0.5 else None
+    return Schedule(machines, participants, dropped=dropped)
+
+
+def random_factor(kind, rounds, rng) -> GivenFactor:
+    matrix = np.tril(rng.normal(size=(rounds, rounds)) if kind == SIGNED else rng.random((rounds, rounds)))
+    return given(matrix + np.diag(0.2 + np.abs(np.diag(matrix)) - np.diag(matrix)))
+
+
+def largest_move(matrix, when) -> float:
+    """The largest ‖F·x‖ over the signs of a machine's updates of norm 1 along one axis."""
+    columns = matrix[:, when]
+    return max((np.linalg.norm(columns @ signs) for signs in product((1, -1), repeat=len(when))), default=0.0)
+
+
+def compared(seeds):
+    """Yield the stated exposure, brute force, and whether FᵀF ≥ 0, of all machines of random schedules."""
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        schedule = random_schedule(rng)
+        kind = (SIGNED, POSITIVE)[seed % 2]
+        factor = random_factor(kind, schedule.size.rounds, rng)
+        stated, matrix = factor.exposures(schedule), factor.matrix(schedule)
+        for machine in range(schedule.machines):
+            when = [t for t, row in enumerate(schedule.participants) if machine in row]
+            yield stated[machine], largest_move(matrix, when), (matrix.T @ matrix >= 0).all()
+
+
+def test_no_machine_moves_the_releases_by_more_than_its_exposure():
+    """Brute force over signs on 200 random schedules: never more, and equal if FᵀF ≥ 0."""
+    equal = 0
+    for stated, found, positive in compared(200):
+        assert found <= stated * (1 + 1e-12)
+        if positive:
+            assert found == pytest.approx(stated, rel=1e-9, abs=1e-12)
+            equal += 1
+    assert equal > 100
+
+
+def test_a_machine_counted_once_is_found(monkeypatch):
+    """The fault: the norm of one column of F, as for one participation of every machine."""
+
+    def once(gram, patterns):
+        return np.diag(gram)[patterns].max(axis=1)
+
+    monkeypatch.setattr(of_rounds, "pattern_sums", once)
+    assert any(found > stated * 1.01 for stated, found, _ in compared(20))
+
+
+@pytest.mark.parametrize("gram", [1.0, -1.0])
+def test_updates_of_any_direction_move_less(gram):
+    rng, matrix = np.random.default_rng(2), np.array([[1.0, 0.0], [gram * 0.5, 1.0]])
+    stated = given(matrix).exposures(Full(1).draw(2, rng))[0]
+    for _ in range(200):
+        x = rng.normal(size=(2, 3))
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        assert np.linalg.norm(matrix @ x) <= stated * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 7, 24])
+@pytest.mark.parametrize("name", ROUND_FACTORS)
+def test_factors(name, rounds):
+    """B·F = A; exposures by machine are the norms of sums of columns; F(1, 1) = 1."""
+    if name == "optimal" and rounds > SMALL:
+        pytest.skip("its fit is slow")
+    schedule = Uniform(5, 2).draw(rounds, np.random.default_rng(1))
+    factor = round_factor(name)
+    assert isinstance(factor, RoundFactor)
+    matrix, sums = factor.known(schedule), np.tril(np.ones((rounds, rounds)))
+    assert matrix[0, 0] == 1.0
+    assert not np.triu(matrix, 1).any()
+    assert (np.diag(matrix) > 0).all()
+    np.testing.assert_allclose(sums @ np.linalg.inv(matrix) @ matrix, sums, atol=1e-9)
+    stated = factor.exposures(schedule)
+    np.testing.assert_allclose(stated, exposures(matrix.T @ matrix, schedule), rtol=1e-12)
+    for machine in range(5):
+        assert largest_move(matrix, rounds_of(schedule, machine)) <= stated[machine] * (1 + 1e-12)
+        releases = factor.releases(schedule, machine)
+        assert np.sqrt(np.sum(releases**-2.0)) == pytest.approx(stated[machine], rel=1e-9)
+    if name != "optimal":
+        np.testing.assert_allclose(
+            stated, [np.linalg.norm(matrix[:, rounds_of(schedule, machine)].sum(axis=1)) for machine in range(5)]
+        )
+
+
+def sampled(mechanism, rounds, dimension, blocks):
+    """The noise z, [rounds, d], sampled block by block, and its normals."""
+    keys, state, parts = round_keys(KEY, np.arange(1, rounds + 1)), mechanism.init(dimension, KEY), []
+    for first, end in pairwise(blocks):
+        inputs = jax.tree.map(lambda leaf: leaf[first:end], mechanism.inputs)  # noqa: B023
+        state, z = mechanism.draw(state, inputs, keys[first:end], dimension)
+        parts.append(np.asarray(z, float))
+    return np.concatenate(parts), np.stack([np.asarray(normals(key, (dimension,)), float) for key in keys])
+
+
+@pytest.mark.parametrize("name", ["tree", "toeplitz", "full"])
+def test_samplers(name):
+    """F·z is the normals, and prefix sums of z have the covariance B·Bᵀ; 2/3 and 3/2 of it are rejected."""
+    rounds, dimension = 13, 4000
+    schedule = Uniform(50, 1).draw(rounds, np.random.default_rng(1))
+    factor = given(random_factor(POSITIVE, rounds, np.random.default_rng(4)).rows) if name == "full" else None
+    factor = round_factor(name) if factor is None else factor
+    assert factor is not None
+    matrix = factor.known(schedule)
+    z, normal = sampled(factor.mechanism(schedule), rounds, dimension, (0, 5, 6, rounds))
+    size = np.linalg.cond(matrix)
+    np.testing.assert_allclose(matrix @ z, normal, atol=2e-6 * size)
+    b = np.tril(np.ones((rounds, rounds))) @ np.linalg.inv(matrix)
+    expected, found = b @ b.T, np.cumsum(z, axis=0) @ np.cumsum(z, axis=0).T / dimension
+    error = np.sqrt((np.multiply.outer(np.diag(expected), np.diag(expected)) + expected**2) / dimension)
+    for scale in (1.0, 2 / 3, 3 / 2):
+        assert (np.abs(scale**2 * found - expected) < 5 * error).all() == (scale == 1.0)
+
+
+# minsep_sensitivity_squared(coefficients, separation) of jax-privacy 2.0.0, float64, by rounds, separation, bandwidth
+JAX_PRIVACY = {
+    (16, 4, 15): 13.80286600802343,
+    (40, 7, 39): 28.295245496128462,
+    (40, 7, 15): 18.819731196332853,
+    (100, 1, 99): 6398.245858627153,
+    (100, 10, 31): 43.474438926579964,
+}
+
+
+@pytest.mark.parametrize("case", JAX_PRIVACY, ids=str)
+def test_sensitivity_of_rounds_at_equal_distances(case):
+    rounds, separation, band = case
+    column = coefficients(rounds, band)
+    matrix = [[column[t - s] if t >= s else 0.0 for s in range(rounds)] for t in range(rounds)]
+    participants = np.arange(rounds)[:, None] % separation
+    schedule = Schedule(separation, participants.astype(np.int32))
+    assert given(matrix).exposures(schedule).max() ** 2 == pytest.approx(JAX_PRIVACY[case], rel=1e-6)
+
+
+def test_a_fit_to_single_participation_is_near_the_optimum():
+    """Each of 8 machines takes part once: the mean squared error of prefix sums is that of jax-privacy's optimum."""
+    schedule = Schedule(8, np.arange(8, dtype=np.int32)[:, None])
+    factor = round_factor("optimal")
+    assert factor is not None
+    best, start = factor.known(schedule), ROUND_FACTORS["toeplitz"]().known(schedule)
+    found = [of_rounds.prefix_noise(one) * np.sum(one**2, axis=0).max() / 8 for one in (best, start)]
+    assert 2.2332732 <= found[0] <= 1.02 * 2.2332732 < found[1]
+
+
+def test_a_hundred_thousand_machines():
+    """Identical participation is grouped; others take one gather of their pairs of rounds."""
+    schedule = Uniform(100_000, 5000).draw(40, np.random.default_rng(0))
+    stated, dense = (round_factor(name) for name in ("tree", "toeplitz"))
+    assert stated is not None
+    assert dense is not None
+    matrix = stated.matrix(schedule)
+    np.testing.assert_allclose(stated.exposures(schedule), exposures(matrix.T @ matrix, schedule))
+    assert np.isfinite(dense.exposures(schedule)).all()
+
+
+# ---- runs
+
+PRIVATE = {"unit": "machine", "update_clip": 0.1, "local_epochs": 1, "batch": 3, "step_size": 0.2}
+PARTIAL = Uniform(SHARES.partition_table.sizes.size, 2)
+
+
+def test_mu_of_a_run():
+    """μ = (s·C/m̄)·max_i √(Σ |FᵀF|)/σ, with s = 2 or 1; calibration inverts it."""
+    for relation, s in (("replace-one", 2), ("add-or-remove-one", 1)):
+        method = FedAvg(noise_schedule="tree", mu=1.5, relation=relation, **PRIVATE)
+        start = ready(method, SHARES, PARTIAL, rounds=SMALL)
+        matrix = ROUND_FACTORS["tree"]().matrix(start.plan.schedule)
+        norms = [
+            np.linalg.norm(matrix[:, (start.plan.schedule.participants == machine).any(axis=1)].sum(axis=1))
+            for machine in range(PARTIAL.machines)
+        ]
+        assert start.event.mu == pytest.approx(1.5, rel=1e-6)
+        assert start.protocol.noise_std == pytest.approx(s * 0.1 / 2 * max(norms) / 1.5, rel=1e-6)
+        opinion = start.event.accountant_results(1e-5)[0].epsilon
+        assert opinion == pytest.approx(start.event.epsilon(1e-5), rel=1e-2)
+
+
+def test_the_identity_is_independent_noise():
+    """The same run, bit by bit."""
+    runs = [
+        simulate(FedAvg(noise_std=0.4, noise_schedule=schedule, **PRIVATE), SHARES, PARTIAL, rounds=SMALL, metrics=[])
+        for schedule in ("independent", np.eye(SMALL).tolist())
+    ]
+    np.testing.assert_array_equal(runs[0].params, runs[1].params)
+    assert runs[0].guarantee.mu == pytest.approx(runs[1].guarantee.mu, rel=1e-12)
+
+
+def test_noise_reaches_the_iterates():
+    """Without updates (C → 0), iterates are prefix sums of the noise in the mean: σ·B·Ξ."""
+    settings = {**PRIVATE, "update_clip": 1e-9, "noise_std": 0.4}
+    runs = {
+        rounds: simulate(FedAvg(noise_schedule="tree", **settings), SHARES, PARTIAL, rounds=rounds, metrics=[])
+        for rounds in (3, 4)
+    }
+    key = ready(FedAvg(noise_schedule="tree", **settings), SHARES, PARTIAL, rounds=4).key
+    normal = [np.asarray(normals(one, (len(runs[4].params),))) for one in round_keys(key, np.arange(1, 5))]
+    np.testing.assert_allclose(runs[4].params, 0.4 * normal[3], atol=1e-5)  # node [1, 4]
+    np.testing.assert_allclose(runs[3].params, 0.4 * (normal[1] + normal[2]), atol=1e-5)  # nodes [1, 2] and [3, 3]
+
+
+def test_scaffold_takes_a_matrix():
+    matrix = np.tril(np.full((SMALL, SMALL), 0.1)) + 0.9 * np.eye(SMALL)
+    run = simulate(
+        Scaffold(mu=1.0, noise_schedule=matrix, **PRIVATE), SHARES, PARTIAL, rounds=SMALL, metrics=[], seed=1
+    )
+    assert run.guarantee.mu == pytest.approx(1.0)
+    assert np.isfinite(run.params).all()
+
+
+REFUSED = {
+    "trust": ({"trust": "none", "noise_schedule": "tree"}, "noise_schedule must be 'independent' without unit = 'mach"),
+    "unit": (
+        {"unit": "record", "update_clip": None, "noise_schedule": "tree"},
+        "noise_schedule must be 'independent' without unit = 'mach",
+    ),
+    "name": ({"noise_schedule": "teee"}, "unknown noise_schedule 'teee', did you mean 'tree'"),
+    "upper": ({"noise_schedule": np.ones((2, 2))}, "noise_schedule must be a lower triangular matrix"),
+    "diagonal": ({"noise_schedule": [[1.0, 0.0], [0.0, -1.0]]}, "must have a positive diagonal, got -1 in row 2"),
+    "zero": ({"noise_schedule": [[1.0, 0.0], [1.0, 0.0]]}, "must have no 0 on its diagonal"),
+    "ragged": ({"noise_schedule": [[1.0], [1.0, 1.0]]}, "noise_schedule must be"),
+    "numbers": ({"noise_schedule": [1.0, 2.0]}, "noise_schedule must be a name or a matrix as a list of rows"),
+    "size": ({"noise_schedule": [[1.0]]}, "noise_schedule must have one row per round, 8, got 1"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_invalid_settings(name):
+    settings, message = REFUSED[name]
+    with pytest.raises(Refusal, match=message):
+        ready(FedAvg(**{**PRIVATE, "noise_std": 0.1, **settings}), SHARES, PARTIAL, rounds=SMALL)
+
+
+def test_secret_participation_is_refused():
+    method = FedAvg(noise_std=0.1, noise_schedule="tree", **PRIVATE)
+    plan = ready(FedAvg(noise_std=0.0, **PRIVATE), SHARES, PARTIAL, rounds=SMALL).plan
+    secret = replace(plan, schedule=replace(plan.schedule, secret=PoissonCohorts(PARTIAL.machines, 0.5)))
+    with pytest.raises(Refusal, match="noise_schedule must be 'independent' with secret participation"):
+        method.check(SHARES, secret)
+
+
+def test_noise_that_does_not_fit_is_refused():
+    schedule = Uniform(50, 1).draw(SMALL, np.random.default_rng(0))
+    factor = given(np.tril(np.ones((SMALL, SMALL))) + np.eye(SMALL))
+    with pytest.raises(
+        Refusal, match=r"must keep at most 1\.07 GB of noise in a run, got 28 GB \(7 vectors of 1000000000"
+    ):
+        factor.check(schedule, 10**9)
+    ROUND_FACTORS["tree"]().check(schedule, 10**9)
