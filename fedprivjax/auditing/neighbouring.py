@@ -18,7 +18,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.engine.transcript import require_noisy_messages
-from fedprivjax.plan.participation import Dropouts, Full, Participation, Uniform, Varying
+from fedprivjax.plan.participation import Dropouts, Full, Participation, PoissonCohorts, SecretSubsets, Uniform, Varying
 from fedprivjax.problem.build import linear_problem
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.losses import LinearLoss
@@ -128,11 +128,12 @@ class Federation:
         return self.participation
 
 
-FIXED, VARYING, DROPOUTS = "fixed", "varying", "dropouts"
+FIXED, VARYING, DROPOUTS, SECRET = "fixed", "varying", "dropouts", "secret"
 SCHEDULES: dict[str, tuple[Participation, ...]] = {
     FIXED: (Uniform(MACHINES, MACHINES // 2), Full(MACHINES)),
     VARYING: (Varying.between(MACHINES, 1, MACHINES - 1),),
     DROPOUTS: (Dropouts(Uniform(MACHINES, MACHINES - 1), 0.25), Dropouts(Full(MACHINES), 0.25)),
+    SECRET: (PoissonCohorts(MACHINES, 0.5), SecretSubsets(MACHINES, MACHINES // 2)),
 }
 
 
@@ -147,8 +148,9 @@ def small_federation(protocol, rounds: int = 12, *, participation: str = FIXED, 
     of a machine gets the necessary number of rounds.
 
     Args:
-        participation: "fixed"; "varying", one to three machines per round; or "dropouts", three machines per round,
-            each of which fails to send with probability 1/4.
+        participation: "fixed"; "varying", one to three machines per round; "dropouts", three machines per round, each
+            of which fails to send with probability 1/4; or "secret", each machine with probability 1/2 or, if the
+            method does not allow this, a secret pair.
         loss: "linear" or "quadratic", see `Federation`.
 
     Raises:

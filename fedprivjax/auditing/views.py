@@ -204,7 +204,7 @@ def _secrets(start: ReadyRun, rng: np.random.Generator, runs: int) -> dict[str, 
     if start.plan.schedule.secret is not None:
         return _secret_rounds(start, rng, runs)
     samples, weights = _secret_samples(start, rng, runs)
-    return {} if samples is None else {"samples": samples, "weights": weights}
+    return {} if samples is None or weights is None else {"samples": samples, "weights": weights}
 
 
 def _secret_samples(start: ReadyRun, rng: np.random.Generator, runs: int):

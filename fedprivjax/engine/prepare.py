@@ -26,7 +26,7 @@ from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, as_seeds, run_key
 from fedprivjax.plan.size_limits import require_state_room
 from fedprivjax.plan.validate_plan import require_valid_plan
-from fedprivjax.privacy.calibration import calibrate_and_check, given_target, target_of
+from fedprivjax.privacy.calibration import calibrate_and_check, given_target, require_trusted, target_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.large_delta import large_delta
@@ -213,6 +213,7 @@ def ready(
     protocol = require_arguments(protocol, problem, participation)
     require_between("delta", delta, 0, 1)
     require_choice("noise method", noise_method, METHODS)
+    require_trusted(protocol, participation if participation.secret else None)
     seeds = as_seeds(seed)
     plan = draw_plan(problem, participation, rounds, seeds, order=order, sampler=protocol.minibatches)
     target = target_of(protocol, delta=delta) if target is None else given_target(protocol, target, delta)

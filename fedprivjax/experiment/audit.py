@@ -14,6 +14,7 @@ from fedprivjax.auditing.neighbouring import (
     LINEAR,
     MACHINES,
     QUADRATIC,
+    SECRET,
     VARYING,
     Federation,
     NotAllowed,
@@ -30,7 +31,7 @@ from fedprivjax.privacy.target import TARGETS
 from fedprivjax.protocols import PROTOCOLS
 
 Attack = Callable[[str, Any, Any], Any]  # (label, protocol, progress callback) -> audits by label
-PARTICIPATIONS = (FIXED, VARYING, DROPOUTS)
+PARTICIPATIONS = (FIXED, VARYING, DROPOUTS, SECRET)
 FEWER = 0.4  # runs with other participation, as a fraction of those with a fixed cohort
 EVERY = "all"
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.plan.arguments import require_problem, require_protocol
-from fedprivjax.plan.participation import PUBLIC
+from fedprivjax.plan.participation import PUBLIC, Participation
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.plan.validate_plan import require_valid_plan
 from fedprivjax.privacy.events import Event, GaussianEvent, TargetRatio
@@ -204,12 +204,21 @@ def _require_someone(schedule: Schedule) -> None:
         raise Refusal(f"participation must leave at least one machine in every round, got none in round {empty[0] + 1}")
 
 
-def _require_runnable(protocol, problem, plan) -> None:
-    if plan.schedule.secret is not None and protocol.trust != "server":
+def require_trusted(protocol, secret: Participation | None) -> None:
+    """Raise Refusal if participation is secret and the protocol has no trusted server.
+
+    Args:
+        secret: the secret participation scheme, or None if participation is public.
+    """
+    if secret is not None and protocol.trust != "server":
         raise Refusal(
             f"trust must be 'server' under secret participation, because machines' messages show who takes part, got "
-            f"{protocol.trust!r} for {protocol.name} with {plan.schedule.secret}. Use a public scheme"
+            f"{protocol.trust!r} for {protocol.name} with {secret}. Use a public scheme"
         )
+
+
+def _require_runnable(protocol, problem, plan) -> None:
+    require_trusted(protocol, plan.schedule.secret)
     require_true_projection(problem.constraint, problem.start)
     if problem.machine_weights is not None and not protocol.weighs_machines:
         remedy = "Use a method that samples minibatches from each machine's own records"

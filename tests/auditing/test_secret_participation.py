@@ -8,10 +8,10 @@ from flax import struct
 from frequencies import within
 from secret_fedavg import UNIT, SecretFedAvg
 
-from fedprivjax import Event, Federation, Grouped, Participation, PoissonCohorts, Terms, audit
+from fedprivjax import Event, FedAvg, Federation, Grouped, Participation, PoissonCohorts, Terms, audit
 from fedprivjax.auditing import audit as audits
 from fedprivjax.auditing import views
-from fedprivjax.auditing.neighbouring import worlds
+from fedprivjax.auditing.neighbouring import NotAllowed, small_federation, worlds
 
 ROUNDS = 2
 HALF = PoissonCohorts(4, 0.5)
@@ -88,3 +88,9 @@ def test_every_run_has_a_schedule_of_its_own():
     second = present[:, 1] & (drawn["participation"][:, 1] == 2)
     both = [(present[:, 0] & (machine[:, 0] == machine[:, 1, [slot]])).any(axis=1) for slot in range(4)]
     np.testing.assert_array_equal(second, present[:, 1] & np.stack(both, axis=1))
+
+
+def test_a_small_federation_with_secret_participation():
+    assert small_federation(SecretFedAvg(noise_std=1.0), participation="secret").participation == HALF
+    with pytest.raises(NotAllowed, match="must be 'server' under secret participation"):
+        small_federation(FedAvg(local_epochs=1, step_size=0.1), participation="secret")

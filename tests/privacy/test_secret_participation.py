@@ -11,6 +11,7 @@ from secret_fedavg import HandWrittenFedAvg, PublicFedAvg, SecretFedAvg, StillPu
 from fedprivjax import (
     DPMu2,
     Dropouts,
+    FedAvg,
     Federation,
     Full,
     NoisySGD,
@@ -81,6 +82,8 @@ def test_a_method_that_does_not_account_for_secret_participation_is_refused(sche
 def test_no_trusted_server_is_refused(scheme):
     with pytest.raises(Refusal, match=r"trust must be 'server' under secret participation, because .*, got 'none'"):
         begun(NoisySGD(noise_std=1.0, clip=1.0, step_size=0.1), scheme, order="cyclic")
+    with pytest.raises(Refusal, match=r"trust must be 'server' under secret participation, because .*, got 'none'"):
+        begun(FedAvg(local_epochs=1, step_size=0.1, unit="record", clip=1.0, epsilon=2.0), scheme)
     with pytest.raises(Refusal, match=r"trust must be 'server' under secret participation"):
         begun(replace(SecretFedAvg(noise_std=1.0), trust="none"), scheme)
 
@@ -93,7 +96,7 @@ def test_an_event_that_assumes_public_participation_is_refused():
 
 def test_records_used_once_are_refused():
     with pytest.raises(Refusal, match="participation must be public if a machine uses every record once"):
-        ready(DPMu2(mu=1.0, clip=1.0), SHARES, HALF, rounds=2)
+        ready(DPMu2(mu=1.0, clip=1.0, trust="server"), SHARES, HALF, rounds=2)
 
 
 def test_audits_that_would_show_who_took_part_are_refused():
