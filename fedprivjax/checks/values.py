@@ -217,3 +217,14 @@ def require_fraction(name: str, value: Any) -> None:
     require_number(name, value)
     if not 0 <= value <= 1:
         raise Refusal(f"{name} must lie in 0..1, got {value}")
+
+
+def require_probability(name: str, value: Any) -> float:
+    """Return a probability above 0 and at most 1 as a float. Raise Refusal if it is none.
+
+    >>> require_probability("rate", 1)
+    1.0
+    """
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number) or not 0 < value <= 1:
+        raise Refusal(f"{name} must be a probability above 0 and at most 1, got {value!r}")
+    return float(value)

@@ -29,9 +29,9 @@ from fedprivjax.plan.validate_plan import require_valid_plan
 from fedprivjax.privacy.calibration import calibrate_and_check, given_target, require_trusted, target_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.large_delta import large_delta
+from fedprivjax.privacy.large_delta import large_delta, large_delta_of_machines
 from fedprivjax.privacy.target import Target
-from fedprivjax.privacy.terms import RECORD, SAMPLE
+from fedprivjax.privacy.terms import MACHINE, RECORD, SAMPLE
 from fedprivjax.problem.problem import Problem
 
 TWICE = "machines of more records take part more often, and machine_weights = 'sizes' counts their size again"
@@ -94,9 +94,13 @@ class ReadyRun:
     def delta_warning(self) -> str:
         """A warning if δ exceeds 1/n for a machine of n records, or an empty text; see `large_delta`.
 
-        Empty if the guarantee is for another unit than a record, or the run has no noise.
+        If the guarantee is for one machine, n is the number of machines. Empty for other units than a record or a
+        machine, or if the run has no noise.
         """
-        if self.protocol.noise_std == 0 or self.event.terms.unit not in (SAMPLE, RECORD):
+        unit = self.event.terms.unit
+        if self.protocol.noise_std != 0 and unit == MACHINE:
+            return large_delta_of_machines(self.delta, self.plan.size.machines)
+        if self.protocol.noise_std == 0 or unit not in (SAMPLE, RECORD):
             return ""
         schedule = self.plan.schedule
         sizes = (

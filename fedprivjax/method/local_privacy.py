@@ -4,6 +4,9 @@ A machine i that takes part in k_i rounds releases, with the bound C,
 
     record    k_i·K_i noisy steps, each a mean over a batch of B records of norm at most C: a record moves one by 2C/B
     machine   k_i updates of norm at most C: the machine moves each sum by C (present or zero) or 2C (replaced)
+
+With secret participation every machine may have taken part in every round, and is present in a sum with the scheme's
+probability. The guarantee is the same for all machines and does not depend on the sampled schedule.
 """
 
 from dataclasses import dataclass
@@ -12,13 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.noise import Fresh, Mechanism, PerMachine, PerStep
 from fedprivjax.noise.fresh import MessageInputs
 from fedprivjax.noise.rounds import INDEPENDENT, RoundFactor, round_factor
+from fedprivjax.plan.participation import Participation, PoissonCohorts, SecretSubsets
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import LocalWork
-from fedprivjax.privacy.accountants.records import Sampled
+from fedprivjax.plan.samplers import LocalWork, Poisson, Subset
+from fedprivjax.privacy.accountants.records import Sampled, SampledMachines
+from fedprivjax.privacy.accountants.sampled import moved
 from fedprivjax.privacy.events import Event, GaussianEvent, RecordEvent, Releases
 from fedprivjax.privacy.per_machine import Grouped, grouped_once
 from fedprivjax.privacy.terms import MACHINE, RECORD, REPLACE_ONE, Assumption, Terms, lipschitz_values
@@ -26,6 +32,8 @@ from fedprivjax.problem.problem import Problem
 
 EVERY_STEP = "every local step released (post-processing); composed profile of the Gaussian mechanism on its records"
 UNITS = ("record", "machine")
+COHORTS = "McMahan et al. 2018 (DP-FedAvg): clipped updates of secret cohorts; composed subsampled Gaussian mechanism"
+WITH_STATE = "holds with client state, given the other machines' coins, by joint convexity"
 UPDATES = "McMahan et al. 2018 (DP-FedAvg): clipped updates; adaptive composition of Gaussian mechanisms"
 CORRELATED = (
     "Choquette-Choo et al. 2023 (matrix mechanism, several participations): clipped updates; one Gaussian mechanism"
@@ -76,12 +84,14 @@ class NoisyUpdates:
         clip: C, bound on the norm of an update.
         relation: neighbouring relation, a key of `RELATIONS`.
         noise_schedule: "independent", or a factor over rounds of a trusted server's noise, see `noise.rounds`.
+        stateful: True if a machine keeps a state between rounds.
     """
 
     trust: str
     clip: Any
     relation: str = REPLACE_ONE
     noise_schedule: Any = INDEPENDENT
+    stateful: bool = False
 
     def mechanism(self, plan: Plan, method: str) -> Mechanism:
         """Mechanism of the noise in the mean of the updates."""
@@ -98,17 +108,20 @@ class NoisyUpdates:
 
     def sensitivity(self, plan: Plan) -> float:
         """L2 change of one release by one machine."""
-        moved = (2 if self.relation == REPLACE_ONE else 1) * float(self.clip)
-        return moved / plan.schedule.divisor if self.trust == "server" else moved
+        change = moved(self.relation) * float(self.clip)
+        return change / plan.schedule.divisor if self.trust == "server" else change
 
     def event(self, problem: Problem, plan: Plan, noise_std: float) -> Event:
         """Event of all updates of a plan."""
-        facts = (
-            Assumption("public participation"),
-            Assumption("clipped updates", {"bound": float(self.clip)}),
-            Assumption("not covered"),
-        )
-        factor = round_factor(self.noise_schedule)
+        clipped, factor = Assumption("clipped updates", {"bound": float(self.clip)}), round_factor(self.noise_schedule)
+        if plan.schedule.secret is not None:
+            if factor is not None:
+                raise Refusal(
+                    f"noise_schedule must be {INDEPENDENT!r} under secret participation, because the sensitivity of "
+                    f"correlated noise depends on who takes part, got {self.noise_schedule!r}"
+                )
+            return self._of_cohorts(plan, plan.schedule.secret, noise_std, clipped)
+        facts = Assumption("public participation"), clipped, Assumption("not covered")
         if factor is not None:
             return self._correlated(factor, plan, noise_std, (*facts, Assumption("noise of the schedule")))
         terms = Terms(self.trust, UPDATES, facts, unit=MACHINE, relation=self.relation)
@@ -128,3 +141,39 @@ class NoisyUpdates:
         exposure = schedule.once(("exposure", factor), lambda: Grouped.of(factor.exposures(schedule)))
         releases = partial(factor.releases, schedule)
         return GaussianEvent(float(noise_std), self.sensitivity(plan), exposure, terms, releases)
+
+    def _of_cohorts(self, plan: Plan, scheme: Participation, noise_std: float, clipped: Assumption) -> RecordEvent:
+        """Event of all updates under secret participation. It depends on the scheme, not on the sampled schedule."""
+        accountant, batch = self._accountant(scheme)
+        machines, rounds = plan.size.machines, plan.size.rounds
+        releases = Releases.of(self.sensitivity(plan), machines, batch, np.full(machines, rounds))
+        facts = [clipped, Assumption("not covered")]
+        if accountant.cut:
+            facts.append(Assumption("width of cohorts", {"cut": accountant.cut, "rounds": rounds}))
+        theorem = f"{COHORTS}; {WITH_STATE}" if self.stateful else COHORTS
+        terms = Terms(self.trust, theorem, tuple(facts), unit=MACHINE, relation=self.relation)
+        return RecordEvent(noise_std, accountant, releases, terms, participation=scheme)
+
+    def _accountant(self, scheme: Participation) -> tuple[SampledMachines, int]:
+        """Accountant of a secret scheme, and the number of machines in a fixed cohort (else 1).
+
+        Raises:
+            Refusal: if no bound is known: for fixed sizes with client state or under add-or-remove-one, and for custom
+                schemes.
+        """
+        if type(scheme) is PoissonCohorts:
+            return SampledMachines(Poisson(1, rate=scheme.rate), relation=self.relation, cut=scheme.cut), 1
+        if type(scheme) is not SecretSubsets:
+            known = "PoissonCohorts, SecretSubsets or public"
+            raise Refusal(f"participation must be {known} for a guarantee of one machine, got {scheme}")
+        if self.stateful:
+            raise Refusal(
+                f"participation must be PoissonCohorts or public with client state, because the other machines' rounds "
+                f"show when a machine takes part in subsets of a fixed size, got {scheme}"
+            )
+        if self.relation != REPLACE_ONE:
+            raise Refusal(
+                f"relation must be {REPLACE_ONE!r} with {scheme}, whose cohorts have a fixed size, got "
+                f"{self.relation!r}. Use PoissonCohorts"
+            )
+        return SampledMachines(Subset(scheme.per_round)), scheme.per_round

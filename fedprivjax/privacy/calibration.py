@@ -137,7 +137,7 @@ def event_of(protocol, problem, plan) -> Event:
     _require_accounted(protocol.name, event, plan.schedule)
     if plan.schedule.secret is not None:
         event = event.assuming(Assumption("secret participation", {"scheme": str(plan.schedule.secret)}))
-    if protocol.calibrate_to == PLAN and protocol.noise_std != 0:
+    elif protocol.calibrate_to == PLAN and protocol.noise_std != 0:
         event = event.assuming(Assumption("noise of the schedule"))
     return _with_public_sizes(event, problem) if plan.depends_on_sizes or problem.weighted_by_size else event
 

@@ -144,8 +144,8 @@ class Event:
         Noise multipliers are noise divided by the shift from replacing one record. Evaluate trees of Gaussian
         mechanisms alone with dp-accounting's default relation, ADD_OR_REMOVE_ONE, which uses the multipliers unchanged.
         With REPLACE_ONE its PLD accountant divides by the norm of one record instead, and doubles the shift. Evaluate
-        trees with samples of a fixed size with REPLACE_ONE. Evaluate trees with Poisson samples with REPLACE_ONE too:
-        their multipliers are noise divided by the norm of one record, as its PLD accountant expects.
+        trees with samples of a fixed size with REPLACE_ONE. Evaluate trees with Poisson samples with the guarantee's
+        relation: their multipliers are noise divided by the norm of one record, as its PLD accountant expects.
 
         Raises:
             Refusal: if dp-accounting has no such event.
@@ -271,7 +271,7 @@ class GroupTarget(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RecordEvent(Event):
-    """Gaussian-noised means of each machine's records, composed by an accountant.
+    """Gaussian-noised means of each machine's records, or of machines in secret cohorts, composed by an accountant.
 
     Attributes:
         noise_std: noise standard deviation at relative scale 1. 0 is non-private.
@@ -279,6 +279,7 @@ class RecordEvent(Event):
         releases: releases of groups of identical machines, see `Releases`.
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
         claim: claim of the published rule that set the noise, or None.
+        participation: secret participation scheme that the accountant's sampler stands for, or None.
     """
 
     noise_std: float
@@ -286,11 +287,13 @@ class RecordEvent(Event):
     releases: "Releases"
     terms: Terms
     claim: Claim | None = None
+    participation: Participation | None = None
 
     def __str__(self) -> str:
         releases = Grouped(self.releases.messages, self.releases.counts)
         noise = f"noise {self.noise_std:.4g}, sensitivity {self.sensitivity:.4g}"
-        return f"Gaussian means of records: {noise}, {self.accountant}\n  releases of {releases}"
+        of = "records" if self.participation is None else "machines"
+        return f"Gaussian means of {of}: {noise}, {self.accountant}\n  releases of {releases}"
 
     __repr__ = __str__
 

@@ -285,7 +285,7 @@ class PrivacyGuarantee:
     def __str__(self) -> str:
         each, symbol = self.stated, "ε" if self.mus is None else "μ"
         lines = [
-            f"{self._headline()} for {self.unit} ({self.relation})",
+            f"{self._headline()} for {self.unit} ({self.terms.stated_relation})",
             f"covers: {TRUST[self.trust]}",
             f"theorem: {self.theorem}",
             *([f"accounting: {self.accounting}"] if self.accounting else []),

@@ -30,6 +30,20 @@ def large_delta(delta: float, sizes: Any, name: Callable[[int], str] = "machine 
     return f"delta exceeds 1/n on {over.size} of {sizes.size} machines, {got}"
 
 
+def large_delta_of_machines(delta: float, machines: int) -> str:
+    """A warning, as text, if δ exceeds 1/M for a guarantee of one of M machines; empty if it does not.
+
+    >>> large_delta_of_machines(0.01, 500)
+    'delta exceeds 1/M, got 0.01 where M = 500 machines are protected one by one. Set delta below 0.002'
+    >>> large_delta_of_machines(1e-5, 500)
+    ''
+    """
+    if not delta * machines > 1:
+        return ""
+    where = f"M = {machines} machines are protected one by one"
+    return f"delta exceeds 1/M, got {delta:g} where {where}. Set delta below {_rounded_down(1 / machines)}"
+
+
 def _rounded_down(number: float) -> str:
     """Return the number rounded down to two significant digits, as text."""
     scale = 10.0 ** (np.floor(np.log10(number)) - 1)

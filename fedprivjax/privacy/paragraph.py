@@ -29,7 +29,7 @@ def paragraph(guarantee: "PrivacyGuarantee") -> str:
     >>> text.split(" for ")[0]
     'The mechanism is (ε, δ) = (4.378, 1e-05)-differentially private, 1-GDP,'
     """
-    subject = f"{guarantee.unit} ({guarantee.relation})"
+    subject = f"{guarantee.unit} ({guarantee.terms.stated_relation})"
     seen = f"Trust model: {guarantee.trust}. Released, and seen by the adversary: {TRUST[guarantee.trust]}"
     if not guarantee.private:
         return f"Nothing is guaranteed for {subject}: the run is not private. {seen}."

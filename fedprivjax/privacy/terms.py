@@ -23,6 +23,9 @@ SENTENCES = {
     "used once": "each sample is used once",
     "public participation": "participation is public and independent of the data",
     "secret participation": "who takes part in a round is secret, and so is their number ({scheme})",
+    "width of cohorts": "a round has more machines than there is room for with probability {cut:.2g}, which is added "
+    "to δ for each of {rounds} rounds",
+    "public rate": "the probability {rate:.4g} of a record and the divisor {batch} of a sum are public constants",
     "noise of the schedule": "the noise is fixed for the public schedule that was drawn, and may be too little for "
     "another",
     "public sizes": "each machine's number of records is public, which only replace-one allows",
@@ -102,6 +105,13 @@ class Terms:
         require_choice("trust", self.trust, TRUST)
         require_choice("relation", self.relation, RELATIONS)
         object.__setattr__(self, "assumptions", tuple(self.assumptions))
+
+    @property
+    def stated_relation(self) -> str:
+        """Relation as text. A machine that is added on a public schedule has an update instead of zero."""
+        public = any(one.name == "public participation" for one in self.assumptions)
+        zero_out = self.unit == MACHINE and self.relation == ADD_OR_REMOVE and public
+        return f"{self.relation} (zero-out)" if zero_out else self.relation
 
     def as_mapping(self) -> dict[str, Any]:
         """Return the terms as JSON values."""

@@ -79,7 +79,8 @@ class FedAvg(ClientMethod):
         batch: B, number of records of a step, or None for all records of the machine.
         sampler: sampler of the records of a step with `local_steps`: "subset", "replacement", "poisson" or "full".
         trust: "none" or "server". Default: "server" with unit = "machine", else "none".
-        relation: neighbouring relation with unit = "machine", a key of `fedprivjax.privacy.terms.RELATIONS`.
+        relation: neighbouring relation, a key of `fedprivjax.privacy.terms.RELATIONS`. Default: "replace-one". With
+            unit = "machine" and "add-or-remove-one", a machine's update is present or zero.
         noise_schedule: correlation of a trusted server's noise over rounds, with unit = "machine": "independent",
             "tree", "toeplitz" (banded), "optimal" (fitted to the schedule), or a lower triangular matrix F with one row
             per round. `noise_std` is that of the released entries of F·x; with a name, also that of the first mean.
@@ -316,7 +317,10 @@ class FedAvg(ClientMethod):
         return self.privacy.mechanism(plan, method)
 
     def event(self, problem: Problem, plan: Plan) -> Event:
-        return self.privacy.event(problem, plan, float(self.noise_std))
+        privacy = self.privacy
+        if isinstance(privacy, NoisyUpdates) and jax.tree.leaves(jax.eval_shape(lambda: self.client_init(problem))):
+            privacy = replace(privacy, stateful=True)
+        return privacy.event(problem, plan, float(self.noise_std))
 
     def check(self, problem: Problem, plan: Plan) -> None:
         check_server(self.server, problem)

@@ -157,7 +157,7 @@ def _guarantees(at: xr.Dataset) -> Iterator[str]:
         text = at["guarantee"].sel(protocol=label).item()
         if text:
             terms = PrivacyGuarantee.from_json(text).terms
-            words = f"{terms.unit}, {terms.relation}, trust {terms.trust}; {terms.theorem}"
+            words = f"{terms.unit}, {terms.stated_relation}, trust {terms.trust}; {terms.theorem}"
             alike.setdefault(words, []).append(str(label))
     yield from (f"  {'; '.join(labels)}: {words}" for words, labels in alike.items())
 

@@ -245,7 +245,7 @@ def _covered(data: xr.Dataset) -> list[str]:
     """Return the distinct terms of the dataset's guarantees: unit, relation, trust model and theorem."""
     texts = {str(text) for text in data["guarantee"].values.ravel() if isinstance(text, str)}
     terms = {PrivacyGuarantee.from_json(text).terms for text in sorted(texts)}
-    return sorted({f"{one.unit}, {one.relation}, trust: {one.trust}; {one.theorem}" for one in terms})
+    return sorted({f"{one.unit}, {one.stated_relation}, trust: {one.trust}; {one.theorem}" for one in terms})
 
 
 def _runs(best: Mapping[str, xr.Dataset]) -> str:

@@ -45,9 +45,11 @@ def test_the_client_is_named():
         ready(PRIVATE, named, Full(2), rounds=2, delta=0.1)
 
 
-def test_a_guarantee_of_all_records_of_a_machine_has_no_such_bound():
+def test_a_guarantee_of_all_records_of_a_machine_is_compared_with_the_number_of_machines():
     start = ready(PRIVATE, PROBLEM, Full(2), rounds=2)
     terms = replace(start.event.terms, unit="all records of one machine")
-    records, machines = replace(start, delta=0.1), replace(start, delta=0.1, event=replace(start.event, terms=terms))
-    assert records.delta_warning
-    assert machines.delta_warning == ""
+    machines = replace(start, delta=0.1, event=replace(start.event, terms=terms))
+    assert replace(start, delta=0.1).delta_warning
+    assert machines.delta_warning == replace(machines, delta=0.5).delta_warning == ""
+    says = "delta exceeds 1/M, got 0.51 where M = 2 machines are protected one by one. Set delta below 0.5"
+    assert replace(machines, delta=0.51).delta_warning == says

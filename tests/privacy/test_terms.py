@@ -18,6 +18,10 @@ VALUES = {
     "users": 5,
     "batch": 20,
     "distance": 0.01,
+    "scheme": "PoissonCohorts(machines=10, rate=0.1)",
+    "cut": 1e-13,
+    "rounds": 4,
+    "rate": 0.1,
 }
 
 

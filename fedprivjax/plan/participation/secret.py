@@ -7,7 +7,7 @@ import numpy as np
 import scipy
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least
+from fedprivjax.checks.values import require_at_least, require_probability
 from fedprivjax.plan.participation.fixed import Uniform
 from fedprivjax.plan.participation.interface import Participation, check_sizes
 from fedprivjax.plan.schedule import Schedule
@@ -43,7 +43,7 @@ class PoissonCohorts(Participation):
 
     def __post_init__(self):
         require_at_least("machines", self.machines, 1)
-        object.__setattr__(self, "rate", _probability(self.rate))
+        object.__setattr__(self, "rate", require_probability("rate", self.rate))
 
     @property
     def per_round(self) -> int:
@@ -108,9 +108,3 @@ def _width(machines: int, rate: float) -> int:
     while scipy.stats.binom.sf(width, machines, rate) > CUT:  # an inverse may be one too small by rounding
         width += 1
     return width
-
-
-def _probability(rate) -> float:
-    if isinstance(rate, bool | np.bool_) or not isinstance(rate, int | float | np.number) or not 0 < rate <= 1:
-        raise Refusal(f"rate must be a probability above 0 and at most 1, got {rate!r}")
-    return float(rate)

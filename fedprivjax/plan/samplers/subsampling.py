@@ -6,8 +6,10 @@ from typing import ClassVar
 import numpy as np
 import scipy
 
+from fedprivjax.checks.values import require_probability
 from fedprivjax.plan.samplers.interface import PLACES, Batch, Occurrences, Sampler
 
+NO_LIMIT = 2**62  # number of records that allows every batch
 NEVER = 1e-12  # probability, over a run, that a Poisson sample exceeds the padding and loses a record
 NEGLIGIBLE = 1e-15  # probability of the larger numbers of occurrences, which are ignored
 
@@ -58,17 +60,51 @@ class Subset(Sampler):
 
 @dataclass(frozen=True)
 class Poisson(Sampler):
-    """Each record independently with probability batch/records. The message is the sum divided by `batch`."""
+    """Each record independently with one probability. The message is the sum divided by `batch`.
+
+    The probability is batch/records, or the public constant `rate`. With `rate`, no setting depends on a machine's
+    number of records, as the relation "add-or-remove-one" needs. The message then is a mean on average on machines of
+    batch/rate records only.
+
+    Attributes:
+        batch: divisor of the sum, one number or one for each machine.
+        rate: probability of each record, above 0 and at most 1, or None for batch/records.
+
+    >>> Poisson(256, rate=0.004).chance(60_000, 256), Poisson(256).chance(64_000, 256)
+    (0.004, 0.004)
+    """
 
     batch: Batch
+    rate: float | None = None
     name: ClassVar[str] = "poisson"
     description: ClassVar[str] = "each record independently with probability batch/records; the sum is divided by batch"
     secret: ClassVar[bool] = True
     independent: ClassVar[bool] = True
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.rate is not None:
+            object.__setattr__(self, "rate", require_probability("rate", self.rate))
+
+    def __repr__(self) -> str:
+        return f"Poisson(batch={self.batch!r})" if self.rate is None else f"Poisson({self.batch!r}, rate={self.rate!r})"
+
+    def chance(self, records, batch):
+        """Return the probability of each record, for one machine or for arrays of machines."""
+        return batch / records if self.rate is None else self.rate + 0.0 * records
+
+    def batches(self, sizes: np.ndarray) -> np.ndarray:
+        return super().batches(sizes if self.rate is None else np.full(sizes.shape, NO_LIMIT))
+
+    def batch_of(self, records: int) -> int:
+        return super().batch_of(records if self.rate is None else NO_LIMIT)
+
+    def amplifies(self, records: int, batch: int) -> bool:
+        return self.secret and bool(self.chance(records, batch) < 1)
+
     def width(self, sizes: np.ndarray, batches: np.ndarray, messages: int) -> int:
-        most = scipy.stats.binom.isf(NEVER / messages, sizes, batches / sizes)
-        return int(np.minimum(most, sizes).max())
+        most = scipy.stats.binom.isf(NEVER / messages, sizes, self.chance(sizes, batches))
+        return max(1, int(np.minimum(most, sizes).max()))
 
     def rounds_together(self, places: int) -> int:
         return max(1, PLACES // places)
@@ -79,8 +115,9 @@ class Poisson(Sampler):
         A record is used if its process has at least one event, so records are independent. The cost is proportional to
         the number of sampled records.
         """
-        whole = batches == sizes
-        hits = rng.poisson(np.where(whole, 0.0, -sizes * np.log1p(-np.where(whole, 0.0, batches / sizes))))
+        rate = self.chance(sizes, batches)
+        whole = rate == 1
+        hits = rng.poisson(np.where(whole, 0.0, -sizes * np.log1p(-np.where(whole, 0.0, rate))))
         slot = np.repeat(np.arange(sizes.size), hits)
         slot, place = np.divmod(np.unique(slot * most + rng.integers(0, sizes[slot])), most)
         counts = np.bincount(slot, minlength=sizes.size)
@@ -91,10 +128,11 @@ class Poisson(Sampler):
         return places, np.where(whole, sizes, counts)
 
     def occurrences(self, records: int, batch: int) -> Occurrences:
-        return Occurrences(np.ones(1), np.array([batch / records]))
+        return Occurrences(np.ones(1), np.array([self.chance(records, batch)]))
 
     def empty(self, records: int, batch: int) -> float:
-        return (1 - batch / records) ** (records - 1)
+        return (1 - self.chance(records, batch)) ** (records - 1)
 
     def variance(self, records, batch, spread, squared_norm):
-        return (1 - batch / records) * (spread + squared_norm) / batch
+        rate = self.chance(records, batch)
+        return records * rate * (1 - rate) * (spread + squared_norm) / batch**2

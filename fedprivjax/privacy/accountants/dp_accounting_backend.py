@@ -10,13 +10,23 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountant_result import EXACT, UPPER, AccountantResult
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.terms import ADD_OR_REMOVE
 
 if TYPE_CHECKING:
     from dp_accounting import ComposedDpEvent
+    from dp_accounting.privacy_accountant import NeighboringRelation
 
 ACCOUNTANTS = {"pld": "privacy loss distributions, tight", "rdp": "Rényi divergences, an upper bound"}
 MERGED = 64  # largest number of distinct noise multipliers, each of which needs a loss distribution
 _GRID_PER_MU = 1e-3  # spacing of the loss grid divided by the loss's standard deviation; the error is of second order
+
+
+def dp_accounting_relation(relation: str) -> "NeighboringRelation":
+    """Return dp-accounting's name of a neighbouring relation."""
+    from dp_accounting.privacy_accountant import NeighboringRelation
+
+    names = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
+    return names[0] if relation == ADD_OR_REMOVE else names[1]
 
 
 def gaussian_event(noise_multipliers: ArrayLike) -> "ComposedDpEvent":

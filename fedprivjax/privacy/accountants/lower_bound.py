@@ -1,8 +1,8 @@
 """Lower bounds on the ε of sampled Gaussian mechanisms, achieved by explicit attacks. They refute invalid claims.
 
 The two neighbouring datasets differ in one record, on a linear loss. Its vector has the largest norm and opposite
-directions in the two, or the record replaces another one in the batch, or it turns a message that is clipped as a
-whole. Each case is a pair of Gaussian mixtures, and the worst pair counts.
+directions in the two, or the record replaces another one in the batch, is absent from one of the datasets, or turns a
+message that is clipped as a whole. Each case is a pair of Gaussian mixtures, and the worst pair counts.
 """
 
 from functools import cache
@@ -14,6 +14,7 @@ import scipy
 from fedprivjax.checks.values import require_positive
 from fedprivjax.privacy.accountants.composition import composed, epsilon_between
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon, shift_distribution
+from fedprivjax.privacy.terms import ADD_OR_REMOVE
 
 CELLS = 100_000  # number of cells of a discretised mixture density
 
@@ -36,7 +37,10 @@ def attainable_epsilon(noise_multiplier: float, releases: SampledReleases) -> fl
     times, chances = shift_distribution(sampler, releases.records, whole)
     times, chances = np.append(0.0, times), np.append(1 - chances.sum(), chances)
     pairs: list[tuple[Mixture, Mixture]] = [((times, chances), (-times, chances))]
-    if whole:
+    if releases.relation == ADD_OR_REMOVE:  # the record is absent from one of the datasets
+        alone = np.zeros(1), np.ones(1)
+        pairs = [((times, chances), alone), (alone, (-times, chances))]
+    elif whole:
         pairs += _turned(chances[1:].sum(), sampler.empty(releases.records, releases.batch))
     elif not sampler.independent:  # a sampled record replaces another one, at −L or +L
         alone = np.zeros(1), np.ones(1)

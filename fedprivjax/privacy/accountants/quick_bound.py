@@ -30,7 +30,8 @@ def quick_epsilon(noise_multiplier: float, releases: SampledReleases) -> float:
     """
     if isinf(noise_multiplier) or not releases.amplified:
         return sampled_epsilon(noise_multiplier, releases)
-    loss = one_release(noise_multiplier, releases.sampler, releases.records, releases.whole_message, COARSE)
+    message = releases.whole_message, releases.relation
+    loss = one_release(noise_multiplier, releases.sampler, releases.records, *message, COARSE)
     left = releases.delta - _cut(releases.rounds)
     if loss is None or left <= 0:
         return inf

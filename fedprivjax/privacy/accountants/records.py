@@ -10,11 +10,12 @@ from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.plan.samplers import Occurrences, Poisson, Replacement, Sampler, Subset
 from fedprivjax.privacy.accountant_result import EXACT, LOWER, UPPER, AccountantResult
 from fedprivjax.privacy.accountants.composition import MOST
-from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_results
+from fedprivjax.privacy.accountants.dp_accounting_backend import dp_accounting_relation, gaussian_results
 from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
 from fedprivjax.privacy.accountants.quick_bound import quick_epsilon
-from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon, shift_distribution
+from fedprivjax.privacy.accountants.sampled import SampledReleases, moved, sampled_epsilon, shift_distribution
 from fedprivjax.privacy.accountants.shuffled import shuffled_epsilon
+from fedprivjax.privacy.terms import REPLACE_ONE
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -86,18 +87,25 @@ class RecordAccountant:
 
 @dataclass(frozen=True)
 class Sampled(RecordAccountant):
-    """Accountant of means over sampled records with visible messages, see `accountants.sampled`."""
+    """Accountant of means over sampled records with visible messages, see `accountants.sampled`.
+
+    Attributes:
+        sampler: sampler of the records.
+        whole_message: True if the mean is clipped instead of each record's vector.
+        relation: neighbouring relation, a key of `RELATIONS`. The shift is twice as large if a record is replaced.
+    """
 
     sampler: Sampler
     whole_message: bool = False
+    relation: str = REPLACE_ONE
 
     columns = ("ε (at least)", "ε (at most)")
 
     def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
-        return sampled_epsilon(2 * ratio, self._sampled(records, batch, releases, delta))
+        return sampled_epsilon(self._multiplier(ratio), self._sampled(records, batch, releases, delta))
 
     def quick_epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
-        return quick_epsilon(2 * ratio, self._sampled(records, batch, releases, delta))
+        return quick_epsilon(self._multiplier(ratio), self._sampled(records, batch, releases, delta))
 
     def occurrences(self, records: int, batch: int) -> Occurrences | None:
         sampler = self.sampler.with_batch(batch)
@@ -105,7 +113,7 @@ class Sampled(RecordAccountant):
 
     def summary(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
         """Return the proved upper bound, and the lower bound that an adversary attains on a linear loss."""
-        least = attainable_epsilon(2 * ratio, self._sampled(records, batch, releases, delta))
+        least = attainable_epsilon(self._multiplier(ratio), self._sampled(records, batch, releases, delta))
         return {"ε (at least)": least, "ε (at most)": self.epsilon(ratio, records, batch, releases, delta=delta)}
 
     @property
@@ -115,7 +123,8 @@ class Sampled(RecordAccountant):
         if not self.sampler.secret:
             return f"{clipping}exact composition of Gaussian mechanisms (GDP)"
         tight = self.sampler.independent and not self.whole_message
-        how = "its pair for replaced records" if tight else "a bound on the subsampled profile, in both directions"
+        pair = "its pair for replaced records" if self.relation == REPLACE_ONE else "its pair for added records"
+        how = pair if tight else "a bound on the subsampled profile, in both directions"
         return f"{clipping}privacy loss distributions of dp-accounting, from {how}; {self.sampler.description}"
 
     def accountant_results(
@@ -123,20 +132,21 @@ class Sampled(RecordAccountant):
     ) -> tuple[AccountantResult, ...]:
         """Return dp-accounting's ε if it supports the sampler and the relation, and the ε that an adversary attains."""
         from dp_accounting.pld import PLDAccountant
-        from dp_accounting.privacy_accountant import NeighboringRelation
         from dp_accounting.rdp import RdpAccountant
 
         sampled = self._sampled(records, batch, releases, delta)
         if not sampled.amplified:
             return gaussian_results(np.full(sampled.with_record, ratio), delta)
-        attained = AccountantResult("attained on a linear loss (PLD)", attainable_epsilon(2 * ratio, sampled), LOWER)
+        least = attainable_epsilon(self._multiplier(ratio), sampled)
+        attained = AccountantResult("attained on a linear loss (PLD)", least, LOWER)
         try:
             tree = self.dp_event(ratio, records, batch, releases)
         except Refusal:
             return (attained,)
+        relation = dp_accounting_relation(self.relation)
         found: list[tuple[str, PrivacyAccountant, str]] = [
-            ("dp-accounting PLD", PLDAccountant(NeighboringRelation.REPLACE_ONE, 5e-4), EXACT),
-            ("dp-accounting RDP", RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE), UPPER),
+            ("dp-accounting PLD", PLDAccountant(relation, 5e-4), EXACT),
+            ("dp-accounting RDP", RdpAccountant(neighboring_relation=relation), UPPER),
         ]
         results = [
             AccountantResult(name, _epsilon_of(one, tree, delta), kind)
@@ -152,16 +162,21 @@ class Sampled(RecordAccountant):
         sampler = self.sampler.with_batch(batch)
         if not sampler.amplifies(records, batch):
             return SelfComposedDpEvent(GaussianDpEvent(ratio), sampler.releases(releases, records, batch))
-        one = GaussianDpEvent(2 * ratio if sampler.independent else ratio)
+        one = GaussianDpEvent(self._multiplier(ratio) if sampler.independent else ratio)
         sampled = _sampled(sampler, records, batch, one)
         if sampled is None or (sampler.independent and self.whole_message):
             raise Refusal(f"sampler must be supported by dp-accounting to be a dp-accounting event, got {self}")
         return SelfComposedDpEvent(sampled, releases)
 
     def _sampled(self, records: int, batch: int, releases: int, delta: float) -> SampledReleases:
-        """Return the releases. Their noise multiplier is twice the ratio: σ divided by half the shift, L/K or C."""
         sampler = self.sampler.with_batch(batch)
-        return SampledReleases(sampler, records, releases, delta, whole_message=self.whole_message)
+        return SampledReleases(
+            sampler, records, releases, delta, whole_message=self.whole_message, relation=self.relation
+        )
+
+    def _multiplier(self, ratio: float) -> float:
+        """Return the noise multiplier, σ divided by L/K or C: if a record is replaced, the shift is twice that."""
+        return moved(self.relation) * ratio
 
 
 def _sampled(sampler: Sampler, records: int, batch: int, event: "DpEvent") -> "DpEvent | None":
@@ -169,7 +184,7 @@ def _sampled(sampler: Sampler, records: int, batch: int, event: "DpEvent") -> "D
     from dp_accounting import PoissonSampledDpEvent, SampledWithoutReplacementDpEvent, SampledWithReplacementDpEvent
 
     if type(sampler) is Poisson:
-        return PoissonSampledDpEvent(batch / records, event)
+        return PoissonSampledDpEvent(sampler.chance(records, batch), event)
     if type(sampler) is Subset:
         return SampledWithoutReplacementDpEvent(records, batch, event)
     return SampledWithReplacementDpEvent(records, batch, event) if type(sampler) is Replacement else None
@@ -179,6 +194,40 @@ def _epsilon_of(accountant: "PrivacyAccountant", tree: "DpEvent", delta: float) 
     """Return an accountant's ε, or inf above `MOST`, where its search underflows."""
     composed = accountant.compose(tree)
     return inf if composed.get_delta(MOST) > delta else float(composed.get_epsilon(delta))
+
+
+@dataclass(frozen=True)
+class SampledMachines(Sampled):
+    """Accountant of sums over secret random cohorts, of which machines are the records.
+
+    Attributes:
+        cut: probability that a release differs from the sampler's, see `PoissonCohorts`. ε is computed at δ − R·cut,
+            with R the number of releases.
+
+    >>> one = SampledMachines(Poisson(1, rate=0.1), relation="add-or-remove-one")
+    >>> round(one.epsilon(2.249, 1000, 1, 100, delta=1e-5), 2)
+    2.0
+    """
+
+    cut: float = 0.0
+
+    def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
+        left = delta - releases * self.cut
+        return super().epsilon(ratio, records, batch, releases, delta=left) if left > 0 else inf
+
+    def quick_epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
+        left = delta - releases * self.cut
+        return super().quick_epsilon(ratio, records, batch, releases, delta=left) if left > 0 else inf
+
+    def occurrences(self, records: int, batch: int) -> None:
+        return None  # of a record
+
+    @property
+    def derivation(self) -> str:
+        """Derivation of ε from the noise, as text."""
+        pair = "replaced" if self.relation == REPLACE_ONE else "added"
+        how = f"its pair for {pair} machines" if self.sampler.independent else "a bound on the subsampled profile"
+        return f"privacy loss distributions of dp-accounting, from {how}; secret cohorts of machines"
 
 
 @dataclass(frozen=True)

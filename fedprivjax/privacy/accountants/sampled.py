@@ -1,4 +1,4 @@
-"""Privacy of Gaussian-noised means over records that are resampled for each release, for replacing one record.
+"""Privacy of Gaussian-noised means over records that are resampled for each release, for one record.
 
 A release is `(1/K)·Σ_j g_j + N(0, σ²)` with ‖g_j‖ ≤ L. The noise multiplier is `z = σ·K/L`, so a record that occurs
 j times moves it by at most 2j/z standard deviations. dp-accounting supports Poisson sampling under replace-one, but not
@@ -9,6 +9,9 @@ subsampling (Balle, Barthe & Gaboardi 2018). With η the probability that the re
 
 and releases are composed as privacy loss distributions. Both directions are bounded, so the result also holds for
 adaptively chosen releases.
+
+For adding or removing a record, Poisson samples have dp-accounting's pair of distributions. The rate and the divisor K
+are then public constants, and a record moves a release by 1/z standard deviations.
 
 If the whole message is clipped to norm C, not each record, then `z = σ/C` and every sampler has the same bound with one
 term: with probability η the record occurs and moves the message by up to 2C, regardless of its number of occurrences.
@@ -24,17 +27,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_between, require_positive
+from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
 from fedprivjax.plan.samplers import Occurrences, Sampler, as_sampler
 from fedprivjax.plan.samplers.subsampling import NEGLIGIBLE
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.composition import HEADROOM, composed, epsilon_between
+from fedprivjax.privacy.accountants.dp_accounting_backend import dp_accounting_relation
 from fedprivjax.privacy.accountants.noise_search import search_min_noise
+from fedprivjax.privacy.terms import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 GRID = 5e-4  # spacing of privacy losses; the estimate is an upper bound for any spacing
+FINEST, SPREAD = 1e-4, 0.02  # least spacing for independent samples, and its ratio to a loss's standard deviation
 LONGEST = 5000.0  # larger losses of one release are treated as infinite
 KEPT = 32  # number of cached composed losses, some megabytes each
 
@@ -50,6 +56,8 @@ class SampledReleases:
         delta: δ in (0, 1).
         batch: batch size K; None if `sampler` is a sampler, or "full".
         whole_message: True if the mean is clipped instead of each record's vector.
+        relation: neighbouring relation, a key of `RELATIONS`. Only records that are sampled independently, and clipped
+            one by one, can be added or removed.
 
     Raises:
         ValueError: if a setting is out of range.
@@ -61,6 +69,7 @@ class SampledReleases:
     delta: float
     batch: Any = None
     whole_message: bool = False
+    relation: str = REPLACE_ONE
 
     def __post_init__(self):
         sampler = as_sampler(self.sampler, self.batch)
@@ -69,6 +78,15 @@ class SampledReleases:
         object.__setattr__(self, "batch", sampler.batch_of(self.records))
         object.__setattr__(self, "sampler", sampler.with_batch(self.batch))
         require_between("delta", self.delta, 0, 1)
+        require_choice("relation", self.relation, RELATIONS)
+        if self.relation != REPLACE_ONE and (self.whole_message or not sampler.independent):
+            what = "messages that are clipped as a whole" if self.whole_message else f"the sampler {sampler.name!r}"
+            raise Refusal(f"relation must be {REPLACE_ONE!r} for {what}, got {self.relation!r}. Use Poisson samples")
+
+    @property
+    def moved(self) -> int:
+        """L2 change of a release by one record that occurs once, in units of L/K: 2 if it is replaced, else 1."""
+        return moved(self.relation)
 
     @property
     def amplified(self) -> bool:
@@ -81,9 +99,14 @@ class SampledReleases:
         return self.sampler.releases(self.rounds, self.records, self.batch)
 
 
+def moved(relation: str) -> int:
+    """Return the number of vectors by which a sum changes: 2 if one is replaced, 1 if one is added or removed."""
+    return 1 if relation == ADD_OR_REMOVE else 2
+
+
 @cache
 def sampled_epsilon(noise_multiplier: float, releases: SampledReleases) -> float:
-    """Return an upper bound on ε of a machine's releases, for replacing one of its records.
+    """Return an upper bound on ε of a machine's releases, for one of its records.
 
     The bound is exact if the sampler is "full" or "disjoint", or takes all records.
 
@@ -101,21 +124,24 @@ def sampled_epsilon(noise_multiplier: float, releases: SampledReleases) -> float
     if isinf(noise_multiplier):
         return 0.0
     if not releases.amplified:
-        return float(gdp.epsilon(2 * sqrt(releases.with_record) / noise_multiplier, releases.delta))
-    loss = _loss(noise_multiplier, releases.sampler, releases.records, releases.rounds, releases.whole_message)
+        return float(gdp.epsilon(releases.moved * sqrt(releases.with_record) / noise_multiplier, releases.delta))
+    message = releases.whole_message, releases.relation
+    loss = _loss(noise_multiplier, releases.sampler, releases.records, releases.rounds, *message)
     return inf if loss is None else epsilon_between(loss, releases.delta)[1]
 
 
 @lru_cache(maxsize=KEPT)
-def _loss(z: float, sampler: Sampler, records: int, rounds: int, whole: bool) -> "PrivacyLossDistribution | None":
+def _loss(
+    z: float, sampler: Sampler, records: int, rounds: int, whole: bool, relation: str
+) -> "PrivacyLossDistribution | None":
     """Return the composed privacy loss of all releases, for every δ, or None if one loss exceeds `LONGEST`."""
-    one = one_release(z, sampler, records, whole)
+    one = one_release(z, sampler, records, whole, relation)
     return None if one is None else composed(one, rounds)
 
 
 @lru_cache(maxsize=KEPT)
 def one_release(
-    z: float, sampler: Sampler, records: int, whole: bool, coarse: int = 1
+    z: float, sampler: Sampler, records: int, whole: bool, relation: str = REPLACE_ONE, coarse: int = 1
 ) -> "PrivacyLossDistribution | None":
     """Return an upper bound on the privacy loss of one release, or None if it has losses above `LONGEST`.
 
@@ -123,7 +149,7 @@ def one_release(
         coarse: factor of the grid's spacing. A larger factor is faster and gives a slightly larger bound.
     """
     if sampler.independent and not whole:
-        return _independent(z, sampler.batch_of(records) / records, coarse)
+        return _independent(z, float(shift_distribution(sampler, records).chances.sum()), relation, coarse)
     return _subsampled(z, *shift_distribution(sampler, records, whole), coarse)
 
 
@@ -137,7 +163,7 @@ def noise_multiplier_for(epsilon: float, releases: SampledReleases) -> float:
     require_positive("epsilon", epsilon)
     mu = float(gdp.mu(epsilon, releases.delta))
     if not releases.amplified:
-        return HEADROOM * 2 * sqrt(releases.with_record) / mu
+        return HEADROOM * releases.moved * sqrt(releases.with_record) / mu
     guess = 2 * releases.batch / releases.records * sqrt(releases.rounds) / mu
     return require_known(search_min_noise(lambda z: sampled_epsilon(z, releases), epsilon, guess), epsilon)
 
@@ -190,14 +216,13 @@ def profile(epsilon, times: np.ndarray, chances: np.ndarray, z: float) -> np.nda
     return sum(chance * gdp.delta(inner, 2 * j / z) for j, chance in zip(times, chances, strict=True))  # type: ignore
 
 
-def _independent(z: float, rate: float, coarse: int) -> "PrivacyLossDistribution":
+def _independent(z: float, rate: float, relation: str, coarse: int) -> "PrivacyLossDistribution":
     from dp_accounting.pld import privacy_loss_distribution
-    from dp_accounting.privacy_accountant import NeighboringRelation
 
     return privacy_loss_distribution.from_gaussian_mechanism(
         z,
         sensitivity=1.0,
         sampling_prob=rate,
-        value_discretization_interval=GRID * coarse,
-        neighboring_relation=NeighboringRelation.REPLACE_ONE,
+        value_discretization_interval=coarse * min(max(SPREAD * rate / z, FINEST), GRID),
+        neighboring_relation=dp_accounting_relation(relation),
     )
