@@ -165,9 +165,9 @@ class FedAvg(ClientMethod):
         if (self.local_epochs is None) == (self.local_steps is None):
             given = "neither" if self.local_epochs is None else f"{self.local_epochs} and {self.local_steps}"
             raise Refusal(f"local_epochs or local_steps must be given, not both, got {given}")
-        if np.ndim(self.batch):  # type: ignore[arg-type]
-            raise Refusal(f"batch must be one number for FedAvg, got {self.batch}")
-        _ = self.minibatches  # raises Refusal for invalid numbers of steps or records
+        batch = self.minibatches.batch  # raises Refusal for invalid numbers of steps or records
+        if np.ndim(batch):  # type: ignore[arg-type]
+            raise Refusal(f"batch must be one number for {self.name}, got {batch}")
 
     # ---- the round
 
@@ -202,7 +202,8 @@ class FedAvg(ClientMethod):
         """M·p_i, from the weights of the machine's records in the plan."""
         if not self.weighted:
             return 1.0
-        count = self.local_steps * self.batch if self.local_steps and self.batch else jnp.sum(data.weights != 0)
+        batch: Any = self.minibatches.batch
+        count = self.local_steps * batch if self.local_steps and batch else jnp.sum(data.weights != 0)
         return jnp.max(data.weights) * count
 
     def walk(self, w, data: LocalData, noise, *, correction: Any = None, every_step: bool = False):
@@ -237,8 +238,8 @@ class FedAvg(ClientMethod):
 
     def divisor(self, minibatch) -> Any:
         """Divisor of a step's sum of gradients: B for records that are protected or sampled, else None."""
-        fixed = self.unit == "record" or self.minibatches.of_step.independent
-        return self.batch if fixed else None
+        work = self.minibatches
+        return work.batch if self.unit == "record" or work.of_step.independent else None
 
     def client_noise(self, noise, per_round: int):
         if self.unit != "record" or noise is None:

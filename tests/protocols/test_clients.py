@@ -27,6 +27,7 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.engine.prepare import round_inputs
+from fedprivjax.plan.samplers import Poisson
 from fedprivjax.privacy import gdp
 
 CURVATURES, CENTRES = np.array([1.0, 3.0, 10.0]), np.array([2.0, -1.0, 0.5])
@@ -231,6 +232,18 @@ def test_a_record_moves_a_noisy_step_by_at_most_two_clips_over_the_batch(records
         changed = np.linalg.norm(one - other, axis=1)
         assert np.count_nonzero(changed > 1e-6) == 1
         assert changed.max() == pytest.approx(claimed, rel=1e-4)
+
+
+@pytest.mark.parametrize("sampler", [Poisson(2), "poisson"])
+def test_a_step_on_a_poisson_sample_divides_by_the_stated_batch(sampler):
+    """The number of sampled records depends on the data, so it is no divisor."""
+    given = {"batch": 2} if sampler == "poisson" else {}
+    protocol = FedAvg(local_steps=9, sampler=sampler, clip=1.0, unit="record", step_size=1.0, noise_std=1e-9, **given)
+    where = linear_problem(np.ones((6, 1)), np.ones(6), Score(), partition_table=np.arange(6)[None])
+    moves = transcript(protocol, where, Full(1), rounds=1, seed=2).steps[0, 0, :, 0]
+    assert {*np.round(-2 * moves).astype(int)} <= set(range(7))
+    np.testing.assert_allclose(-2 * moves, np.round(-2 * moves), atol=1e-5)
+    assert len({*np.round(moves, 3)}) > 2
 
 
 def test_records_are_released_once_an_epoch():
