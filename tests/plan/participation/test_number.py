@@ -6,7 +6,7 @@ from frequencies import within
 from scipy.stats import binom, chisquare
 
 from fedprivjax import Balanced, BySize, Cohorts, Cyclic, Dropouts, Full, Given, OnePass, Uniform, Varying, Weighted
-from fedprivjax.plan.participation.sizes import binomial_law, thinned, thinned_cohorts, thinned_subsets
+from fedprivjax.plan.participation.sizes import binomial_pmf, thinned, thinned_cohorts, thinned_subsets
 
 ROUNDS, LEVEL = 6000, 1e-4
 RATES = (0.0, 0.1, 0.5, 0.8, 0.3, 0.6)
@@ -93,7 +93,7 @@ def test_a_binomial_number_is_cut_by_the_stated_rule():
     np.testing.assert_allclose(law.cohort_size_pmf, whole / whole.sum(), rtol=1e-12)
     assert Varying.binomial(100, 0.5, tail=2.0).per_round == 60
     assert Varying.binomial(4, 0.9).per_round == 4
-    assert binomial_law(10**6, 1e-7, 4.0).size == 2
+    assert binomial_pmf(10**6, 1e-7, 4.0).size == 2
 
 
 def test_thinning_by_brute_force():
