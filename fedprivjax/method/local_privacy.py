@@ -19,7 +19,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.noise import Fresh, Mechanism, PerMachine, PerStep
 from fedprivjax.noise.fresh import MessageInputs
-from fedprivjax.noise.rounds import INDEPENDENT, RoundFactor, round_factor
+from fedprivjax.noise.rounds import INDEPENDENT, RoundFactor, require_public, round_factor
 from fedprivjax.plan.participation import Participation, PoissonCohorts, SecretSubsets
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalWork, Poisson, Subset
@@ -116,10 +116,7 @@ class NoisyUpdates:
         clipped, factor = Assumption("clipped updates", {"bound": float(self.clip)}), round_factor(self.noise_schedule)
         if plan.schedule.secret is not None:
             if factor is not None:
-                raise Refusal(
-                    f"noise_schedule must be {INDEPENDENT!r} under secret participation, because the sensitivity of "
-                    f"correlated noise depends on who takes part, got {self.noise_schedule!r}"
-                )
+                require_public(plan.schedule)
             return self._of_cohorts(plan, plan.schedule.secret, noise_std, clipped)
         facts = Assumption("public participation"), clipped, Assumption("not covered")
         if factor is not None:

@@ -27,6 +27,7 @@ import numpy as np
 from flax import struct
 from jax.flatten_util import ravel_pytree
 
+from fedprivjax.checks.decorated import Decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
 from fedprivjax.method.client_method import ClientMethod, ClientState
@@ -139,6 +140,11 @@ class FedAvg(ClientMethod):
         require_choice("relation", self.relation, RELATIONS)
         require_server(self.server)
         object.__setattr__(self, "noise_schedule", over_rounds(self.noise_schedule))
+        if self.noise_schedule != INDEPENDENT and isinstance(self.update_clip, Decorated):
+            raise Refusal(
+                f"noise_schedule must be {INDEPENDENT!r} with an adaptive update_clip, because noise for one clip does "
+                f"not protect updates of another"
+            )
         self._check_unit()
         self._check_work()
 
@@ -333,7 +339,6 @@ class FedAvg(ClientMethod):
 
         factor = round_factor(self.noise_schedule)
         if factor is not None:
-            _require_public(plan)
             factor.check(plan.schedule, self.message_dimension(problem))
 
     def server_noise(self, plan: Plan) -> float:
@@ -367,12 +372,3 @@ class FedAvg(ClientMethod):
     @classmethod
     def audit_settings(cls) -> dict[str, Any]:
         return {"unit": "record", "clip": 1.0, "local_epochs": 1, "batch": BATCH, "step_size": 1.0}
-
-
-def _require_public(plan: Plan) -> None:
-    """Raise Refusal if participation is secret: exposures over rounds are those of a known schedule."""
-    if plan.schedule.secret is not None:
-        raise Refusal(
-            f"noise_schedule must be {INDEPENDENT!r} with secret participation, because the noise needed follows from "
-            f"who takes part in which rounds"
-        )

@@ -6,6 +6,7 @@ from faults.row import LEAK, Audited, Fault
 
 from fedprivjax import (
     DPMu2,
+    FedAvg,
     NoisyMinibatchSGD,
     NoisySGD,
     StaleMomentum,
@@ -33,6 +34,10 @@ SERVER = {**TARGET, "trust": "server"}
 FEW = 5_000  # runs, for faults that few runs detect
 RARE = {"epsilon": 1.0, "clip": CLIP}
 MESSAGE = {"epsilon": 2.0, "clip": CLIP, "batch": 6, "clip_at": "message", "step_size": 1e-6}
+MACHINES = {
+    **{"unit": "machine", "epsilon": 4.0, "update_clip": 0.1},
+    **{"local_steps": 1, "step_size": 1.0, "noise_schedule": "tree"},
+}
 PAPER = {**TARGET, "noise_schedule": "proportional"}
 
 AUDITS = {
@@ -56,6 +61,13 @@ AUDITS = {
     "the mean's noise": audited("the mean's noise added to a sum", noise.NoiseOfTheMean(**SERVER), NoisySGD(**SERVER)),
     "a stuck count": audited("r_k with k stuck at 1", noise.StuckCount(**PAPER), DPMu2(**PAPER)),
     "a budget overspent": audited("exposure above 1, in an event with 1", noise.OverSpent(**TARGET), DPMu2(**TARGET)),
+    "a machine counted once": audited(
+        "the norm of one column of F for a machine in several rounds",
+        noise.CountedOnce(**MACHINES),
+        FedAvg(**MACHINES),
+        federation=Federation(Uniform(4, 2), rounds=8, records=12),
+        runs=FEW,
+    ),
     "growing weights": audited(
         "noise for equal weights where they grow", noise.NoGrowth(**TARGET), StaleMomentum(**TARGET), federation=SELDOM
     ),

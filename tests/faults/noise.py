@@ -13,6 +13,7 @@ from flax import struct
 
 from fedprivjax import (
     DPMu2,
+    FedAvg,
     LocalSGD,
     NoisySGD,
     ReducedTreeMomentum,
@@ -27,6 +28,7 @@ from fedprivjax.noise import Cancelling, Fresh, PerMachine, choose
 from fedprivjax.noise.factors.interface import Path
 from fedprivjax.noise.factors.tree import Tree
 from fedprivjax.noise.fresh import MessageInputs
+from fedprivjax.noise.rounds.factor import TreeFactor
 from fedprivjax.noise.sums import CorrelatedSums
 from fedprivjax.privacy.per_machine import Grouped
 
@@ -380,3 +382,12 @@ class QuietTrajectory(DPMu2):
     def mechanism(self, problem, plan, method="auto"):
         mechanism = super().mechanism(problem, plan, method)
         return mechanism if method == "materialised" else replace(mechanism, inputs=0.8 * mechanism.inputs)
+
+
+@struct.dataclass(kw_only=True)
+class CountedOnce(FedAvg):
+    """Noise of a tree over rounds, and the exposure of machines that take part once."""
+
+    def event(self, problem, plan):
+        once = np.linalg.norm(TreeFactor().matrix(plan.schedule), axis=0).max()
+        return replace(super().event(problem, plan), exposure=Grouped.of(np.full(plan.size.machines, once)))

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from cases import SHARES
 
-from fedprivjax import FedAvg, Full, PoissonCohorts, Refusal, Scaffold, Uniform, ready, simulate
+from fedprivjax import FedAvg, Full, PoissonCohorts, Refusal, Scaffold, Uniform, experiment, ready, simulate
+from fedprivjax.checks.decorated import Decorated
+from fedprivjax.experiment import jobs as listed
 from fedprivjax.noise.normals import normals
-from fedprivjax.noise.rounds import ROUND_FACTORS, round_factor
+from fedprivjax.noise.rounds import ROUND_FACTORS, Recursive, TreeOfRounds, round_factor
 from fedprivjax.noise.rounds import factor as of_rounds
 from fedprivjax.noise.rounds.factor import GivenFactor, RoundFactor, coefficients, exposures, rounds_of
 from fedprivjax.plan.schedule import Schedule
@@ -263,10 +265,47 @@ def test_invalid_settings(name):
 
 def test_secret_participation_is_refused():
     method = FedAvg(noise_std=0.1, noise_schedule="tree", **PRIVATE)
+    with pytest.raises(Refusal, match="noise_schedule must be 'independent' under secret participation"):
+        ready(method, SHARES, PoissonCohorts(PARTIAL.machines, 0.5), rounds=SMALL)
     plan = ready(FedAvg(noise_std=0.0, **PRIVATE), SHARES, PARTIAL, rounds=SMALL).plan
     secret = replace(plan, schedule=replace(plan.schedule, secret=PoissonCohorts(PARTIAL.machines, 0.5)))
-    with pytest.raises(Refusal, match="noise_schedule must be 'independent' with secret participation"):
+    with pytest.raises(Refusal, match="noise_schedule must be 'independent' under secret participation"):
         method.check(SHARES, secret)
+
+
+class Changing(Decorated):
+    """Stands for a clip that changes between rounds."""
+
+
+def test_a_changing_clip_is_refused():
+    with pytest.raises(Refusal, match="noise_schedule must be 'independent' with an adaptive update_clip"):
+        FedAvg(noise_std=0.1, noise_schedule="tree", **{**PRIVATE, "update_clip": Changing()})
+
+
+def test_a_factor_of_bandwidth_0():
+    """Everyone in every round: noise over rounds gains nothing, and the band is empty."""
+    factor, schedule = round_factor("toeplitz"), Full(3).draw(4, np.random.default_rng(0))
+    assert factor is not None
+    np.testing.assert_array_equal(factor.known(schedule), np.eye(4))
+    z, normal = sampled(factor.mechanism(schedule), 4, 5, (0, 4))
+    np.testing.assert_allclose(z, normal, atol=1e-6)
+
+
+def test_files_name_a_schedule_or_give_a_matrix():
+    for schedule, sampler in (("tree", TreeOfRounds), ([[1, 0, 0], [0.5, 1, 0], [0, 0.5, 1]], Recursive)):
+        file = {
+            "title": "correlated",
+            "problem": {
+                "dataset": "logistic",
+                "options": {"examples": 12, "features": 2},
+                "partition": {"kind": "iid"},
+            },
+            "participation": {"machines": 3, "per_round": 2, "rounds": 3},
+            "protocol": [{"name": "fedavg", "mu": 1.0, "noise_schedule": schedule, **PRIVATE}],
+        }
+        spec = experiment.parse(file)
+        assert experiment.parse(experiment.to_mapping(spec)) == spec
+        assert isinstance(listed.jobs(spec)[0].prepare().first.mechanism, sampler)
 
 
 def test_noise_that_does_not_fit_is_refused():

@@ -1,6 +1,13 @@
 """A trusted server's noise, correlated over rounds by a factor of the prefix-sum matrix (DP-FTRL)."""
 
-from fedprivjax.noise.rounds.factor import INDEPENDENT, ROUND_FACTORS, RoundFactor, over_rounds, round_factor
+from fedprivjax.noise.rounds.factor import (
+    INDEPENDENT,
+    ROUND_FACTORS,
+    RoundFactor,
+    over_rounds,
+    require_public,
+    round_factor,
+)
 from fedprivjax.noise.rounds.sampler import Recursive, TreeOfRounds
 
 __all__ = [
@@ -10,5 +17,6 @@ __all__ = [
     "RoundFactor",
     "TreeOfRounds",
     "over_rounds",
+    "require_public",
     "round_factor",
 ]

@@ -20,7 +20,7 @@ import scipy
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_choice
 from fedprivjax.noise.chooser import MAX_BYTES
-from fedprivjax.noise.covariance import padded
+from fedprivjax.noise.covariance import ROUND_UP, padded
 from fedprivjax.noise.factors.tree import Tree
 from fedprivjax.noise.fresh import Fresh
 from fedprivjax.noise.interface import Mechanism
@@ -72,7 +72,8 @@ class RoundFactor:
 
     def mechanism(self, schedule: Schedule) -> Mechanism:
         """Return the sampler of z."""
-        return Recursive(padded(banded(self.known(schedule))).astype(np.float32))
+        rows = banded(self.known(schedule))
+        return Recursive(padded(rows, -(-max(rows.shape[1] - 1, 1) // ROUND_UP) * ROUND_UP).astype(np.float32))
 
     def first_std(self, schedule: Schedule) -> float:
         """Return the standard deviation of z_1."""
@@ -80,6 +81,7 @@ class RoundFactor:
 
     def check(self, schedule: Schedule, dimension: int) -> None:
         """Raise Refusal if the factor is not possible for a schedule, or its noise does not fit in memory."""
+        require_public(schedule)
         rounds = schedule.size.rounds
         if 8 * rounds**2 > MAX_BYTES:
             most = int((MAX_BYTES / 8) ** 0.5)
@@ -116,7 +118,8 @@ class TreeFactor(RoundFactor):
         return TreeOfRounds(schedule.size.rounds)
 
     def check(self, schedule: Schedule, dimension: int) -> None:
-        """Accept every schedule: log₂ R vectors are stored."""
+        """Raise Refusal if participation is secret. All other schedules are possible: log₂ R vectors are stored."""
+        require_public(schedule)
 
 
 @dataclass(frozen=True)
@@ -178,7 +181,11 @@ class GivenFactor(RoundFactor):
             raise Refusal("noise_schedule must have entries of size 1e-30 to 1e30, and so must its inverse")
 
     def matrix(self, schedule: Schedule) -> np.ndarray:
-        return np.asarray(self.rows, float)
+        """Return F, or its leading part for the first rounds of a schedule."""
+        rounds = schedule.size.rounds
+        if len(self.rows) < rounds:
+            raise Refusal(f"noise_schedule must have one row per round, {rounds}, got {len(self.rows)}")
+        return np.asarray(self.rows, float)[:rounds, :rounds]
 
     def mechanism(self, schedule: Schedule) -> Mechanism:
         factor = self.known(schedule)
@@ -232,6 +239,15 @@ def over_rounds(noise_schedule: Any) -> Any:
         if isinstance(error, Refusal):
             raise
         raise Refusal(wrong) from None
+
+
+def require_public(schedule: Schedule) -> None:
+    """Raise Refusal if participation is secret: exposures are those of a known schedule."""
+    if schedule.secret is not None:
+        raise Refusal(
+            f"noise_schedule must be {INDEPENDENT!r} under secret participation, because the sensitivity of correlated "
+            f"noise depends on who takes part"
+        )
 
 
 def round_factor(noise_schedule: Any) -> RoundFactor | None:
