@@ -4,11 +4,24 @@ from dataclasses import replace
 from itertools import pairwise, product
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import SHARES
 
-from fedprivjax import FedAvg, Full, PoissonCohorts, Refusal, Scaffold, Uniform, experiment, ready, simulate
+from fedprivjax import (
+    FedAvg,
+    Full,
+    LinearLoss,
+    PoissonCohorts,
+    Refusal,
+    Scaffold,
+    Uniform,
+    experiment,
+    linear_problem,
+    ready,
+    simulate,
+)
 from fedprivjax.checks.decorated import Decorated
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.noise.normals import normals
@@ -206,6 +219,51 @@ def test_mu_of_a_run():
         assert start.protocol.noise_std == pytest.approx(s * 0.1 / 2 * max(norms) / 1.5, rel=1e-6)
         opinion = start.event.accountant_results(1e-5)[0].epsilon
         assert opinion == pytest.approx(start.event.epsilon(1e-5), rel=1e-2)
+
+
+class Fixed(LinearLoss):
+    """The score times the label: gradients do not depend on the parameters."""
+
+    def value(self, score, label):
+        return score
+
+
+@pytest.mark.parametrize(
+    ("relation", "s"), [("replace-one", 2), pytest.param("add-or-remove-one", 1, marks=pytest.mark.slow)]
+)
+def test_a_replaced_machine_moves_the_releases_of_a_run_by_its_exposure(relation, s):
+    """Clipped updates of opposite sign, or zero updates, in all rounds of the machine with the largest exposure."""
+    method = FedAvg(noise_std=1.0, noise_schedule="tree", relation=relation, **{**PRIVATE, "step_size": 50.0})
+    schedule = Uniform(5, 2)
+
+    def started(worst, sign):
+        x = np.ones((15, 2), np.float32)
+        x[3 * worst : 3 * worst + 3] *= sign
+        where = linear_problem(x, np.ones(15), Fixed(), partition_table=np.arange(15).reshape(5, 3))
+        return ready(method, where, schedule, rounds=SMALL, seed=4)
+
+    def updates(start):
+        state = jax.tree.map(jnp.asarray, start.protocol.init(start.problem, start.plan.size, start.key))
+        found, inputs = [np.asarray(method.output(state))], jax.tree.map(jnp.asarray, start.inputs)
+        for t in range(SMALL):
+            one = jax.tree.map(lambda leaf: leaf[t], inputs)  # noqa: B023
+            state, _ = start.protocol.round(start.problem, state, one, None, start.key)
+            found.append(np.asarray(method.output(state)))
+        return np.diff(found, axis=0)
+
+    event = started(0, 1).event
+    worst = int(np.argmax(event.mus.each))
+    moved = updates(started(worst, 1)) - updates(started(worst, 1 - s))
+    matrix = ROUND_FACTORS["tree"]().matrix(started(0, 1).plan.schedule)
+    assert np.linalg.norm(matrix @ moved) == pytest.approx(event.mu * method.noise_std, rel=1e-4)
+
+
+def test_too_many_rounds_are_refused_before_a_fit():
+    schedule = Uniform(5, 1).draw(2001, np.random.default_rng(0))
+    factor = round_factor("optimal")
+    assert factor is not None
+    with pytest.raises(Refusal, match="rounds must be at most 2000 for OptimalFactor, got 2001"):
+        factor.exposures(schedule)
 
 
 def test_the_identity_is_independent_noise():

@@ -12,7 +12,7 @@ triangular (Denisov et al. 2022; several participations: Choquette-Choo, McMahan
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import scipy
@@ -42,14 +42,28 @@ class RoundFactor:
 
     The exposure of a machine is the largest change of F·x in units of C. F's scale is free, since it scales exposures
     and noise alike; named factors have F(1, 1) = 1, so that the first mean has noise σ.
+
+    Attributes:
+        most: largest number of rounds, so that F fits in memory.
     """
+
+    most: ClassVar[int] = int((MAX_BYTES / 8) ** 0.5)
+
+    def __str__(self) -> str:
+        return type(self).__name__
 
     def matrix(self, schedule: Schedule) -> np.ndarray:
         """Return F for a public schedule, float64 [rounds, rounds], lower triangular with a positive diagonal."""
         raise Undefined(f"{type(self).__name__} must define matrix(schedule)")
 
     def known(self, schedule: Schedule) -> np.ndarray:
-        """Return the cached `matrix`."""
+        """Return the cached `matrix`.
+
+        Raises:
+            Refusal: if the schedule has more than `most` rounds.
+        """
+        if schedule.size.rounds > self.most:
+            raise Refusal(f"rounds must be at most {self.most} for {self}, got {schedule.size.rounds}. Use 'tree'")
         return schedule.once(("factor over rounds", self), lambda: self.matrix(schedule))
 
     def exposures(self, schedule: Schedule) -> np.ndarray:
@@ -82,10 +96,6 @@ class RoundFactor:
     def check(self, schedule: Schedule, dimension: int) -> None:
         """Raise Refusal if the factor is not possible for a schedule, or its noise does not fit in memory."""
         require_public(schedule)
-        rounds = schedule.size.rounds
-        if 8 * rounds**2 > MAX_BYTES:
-            most = int((MAX_BYTES / 8) ** 0.5)
-            raise Refusal(f"rounds must be at most {most} for a factor over rounds, got {rounds}. Use 'tree'")
         width = banded(self.known(schedule)).shape[1] - 1
         if 4 * width * dimension > MAX_BYTES:
             raise Refusal(
@@ -97,6 +107,9 @@ class RoundFactor:
 @dataclass(frozen=True)
 class TreeFactor(RoundFactor):
     """Binary tree over rounds: row t of F sums the last b rounds, with b the lowest set bit of t.
+
+    It stores the fewest vectors. Prefix sums have less noise than with independent noise only if machines seldom take
+    part: with 100 of 1000 machines in each of 100 rounds they have 1.35 times its variance at equal μ.
 
     Source: Dwork, Naor, Pitassi & Rothblum 2010; Chan, Shi & Song 2011; DP-FTRL (Kairouz et al. 2021).
     """
@@ -127,6 +140,7 @@ class ToeplitzFactor(RoundFactor):
     """F = A^½ (the same coefficients in every column), cut to a band: entries further below the diagonal are 0.
 
     The bandwidth is a power of 2 less 1, or R − 1: that with the least noise in prefix sums at equal μ on the schedule.
+    With 100 of 1000 machines in each of 100 rounds, they have 0.39 times the variance of independent noise.
 
     Source: Fichtenberger, Henzinger & Upadhyay 2023; banded: Choquette-Choo et al. 2023.
     """
@@ -142,16 +156,14 @@ class OptimalFactor(RoundFactor):
     """F with nearly the smallest noise in prefix sums at equal μ on the schedule, for at most 2000 rounds.
 
     The fit starts from `ToeplitzFactor`, is never worse, and is cached on disk. It stores R vectors of noise.
+    With 100 of 1000 machines in each of 100 rounds, prefix sums have 0.29 times the variance of independent noise.
     """
+
+    most: ClassVar[int] = MAX_FITTED
 
     def matrix(self, schedule: Schedule) -> np.ndarray:
         start = ToeplitzFactor().known(schedule)
         return fitted(start, [group.patterns for group in groups(schedule)])
-
-    def check(self, schedule: Schedule, dimension: int) -> None:
-        if schedule.size.rounds > MAX_FITTED:
-            raise Refusal(f"rounds must be at most {MAX_FITTED} for 'optimal', got {schedule.size.rounds}")
-        super().check(schedule, dimension)
 
 
 @dataclass(frozen=True)
