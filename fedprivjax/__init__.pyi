@@ -9,6 +9,7 @@ from .engine.prepare import ReadyRun, ready
 from .engine.simulate import Run, simulate
 from .engine.transcript import Transcript, transcript
 from .experiment.results import Results, load
+from .method.adaptive_clip import AdaptiveClip
 from .method.interface import Protocol
 from .method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .method.server_optimizer import ServerOptimizer
@@ -73,6 +74,7 @@ __all__ = [
     "USED_ONCE",
     "Absolute",
     "AcceleratedMinibatchSGD",
+    "AdaptiveClip",
     "Assumption",
     "Audit",
     "Balanced",

@@ -11,6 +11,7 @@ from oracles import isrl, optimizers, pseudocode
 
 from fedprivjax import (
     AcceleratedMinibatchSGD,
+    AdaptiveClip,
     Ball,
     DPMu2,
     FedAvg,
@@ -273,6 +274,7 @@ CLIENT_CASES = {
     "scaffold-server": of_clients(Scaffold),
     "scaffold-none": of_clients(Scaffold, trust="none"),
     "scaffold-record": of_clients(Scaffold, unit="record"),
+    "scaffold-adaptive": of_clients(Scaffold, update_clip=AdaptiveClip(start=0.1)),
 }
 CASES = {**POOL_CASES, **RECORD_CASES, **FURTHER_CASES, **USER_CASES, **TREE_CASES, **CLIENT_CASES}
 

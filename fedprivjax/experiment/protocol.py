@@ -13,6 +13,7 @@ from fedprivjax.experiment.names import Unimported, resolve, unimported
 from fedprivjax.experiment.section import Settings
 from fedprivjax.method.interface import Protocol, numbers_of
 from fedprivjax.method.server_checks import optimizers
+from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.plan.arguments import require_protocol
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.protocols import PROTOCOLS
@@ -29,7 +30,8 @@ class ProtocolSettings(Settings):
     The name is one of `PROTOCOLS`, or "module:Name" of a `flax.struct.dataclass`, from a module that is installed or
     next to the experiment file. A batch "moments" is Lowy & Razaviyayn's rule K = n·√ε/(2·√R) at every swept ε.
     `server = { optimizer = "adam", b1 = 0.9 }`, or `server = "adam"`, is a `ServerOptimizer`: an optax optimizer by
-    name, or "module:factory". A grid or a sweep names its numbers as `server.b1 = [0.5, 0.9]`.
+    name, or "module:factory". `update_clip = { start = 0.3, quantile = 0.5 }` is an `AdaptiveClip`. A grid or a sweep
+    names their numbers as `server.b1 = [0.5, 0.9]`.
 
     Attributes:
         name: name of the method, or "module:Name".
@@ -165,7 +167,9 @@ def flattened(axes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _part(field: str, kind: Any, given: Any, context: Mapping[str, Any] | None) -> Any:
-    """Return the object of class `kind` that a table, or a name alone, describes."""
+    """Return the object of class `kind` that a table, or for an optimizer a name alone, describes."""
+    if not issubclass(kind, ServerOptimizer):
+        return kind(**given) if isinstance(given, Mapping) else given
     table = given if isinstance(given, Mapping) else {"optimizer": given}
     if not isinstance(table.get("optimizer"), str):
         raise Refusal(f'{field} must name its optimizer, such as {{ optimizer = "adam", b1 = 0.9 }}, got {given!r}')

@@ -90,10 +90,12 @@ class Protocol(Calibrated, Decorated):
     def leaves(cls) -> dict[str, Any]:
         """Return the hyper-parameters that are pytree leaves, which can be swept, with their defaults or `MISSING`.
 
-        `parts` and fields with the metadata `derived`, which `calibrate` sets, are excluded.
+        `parts` that cannot be a number instead, and fields with the metadata `derived`, which `calibrate` sets, are
+        excluded.
         """
         leaves = [field for field in fields(cls) if field.metadata.get("pytree_node", True)]  # type: ignore[arg-type]
-        other = cls.parts().keys() | {field.name for field in leaves if field.metadata.get("derived", False)}
+        parts = {field.name for field in leaves if "part" in field.metadata and not field.metadata.get("number", False)}
+        other = parts | {field.name for field in leaves if field.metadata.get("derived", False)}
         return {field.name: _default(field) for field in leaves if field.name not in other}
 
     @classmethod
@@ -101,14 +103,16 @@ class Protocol(Calibrated, Decorated):
         """Return the classes of fields that hold an object with numbers, such as a `ServerOptimizer`, by field name.
 
         They are declared by their metadata, `struct.field(default=None, metadata={"part": ServerOptimizer})`. The
-        number b1 of the part `server` has the name "server.b1" in a sweep.
+        number b1 of the part `server` has the name "server.b1" in a sweep. The metadata `"number": True` says that the
+        field may hold a number instead.
         """
         return {field.name: field.metadata["part"] for field in fields(cls) if "part" in field.metadata}  # type: ignore[arg-type]
 
     def numbers(self) -> dict[str, Any]:
         """Return all numbers that can be swept, including those of parts, by name."""
-        own = {name: getattr(self, name) for name in self.leaves()}
-        return own | numbers_of({name: getattr(self, name) for name in self.parts()})
+        held = {name: getattr(self, name) for name in self.parts()}
+        own = {name: getattr(self, name) for name in self.leaves() if not hasattr(held.get(name), "leaves")}
+        return own | numbers_of(held)
 
     def with_numbers(self, values: Mapping[str, Any]):
         """Return a copy with other numbers, by the names of `numbers`."""
@@ -409,8 +413,11 @@ class Protocol(Calibrated, Decorated):
 
 
 def numbers_of(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers of a protocol's parts by name, such as "server.b1"; None for those at their default."""
-    held = {name: part for name, part in parts.items() if part is not None}
+    """Return the numbers of a protocol's parts by name, such as "server.b1"; None for those at their default.
+
+    Parts that are None, or a number instead of an object, have none.
+    """
+    held = {name: part for name, part in parts.items() if hasattr(part, "leaves")}
     return {f"{name}.{key}": value for name, part in held.items() for key, value in part.leaves().items()}
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
+from fedprivjax.method.adaptive_clip import AdaptiveClip
 from fedprivjax.noise import Fresh, Mechanism, PerMachine, PerStep
 from fedprivjax.noise.fresh import MessageInputs
 from fedprivjax.noise.rounds import INDEPENDENT, RoundFactor, require_public, round_factor
@@ -35,6 +36,8 @@ UNITS = ("record", "machine")
 COHORTS = "McMahan et al. 2018 (DP-FedAvg): clipped updates of secret cohorts; composed subsampled Gaussian mechanism"
 WITH_STATE = "holds with client state, given the other machines' coins, by joint convexity"
 UPDATES = "McMahan et al. 2018 (DP-FedAvg): clipped updates; adaptive composition of Gaussian mechanisms"
+CLIPS = "adaptive clip of Andrew et al. 2021"
+PAIRS = "Andrew et al. 2021 (adaptive clip): clipped updates with bits; adaptive composition of Gaussian mechanisms"
 CORRELATED = (
     "Choquette-Choo et al. 2023 (matrix mechanism, several participations): clipped updates; one Gaussian mechanism"
 )
@@ -81,7 +84,7 @@ class NoisyUpdates:
 
     Attributes:
         trust: "server" if the server adds noise to the mean, "none" if every machine adds noise to its own update.
-        clip: C, bound on the norm of an update.
+        clip: C, bound on the norm of an update; with an `AdaptiveClip`, noise and sensitivity are multiples of it.
         relation: neighbouring relation, a key of `RELATIONS`.
         noise_schedule: "independent", or a factor over rounds of a trusted server's noise, see `noise.rounds`.
         stateful: True if a machine keeps a state between rounds.
@@ -107,13 +110,27 @@ class NoisyUpdates:
         return Fresh((np.sqrt(np.sum(present, axis=1)) / schedule.divisor).astype(np.float32))
 
     def sensitivity(self, plan: Plan) -> float:
-        """L2 change of one release by one machine."""
+        """L2 change of one release by one machine; with an adaptive clip, of the sum of pairs, in units of the clip."""
+        if self.adaptive:
+            return float(moved(self.relation))
         change = moved(self.relation) * float(self.clip)
         return change / plan.schedule.divisor if self.trust == "server" else change
 
+    @property
+    def adaptive(self) -> bool:
+        """True if the clip is an `AdaptiveClip`."""
+        return isinstance(self.clip, AdaptiveClip)
+
+    @property
+    def clipped(self) -> Assumption:
+        """Assumption of the clip."""
+        return (
+            Assumption("adaptive clip") if self.adaptive else Assumption("clipped updates", {"bound": float(self.clip)})
+        )
+
     def event(self, problem: Problem, plan: Plan, noise_std: float) -> Event:
         """Event of all updates of a plan."""
-        clipped, factor = Assumption("clipped updates", {"bound": float(self.clip)}), round_factor(self.noise_schedule)
+        clipped, factor = self.clipped, round_factor(self.noise_schedule)
         if plan.schedule.secret is not None:
             if factor is not None:
                 require_public(plan.schedule)
@@ -121,7 +138,7 @@ class NoisyUpdates:
         facts = Assumption("public participation"), clipped, Assumption("not covered")
         if factor is not None:
             return self._correlated(factor, plan, noise_std, (*facts, Assumption("noise of the schedule")))
-        terms = Terms(self.trust, UPDATES, facts, unit=MACHINE, relation=self.relation)
+        terms = Terms(self.trust, PAIRS if self.adaptive else UPDATES, facts, unit=MACHINE, relation=self.relation)
         rounds = grouped_once(plan.schedule, plan.schedule.total, lambda total, _: np.sqrt(total))
         return GaussianEvent(
             float(noise_std),
@@ -148,6 +165,7 @@ class NoisyUpdates:
         if accountant.cut:
             facts.append(Assumption("width of cohorts", {"cut": accountant.cut, "rounds": rounds}))
         theorem = f"{COHORTS}; {WITH_STATE}" if self.stateful else COHORTS
+        theorem = f"{theorem}; {CLIPS}" if self.adaptive else theorem
         terms = Terms(self.trust, theorem, tuple(facts), unit=MACHINE, relation=self.relation)
         return RecordEvent(noise_std, accountant, releases, terms, participation=scheme)
 

@@ -41,6 +41,8 @@ SENTENCES = {
     "clipped records": "every record's gradient is clipped to norm {bound:.4g}",
     "clipped messages": "every message is clipped as a whole to norm {bound:.4g}: a record may move it by twice that",
     "clipped updates": "every machine's update is clipped to norm {bound:.4g}",
+    "adaptive clip": "every machine's update is clipped to a public norm that is computed from noisy counts, and the "
+    "noise is a multiple of it",
     "rescaled messages": "messages are scaled by another batch's norm: no bound holds",
     "honest but curious": "an honest-but-curious server, which sends the protocol's own query points",
     "not covered": "hyper-parameters and data preparation are not covered",

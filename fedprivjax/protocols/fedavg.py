@@ -16,6 +16,8 @@ Privacy is optional:
   constant m̄ = E|S_r|. The server adds N(0, σ²·I) to this mean. Without a trusted server every machine adds N(0, σ²·I)
   to its own update. A trusted server's noise may be correlated over rounds (`noise_schedule`; DP-FTRL, Kairouz et al.,
   ICML 2021): the noise of a mean is then the difference of two rounds' noise in the running sum of the means.
+* With an `AdaptiveClip` (Andrew et al., NeurIPS 2021) C follows a quantile of the norms, and σ is a multiple of it: see
+  `fedprivjax/method/adaptive_clip.py`.
 """
 
 from dataclasses import replace
@@ -29,7 +31,8 @@ from jax.flatten_util import ravel_pytree
 
 from fedprivjax.checks.decorated import Decorated
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_choice, require_positive
+from fedprivjax.checks.values import called, require_at_least, require_choice, require_positive
+from fedprivjax.method.adaptive_clip import EVEN, LEAST_SHARE, AdaptiveClip
 from fedprivjax.method.client_method import ClientMethod, ClientState
 from fedprivjax.method.clipping import clip
 from fedprivjax.method.interface import BATCH
@@ -54,11 +57,12 @@ from fedprivjax.problem.problem import Problem
 
 
 class ServerState(NamedTuple):
-    """Iterate w_r, the last `window` iterates or None, and the server optimiser's state."""
+    """Iterate w_r, the last `window` iterates or None, the server optimiser's state, and C_r if it is adaptive."""
 
     w: Any
     last: Any
     optimizer: Any
+    clip: Any = None
 
 
 @struct.dataclass(kw_only=True)
@@ -67,11 +71,13 @@ class FedAvg(ClientMethod):
 
     Attributes:
         unit: None for no privacy, "record" for noise in every local step, "machine" for noise on clipped updates.
-        mu, epsilon, noise_std: the privacy target, as in `DPMu2`; none without a unit.
+        mu, epsilon, noise_std: the privacy target, as in `DPMu2`; none without a unit. With an `AdaptiveClip`,
+            `noise_std` is the noise multiplier, in units of the clip.
         step_size, step_scale: η, step of the local steps, required; and a factor of it.
         clip: bound on the norm of a record's gradient. None uses the problem's Lipschitz constant with unit = "record",
             and no clip otherwise.
-        update_clip: C, bound on the norm of a machine's update, required with unit = "machine".
+        update_clip: C, bound on the norm of a machine's update, required with unit = "machine"; a number, or an
+            `AdaptiveClip` that follows the updates' norms.
         prox: ρ of the proximal term (FedProx), or None for FedAvg.
         server: `ServerOptimizer` of the pseudo-gradient −Δ, for FedAvgM, FedAdam and FedYogi. None adds the mean.
         server_step: learning rate of the server optimiser, required with it.
@@ -110,7 +116,7 @@ class FedAvg(ClientMethod):
     step_size: Any = None
     step_scale: Any = 1.0
     clip: Any = None
-    update_clip: Any = None
+    update_clip: Any = struct.field(default=None, metadata={"part": AdaptiveClip, "number": True})
     prox: Any = None
     server_step: Any = None
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
@@ -123,6 +129,7 @@ class FedAvg(ClientMethod):
     noise_schedule: Any = struct.field(pytree_node=False, default=INDEPENDENT)
     window: int = struct.field(pytree_node=False, default=1)
     weighted: bool = struct.field(pytree_node=False, default=False, metadata={"derived": True})
+    expected: Any = struct.field(default=None, metadata={"derived": True})
 
     weighs_machines: ClassVar[bool] = True
     plain: ClassVar[dict[str, Any]] = {"relation": REPLACE_ONE, "noise_schedule": INDEPENDENT}
@@ -153,8 +160,8 @@ class FedAvg(ClientMethod):
             require_choice("unit", self.unit, UNITS)
         if self.unit == "machine" and self.clip is not None:
             raise Refusal(
-                f"clip must be left out with unit = 'machine', got {self.clip}: it bounds one record's gradient. "
-                f"Set update_clip, which bounds a machine's update"
+                f"clip must be left out with unit = 'machine', got {called(self.clip)}: it bounds one record's "
+                f"gradient. Set update_clip, which bounds a machine's update"
             )
         if self.unit != "machine" and self.trust == "server":
             raise Refusal(f"trust must be 'none' with unit = {self.unit!r}, got 'server'")
@@ -165,6 +172,11 @@ class FedAvg(ClientMethod):
             raise Refusal(
                 f"noise_schedule must be {INDEPENDENT!r} without unit = 'machine' and trust = 'server', got "
                 f"unit = {self.unit!r} and trust = {self.trust!r}"
+            )
+        if self.noise_schedule != INDEPENDENT and self.adaptive:
+            raise Refusal(
+                f"noise_schedule must be {INDEPENDENT!r} with an AdaptiveClip, because noise that follows the clip "
+                f"does not cancel over rounds, got {self.noise_schedule!r}"
             )
 
     def _check_work(self) -> None:
@@ -188,21 +200,47 @@ class FedAvg(ClientMethod):
     def server_init(self, problem: Problem, size: Size, key) -> Any:
         w = problem.start
         last = room(w, self.window) if self.window > 1 else None
-        return ServerState(w, last, initial(self.server, w, self.server_step))
+        bound = jnp.asarray(self.update_clip.start, jnp.float32) if self.adaptive else None
+        return ServerState(w, last, initial(self.server, w, self.server_step), bound)
+
+    def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
+        """One round; with an adaptive clip it also reports the round's `clip`."""
+        after, info = super().round(problem, state, inputs, noise, key)
+        return after, info | ({"clip": self.at_server(state).clip} if self.adaptive else {})
 
     def client(self, server: Any, own, data: LocalData, noise, key):
         end, _ = self.walk(server.w, data, noise)
-        update, info = self.bounded(jax.tree.map(jnp.subtract, end, server.w))
-        return update, own, info
+        update, info = self.bounded(jax.tree.map(jnp.subtract, end, server.w), server)
+        return self.message(update, server, info), own, info
 
-    def bounded(self, message) -> tuple[Any, dict]:
-        """Return a machine's message clipped to norm C as a whole, and the clipping metrics; unchanged without C."""
+    @property
+    def adaptive(self) -> bool:
+        """True if the clip of the updates is an `AdaptiveClip`."""
+        return isinstance(self.update_clip, AdaptiveClip)
+
+    def bounded(self, update, server: ServerState) -> tuple[Any, dict]:
+        """Return a machine's update clipped to norm C as a whole, and the clipping metrics; unchanged without C."""
         if self.update_clip is None:
-            return message, {}
-        vector = Dense(message)
+            return update, {}
+        bound = server.clip if self.adaptive else self.update_clip
+        vector = Dense(update)
         norm = vector.norm()
-        info = {"clipped_share": (norm > self.update_clip).astype(jnp.float32), "message_norm": norm}
-        return clip(vector, self.update_clip).value, info
+        info = {"clipped_share": (norm > bound).astype(jnp.float32), "message_norm": norm}
+        return clip(vector, bound).value, info
+
+    def message(self, update, server: ServerState, info: dict) -> Any:
+        """Return a machine's message: its clipped update, with an adaptive clip paired with its bit."""
+        if not self.adaptive:
+            return update
+        return self.update_clip.pair(update, info["message_norm"] <= server.clip, server.clip, self.bit_factor)
+
+    @property
+    def bit_factor(self) -> Any:
+        """Norm u of the bit's part of a message with an adaptive clip, traced."""
+        if self.unit != "machine":  # the pair has no noise of its own
+            return EVEN
+        least = self.expected / LEAST_SHARE if self.trust == "server" else 0.0
+        return self.update_clip.bit_factor(self.noise_std, least)
 
     def client_weight(self, data: LocalData):
         """M·p_i, from the weights of the machine's records in the plan."""
@@ -261,14 +299,21 @@ class FedAvg(ClientMethod):
         return state, (key, self.noise_std * relative)
 
     def serve(self, problem: Problem, server: Any, total, weight, inputs: RoundInputs, noise) -> Any:
-        return self.moved(problem, server, self.noisy_mean(total, weight, inputs, noise))
+        update, server = self.noisy_mean(server, total, weight, inputs, noise)
+        return self.moved(problem, server, update)
 
-    def noisy_mean(self, total, weight, inputs: RoundInputs, noise) -> Any:
-        """The mean message with the noise of unit = "machine", from the weighted sum."""
-        mean = jax.tree.map(lambda leaf: leaf / self.cohort(weight, inputs), total)
-        if self.unit != "machine" or noise is None:
-            return mean
-        return jax.tree.map(jnp.add, mean, ravel_pytree(mean)[1](noise))
+    def noisy_mean(self, server: ServerState, total, weight, inputs: RoundInputs, noise) -> tuple[Any, ServerState]:
+        """The mean update with the noise of unit = "machine", and the state with the next clip."""
+        divisor = self.cohort(weight, inputs)
+        mean = jax.tree.map(lambda leaf: leaf / divisor, total)
+        if self.unit == "machine" and noise is not None:
+            if self.adaptive and self.trust == "server":  # the multiplier is that of the sum
+                noise = noise / divisor
+            mean = jax.tree.map(jnp.add, mean, ravel_pytree(mean)[1](noise))
+        if not self.adaptive:
+            return mean, server
+        update, bound = self.update_clip.released(mean, server.clip, self.bit_factor)
+        return update, server._replace(clip=bound)
 
     def cohort(self, weight, inputs: RoundInputs):
         """Divisor of the sum of messages: E|S_r| with unit = "machine", else the sum of the weights."""
@@ -282,7 +327,7 @@ class FedAvg(ClientMethod):
             towards = jax.tree.map(jnp.negative, mean)
             w, optimizer = self.server.step(server.optimizer, server.w, towards, self.server_step)
         w = problem.constraint.project(w)
-        return ServerState(w, appended(server.last, w), optimizer)
+        return server._replace(w=w, last=appended(server.last, w), optimizer=optimizer)
 
     def moves(self, server, own, data: LocalData, noise):
         """Every local step of a machine, leaves [K, ...]."""
@@ -310,6 +355,10 @@ class FedAvg(ClientMethod):
     def query(self, state: ClientState):
         """The point at which machines start."""
         return self.at_server(state).w
+
+    def message_dimension(self, problem: Problem) -> int:
+        """Number of numbers in a message: those of the update, and a bit with an adaptive clip."""
+        return problem.dimension + self.adaptive
 
     # ---- privacy, on the host
 
@@ -355,8 +404,12 @@ class FedAvg(ClientMethod):
             raise Refusal("update_clip must be given with unit = 'machine', got none")
         if self.step_size is None:
             raise Refusal("step_size must be given for FedAvg: it has no default step for local work")
-        method = replace(self, weighted=problem.weights is not None)
-        return super(FedAvg, method).calibrate(problem, plan, target)
+        expected = float(plan.schedule.divisor) if self.adaptive else None
+        method = replace(self, weighted=problem.weights is not None, expected=expected)
+        calibrated = super(FedAvg, method).calibrate(problem, plan, target)
+        if self.adaptive:
+            self.update_clip.check(calibrated.noise_std if self.unit == "machine" else 0.0)
+        return calibrated
 
     @property
     def protects_machines(self) -> bool:
@@ -367,7 +420,8 @@ class FedAvg(ClientMethod):
         if self.unit != "machine":
             return self.clip
         step = 1.0 if self.step_size is None else float(np.max(self.step_size)) * float(np.max(self.step_scale))
-        return float(np.max(self.update_clip)) / step
+        bound = self.update_clip.start if self.adaptive else self.update_clip
+        return float(np.max(bound)) / step
 
     @classmethod
     def audit_settings(cls) -> dict[str, Any]:

@@ -73,18 +73,19 @@ class Scaffold(FedAvg):
         update, change = jax.tree.map(jnp.subtract, (end, mean), (w, own))
         change = jax.tree.map(lambda leaf: jnp.where(data.steps > 0, leaf, 0.0), change)
         scale = self.control_scale(data.samples.shape[0])
-        message, info = self.bounded((update, jax.tree.map(lambda leaf: scale * leaf, change)))
-        return message, jax.tree.map(lambda c, sent: c + sent / scale, own, message[1]), info
+        pair, info = self.bounded((update, jax.tree.map(lambda leaf: scale * leaf, change)), server.average)
+        own = jax.tree.map(lambda c, sent: c + sent / scale, own, pair[1])
+        return self.message(pair, server.average, info), own, info
 
     def serve(self, problem: Problem, server: Any, total, weight, inputs: RoundInputs, noise) -> Any:
-        update, change = self.noisy_mean(total, weight, inputs, noise)
+        (update, change), average = self.noisy_mean(server.average, total, weight, inputs, noise)
         part = (
             server.share
             * self.cohort(weight, inputs)
             / self.control_scale(self.minibatches.cut(inputs.samples.shape[-1]))
         )
         control = jax.tree.map(lambda c, change: c + part * change, server.control, change)
-        return Controlled(self.moved(problem, server.average, update), control, server.share)
+        return Controlled(self.moved(problem, average, update), control, server.share)
 
     def control_scale(self, steps: int):
         """Factor of the change of a control variate in a message: K·η if the pair is clipped, else 1."""
@@ -98,4 +99,4 @@ class Scaffold(FedAvg):
         return state.server.average
 
     def message_dimension(self, problem: Problem) -> int:
-        return 2 * problem.dimension
+        return 2 * problem.dimension + self.adaptive

@@ -126,7 +126,8 @@ def _same(cell: xr.Dataset, alone: Run, point: str) -> None:
 
 def _draw_shapes(trial: Trial, *, common_noise: bool) -> tuple[list[tuple[int, ...]], int]:
     """Return the shapes of all samples in a sweep's program, and its number of configurations, a unique size."""
-    sizes = {*trial.start.plan.size, trial.problem.dimension, *np.shape(trial.start.plan.samples)}
+    dimensions = trial.problem.dimension, trial.protocol.message_dimension(trial.problem)
+    sizes = {*trial.start.plan.size, *dimensions, *np.shape(trial.start.plan.samples)}
     members = next(count for count in (7, 11, 13, 17, 19, 23, 29, 31, 37) if count not in sizes)
     over = {"noise_std": trial.numbers["noise_std"] * np.linspace(0.5, 1.5, members)}
     protocol = _blank(trial, over)

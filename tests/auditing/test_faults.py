@@ -58,7 +58,7 @@ QUICK = [
     *("a level missing", "G for S", "clipped by coordinate", "exposure above 1", "δ in every round"),
     *("slots counted", "a round's own number", "the first message's norm", "a step without its factor"),
     *("one release's support", "bits rounded down", "epochs rounded down", "noise of those who send"),
-    "one key of local steps",
+    *("one key of local steps", "a bit without noise", "z for z_Δ", "noise of the first clip"),
 ]
 
 

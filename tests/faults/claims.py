@@ -16,6 +16,7 @@ from fedprivjax import (
     Dropouts,
     Full,
     Given,
+    LinearLoss,
     Logistic,
     OnePass,
     Squared,
@@ -104,6 +105,31 @@ def largest_release(name):
         return problem, plan, float(jnp.linalg.norm(released[1] - released[0]))
 
     return moved
+
+
+def largest_pair(protocol):
+    """Return the problem, the plan and the largest change of a pair of update and bit by replacing one machine.
+
+    The clip is twice that of the first round. Machines have one record each, along a line on both sides of the clip,
+    and send minus their record.
+    """
+    clip = 2 * protocol.update_clip.start
+    rows = np.outer(np.linspace(-1.2, 1.2, 25) * clip, [0.6, 0.8])
+    options = {"partition_table": np.arange(25)[:, None]}
+    problem = linear_problem(rows, np.zeros(25), Identity(), **options)
+    plan = draw_plan(problem, Full(25), 1, seed=1, sampler=protocol.minibatches)
+    ready = calibrate(protocol, problem, plan)
+    start, at = ready.init(problem, plan.size, KEY), jax.tree.map(lambda leaf: leaf[0], round_inputs(plan))
+    state = start._replace(server=start.server._replace(clip=jnp.float32(clip)))
+    sent = np.asarray(sent_by(as_leaves(ready.traced), problem.traced, state, at))
+    return problem, plan, np.linalg.norm(sent[:, None] - sent[None], axis=2).max()
+
+
+class Identity(LinearLoss):
+    """The score itself, whose gradient is the record at any point."""
+
+    def value(self, score, label):
+        return score
 
 
 DELTA = 1e-2

@@ -9,7 +9,9 @@ from faults.noise import as_another
 from flax import struct
 
 from fedprivjax import (
+    AdaptiveClip,
     DPMu2,
+    FedAvg,
     NoisyMinibatchSGD,
     NoisySGD,
     TreeMomentum,
@@ -203,3 +205,35 @@ class OwnNumber(TreeMomentum):
     def round(self, problem, state, inputs, noise, key):
         own = inputs._replace(expected=jnp.sum(inputs.present))
         return TreeMomentum.round(self, problem, state, own, noise, key)
+
+
+# ---- an adaptive clip
+
+
+@struct.dataclass(kw_only=True)
+class MultiplierOfUpdates(AdaptiveClip):
+    """The updates have the noise multiplier z instead of z_Δ, and the bits are sent on top."""
+
+    def update_factor(self, factor):
+        return jnp.ones(())
+
+
+@struct.dataclass(kw_only=True)
+class NoiseOfTheFirstClip(AdaptiveClip):
+    """The noise of the updates is a multiple of the first clip, and they are clipped to the present one."""
+
+    def pair(self, update, unclipped, clip, factor):
+        return super().pair(update, unclipped, self.start, factor)
+
+    def released(self, mean, clip, factor):
+        update, after = super().released(mean, clip, factor)
+        return jax.tree.map(lambda leaf: leaf * self.start / clip, update), after
+
+
+@struct.dataclass(kw_only=True)
+class BitWithoutNoise(FedAvg):
+    """The count of unclipped updates has no noise."""
+
+    def noise(self, state, drawn, host_noise):
+        state, noise = super().noise(state, drawn, host_noise)
+        return state, noise.at[-1].set(0.0)

@@ -12,6 +12,7 @@ from faults import messages, noise
 from faults.claims import (
     largest_gradient,
     largest_increment,
+    largest_pair,
     largest_release,
     of_bits,
     of_each_round,
@@ -32,7 +33,9 @@ from neighbours import KEY
 from noise_distributions import SAMPLES, factor_path, path, standing_covariance, tree_covariance
 
 from fedprivjax import (
+    AdaptiveClip,
     DPMu2,
+    FedAvg,
     Full,
     LocalSGD,
     Logistic,
@@ -96,6 +99,26 @@ def walked(change, faulty, right):
     return drawn(change, LEAK, lambda: of_walks(faulty), lambda: of_walks(right), covariance)
 
 
+ADAPTIVE = {"local_epochs": 1, "step_size": 1.0, "unit": "machine", "noise_std": 2.0}
+COUNT_NOISE = 3.0
+
+
+def of_counts(method):
+    """Return the noise in the sum of the bits, as the change of an adaptive clip shows it: [1, samples]."""
+    protocol = method(update_clip=AdaptiveClip(start=CLIP, count_noise=COUNT_NOISE), **ADAPTIVE)
+    problem = linear_problem(np.zeros((3, 1, 1)), np.zeros((3, 1), int), Logistic())
+    plan = draw_plan(problem, Full(3), 1, sampler=protocol.minibatches)
+    ready = calibrate(protocol, problem, plan)
+    at, state = jax.tree.map(lambda leaf: leaf[0], round_inputs(plan)), ready.init(problem, plan.size, KEY)
+
+    def one(drawn):
+        noise = ready.noise((), drawn, None)[1]
+        after = ready.serve(problem, state.server, (np.zeros(1), 0.0), 3.0, at, noise)
+        return -3 / ready.update_clip.rate * jax.numpy.log(after.clip / state.server.clip)
+
+    return np.asarray(jax.vmap(one)(jax.random.normal(KEY, (SAMPLES, 2))), np.float64)[None]
+
+
 WALK = {"noise_std": 1.0, "step_size": 1.0, "clip": CLIP, "batch": STEPS[1], "sampler": "disjoint"}
 DISTRIBUTIONS = {
     "nothing taken back": cancelling("the old noise is not subtracted", noise.NothingTakenBack),
@@ -114,6 +137,13 @@ DISTRIBUTIONS = {
     "one key of local steps": walked(
         "a round's key in every local step", noise.OneKeyOfSteps(**WALK), LocalSGD(**WALK)
     ),
+    "a bit without noise": drawn(
+        "the count that adapts the clip has no noise",
+        LEAK,
+        lambda: of_counts(messages.BitWithoutNoise),
+        lambda: of_counts(FedAvg),
+        np.full((1, 1), COUNT_NOISE**2),
+    ),
 }
 
 
@@ -126,6 +156,11 @@ def moved(change, faulty, right, largest):
         return Numbers(claimed, lambda: largest(protocol)[2])
 
     return Fault(change, LEAK, "sensitivity", numbers(faulty), numbers(right))
+
+
+def adaptive(change, faulty):
+    faulty, right = (FedAvg(update_clip=kind(start=CLIP), **ADAPTIVE) for kind in (faulty, AdaptiveClip))
+    return moved(change, faulty, right, largest_pair)
 
 
 SILENT = {"noise_std": 1.0, "step_size": 0.1}
@@ -157,6 +192,12 @@ BRUTE = {
         messages.OwnNumber(alpha=0.5, **SUMMED),
         TreeMomentum(alpha=0.5, **SUMMED),
         largest_release("momentum"),
+    ),
+    "z for z_Δ": adaptive(
+        "the updates' noise multiplier is that of the pair with the bits", messages.MultiplierOfUpdates
+    ),
+    "noise of the first clip": adaptive(
+        "the same noise in all rounds under an adaptive clip", messages.NoiseOfTheFirstClip
     ),
 }
 

@@ -61,3 +61,31 @@ def scaffold(gradient, plan, start, *, machines, steps, step, prox=0.0, radius=N
             c = c + change / machines
         path.append(w)
     return np.array(path), c, own
+
+
+def adaptive(gradient, plan, start, *, machines, steps, step, controlled, clip, divisor=None):
+    """Return the iterates and clips of FedAvg, or SCAFFOLD if `controlled`, with an adaptive clip and without noise.
+
+    Args:
+        machines, steps: M and K of SCAFFOLD.
+        clip: the first clip, the quantile, and the rate.
+        divisor: divisor of the sums, or None for the number of machines that send.
+    """
+    (bound, quantile, rate), w, c, own = clip, start.copy(), 0 * start, np.zeros((machines, *start.shape))
+    path, bounds = [], [bound]
+    for participants, present, samples, weights in plan:
+        total, changes, bits = 0 * w, 0 * w, 0.0
+        for slot in np.flatnonzero(present):
+            i, batches = participants[slot], batches_of(samples[slot], weights[slot], steps)
+            end, mean = walk(gradient, w, batches, step=step, correction=c - own[i] if controlled else 0.0)
+            change = mean - own[i] if batches and controlled else 0 * w
+            norm = np.linalg.norm([end - w, steps * step * change])
+            factor = min(1.0, bound / norm) if norm else 1.0
+            total, changes, bits = total + factor * (end - w), changes + factor * change, bits + (norm <= bound) - 0.5
+            own[i] += factor * change
+        count = divisor or max(np.sum(present), 1)
+        w, c = w + total / count, c + changes / machines
+        bound = bound * np.exp(-rate * (0.5 + bits / count - quantile))
+        path.append(w)
+        bounds.append(bound)
+    return np.array(path), np.array(bounds)

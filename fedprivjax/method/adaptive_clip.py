@@ -1,0 +1,130 @@
+r"""A clip of the machines' updates that follows a quantile of their norms, privately.
+
+Andrew et al., NeurIPS 2021. In round r a machine i of the cohort sends its update, clipped to norm C_r, and the bit
+b_i = 1[‖Δ_i‖ ≤ C_r]. The server releases, with m̄ = E|S_r|,
+
+    (1/m̄)·(Σ Δ̃_i + z_Δ·C_r·ξ)          b̃ = ½ + (1/m̄)·(Σ (b_i − ½) + σ_b·ζ)          ξ, ζ standard normal
+
+and sets C_{r+1} = C_r·exp(−η_C·(b̃ − γ)). Every C_r is public. The sums of Δ̃_i/C_r and b_i − ½ together are one Gaussian
+mechanism of noise multiplier z if z_Δ = (z⁻² − (2σ_b)⁻²)^(−1/2), which needs σ_b > z/2.
+
+Here the pair is one message of norm at most 1, with the same noise N(0, z²) on all its numbers. With u = z/(2σ_b),
+
+    (√(1 − u²)·Δ̃_i/C_r, 2u·(b_i − ½))          z·C_r/√(1 − u²) = z_Δ·C_r          z/(2u) = σ_b
+
+so that dividing by the factors gives the noises above. A machine that is absent sends 0 in both parts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from fedprivjax.checks.decorated import PYTREE, Decorated
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_between, require_one, require_positive
+
+LEAST_SHARE = 20  # the default noise of the count of m̄ machines is at least m̄ divided by this
+EVEN = 0.5  # u with σ_b = z
+RANGE = 1e-12, 1e12  # of the clip in float32: a norm's squares neither underflow nor overflow
+
+
+@struct.dataclass(kw_only=True)
+class AdaptiveClip(Decorated):
+    """A clip that follows a quantile of the norms of the machines' updates, as `update_clip` of a method.
+
+    Its numbers can be swept, such as `over={"update_clip.start": [0.1, 1.0]}`. With it, the method's `noise_std` is the
+    noise multiplier z of the pair of update and bit, because the clip changes. Rounds report their clip as `clip`.
+
+    Attributes:
+        quantile: γ in (0, 1), the fraction of updates whose norm is at most the clip.
+        start: C_1, the clip of the first round, in the units of the update.
+        rate: η_C, learning rate of the logarithm of the clip.
+        count_noise: σ_b, standard deviation of the noise in the sum of the bits, or in every machine's own bit with
+            `trust = "none"`; more than z/2. None is max(m̄/20, z) with a trusted server, and z without.
+
+    **Privacy**: update and bit are one Gaussian mechanism of multiplier z, and the clip is computed from its releases.
+
+    Raises:
+        Refusal: if the quantile is not in (0, 1), or another number is not positive.
+
+    >>> from fedprivjax import FedAvg, Uniform, datasets, from_dataset, simulate
+    >>> problem = from_dataset(datasets.load("digits"), partition_table=np.arange(1400).reshape(100, 14))
+    >>> settings = {"local_epochs": 1, "batch": 7, "step_size": 0.1, "unit": "machine", "epsilon": 8.0}
+    >>> method = FedAvg(update_clip=AdaptiveClip(start=5.0), **settings)
+    >>> run = simulate(method, problem, Uniform(100, 50), rounds=40, metrics=["clip"], eval_every=1)
+    >>> bool(0.05 < run.metrics["clip"][-1] < 2.0)
+    True
+    """
+
+    kind, decorator = "clip", PYTREE
+    start: Any = None
+    quantile: Any = 0.5
+    rate: Any = 0.2
+    count_noise: Any = None
+
+    def __post_init__(self):
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, list | tuple):
+                require_one(field.name, value)
+            require_positive(field.name, value, optional=True)
+        if isinstance(self.quantile, int | float | np.number):
+            require_between("quantile", self.quantile, 0, 1)
+
+    def leaves(self) -> dict[str, Any]:
+        """Numbers that can be swept, by name; None for those at their default."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def with_values(self, values: Mapping[str, Any]) -> "AdaptiveClip":
+        """Return a copy with other numbers; None means the default, and for `start` no change."""
+        default = {field.name: field.default for field in fields(self)} | {"start": self.start}
+        return replace(self, **{name: default[name] if one is None else one for name, one in values.items()})
+
+    def check(self, multiplier: float) -> None:
+        """Raise Refusal if the start is missing, or the count has too little noise for the pair's multiplier z."""
+        if self.start is None:
+            raise Refusal("start of AdaptiveClip must be given, the clip of the first round, got none")
+        if self.count_noise is not None and self.count_noise <= multiplier / 2 * (1 + 1e-5):
+            raise Refusal(
+                f"count_noise must be more than half of the noise multiplier, {multiplier / 2:.4g}, got "
+                f"{self.count_noise:.4g}. Leave it out, or use less noise"
+            )
+
+    # ---- traced
+
+    def bit_factor(self, multiplier, least) -> Any:
+        """Return u = z/(2σ_b), the norm of the bit's part of a message; ½ in a run without noise.
+
+        Args:
+            multiplier: z.
+            least: smallest default σ_b: m̄/20 with a trusted server, otherwise 0.
+        """
+        count_noise = jnp.maximum(least, multiplier) if self.count_noise is None else self.count_noise
+        return jnp.where(multiplier > 0, multiplier / (2 * count_noise), EVEN)
+
+    def update_factor(self, factor) -> Any:
+        """Return √(1 − u²), the norm of the update's part of a message."""
+        return jnp.sqrt((1 - factor) * (1 + factor))
+
+    def pair(self, update, unclipped, clip, factor) -> tuple[Any, Any]:
+        """Return a machine's message: its clipped update and its bit, scaled to a joint norm of at most 1.
+
+        Args:
+            update: update of norm at most `clip`.
+            unclipped: True if its norm was at most `clip` before clipping.
+            clip: C_r.
+            factor: u, from `bit_factor`.
+        """
+        scale = self.update_factor(factor) / clip
+        return jax.tree.map(lambda leaf: scale * leaf, update), factor * jnp.where(unclipped, 1.0, -1.0)
+
+    def released(self, mean: tuple[Any, Any], clip, factor) -> tuple[Any, Any]:
+        """Return the mean update and C_{r+1}, from the mean message with its noise, C_r and u."""
+        scale, fraction = clip / self.update_factor(factor), 0.5 + mean[1] / (2 * factor)
+        after = clip * jnp.exp(-self.rate * (fraction - self.quantile))
+        return jax.tree.map(lambda leaf: scale * leaf, mean[0]), jnp.clip(after, *RANGE)
