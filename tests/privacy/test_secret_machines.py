@@ -288,8 +288,10 @@ def test_secret_schemes_without_a_bound_are_refused(kind, relation, scheme, mess
 
 
 def test_correlated_noise_needs_a_public_schedule():
-    with pytest.raises(Refusal, match="noise_schedule must be 'independent' under secret participation"):
-        event_of(method(noise_schedule="tree", noise_std=1.0), PROBLEM, plan_of(PoissonCohorts(MACHINES, 0.1)))
+    correlated, plan = method(noise_schedule="tree", noise_std=1.0), plan_of(PoissonCohorts(MACHINES, 0.1))
+    for stated in (event_of, lambda one, problem, plan: one.event(problem, plan)):
+        with pytest.raises(Refusal, match="noise_schedule must be 'independent'"):
+            stated(correlated, PROBLEM, plan)
 
 
 def test_state_is_stated_in_the_theorem():
