@@ -29,7 +29,6 @@ import numpy as np
 from flax import struct
 from jax.flatten_util import ravel_pytree
 
-from fedprivjax.checks.decorated import Decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least, require_choice, require_positive
 from fedprivjax.method.adaptive_clip import EVEN, LEAST_SHARE, AdaptiveClip
@@ -147,11 +146,6 @@ class FedAvg(ClientMethod):
         require_choice("relation", self.relation, RELATIONS)
         require_server(self.server)
         object.__setattr__(self, "noise_schedule", over_rounds(self.noise_schedule))
-        if self.noise_schedule != INDEPENDENT and isinstance(self.update_clip, Decorated):
-            raise Refusal(
-                f"noise_schedule must be {INDEPENDENT!r} with an adaptive update_clip, because noise for one clip does "
-                f"not protect updates of another"
-            )
         self._check_unit()
         self._check_work()
 
@@ -167,7 +161,6 @@ class FedAvg(ClientMethod):
             raise Refusal(f"trust must be 'none' with unit = {self.unit!r}, got 'server'")
         if self.unit != "machine" and self.relation != REPLACE_ONE:
             raise Refusal(f"relation must be {REPLACE_ONE!r} with unit = {self.unit!r}, got {self.relation!r}")
-
         if self.noise_schedule != INDEPENDENT and (self.unit != "machine" or self.trust != "server"):
             raise Refusal(
                 f"noise_schedule must be {INDEPENDENT!r} without unit = 'machine' and trust = 'server', got "

@@ -10,6 +10,7 @@ import pytest
 from cases import SHARES
 
 from fedprivjax import (
+    AdaptiveClip,
     FedAvg,
     Full,
     LinearLoss,
@@ -22,7 +23,6 @@ from fedprivjax import (
     ready,
     simulate,
 )
-from fedprivjax.checks.decorated import Decorated
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.noise.normals import normals
 from fedprivjax.noise.rounds import ROUND_FACTORS, Recursive, TreeOfRounds, round_factor
@@ -331,13 +331,9 @@ def test_secret_participation_is_refused():
         method.check(SHARES, secret)
 
 
-class Changing(Decorated):
-    """Stands for a clip that changes between rounds."""
-
-
-def test_a_changing_clip_is_refused():
-    with pytest.raises(Refusal, match="noise_schedule must be 'independent' with an adaptive update_clip"):
-        FedAvg(noise_std=0.1, noise_schedule="tree", **{**PRIVATE, "update_clip": Changing()})
+def test_an_adaptive_clip_is_refused():
+    with pytest.raises(Refusal, match="noise_schedule must be 'independent' with an AdaptiveClip"):
+        FedAvg(noise_std=0.1, noise_schedule="tree", **{**PRIVATE, "update_clip": AdaptiveClip(start=0.1)})
 
 
 def test_a_factor_of_bandwidth_0():

@@ -211,7 +211,7 @@ def test_relation_of_machines():
     assert both[0].event.mu == pytest.approx(2 * both[1].event.mu)
     times = both[1].plan.schedule.total.max()
     assert both[1].event.mu == pytest.approx(CLIP / 2 / 0.1 * times**0.5)
-    assert "all records of one machine (add-or-remove-one)" in str(both[1].guarantee)
+    assert "all records of one machine (add-or-remove-one (zero-out))" in str(both[1].guarantee)
 
 
 @pytest.mark.parametrize(("records", "batch"), [(4, 2), (5, 2), (7, 3)])
