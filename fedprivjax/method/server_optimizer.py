@@ -3,8 +3,8 @@ r"""Server optimisers: any optax optimiser, applied to the noisy aggregate g ins
     u, s ← optimiser.update(g, s, w)            w ← Π_K(w + u)
 
 (FedAvgM, FedAdam, FedYogi: Reddi et al. 2021). The optimiser sees only noisy aggregates and points computed from them.
-That is post-processing, so guarantees do not change. Optimisers that use messages before the noise, as in adaptive
-clipping, would be a separate release and are not supported.
+That is post-processing, so guarantees do not change. Optimisers that use messages before the noise would be a separate
+release and are not supported. For adaptive clipping, see `AdaptiveClip`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
