@@ -253,7 +253,7 @@ class _Draft:
         sizes = [self.shape.get(TRIAL), self.shape.get("records")]
         drawn = [repr(self.participation), self.scheme.model_dump(), *sizes]
         canonical = self.protocol.canonical_equivalent(self.participation.machines)  # equal runs are computed once
-        parts = [id(part.factory) for part in settings.parts.values()]
+        parts = [id(getattr(part, "factory", None)) for part in settings.parts.values()]
         method = settings.name, id(settings.method), parts  # two folders may each have an object of that name
         return json.dumps([*data, *drawn, method, repr(canonical), self.options], default=_plain)
 
