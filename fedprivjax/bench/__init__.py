@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from rich.table import Table
 
-from fedprivjax.bench import accelerator, cell, federation, network, start, sweeps, trees
+from fedprivjax.bench import accelerator, cell, clients, federation, network, start, sweeps, trees
 from fedprivjax.bench.timing import Line
 from fedprivjax.report.verdicts import VERDICTS
 
@@ -19,6 +19,7 @@ GROUPS: dict[str, Callable[[], Iterator[Line]]] = {
     "sweeps": sweeps.lines,
     "a million machines": federation.lines,
     "a network": network.lines,
+    "local work": clients.lines,
     "a tree's noise": trees.lines,
     "second start": start.lines,
     "accelerator": accelerator.lines,

@@ -231,6 +231,21 @@ def rows_together(problem: Problem) -> int:
 
 
 def written(rows, inputs: RoundInputs, new):
-    """Return the rows [machines, ...] with the new ones of the participants that are present."""
-    machine = jnp.where(inputs.present > 0, inputs.machine, rows.shape[0])  # out of range: nothing is written
-    return rows.at[machine].set(new, mode="drop")
+    """Return the rows [machines, ...] with the new ones of the participants that are present.
+
+    On a CPU they are copied one after another, because XLA scatters number by number there.
+    """
+
+    def scatter(rows, new):
+        machine = jnp.where(inputs.present > 0, inputs.machine, rows.shape[0])  # out of range: nothing is written
+        return rows.at[machine].set(new, mode="drop")
+
+    def copied(rows, new):
+        def one(slot, rows):
+            machine = inputs.machine[slot]
+            row = jnp.where(inputs.present[slot] > 0, new[slot], rows[machine])
+            return jax.lax.dynamic_update_index_in_dim(rows, row, machine, 0)
+
+        return jax.lax.fori_loop(0, new.shape[0], one, rows)
+
+    return jax.lax.platform_dependent(rows, new, cpu=copied, default=scatter)

@@ -93,6 +93,7 @@ def test_every_group_is_measured(group, monkeypatch):
             "a million machines": 3,
             "a tree's noise": 2,
             "a network": 2,
+            "local work": 3,
             "second start": 5,
             "accelerator": 0,
         }[group]
