@@ -244,13 +244,13 @@ class FedAvg(ClientMethod):
         return jnp.max(data.weights) * count
 
     def walk(self, w, data: LocalData, noise, *, correction: Any = None, every_step: bool = False):
-        """Return a machine's end point, and the mean of its steps' gradients (with noise) or their moves, or None.
+        """Return a machine's end point, and its steps' moves, or the mean of their gradients (with noise), or None.
 
         Args:
             w: start of the local steps.
             noise: key and standard deviation of the noise in every step, or None.
-            correction: direction that is added to every gradient, or None. With it, the mean is returned.
-            every_step: True to return the moves, leaves [K, ...].
+            correction: direction that is added to every gradient, or None. With it, the mean is computed.
+            every_step: True to return the moves, leaves [K, ...], instead of the mean.
         """
         step = self.step_scale * self.step_size
 
@@ -271,7 +271,7 @@ class FedAvg(ClientMethod):
         total = None if correction is None else jax.tree.map(jnp.zeros_like, w)
         (end, total), moves = data.scan(one, (w, total))
         steps = jnp.maximum(data.steps, 1.0)
-        return end, moves if correction is None else jax.tree.map(lambda leaf: leaf / steps, total)
+        return end, moves if every_step or correction is None else jax.tree.map(lambda leaf: leaf / steps, total)
 
     def divisor(self, minibatch) -> Any:
         """Divisor of a step's sum of gradients: B for records that are protected or sampled, else None."""
@@ -373,6 +373,11 @@ class FedAvg(ClientMethod):
 
     def check(self, problem: Problem, plan: Plan) -> None:
         check_server(self.server, problem)
+        if problem.machine_weights is not None and self.minibatches.of_step.independent:
+            raise Refusal(
+                f"machine_weights must be left out with the sampler {self.minibatches.of_step.name!r}: a machine whose "
+                f"secret sample is empty would have no weight, which shows it. Use 'subset' or 'replacement'"
+            )
         if self.unit == "machine" and problem.machine_weights is not None:
             raise Refusal(
                 "machine_weights must be left out with unit = 'machine', because their sum over a cohort depends on "

@@ -1,7 +1,7 @@
 """Planted faults that an audit must detect."""
 
-from faults import messages, noise
-from faults.federations import CHOSEN, CLIP, EDGE, EVERYONE, LEAVES, SELDOM, TARGET
+from faults import clients, messages, noise
+from faults.federations import CHOSEN, CLIP, EDGE, EVERYONE, LEAVES, MU, SELDOM, TARGET
 from faults.row import LEAK, Audited, Fault
 
 from fedprivjax import (
@@ -13,6 +13,7 @@ from fedprivjax import (
     TreeMomentum,
     Uniform,
     UserSGD,
+    Varying,
 )
 from fedprivjax.auditing.neighbouring import Federation
 from fedprivjax.protocols import ReleasedMinibatchSGD
@@ -39,6 +40,8 @@ MACHINES = {
     **{"local_steps": 1, "step_size": 1.0, "noise_schedule": "tree"},
 }
 PAPER = {**TARGET, "noise_schedule": "proportional"}
+UPDATES = {**clients.MACHINE, "step_size": 0.1, "mu": MU}
+COHORTS = Federation(Varying.between(3, 1, 3), rounds=6, records=12, dimension=4)
 
 AUDITS = {
     "half the noise": audited("σ/2 added, σ claimed", noise.HalfTheNoiseSGD(**TARGET), NoisySGD(**TARGET), runs=FEW),
@@ -133,5 +136,21 @@ AUDITS = {
         messages.PublicSamples(sampler=messages.PublicSubset(1), **RARE),
         NoisyMinibatchSGD(batch=1, **RARE),
         **LARGE,
+    ),
+    "a replaced machine's C": audited(
+        "a replaced machine is said to move its update by C",
+        clients.HalfTheMove(**UPDATES),
+        FedAvg(**UPDATES),
+        runs=FEW,
+    ),
+    "a machine's rounds once": audited(
+        "a machine of four rounds counted as one of one", clients.CountedOnce(**UPDATES), FedAvg(**UPDATES), runs=FEW
+    ),
+    "the number who came": audited(
+        "clipped updates divided by the number of machines that came",
+        clients.OwnCohort(**UPDATES),
+        FedAvg(**UPDATES),
+        runs=FEW,
+        federation=COHORTS,
     ),
 }

@@ -8,7 +8,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 from cases import POOL, SHARES
-from faults import messages, noise
+from faults import clients, messages, noise
 from faults.claims import (
     largest_gradient,
     largest_increment,
@@ -42,6 +42,7 @@ from fedprivjax import (
     NoisyMinibatchSGD,
     NoisySGD,
     ReducedTreeMomentum,
+    Scaffold,
     TreeMomentum,
     Uniform,
     UserSGD,
@@ -120,6 +121,7 @@ def of_counts(method):
 
 
 WALK = {"noise_std": 1.0, "step_size": 1.0, "clip": CLIP, "batch": STEPS[1], "sampler": "disjoint"}
+QUIET = {**clients.RECORD, "noise_std": 1.0}  # two steps
 DISTRIBUTIONS = {
     "nothing taken back": cancelling("the old noise is not subtracted", noise.NothingTakenBack),
     "another's taken back": cancelling("another machine's noise is subtracted", noise.AnothersTakenBack),
@@ -143,6 +145,13 @@ DISTRIBUTIONS = {
         lambda: of_counts(messages.BitWithoutNoise),
         lambda: of_counts(FedAvg),
         np.full((1, 1), COUNT_NOISE**2),
+    ),
+    "a control without noise": drawn(
+        "a control variate sent without noise",
+        LEAK,
+        lambda: clients.controls(clients.QuietControl(**QUIET), SAMPLES),
+        lambda: clients.controls(Scaffold(**QUIET), SAMPLES),
+        np.eye(3) / 2,
     ),
 }
 
@@ -198,6 +207,36 @@ BRUTE = {
     ),
     "noise of the first clip": adaptive(
         "the same noise in all rounds under an adaptive clip", messages.NoiseOfTheFirstClip
+    ),
+}
+
+
+def of_clients(change, numbers, faulty, right):
+    def of(one):
+        return Numbers(lambda: numbers(one)[0], lambda: numbers(one)[1])
+
+    return Fault(change, LEAK, "sensitivity", of(faulty), of(right))
+
+
+UPDATES = {**clients.MACHINE, "noise_std": 1e-9}
+BRUTE |= {
+    "a machine's C for 2C": of_clients(
+        "a replaced machine is said to move its update by C",
+        clients.largest_update,
+        clients.HalfTheMove(**UPDATES),
+        FedAvg(**UPDATES),
+    ),
+    "the cohort's own number": of_clients(
+        "clipped updates divided by the number of machines that came, accounted for over their mean number",
+        clients.largest_update,
+        clients.OwnCohort(**UPDATES),
+        FedAvg(**UPDATES),
+    ),
+    "the last batch's own length": of_clients(
+        "the last batch of an epoch divided by its own length",
+        clients.largest_step,
+        clients.OwnLength(**clients.RECORD),
+        FedAvg(**clients.RECORD),
     ),
 }
 

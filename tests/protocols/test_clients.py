@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from faults.clients import RawKept
 from oracles import clients as oracle
 
 from fedprivjax import (
@@ -198,6 +199,25 @@ def test_a_machine_moves_its_message_by_at_most_two_clips(method):
     np.testing.assert_allclose(moved[1:], 0, atol=1e-6)
 
 
+@pytest.mark.parametrize("method", [Scaffold, RawKept])
+def test_control_variates_stay_the_mean_of_the_machines_where_the_clip_binds(method):
+    protocol = method(local_epochs=2, batch=2, update_clip=0.02, unit="machine", step_size=0.5, noise_std=0.0)
+    start = ready(protocol, problem(), Full(MACHINES), rounds=1, seed=3, metrics=[])
+    state = start.protocol.init(start.problem, start.plan.size, start.key)
+    at = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], start.inputs)
+    state = start.protocol.round(start.problem, state, at, None, start.key)[0]
+    drift = jnp.abs(state.own.mean(axis=0) - state.server.control).max()
+    assert (drift > 1e-2) == (method is RawKept)
+    assert method is RawKept or drift < 1e-6
+
+
+def test_weights_of_poisson_samples_are_refused():
+    """A machine whose sample is empty would weigh nothing, which tells that no record was sampled."""
+    protocol = FedAvg(local_steps=1, batch=1, sampler="poisson", unit="record", clip=CLIP, noise_std=1.0, step_size=1.0)
+    with pytest.raises(Refusal, match="machine_weights must be left out with the sampler 'poisson'"):
+        ready(protocol, problem(rows_of((7, 2, 1, 3, 1)), machine_weights="sizes"), Full(MACHINES), rounds=1)
+
+
 def test_relation_of_machines():
     both = [
         ready(
@@ -214,10 +234,10 @@ def test_relation_of_machines():
     assert "all records of one machine (add-or-remove-one (zero-out))" in str(both[1].guarantee)
 
 
-@pytest.mark.parametrize(("records", "batch"), [(4, 2), (5, 2), (7, 3)])
-def test_a_record_moves_a_noisy_step_by_at_most_two_clips_over_the_batch(records, batch):
+@pytest.mark.parametrize(("method", "records", "batch"), [(FedAvg, 4, 2), (Scaffold, 5, 2), (FedAvg, 7, 3)])
+def test_a_record_moves_a_noisy_step_by_at_most_two_clips_over_the_batch(method, records, batch):
     """Also in the last, shorter batch: every step divides by B (records = 2B + 1)."""
-    protocol = FedAvg(local_epochs=1, batch=batch, clip=CLIP, unit="record", step_size=1.0, noise_std=1e-9)
+    protocol = method(local_epochs=1, batch=batch, clip=CLIP, unit="record", step_size=1.0, noise_std=1e-9)
 
     def steps(replaced, factor):
         x = X[:records].copy()

@@ -1,0 +1,150 @@
+"""Planted faults in FedAvg and SCAFFOLD, with the brute force and the distributions that find them."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from faults.noise import as_another
+from flax import struct
+from neighbours import KEY
+
+from fedprivjax import (
+    FedAvg,
+    Full,
+    Grouped,
+    LinearLoss,
+    Logistic,
+    Scaffold,
+    Varying,
+    draw_plan,
+    linear_problem,
+    ready,
+    transcript,
+)
+from fedprivjax.engine.prepare import round_inputs
+
+CLIP = 0.3
+MACHINE = {"unit": "machine", "update_clip": CLIP, "local_epochs": 1, "batch": 3, "step_size": 5.0}
+RECORD = {"unit": "record", "clip": CLIP, "local_epochs": 1, "batch": 2, "step_size": 1.0, "noise_std": 1e-9}
+
+
+@struct.dataclass
+class HalfTheMove(FedAvg):
+    """A machine is claimed to move its update by C where it is replaced."""
+
+    def event(self, problem, plan):
+        event = super().event(problem, plan)
+        return replace(event, sensitivity=event.sensitivity / 2)
+
+    @property
+    def traced(self):
+        return as_another(FedAvg, self)
+
+
+@struct.dataclass
+class CountedOnce(FedAvg):
+    """A machine's updates of all its rounds are counted as one."""
+
+    def event(self, problem, plan):
+        return replace(super().event(problem, plan), exposure=Grouped.of(np.ones(plan.size.machines)), releases=None)
+
+    @property
+    def traced(self):
+        return as_another(FedAvg, self)
+
+
+@struct.dataclass
+class OwnCohort(FedAvg):
+    """The sum of clipped updates is divided by the number of machines that came."""
+
+    def cohort(self, weight, inputs):
+        return jnp.where(weight > 0, weight, 1.0)
+
+
+@struct.dataclass
+class OwnLength(FedAvg):
+    """The last, shorter batch of an epoch is divided by its own number of records."""
+
+    def divisor(self, minibatch):
+        return None
+
+
+@struct.dataclass
+class QuietControl(Scaffold):
+    """The control variate is the mean of the gradients without noise."""
+
+    def client(self, server, own, data, noise, key):
+        (update, _), _, info = super().client(server, own, data, noise, key)
+        change = super().client(server, own, data, None, key)[0][1]
+        return (update, change), jax.tree.map(jnp.add, own, change), info
+
+
+@struct.dataclass
+class RawKept(Scaffold):
+    """A machine adds the difference of its control variate before clipping to it."""
+
+    def client(self, server, own, data, noise, key):
+        message, _, info = super().client(server, own, data, noise, key)
+        raw = replace(self, update_clip=None)
+        return message, Scaffold.client(raw, server, own, data, noise, key)[1], info
+
+
+class Score(LinearLoss):
+    """The score itself: the gradient is the record, at any point."""
+
+    def value(self, score, label):
+        return score
+
+
+def largest_update(protocol):
+    """Return the claimed sensitivity of one release, and the largest change of the server's point by a machine.
+
+    One to three machines of four records take part. In the tested round only the machine comes whose records are
+    replaced by the opposite ones.
+    """
+    features = np.random.default_rng(5).normal(size=(3, 4, 3)).astype(np.float32)
+
+    def after(sign):
+        x = features.copy()
+        x[alone] *= 100 * sign
+        problem = linear_problem(x, np.ones((3, 4)), Score())
+        start = ready(protocol, problem, scheme, rounds=4, seed=3, metrics=[])
+        at = jax.tree.map(lambda leaf: jnp.asarray(leaf)[when], start.inputs)
+        state = start.protocol.init(start.problem, start.plan.size, KEY)
+        state = start.protocol.round(start.problem, state, at, None, KEY)[0]
+        return np.asarray(start.protocol.output(state)), start.event.sensitivity
+
+    scheme = Varying.between(3, 1, 3)
+    schedule = draw_plan(linear_problem(features, np.ones((3, 4)), Score()), scheme, 4, seed=3).schedule
+    when = int(np.argmin(schedule.present.sum(axis=1)))
+    assert schedule.present[when].sum() == 1
+    alone = int(schedule.participants[when][schedule.present[when]][0])
+    (one, claimed), (other, _) = after(1), after(-1)
+    return claimed, float(np.linalg.norm(one - other))
+
+
+def largest_step(protocol):
+    """Return the claimed sensitivity of a local step, and the largest change by one of 2B + 1 records."""
+    features = np.random.default_rng(5).normal(size=(5, 3)).astype(np.float32)
+
+    def steps(record, factor):
+        x = features.copy()
+        x[record] *= factor
+        problem = linear_problem(x, np.ones(5), Score(), partition_table=np.arange(5)[None])
+        claimed = ready(protocol, problem, Full(1), rounds=1, seed=2).event.sensitivity
+        return transcript(protocol, problem, Full(1), rounds=1, seed=2).steps[0, 0], claimed
+
+    pairs = [(steps(record, 50.0), steps(record, -50.0)) for record in range(5)]
+    moved = max(np.linalg.norm(one[0] - other[0], axis=1).max() for one, other in pairs)
+    return pairs[0][0][1], float(moved)
+
+
+def controls(protocol, samples, machines=3, steps=2):
+    """Return the control variates that machines send in round 1 where all gradients are 0, [machines, samples]."""
+    problem = linear_problem(np.zeros((machines, 2 * steps, samples)), np.zeros((machines, 2 * steps), int), Logistic())
+    plan = draw_plan(problem, Full(machines), 1, sampler=protocol.minibatches)
+    at = jax.tree.map(lambda leaf: leaf[0], round_inputs(plan))
+    noise = protocol.noise((), (KEY, np.ones(machines, np.float32)), None)[1]
+    sent = protocol.messages(problem, protocol.init(problem, plan.size, KEY), at, noise, KEY)
+    return np.asarray(sent[1])
