@@ -10,7 +10,9 @@ from .engine.simulate import Run, simulate
 from .engine.transcript import Transcript, transcript
 from .experiment.results import Results, load
 from .method.adaptive_clip import AdaptiveClip
+from .method.client_method import ClientMethod, ClientState
 from .method.interface import Protocol
+from .method.local_data import LocalData
 from .method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .method.server_optimizer import ServerOptimizer
 from .method.shuffled_sums import ScalarSum, VectorSum
@@ -32,6 +34,7 @@ from .plan.participation import (
     Weighted,
 )
 from .plan.plan import Plan
+from .plan.samplers import LocalEpochs, LocalSteps
 from .plan.schedule import Schedule
 from .plan.seeds import Seeds
 from .privacy.accountants.binomial.accountant import BinomialSums
@@ -82,6 +85,8 @@ __all__ = [
     "BinomialSums",
     "Box",
     "BySize",
+    "ClientMethod",
+    "ClientState",
     "Cohorts",
     "ConstraintSet",
     "Cyclic",
@@ -99,7 +104,10 @@ __all__ = [
     "Huber",
     "L1Ball",
     "LinearLoss",
+    "LocalData",
+    "LocalEpochs",
     "LocalSGD",
+    "LocalSteps",
     "Logistic",
     "Metric",
     "Moreau",

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.checks.refusal import Undefined
+from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.method.interface import Protocol, slot_keys
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.loops import scan_in_chunks
@@ -101,7 +101,8 @@ class ClientMethod(Split, Protocol):
     # ---- the round
 
     def init(self, problem: Problem, size: Size, key) -> ClientState:
-        own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size.machines, *leaf.shape)), self.client_init(problem))
+        mine = jax.tree.map(jnp.asarray, self.client_init(problem))
+        own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size.machines, *leaf.shape)), mine)
         return ClientState(self.server_init(problem, size, key), own)
 
     def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
@@ -154,12 +155,27 @@ class ClientMethod(Split, Protocol):
 
         def one(inputs: RoundInputs, noise, key):
             mine, data = jax.tree.map(lambda rows: rows[inputs.machine], own), self.local_data(problem, inputs, longest)
-            message, after, info = self.client(server, mine, data, noise, key)
+            result = self.client(server, mine, data, noise, key)
+            if not isinstance(result, tuple) or len(result) != 3:
+                raise Refusal(
+                    f"client must return (message, state, scalars by name) in {self.name}, got {_short(result)}. "
+                    f"Return own and {{}} if there are none"
+                )
+            message, after, info = result
+            self._check_state(mine, after)
             weight = jnp.asarray(self.client_weight(data), jnp.float32)
             present = jax.tree.map(lambda leaf: jnp.where(inputs.present > 0, leaf, 0.0), (message, weight, info))
             return present[0], after, *present[1:]
 
         return jax.vmap(one)(*slots)
+
+    def _check_state(self, before: Any, after: Any) -> None:
+        """Raise Refusal if a machine's state after the round differs in structure, shapes or types of numbers."""
+        if _form(before) != _form(after):
+            raise Refusal(
+                f"client must return a state of the form of client_init in {self.name}, {_short(before)}, "
+                f"got {_short(after)}"
+            )
 
     def local_data(self, problem: Problem, inputs: RoundInputs, longest: Any = None) -> LocalData:
         """Return one participant's minibatches, from its part of the round's inputs."""
@@ -249,3 +265,13 @@ def written(rows, inputs: RoundInputs, new):
         return jax.lax.fori_loop(0, new.shape[0], one, rows)
 
     return jax.lax.platform_dependent(rows, new, cpu=copied, default=scatter)
+
+
+def _form(state: Any) -> tuple:
+    """Return a state's structure, and the shapes and types of its leaves."""
+    return jax.tree.structure(state), [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(state)]
+
+
+def _short(state: Any) -> str:
+    """Return a state in one line, with each array as its type and shape."""
+    return " ".join(str(jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}", state)).split())
