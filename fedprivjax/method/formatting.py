@@ -11,7 +11,7 @@ def formatted(protocol: Any) -> str:
 
     >>> from fedprivjax import DPMu2
     >>> formatted(DPMu2(mu=2.0, clip=0.5))
-    'DPMu2 with mu = 2, clip = 0.5'
+    'DPMu2 with clip = 0.5, mu = 2'
     """
     changed = []
     for field in fields(protocol):

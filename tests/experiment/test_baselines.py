@@ -91,8 +91,11 @@ def test_every_private_method_has_a_baseline(name):
     raw = tomllib.loads(FILE)
     raw["protocol"] = [{"name": name, "label": "ours", "batch": 2}]
     raw["sweep"] = {"epsilon": [1.0]}
-    if "batch" not in PROTOCOLS[name][0].__dataclass_fields__:
+    known = PROTOCOLS[name][0].__dataclass_fields__
+    if "batch" not in known:
         raw["protocol"][0].pop("batch")
+    if "local_epochs" in known:
+        raw["protocol"][0] |= {"local_epochs": 1, "unit": "record", "clip": 1.0, "step_size": 0.1}
     labels = [one.label for one in experiment.parse(raw).protocol]
     assert labels == ["ours", "ours, non-private"]
 

@@ -19,7 +19,7 @@ def make(protocol=MINIBATCHES, folder=None, evaluation=None, **problem):
         "title": "declared",
         "problem": {**PROBLEM, "partition": {"kind": "iid"}, **problem},
         "participation": {"machines": 3, "per_round": 3, "rounds": 4},
-        "protocol": protocol,
+        "protocol": protocol if isinstance(protocol, list) else [protocol],
         "sweep": {"seeds": 2},
         "evaluation": evaluation or {"metrics": ["test_loss"]},
     }

@@ -223,12 +223,13 @@ def test_participation_is_uniform_by_default():
         ({"kind": "varying", "sizes": [0.5, 0.4]}, "sizes must be probabilities that add up to 1, got a sum of 0.9"),
         (
             {"per_round": 2, "rate": 0.5},
-            "participation.rate must go with kind 'binomial' or 'bernoulli', got kind 'uniform'",
+            "participation.rate must go with kind 'binomial' or 'bernoulli' or 'poisson_cohorts', got kind 'uniform'",
         ),
         (
             {"kind": "binomial", "rate": 0.5, "per_round": 2},
             "participation.per_round must go with kind 'full' or 'uniform' or 'balanced' or 'cyclic' or 'one_pass' or "
-            "'phases' or 'given' or 'weighted' or 'diurnal' or 'by_size' or 'own', got kind 'binomial'",
+            "'phases' or 'given' or 'weighted' or 'diurnal' or 'by_size' or 'secret_subsets' or 'own', "
+            "got kind 'binomial'",
         ),
         (
             {"kind": "binomial", "rat": 0.5},
@@ -385,7 +386,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
         ),
         (
             {"participation__kind": "given", "participation__schedule": [[0, 1]], "participation__rate": 0.5},
-            "participation.rate must go with kind 'binomial' or 'bernoulli', got kind 'given'",
+            "participation.rate must go with kind 'binomial' or 'bernoulli' or 'poisson_cohorts', got kind 'given'",
         ),
         ({"participation": []}, "participation must be a table, got []"),
         ({"participation__machines": True}, "participation.machines must be an integer, got True"),
@@ -865,7 +866,15 @@ def test_a_module_that_cannot_be_imported_is_refused_with_the_cause(tmp_path, co
 def test_every_leaf_can_be_swept_and_no_static_setting(name):
     method = PROTOCOLS[name][0]
     own = [field for field in fields(method) if field.metadata.get("pytree_node", True)]
-    leaves = {field.name for field in own} - {"schedule", "strengths", "vector_sum", "epoch", "stds", "server"}
+    leaves = {field.name for field in own} - {
+        "schedule",
+        "strengths",
+        "vector_sum",
+        "epoch",
+        "stds",
+        "server",
+        "expected",
+    }
     assert set(sweepable(method)) == leaves | {"mu", "epsilon", "noise_std", "radius", "low", "high", "scale"}
     assert not {"trust", "batch", "noise_schedule"} & set(sweepable(method))
     assert {"step_size", "clip"} <= set(sweepable(method))

@@ -11,6 +11,7 @@ from fedprivjax import (
     AcceleratedMinibatchSGD,
     Ball,
     DPMu2,
+    FedAvg,
     Full,
     Given,
     LocalSGD,
@@ -19,6 +20,7 @@ from fedprivjax import (
     NoisySGD,
     ReducedTreeMomentum,
     Refusal,
+    Scaffold,
     StaleMomentum,
     TreeMomentum,
     Uniform,
@@ -56,6 +58,9 @@ METHODS = {
     "shuffled": NoisyMinibatchSGD(batch=1, clip=1.0, trust="shuffler", **STEP),
     "accelerated": AcceleratedMinibatchSGD(batch=4, clip=1.0, **STEP),
     "local": LocalSGD(batch=2, clip=1.0, **STEP),
+    "updates": FedAvg(local_epochs=1, batch=4, unit="machine", update_clip=1.0, **STEP),
+    "epochs": FedAvg(local_epochs=2, batch=4, unit="record", clip=1.0, **STEP),
+    "pairs": Scaffold(local_epochs=1, batch=4, unit="machine", update_clip=1.0, **STEP),
     "message": ReleasedMinibatchSGD(batch=4, clip=1.0, clip_at="message", **STEP),
     "released local": ReleasedLocalSGD(batch=2, clip=1.0, **STEP),
     "tree": TreeMomentum(batch=4, clip=1.0, alpha=0.5, **STEP),
@@ -67,7 +72,10 @@ METHODS = {
 ALONE = {"reduced tree": ("full",), "shuffled": ("half", "full")}  # the participation schemes that a method supports
 ALIKE = ("shuffled", "reduced tree")  # for machines of equal dataset sizes
 CASES = [(name, law) for name, law in product(METHODS, LAWS) if law in ALONE.get(name, LAWS)]
-QUICK = [("mu2, proportional", "half"), ("subset", "half"), ("local", "varying"), ("tree", "half"), ("bits", "half")]
+QUICK = [
+    *(("mu2, proportional", "half"), ("subset", "half"), ("local", "varying"), ("tree", "half")),
+    *(("bits", "half"), ("updates", "half")),
+]
 
 
 def make_problem(sizes):

@@ -56,8 +56,9 @@ LEARNT = {"stale_momentum": 0.3, "local_sgd": 0.3}  # of ten classes, guessed ri
 SCALES = [1 / 16, 1 / 4, 1.0, 4.0, 16.0]
 
 
-def test_every_method_has_a_cell():
-    assert set(CELLS) == {name for name in PROTOCOLS if not name.startswith("released")}
+def test_every_method_with_a_default_step_has_a_cell():
+    without = {"fedavg", "scaffold"}
+    assert set(CELLS) | without == {name for name in PROTOCOLS if not name.startswith("released")}
 
 
 @pytest.mark.parametrize("name", sparing(CELLS, ("noisy_minibatch_sgd",)))
