@@ -23,7 +23,7 @@ from fedprivjax.noise.fresh import MessageInputs
 from fedprivjax.noise.rounds import INDEPENDENT, RoundFactor, require_public, round_factor
 from fedprivjax.plan.participation import Participation, PoissonCohorts, SecretSubsets
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import LocalWork, Poisson, Subset
+from fedprivjax.plan.samplers import LocalWork, Poisson, Sampler, Subset
 from fedprivjax.privacy.accountants.records import Sampled, SampledMachines
 from fedprivjax.privacy.accountants.sampled import moved
 from fedprivjax.privacy.events import Event, GaussianEvent, RecordEvent, Releases
@@ -43,6 +43,22 @@ CORRELATED = (
 )
 
 
+def require_addable(relation: str, sampler: Sampler) -> tuple[Assumption, ...]:
+    """Return the assumptions under which a relation between records holds for a sampler.
+
+    Raises:
+        Refusal: if records cannot be added or removed, because the sampler depends on their number.
+    """
+    if relation == REPLACE_ONE:
+        return ()
+    if type(sampler) is not Poisson or sampler.rate is None:
+        raise Refusal(
+            f"relation must be {REPLACE_ONE!r} for records with {sampler}, whose use depends on their number, got "
+            f"{relation!r}. Use local_steps with sampler = 'poisson', a batch and a public rate"
+        )
+    return (Assumption("public rate", {"rate": sampler.rate, "batch": sampler.batch}),)
+
+
 @dataclass(frozen=True)
 class NoisySteps:
     """Noise in every local step, which protects one record of one machine without a trusted server.
@@ -50,10 +66,12 @@ class NoisySteps:
     Attributes:
         work: sampler of the records of the local steps.
         clip: bound on the norm of every record's gradient, or None for the problem's Lipschitz constant.
+        relation: neighbouring relation, a key of `RELATIONS`.
     """
 
     work: LocalWork
     clip: Any = None
+    relation: str = REPLACE_ONE
 
     def mechanism(self, plan: Plan, method: str) -> Mechanism:
         """Mechanism of the noise inside the machines' local steps."""
@@ -65,12 +83,13 @@ class NoisySteps:
         assert problem.partition_table is not None
         sizes = problem.partition_table.sizes
         bound, batch = problem.lipschitz if self.clip is None else float(self.clip), self.work.divisors(sizes)
-        messages = plan.schedule.total * self.work.uses
-        releases = Releases.of(2 * bound / batch, np.maximum(sizes, 1), batch, messages)
+        messages, known = plan.schedule.total * self.work.uses, require_addable(self.relation, self.work.of_step)
+        records = np.maximum(sizes, 1) if self.relation == REPLACE_ONE else 1
+        releases = Releases.of(moved(self.relation) * bound / batch, records, batch, messages)
         facts = Assumption("public participation"), self._bound(problem), Assumption("not covered")
         order = Assumption("secret samples" if plan.secret else "public order")
-        terms = Terms("none", EVERY_STEP, (*facts, order), unit=RECORD)
-        return RecordEvent(float(noise_std), Sampled(self.work.of_step), releases, terms)
+        terms = Terms("none", EVERY_STEP, (*facts, order, *known), unit=RECORD, relation=self.relation)
+        return RecordEvent(float(noise_std), Sampled(self.work.of_step, relation=self.relation), releases, terms)
 
     def _bound(self, problem: Problem) -> Assumption:
         if self.clip is None:

@@ -36,7 +36,7 @@ from fedprivjax.method.client_method import ClientMethod, ClientState
 from fedprivjax.method.clipping import clip
 from fedprivjax.method.interface import BATCH
 from fedprivjax.method.local_data import LocalData
-from fedprivjax.method.local_privacy import UNITS, NoisySteps, NoisyUpdates
+from fedprivjax.method.local_privacy import UNITS, NoisySteps, NoisyUpdates, require_addable
 from fedprivjax.method.minibatch_round import appended, mean_of, room
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.server_optimizer import ServerOptimizer
@@ -84,9 +84,12 @@ class FedAvg(ClientMethod):
         local_steps: K, number of steps in a round, each on an independent sample of records.
         batch: B, number of records of a step, or None for all records of the machine.
         sampler: sampler of the records of a step with `local_steps`: "subset", "replacement", "poisson" or "full".
+        rate: public probability of every record in a step with sampler = "poisson", which needs no dataset sizes. The
+            sum is still divided by B. Default: B divided by a machine's number of records.
         trust: "none" or "server". Default: "server" with unit = "machine", else "none".
         relation: neighbouring relation, a key of `fedprivjax.privacy.terms.RELATIONS`. Default: "replace-one". With
-            unit = "machine" and "add-or-remove-one", a machine's update is present or zero.
+            unit = "machine" and "add-or-remove-one", a machine's update is present or zero. With unit = "record", it
+            needs Poisson samples of a public `rate`.
         noise_schedule: correlation of a trusted server's noise over rounds, with unit = "machine": "independent",
             "tree", "toeplitz" (banded), "optimal" (fitted to the schedule), or a lower triangular matrix F with one row
             per round. `noise_std` is that of the released entries of F·x; with a name, also that of the first mean.
@@ -124,6 +127,7 @@ class FedAvg(ClientMethod):
     local_steps: int | None = struct.field(pytree_node=False, default=None)
     batch: int | None = struct.field(pytree_node=False, default=None)
     sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
+    rate: float | None = struct.field(pytree_node=False, default=None)
     trust: str | None = struct.field(pytree_node=False, default=None)
     relation: str = struct.field(pytree_node=False, default=REPLACE_ONE)
     noise_schedule: Any = struct.field(pytree_node=False, default=INDEPENDENT)
@@ -160,8 +164,8 @@ class FedAvg(ClientMethod):
             )
         if self.unit != "machine" and self.trust == "server":
             raise Refusal(f"trust must be 'none' with unit = {self.unit!r}, got 'server'")
-        if self.unit != "machine" and self.relation != REPLACE_ONE:
-            raise Refusal(f"relation must be {REPLACE_ONE!r} with unit = {self.unit!r}, got {self.relation!r}")
+        if self.unit is None and self.relation != REPLACE_ONE:
+            raise Refusal(f"relation must be {REPLACE_ONE!r} with unit = None, got {self.relation!r}")
         if self.noise_schedule != INDEPENDENT and (self.unit != "machine" or self.trust != "server"):
             raise Refusal(
                 f"noise_schedule must be {INDEPENDENT!r} without unit = 'machine' and trust = 'server', got "
@@ -180,16 +184,20 @@ class FedAvg(ClientMethod):
         batch = self.minibatches.batch  # raises Refusal for invalid numbers of steps or records
         if np.ndim(batch):  # type: ignore[arg-type]
             raise Refusal(f"batch must be one number for {self.name}, got {batch}")
+        if self.unit == "record":
+            require_addable(self.relation, self.minibatches.of_step)
 
     # ---- the round
 
     @property
     def minibatches(self) -> LocalWork:
         if self.local_epochs is not None:
+            if self.rate is not None:
+                raise Refusal(f"rate must be left out with local_epochs, got {self.rate}. Use local_steps")
             return LocalEpochs(self.local_epochs, self.batch)
         assert self.local_steps is not None
         whole = isinstance(self.sampler, str) and self.batch is None
-        return LocalSteps(self.local_steps, as_sampler("full" if whole else self.sampler, self.batch))
+        return LocalSteps(self.local_steps, as_sampler("full" if whole else self.sampler, self.batch, self.rate))
 
     def server_init(self, problem: Problem, size: Size, key) -> Any:
         w = problem.start
@@ -361,7 +369,7 @@ class FedAvg(ClientMethod):
         """Mechanism of the protected unit."""
         if self.unit == "machine":
             return NoisyUpdates(str(self.trust), self.update_clip, self.relation, self.noise_schedule)
-        return NoisySteps(self.minibatches, self.clip)
+        return NoisySteps(self.minibatches, self.clip, self.relation)
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         return self.privacy.mechanism(plan, method)

@@ -32,19 +32,24 @@ SAMPLERS: dict[str, type[Sampler]] = {
 }
 
 
-def as_sampler(sampler: Sampler | str, batch: Batch = None) -> Sampler:
-    """Return the sampler with this name and batch. A sampler object is returned unchanged.
+def as_sampler(sampler: Sampler | str, batch: Batch = None, rate: float | None = None) -> Sampler:
+    """Return the sampler with this name, batch and, for "poisson", public rate. An object is returned unchanged.
 
     Raises:
-        ValueError: if the name is unknown, or if a batch is given together with a sampler object.
+        ValueError: if the name is unknown, if a batch is given together with a sampler object, or a rate with another
+            name than "poisson".
 
     >>> as_sampler("subset", 10)
     Subset(batch=10)
     >>> as_sampler(Poisson(3))
     Poisson(batch=3)
     """
+    if rate is not None and sampler != Poisson.name:
+        raise Refusal(f"rate must be left out, or given with sampler = 'poisson', got {rate} with {sampler!r}")
     if isinstance(sampler, str):
         require_choice("sampler", sampler, SAMPLERS)
+        if rate is not None:
+            return Poisson(batch, rate)
         return SAMPLERS[sampler].of(batch)
     if batch is not None:
         raise Refusal(f"batch must be left out with the sampler {sampler}, got {batch}")
