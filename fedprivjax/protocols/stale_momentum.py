@@ -29,6 +29,7 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.method.client_method import written
 from fedprivjax.method.clipping import clip
 from fedprivjax.method.default_steps import noise_reach, step_by_theory
 from fedprivjax.method.message_method import MessageMethod
@@ -153,24 +154,19 @@ class StaleMomentum(MessageMethod):
     def round(self, problem: Problem, state: StaleState, inputs: RoundInputs, noise, key) -> tuple[StaleState, dict]:
         t = inputs.round.astype(jnp.float32)
         sent = self.messages(problem, state, inputs, noise, key)
-        machine = inputs.machine
         if inputs.expected is None:
             mean = jax.tree.map(lambda q: jnp.mean(q, axis=0), sent)
         else:
             mean = jax.tree.map(lambda q: jnp.sum(q, axis=0) / inputs.cohort, sent)
-            machine = jnp.where(inputs.present > 0, machine, state.last_round.size)  # empty slots: nothing is written
         q_noisy = add_noise(problem, mean, noise)
         step = self.step_scale * self.step_size
         w = problem.constraint.project(jax.tree.map(lambda w, q: w - step * q, state.w, q_noisy))
         x = jax.tree.map(lambda x, w: x + 2 / (t + 2) * (w - x), state.x, w)
-        state = StaleState(
-            x,
-            state.x,
-            w,
-            jax.tree.map(lambda rows, q: rows.at[machine].set(q, mode="drop"), state.momentum, sent),
-            jax.tree.map(lambda rows, x: rows.at[machine].set(x, mode="drop"), state.seen, state.x),
-            state.last_round.at[machine].set(t, mode="drop"),
-        )
+        slots = inputs._replace(present=inputs.filled)
+        point = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (slots.present.size, *leaf.shape)), (state.x, t))
+        held = state.momentum, state.seen, state.last_round
+        held = jax.tree.map(lambda rows, new: written(rows, slots, new), held, (sent, *point))
+        state = StaleState(x, state.x, w, *held)
         return state, {}
 
     def messages(self, problem: Problem, state: StaleState, inputs: RoundInputs, noise, key):
