@@ -79,7 +79,8 @@ def rounds_table(layout: Layout, best: Mapping[str, xr.Dataset], name: str, valu
             reached = rounds_to(data, name, value, preferred(data, name, layout.iterate))
             cells[label] = partial(_rounds_cell, _varied(reached), float(data["round"].max()))
     title = rounds_title(metric, value, layout.iterate)
-    what = f"mean ± 95% interval over {_runs(best)}; ε at δ = {layout.delta:g}"
+    interval = next(iter(best.values())).sizes["seed"] >= INTERVAL
+    what = f"mean{' ± 95% interval' * interval} over {_runs(best)}; ε at δ = {layout.delta:g}"
     return _grid_table(f"{title}, first evaluated round, {what}", layout, layout.varied, ["mu"], cells)
 
 
