@@ -181,6 +181,11 @@ class FedAvg(ClientMethod):
         if (self.local_epochs is None) == (self.local_steps is None):
             given = "neither" if self.local_epochs is None else f"{self.local_epochs} and {self.local_steps}"
             raise Refusal(f"local_epochs or local_steps must be given, not both, got {given}")
+        if self.local_epochs is not None and self.sampler != "subset":
+            raise Refusal(
+                f"sampler must be left out with local_epochs, which pass over all records, got {self.sampler!r}. "
+                f"Use local_steps for samples"
+            )
         batch = self.minibatches.batch  # raises Refusal for invalid numbers of steps or records
         if np.ndim(batch):  # type: ignore[arg-type]
             raise Refusal(f"batch must be one number for {self.name}, got {batch}")

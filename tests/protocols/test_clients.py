@@ -211,6 +211,14 @@ def test_control_variates_stay_the_mean_of_the_machines_where_the_clip_binds(met
     assert method is RawKept or drift < 1e-6
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_machine_without_records_has_no_loss_with_full_batches():
+    protocol = FedAvg(local_steps=2, unit="record", clip=CLIP, step_size=1.0, noise_std=0.4)
+    start = ready(protocol, problem(), Full(MACHINES), rounds=3)
+    mu = 2 * CLIP / 0.4 * np.sqrt(3 * 2)  # machine 4 has one record
+    assert start.event.epsilon(1e-5) == pytest.approx(float(gdp.epsilon(mu, 1e-5)), rel=1e-6)
+
+
 def test_weights_of_poisson_samples_are_refused():
     """A machine whose sample is empty would weigh nothing, which tells that no record was sampled."""
     protocol = FedAvg(local_steps=1, batch=1, sampler="poisson", unit="record", clip=CLIP, noise_std=1.0, step_size=1.0)
@@ -284,6 +292,10 @@ REFUSED = {
     "no unit": ({"local_epochs": 1, "epsilon": 1.0}, "unit must be 'record' or 'machine' for a private run"),
     "batch": ({"local_steps": 1, "batch": 3}, "batch must be at most the 2 records of machine 1"),
     "sampler": ({"local_steps": 1, "batch": 1, "sampler": "disjoint"}, "sampler must be 'replacement', 'subset'"),
+    "sampler of epochs": (
+        {"local_epochs": 1, "batch": 3, "sampler": "poisson"},
+        "sampler must be left out with local_epochs, which pass over all records, got 'poisson'",
+    ),
     "trust": ({"local_epochs": 1, "trust": "server"}, "trust must be 'none' with unit = None"),
     "no step": ({"local_epochs": 1, "step_size": None}, "step_size must be given for FedAvg"),
     "window": ({"local_epochs": 1, "window": 0}, "window must be at least 1"),

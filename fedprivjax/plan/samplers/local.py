@@ -167,7 +167,7 @@ class LocalSteps(LocalWork):
         return self.sampler
 
     def divisors(self, sizes: np.ndarray) -> np.ndarray:
-        return self.sampler.batches(sizes)
+        return np.maximum(self.sampler.batches(sizes), 1)  # 0 for a full batch of a machine without records
 
     def batches(self, sizes: np.ndarray) -> np.ndarray:
         return self.number * self.divisors(sizes)
