@@ -28,8 +28,10 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.engine.prepare import round_inputs
+from fedprivjax.method.interface import as_leaves
 from fedprivjax.plan.samplers import Poisson
 from fedprivjax.privacy import gdp
+from fedprivjax.problem.program import typed_jit
 
 CURVATURES, CENTRES = np.array([1.0, 3.0, 10.0]), np.array([2.0, -1.0, 0.5])
 STEPS, STEP, PROX = 8, 0.05, 0.5
@@ -199,13 +201,18 @@ def test_a_machine_moves_its_message_by_at_most_two_clips(method):
     np.testing.assert_allclose(moved[1:], 0, atol=1e-6)
 
 
+@typed_jit
+def after_round(protocol, problem, state, inputs, key):
+    return protocol.round(problem, state, inputs, None, key)[0]
+
+
 @pytest.mark.parametrize("method", [Scaffold, RawKept])
 def test_control_variates_stay_the_mean_of_the_machines_where_the_clip_binds(method):
     protocol = method(local_epochs=2, batch=2, update_clip=0.02, unit="machine", step_size=0.5, noise_std=0.0)
     start = ready(protocol, problem(), Full(MACHINES), rounds=1, seed=3, metrics=[])
     state = start.protocol.init(start.problem, start.plan.size, start.key)
     at = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], start.inputs)
-    state = start.protocol.round(start.problem, state, at, None, start.key)[0]
+    state = after_round(as_leaves(start.protocol), start.problem, state, at, start.key)
     drift = jnp.abs(state.own.mean(axis=0) - state.server.control).max()
     assert (drift > 1e-2) == (method is RawKept)
     assert method is RawKept or drift < 1e-6
