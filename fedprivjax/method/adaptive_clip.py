@@ -27,6 +27,7 @@ from flax import struct
 from fedprivjax.checks.decorated import PYTREE, Decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_one, require_positive
+from fedprivjax.method.formatting import changed_settings
 
 LEAST_SHARE = 20  # the default noise of the count of m̄ machines is at least m̄ divided by this
 EVEN = 0.5  # u with σ_b = z
@@ -76,12 +77,15 @@ class AdaptiveClip(Decorated):
         if isinstance(self.quantile, int | float | np.number):
             require_between("quantile", self.quantile, 0, 1)
 
+    def __str__(self) -> str:
+        return f"{type(self).__name__}({', '.join(changed_settings(self))})"
+
     def leaves(self) -> dict[str, Any]:
-        """Numbers that can be swept, by name; None for those at their default."""
+        """Numbers that can be swept, by name. A number at its default of None is None."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def with_values(self, values: Mapping[str, Any]) -> "AdaptiveClip":
-        """Return a copy with other numbers; None means the default, and for `start` no change."""
+        """Return a copy with other numbers. None means the default, and for `start` no change."""
         default = {field.name: field.default for field in fields(self)} | {"start": self.start}
         return replace(self, **{name: default[name] if one is None else one for name, one in values.items()})
 
@@ -98,7 +102,7 @@ class AdaptiveClip(Decorated):
     # ---- traced
 
     def bit_factor(self, multiplier, least) -> Any:
-        """Return u = z/(2σ_b), the norm of the bit's part of a message; ½ in a run without noise.
+        """Return u = z/(2σ_b), the norm of the bit's part of a message, or ½ in a run without noise.
 
         Args:
             multiplier: z.

@@ -7,19 +7,27 @@ import numpy as np
 
 
 def formatted(protocol: Any) -> str:
-    """Return the protocol as one short line. Arrays are summarised; `repr` is complete.
+    """Return the protocol as one short line. Arrays are summarised. `repr` is complete.
 
     >>> from fedprivjax import DPMu2
     >>> formatted(DPMu2(mu=2.0, clip=0.5))
     'DPMu2 with clip = 0.5, mu = 2'
     """
+    changed = changed_settings(protocol)
+    return f"{type(protocol).__name__}{' with ' if changed else ''}{', '.join(changed)}"
+
+
+def changed_settings(settings: Any) -> list[str]:
+    """Return a dataclass's settings that differ from their defaults, each as text. Derived fields are left out."""
     changed = []
-    for field in fields(protocol):
-        value = getattr(protocol, field.name)
+    for field in fields(settings):
+        if field.metadata.get("derived"):
+            continue
+        value = getattr(settings, field.name)
         default: Any = None if field.default is MISSING else field.default
         if np.shape(value) != np.shape(default) or np.any(np.asarray(value) != np.asarray(default)):
             changed.append(f"{field.name} = {formatted_value(value)}")
-    return f"{type(protocol).__name__}{' with ' if changed else ''}{', '.join(changed)}"
+    return changed
 
 
 def formatted_value(value: Any) -> str:
@@ -32,5 +40,7 @@ def formatted_value(value: Any) -> str:
         return str(value)
     if np.ndim(value):
         numbers = np.asarray(value)
+        if not numbers.size:
+            return "no numbers"
         return f"{numbers.size} numbers from {numbers.min():.4g} to {numbers.max():.4g}"
     return f"{value:.4g}" if isinstance(value, float | np.floating) else str(value)

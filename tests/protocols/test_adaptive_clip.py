@@ -343,3 +343,15 @@ def test_a_table_is_an_adaptive_clip():
     assert make_protocol(parsed("0.3").protocol[0]).update_clip == 0.3
     with pytest.raises(Refusal, match="quantile must be between 0 and 1, got 2"):
         parsed("{ quantile = 2, start = 0.3 }")
+
+
+def test_a_prepared_method_is_printed_with_its_settings():
+    where = linear_problem(X[:8], Y[:8], Logistic(), partition_table=np.arange(8).reshape(4, 2))
+    settings = {"unit": "machine", "noise_std": 2.0, "local_epochs": 1, "step_size": 0.5}
+    for clip, text in {0.25: "0.25", AdaptiveClip(start=0.25): "AdaptiveClip(start = 0.25)"}.items():
+        method = FedAvg(update_clip=clip, **settings)
+        printed = f"update_clip = {text}"
+        assert printed in str(method)
+        prepared = str(ready(method, where, Full(4), rounds=2).protocol)
+        assert printed in prepared
+        assert not any(name in prepared for name in ("slot_classes", "expected", "weighted"))
