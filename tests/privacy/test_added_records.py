@@ -88,13 +88,16 @@ def test_a_record_moves_a_step_by_the_claimed_sensitivity():
     assert largest_move(lambda minibatch: None) > 1.4 * claimed, "planted fault: the divisor is the sample's own size"
 
 
+EPOCHS = {"local_steps": None, "local_epochs": 1, "sampler": "subset"}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"rate": None}, "relation must be 'replace-one' for records with Poisson"),
         ({"sampler": "subset", "rate": None}, "relation must be 'replace-one' for records with Subset"),
-        ({"local_steps": None, "local_epochs": 1, "rate": None}, "Use local_steps with sampler = 'poisson'"),
-        ({"local_steps": None, "local_epochs": 1}, "rate must be left out with local_epochs"),
+        ({**EPOCHS, "rate": None}, "Use local_steps with sampler = 'poisson'"),
+        (EPOCHS, "rate must be left out with local_epochs"),
         ({"sampler": "subset"}, "rate must be left out, or given with sampler = 'poisson', got 0.2 with 'subset'"),
         ({"rate": 1.5}, "rate must be a probability above 0 and at most 1, got 1.5"),
         ({"unit": None, "clip": None}, "relation must be 'replace-one' with unit = None"),
