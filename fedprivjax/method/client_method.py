@@ -55,6 +55,40 @@ class ClientMethod(Split, Protocol):
 
     If machines take unequal numbers of local steps, a round's slots are sorted by them and computed in a few classes,
     each as long as its longest machine of the round. Keys and noise belong to the slot before sorting.
+
+    FedAvg without privacy, in which a machine counts its rounds:
+
+    >>> from fedprivjax import GaussianEvent, Grouped, LocalEpochs, Terms, Uniform, datasets, from_dataset, simulate
+    >>> @struct.dataclass
+    ... class Averaged(ClientMethod):
+    ...     noise_std: Any = 0.0
+    ...     step_size: Any = 0.05
+    ...     minibatches = LocalEpochs(1, 10)
+    ...
+    ...     def server_init(self, problem, size, key):
+    ...         return problem.start
+    ...
+    ...     def client_init(self, problem):
+    ...         return jnp.zeros(())
+    ...
+    ...     def client(self, server, own, data, noise, key):
+    ...         def step(w, minibatch):
+    ...             return jax.tree.map(lambda w, g: w - self.step_size * g, w, minibatch.gradient(w)), None
+    ...
+    ...         return data.scan(step, server)[0], own + 1, {}
+    ...
+    ...     def serve(self, problem, server, total, weight, inputs, noise):
+    ...         return jax.tree.map(lambda leaf: leaf / weight, total)
+    ...
+    ...     def output(self, state):
+    ...         return state.server
+    ...
+    ...     def event(self, problem, plan):
+    ...         return GaussianEvent(0.0, np.inf, Grouped.of(plan.schedule.total > 0), Terms("none", "none"))
+    >>> problem = from_dataset(datasets.load("digits"), partition_table=np.arange(1420).reshape(20, 71))
+    >>> run = simulate(Averaged(), problem, Uniform(20, 5), rounds=20, seed=1)
+    >>> bool(run.metrics["test_accuracy"][-1] > 0.85)
+    True
     """
 
     # ---- what a method defines
@@ -133,7 +167,7 @@ class ClientMethod(Split, Protocol):
         return self._work(problem, state.server, state.own, self.slots(inputs, noise, key))[0]
 
     def slots(self, inputs: RoundInputs, noise: Any, key: jax.Array) -> tuple[RoundInputs, Any, jax.Array]:
-        """Return what every participant receives: inputs, noise inside its computation, and key; [per_round, ...]."""
+        """Return what every participant receives: inputs, noise inside its computation, key, each [per_round, ...]."""
         per_round = inputs.filled.shape[0]
         own = inputs._replace(round=None, expected=None, present=inputs.filled)
         return own, self.client_noise(noise, per_round), slot_keys(key, per_round)
@@ -147,7 +181,7 @@ class ClientMethod(Split, Protocol):
         return (total, jnp.sum(weights), jax.tree.map(jnp.sum, info)), own
 
     def _work(self, problem: Problem, server: Any, own: Any, slots: tuple[RoundInputs, Any, jax.Array], longest=None):
-        """Return messages, new states, weights and scalars of participants, leaves [slots, ...]; 0 of absent ones.
+        """Return participants' messages, new states, weights and scalars, leaves [slots, ...], 0 if absent.
 
         Args:
             longest: number of local steps after which no slot takes another, or None if unknown.
@@ -159,7 +193,7 @@ class ClientMethod(Split, Protocol):
             if not isinstance(result, tuple) or len(result) != 3:
                 raise Refusal(
                     f"client must return (message, state, scalars by name) in {self.name}, got {_short(result)}. "
-                    f"Return own and {{}} if there are none"
+                    f"Without state or scalars, return own or {{}}"
                 )
             message, after, info = result
             self._check_state(mine, after)
@@ -174,7 +208,7 @@ class ClientMethod(Split, Protocol):
         if _form(before) != _form(after):
             raise Refusal(
                 f"client must return a state of the form of client_init in {self.name}, {_short(before)}, "
-                f"got {_short(after)}"
+                f"got {_short(after)}. Return arrays of the same structure, shapes and types"
             )
 
     def local_data(self, problem: Problem, inputs: RoundInputs, longest: Any = None) -> LocalData:
@@ -183,7 +217,7 @@ class ClientMethod(Split, Protocol):
         return LocalData(problem, samples, weights, inputs.machine, longest, skips=self.uneven)
 
     def steps(self, inputs: RoundInputs) -> jax.Array:
-        """Return the number of the last local step of every slot that has records, 0 in empty slots; int [slots]."""
+        """Return the number of the last local step with records of every slot, int [slots], 0 in empty slots."""
         taken = jnp.any(self._by_step(inputs.weights) != 0, axis=-1)
         last = jnp.max(jnp.where(taken, jnp.arange(1, taken.shape[-1] + 1), 0), axis=-1)
         return jnp.where(inputs.present > 0, last, 0)
