@@ -226,7 +226,10 @@ def _secret_rounds(start: ReadyRun, rng: np.random.Generator, runs: int) -> dict
     """
     plan, table, scheme = start.plan, start.problem.partition_table, start.plan.schedule.secret
     if scheme is None or plan.sampler is None or table is None or plan.schedule.dropped is not None:
-        raise Refusal("participation must be public in an audit with dropouts or of a method without a record sampler")
+        raise Refusal(
+            f"participation must be public in an audit with dropouts or of a method without a record sampler, "
+            f"got {scheme}"
+        )
     drawn = [scheme.draw(plan.size.rounds, rng) for _ in range(runs)]
     machine, present = (np.concatenate([getattr(one, name) for one in drawn]) for name in ("participants", "scheduled"))
     first = plan.size.machines * np.repeat(np.arange(runs), plan.size.rounds)[:, None]  # first machine of each run

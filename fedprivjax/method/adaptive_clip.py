@@ -42,7 +42,7 @@ class AdaptiveClip(Decorated):
     noise multiplier z of the pair of update and bit, because the clip changes. Rounds report their clip as `clip`.
 
     Attributes:
-        quantile: γ in (0, 1), the fraction of updates whose norm is at most the clip.
+        quantile: γ in (0, 1), the fraction of updates that the clip leaves unchanged.
         start: C_1, the clip of the first round, in the units of the update.
         rate: η_C, learning rate of the logarithm of the clip.
         count_noise: σ_b, standard deviation of the noise in the sum of the bits, or in every machine's own bit with
@@ -81,7 +81,7 @@ class AdaptiveClip(Decorated):
         return f"{type(self).__name__}({', '.join(changed_settings(self))})"
 
     def leaves(self) -> dict[str, Any]:
-        """Numbers that can be swept, by name. A number at its default of None is None."""
+        """Numbers that can be swept, by name, or None for a number that is not given."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def with_values(self, values: Mapping[str, Any]) -> "AdaptiveClip":
@@ -92,7 +92,7 @@ class AdaptiveClip(Decorated):
     def check(self, multiplier: float) -> None:
         """Raise Refusal if the start is missing, or the count has too little noise for the pair's multiplier z."""
         if self.start is None:
-            raise Refusal("start of AdaptiveClip must be given, the clip of the first round, got none")
+            raise Refusal("start of AdaptiveClip must be given, got none. Set it to the clip of the first round")
         if self.count_noise is not None and self.count_noise <= multiplier / 2 * (1 + 1e-5):
             raise Refusal(
                 f"count_noise must be more than half of the noise multiplier, {multiplier / 2:.4g}, got "
@@ -116,11 +116,11 @@ class AdaptiveClip(Decorated):
         return jnp.sqrt((1 - factor) * (1 + factor))
 
     def pair(self, update, unclipped, clip, factor) -> tuple[Any, Any]:
-        """Return a machine's message: its clipped update and its bit, scaled to a joint norm of at most 1.
+        """Return a machine's message, its clipped update and its bit, whose joint norm is scaled to 1 or less.
 
         Args:
             update: update of norm at most `clip`.
-            unclipped: True if its norm was at most `clip` before clipping.
+            unclipped: True if clipping did not change it.
             clip: C_r.
             factor: u, from `bit_factor`.
         """

@@ -41,7 +41,7 @@ class Minibatch:
         return jnp.sum(self.weights != 0)
 
     def gradient(self, w, *, divisor: Any = None, clip: Any = None) -> Any:
-        """Return the mean gradient at w, a pytree of parameters; 0 without records.
+        """Return the mean gradient at w, a pytree of parameters, or 0 without records.
 
         Args:
             divisor: divisor of the sum, or None for the number of records.

@@ -129,7 +129,10 @@ class NoisyUpdates:
         return Fresh((np.sqrt(np.sum(present, axis=1)) / schedule.divisor).astype(np.float32))
 
     def sensitivity(self, plan: Plan) -> float:
-        """L2 change of one release by one machine; with an adaptive clip, of the sum of pairs, in units of the clip."""
+        """L2 change of one release by one machine.
+
+        With an adaptive clip, it is that of the sum of the pairs of update and bit, in units of the clip.
+        """
         if self.adaptive:
             return float(moved(self.relation))
         change = moved(self.relation) * float(self.clip)

@@ -66,7 +66,7 @@ class ServerState(NamedTuple):
 
 @struct.dataclass(kw_only=True)
 class FedAvg(ClientMethod):
-    """FedAvg, FedProx and FedOpt; non-private, or private for one record or for one machine.
+    """FedAvg, FedProx and FedOpt, non-private, or private for one record or for one machine.
 
     Attributes:
         unit: None for no privacy, "record" for noise in every local step, "machine" for noise on clipped updates.
@@ -163,32 +163,34 @@ class FedAvg(ClientMethod):
                 f"gradient. Set update_clip, which bounds a machine's update"
             )
         if self.unit != "machine" and self.trust == "server":
-            raise Refusal(f"trust must be 'none' with unit = {self.unit!r}, got 'server'")
+            raise Refusal(f"trust must be 'none' with unit = {self.unit!r}, got 'server'. Leave it out")
         if self.unit is None and self.relation != REPLACE_ONE:
-            raise Refusal(f"relation must be {REPLACE_ONE!r} with unit = None, got {self.relation!r}")
+            raise Refusal(f"relation must be {REPLACE_ONE!r} with unit = None, got {self.relation!r}. Leave it out")
         if self.noise_schedule != INDEPENDENT and (self.unit != "machine" or self.trust != "server"):
             raise Refusal(
                 f"noise_schedule must be {INDEPENDENT!r} without unit = 'machine' and trust = 'server', got "
-                f"unit = {self.unit!r} and trust = {self.trust!r}"
+                f"unit = {self.unit!r} and trust = {self.trust!r}. Leave it out"
             )
         if self.noise_schedule != INDEPENDENT and self.adaptive:
             raise Refusal(
                 f"noise_schedule must be {INDEPENDENT!r} with an AdaptiveClip, because noise that follows the clip "
-                f"does not cancel over rounds, got {self.noise_schedule!r}"
+                f"does not cancel over rounds, got {self.noise_schedule!r:.60}. Use a fixed clip"
             )
 
     def _check_work(self) -> None:
         if (self.local_epochs is None) == (self.local_steps is None):
             given = "neither" if self.local_epochs is None else f"{self.local_epochs} and {self.local_steps}"
-            raise Refusal(f"local_epochs or local_steps must be given, not both, got {given}")
+            raise Refusal(f"local_epochs or local_steps must be given, not both, got {given}. Set one of them")
         if self.local_epochs is not None and self.sampler != "subset":
             raise Refusal(
                 f"sampler must be left out with local_epochs, which pass over all records, got {self.sampler!r}. "
                 f"Use local_steps for samples"
             )
+        if self.local_epochs is not None and self.rate is not None:
+            raise Refusal(f"rate must be left out with local_epochs, got {self.rate}. Use local_steps")
         batch = self.minibatches.batch  # raises Refusal for invalid numbers of steps or records
         if np.ndim(batch):  # type: ignore[arg-type]
-            raise Refusal(f"batch must be one number for {self.name}, got {batch}")
+            raise Refusal(f"batch must be one number for {self.name}, got {batch}. Set one batch for all machines")
         if self.unit == "record":
             require_addable(self.relation, self.minibatches.of_step)
 
@@ -197,8 +199,6 @@ class FedAvg(ClientMethod):
     @property
     def minibatches(self) -> LocalWork:
         if self.local_epochs is not None:
-            if self.rate is not None:
-                raise Refusal(f"rate must be left out with local_epochs, got {self.rate}. Use local_steps")
             return LocalEpochs(self.local_epochs, self.batch)
         assert self.local_steps is not None
         whole = isinstance(self.sampler, str) and self.batch is None
@@ -211,7 +211,7 @@ class FedAvg(ClientMethod):
         return ServerState(w, last, initial(self.server, w, self.server_step), bound)
 
     def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
-        """One round; with an adaptive clip it also reports the round's `clip`."""
+        """One round. With an adaptive clip it also reports the round's `clip`."""
         after, info = super().round(problem, state, inputs, noise, key)
         return after, info | ({"clip": self.at_server(state).clip} if self.adaptive else {})
 
@@ -226,7 +226,7 @@ class FedAvg(ClientMethod):
         return isinstance(self.update_clip, AdaptiveClip)
 
     def bounded(self, update, server: ServerState) -> tuple[Any, dict]:
-        """Return a machine's update clipped to norm C as a whole, and the clipping metrics; unchanged without C."""
+        """Return a machine's update, clipped to norm C as a whole if there is a C, and clipping metrics."""
         if self.update_clip is None:
             return update, {}
         bound = server.clip if self.adaptive else self.update_clip
@@ -408,14 +408,14 @@ class FedAvg(ClientMethod):
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         if self.unit is None and not target.non_private:
-            raise Refusal(f"unit must be 'record' or 'machine' for a private run, got None with {target}")
+            raise Refusal(f"unit must be 'record' or 'machine' for a private run, got None with {target}. Set unit")
         if (self.server is None) != (self.server_step is None):
             there = "server" if self.server_step is None else "server_step"
             raise Refusal(f"server and server_step must be given together, got only {there}")
         if self.unit == "machine" and self.update_clip is None:
-            raise Refusal("update_clip must be given with unit = 'machine', got none")
+            raise Refusal("update_clip must be given with unit = 'machine', got none. Set a norm or an AdaptiveClip")
         if self.step_size is None:
-            raise Refusal("step_size must be given for FedAvg: it has no default step for local work")
+            raise Refusal(f"step_size must be given for {self.name}, which has no default step, got none. Set it")
         expected = float(plan.schedule.divisor) if self.adaptive else None
         method = replace(self, weighted=problem.weights is not None, expected=expected)
         calibrated = super(FedAvg, method).calibrate(problem, plan, target)

@@ -13,8 +13,8 @@ The paper's formula, c_i⁺ = c_i − c + (w_r − v)/(K_i·η), is the same mea
 mean of the gradients themselves is used here, which also holds with them.
 
 With `unit = "machine"` the pair (v − w_r, K·η·(c_i⁺ − c_i)) is clipped as a whole to norm C, with K the largest number
-of steps of a machine, and noised as a whole. The machine adds the clipped difference to c_i, so that c stays the mean
-of all c_i but for the noise, which accumulates in c as √r.
+of steps of a machine, and noised as a whole. The machine adds the clipped difference to c_i, so that c is the mean of
+all c_i plus the noise of r rounds, which accumulates as √r.
 """
 
 from typing import Any, ClassVar, NamedTuple

@@ -67,12 +67,12 @@ class RoundFactor:
         return schedule.once(("factor over rounds", self), lambda: self.matrix(schedule))
 
     def exposures(self, schedule: Schedule) -> np.ndarray:
-        """Return the exposure of every machine, dropouts counted as present; float64 [machines]."""
+        """Return the exposure of every machine, float64 [machines]. Dropouts count as present."""
         factor = self.known(schedule)
         return exposures(factor.T @ factor, schedule)
 
     def releases(self, schedule: Schedule, machine: int) -> np.ndarray:
-        """Return the noise of each entry of F·x that a machine moves, divided by the move in units of C; [releases].
+        """Return the noise of each entry of F·x that a machine moves, divided by the move in units of C, [releases].
 
         If FᵀF has negative entries, no single change reaches the bound: one release then stands for all.
         """
@@ -189,8 +189,12 @@ class GivenFactor(RoundFactor):
             raise Refusal(f"noise_schedule must have a positive diagonal, got {diagonal[row]:g} in row {row + 1}")
         inverse = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
         sizes = np.abs(np.concatenate([factor, inverse]))
-        if not (sizes < 1e30).all() or sizes[sizes > 0].min() < 1e-30:
-            raise Refusal("noise_schedule must have entries of size 1e-30 to 1e30, and so must its inverse")
+        least, largest = sizes[sizes > 0].min(), sizes.max()
+        if not (largest < 1e30 and least >= 1e-30):
+            raise Refusal(
+                f"noise_schedule must have entries of size 1e-30 to 1e30, and so must its inverse, got {least:.3g} to "
+                f"{largest:.3g}. Rescale its rows"
+            )
 
     def matrix(self, schedule: Schedule) -> np.ndarray:
         """Return F, or its leading part for the first rounds of a schedule."""
@@ -258,7 +262,7 @@ def require_public(schedule: Schedule) -> None:
     if schedule.secret is not None:
         raise Refusal(
             f"noise_schedule must be {INDEPENDENT!r} under secret participation, because the sensitivity of correlated "
-            f"noise depends on who takes part"
+            f"noise depends on who takes part, got {schedule.secret}. Use a public scheme"
         )
 
 

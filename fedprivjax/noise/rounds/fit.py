@@ -30,7 +30,7 @@ def fitted(start: np.ndarray, patterns: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def pattern_sums(gram: np.ndarray, patterns: np.ndarray) -> np.ndarray:
-    """Return the sums of a matrix's entries over all pairs of rounds of each pattern; float64 [patterns].
+    """Return the sums of a matrix's entries over all pairs of rounds of each pattern, float64 [patterns].
 
     Args:
         gram: shape [rounds, rounds].
