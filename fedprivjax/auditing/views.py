@@ -200,7 +200,7 @@ def own_releases(columns: tuple[Column, ...], machine: int) -> np.ndarray:
 
 
 def _secrets(start: ReadyRun, rng: np.random.Generator, runs: int) -> dict[str, np.ndarray]:
-    """Return each run's own secret inputs by name, [runs, rounds, per_round, ...]; none if the plan is public."""
+    """Return each run's own secret inputs by name, [runs, rounds, per_round, ...]. A public plan has none."""
     if start.plan.schedule.secret is not None:
         return _secret_rounds(start, rng, runs)
     samples, weights = _secret_samples(start, rng, runs)

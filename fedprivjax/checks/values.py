@@ -220,7 +220,7 @@ def require_fraction(name: str, value: Any) -> None:
 
 
 def require_probability(name: str, value: Any) -> float:
-    """Return a probability above 0 and at most 1 as a float. Raise Refusal if it is none.
+    """Return a probability above 0 and at most 1 as a float. Raise Refusal for any other value.
 
     >>> require_probability("rate", 1)
     1.0

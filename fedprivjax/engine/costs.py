@@ -16,7 +16,7 @@ def taken(problem: Problem, plan: Plan) -> tuple[int, float, float]:
     The messages are the number of rounds in which a machine sends, mean over all machines. The uses are the number of
     uses of a record by messages, mean over all records that machines hold, or NaN if records are computed, and so
     unlimited in number. A machine that drops out sends no message and uses no record. If participation is secret, they
-    are expected values, which do not tell who took part.
+    are expected values, which do not reveal who took part.
     """
     if plan.schedule.secret is not None:
         return _expected(problem, plan)

@@ -293,8 +293,8 @@ class Expected(Settings):
         metric: metric that is compared.
         iterate: iterate of the protocol, such as "last".
         rounds: value of a run: its "last" evaluation, or the "mean" over all evaluations.
-        rounds_to: value of the metric; compared is then the first evaluated round at which a run reaches it, infinity
-            if it never does.
+        rounds_to: value of the metric, or None. With it, the number compared is the first evaluated round at which a
+            run reaches this value, or infinity if it never does.
         source: place of the number in the paper.
         rule: rule of comparison.
         tolerance: tolerance of the rule, in its unit.

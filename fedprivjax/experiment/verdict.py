@@ -135,7 +135,7 @@ def judged_metric(expected: Expected) -> Metric:
 
 
 def _values(data: xr.Dataset, expected: Expected, iterate: str) -> xr.DataArray:
-    """Return the value of each run, [..., seed]; with `rounds_to` infinity if the run does not reach it."""
+    """Return the number of each run that is compared, [..., seed], infinity if it never reaches `rounds_to`."""
     if expected.rounds_to is None:
         return figure(data, expected.metric, iterate, expected.rounds)
     return rounds_to(data, expected.metric, expected.rounds_to, iterate).fillna(np.inf)

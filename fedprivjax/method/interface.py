@@ -398,12 +398,12 @@ class Protocol(Calibrated, Decorated):
 
     @property
     def protects_machines(self) -> bool:
-        """True if the guarantee protects all records of a machine at once. Default: False, it protects one record."""
+        """True if the guarantee protects all records of a machine at once. Default: False, for one record."""
         return False
 
     @property
     def gradient_clip(self) -> Any:
-        """Norm above which a longer gradient of a record changes no message, or None. Default: `clip`."""
+        """Norm above which the length of a record's gradient does not matter to a message, or None. Default: `clip`."""
         return self.clip
 
     @classmethod
@@ -413,9 +413,9 @@ class Protocol(Calibrated, Decorated):
 
 
 def numbers_of(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers of a protocol's parts by name, such as "server.b1"; None for those at their default.
+    """Return the numbers of a protocol's parts by name, such as "server.b1", None for those at their default.
 
-    Parts that are None, or a number instead of an object, have none.
+    A part that is None, or a number instead of an object, contributes no names.
     """
     held = {name: part for name, part in parts.items() if hasattr(part, "leaves")}
     return {f"{name}.{key}": value for name, part in held.items() for key, value in part.leaves().items()}

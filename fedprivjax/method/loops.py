@@ -34,7 +34,10 @@ def _once(function, carry, xs):
 
 
 def scan_first(function, carry, xs, count):
-    """`jax.lax.scan` over the first `count` entries only, a traced number. Further outputs are 0.
+    """`jax.lax.scan` over the first `count` entries only. Further outputs are 0.
+
+    Args:
+        count: number of entries, which may be traced.
 
     >>> total, sums = scan_first(lambda total, x: (total + x, total), 0, jnp.arange(5), 3)
     >>> int(total), sums.tolist()

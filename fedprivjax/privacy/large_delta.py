@@ -31,7 +31,7 @@ def large_delta(delta: float, sizes: Any, name: Callable[[int], str] = "machine 
 
 
 def large_delta_of_machines(delta: float, machines: int) -> str:
-    """A warning, as text, if δ exceeds 1/M for a guarantee of one of M machines; empty if it does not.
+    """Return a warning as text if δ exceeds 1/M for a guarantee of one of M machines, else an empty text.
 
     >>> large_delta_of_machines(0.01, 500)
     'delta exceeds 1/M, got 0.01 where M = 500 machines are protected one by one. Set delta below 0.002'

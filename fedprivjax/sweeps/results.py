@@ -175,8 +175,8 @@ FIGURES = {"last": final, "mean": averaged}
 def rounds_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT) -> xr.DataArray:
     """Return each run's first evaluated round at which a metric reaches a value, without the `round` dimension.
 
-    A metric that is better if higher reaches the values at or below it, any other the values at or above it. A run that
-    never reaches the value, or diverged, has NaN. A mean over the other runs alone would be too optimistic.
+    If higher is better, the metric reaches the value when it is at least the value, otherwise when it is at most the
+    value. A run that never reaches it, or diverged, has NaN. A mean over the other runs alone would be too optimistic.
 
     >>> curves = [[0.90, 0.96, 0.98], [0.90, 0.92, 0.94]]
     >>> data = xr.Dataset({"test_accuracy": (("seed", "round"), curves)}, {"round": [10, 20, 30]})

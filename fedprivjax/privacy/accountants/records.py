@@ -220,7 +220,7 @@ class SampledMachines(Sampled):
         return super().quick_epsilon(ratio, records, batch, releases, delta=left) if left > 0 else inf
 
     def occurrences(self, records: int, batch: int) -> None:
-        return None  # of a record
+        return None  # they are defined for records only
 
     @property
     def derivation(self) -> str:
