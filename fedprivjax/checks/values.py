@@ -24,8 +24,10 @@ OTHER_WORDS: dict[str, tuple[str, str]] = {  # names in other libraries: the nam
     "eps": ("epsilon", ""),
     "mu": ("epsilon", " This method takes an ε. A sweep of mu is converted to it"),
     "table": ("dataset", ""),
-    "fedavg": ("local_sgd", " It is also known as FedAvg"),
-    "dp_fedavg": ("local_sgd", " It is also known as FedAvg"),
+    "fedavg": ("fedavg", ""),
+    "fedprox": ("fedavg", " FedProx is FedAvg with prox"),
+    "dp_fedavg": ("fedavg", " DP-FedAvg is FedAvg with unit = 'machine'"),
+    "dp_scaffold": ("scaffold", " DP-SCAFFOLD is SCAFFOLD with unit = 'record'"),
     "dp_sgd": ("noisy_minibatch_sgd", " It is also known as DP-SGD"),
     "dpsgd": ("noisy_minibatch_sgd", " It is also known as DP-SGD"),
 }

@@ -115,7 +115,11 @@ OTHERS = '\n[[protocol]]\nname = "noisy_sgd"\n[[protocol]]\nname = "user_sgd"\n'
             "protocol must be a list of tables under [[protocol]], got [protocol]",
         ),
         (("dataset = ", "table = "), "unknown key in [problem] 'table', did you mean 'dataset'?"),
-        (('"dp_mu2"', '"FedAvg"'), "unknown protocol 'FedAvg', did you mean 'local_sgd'? It is also known as FedAvg"),
+        (('"dp_mu2"', '"FedAvg"'), "unknown protocol 'FedAvg', did you mean 'fedavg'?"),
+        (
+            ('"dp_mu2"', '"dp_fedavg"'),
+            "unknown protocol 'dp_fedavg', did you mean 'fedavg'? DP-FedAvg is FedAvg with unit = 'machine'",
+        ),
         (('"dp_mu2"', '"dp_sgd"'), "unknown protocol 'dp_sgd', did you mean 'noisy_minibatch_sgd'?"),
         ((MU, "learning_rate = [0.1]"), "unknown key in [sweep] 'learning_rate', did you mean 'step_size'?"),
         (('who"', 'who"\nseed = "1"'), "seed must be an integer, got '1'. Remove the quotes"),
