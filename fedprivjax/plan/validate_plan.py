@@ -1,4 +1,4 @@
-"""Checks that a plan agrees with its sampler."""
+"""Checks that a plan agrees with its sampler, and its sampler with the one that the accountant assumes."""
 
 from collections.abc import Callable
 
@@ -7,9 +7,20 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.plan.minibatches import machine_values
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import Sampler
 from fedprivjax.problem.problem import Problem
 
 ROUNDING = 1e-6  # relative rounding error of a float32 weight
+
+
+def require_same_sampler(plan: Plan, assumed: Sampler | None, name: str) -> None:
+    """Raise Refusal unless the plan's records were sampled as the protocol `name` and its accountant assume.
+
+    For example, a plan sampled with replacement is rejected if the accountant assumes sampling without replacement.
+    """
+    if plan.sampler != assumed:
+        drawn, needed = (sampler or "one sample per message" for sampler in (plan.sampler, assumed))
+        raise Refusal(f"plan must be drawn by the sampler of {name}, {needed}, got a plan drawn by {drawn}")
 
 
 def require_valid_plan(plan: Plan, problem: Problem) -> None:

@@ -9,7 +9,7 @@ from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.plan.arguments import require_problem, require_protocol
 from fedprivjax.plan.participation import PUBLIC, Participation
 from fedprivjax.plan.schedule import Schedule
-from fedprivjax.plan.validate_plan import require_valid_plan
+from fedprivjax.plan.validate_plan import require_same_sampler, require_valid_plan
 from fedprivjax.privacy.events import Event, GaussianEvent, TargetRatio
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.min_noise import cached_min_noise
@@ -225,9 +225,7 @@ def _require_runnable(protocol, problem, plan) -> None:
         raise Refusal(
             f"machine_weights must not be set for {protocol.name}, which weights all messages equally. {remedy}"
         )
-    if plan.sampler != protocol.minibatches:  # such as with replacement, if the accountant assumes without
-        drawn, needed = (sampler or "one sample per message" for sampler in (plan.sampler, protocol.minibatches))
-        raise Refusal(f"plan must be drawn by the sampler of {protocol.name}, {needed}, got a plan drawn by {drawn}")
+    require_same_sampler(plan, protocol.minibatches, protocol.name)
 
 
 def require_met(protocol, event: Event, target: Target) -> None:
