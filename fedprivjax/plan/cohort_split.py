@@ -73,4 +73,4 @@ def idle_share(steps: np.ndarray, sizes: tuple[int, ...], together: int) -> floa
     for first, last in pairwise(np.cumsum((0, *sizes))):
         for start in range(first, last, together):
             computed += int(ordered[:, start].sum()) * (min(start + together, last) - start)
-    return 1 - int(steps.sum()) / computed if computed else 0.0
+    return float(1 - int(steps.sum()) / computed) if computed else 0.0

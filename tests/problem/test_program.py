@@ -18,6 +18,7 @@ from fedprivjax.problem.program import classes_of, typed_jit
 PLAIN = {  # files whose compiled functions take arrays only, or are compiled anew for every object
     "bench/accelerator.py",
     "bench/cell.py",
+    "bench/clients.py",
     "bench/network.py",
     "auditing/one_run.py",
     "datasets/stream.py",
