@@ -12,6 +12,7 @@ from frequencies import within
 from fedprivjax import FedAvg, Full, Refusal, Scaffold, Softmax, draw_plan, linear_problem
 from fedprivjax.method.local_data import Minibatch
 from fedprivjax.plan.samplers import LocalSteps, Poisson, as_sampler
+from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.calibration import calibrate, event_of, guarantee
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE
 
@@ -111,3 +112,10 @@ def test_what_depends_on_the_number_of_records_is_refused(settings, message):
 def test_names_and_objects_give_the_same_sampler():
     assert method().minibatches == LocalSteps(STEPS, Poisson(BATCH, RATE))
     assert as_sampler("poisson", 3, 0.2) == Poisson(3, rate=0.2)
+
+
+def test_little_noise_on_poisson_samples_states_no_finite_epsilon():
+    """An answer comes at once, without a grid of all losses."""
+    releases = SampledReleases(Poisson(4), records=40, rounds=3, delta=1e-5)
+    assert sampled_epsilon(1e-6, releases) == np.inf
+    assert 100 < sampled_epsilon(0.05, releases) < 5000

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 GRID = 5e-4  # spacing of privacy losses; the estimate is an upper bound for any spacing
 FINEST, SPREAD = 1e-4, 0.02  # least spacing for independent samples, and its ratio to a loss's standard deviation
 LONGEST = 5000.0  # larger losses of one release are treated as infinite
+MAX_CELLS = 1e6  # largest number of cells of one release's losses, for independent samples
 KEPT = 32  # number of cached composed losses, some megabytes each
 
 
@@ -216,13 +217,17 @@ def profile(epsilon, times: np.ndarray, chances: np.ndarray, z: float) -> np.nda
     return sum(chance * gdp.delta(inner, 2 * j / z) for j, chance in zip(times, chances, strict=True))  # type: ignore
 
 
-def _independent(z: float, rate: float, relation: str, coarse: int) -> "PrivacyLossDistribution":
+def _independent(z: float, rate: float, relation: str, coarse: int) -> "PrivacyLossDistribution | None":
     from dp_accounting.pld import privacy_loss_distribution
 
+    shift = (2 if relation == REPLACE_ONE else 1) / z
+    longest = shift**2 / 2 + 9 * shift  # beyond nine standard deviations a loss is negligible
+    if longest > LONGEST:
+        return None
     return privacy_loss_distribution.from_gaussian_mechanism(
         z,
         sensitivity=1.0,
         sampling_prob=rate,
-        value_discretization_interval=coarse * min(max(SPREAD * rate / z, FINEST), GRID),
+        value_discretization_interval=coarse * max(min(max(SPREAD * rate / z, FINEST), GRID), longest / MAX_CELLS),
         neighboring_relation=dp_accounting_relation(relation),
     )
