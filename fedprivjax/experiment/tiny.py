@@ -17,6 +17,7 @@ from fedprivjax.plan.feasibility import fresh_messages, most_rounds
 from fedprivjax.problem.problem import Problem
 
 SEEDS, ROUNDS, RECORDS, BATCH, TESTED = 2, 10, 20, 2, 200  # twenty records per machine: ten messages of two
+STEPS = 5  # local steps of a machine in a round
 COHORT = 10
 COUNTED = ("full", "uniform", "balanced", "cyclic", "one_pass")  # schemes with only numbers of machines as arguments
 
@@ -36,8 +37,8 @@ def tiny(experiment: Experiment) -> Experiment:
     * ten rounds, or fewer if the data do not allow ten. Methods that pass over all records of a machine several times
       get the rounds that they need,
     * the two ends of every real-valued axis, and two points of each protocol's own grid,
-    * two records in a message, and 20 records on a machine if the partition is "iid" with equal sizes. Machines keep
-      all their records if a method's settings do not allow fewer,
+    * two records in a message, five local steps, and 20 records on a machine if the partition is "iid" with equal
+      sizes. Machines keep all their records if a method's settings do not allow fewer,
     * ten machines in a round, with the same participation rate, if the data can be partitioned over any number of
       machines and no setting depends on that number,
     * 200 test examples of a built-in dataset.
@@ -90,10 +91,13 @@ def _scaled_down_tuning(experiment: Experiment) -> TuningSettings | None:
 
 
 def _small_method(settings: ProtocolSettings) -> ProtocolSettings:
-    """Return a protocol with few records in a message, two points of its grid, and no own number of rounds."""
+    """Return a protocol with few records in a message, few local steps, two points of its grid, and no own rounds."""
     own = {key: value for key, value in settings.participation.items() if key != "rounds"}
-    batch = settings.settings.get("batch")
-    fewer = {"batch": min(batch, BATCH)} if isinstance(batch, int) else {}
+    most = {"batch": BATCH, "local_steps": STEPS}
+    if "local_epochs" in settings.settings:
+        del most["batch"]  # smaller batches are more steps
+    given = {name: settings.settings.get(name) for name in most}
+    fewer = {name: min(value, most[name]) for name, value in given.items() if isinstance(value, int)}
     longest = max(settings.grid, key=lambda name: len(settings.grid[name]), default=None)
     grid = {name: _ends(values) if name == longest else values[:1] for name, values in settings.grid.items()}
     return settings.but(participation=own, settings=settings.settings | fewer, grid=grid)
