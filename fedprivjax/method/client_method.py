@@ -286,14 +286,16 @@ def written(rows, inputs: RoundInputs, new):
     On a CPU they are copied one after another, because XLA scatters number by number there.
     """
 
+    rows, new, machines, present = map(jnp.asarray, (rows, new, inputs.machine, inputs.present))
+
     def scatter(rows, new):
-        machine = jnp.where(inputs.present > 0, inputs.machine, rows.shape[0])  # out of range: nothing is written
+        machine = jnp.where(present > 0, machines, rows.shape[0])  # out of range: nothing is written
         return rows.at[machine].set(new, mode="drop")
 
     def copied(rows, new):
         def one(slot, rows):
-            machine = inputs.machine[slot]
-            row = jnp.where(inputs.present[slot] > 0, new[slot], rows[machine])
+            machine = machines[slot]
+            row = jnp.where(present[slot] > 0, new[slot], rows[machine])
             return jax.lax.dynamic_update_index_in_dim(rows, row, machine, 0)
 
         return jax.lax.fori_loop(0, new.shape[0], one, rows)
