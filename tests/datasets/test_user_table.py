@@ -326,10 +326,13 @@ def test_parquet_without_its_reader_says_what_to_install(tmp_path, monkeypatch):
     )
 
 
+LOCAL_WORK = {"unit": "record", "epsilon": 2.0, "clip": 0.5, "batch": 2, "local_epochs": 1}
 SETTINGS = {
     "dp_mu2": {"mu": 1.0, "clip": 0.5},
     "noisy_sgd": {"mu": 1.0, "clip": 0.5},
     "stale_momentum": {"mu": 1.0, "clip": 0.5},
+    "fedavg": LOCAL_WORK,
+    "scaffold": LOCAL_WORK,
     "user_sgd": {"epsilon": 2.0},
     "user_agd": {"epsilon": 2.0},
     "tree_momentum": {"epsilon": 2.0, "clip": 0.5, "batch": 1},
