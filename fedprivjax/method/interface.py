@@ -403,7 +403,7 @@ class Protocol(Calibrated, Decorated):
 
     @property
     def gradient_clip(self) -> Any:
-        """Norm above which the length of a record's gradient does not matter to a message, or None. Default: `clip`."""
+        """Norm above which a longer gradient of a record changes no message, by default `clip`."""
         return self.clip
 
     @classmethod
