@@ -398,7 +398,7 @@ class Protocol(Calibrated, Decorated):
 
     @property
     def protects_machines(self) -> bool:
-        """True if the guarantee protects all records of a machine at once. Default: False, for one record."""
+        """True if the guarantee protects all records of a machine at once, False (the default) if one record."""
         return False
 
     @property
