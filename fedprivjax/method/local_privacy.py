@@ -28,7 +28,15 @@ from fedprivjax.privacy.accountants.records import Sampled, SampledMachines
 from fedprivjax.privacy.accountants.sampled import moved
 from fedprivjax.privacy.events import Event, GaussianEvent, RecordEvent, Releases
 from fedprivjax.privacy.per_machine import Grouped, grouped_once
-from fedprivjax.privacy.terms import MACHINE, RECORD, REPLACE_ONE, Assumption, Terms, lipschitz_values
+from fedprivjax.privacy.terms import (
+    MACHINE,
+    PUBLIC_PARTICIPATION,
+    RECORD,
+    REPLACE_ONE,
+    Assumption,
+    Terms,
+    lipschitz_values,
+)
 from fedprivjax.problem.problem import Problem
 
 EVERY_STEP = "every local step released (post-processing); composed profile of the Gaussian mechanism on its records"
@@ -86,7 +94,7 @@ class NoisySteps:
         messages, known = plan.schedule.total * self.work.uses, require_addable(self.relation, self.work.of_step)
         records = np.maximum(sizes, 1) if self.relation == REPLACE_ONE else 1
         releases = Releases.of(moved(self.relation) * bound / batch, records, batch, messages)
-        facts = Assumption("public participation"), self._bound(problem), Assumption("not covered")
+        facts = PUBLIC_PARTICIPATION, self._bound(problem), Assumption("not covered")
         order = Assumption("secret samples" if plan.secret else "public order")
         terms = Terms("none", EVERY_STEP, (*facts, order, *known), unit=RECORD, relation=self.relation)
         return RecordEvent(float(noise_std), Sampled(self.work.of_step, relation=self.relation), releases, terms)
@@ -157,7 +165,7 @@ class NoisyUpdates:
             if factor is not None:
                 require_public(plan.schedule)
             return self._of_cohorts(plan, plan.schedule.secret, noise_std, clipped)
-        facts = Assumption("public participation"), clipped, Assumption("not covered")
+        facts = PUBLIC_PARTICIPATION, clipped, Assumption("not covered")
         if factor is not None:
             return self._correlated(factor, plan, noise_std, (*facts, Assumption("noise of the schedule")))
         terms = Terms(self.trust, PAIRS if self.adaptive else UPDATES, facts, unit=MACHINE, relation=self.relation)

@@ -30,7 +30,7 @@ from fedprivjax.plan.uses import Uses, uses_of
 from fedprivjax.privacy.calibration import gaussian_rule
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.target import Target
-from fedprivjax.privacy.terms import RECORD, Assumption, Terms
+from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, Assumption, Terms
 from fedprivjax.problem.gradients import Dense
 from fedprivjax.problem.problem import Problem
 from fedprivjax.theory.tran_cutkosky import MomentumSettings, ProblemConstants
@@ -242,7 +242,7 @@ class MomentumMethod(AtIterate, GaussianMethod):
         return scale**2 * self.node_variances(size.rounds)
 
     def terms(self, problem: Problem, plan: Plan) -> Terms:
-        known = Assumption("public participation"), Assumption("public order")
+        known = PUBLIC_PARTICIPATION, Assumption("public order")
         assumptions = (*known, *self.bound_assumptions(problem), Assumption("not covered"))
         return Terms(self.trust, self.theorem(), assumptions, unit=RECORD)
 

@@ -32,7 +32,7 @@ from fedprivjax.privacy.min_noise import cached_min_noise
 from fedprivjax.privacy.noise_rules import CLAIMS, claimed_epsilon, noise_stds, proportions
 from fedprivjax.privacy.per_machine import group_identical
 from fedprivjax.privacy.target import Target
-from fedprivjax.privacy.terms import RECORD, Assumption, Terms, lipschitz_values
+from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, Assumption, Terms, lipschitz_values
 from fedprivjax.problem.problem import Problem
 
 THEOREM_RULES = ("accountant", "advanced")
@@ -215,7 +215,7 @@ class RecordMechanism:
         """Event of the noise on a plan. The default accountant is the sampler's."""
         releases = self._plan_releases(problem, plan)
         accountant = Sampled(self.sampler, self.whole_message) if accountant is None else accountant
-        assumptions = (Assumption("public participation"), *self.bounds(problem), Assumption("not covered"))
+        assumptions = (PUBLIC_PARTICIPATION, *self.bounds(problem), Assumption("not covered"))
         if self._counted(plan):
             if plan.schedule.dropped is not None:
                 raise Refusal(

@@ -14,14 +14,13 @@ from fedprivjax.privacy.events import Event, GaussianEvent, TargetRatio
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.min_noise import cached_min_noise
 from fedprivjax.privacy.target import PLAN, TARGETS, Target
-from fedprivjax.privacy.terms import RECORD, REPLACE_ONE, SAMPLE, Assumption
+from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, REPLACE_ONE, SAMPLE, Assumption
 from fedprivjax.problem.projection_check import require_true_projection
 
 SENSITIVITY_UNKNOWN = (
     "clip must be set, because the loss has no finite gradient bound here "
     "(feature_bound, lipschitz, smoothness or a ball is missing)"
 )
-PUBLIC_PARTICIPATION = Assumption("public participation")
 SLACK = 1e-6  # relative tolerance for rounding when a target is checked
 
 

@@ -76,7 +76,8 @@ class Assumption:
         return SENTENCES[self.name].format(**self.values)
 
 
-USED_ONCE = Assumption("used once"), Assumption("public participation")
+PUBLIC_PARTICIPATION = Assumption("public participation")
+USED_ONCE = Assumption("used once"), PUBLIC_PARTICIPATION
 
 
 def lipschitz_values(problem) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from fedprivjax.checks.values import called, require_at_least, require_choice, r
 from fedprivjax.method.adaptive_clip import EVEN, LEAST_SHARE, AdaptiveClip
 from fedprivjax.method.client_method import ClientMethod, ClientState
 from fedprivjax.method.clipping import clip
-from fedprivjax.method.interface import BATCH
+from fedprivjax.method.interface import BATCH, slot_keys
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.local_privacy import UNITS, NoisySteps, NoisyUpdates, require_addable
 from fedprivjax.method.minibatch_round import appended, mean_of, room
@@ -296,7 +296,7 @@ class FedAvg(ClientMethod):
         if self.unit != "record" or noise is None:
             return None
         key, deviations = noise
-        return jax.vmap(lambda slot: jax.random.fold_in(key, slot))(jnp.arange(per_round)), deviations
+        return slot_keys(key, per_round), deviations
 
     def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
         """The round's noise, or with unit = "record" the round's key and the participants' standard deviations."""
@@ -397,7 +397,6 @@ class FedAvg(ClientMethod):
                 "machine_weights must be left out with unit = 'machine', because their sum over a cohort depends on "
                 "who takes part"
             )
-
         factor = round_factor(self.noise_schedule)
         if factor is not None:
             factor.check(plan.schedule, self.message_dimension(problem))
