@@ -133,9 +133,11 @@ def event_of(protocol, problem, plan) -> Event:
             f"trust of {protocol.name} must equal its event's trust ({event.terms.trust!r}), because the noise and "
             f"the adversary's view depend on it, got {protocol.trust!r}"
         )
-    _require_accounted(protocol.name, event, plan.schedule)
+    if event.participation is not None or not _without_noise(protocol):
+        _require_accounted(protocol.name, event, plan.schedule)
     if plan.schedule.secret is not None:
-        event = event.assuming(Assumption("secret participation", {"scheme": str(plan.schedule.secret)}))
+        scheme = {"scheme": str(plan.schedule.secret)}
+        event = event.without(PUBLIC_PARTICIPATION).assuming(Assumption("secret participation", scheme))
     elif protocol.calibrate_to == PLAN and protocol.noise_std != 0:
         event = event.assuming(Assumption("noise of the schedule"))
     return _with_public_sizes(event, problem) if plan.depends_on_sizes or problem.weighted_by_size else event
@@ -204,16 +206,21 @@ def _require_someone(schedule: Schedule) -> None:
 
 
 def require_trusted(protocol, secret: Participation | None) -> None:
-    """Raise Refusal if participation is secret and the protocol has no trusted server.
+    """Raise Refusal if participation is secret and a private protocol has no trusted server.
 
     Args:
         secret: the secret participation scheme, or None if participation is public.
     """
-    if secret is not None and protocol.trust != "server":
+    if secret is not None and protocol.trust != "server" and not _without_noise(protocol):
         raise Refusal(
             f"trust must be 'server' under secret participation, because machines' messages show who takes part, got "
             f"{protocol.trust!r} for {protocol.name} with {secret}. Use a public scheme"
         )
+
+
+def _without_noise(protocol) -> bool:
+    """Return True for a baseline without noise, which guarantees nothing and runs under any participation."""
+    return np.ndim(protocol.noise_std) == 0 and protocol.noise_std == 0
 
 
 def _require_runnable(protocol, problem, plan) -> None:

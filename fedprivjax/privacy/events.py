@@ -122,8 +122,15 @@ class Event:
 
     def assuming(self, assumption: Assumption) -> Self:
         """Return a copy of the event with one more assumption."""
+        return self._with((*self.terms.assumptions, assumption))
+
+    def without(self, assumption: Assumption) -> Self:
+        """Return a copy of the event without an assumption."""
+        return self._with(tuple(one for one in self.terms.assumptions if one != assumption))
+
+    def _with(self, assumptions: tuple[Assumption, ...]) -> Self:
         event = copy(self)
-        object.__setattr__(event, "terms", replace(self.terms, assumptions=(*self.terms.assumptions, assumption)))
+        object.__setattr__(event, "terms", replace(self.terms, assumptions=assumptions))
         return event
 
     def mixture(self, machine: int) -> "Mixture | None":

@@ -88,6 +88,15 @@ def test_no_trusted_server_is_refused(scheme):
         begun(replace(SecretFedAvg(noise_std=1.0), trust="none"), scheme)
 
 
+@pytest.mark.parametrize("scheme", [HALF, PAIRS])
+def test_a_baseline_without_noise_runs_and_guarantees_nothing(scheme):
+    for protocol in (FedAvg(local_epochs=1, step_size=0.1), PublicFedAvg(noise_std=0.0)):
+        found = begun(protocol, scheme).guarantee
+        assert not found.private
+        assert found.epsilon == np.inf
+        assert "participation is public" not in str(found)
+
+
 def test_an_event_that_assumes_public_participation_is_refused():
     """Planted: secret participation claimed, and public participation among the printed assumptions."""
     with pytest.raises(Refusal, match=r"assumptions of StillPublic's event must not say 'participation is public and"):
