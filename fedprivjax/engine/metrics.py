@@ -25,6 +25,7 @@ RESERVED = (
     "diverged",
     *("sent_messages", "sent_bits", "gradients_per_use"),
     *("rounds_taken", "gradients_per_record", "sent_bytes", "seconds"),
+    *("idle_steps", "client_state_bytes"),
     *AXES,
 )
 

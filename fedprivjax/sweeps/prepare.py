@@ -128,17 +128,23 @@ class ReadySweep:
     def costs(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return costs by name: of every run, [seeds, configurations], and of every configuration, [configurations].
 
-        The first are `gradients_per_record` and `sent_bytes`. The second are the per-round costs of one machine, and
-        `rounds_taken`.
+        The first are `gradients_per_record`, `sent_bytes`, and those of `Protocol.run_costs`. The second are the
+        per-round costs of one machine, and `rounds_taken`.
         """
         pairs = zip(self.configurations.protocols, self.grid, strict=True)
         of_each = [protocol.costs(configuration.problem) for protocol, configuration in pairs]
         each = {name: np.array([costs[name] for costs in of_each]) for name in of_each[0]}
-        by_draw = np.array([taken(start.problem, start.plan) for start in self.starts])
+        rounds, messages, uses = self._by_run([taken(start.problem, start.plan) for start in self.starts])
+        further = [start.protocol.run_costs(start.problem, start.plan) for start in self.starts]
+        of_runs = zip(further[0], self._by_run([list(costs.values()) for costs in further]), strict=True)
+        return totals(each, messages, uses) | dict(of_runs), each | {"rounds_taken": rounds[0].astype(int)}
+
+    def _by_run(self, values: Sequence[Sequence[float]]) -> np.ndarray:
+        """Return values [draws, k] by run: float64, shape [k, seeds, configurations]."""
+        by_draw = np.array(values)
         by_run = np.empty((len(self.seeds), self.index.size, by_draw.shape[1]))
-        by_run[:, self.index] = by_draw.reshape(len(self.seeds), len(self.index), 1, -1)
-        rounds, messages, uses = np.moveaxis(by_run, 2, 0)
-        return totals(each, messages, uses), each | {"rounds_taken": rounds[0].astype(int)}
+        by_run[:, self.index] = by_draw.reshape(len(self.seeds), len(self.index), 1, by_draw.shape[1])
+        return np.moveaxis(by_run, 2, 0)
 
     def host_noise(self, draw: int, configuration: int) -> Any:
         """Return a configuration's host noise on a draw."""

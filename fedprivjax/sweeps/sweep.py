@@ -48,8 +48,9 @@ def sweep(
         A dataset with dimensions for the swept names, `seed`, `round`, and also `iterate` if the protocol has iterates
         other than its output. Its variables are the metrics, the calibrated `noise_std` and `step_size`, `realised_mu`
         and `realised_epsilon` of the sampled schedule, `guarantee` (see `guarantee_of`), `diverged`, and the costs of
-        a run: `rounds_taken`, `gradients_per_record`, `sent_bytes` and `seconds`. Only `seconds` differs between
-        repetitions of a sweep. Its attributes state the limits of the guarantee.
+        a run: `rounds_taken`, `gradients_per_record`, `sent_bytes` and `seconds`, with `idle_steps` and
+        `client_state_bytes` for methods with local work or client state. Only `seconds` differs between repetitions of
+        a sweep. Its attributes state the limits of the guarantee.
 
     Raises:
         ValueError: if settings are invalid, before anything is compiled.

@@ -19,12 +19,14 @@ ALONE, HALF = "alone_", "_interval"  # prefix of the mean over machines that tra
 BEST = "best_"  # prefix of variables with the chosen values of a protocol's own grid
 WORDS = {
     "batch": "records in a message",
+    "client_state_bytes": "bytes of the states that all machines keep between rounds",
     "clip": "bound on a message's norm, C",
     "diverged": "whether any parameter or metric is not finite",
     "epsilon": "target ε",
     "gradients_per_record": "gradients of a run per stored record; NaN if records are computed",
     "gradients_per_use": "gradients that a machine computes per use of a record",
     "guarantee": "privacy guarantee on the least private schedule, as JSON for fedprivjax.guarantee_of",
+    "idle_steps": "share of computed local steps that change nothing; NaN if participation is secret",
     "iterate": "iterate at which a metric is evaluated",
     "machines": "total number of machines, M",
     "mu": "target μ of Gaussian differential privacy",
@@ -47,7 +49,7 @@ WORDS = {
     "target_epsilon": "target ε; NaN if the noise was given",
     "trial": "trial with resampled data",
 }
-UNITS = {"sent_bits": "bit", "sent_bytes": "byte", "seconds": "s"}
+UNITS = {"client_state_bytes": "byte", "sent_bits": "bit", "sent_bytes": "byte", "seconds": "s"}
 
 
 def described(data: xr.Dataset, words: Mapping[str, Mapping[str, Any]] | None = None) -> xr.Dataset:

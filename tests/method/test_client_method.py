@@ -6,10 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from fedprivjax import Dropouts, FedAvg, Full, Logistic, Refusal, Scaffold, Uniform, linear_problem, ready
+from fedprivjax import Dropouts, FedAvg, Full, Logistic, Refusal, Scaffold, Seeds, Uniform, linear_problem, ready
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.plan import size_limits
 from fedprivjax.plan.cohort_split import class_sizes, idle_share
+from fedprivjax.sweeps.execute import execute
+from fedprivjax.sweeps.prepare import ready_sweep
 from fedprivjax.sweeps.sweep import sweep
 
 RNG = np.random.default_rng(3)
@@ -97,3 +99,19 @@ def test_a_sweep_counts_the_client_state_of_every_configuration():
     }
     with pytest.raises(Refusal, match="memory_budget must be at least"):
         sweep(protocol, **run, memory_budget=2 * 50 * 40 * 4)
+
+
+def test_a_sweep_has_the_idle_steps_and_client_state_of_every_run():
+    """Schedules of three seeds, resampled along one of two axes."""
+    run = {"problem": problem((1, 9, 2, 0, 3, 30, 1)), "participation": Uniform(7, 3), "rounds": 4}
+    over = {"step_size": [0.1, 0.2], "step_scale": [0.5, 1.0]}
+    protocol = Scaffold(local_epochs=1, batch=3, step_size=0.1)
+    start = ready_sweep(protocol, **run, over=over, seeds=[4, 7, 9], resample=["step_scale"])
+    found = execute(start)
+    for seed, label in ((4, 0), (7, 1), (9, 2)):
+        for point, scale in enumerate(over["step_scale"]):
+            costs = ready(protocol, **run, seed=Seeds(seed, seed, seed).resample(point)).costs
+            at = found.isel(seed=label).sel(step_scale=scale)
+            np.testing.assert_allclose(at["idle_steps"], costs["idle_steps"])
+            np.testing.assert_allclose(at["client_state_bytes"], 7 * 3 * 4)
+    assert len(np.unique(found["idle_steps"])) > 2
