@@ -221,7 +221,7 @@ def ready(
     seeds = as_seeds(seed)
     plan = draw_plan(problem, participation, rounds, seeds, order=order, sampler=protocol.minibatches)
     target = target_of(protocol, delta=delta) if target is None else given_target(protocol, target, delta)
-    require_state_room(protocol.client_state_bytes(problem, plan.size), plan.size.machines)
+    require_state_room(protocol.client_state_bytes(problem, plan.size), plan.size.machines, jax.local_devices()[:1])
     calibrated, event = calibrate_and_check(protocol, problem, plan, target)
     eval_every = max(1, ceil(plan.size.rounds / 20)) if eval_every is None else eval_every
     require_at_least("eval_every", eval_every, 1)

@@ -1,7 +1,10 @@
 """Size limits, checked by arithmetic alone before anything is sampled, calibrated or compiled."""
 
 import os
+from collections.abc import Sequence
 from math import inf
+
+import jax
 
 from fedprivjax.checks.refusal import Refusal
 
@@ -43,13 +46,28 @@ def require_room(machines: int, per_round: int, rounds: int, records: int = 1, d
         )
 
 
-def require_state_room(needed: int, machines: int) -> None:
-    """Raise Refusal if the states that machines keep between rounds need more bytes than this computer has."""
-    if needed > (there := memory()):
+def require_state_room(needed: int, machines: int, devices: Sequence[jax.Device]) -> None:
+    """Raise Refusal if the states that machines keep between rounds need more memory than there is.
+
+    Args:
+        needed: bytes of the states on one device.
+        machines: number of machines whose states are on one device.
+        devices: devices of the run. The limit is the least memory that they report, or an equal share of this
+            computer's memory if none reports any, as CPUs do.
+    """
+    there, name = min(map(device_memory, devices)), devices[0].device_kind
+    if there == inf:
+        there, name = memory() / len(devices), "this computer"
+    if needed > there:
         raise Refusal(
-            f"client state must fit in this computer's {there / GIB:.3g} GiB of memory, got {needed} bytes for "
-            f"{machines} machines ({needed / GIB:.3g} GiB). Use fewer machines or a smaller model"
+            f"client state must fit in {there / GIB:.3g} GiB of memory ({name}), got {needed} bytes for {machines} "
+            f"machines ({needed / GIB:.3g} GiB) on one device. Use fewer machines, a smaller model, or more devices"
         )
+
+
+def device_memory(device: jax.Device) -> float:
+    """Return the bytes that a run may take on an accelerator, or infinity if the device does not report them."""
+    return (device.memory_stats() or {}).get("bytes_limit", inf)
 
 
 def memory() -> float:

@@ -1,6 +1,6 @@
 """Cohorts of unequal machines: idle steps, equality with one class, and client state in memory."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
@@ -77,10 +77,9 @@ def test_client_state_is_stated_in_bytes_and_refused_if_it_does_not_fit(monkeypa
     run = {"problem": where, "participation": Uniform(5, 2), "rounds": 3}
     assert ready(protocol, **run).costs["client_state_bytes"] == 5 * 3 * 4
     assert ready(FedAvg(local_epochs=1, batch=3, step_size=0.1), **run).costs["client_state_bytes"] == 0
-    needed = size_limits.require_state_room
     monkeypatch.setattr(size_limits, "memory", lambda: 59.0)
     with pytest.raises(Refusal, match=r"client state must fit in .* got 60 bytes for 5 machines .* Use fewer machines"):
-        needed(60, 5)
+        size_limits.require_state_room(60, 5, jax.devices()[:1])
     monkeypatch.setattr(size_limits, "require_room", lambda *_, **__: None)
     monkeypatch.setattr("fedprivjax.plan.feasibility.require_room", lambda *_, **__: None)
     for job in (ready, lambda protocol, **run: sweep(protocol, **run, over={"step_size": [0.1, 0.2]}, seeds=2)):
@@ -115,3 +114,29 @@ def test_a_sweep_has_the_idle_steps_and_client_state_of_every_run():
             np.testing.assert_allclose(at["idle_steps"], costs["idle_steps"])
             np.testing.assert_allclose(at["client_state_bytes"], 7 * 3 * 4)
     assert len(np.unique(found["idle_steps"])) > 2
+
+
+def test_client_state_must_fit_an_accelerators_own_memory(monkeypatch):
+    """The devices report less memory than this computer has. Four CPUs share this computer's."""
+
+    @dataclass
+    class Accelerator:
+        bytes_limit: int
+        device_kind = "H100"
+
+        def memory_stats(self):
+            return {"bytes_limit": self.bytes_limit, "bytes_in_use": 0}
+
+    run = {"problem": problem(5 * [6]), "participation": Uniform(5, 2), "rounds": 3}
+    protocol = Scaffold(local_epochs=1, batch=3, step_size=0.1)
+    monkeypatch.setattr(jax, "local_devices", lambda: [Accelerator(59)])
+    with pytest.raises(Refusal, match=r"client state must fit in .* \(H100\), got 60 bytes for 5 machines"):
+        ready(protocol, **run)
+    monkeypatch.setattr(jax, "local_devices", lambda: [Accelerator(60)])
+    assert ready(protocol, **run).costs["client_state_bytes"] == 60
+    with pytest.raises(Refusal, match="client state must fit"):
+        size_limits.require_state_room(60, 5, [Accelerator(60), Accelerator(59)])
+    monkeypatch.setattr(size_limits, "memory", lambda: 60.0)
+    size_limits.require_state_room(15, 2, jax.devices()[:4])
+    with pytest.raises(Refusal, match=r"\(this computer\), got 16 bytes"):
+        size_limits.require_state_room(16, 2, jax.devices()[:4])
