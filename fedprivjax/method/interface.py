@@ -336,6 +336,19 @@ class Protocol(Calibrated, Decorated):
         spent = {name: None for name in names if not np.ndim(getattr(self, name))}
         return replace(self, noise_std=float(noise_std), **spent)  # type: ignore[type-var]
 
+    def with_relation(self, relation: str):
+        """Return a copy with the same noise whose guarantee is for another neighbouring relation.
+
+        Args:
+            relation: a key of `fedprivjax.privacy.terms.RELATIONS`.
+
+        Raises:
+            Refusal: if the method has no setting `relation`, or does not support this one.
+        """
+        if not hasattr(self, "relation"):
+            raise Refusal(f"relation must be left out for {self.name}, which has no such setting, got {relation!r}")
+        return replace(self, relation=relation)  # type: ignore[type-var]
+
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         """Return the step of the theory for a protocol with known noise, or inf if the theory gives none."""
         return inf

@@ -11,6 +11,7 @@ from fedprivjax.auditing.one_run import OneRunAudit
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.cross_check import AGREES, entry
 from fedprivjax.report.colours import colour
+from fedprivjax.report.relations import mixed
 from fedprivjax.report.text_table import Sheet
 
 DELTAS = np.geomspace(1e-7, 0.1, 25)
@@ -38,7 +39,7 @@ def one_run_table(audits: Mapping[str, OneRunAudit]) -> Sheet:
 
 def _table(title: str, audits: Mapping[str, Any], between: Cells, by_mu: str, after: Cells) -> Sheet:
     """Return a table of claims and lower bounds, with further columns between the two and after them."""
-    table = Sheet(title)
+    table = Sheet(title + mixed(one.guarantee.terms for one in audits.values()))
     table.add_columns("protocol", "trust", justify="left")
     table.add_columns("δ", "claimed ε", *between, "ε proved", by_mu, *after, "verdict")
     for label, one in audits.items():

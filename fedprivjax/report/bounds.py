@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from fedprivjax.method.planning.bounds import EXPLICIT, GRADIENT, TRAINING
 from fedprivjax.report.colours import colour, marker
 from fedprivjax.report.drawing import epsilon_axis
+from fedprivjax.report.relations import relations, terms_of
 
 
 def bound_against_epsilon(found: xr.Dataset, pilot: xr.Dataset | None = None) -> Figure:
@@ -30,7 +31,9 @@ def bound_against_epsilon(found: xr.Dataset, pilot: xr.Dataset | None = None) ->
         name, most = ("G·D", "trivial") if kind == EXPLICIT else ("G", "lipschitz")
         axis.axhline(found.attrs[most], color="black", ls=":", lw=1, label=f"{name}: vacuous from here on")
         title = "excess loss, explicit constants" if kind == EXPLICIT else "norm of the gradient"
-        axis.set(xscale="log", yscale="log", xlabel=f"actual ε  (δ = {found.attrs['delta']:g}, replace-one)")
+        axis.set(
+            xscale="log", yscale="log", xlabel=f"actual ε  (δ = {found.attrs['delta']:g}, {relations(terms_of(found))})"
+        )
         axis.set(ylabel="bound", title=title)
         _finish(axis)
     s = found.attrs

@@ -1,18 +1,27 @@
 """Tables of an experiment's guarantees before it runs, and of each theorem's ε next to an accountant's."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from rich.console import Group
 from rich.text import Text
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment import TRIAL
 from fedprivjax.experiment.jobs import Job
+from fedprivjax.method.interface import Protocol
+from fedprivjax.plan.plan import Plan
+from fedprivjax.privacy.calibration import event_of
 from fedprivjax.privacy.cross_check import entry
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import LEVELS
+from fedprivjax.privacy.terms import RELATIONS
+from fedprivjax.problem.problem import Problem
 from fedprivjax.report.number_format import epsilon_text, points_of
+from fedprivjax.report.relations import mixed
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.sweeps.prepare import ReadySweep
 
@@ -20,22 +29,33 @@ from fedprivjax.sweeps.prepare import ReadySweep
 def guarantee_tables(jobs: Iterable[Job], delta: float) -> list[Sheet]:
     """Return the guarantees of an experiment on the schedule of its first seed, one table per kind of guarantee.
 
-    Settings that change neither a target nor the values of an event share a row.
+    Settings that change neither a target nor the values of an event share a row. If the noise of any row has a
+    guarantee under another neighbouring relation too, the table shows ε under each relation.
     """
-    title = f"guarantees at δ = {delta:g}, on the first seed's schedule"
-    tables: dict[tuple[str, ...], Sheet] = {}
+    tables: dict[tuple[str, ...], list[tuple[Job, _Row]]] = {}
     for job in jobs:
         for row in _rows(job.prepare(), delta):
-            names = tuple(row.summary)
-            if names not in tables:
-                tables[names] = Sheet(title)
-                tables[names].add_columns("protocol", justify="left")
-                tables[names].add_columns("setting", "noise_std", *names, "sensitivity")
-            values = [epsilon_text(value) if "ε" in name else f"{value:.4g}" for name, value in row.summary.items()]
-            values = values if row.noise_std[0] else ["non-private", *[""] * (len(values) - 1)]
-            setting = _in_common([_shared(job, row.points)])
-            tables[names].add_row(job.label, setting, _range(row.noise_std), *values, _range(row.sensitivity))
-    return list(tables.values())
+            tables.setdefault(tuple(row.summary), []).append((job, row))
+    return [_guarantee_table(names, rows, delta) for names, rows in tables.items()]
+
+
+def _guarantee_table(names: tuple[str, ...], rows: list[tuple[Job, "_Row"]], delta: float) -> Sheet:
+    related = [row.related(delta) for _, row in rows]
+    both = [relation for relation in RELATIONS if any(relation in each and len(each) > 1 for each in related)]
+    table = Sheet(f"guarantees at δ = {delta:g}, on the first seed's schedule{_mixed(row for _, row in rows)}")
+    table.add_columns("protocol", justify="left")
+    table.add_columns("setting", "noise_std", *names, *(f"ε, {relation}" for relation in both), "sensitivity")
+    for (job, row), each in zip(rows, related, strict=True):
+        values = [epsilon_text(value) if "ε" in name else f"{value:.4g}" for name, value in row.summary.items()]
+        values += [_or_dash(each.get(relation, np.nan)) for relation in both]
+        values = values if row.private else ["non-private", *[""] * (len(values) - 1)]
+        setting = _in_common([_shared(job, row.points)])
+        table.add_row(job.label, setting, _range(row.noise_std), *values, _range(row.sensitivity))
+    return table
+
+
+def _mixed(rows: Iterable["_Row"]) -> str:
+    return mixed(row.event.terms for row in rows if row.private)
 
 
 def cross_check_table(jobs: Iterable[Job], delta: float) -> Group:
@@ -43,20 +63,20 @@ def cross_check_table(jobs: Iterable[Job], delta: float) -> Group:
 
     Both are for the same releases. Guarantees with equal values share a row.
     """
+    listed = [(job, row) for job in jobs for row in _rows(job.prepare(), delta) if row.private]
     title = f"two ways to each ε at δ = {delta:g}, for the worst machine on the first seed's schedule"
-    table = Sheet(title)
+    table = Sheet(title + _mixed(row for _, row in listed))
     for name in ("protocol", "setting", "theorem's ε", "accountant", "its ε", "verdict", "smallest valid ε"):
         table.add_columns(name, justify="right" if "ε" in name else "left")
     rows: dict[tuple[str, ...], list[dict[str, float]]] = {}
     claims: dict[str, str] = {}
-    for job in jobs:
-        for row in (row for row in _rows(job.prepare(), delta) if row.noise_std[0]):
-            line = entry(row.event, delta)
-            if row.event.claim is not None:
-                claims[job.label] = line.theorem
-            accountant = (line.accountant, _or_dash(line.accountant_epsilon))
-            cells = (job.label, _or_dash(line.epsilon), *accountant, line.verdict, _or_dash(line.valid))
-            rows.setdefault(cells, []).append(_shared(job, row.points))
+    for job, row in listed:
+        line = entry(row.event, delta)
+        if row.event.claim is not None:
+            claims[job.label] = line.theorem
+        accountant = (line.accountant, _or_dash(line.accountant_epsilon))
+        cells = (job.label, _or_dash(line.epsilon), *accountant, line.verdict, _or_dash(line.valid))
+        rows.setdefault(cells, []).append(_shared(job, row.points))
     for (label, *cells), settings in rows.items():
         table.add_row(label, _in_common(settings), *cells)
     return Group(table, *(Text(f"{label}: the claim is that of {theorem}") for label, theorem in claims.items()))
@@ -67,13 +87,31 @@ def _or_dash(epsilon: float) -> str:
 
 
 class _Row(NamedTuple):
-    """Configurations of a sweep with equal privacy: points, values, noise, sensitivity, and the first one's event."""
+    """Configurations of a sweep with equal privacy: points, values, noise, sensitivity, and the first one's event.
+
+    `event_under` returns the first one's event under another neighbouring relation, or raises Refusal.
+    """
 
     points: list[dict[str, float]]
     summary: dict[str, float]
     noise_std: list[float]
     sensitivity: list[float]
     event: Event
+    event_under: Callable[[str], Event]
+
+    @property
+    def private(self) -> bool:
+        """True if there is noise."""
+        return bool(self.noise_std[0])
+
+    def related(self, delta: float) -> dict[str, float]:
+        """Return ε under each relation for which the noise has a guarantee, by relation."""
+        found = {self.event.terms.relation: self.event.epsilon(delta)}
+        for relation in RELATIONS if self.private else ():
+            if relation not in found:
+                with suppress(Refusal):
+                    found[relation] = self.event_under(relation).epsilon(delta)
+        return found
 
 
 def _shared(job: Job, points: list[dict[str, float]]) -> dict[str, float]:
@@ -92,14 +130,21 @@ def _rows(start: ReadySweep, delta: float) -> list[_Row]:
     rows: dict[tuple, _Row] = {}
     points = points_of({name: values.tolist() for name, values in start.axes.items()})
     noise_stds = start.configurations.noise_std.tolist()
-    for point, noise_std, event in zip(points, noise_stds, _first_events(start), strict=True):
+    events = zip(_first_events(start), start.configurations.protocols, start.grid, strict=True)
+    for point, noise_std, (event, protocol, member) in zip(points, noise_stds, events, strict=True):
         summary = event.summary(delta)
         equal = (*(point.get(name) for name in LEVELS), *(f"{name} {value:.6g}" for name, value in summary.items()))
-        row = rows.setdefault(equal, _Row([], summary, [], [], event))
+        under = partial(_event_under, protocol, member.problem, start.first.plan)
+        row = rows.setdefault(equal, _Row([], summary, [], [], event, under))
         row.points.append(point)
         row.noise_std.append(noise_std)
         row.sensitivity.append(event.sensitivity)
     return list(rows.values())
+
+
+def _event_under(protocol: Protocol, problem: Problem, plan: Plan, relation: str) -> Event:
+    """Return the event of a calibrated protocol with the same noise under another neighbouring relation."""
+    return event_of(protocol.with_relation(relation), problem, plan)
 
 
 def _first_events(start: ReadySweep) -> list[Event]:

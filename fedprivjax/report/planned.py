@@ -9,9 +9,9 @@ from rich.console import Group
 from rich.text import Text
 
 from fedprivjax.method.planning.bounds import EXPLICIT, GRADIENT, MISSING, ORDER, POPULATION, TRAINING
-from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import TRUST
 from fedprivjax.report.number_format import count_text, number_text
+from fedprivjax.report.relations import mixed, terms_of
 from fedprivjax.report.text_table import Sheet
 
 SECTIONS = (
@@ -45,7 +45,7 @@ def pilot_tables(at: xr.Dataset) -> Iterator[Sheet]:
     """Yield the table of pilot runs, best method first, if there were any."""
     if "pilot" not in at.attrs:
         return
-    table = Sheet(at.attrs["pilot"])
+    table = Sheet(at.attrs["pilot"] + mixed(terms_of(at)))
     table.add_columns("method", justify="left")
     columns = {"accuracy in %": "pilot_accuracy", "seconds": "pilot_seconds", "ε": "pilot_epsilon"}
     columns |= {"rounds": "pilot_rounds", "batch": "batch", "step": "pilot_step"}
@@ -83,7 +83,7 @@ def bound_tables(at: xr.Dataset) -> Iterator[Sheet]:
 def cost_table(at: xr.Dataset) -> Sheet:
     """Return a table of each method's noise, ε and cost of a run, in the order of the bounds."""
     noise = "each method's own noise_std, the worst machine's ε"
-    table = Sheet(f"what it takes: {noise} at δ = {at.attrs['delta']:g}, costs in all")
+    table = Sheet(f"what it takes: {noise} at δ = {at.attrs['delta']:g}, costs in all{mixed(terms_of(at))}")
     columns = {"noise_std": "noise_std", "ε": "realised_epsilon", "step": "step_size"}
     columns |= {name: name for name in WHOLE}
     counted = ("gradients", "messages", "bytes")
@@ -154,9 +154,7 @@ def _guarantees(at: xr.Dataset) -> Iterator[str]:
     yield "guarantees:"
     alike: dict[str, list[str]] = {}
     for label in at["protocol"].values:
-        text = at["guarantee"].sel(protocol=label).item()
-        if text:
-            terms = PrivacyGuarantee.from_json(text).terms
+        for terms in terms_of(at.sel(protocol=label)):
             words = f"{terms.unit}, {terms.stated_relation}, trust {terms.trust}; {terms.theorem}"
             alike.setdefault(words, []).append(str(label))
     yield from (f"  {'; '.join(labels)}: {words}" for words, labels in alike.items())

@@ -35,6 +35,7 @@ from fedprivjax.report.drawing import (
     point_title,
 )
 from fedprivjax.report.layout import Layout, shown_in
+from fedprivjax.report.relations import private_terms, relations
 from fedprivjax.sweeps.results import figure as figure_of
 from fedprivjax.sweeps.results import has, of_iterate, preferred
 
@@ -72,7 +73,7 @@ def metric_against_epsilon(
     chosen = {name: value for name, value in middle_of(best).items() if name not in LEVELS}
     panels, limits = panels_of(best), limits_of(_with(best, metric), metric)
     figure, axes = panelled(len(panels))
-    delta = next(iter(best.values())).attrs["delta"]
+    delta, related = next(iter(best.values())).attrs["delta"], relations(private_terms(best))
     for axis, panel in zip(axes, panels, strict=True):
         levels: set[float] = set()
         for index, (label, data) in enumerate(best.items()):
@@ -83,7 +84,7 @@ def metric_against_epsilon(
             if drawn is not None:
                 aside(axis, figure, drawn, index, len(best))
                 levels |= set(np.asarray(drawn[0].get_xdata(), float).tolist())
-        axis.set(xlabel=f"{epsilon}  (δ = {delta:g}, replace-one)", title=point_title({**panel, **chosen}))
+        axis.set(xlabel=f"{epsilon}  (δ = {delta:g}, {related})", title=point_title({**panel, **chosen}))
         epsilon_axis(axis, levels)
     draw_constant(axes, constant_of(best, metric) if constant else None)
     draw_alone(axes, [{**chosen, **panel} for panel in panels], best, metric)

@@ -9,7 +9,7 @@ import xarray as xr
 from fedprivjax.engine.alone import STEPS
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
-from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
+from fedprivjax.privacy.guarantee import LARGE_EPSILON
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.baselines import (
     ALONE,
@@ -25,6 +25,7 @@ from fedprivjax.report.costs import costs_table, with_costs
 from fedprivjax.report.layout import Layout, shown_in
 from fedprivjax.report.number_format import epsilon_text, points_of, rounds_title, target_epsilon, title_of
 from fedprivjax.report.plots import TOLERANCE, misses_target
+from fedprivjax.report.relations import mixed, private_terms, terms_of
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.sweeps.results import INTERVAL, figure, has, mean_interval, preferred, rounds_to
 
@@ -63,7 +64,7 @@ def results_table(layout: Layout, best: Mapping[str, xr.Dataset], metric: str | 
         cells[words] = partial(_cell, mean, half, metric, bool(half.notnull().all()), None)
     title = title_of(metric, layout.iterate, layout.rounds(metric.name))
     what = f"mean{' ± 95% interval' * interval} over {_runs(best)}"
-    return _grid_table(f"{title}, {what}; ε at δ = {layout.delta:g}", layout, layout.varied, ["mu"], cells)
+    return _grid_table(f"{title}, {what}; {_stated(layout, best)}", layout, layout.varied, ["mu"], cells)
 
 
 def rounds_table(layout: Layout, best: Mapping[str, xr.Dataset], name: str, value: float) -> Sheet:
@@ -80,7 +81,7 @@ def rounds_table(layout: Layout, best: Mapping[str, xr.Dataset], name: str, valu
             cells[label] = partial(_rounds_cell, _varied(reached), float(data["round"].max()))
     title = rounds_title(metric, value, layout.iterate)
     interval = next(iter(best.values())).sizes["seed"] >= INTERVAL
-    what = f"mean{' ± 95% interval' * interval} over {_runs(best)}; ε at δ = {layout.delta:g}"
+    what = f"mean{' ± 95% interval' * interval} over {_runs(best)}; {_stated(layout, best)}"
     return _grid_table(f"{title}, first evaluated round, {what}", layout, layout.varied, ["mu"], cells)
 
 
@@ -135,7 +136,8 @@ def realised_table(layout: Layout, best: Mapping[str, xr.Dataset]) -> Sheet:
     }
     axes = {name: values for name, values in layout.axes.items() if len(values) > 1 or name in LEVELS}
     cells: Cells = {f"{label}{_own(layout, label)}": partial(_realised, values) for label, values in worst.items()}
-    return _grid_table(f"realised ε at δ = {layout.delta:g}, the worst of {_runs(best)}", layout, axes, LEVELS, cells)
+    title = f"realised ε at δ = {layout.delta:g}, the worst of {_runs(best)}{mixed(private_terms(best))}"
+    return _grid_table(title, layout, axes, LEVELS, cells)
 
 
 def footnotes(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
@@ -244,9 +246,12 @@ def _own(layout: Layout, label: str) -> str:
 
 def _covered(data: xr.Dataset) -> list[str]:
     """Return the distinct terms of the dataset's guarantees: unit, relation, trust model and theorem."""
-    texts = {str(text) for text in data["guarantee"].values.ravel() if isinstance(text, str)}
-    terms = {PrivacyGuarantee.from_json(text).terms for text in sorted(texts)}
-    return sorted({f"{one.unit}, {one.stated_relation}, trust: {one.trust}; {one.theorem}" for one in terms})
+    return sorted({f"{one.unit}, {one.stated_relation}, trust: {one.trust}; {one.theorem}" for one in terms_of(data)})
+
+
+def _stated(layout: Layout, best: Mapping[str, xr.Dataset]) -> str:
+    """Return the δ of a table's ε, and the units and relations if they differ between protocols."""
+    return f"ε at δ = {layout.delta:g}{mixed(private_terms(best))}"
 
 
 def _runs(best: Mapping[str, xr.Dataset]) -> str:

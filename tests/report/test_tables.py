@@ -13,12 +13,14 @@ from fedprivjax.experiment import Expected, verdict
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.per_machine import Grouped
-from fedprivjax.privacy.terms import Terms
-from fedprivjax.report import guarantees, tables, verdicts
+from fedprivjax.privacy.terms import ADD_OR_REMOVE, MACHINE, RECORD, REPLACE_ONE, SAMPLE, Terms
+from fedprivjax.report import guarantees, plots, relations, tables, verdicts
 from fedprivjax.report.layout import layout
+from fedprivjax.report.text_table import html_table
 from fedprivjax.sweeps.results import with_alone
 
 MU, PER_ROUND, SEEDS, DELTA = [1.0, 64.0], [2, 3], 3, 1e-3
+BOTH = ADD_OR_REMOVE, REPLACE_ONE
 
 
 def make(**more):
@@ -266,6 +268,46 @@ def test_footnotes_state_guarantees_selection_and_divergence(best):
     assert "a note of its own" in said
 
 
+def restated(data, **terms):
+    """Return results with the same numbers and other terms of the guarantees."""
+    stated = {"trust": "none", "theorem": "a theorem", **terms}
+    texts = [
+        replace(PrivacyGuarantee.from_json(text), terms=Terms(**stated)).to_json()
+        for text in data["guarantee"].values.ravel()
+    ]
+    return data.assign(guarantee=(data["guarantee"].dims, np.array(texts, object).reshape(data["guarantee"].shape)))
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"unit": RECORD}, False),
+        ({"unit": SAMPLE}, False),
+        ({"unit": RECORD, "theorem": "another"}, False),
+        ({"unit": RECORD, "relation": ADD_OR_REMOVE}, True),
+        ({"unit": MACHINE}, True),
+    ],
+)
+def test_titles_name_units_and_relations_that_differ(best, other, named):
+    ours = restated(best["ours"], unit=RECORD)
+    both = {"ours": ours, "theirs": restated(best["ours"], **other), "free": restated(best["free"], unit="nothing")}
+    both["ours"]["realised_epsilon"] = 1.5 * ours["realised_epsilon"]
+    shown = tables.results_tables(layout(make(evaluation={"delta": DELTA, "rounds_to": {"test_accuracy": 0.5}})), both)
+    assert len(shown) == 4
+    subjects = [f"ε for {one.unit} ({one.stated_relation})" for one in relations.private_terms(both)]
+    for table in shown:
+        assert ("DIFFERENT GUARANTEES" in table.title) == named
+        assert all(subject in table.title for subject in subjects) == named
+        assert "nothing" not in table.title
+        assert table.title.split(";")[-1] in html_table(table)
+
+
+def test_axes_of_epsilon_name_the_relations(best):
+    both = {"ours": best["ours"], "theirs": restated(best["ours"], unit=MACHINE, relation=ADD_OR_REMOVE)}
+    labels = [axis.get_xlabel() for axis in plots.metric_against_epsilon(both).axes]
+    assert [label.endswith(f"{ADD_OR_REMOVE}, {REPLACE_ONE})") for label in labels] == [True, True]
+
+
 def test_footnotes_are_left_out_if_they_do_not_apply(best):
     small = {"ours": best["ours"].isel(mu=[0])}
     said = "\n".join(tables.footnotes(layout(make()), small))
@@ -429,3 +471,23 @@ def test_a_slope_is_shown_with_its_interval_and_not_in_the_metrics_unit(best):
     assert shown["ours"] == ["-0.667 ± 0.123"]
     assert (shown["standard error"], shown["expected"], shown["difference"]) == (["0.050"], ["-0.500"], ["-0.167"])
     assert make(**more, expected=[{**entry, "cells": [{"at": {"per_round": 2}, "value": -0.5}]}])
+
+
+def test_a_guarantee_table_shows_both_relations_where_both_exist():
+    client = {"name": "fedavg", "unit": "machine", "update_clip": 0.5, "local_epochs": 1, "step_size": 0.1, "batch": 2}
+    protocol = [
+        {**client, "label": "added", "epsilon": 2.0, "relation": "add-or-remove-one"},
+        {**client, "label": "replaced", "epsilon": 2.0},
+        {"name": "noisy_minibatch_sgd", "label": "record", "epsilon": 2.0, "batch": 2, "step_size": 0.1, "clip": 1.0},
+    ]
+    problem = {**make().problem.model_dump(exclude_none=True), "partition": {"kind": "iid"}}
+    jobs = listed.jobs(make(problem=problem, protocol=protocol, sweep={"per_round": [3], "rounds": [5], "seeds": 1}))
+    machines, record = guarantees.guarantee_tables(jobs, DELTA)
+    shown = columns(machines)
+    added, replaced = ([float(cell.removesuffix(" !")) for cell in shown[f"ε, {one}"]] for one in BOTH)
+    mu = float(gdp.mu(2.0, DELTA))
+    np.testing.assert_allclose(added, [2.0, gdp.epsilon(mu / 2, DELTA)], rtol=6e-3)
+    np.testing.assert_allclose(replaced, [gdp.epsilon(2 * mu, DELTA), 2.0], rtol=6e-3)
+    assert not any(header == f"ε, {one}" for header in columns(record) for one in BOTH)
+    assert "add-or-remove-one (zero-out)), ε for all records of one machine (replace-one)" in machines.title
+    assert "DIFFERENT" not in record.title
