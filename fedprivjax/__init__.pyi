@@ -11,6 +11,7 @@ from .engine.transcript import Transcript, transcript
 from .experiment.results import Results, load
 from .method.adaptive_clip import AdaptiveClip
 from .method.client_method import ClientMethod, ClientState
+from .method.encoders import Encoder, Quantiser, Sparsifier
 from .method.interface import Protocol
 from .method.local_data import LocalData
 from .method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
@@ -92,6 +93,7 @@ __all__ = [
     "Cyclic",
     "DPMu2",
     "Dropouts",
+    "Encoder",
     "Event",
     "FedAvg",
     "Federation",
@@ -122,6 +124,7 @@ __all__ = [
     "PrivacyGuarantee",
     "Problem",
     "Protocol",
+    "Quantiser",
     "ReadyRun",
     "ReducedTreeMomentum",
     "Refusal",
@@ -137,6 +140,7 @@ __all__ = [
     "Simplex",
     "Snapshot",
     "Softmax",
+    "Sparsifier",
     "Squared",
     "StaleMomentum",
     "Tables",

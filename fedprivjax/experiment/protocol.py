@@ -9,8 +9,9 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import NUMBERS, require_choice, require_positive
-from fedprivjax.experiment.names import Unimported, resolve, unimported
+from fedprivjax.experiment.names import Unimported, made, resolve, unimported
 from fedprivjax.experiment.section import Settings
+from fedprivjax.method.encoders import ENCODERS, Encoder
 from fedprivjax.method.interface import Protocol, numbers_of
 from fedprivjax.method.server_checks import optimizers
 from fedprivjax.method.server_optimizer import ServerOptimizer
@@ -31,7 +32,8 @@ class ProtocolSettings(Settings):
     next to the experiment file. A batch "moments" is Lowy & Razaviyayn's rule K = n·√ε/(2·√R) at every swept ε.
     `server = { optimizer = "adam", b1 = 0.9 }`, or `server = "adam"`, is a `ServerOptimizer`: an optax optimizer by
     name, or "module:factory". `update_clip = { start = 0.3, quantile = 0.5 }` is an `AdaptiveClip`. A grid or a sweep
-    names their numbers as `server.b1 = [0.5, 0.9]`.
+    names their numbers as `server.b1 = [0.5, 0.9]`. `encoder = { kind = "quantiser", levels = 16 }` is an `Encoder`:
+    one of `ENCODERS`, or "module:Name".
 
     Attributes:
         name: name of the method, or "module:Name".
@@ -168,6 +170,8 @@ def flattened(axes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _part(field: str, kind: Any, given: Any, context: Mapping[str, Any] | None) -> Any:
     """Return the object of class `kind` that a table, or for an optimizer a name alone, describes."""
+    if issubclass(kind, Encoder):
+        return _encoder(field, given, context)
     if not issubclass(kind, ServerOptimizer):
         return kind(**given) if isinstance(given, Mapping) else given
     table = given if isinstance(given, Mapping) else {"optimizer": given}
@@ -177,6 +181,18 @@ def _part(field: str, kind: Any, given: Any, context: Mapping[str, Any] | None) 
     if isinstance(factory, Unimported):
         return factory
     return kind(factory, **{str(key): value for key, value in table.items() if key != "optimizer"})
+
+
+def _encoder(field: str, given: Any, context: Mapping[str, Any] | None) -> Any:
+    """Return the encoder that a name, or a table of its `kind` and settings, describes."""
+    table = given if isinstance(given, Mapping) else {"kind": given}
+    path = table.get("kind")
+    if not isinstance(path, str):
+        raise Refusal(f'{field} must name its kind, such as {{ kind = "quantiser", levels = 16 }}, got {given!r}')
+    found = resolve("encoder", path, ENCODERS, context)
+    if isinstance(found, Unimported):
+        return found
+    return made("encoder", path, found, {str(key): value for key, value in table.items() if key != "kind"}, Encoder)
 
 
 def _split(raw: Mapping[str, Any]) -> dict[str, Any]:

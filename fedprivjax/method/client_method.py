@@ -26,6 +26,7 @@ from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 
+ENCODING = 2**32 - 1  # number that a machine's key is folded with for its encoding
 LIVE_VECTORS = 4  # vectors of parameters that a machine's local step holds at once
 
 
@@ -113,6 +114,15 @@ class ClientMethod(Split, Protocol):
         """
         raise Undefined(f"{self.name} must define client(server, own, data, noise, key)")
 
+    def encode(self, message: Any, key: jax.Array) -> Any:
+        """Return what the server reads from a machine's message once it is encoded. Default: the message.
+
+        The message has the noise that `client` adds. The server sums encoded messages, so they have its structure.
+        A method that overrides this gives their size by `message_bits`. Noise of a trusted server must account for the
+        norm of encoded messages, see `Encoder.norm_bound`.
+        """
+        return message
+
     def client_weight(self, data: LocalData) -> Any:
         """Return the weight of a machine's message in the sum. Default: 1."""
         return 1.0
@@ -197,6 +207,7 @@ class ClientMethod(Split, Protocol):
                 )
             message, after, info = result
             self._check_state(mine, after)
+            message = self.encode(message, jax.random.fold_in(key, ENCODING))
             weight = jnp.asarray(self.client_weight(data), jnp.float32)
             present = jax.tree.map(lambda leaf: jnp.where(inputs.present > 0, leaf, 0.0), (message, weight, info))
             return present[0], after, *present[1:]

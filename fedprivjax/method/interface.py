@@ -220,6 +220,10 @@ class Protocol(Calibrated, Decorated):
         """Return the number of numbers in a message, and in the noise that is added to it. Default: d."""
         return problem.dimension
 
+    def message_bits(self, problem: Problem) -> float:
+        """Return the number of bits of a message. Default: `message_dimension` float32 numbers."""
+        return 32.0 * self.message_dimension(problem)
+
     def messages(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> Any:
         """Return the participants' messages without their final noise, leaves [per_round, ...]."""
         raise Undefined(f"{self.name} must define messages, for a transcript")
@@ -253,10 +257,10 @@ class Protocol(Calibrated, Decorated):
         """Return costs of one machine in a round, by name: `sent_messages`, `sent_bits` and `gradients_per_use`.
 
         The bits are those of all messages, the gradients those per use of a record. Default: one message of
-        `message_dimension` float32 numbers, and the method's `gradients_per_use`. A message of a shuffled sum is a bit
+        `message_bits`, and the method's `gradients_per_use`. A message of a shuffled sum is a bit
         with its coordinate's label, 1 + ⌈log₂ d⌉ bits.
         """
-        sent = {"sent_messages": 1.0, "sent_bits": 32.0 * self.message_dimension(problem)}
+        sent = {"sent_messages": 1.0, "sent_bits": self.message_bits(problem)}
         return sent | {"gradients_per_use": float(self.gradients_per_use)}
 
     def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:

@@ -11,6 +11,7 @@ probability. The guarantee is the same for all machines and does not depend on t
 
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.adaptive_clip import AdaptiveClip
+from fedprivjax.method.encoders import Encoder
 from fedprivjax.noise import Fresh, Mechanism, PerMachine, PerStep
 from fedprivjax.noise.fresh import MessageInputs
 from fedprivjax.noise.rounds import INDEPENDENT, RoundFactor, require_public, round_factor
@@ -115,6 +117,8 @@ class NoisyUpdates:
         relation: neighbouring relation, a key of `RELATIONS`.
         noise_schedule: "independent", or a factor over rounds of a trusted server's noise, see `noise.rounds`.
         stateful: True if a machine keeps a state between rounds.
+        encoder: encoder of the machines' messages, or None. Machines then add their noise before it.
+        dimension: number of numbers in a message.
     """
 
     trust: str
@@ -122,6 +126,8 @@ class NoisyUpdates:
     relation: str = REPLACE_ONE
     noise_schedule: Any = INDEPENDENT
     stateful: bool = False
+    encoder: Encoder | None = None
+    dimension: int = 0
 
     def mechanism(self, plan: Plan, method: str) -> Mechanism:
         """Mechanism of the noise in the mean of the updates."""
@@ -132,6 +138,8 @@ class NoisyUpdates:
         if self.trust == "server":
             return Fresh(np.ones(plan.size.rounds, np.float32))
         present = schedule.present.astype(np.float32)
+        if self.encoder is not None:
+            return PerStep(present)
         if method == "materialised":
             return PerMachine(MessageInputs(present, np.full(plan.size.rounds, schedule.divisor, np.float32)))
         return Fresh((np.sqrt(np.sum(present, axis=1)) / schedule.divisor).astype(np.float32))
@@ -142,8 +150,8 @@ class NoisyUpdates:
         With an adaptive clip, it is that of the sum of the pairs of update and bit, in units of the clip.
         """
         if self.adaptive:
-            return float(moved(self.relation))
-        change = moved(self.relation) * float(self.clip)
+            return moved(self.relation) * self.norm
+        change = moved(self.relation) * self.norm
         return change / plan.schedule.divisor if self.trust == "server" else change
 
     @property
@@ -152,11 +160,33 @@ class NoisyUpdates:
         return isinstance(self.clip, AdaptiveClip)
 
     @property
-    def clipped(self) -> Assumption:
-        """Assumption of the clip."""
-        return (
+    def norm(self) -> float:
+        """Bound on the norm of a message where the noise is added, in units of an adaptive clip.
+
+        Raises:
+            Refusal: if a trusted server adds noise to encoded messages whose norm has no bound.
+        """
+        norm = 1.0 if self.adaptive else float(self.clip)
+        if self.encoder is None or self.trust != "server":
+            return norm
+        bound = float(self.encoder.norm_bound(norm, self.dimension))
+        if not bound < inf:
+            raise Refusal(
+                f"encoder must bound the norm of encoded messages for a trusted server's noise, got {self.encoder} "
+                f"with norm_bound = {bound}. Define norm_bound, or use trust = 'none'"
+            )
+        return bound
+
+    @property
+    def clipped(self) -> tuple[Assumption, ...]:
+        """Assumptions of the clip and, before a trusted server's noise, of the encoder."""
+        clip = (
             Assumption("adaptive clip") if self.adaptive else Assumption("clipped updates", {"bound": float(self.clip)})
         )
+        if self.encoder is None or self.trust != "server":
+            return (clip,)
+        unit = " times the clip" if self.adaptive else ""
+        return clip, Assumption("encoded updates", {"bound": self.norm, "unit": unit})
 
     def event(self, problem: Problem, plan: Plan, noise_std: float) -> Event:
         """Event of all updates of a plan."""
@@ -165,7 +195,7 @@ class NoisyUpdates:
             if factor is not None:
                 require_public(plan.schedule)
             return self._of_cohorts(plan, plan.schedule.secret, noise_std, clipped)
-        facts = PUBLIC_PARTICIPATION, clipped, Assumption("not covered")
+        facts = PUBLIC_PARTICIPATION, *clipped, Assumption("not covered")
         if factor is not None:
             return self._correlated(factor, plan, noise_std, (*facts, Assumption("noise of the schedule")))
         terms = Terms(self.trust, PAIRS if self.adaptive else UPDATES, facts, unit=MACHINE, relation=self.relation)
@@ -186,12 +216,14 @@ class NoisyUpdates:
         releases = partial(factor.releases, schedule)
         return GaussianEvent(float(noise_std), self.sensitivity(plan), exposure, terms, releases)
 
-    def _of_cohorts(self, plan: Plan, scheme: Participation, noise_std: float, clipped: Assumption) -> RecordEvent:
+    def _of_cohorts(
+        self, plan: Plan, scheme: Participation, noise_std: float, clipped: tuple[Assumption, ...]
+    ) -> RecordEvent:
         """Event of all updates under secret participation. It depends on the scheme, not on the sampled schedule."""
         accountant, batch = self._accountant(scheme)
         machines, rounds = plan.size.machines, plan.size.rounds
         releases = Releases.of(self.sensitivity(plan), machines, batch, np.full(machines, rounds))
-        facts = [clipped, Assumption("not covered")]
+        facts = [*clipped, Assumption("not covered")]
         if accountant.cut:
             facts.append(Assumption("width of cohorts", {"cut": accountant.cut, "rounds": rounds}))
         theorem = f"{COHORTS}; {WITH_STATE}" if self.stateful else COHORTS

@@ -34,6 +34,7 @@ from fedprivjax.checks.values import called, require_at_least, require_choice, r
 from fedprivjax.method.adaptive_clip import EVEN, LEAST_SHARE, AdaptiveClip
 from fedprivjax.method.client_method import ClientMethod, ClientState
 from fedprivjax.method.clipping import clip
+from fedprivjax.method.encoders import Encoder
 from fedprivjax.method.interface import BATCH, slot_keys
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.local_privacy import UNITS, NoisySteps, NoisyUpdates, require_addable
@@ -94,6 +95,8 @@ class FedAvg(ClientMethod):
             "tree", "toeplitz" (banded), "optimal" (fitted to the schedule), or a lower triangular matrix F with one row
             per round. `noise_std` is that of the released entries of F·x; with a name, also that of the first mean.
         window: number of last iterates whose mean is reported.
+        encoder: `Encoder` of the messages, such as `Quantiser(levels=16)`, or None. A machine's own noise is added
+            before it, and a trusted server's noise follows the bound on the norm of encoded messages.
 
     Machines with unequal numbers of steps are sorted by them in every round and computed in at most four classes, each
     as long as its longest machine. `Run.costs["idle_steps"]` is the share of computed steps that change nothing.
@@ -132,6 +135,7 @@ class FedAvg(ClientMethod):
     relation: str = struct.field(pytree_node=False, default=REPLACE_ONE)
     noise_schedule: Any = struct.field(pytree_node=False, default=INDEPENDENT)
     window: int = struct.field(pytree_node=False, default=1)
+    encoder: Encoder | None = struct.field(pytree_node=False, default=None, metadata={"part": Encoder})
     weighted: bool = struct.field(pytree_node=False, default=False, metadata={"derived": True})
     expected: Any = struct.field(default=None, metadata={"derived": True})
 
@@ -155,6 +159,8 @@ class FedAvg(ClientMethod):
         self._check_work()
 
     def _check_unit(self) -> None:
+        if self.encoder is not None and not isinstance(self.encoder, Encoder):
+            raise Refusal(f"encoder must be an Encoder, such as Quantiser(levels=16), got {called(self.encoder)}")
         if self.unit is not None:
             require_choice("unit", self.unit, UNITS)
         if self.unit == "machine" and self.clip is not None:
@@ -218,7 +224,19 @@ class FedAvg(ClientMethod):
     def client(self, server: Any, own, data: LocalData, noise, key):
         end, _ = self.walk(server.w, data, noise)
         update, info = self.bounded(jax.tree.map(jnp.subtract, end, server.w), server)
-        return self.message(update, server, info), own, info
+        return self.message(update, server, info, noise), own, info
+
+    def encode(self, message, key):
+        if self.encoder is None:
+            return message
+        vector, unravel = ravel_pytree(message)
+        return unravel(self.encoder.encode(vector, key))
+
+    @property
+    def noise_at_machines(self) -> bool:
+        """True if machines sample noise, in every local step or in their messages before these are encoded."""
+        own = self.trust == "none" and self.encoder is not None
+        return self.unit == "record" or (self.unit == "machine" and own)
 
     @property
     def adaptive(self) -> bool:
@@ -235,11 +253,17 @@ class FedAvg(ClientMethod):
         info = {"clipped_share": (norm > bound).astype(jnp.float32), "message_norm": norm}
         return clip(vector, bound).value, info
 
-    def message(self, update, server: ServerState, info: dict) -> Any:
-        """Return a machine's message: its clipped update, with an adaptive clip paired with its bit."""
-        if not self.adaptive:
+    def message(self, update, server: ServerState, info: dict, noise) -> Any:
+        """Return a machine's message: its clipped update, with an adaptive clip paired with its bit.
+
+        With unit = "machine", `noise` is the key and standard deviation of the machine's own noise in it, or None.
+        """
+        if self.adaptive:
+            update = self.update_clip.pair(update, info["message_norm"] <= server.clip, server.clip, self.bit_factor)
+        if self.unit != "machine" or noise is None:
             return update
-        return self.update_clip.pair(update, info["message_norm"] <= server.clip, server.clip, self.bit_factor)
+        (key, deviation), (vector, unravel) = noise, ravel_pytree(update)
+        return unravel(vector + deviation * normals(key, vector.shape))
 
     @property
     def bit_factor(self) -> Any:
@@ -262,7 +286,7 @@ class FedAvg(ClientMethod):
 
         Args:
             w: start of the local steps.
-            noise: key and standard deviation of the noise in every step, or None.
+            noise: key and standard deviation of the noise in every step, or None. Other units have none in the steps.
             correction: direction that is added to every gradient, or None. With it, the mean is computed.
             every_step: True to return the moves, leaves [K, ...], instead of the mean.
         """
@@ -271,7 +295,7 @@ class FedAvg(ClientMethod):
         def one(carry, minibatch):
             v, total = carry
             g = minibatch.gradient(v, divisor=self.divisor(minibatch), clip=self.clip)
-            if noise is not None:
+            if noise is not None and self.unit == "record":
                 key, deviation = noise
                 z = deviation * normals(jax.random.fold_in(key, minibatch.step), (data.problem.dimension,))
                 g = jax.tree.map(jnp.add, g, data.problem.unravel(z))
@@ -293,14 +317,14 @@ class FedAvg(ClientMethod):
         return work.batch if self.unit == "record" or work.of_step.independent else None
 
     def client_noise(self, noise, per_round: int):
-        if self.unit != "record" or noise is None:
+        if not self.noise_at_machines or noise is None:
             return None
         key, deviations = noise
         return slot_keys(key, per_round), deviations
 
     def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
-        """The round's noise, or with unit = "record" the round's key and the participants' standard deviations."""
-        if self.unit != "record":
+        """The round's noise, or the round's key and the participants' standard deviations if machines sample it."""
+        if not self.noise_at_machines:
             return super().noise(state, drawn, host_noise)
         key, relative = drawn
         return state, (key, self.noise_std * relative)
@@ -313,7 +337,7 @@ class FedAvg(ClientMethod):
         """The mean update with the noise of unit = "machine", and the state with the next clip."""
         divisor = self.cohort(weight, inputs)
         mean = jax.tree.map(lambda leaf: leaf / divisor, total)
-        if self.unit == "machine" and noise is not None:
+        if not self.noise_at_machines and noise is not None:
             if self.adaptive and self.trust == "server":  # the multiplier is that of the sum
                 noise = noise / divisor
             mean = jax.tree.map(jnp.add, mean, ravel_pytree(mean)[1](noise))
@@ -367,13 +391,22 @@ class FedAvg(ClientMethod):
         """Number of numbers in a message: those of the update, and a bit with an adaptive clip."""
         return problem.dimension + self.adaptive
 
+    def message_bits(self, problem: Problem) -> float:
+        return (
+            super().message_bits(problem)
+            if self.encoder is None
+            else self.encoder.bits(self.message_dimension(problem))
+        )
+
     # ---- privacy, on the host
 
     @property
     def privacy(self) -> NoisySteps | NoisyUpdates:
         """Mechanism of the protected unit."""
         if self.unit == "machine":
-            return NoisyUpdates(str(self.trust), self.update_clip, self.relation, self.noise_schedule)
+            return NoisyUpdates(
+                str(self.trust), self.update_clip, self.relation, self.noise_schedule, encoder=self.encoder
+            )
         return NoisySteps(self.minibatches, self.clip, self.relation)
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
@@ -381,8 +414,9 @@ class FedAvg(ClientMethod):
 
     def event(self, problem: Problem, plan: Plan) -> Event:
         privacy = self.privacy
-        if isinstance(privacy, NoisyUpdates) and jax.tree.leaves(jax.eval_shape(lambda: self.client_init(problem))):
-            privacy = replace(privacy, stateful=True)
+        if isinstance(privacy, NoisyUpdates):
+            stateful = bool(jax.tree.leaves(jax.eval_shape(lambda: self.client_init(problem))))
+            privacy = replace(privacy, stateful=stateful, dimension=self.message_dimension(problem))
         return privacy.event(problem, plan, float(self.noise_std))
 
     def check(self, problem: Problem, plan: Plan) -> None:

@@ -75,7 +75,7 @@ class Scaffold(FedAvg):
         scale = self.control_scale(data.samples.shape[0])
         pair, info = self.bounded((update, jax.tree.map(lambda leaf: scale * leaf, change)), server.average)
         own = jax.tree.map(lambda c, sent: c + sent / scale, own, pair[1])
-        return self.message(pair, server.average, info), own, info
+        return self.message(pair, server.average, info, noise), own, info
 
     def serve(self, problem: Problem, server: Any, total, weight, inputs: RoundInputs, noise) -> Any:
         (update, change), average = self.noisy_mean(server.average, total, weight, inputs, noise)

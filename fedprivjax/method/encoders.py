@@ -1,0 +1,136 @@
+"""Encoders: compression of a machine's message after its own noise and before it is sent.
+
+An encoded message is written as the vector that the server reads from it, so that the server sums encoded messages.
+Whatever noise a machine adds comes before, so encoding is post-processing. A trusted server's noise comes after, so its
+sensitivity is that of the encoded messages.
+"""
+
+from dataclasses import dataclass
+from math import ceil, inf, log2, sqrt
+
+import jax
+import jax.numpy as jnp
+
+from fedprivjax.checks.decorated import FROZEN, Decorated
+from fedprivjax.checks.refusal import Undefined
+from fedprivjax.checks.values import require_at_least, require_probability
+
+FLOAT = 32  # bits of a number
+
+
+class Encoder(Decorated):
+    """Base class of encoders. A custom encoder is a frozen dataclass that defines `encode` and `bits`.
+
+    >>> from fedprivjax import FedAvg
+    >>> @dataclass(frozen=True)
+    ... class Signs(Encoder):
+    ...     def encode(self, message, key):
+    ...         return jnp.mean(jnp.abs(message)) * jnp.sign(message)
+    ...
+    ...     def bits(self, dimension):
+    ...         return FLOAT + dimension
+    >>> method = FedAvg(local_epochs=1, batch=10, step_size=0.1, encoder=Signs())
+    """
+
+    kind, decorator = "encoder", FROZEN
+
+    def encode(self, message: jax.Array, key: jax.Array) -> jax.Array:
+        """Return what the server reads from an encoded message, of the message's shape [d].
+
+        Args:
+            message: the machine's message with its own noise, float32 [d].
+            key: key of the machine's own randomness.
+        """
+        raise Undefined(f"{type(self).__name__} must define encode(message, key)")
+
+    def bits(self, dimension: int) -> float:
+        """Return the number of bits of an encoded message of `dimension` numbers."""
+        raise Undefined(f"{type(self).__name__} must define bits(dimension)")
+
+    def norm_bound(self, norm: float, dimension: int) -> float:
+        """Return a bound on the L2 norm of every encoded message. Default: inf, no bound.
+
+        A trusted server's noise needs a bound.
+
+        Args:
+            norm: bound on the norm of the message before.
+            dimension: number of numbers in a message.
+        """
+        return inf
+
+
+@dataclass(frozen=True)
+class Quantiser(Encoder):
+    r"""Unbiased random rounding to few levels: QSGD of Alistarh et al., NeurIPS 2017.
+
+    With s levels, a coordinate x_j becomes ‖x‖·sign(x_j)·ξ_j/s, where ξ_j is s·|x_j|/‖x‖ rounded at random to one of
+    the two nearest integers, with this mean. The squared error is at most min(d/s², √d/s)·‖x‖² on average. The norm is
+    at most (1 + √d/s)·‖x‖. A message is the norm, and d signs and levels of ⌈log₂(2s + 1)⌉ bits.
+
+    Attributes:
+        levels: s, number of levels above 0.
+
+    Raises:
+        Refusal: if `levels` is below 1.
+
+    >>> Quantiser(levels=16).bits(1000)
+    6032.0
+    """
+
+    levels: int = 16
+
+    def __post_init__(self):
+        require_at_least("levels", self.levels, 1)
+
+    def encode(self, message, key):
+        norm = jnp.linalg.norm(message)
+        scaled = self.levels * jnp.abs(message) / jnp.where(norm > 0, norm, 1.0)
+        low = jnp.floor(scaled)
+        up = jax.random.uniform(key, message.shape) < scaled - low
+        return norm / self.levels * jnp.sign(message) * (low + up)
+
+    def bits(self, dimension: int) -> float:
+        return float(FLOAT + dimension * ceil(log2(2 * self.levels + 1)))
+
+    def norm_bound(self, norm: float, dimension: int) -> float:
+        return norm * (1 + sqrt(dimension) / self.levels)
+
+
+@dataclass(frozen=True)
+class Sparsifier(Encoder):
+    """Unbiased random choice of coordinates: those chosen are divided by their fraction, the others are 0.
+
+    The squared error is (d/k − 1)·‖x‖² on average for k of d coordinates. The norm is at most (d/k)·‖x‖. A message is k
+    numbers; their places follow from a seed that the server knows.
+
+    Attributes:
+        fraction: k/d in (0, 1]. k is rounded, and at least 1.
+
+    Raises:
+        Refusal: if `fraction` is not in (0, 1].
+
+    >>> Sparsifier(fraction=0.01).bits(1000)
+    320.0
+    """
+
+    fraction: float = 0.1
+
+    def __post_init__(self):
+        require_probability("fraction", self.fraction)
+
+    def encode(self, message, key):
+        kept = self._kept(message.size)
+        places = jax.random.choice(key, message.size, (kept,), replace=False)
+        return jnp.zeros_like(message).at[places].set(message.size / kept * message[places])
+
+    def bits(self, dimension: int) -> float:
+        return float(FLOAT * self._kept(dimension))
+
+    def norm_bound(self, norm: float, dimension: int) -> float:
+        return norm * dimension / self._kept(dimension)
+
+    def _kept(self, dimension: int) -> int:
+        return max(1, round(self.fraction * dimension))
+
+
+ENCODERS: dict[str, type[Encoder]] = {"quantiser": Quantiser, "sparsifier": Sparsifier}
