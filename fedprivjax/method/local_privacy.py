@@ -185,8 +185,7 @@ class NoisyUpdates:
         )
         if self.encoder is None or self.trust != "server":
             return (clip,)
-        unit = " times the clip" if self.adaptive else ""
-        return clip, Assumption("encoded updates", {"bound": self.norm, "unit": unit})
+        return clip, Assumption("encoded updates", {"bound": self.norm})
 
     def event(self, problem: Problem, plan: Plan, noise_std: float) -> Event:
         """Event of all updates of a plan."""

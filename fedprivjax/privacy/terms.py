@@ -43,7 +43,7 @@ SENTENCES = {
     "clipped updates": "every machine's update is clipped to norm {bound:.4g}",
     "adaptive clip": "every machine's update is clipped to a public norm that is computed from noisy counts, and the "
     "noise is a multiple of it",
-    "encoded updates": "every message is encoded before the server's noise, with norm at most {bound:.4g}{unit}",
+    "encoded updates": "every message is encoded before the server's noise, to norm at most {bound:.4g}",
     "rescaled messages": "messages are scaled by another batch's norm: no bound holds",
     "honest but curious": "an honest-but-curious server, which sends the protocol's own query points",
     "not covered": "hyper-parameters and data preparation are not covered",
