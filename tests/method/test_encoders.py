@@ -175,7 +175,8 @@ def test_machines_and_rounds_encode_independently():
 
 def test_an_encoder_leaves_the_guarantee_of_local_noise_as_it_is():
     where, cohorts = problem(), Uniform(MACHINES, 3)
-    for settings in (LOCAL, {"unit": "record", "clip": 1.0}, LOCAL | {"update_clip": AdaptiveClip(start=0.5)}):
+    record: dict[str, Any] = {"unit": "record", "clip": 1.0}
+    for settings in (LOCAL, record, LOCAL | {"update_clip": AdaptiveClip(start=0.5)}):
         plain, with_encoder = (
             ready(FedAvg(epsilon=2.0, encoder=encoder, **WORK, **settings), where, cohorts, rounds=4)
             for encoder in (None, Unchanged())
@@ -236,7 +237,7 @@ def test_a_server_refuses_to_add_noise_to_messages_without_a_bound():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FedAvg(**WORK | {"encoder": "quantiser"}), "encoder must be an Encoder, such as Quantiser"),
+        (lambda: replace(FedAvg(**WORK), encoder="quantiser"), "encoder must be an Encoder, such as Quantiser"),
         (lambda: Quantiser(levels=0), "levels must be at least 1, got 0"),
         (lambda: Quantiser(**{"level": 3}), "unknown setting of Quantiser 'level', did you mean 'levels'"),
         (lambda: Sparsifier(fraction=0.0), "fraction must be a probability above 0 and at most 1"),
