@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.keywords import known_keywords
@@ -15,6 +16,7 @@ from fedprivjax.checks.values import require_at_least, require_between, require_
 from fedprivjax.engine.costs import taken, totals
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, MetricLike, check_metrics, default_metrics, require_list
+from fedprivjax.method.division import machines_mesh, machines_of_one
 from fedprivjax.method.interface import Protocol, as_leaves
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.noise import METHODS, Mechanism, Silent
@@ -43,6 +45,7 @@ class StaticArguments(NamedTuple):
     size: Size
     metrics: tuple[Metric, ...]
     eval_every: int
+    mesh: Mesh | None = None  # devices that the machines are divided over
 
 
 class Arguments(NamedTuple):
@@ -188,6 +191,7 @@ def ready(
     order: str = "shuffled",
     noise_method: str = "auto",
     target: Target | None = None,
+    mesh: Mesh | None = None,
 ) -> ReadyRun:
     """Prepare a run: sample the plan, calibrate the protocol, check its target, and choose the noise mechanism.
 
@@ -204,6 +208,8 @@ def ready(
         noise_method: name of the noise sampler, see `fedprivjax.noise.METHODS`. All have the same distribution, except
             "normal", which is an approximation.
         target: privacy target of the calibration; None is the protocol's target.
+        mesh: mesh of devices with one axis, "machines", that the machines of a method with local work or client state
+            are divided over, or None for one device. It changes results by rounding only.
 
     Raises:
         Refusal: the settings are invalid. Nothing has been compiled yet.
@@ -218,16 +224,20 @@ def ready(
     require_between("delta", delta, 0, 1)
     require_choice("noise method", noise_method, METHODS)
     require_trusted(protocol, participation if participation.secret else None)
+    if mesh is not None:
+        protocol.on_mesh(mesh := machines_mesh(mesh))
     seeds = as_seeds(seed)
     plan = draw_plan(problem, participation, rounds, seeds, order=order, sampler=protocol.minibatches)
     target = target_of(protocol, delta=delta) if target is None else given_target(protocol, target, delta)
-    require_state_room(protocol.client_state_bytes(problem, plan.size), plan.size.machines, jax.local_devices()[:1])
+    held = plan.size._replace(machines=machines_of_one(plan.size.machines, mesh))
+    devices = jax.local_devices()[:1] if mesh is None else list(mesh.devices.flat)
+    require_state_room(protocol.client_state_bytes(problem, held), held.machines, devices)
     calibrated, event = calibrate_and_check(protocol, problem, plan, target)
     eval_every = max(1, ceil(plan.size.rounds / 20)) if eval_every is None else eval_every
     require_at_least("eval_every", eval_every, 1)
     metrics = default_metrics(problem) if metrics is None else require_list(metrics)
     info = info_names(calibrated, problem, plan) if set(map(str, metrics)) - set(METRICS) else ()
-    static = StaticArguments(plan.size, check_metrics(problem, metrics, info), min(eval_every, plan.size.rounds))
+    static = StaticArguments(plan.size, check_metrics(problem, metrics, info), min(eval_every, plan.size.rounds), mesh)
     mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
     require_decorated(mechanism)
     start = ReadyRun(calibrated, problem, plan, seeds, mechanism, static, event, target, delta)

@@ -11,9 +11,13 @@ _NUMBERS = count(1)
 _CALLBACKS: dict[int, Callable[[int], None]] = {}
 
 
-def report(number: Any, done: Any) -> None:
-    """In a traced function: call the callback of this number with the amount of finished work, on the host."""
-    jax.debug.callback(_call, number, done, ordered=True)
+def report(number: Any, done: Any, ordered: bool = True) -> None:
+    """In a traced function: call the callback of this number with the amount of finished work, on the host.
+
+    Args:
+        ordered: False if the program runs on several devices, where JAX does not order calls.
+    """
+    jax.debug.callback(_call, number, done, ordered=ordered)
 
 
 def _call(number: Any, done: Any) -> None:

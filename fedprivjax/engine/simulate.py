@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.engine.iterates import OUTPUT, by_iterate, evaluate, iterate_names
@@ -85,6 +86,7 @@ def simulate(
     order: str = "shuffled",
     noise_method: str = "auto",
     progress: bool | OnProgress | None = None,
+    mesh: Mesh | None = None,
 ) -> Run:
     """Run one protocol on one problem. The other arguments are those of `ready`.
 
@@ -103,7 +105,8 @@ def simulate(
     (True, 65.3)
     """
     options = {"rounds": rounds, "seed": seed, "metrics": metrics, "eval_every": eval_every, "delta": delta}
-    start = ready(protocol, problem, participation, order=order, noise_method=noise_method, **options)
+    options |= {"order": order, "noise_method": noise_method, "mesh": mesh}
+    start = ready(protocol, problem, participation, **options)
     with progress_callback(progress, start.protocol.name, "rounds") as on_progress:
         return execute(start, on_progress)
 
@@ -145,6 +148,8 @@ def trajectory(arguments: Arguments, static: StaticArguments, callback=None):
         callback: number of the progress callback, which gets the completed rounds at every evaluation, or None.
     """
     protocol, problem, mechanism, inputs, host_noise, key = arguments
+    if static.mesh is not None:
+        protocol = protocol.on_mesh(static.mesh)
     dimension = protocol.message_dimension(problem)
     block = ceil(static.eval_every / ceil(static.eval_every / BLOCK))
     draw_state, noise_state = mechanism.init(dimension, key), protocol.noise_state(dimension, static.size)
@@ -180,7 +185,7 @@ def trajectory(arguments: Arguments, static: StaticArguments, callback=None):
         info = jax.tree.map(lambda total: total / rounds[0].round.shape[0], totals)
         values = evaluate(protocol, problem, state, noise, static.metrics, info)
         if callback is not None:
-            report(callback, rounds[0].round[-1])
+            report(callback, rounds[0].round[-1], ordered=static.mesh is None)
         return ((state, noise_state, zeros), noise, draw_state), values
 
     def first_noise():

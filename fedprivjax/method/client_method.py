@@ -13,8 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.sharding import Mesh
 
 from fedprivjax.checks.refusal import Refusal, Undefined
+from fedprivjax.method.division import divided, gathered, machines_of_one, over_machines, part_of, to_holders
 from fedprivjax.method.interface import Protocol, slot_keys
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.loops import scan_in_chunks
@@ -31,7 +33,10 @@ LIVE_VECTORS = 4  # vectors of parameters that a machine's local step holds at o
 
 
 class ClientState(NamedTuple):
-    """State of the server, and of every machine, leaves [machines, ...]."""
+    """State of the server, and of every machine, leaves [machines, ...].
+
+    On a mesh, the machines' leaves are divided over its devices, with further rows to make the parts equal.
+    """
 
     server: Any
     own: Any
@@ -39,14 +44,16 @@ class ClientState(NamedTuple):
 
 @struct.dataclass
 class Split:
-    """Setting that calibration computes from the machines' dataset sizes.
+    """Settings that are not the user's: calibration and the engine set them.
 
     Attributes:
         slot_classes: number of slots of every class of machines that are computed together, the longest first, see
             `fedprivjax.plan.cohort_split`; () if all machines take equally many steps, None if unknown.
+        mesh: mesh over which machines are divided, see `fedprivjax.method.division`, or None for one device.
     """
 
     slot_classes: Any = struct.field(pytree_node=False, default=None, kw_only=True, metadata={"derived": True})
+    mesh: Any = struct.field(pytree_node=False, default=None, kw_only=True, metadata={"derived": True})
 
 
 class ClientMethod(Split, Protocol):
@@ -146,7 +153,9 @@ class ClientMethod(Split, Protocol):
 
     def init(self, problem: Problem, size: Size, key) -> ClientState:
         mine = jax.tree.map(jnp.asarray, self.client_init(problem))
-        own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size.machines, *leaf.shape)), mine)
+        held = size.machines if self.mesh is None else machines_of_one(size.machines, self.mesh) * self.mesh.size
+        own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (held, *leaf.shape)), mine)
+        own = own if self.mesh is None else divided(own, self.mesh)
         return ClientState(self.server_init(problem, size, key), own)
 
     def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
@@ -154,27 +163,37 @@ class ClientMethod(Split, Protocol):
         if self.uneven:
             order = jnp.argsort(-self.steps(slots[0]))
             slots = jax.tree.map(lambda leaf: leaf[order], slots)
-        sums, _ = jax.eval_shape(lambda slots: self._cohort(problem, state.server, state.own, slots), slots)
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sums)
-
-        def some(carry, slots):
-            sums, own = carry
-            more, own = self._cohort(problem, state.server, own, slots)
-            return (jax.tree.map(jnp.add, sums, more), own), None
-
-        carry, together = (zeros, state.own), rows_together(problem)
-        for first, last in pairwise(np.cumsum((0, *self._classes(inputs.filled.shape[0])))):
-            part = jax.tree.map(lambda leaf: leaf[first:last], slots)  # noqa: B023
-            carry, _ = some(carry, part) if last - first <= together else scan_in_chunks(some, carry, part, together)
-        sums, own = carry
-        total, weight, info = sums
+        compute = ClientMethod._sums if self.mesh is None else over_machines(ClientMethod._sums, self.mesh)
+        (total, weight, info), own = compute(self, problem, state.server, slots, state.own)
         present = jnp.maximum(jnp.sum(inputs.filled), 1.0)
         server = self.serve(problem, state.server, total, weight, inputs, noise)
         return ClientState(server, own), jax.tree.map(lambda value: value / present, info)
 
+    def _sums(self, problem: Problem, server: Any, slots: tuple[RoundInputs, Any, jax.Array], own: Any):
+        """Return the sums over the slots (weighted messages, weights, scalars), and all machines' states after them.
+
+        On a mesh, those of the part of the slots that this device computes, and of the machines that it holds.
+        """
+        sums, _ = jax.eval_shape(lambda slots: self._cohort(problem, server, own, slots), slots)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sums)
+
+        def some(carry, slots):
+            sums, own = carry
+            more, own = self._cohort(problem, server, own, slots)
+            return (jax.tree.map(jnp.add, sums, more), own), None
+
+        carry, together = (zeros, own), rows_together(problem)
+        for first, last in pairwise(np.cumsum((0, *self._classes(slots[0].present.shape[0])))):
+            part = jax.tree.map(lambda leaf: leaf[first:last], slots)  # noqa: B023
+            part = part if self.mesh is None else part_of(part, self.mesh)
+            size = part[0].present.shape[0]
+            carry, _ = some(carry, part) if size <= together else scan_in_chunks(some, carry, part, together)
+        return carry
+
     def messages(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
         """The participants' messages without the noise that is added to them, leaves [per_round, ...]."""
-        return self._work(problem, state.server, state.own, self.slots(inputs, noise, key))[0]
+        slots = self.slots(inputs, noise, key)
+        return self._work(problem, state.server, self._states(state.own, slots[0]), slots)[0]
 
     def slots(self, inputs: RoundInputs, noise: Any, key: jax.Array) -> tuple[RoundInputs, Any, jax.Array]:
         """Return what every participant receives: inputs, noise inside its computation, key, each [per_round, ...]."""
@@ -185,20 +204,30 @@ class ClientMethod(Split, Protocol):
     def _cohort(self, problem: Problem, server: Any, own: Any, slots: tuple[RoundInputs, Any, jax.Array]):
         """Return the participants' sums (weighted messages, weights, scalars), and all machines' states after them."""
         longest = jnp.max(self.steps(slots[0])) if self.uneven else None
-        messages, after, weights, info = self._work(problem, server, own, slots, longest)
+        messages, after, weights, info = self._work(problem, server, self._states(own, slots[0]), slots, longest)
         total = jax.tree.map(lambda rows: jnp.tensordot(weights, rows, axes=(0, 0)), messages)
-        own = jax.tree.map(lambda rows, new: written(rows, slots[0], new), own, after)
+        places = slots[0]
+        if self.mesh is not None and jax.tree.leaves(own):
+            places, after = to_holders(after, places, jax.tree.leaves(own)[0].shape[0])
+        own = jax.tree.map(lambda rows, new: written(rows, places, new), own, after)
         return (total, jnp.sum(weights), jax.tree.map(jnp.sum, info)), own
 
-    def _work(self, problem: Problem, server: Any, own: Any, slots: tuple[RoundInputs, Any, jax.Array], longest=None):
+    def _states(self, own: Any, inputs: RoundInputs) -> Any:
+        """Return the states of a round's slots, leaves [slots, ...], from those of all machines."""
+        if self.mesh is not None:
+            return gathered(own, inputs)
+        return jax.tree.map(lambda rows: rows[inputs.machine], own)
+
+    def _work(self, problem: Problem, server: Any, held: Any, slots: tuple[RoundInputs, Any, jax.Array], longest=None):
         """Return participants' messages, new states, weights and scalars, leaves [slots, ...], 0 if absent.
 
         Args:
+            held: the slots' states, leaves [slots, ...].
             longest: number of local steps after which no slot takes another, or None if unknown.
         """
 
-        def one(inputs: RoundInputs, noise, key):
-            mine, data = jax.tree.map(lambda rows: rows[inputs.machine], own), self.local_data(problem, inputs, longest)
+        def one(mine, inputs: RoundInputs, noise, key):
+            data = self.local_data(problem, inputs, longest)
             result = self.client(server, mine, data, noise, key)
             if not isinstance(result, tuple) or len(result) != 3:
                 raise Refusal(
@@ -212,7 +241,7 @@ class ClientMethod(Split, Protocol):
             present = jax.tree.map(lambda leaf: jnp.where(inputs.present > 0, leaf, 0.0), (message, weight, info))
             return present[0], after, *present[1:]
 
-        return jax.vmap(one)(*slots)
+        return jax.vmap(one)(held, *slots)
 
     def _check_state(self, before: Any, after: Any) -> None:
         """Raise Refusal if a machine's state after the round differs in structure, shapes or types of numbers."""
@@ -240,6 +269,9 @@ class ClientMethod(Split, Protocol):
         return rows.reshape(*rows.shape[:-1], work.cut(rows.shape[-1]), -1)
 
     # ---- unequal machines, on the host
+
+    def on_mesh(self, mesh: Mesh):
+        return replace(self, mesh=mesh)
 
     @property
     def uneven(self) -> bool:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.sharding import Mesh
 
 from fedprivjax.checks.decorated import PYTREE, Decorated, settings_of
 from fedprivjax.checks.refusal import Refusal, Undefined
@@ -270,6 +271,11 @@ class Protocol(Calibrated, Decorated):
     def client_state_bytes(self, problem: Problem, size: Size) -> int:
         """Return the bytes of the states that all machines keep between rounds. Default: 0."""
         return 0
+
+    def on_mesh(self, mesh: Mesh) -> "Protocol":
+        """Return a copy that divides the machines of a run over a mesh of `machines_mesh`. Default: Refusal."""
+        got = f"got a mesh of {mesh.size} devices"
+        raise Refusal(f"mesh must be left out with {self.name}, which has no local work to divide, {got}")
 
     # ---- privacy and settings, on the host
 

@@ -3,8 +3,7 @@
 import os
 from collections.abc import Sequence
 from math import inf
-
-import jax
+from typing import Any
 
 from fedprivjax.checks.refusal import Refusal
 
@@ -46,13 +45,13 @@ def require_room(machines: int, per_round: int, rounds: int, records: int = 1, d
         )
 
 
-def require_state_room(needed: int, machines: int, devices: Sequence[jax.Device]) -> None:
+def require_state_room(needed: int, machines: int, devices: Sequence[Any]) -> None:
     """Raise Refusal if the states that machines keep between rounds need more memory than there is.
 
     Args:
         needed: bytes of the states on one device.
         machines: number of machines whose states are on one device.
-        devices: devices of the run. The limit is the least memory that they report, or an equal share of this
+        devices: `jax.Device`s of the run. The limit is the least memory that they report, or an equal share of this
             computer's memory if none reports any, as CPUs do.
     """
     there, name = min(map(device_memory, devices)), devices[0].device_kind
@@ -65,8 +64,8 @@ def require_state_room(needed: int, machines: int, devices: Sequence[jax.Device]
         )
 
 
-def device_memory(device: jax.Device) -> float:
-    """Return the bytes that a run may take on an accelerator, or infinity if the device does not report them."""
+def device_memory(device: Any) -> float:
+    """Return the bytes that a run may take on a `jax.Device`, or infinity if it does not report them."""
     return (device.memory_stats() or {}).get("bytes_limit", inf)
 
 
