@@ -444,6 +444,11 @@ def numbers_of(parts: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{name}.{key}": value for name, part in held.items() for key, value in part.leaves().items()}
 
 
+def scaled_rate(rate: float | None) -> float | None:
+    """Return the public rate of a protocol that is scaled down to a few records, or None without a rate."""
+    return None if rate is None else max(rate, 1 / EPOCH)
+
+
 def _default(field: Field) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 

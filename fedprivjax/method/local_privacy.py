@@ -19,13 +19,14 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.adaptive_clip import AdaptiveClip
+from fedprivjax.method.addable_records import require_addable
 from fedprivjax.method.encoders import Encoder
 from fedprivjax.noise import Fresh, Mechanism, PerMachine, PerStep
 from fedprivjax.noise.fresh import MessageInputs
 from fedprivjax.noise.rounds import INDEPENDENT, RoundFactor, require_public, round_factor
 from fedprivjax.plan.participation import Participation, PoissonCohorts, SecretSubsets
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import LocalWork, Poisson, Sampler, Subset
+from fedprivjax.plan.samplers import LocalWork, Poisson, Subset
 from fedprivjax.privacy.accountants.records import Sampled, SampledMachines
 from fedprivjax.privacy.accountants.sampled import moved
 from fedprivjax.privacy.events import Event, GaussianEvent, RecordEvent, Releases
@@ -51,22 +52,6 @@ PAIRS = "Andrew et al. 2021 (adaptive clip): clipped updates with bits; adaptive
 CORRELATED = (
     "Choquette-Choo et al. 2023 (matrix mechanism, several participations): clipped updates; one Gaussian mechanism"
 )
-
-
-def require_addable(relation: str, sampler: Sampler) -> tuple[Assumption, ...]:
-    """Return the assumptions under which a relation between records holds for a sampler.
-
-    Raises:
-        Refusal: if records cannot be added or removed, because the sampler depends on their number.
-    """
-    if relation == REPLACE_ONE:
-        return ()
-    if type(sampler) is not Poisson or sampler.rate is None:
-        raise Refusal(
-            f"relation must be {REPLACE_ONE!r} for records with {sampler}, whose use depends on their number, got "
-            f"{relation!r}. Use local_steps with sampler = 'poisson', a batch and a public rate"
-        )
-    return (Assumption("public rate", {"rate": sampler.rate, "batch": sampler.batch}),)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Lowy & Razaviyayn, ICLR 2023 (ISRL-DP). In each round, every machine i of a coho
 
 on K_i of its own n_i records, which a sampler picks again in each round. The picked records are secret, which amplifies
 privacy. A machine's whole transcript is (ε_i, δ_i)-DP for replacing one of its records, for any behaviour of the other
-machines.
+machines. For Poisson samples of a public rate, it may also be for adding or removing one of its records.
 """
 
 from collections.abc import Sequence
@@ -17,22 +17,23 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
+from fedprivjax.method.addable_records import require_addable
 from fedprivjax.noise import Fresh, Mechanism, PerMachine
 from fedprivjax.noise.fresh import MessageInputs
 from fedprivjax.plan.minibatches import Minibatches, machine_values, repeated_uses
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import Full, Sampler
+from fedprivjax.plan.samplers import Full, Poisson, Sampler
 from fedprivjax.plan.samplers.interface import require_records
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled
-from fedprivjax.privacy.accountants.sampled import SampledReleases, require_known
+from fedprivjax.privacy.accountants.sampled import SampledReleases, moved, require_known
 from fedprivjax.privacy.events import Claim, GroupTarget, RecordEvent, Releases, TargetRatio
 from fedprivjax.privacy.min_noise import cached_min_noise
 from fedprivjax.privacy.noise_rules import CLAIMS, claimed_epsilon, noise_stds, proportions
 from fedprivjax.privacy.per_machine import group_identical
 from fedprivjax.privacy.target import Target
-from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, Assumption, Terms, lipschitz_values
+from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, REPLACE_ONE, Assumption, Terms, lipschitz_values
 from fedprivjax.problem.problem import Problem
 
 THEOREM_RULES = ("accountant", "advanced")
@@ -82,6 +83,13 @@ class RecordMechanism:
         whole_message: True if the mean is clipped instead of each record's gradient.
         acknowledged: True to accept that the rule "paper_moments" claims an ε that does not hold.
         claimed_records: n in that rule, or None for the machine's number of records.
+        relation: neighbouring relation, a key of `RELATIONS`.
+
+    With Poisson samples of a public rate, noise, steps and guarantee do not depend on the machines' numbers of records:
+    batch/rate stands for each of them.
+
+    Raises:
+        Refusal: if records cannot be added or removed under the other settings.
     """
 
     sampler: Sampler
@@ -93,6 +101,27 @@ class RecordMechanism:
     whole_message: bool = False
     acknowledged: bool = False
     claimed_records: int | None = None
+    relation: str = REPLACE_ONE
+
+    def __post_init__(self):
+        if self.relation == REPLACE_ONE:
+            return
+        require_addable(self.relation, self.sampler)
+        if self.whole_message:
+            raise Refusal(
+                f"relation must be {REPLACE_ONE!r} with messages that are clipped as a whole, which one more record "
+                f"changes by twice the clip, got {self.relation!r}. Clip every record's gradient"
+            )
+        if self.noise_rule != "accountant":
+            raise Refusal(
+                f"noise_rule must be 'accountant' with relation = {self.relation!r}, because published rules are for "
+                f"replaced records, got {self.noise_rule!r}"
+            )
+        if self.delta == PER_MACHINE:
+            raise Refusal(
+                f"delta must be a number with relation = {self.relation!r}, because dataset sizes are private, got "
+                f"{self.delta!r}"
+            )
 
     # ---- machines
 
@@ -214,9 +243,15 @@ class RecordMechanism:
     ) -> RecordEvent:
         """Event of the noise on a plan. The default accountant is the sampler's."""
         releases = self._plan_releases(problem, plan)
-        accountant = Sampled(self.sampler, self.whole_message) if accountant is None else accountant
-        assumptions = (PUBLIC_PARTICIPATION, *self.bounds(problem), Assumption("not covered"))
+        accountant = self._accountant if accountant is None else accountant
+        known = require_addable(self.relation, self.sampler)
+        assumptions = (PUBLIC_PARTICIPATION, *self.bounds(problem), Assumption("not covered"), *known)
         if self._counted(plan):
+            if self.relation != REPLACE_ONE:
+                raise Refusal(
+                    f"relation must be {REPLACE_ONE!r} if the used records are public, got {self.relation!r}. Keep "
+                    f"the samples secret"
+                )
             if plan.schedule.dropped is not None:
                 raise Refusal(
                     "dropouts must be left out if the used records are public: after one, records are used in other "
@@ -225,7 +260,7 @@ class RecordMechanism:
             accountant, theorem = Sampled(Full()), SAMPLES_KNOWN
         if plan.secret:
             assumptions = (*assumptions, Assumption("secret samples"))
-        terms = Terms(trust, theorem, assumptions, unit=RECORD)
+        terms = Terms(trust, theorem, assumptions, unit=RECORD, relation=self.relation)
         claim = self._claim(problem, plan, float(noise_std)) if trust == "none" and noise_std else None
         return RecordEvent(float(noise_std), accountant, releases, terms, claim)
 
@@ -240,8 +275,11 @@ class RecordMechanism:
         return (Assumption("lipschitz", lipschitz_values(problem)),)
 
     def shift(self, m: MachineTable) -> np.ndarray:
-        """L2 sensitivity of each machine's release to replacing one record that occurs once; shape [machines]."""
-        return 2 * m.lipschitz / (1 if self.whole_message or self.by_step else m.batch)
+        """L2 sensitivity of each machine's release to one record that occurs once; shape [machines].
+
+        It is twice as large if the record is replaced as if it is added or removed.
+        """
+        return moved(self.relation) * m.lipschitz / (1 if self.whole_message or self.by_step else m.batch)
 
     def _plan_releases(self, problem: Problem, plan: Plan) -> Releases:
         """Releases of the machines. Configurations that differ only in `clip` share everything except the scale."""
@@ -286,13 +324,18 @@ class RecordMechanism:
 
     # ---- rules
 
+    @property
+    def _accountant(self) -> Sampled:
+        """Accountant of the sampler's releases."""
+        return Sampled(self.sampler, self.whole_message, self.relation)
+
     def _accounted(self, m: MachineTable, relative: np.ndarray, rounds: int) -> float:
         """Smallest σ of the noisiest machine at which all machines in the table meet their targets.
 
         Every machine's noise is σ times its entry in `relative`.
         """
         shift = RecordMechanism.shift(self, m) / relative
-        kinds, accountant = np.arange(relative.size), Sampled(self.sampler, self.whole_message)
+        kinds, accountant = np.arange(relative.size), self._accountant
         batch = np.broadcast_to(1, kinds.shape) if self.by_step else m.batch
         messages = np.broadcast_to(self._releases(m, rounds), kinds.shape)
         releases = Releases(shift, m.records, batch, messages, np.ones_like(kinds), kinds)
@@ -308,7 +351,7 @@ class RecordMechanism:
 
     def _needed(self, m: MachineTable, rounds: int) -> np.ndarray:
         """σ of every machine in the table by the noise rule."""
-        flags = {"acknowledged": self.acknowledged, "whole_message": self.whole_message}
+        flags = {"acknowledged": self.acknowledged, "whole_message": self.whole_message, "relation": self.relation}
         return noise_stds(
             self.noise_rule, epsilon=m.epsilon, rounds=self._releases(m, rounds), **flags, **self._rule(m)
         )
@@ -363,6 +406,7 @@ def _kinds_of(sizes: np.ndarray, sampler: Sampler, each: Sequence[Any]) -> Kinds
     An entry of `each` is None if all machines share that setting.
     """
     require_records(sizes)
+    sizes = _public_sizes(sizes, sampler)
     names = ("lipschitz", "epsilon", "delta", "machine_weights")
     given = [
         machine_values(name, value, sizes.size) for name, value in zip(names, each, strict=True) if value is not None
@@ -370,3 +414,10 @@ def _kinds_of(sizes: np.ndarray, sampler: Sampler, each: Sequence[Any]) -> Kinds
     batch = sampler.batches(sizes)
     first, kind = group_identical([sizes, batch, *given])
     return Kinds(first, kind, sizes[first], batch[first])
+
+
+def _public_sizes(sizes: np.ndarray, sampler: Sampler) -> np.ndarray:
+    """Return the numbers of records on which noise may depend: batch/rate with a public rate; int, shape [machines]."""
+    if not isinstance(sampler, Poisson) or sampler.rate is None:
+        return sizes
+    return np.maximum(1, np.rint(np.broadcast_to(sampler.batches(sizes), sizes.shape) / sampler.rate)).astype(int)

@@ -9,7 +9,7 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_positive
-from fedprivjax.method.interface import BATCH
+from fedprivjax.method.interface import BATCH, scaled_rate
 from fedprivjax.method.minibatch_round import record_messages
 from fedprivjax.method.record_mechanism import PER_MACHINE, THEOREM_RULES, Delta, RecordMechanism
 from fedprivjax.method.relative_privacy import SharedTarget, privacy_shares
@@ -20,6 +20,7 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.terms import RELATIONS, REPLACE_ONE
 from fedprivjax.problem.problem import Problem
 
 
@@ -35,6 +36,8 @@ class RecordMethod(SharedTarget):
 
     batch: int | Sequence[int] | None = struct.field(pytree_node=False, default=None)
     sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
+    rate: float | None = struct.field(pytree_node=False, default=None)
+    relation: str = struct.field(pytree_node=False, default=REPLACE_ONE)
     noise_rule: str = struct.field(pytree_node=False, default="accountant")
     delta: Delta = struct.field(pytree_node=False, default=None)
 
@@ -45,6 +48,8 @@ class RecordMethod(SharedTarget):
         "epsilon": None,
         "batch": None,
         "sampler": "full",
+        "rate": None,
+        "relation": REPLACE_ONE,
         "noise_rule": "accountant",
         "delta": None,
     }
@@ -63,16 +68,20 @@ class RecordMethod(SharedTarget):
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         super().__post_init__()
+        require_choice("relation", self.relation, RELATIONS)
+        if self.relation != REPLACE_ONE:
+            _ = self.records  # raises Refusal if records cannot be added or removed
 
     @property
     def minibatches(self) -> Sampler:
-        return as_sampler(self.sampler, self.batch)
+        return as_sampler(self.sampler, self.batch, self.rate)
 
     @property
     def records(self) -> RecordMechanism:
         """Mechanism of the records: their use in messages, and the noise of messages."""
         epsilons = self.epsilon if np.ndim(self.epsilon) else None
-        return RecordMechanism(self.minibatches, self.clip, self.noise_rule, epsilons, self.delta)
+        settings = self.minibatches, self.clip, self.noise_rule, epsilons, self.delta
+        return RecordMechanism(*settings, relation=self.relation)
 
     def messages(self, problem: Problem, state: Any, inputs: RoundInputs, noise, key):
         return record_messages(problem, self.query(state), inputs, self.clip)
@@ -98,6 +107,16 @@ class RecordMethod(SharedTarget):
 
     def target_delta(self, problem: Problem, target: Target) -> Any:
         return self.records.target_delta(problem, target)
+
+    def with_relation(self, relation: str):
+        """Return the copy of `Protocol.with_relation`. Refused for an ε of each machine, which sets its noise."""
+        if np.ndim(self.epsilon) and relation != self.relation:
+            raise Refusal(f"relation must stay {self.relation!r} with an ε of each machine, got {relation!r}")
+        return super().with_relation(relation)
+
+    def scaled_down(self, machines: int):
+        """Scale down as in `Protocol.scaled_down`, with a public rate at which a few records are used."""
+        return replace(super().scaled_down(machines), rate=scaled_rate(self.rate))
 
     @classmethod
     def audit_settings(cls) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Noise of a machine's messages for a privacy target, by the theorems' rules or by an accountant.
 
 All rules are for a message `(1/K)·Σ_j g_j + N(0, σ²·I)`, ‖g_j‖ ≤ L, sent in each of R rounds, and for replacing one
-record.
+record. The accountant's rule may also be for adding or removing one, see `SampledReleases`.
 """
 
 from math import inf, log, nan, sqrt
@@ -20,6 +20,7 @@ from fedprivjax.privacy.accountants.sampled import (
     shift_distribution,
 )
 from fedprivjax.privacy.per_machine import group_identical
+from fedprivjax.privacy.terms import REPLACE_ONE
 
 NOISE_RULES = {
     "accountant": "the smallest noise whose accounted ε for the sampler is at most the target",
@@ -93,6 +94,7 @@ def noise_stds(
     batch: ArrayLike | None = None,
     acknowledged: bool = False,
     whole_message: bool = False,
+    relation: str = REPLACE_ONE,
     **settings: ArrayLike,
 ) -> np.ndarray:
     """Return `noise_std` of every machine, float64 [machines]. Each setting is one number or one per machine.
@@ -111,7 +113,8 @@ def noise_stds(
         one: dict[str, Any] = {name: column[machine].item() for name, column in columns.items()}
         records, rounds, batch = (int(one[name]) for name in ("records", "rounds", "batch"))
         sampler = drawn_by.with_batch(batch)
-        releases = SampledReleases(sampler, records, rounds, one["delta"], whole_message=whole_message)
+        flags = {"whole_message": whole_message, "relation": relation}
+        releases = SampledReleases(sampler, records, rounds, one["delta"], **flags)
         target = {"lipschitz": one["lipschitz"], "epsilon": one["epsilon"], "acknowledged": acknowledged}
         needed.append(noise_std(rule, releases, **target))
     return np.array(needed)[group]

@@ -49,7 +49,7 @@ class AcceleratedMinibatchSGD(AcceleratedSteps, RecordMethod):
     """ISRL-DP AC-SA: plain, regularised, multistage, one-pass.
 
     Attributes:
-        epsilon, noise_std, step_scale, clip, batch, sampler, noise_rule, delta, relative_privacy: as in
+        epsilon, noise_std, step_scale, clip, batch, sampler, rate, relation, noise_rule, delta, relative_privacy: as in
             `NoisyMinibatchSGD`.
         step_size: 1/v, so that larger values mean longer steps. None is the theory's v of each stage. If a clip is
             below the Lipschitz constant and no modulus or variance is given, None is `acsa.clipped_v` (no theorem is
@@ -64,7 +64,8 @@ class AcceleratedMinibatchSGD(AcceleratedSteps, RecordMethod):
         printed: True for the stages' v as printed in the paper.
         schedule: every round's place in its stage, see `acsa.schedule_of`; set by `calibrate`.
 
-    **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP).
+    **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP), or
+    for adding or removing one.
     """
 
     strong_convexity: Any = 0.0

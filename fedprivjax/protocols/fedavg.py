@@ -32,12 +32,13 @@ from jax.flatten_util import ravel_pytree
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least, require_choice, require_positive
 from fedprivjax.method.adaptive_clip import EVEN, LEAST_SHARE, AdaptiveClip
+from fedprivjax.method.addable_records import require_addable
 from fedprivjax.method.client_method import ClientMethod, ClientState
 from fedprivjax.method.clipping import clip
 from fedprivjax.method.encoders import Encoder
-from fedprivjax.method.interface import BATCH, slot_keys
+from fedprivjax.method.interface import BATCH, scaled_rate, slot_keys
 from fedprivjax.method.local_data import LocalData
-from fedprivjax.method.local_privacy import UNITS, NoisySteps, NoisyUpdates, require_addable
+from fedprivjax.method.local_privacy import UNITS, NoisySteps, NoisyUpdates
 from fedprivjax.method.minibatch_round import appended, mean_of, room
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.server_optimizer import ServerOptimizer
@@ -467,6 +468,10 @@ class FedAvg(ClientMethod):
         step = 1.0 if self.step_size is None else float(np.max(self.step_size)) * float(np.max(self.step_scale))
         bound = self.update_clip.start if self.adaptive else self.update_clip
         return float(np.max(bound)) / step
+
+    def scaled_down(self, machines: int):
+        """Scale down as in `Protocol.scaled_down`, with a public rate at which a few records are used."""
+        return replace(super().scaled_down(machines), rate=scaled_rate(self.rate))
 
     @classmethod
     def audit_settings(cls) -> dict[str, Any]:

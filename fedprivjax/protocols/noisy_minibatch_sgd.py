@@ -82,6 +82,10 @@ class NoisyMinibatchSGD(AtIterate, RecordMethod):
         strong_convexity: modulus μ of the loss; if positive, it sets growing averaging weights and the step.
         batch: K, an integer or one for each machine; None with the sampler "full".
         sampler: sampler of a machine's records, a name in `fedprivjax.plan.samplers`, or a `Sampler` with its batch.
+        rate: public probability of every record in a message with sampler = "poisson", which needs no dataset sizes.
+            The sum is still divided by K. Default: K divided by a machine's number of records.
+        relation: neighbouring relation, a key of `fedprivjax.privacy.terms.RELATIONS`. Default: "replace-one".
+            "add-or-remove-one" needs Poisson samples of a public `rate`, and noise_rule = "accountant".
         noise_rule: rule that computes σ from ε, see `fedprivjax.privacy.noise_rules`.
         delta: δ of every machine, or one for each, at most the run's; "records" is 1/n_i²; None is the run's.
         trust: "none", or "shuffler": a round's messages, of one record each, are seen without their senders, which
@@ -92,8 +96,8 @@ class NoisyMinibatchSGD(AtIterate, RecordMethod):
 
     Machines' weights and Lipschitz constants, and the distance to the optimum, are settings of the problem.
 
-    **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP); with a shuffler,
-    of all shuffled messages for replacing one record of one machine.
+    **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP), or for adding or
+    removing one; with a shuffler, of all shuffled messages for replacing one record of one machine.
     """
 
     strong_convexity: Any = 0.0

@@ -475,19 +475,27 @@ def test_a_slope_is_shown_with_its_interval_and_not_in_the_metrics_unit(best):
 
 def test_a_guarantee_table_shows_both_relations_where_both_exist():
     client = {"name": "fedavg", "unit": "machine", "update_clip": 0.5, "local_epochs": 1, "step_size": 0.1, "batch": 2}
+    record = {"name": "noisy_minibatch_sgd", "epsilon": 2.0, "batch": 2, "step_size": 0.1, "clip": 1.0}
     protocol = [
         {**client, "label": "added", "epsilon": 2.0, "relation": "add-or-remove-one"},
         {**client, "label": "replaced", "epsilon": 2.0},
-        {"name": "noisy_minibatch_sgd", "label": "record", "epsilon": 2.0, "batch": 2, "step_size": 0.1, "clip": 1.0},
+        {**record, "label": "Poisson", "sampler": "poisson", "rate": 0.2, "relation": "add-or-remove-one"},
+        {**record, "label": "subset"},
     ]
     problem = {**make().problem.model_dump(exclude_none=True), "partition": {"kind": "iid"}}
     jobs = listed.jobs(make(problem=problem, protocol=protocol, sweep={"per_round": [3], "rounds": [5], "seeds": 1}))
-    machines, record = guarantees.guarantee_tables(jobs, DELTA)
+    machines, records = guarantees.guarantee_tables(jobs, DELTA)
     shown = columns(machines)
     added, replaced = ([float(cell.removesuffix(" !")) for cell in shown[f"ε, {one}"]] for one in BOTH)
     mu = float(gdp.mu(2.0, DELTA))
     np.testing.assert_allclose(added, [2.0, gdp.epsilon(mu / 2, DELTA)], rtol=6e-3)
     np.testing.assert_allclose(replaced, [gdp.epsilon(2 * mu, DELTA), 2.0], rtol=6e-3)
-    assert not any(header == f"ε, {one}" for header in columns(record) for one in BOTH)
+    poisson, subset = zip(*(columns(records)[f"ε, {one}"] for one in BOTH), strict=True)
+    assert float(poisson[0]) == pytest.approx(2.0, rel=6e-3)
+    assert float(poisson[1]) > 2.5
+    assert (subset[0], float(subset[1])) == ("–", pytest.approx(2.0, rel=6e-3))
     assert "add-or-remove-one (zero-out)), ε for all records of one machine (replace-one)" in machines.title
-    assert "DIFFERENT" not in record.title
+    assert "ε for one record of one machine (add-or-remove-one), ε for one" in records.title
+    (alone,) = guarantees.guarantee_tables(jobs[-1:], DELTA)
+    assert "DIFFERENT" not in alone.title
+    assert not any(f"ε, {one}" in columns(alone) for one in BOTH)

@@ -55,19 +55,20 @@ class ReleasedMinibatchSGD(ReleasedRules, NoisyMinibatchSGD):  # type: ignore[mi
         require_choice("clip_at", self.clip_at, CLIPPED)
         if self.clip_at != "record" and self.clip is None and self.epsilon is not None and self.epsilon != inf:
             raise Refusal(f"clip must be given for clip_at {self.clip_at!r}")
-        sampler = as_sampler(self.sampler, self.batch)
+        sampler = as_sampler(self.sampler, self.batch, self.rate)
         if self.clip_at == "other" and not (sampler.repeats and isinstance(sampler.batch, int | None)):
             raise Refusal("clip_at 'other' must go with the sampler 'replacement' and one batch for all machines")
 
     @property
     def minibatches(self) -> Sampler:
-        sampler = as_sampler(self.sampler, self.batch)
+        sampler = as_sampler(self.sampler, self.batch, self.rate)
         return sampler.with_batch(2 * sampler.batch) if self.clip_at == "other" else sampler  # type: ignore[operator]
 
     @property
     def records(self) -> RecordMechanism:
         whole_message = self.clip_at == "message" and self.clip is not None
-        used = replace(super().records, sampler=as_sampler(self.sampler, self.batch), whole_message=whole_message)
+        sampler = as_sampler(self.sampler, self.batch, self.rate)
+        used = replace(super().records, sampler=sampler, whole_message=whole_message)
         return UnboundedRecords(**vars(used)) if self.clip_at == "other" else used
 
     def direction(self, problem: Problem, state: MinibatchState, inputs: RoundInputs, noise) -> tuple[Any, dict]:
