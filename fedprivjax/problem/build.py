@@ -278,7 +278,7 @@ def _examples(name, features, labels, width: int, loss: LinearLoss, feature_boun
     if feature_bound is not None and norms.max() > feature_bound * (1 + 1e-5):
         raise Refusal(f"{name} must have norm at most feature_bound ({feature_bound:g}), got {norms.max():g}")
     dtype = jnp.int32 if loss.outputs else jnp.float32
-    return Example(jnp.asarray(features), jnp.asarray(labels, dtype), jnp.asarray(norms))
+    return Example(_copied(features), _copied(labels, dtype), _copied(norms))
 
 
 def _linear_params(name: str, values, shape: tuple[int, ...], hint: str = ""):
@@ -286,7 +286,7 @@ def _linear_params(name: str, values, shape: tuple[int, ...], hint: str = ""):
     if params.shape != shape:
         raise Refusal(f"{name} must have shape {shape}, got {params.shape}{hint}")
     require_parameters(name, params)
-    return jnp.asarray(params)
+    return _copied(params)
 
 
 def _general_params(name: str, values):
@@ -294,7 +294,14 @@ def _general_params(name: str, values):
     require_parameters(name, params)
     if not jax.tree.leaves(params):
         raise Refusal(f"{name} must have at least one parameter, got {values!r}")
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params)
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(leaf, jnp.float32) if isinstance(leaf, jax.Array) else _copied(leaf), params
+    )
+
+
+def _copied(values, dtype: Any = jnp.float32) -> jax.Array:
+    """Return a device copy of host values. NumPy copies and converts: `jnp.array` would compile a program per shape."""
+    return jax.device_put(np.array(values, dtype))
 
 
 def _general_test(test, pool):
