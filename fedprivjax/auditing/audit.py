@@ -197,13 +197,14 @@ def audit(
     federation = federation if loss is None else replace(federation, loss=loss)
     preparing = min(PREPARING, max(runs // 2, MOST))
     pair, distribution, options = prepared(protocol, federation, delta, seed, public, preparing)
-    guarantee = for_replaced(pair.start.guarantee)
+    guarantee = pair.start.guarantee if pair.absent else for_replaced(pair.start.guarantee)
     attained = _attained(distribution, guarantee)
     counting = Counting(delta, runs, LEVEL)
     scores = fixed_scores(distribution, counting, guarantee.mu)
     mixture = pair.start.event.mixture(pair.machine)
     if mixture is not None and _all_releases_visible(pair, distribution, mixture):
-        scores[:1] = mixtures(distribution, mixture, pair.machine, _shift(pair, mixture, seed, options), counting)
+        shift = _shift(pair, mixture, seed, options)
+        scores[:1] = mixtures(distribution, mixture, pair.machine, shift, counting, absent=pair.absent)
     done = score_runs(Runs(pair, options, seed, folder, progress), distribution, scores, counting)
     proofs = 1 if guarantee.mu is None else 2  # of a score against the claim: by ε, and by μ where one is claimed
     strict = verdict / (proofs * len(done))
@@ -215,14 +216,15 @@ def audit(
 
 
 def for_replaced(guarantee: PrivacyGuarantee) -> PrivacyGuarantee:
-    """Return the guarantee for the replace-one relation, in which an audit's two datasets differ.
+    """Return the guarantee for the replace-one relation, in which an audit's canaries differ.
 
     Raises:
         Refusal: if the guarantee is for another relation and states no μ. Its conversion holds at a larger δ only.
     """
     if guarantee.relation != REPLACE_ONE and guarantee.mus is None:
         raise Refusal(
-            f"relation must be {REPLACE_ONE!r} for an audit of a guarantee without μ, got {guarantee.relation!r}"
+            f"relation must be {REPLACE_ONE!r} for an audit in one run of a guarantee without μ, got "
+            f"{guarantee.relation!r}. Use audit"
         )
     return guarantee.for_relation(REPLACE_ONE)
 

@@ -7,6 +7,9 @@ view is noise plus the canary, along all other axes it is noise only.
 With the quadratic loss, a gradient also grows with the point at which it is computed. Drift of local steps and
 differences of gradients then matter. The other records pull along the canary's axis, which causes drift. Clipped
 gradients are the same as with the linear loss.
+
+If the guarantee is an ε for adding or removing a record or machine, the canary's labels are 0 in the first dataset. Its
+gradients are then zero, as if it were absent, because sums are divided by a public constant.
 """
 
 from dataclasses import dataclass, replace
@@ -19,6 +22,8 @@ from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.engine.transcript import require_noisy_messages
 from fedprivjax.plan.participation import Dropouts, Full, Participation, PoissonCohorts, SecretSubsets, Uniform, Varying
+from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.terms import ADD_OR_REMOVE
 from fedprivjax.problem.build import linear_problem
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.losses import LinearLoss
@@ -97,7 +102,8 @@ class Federation:
             clip: C, or None.
             split: True if machines own their records, False if they share a pool.
             canary: the canary's row of the pool, or its rows if it is a whole machine.
-            label: the canary's sign. A clipped gradient is half as long for the positive sign, so norms differ too.
+            label: the canary's sign, or 0 if it is absent. A clipped gradient is half as long for the positive sign, so
+                norms differ too.
         """
         machines = self.participation.machines
         rows = machines * self.records
@@ -177,7 +183,8 @@ class Worlds:
     """Prepared runs of a protocol on both datasets, with materialised noise.
 
     Attributes:
-        starts: the two runs. The canary's label is negative in the first, positive in the second.
+        starts: the two runs. The canary's label is negative in the first, or 0 if it is absent, and positive in the
+            second.
         canary: the canary's row of the pool. If the guarantee protects machines, it stands for all of its machine's.
         machine: the canary's machine.
     """
@@ -185,6 +192,11 @@ class Worlds:
     starts: tuple[ReadyRun, ReadyRun]
     canary: int
     machine: int
+
+    @property
+    def absent(self) -> bool:
+        """True if the canary is absent in the first dataset, False if it is replaced."""
+        return may_be_absent(self.start.guarantee)
 
     @property
     def start(self) -> ReadyRun:
@@ -215,9 +227,15 @@ def worlds(protocol, federation: Federation, canary: int | None, *, delta: float
     first = _begun(protocol, federation, canary or 0, -1.0, delta, seed)
     canary = _first_used(first) if canary is None else canary
     protocol = _with_short_steps(protocol, first, exactly=federation.loss == QUADRATIC)
-    starts = [_begun(protocol, federation, canary, label, delta, seed) for label in (-1.0, 1.0)]
+    labels = (0.0 if may_be_absent(first.guarantee) else -1.0, 1.0)
+    starts = [_begun(protocol, federation, canary, label, delta, seed) for label in labels]
     require_noisy_messages(starts[0])
     return Worlds((starts[0], starts[1]), canary, _owner(starts[0], canary))
+
+
+def may_be_absent(guarantee: PrivacyGuarantee) -> bool:
+    """Return True if the guarantee is an ε for adding or removing one. A μ is audited for replacing one, at twice μ."""
+    return guarantee.relation == ADD_OR_REMOVE and guarantee.mus is None
 
 
 def _begun(protocol, federation: Federation, canary: int, label: float, delta: float, seed: int) -> ReadyRun:

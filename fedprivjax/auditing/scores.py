@@ -186,7 +186,13 @@ def over_machines(one: Column, other: Column) -> bool:
 
 
 def mixtures(
-    distribution: ViewDistribution, claim: Mixture, machine: int, shift: float, counting: Counting
+    distribution: ViewDistribution,
+    claim: Mixture,
+    machine: int,
+    shift: float,
+    counting: Counting,
+    *,
+    absent: bool = False,
 ) -> list[Score]:
     """Return the score `mixed` with the claimed noise and, if messages carry less noise, also with the measured noise.
 
@@ -201,9 +207,10 @@ def mixtures(
     """
     own = np.diag(distribution.covariance)[own_releases(distribution.columns, machine)]
     measured = np.maximum(np.sqrt(own) / abs(shift), SILENT * claim.ratio)
-    found = [mixed("likelihood ratio", distribution, claim, machine, shift, counting)]
+    known = distribution, claim, machine, shift, counting
+    found = [mixed("likelihood ratio", *known, absent=absent)]
     if claim.ratio > LOUDER * measured.min():
-        found.append(mixed("likelihood ratio, as measured", distribution, claim, machine, shift, counting, measured))
+        found.append(mixed("likelihood ratio, as measured", *known, measured, absent=absent))
     return found
 
 
@@ -215,6 +222,8 @@ def mixed(
     shift: float,
     counting: Counting,
     ratios: np.ndarray | None = None,
+    *,
+    absent: bool = False,
 ) -> Score:
     """Return the likelihood ratio of a machine's releases as a score.
 
@@ -227,14 +236,15 @@ def mixed(
     own = own_releases(distribution.columns, machine)
     ratios = np.full(np.count_nonzero(own), claim.ratio) if ratios is None else ratios
     times, chances = np.append(0.0, claim.times), np.append(1 - claim.chances.sum(), claim.chances)
-    middle = distribution.middle[own]
+    null_place, other_place = (0.0, 1.0) if absent else (-0.5, 0.5)  # means of the datasets in units of the shift
+    centre = (distribution.middle - distribution.shift / 2 if absent else distribution.middle)[own]
     logs = np.log(np.maximum(chances, 1e-300))
 
     def ratio(releases: np.ndarray) -> np.ndarray:
         total = np.zeros(releases.shape[0])
         for one, each in zip(releases.T, ratios, strict=True):
-            for sign in (1.0, -1.0):
-                means = sign * 0.5 / each * times
+            for sign, place in ((1.0, other_place), (-1.0, null_place)):
+                means = place / each * times
                 terms = [log - (one - mean) ** 2 / 2 for log, mean in zip(logs, means, strict=True)]
                 total += sign * np.logaddexp.reduce(terms, axis=0)
         return total
@@ -242,11 +252,12 @@ def mixed(
     rng, size = np.random.default_rng(0), (min(SIMULATED, SIMULATED_NUMBERS // int(own.sum())), int(own.sum()))
     drawn = [rng.choice(times, size, p=chances / chances.sum()) for _ in range(2)]
     null, other = (
-        ratio(sign * 0.5 / ratios * d + rng.normal(size=size)) for sign, d in zip((-1.0, 1.0), drawn, strict=True)
+        ratio(place / ratios * d + rng.normal(size=size))
+        for place, d in zip((null_place, other_place), drawn, strict=True)
     )
 
     def function(views: np.ndarray) -> np.ndarray:
-        return ratio((views[:, own] - middle) / (ratios * shift))
+        return ratio((views[:, own] - centre) / (ratios * shift))
 
     return Score(name, function, sampled_threshold(null, other, *counting), 0.0)
 

@@ -57,7 +57,9 @@ def test_a_mu_for_one_record_more_is_twice_that_for_replaced_ones():
     assert (replaced.mu, replaced.relation) == (2.0, REPLACE_ONE)
 
 
-def test_an_epsilon_for_one_record_more_is_not_audited():
+def test_an_epsilon_for_one_record_more_is_not_audited_in_one_run():
     terms = Terms("none", "a theorem", relation=ADD_OR_REMOVE)
-    with pytest.raises(Refusal, match=r"^relation must be 'replace-one' for an audit of a guarantee without μ, got"):
+    with pytest.raises(
+        Refusal, match=r"^relation must be 'replace-one' for an audit in one run of a guarantee without μ"
+    ):
         for_replaced(PrivacyGuarantee(1e-5, terms, epsilons=Grouped.of([1.0])))
