@@ -43,6 +43,7 @@ from .privacy.calibration import calibrate, guarantee
 from .privacy.events import Event, GaussianEvent
 from .privacy.guarantee import PrivacyGuarantee
 from .privacy.per_machine import Grouped
+from .privacy.pure import PureEvent
 from .privacy.target import Target
 from .privacy.terms import USED_ONCE, Assumption, Terms
 from .problem.build import general_problem, linear_problem, procedural_problem
@@ -124,6 +125,7 @@ __all__ = [
     "PrivacyGuarantee",
     "Problem",
     "Protocol",
+    "PureEvent",
     "Quantiser",
     "ReadyRun",
     "ReducedTreeMomentum",

@@ -19,12 +19,21 @@ from fedprivjax.auditing.neighbouring import (
     worlds,
 )
 from fedprivjax.auditing.running import Progress, Runs, score_runs
-from fedprivjax.auditing.scores import Counting, ViewDistribution, clearest, fixed_scores, mixtures, separation
+from fedprivjax.auditing.scores import (
+    Counting,
+    ViewDistribution,
+    clearest,
+    discrete,
+    fixed_scores,
+    mixtures,
+    separation,
+)
 from fedprivjax.auditing.views import MOST, ViewOptions, Views, chunk_of, different, observed, own_releases
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least, require_between
 from fedprivjax.engine.prepare import ReadyRun
+from fedprivjax.noise import Randomised
 from fedprivjax.plan.arguments import require_protocol
 from fedprivjax.privacy.events import Mixture
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
@@ -205,6 +214,9 @@ def audit(
     if mixture is not None and _all_releases_visible(pair, distribution, mixture):
         shift = _shift(pair, mixture, seed, options)
         scores[:1] = mixtures(distribution, mixture, pair.machine, shift, counting, absent=pair.absent)
+    if isinstance(pair.start.mechanism, Randomised):
+        views = (observed(start, seed + PREPARED, 0, options)[0].values for start in pair.starts)
+        scores[0] = discrete(scores[0], *views, counting)
     done = score_runs(Runs(pair, options, seed, folder, progress), distribution, scores, counting)
     proofs = 1 if guarantee.mu is None else 2  # of a score against the claim: by ε, and by μ where one is claimed
     strict = verdict / (proofs * len(done))

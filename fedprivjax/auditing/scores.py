@@ -7,7 +7,7 @@ distribution.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ SIMULATED = 200_000  # largest number of simulated runs of a claimed distributio
 SIMULATED_NUMBERS = 2**21  # largest number of releases of these runs
 LOUDER = 1.05  # separation, relative to the claim, above which the measured distribution is tested too
 SILENT = 1e-3  # smallest measured noise, as a fraction of the claimed noise
+DIGITS = 9  # of the scores of views with few values
 LARGEST = 1e6  # cap on separations: larger ones reveal everything
 
 
@@ -271,6 +272,19 @@ def fixed_scores(distribution: ViewDistribution, counting: Counting, claimed: fl
         differences("a difference over machines", distribution, over_machines, counting),
     ]
     return [score for score in several if score is not None]
+
+
+def discrete(score: Score, null: np.ndarray, other: np.ndarray, counting: Counting) -> Score:
+    """Return the score with the best threshold for views with few values, such as those of randomised response.
+
+    Args:
+        null, other: views of uncounted runs on the two datasets, [runs, columns].
+    """
+
+    def function(views: np.ndarray) -> np.ndarray:
+        return np.round(score.function(views), DIGITS)  # equal views have equal scores
+
+    return replace(score, function=function, threshold=sampled_threshold(function(null), function(other), *counting))
 
 
 def sums(views: np.ndarray, origin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -24,6 +24,13 @@ class Silent(Mechanism):
 
 
 @struct.dataclass
+class Randomised(Silent):
+    """No added noise: machines randomise their messages themselves, by their own key, in `client` or `encode`."""
+
+    inside = True
+
+
+@struct.dataclass
 class Fresh(Mechanism):
     """Independent noise `z_t = r_t·N(0, I)`, one vector per round, or its running sum if `accumulate`.
 

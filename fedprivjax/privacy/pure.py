@@ -1,0 +1,105 @@
+"""Pure ε₀-DP messages, such as those of randomised response: their event, and the exact ε of their composition.
+
+Every ε₀-DP mechanism is dominated by randomised response with the same ε₀ (Kairouz, Oh & Viswanath, ICML 2015), so
+the composition of k of them, adaptive or not, has the profile of k randomised responses,
+
+    δ(ε) = max_m (P[B(k, q) ≤ m] − e^ε·P[B(k, 1 − q) ≤ m])          q = 1/(1 + e^ε₀)
+
+with B binomial. At δ = 0 it is basic composition, ε = k·ε₀.
+"""
+
+from dataclasses import dataclass, field
+from math import exp, inf, nan
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.stats import binom
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.privacy.accountant_result import UPPER, AccountantResult
+from fedprivjax.privacy.events import Event
+from fedprivjax.privacy.per_machine import Grouped
+from fedprivjax.privacy.terms import Terms
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+
+def composed_epsilon(level: float, count: int, delta: float) -> float:
+    """Return the smallest ε at δ of `count` adaptively composed ε₀-DP releases, exact for randomised response.
+
+    Args:
+        level: ε₀ of one release; inf is non-private.
+        count: k, number of releases.
+        delta: δ, at least 0.
+
+    >>> round(composed_epsilon(0.5, 4, 0.0), 6), round(composed_epsilon(0.1, 100, 1e-5), 2)
+    (2.0, 4.31)
+    """
+    if count == 0 or level == inf:
+        return inf if count else 0.0
+    few = np.arange(count + 1)
+    lie = exp(-level) / (1 + exp(-level))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gain = np.log(np.maximum(binom.cdf(few, count, lie) - delta, 0.0))
+        found = np.where(gain > -inf, gain - binom.logcdf(few, count, 1 - lie), -inf)
+    return float(np.clip(np.max(found), 0.0, count * level))
+
+
+@dataclass(frozen=True, eq=False)
+class PureEvent(Event):
+    """Messages that are ε₀-DP each, with ε₀ = 1/noise_std: machine i sends k_i of them.
+
+    Attributes:
+        noise_std: 1/ε₀, as the scale of Laplace noise in a number of sensitivity 1. 0 is non-private.
+        messages: k_i, number of messages of each machine.
+        terms: guarantee statement: protected unit, trust model, theorem and assumptions.
+
+    >>> event = PureEvent(2.0, Grouped.of([1, 4]), Terms("none", "randomised response"))
+    >>> event.epsilons(1e-5).each.round(3).tolist()
+    [0.5, 2.0]
+    """
+
+    noise_std: float
+    messages: Grouped
+    terms: Terms
+    sensitivity: float = field(default=nan, init=False)
+
+    def __str__(self) -> str:
+        return f"pure messages: ε₀ = {self.level:.4g} each\n  messages of {self.messages}"
+
+    __repr__ = __str__
+
+    @property
+    def level(self) -> float:
+        """ε₀ of one message, inf without noise."""
+        return 1 / self.noise_std if self.noise_std else inf
+
+    @property
+    def accounting(self) -> str:
+        return "exact composition of pure mechanisms (Kairouz, Oh & Viswanath 2015)"
+
+    def epsilons(self, delta: float) -> Grouped:
+        def of_counts(counts: np.ndarray) -> np.ndarray:
+            return np.array([composed_epsilon(self.level, int(count), delta) for count in counts])
+
+        return self.messages.map(of_counts)
+
+    def accountant_results(self, delta: float) -> tuple[AccountantResult, ...]:
+        """Return dp-accounting's ε of the worst machine's messages as randomised responses."""
+        from dp_accounting.pld.privacy_loss_distribution import from_randomized_response
+
+        if not self.noise_std or not self.messages.max:
+            return ()
+        one = from_randomized_response(2 / (1 + exp(self.level)), 2)
+        epsilon = one.self_compose(int(self.messages.max)).get_epsilon_for_delta(delta)
+        return (AccountantResult("dp-accounting PLD", float(epsilon), UPPER),)
+
+    def dp_event(self) -> "DpEvent":
+        """Return randomised responses one by one, because dp-accounting counts a self-composed one once."""
+        from dp_accounting import ComposedDpEvent, RandomizedResponseDpEvent
+
+        if not self.noise_std or not self.messages.max:
+            raise Refusal("event must have noise and at least one release to be a dp-accounting event")
+        each: list[DpEvent] = [RandomizedResponseDpEvent(2 / (1 + exp(self.level)), 2)]
+        return ComposedDpEvent(int(self.messages.max) * each)

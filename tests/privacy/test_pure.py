@@ -1,0 +1,69 @@
+"""Pure events: exact composition against all outcomes and dp-accounting, refusals, and the limits of many messages."""
+
+from itertools import product
+from math import exp, inf, prod
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+
+from fedprivjax import Grouped, PureEvent, Refusal, Terms
+from fedprivjax.privacy.pure import composed_epsilon
+
+TERMS = Terms("none", "randomised response")
+SETTINGS = [(0.1, 100), (0.5, 20), (1.0, 3), (3.0, 5), (0.05, 200)]
+
+
+@pytest.mark.parametrize(("level", "count", "delta"), [(1.0, 1, 1e-3), (0.3, 6, 1e-2), (2.0, 4, 1e-5), (0.05, 8, 0.01)])
+def test_epsilon_is_that_of_all_outcomes_of_randomised_responses(level, count, delta):
+    true = 1 / (1 + exp(-level))
+
+    def outcomes(bit):
+        return np.array(
+            [prod(true if one == bit else 1 - true for one in row) for row in product((0, 1), repeat=count)]
+        )
+
+    def beyond(epsilon):
+        return np.maximum(outcomes(0) - np.exp(epsilon) * outcomes(1), 0).sum() - delta
+
+    exact = 0.0 if beyond(0.0) <= 0 else brentq(beyond, 0, count * level, xtol=1e-12)
+    assert composed_epsilon(level, count, delta) == pytest.approx(exact, abs=1e-9)
+
+
+@pytest.mark.parametrize(("level", "count"), SETTINGS)
+def test_epsilon_agrees_with_dp_accounting(level, count):
+    event = PureEvent(1 / level, Grouped.of([count, 1, 0]), TERMS)
+    (other,) = event.accountant_results(1e-5)
+    assert event.epsilon(1e-5) == pytest.approx(other.epsilon, rel=1e-2)
+    assert event.epsilon(1e-5) <= other.epsilon * (1 + 1e-6)
+    assert event.epsilon(1e-5) <= count * level
+
+
+def test_a_planted_level_or_count_is_found():
+    (other,) = PureEvent(2.0, Grouped.of([20]), TERMS).accountant_results(1e-5)
+    for level, count in ((1.0, 20), (0.25, 20), (0.5, 10), (0.5, 40)):
+        assert composed_epsilon(level, count, 1e-5) != pytest.approx(other.epsilon, rel=0.1)
+
+
+def test_without_delta_composition_is_basic():
+    assert composed_epsilon(0.4, 7, 0.0) == pytest.approx(2.8)
+    assert composed_epsilon(60.0, 4, 1e-5) == pytest.approx(240, rel=1e-3)
+    assert composed_epsilon(inf, 2, 1e-5) == inf
+    assert composed_epsilon(inf, 0, 1e-5) == 0
+
+
+def test_an_event_without_noise_or_messages():
+    assert PureEvent(0.0, Grouped.of([1, 0]), TERMS).epsilons(1e-5).each.tolist() == [inf, 0]
+    for event in (PureEvent(0.0, Grouped.of([1]), TERMS), PureEvent(1.0, Grouped.of([0]), TERMS)):
+        assert event.accountant_results(1e-5) == ()
+        with pytest.raises(Refusal, match="event must have noise and at least one release"):
+            event.dp_event()
+
+
+def test_the_dp_accounting_event_composes_to_the_same_epsilon():
+    from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
+    from dp_accounting.privacy_accountant import NeighboringRelation
+
+    event = PureEvent(2.0, Grouped.of([12]), TERMS)
+    accountant = PLDAccountant(NeighboringRelation.REPLACE_ONE).compose(event.dp_event())
+    assert accountant.get_epsilon(1e-5) == pytest.approx(event.epsilon(1e-5), rel=1e-2)

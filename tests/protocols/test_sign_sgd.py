@@ -1,0 +1,69 @@
+"""A custom method whose encoder is the randomiser: guarantee, messages, contract, and audits with a planted fault."""
+
+import jax
+import numpy as np
+import pytest
+from flax import struct
+from sign_sgd import SignSGD
+
+from fedprivjax import Federation, Full, Logistic, Uniform, audit, linear_problem, simulate, transcript
+from fedprivjax.testing import PROPERTIES, check_protocol
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(48, 3)).astype(np.float32)
+Y = (X @ [1, -2, 0.5] > 0).astype(int)
+PROBLEM = linear_problem(X, Y, Logistic(), partition_table=np.arange(48).reshape(6, 8))
+ONE_MESSAGE = Federation(Full(1), rounds=1, records=1, dimension=4)
+
+
+@struct.dataclass
+class LiesTooRarely(SignSGD):
+    """Planted: randomised response with 2·ε₀."""
+
+    @property
+    def probability_of_a_lie(self):
+        return jax.nn.sigmoid(-2 / self.noise_std)
+
+
+def test_a_run_meets_its_target_and_counts_one_bit():
+    run = simulate(SignSGD(epsilon=4.0), PROBLEM, Uniform(6, 3), rounds=12, metrics=[])
+    assert 3.99 < run.guarantee.epsilon <= 4.0
+    assert run.guarantee.unit == "all records of one machine"
+    assert run.costs["sent_bits"] == 1
+
+
+def test_a_transcript_has_one_sign_of_every_machine():
+    seen = transcript(SignSGD(noise_std=0.5), PROBLEM, Full(6), rounds=40)
+    assert seen.messages is not None
+    np.testing.assert_array_equal(np.sort(np.abs(seen.messages), axis=2), np.broadcast_to([0, 0, 1], (40, 6, 3)))
+
+
+def test_messages_lie_with_the_claimed_odds():
+    """Steps are so short that the true signs do not change, and the statistic rejects 2/3 and 3/2 of ε₀."""
+
+    def signs(noise_std):
+        return np.asarray(
+            transcript(SignSGD(noise_std=noise_std, step_size=1e-6), PROBLEM, Full(6), rounds=400).messages
+        )
+
+    lies = np.mean(np.any(signs(1.0) != signs(0.0), axis=2))
+    error = np.sqrt(lies * (1 - lies) / 2400)
+    claimed, quieter, louder = (1 / (1 + np.exp(level)) for level in (1.0, 1.5, 2 / 3))
+    assert abs(lies - claimed) < 4 * error < min(claimed - quieter, louder - claimed)
+
+
+def test_an_audit_is_below_the_claim():
+    found = audit(SignSGD(noise_std=1.0), ONE_MESSAGE, runs=4000)
+    assert not found.refuted
+    assert 0.7 < found.epsilon_lower <= found.guarantee.epsilon
+
+
+def test_an_audit_refutes_randomised_response_with_twice_the_level():
+    found = audit(LiesTooRarely(noise_std=1.0), ONE_MESSAGE, runs=4000)
+    assert found.refuted
+    assert found.epsilon_lower > found.guarantee.epsilon
+
+
+@pytest.mark.slow
+def test_contract():
+    assert check_protocol(SignSGD(noise_std=0.7), PROBLEM, Uniform(6, 3)).held == tuple(PROPERTIES)
