@@ -215,8 +215,8 @@ def audit(
         shift = _shift(pair, mixture, seed, options)
         scores[:1] = mixtures(distribution, mixture, pair.machine, shift, counting, absent=pair.absent)
     if isinstance(pair.start.mechanism, Randomised):
-        views = (observed(start, seed + PREPARED, 0, options)[0].values for start in pair.starts)
-        scores[0] = discrete(scores[0], *views, counting)
+        null, other = (observed(start, seed + PREPARED, 0, options)[0].values for start in pair.starts)
+        scores[0] = discrete(scores[0], null, other, counting)
     done = score_runs(Runs(pair, options, seed, folder, progress), distribution, scores, counting)
     proofs = 1 if guarantee.mu is None else 2  # of a score against the claim: by ε, and by μ where one is claimed
     strict = verdict / (proofs * len(done))
