@@ -140,7 +140,7 @@ def _check_expected(experiment: Experiment) -> None:
     for expected in experiment.expected:
         if expected.rule != "shown":  # "shown": a published number may be listed without a run
             require_choice("protocol label in [[expected]]", expected.protocol, labels)
-        if expected.rule == "above":
+        if expected.rule in ("above", "paired_above"):
             require_choice("other protocol in [[expected]]", expected.other, labels)
         _check_axis(expected)
         for cell in expected.cells:

@@ -285,7 +285,8 @@ class Expected(Settings):
     Rules: "within" `tolerance`; "within_sd", within `tolerance` standard deviations of a run; "within_se", within
     `tolerance` standard errors of the difference of two means; "at_least" the value minus `tolerance`; "at_most" the
     value plus `tolerance`; "above" the mean of the protocol `other` at the same iterate, or at its output if it has no
-    such iterate (of this protocol: always its output); "slope", an exponent in the swept `axis` of at most the value
+    such iterate (of this protocol: always its output); "paired_above", the mean difference to `other`, seed by seed,
+    has its 95% interval above the value (default: 0); "slope", an exponent in the swept `axis` of at most the value
     plus `tolerance`; "shown" is not judged.
 
     Attributes:
@@ -300,7 +301,7 @@ class Expected(Settings):
         tolerance: tolerance of the rule, in its unit.
         share: fraction of the cells of rule "within_se" that must be within tolerance.
         limit: largest deviation of any cell of rule "within_se", in standard errors.
-        other: label of the protocol of rule "above".
+        other: label of the protocol of rules "above" and "paired_above".
         axis: swept setting of rule "slope".
         cells: the numbers.
     """
@@ -311,7 +312,9 @@ class Expected(Settings):
     rounds: Literal["last", "mean"] = "last"
     rounds_to: float | None = None
     source: str = ""
-    rule: Literal["within", "within_sd", "within_se", "at_least", "at_most", "above", "slope", "shown"] = "within"
+    rule: Literal[
+        "within", "within_sd", "within_se", "at_least", "at_most", "above", "paired_above", "slope", "shown"
+    ] = "within"
     tolerance: float = 0.0
     share: float = 1.0
     limit: float | None = None

@@ -23,10 +23,10 @@ class Verdict(NamedTuple):
     Attributes:
         expected: entry of `[[expected]]`.
         at: values of the cell's swept settings.
-        mean: mean over seeds; the exponent for rule "slope".
+        mean: mean over seeds; the exponent for rule "slope", the mean difference for "paired_above".
         half: half the 95% interval of the mean.
-        sd: standard deviation over seeds; for "within_se" the standard error of the difference of the two means, for
-            "slope" the standard error of the exponent.
+        sd: standard deviation over seeds; for "paired_above" that of the difference, for "within_se" the standard error
+            of the difference of the two means, for "slope" the standard error of the exponent.
         seeds: number of seeds.
         value: number that the mean is compared with, or None.
         holds: whether the comparison holds, or None if the cell is not judged.
@@ -123,6 +123,7 @@ def describe(expected: Expected) -> str:
         "at_least": f"at least it − {amount}",
         "at_most": f"at most it + {amount}",
         "above": f"above {expected.other}",
+        "paired_above": "95% interval above it",
         "slope": f"at most {expected.tolerance:g} above it",
         "shown": "not judged",
     }[expected.rule]
@@ -161,15 +162,15 @@ def _judge(expected: Expected, cell: Cell, best: Mapping[str, xr.Dataset]) -> Ve
         slope, half, error = exponent(runs, expected.axis)
         holds = None if cell.value is None else slope <= cell.value + expected.tolerance
         return Verdict(expected, cell.at, slope, half, error, runs.sizes["seed"], cell.value, holds)
+    value = cell.value
+    if expected.rule == "paired_above":
+        runs = runs - _runs(str(expected.other), expected, cell, best, _others_iterate(expected, best))
+        value = 0.0 if value is None else value
     finite = runs.where(np.isfinite(runs))  # the spread of runs that never reach a value is unknown
     mean, half = float(runs.mean("seed", skipna=False)), float(mean_interval(finite)[1])
     sd = float(finite.std("seed", ddof=1, skipna=False)) if runs.sizes["seed"] > 1 else np.nan
-    value = cell.value
     if expected.rule == "above":
-        other = str(expected.other)
-        own = other == expected.protocol
-        iterate = OUTPUT if own else preferred(best[other], expected.metric, expected.iterate)
-        value = float(_runs(other, expected, cell, best, iterate).mean("seed"))
+        value = float(_runs(str(expected.other), expected, cell, best, _others_iterate(expected, best)).mean("seed"))
     count = runs.sizes["seed"]
     if expected.rule == "within_se":
         assert cell.sd is not None
@@ -177,7 +178,13 @@ def _judge(expected: Expected, cell: Cell, best: Mapping[str, xr.Dataset]) -> Ve
         ours = sd**2 * (count - 1) if count > 1 else 0.0
         pooled = np.sqrt((cell.sd**2 * (cell.runs - 1) + ours) / (cell.runs + count - 2))
         sd = float(pooled * np.sqrt(1 / cell.runs + 1 / count))
-    return Verdict(expected, cell.at, mean, half, sd, count, value, _holds(expected, mean, sd, value))
+    return Verdict(expected, cell.at, mean, half, sd, count, value, _holds(expected, mean, half, sd, value))
+
+
+def _others_iterate(expected: Expected, best: Mapping[str, xr.Dataset]) -> str:
+    """Return the iterate of the protocol `other` that is compared: its output if it has no such iterate."""
+    other = str(expected.other)
+    return OUTPUT if other == expected.protocol else preferred(best[other], expected.metric, expected.iterate)
 
 
 def exponent(runs: xr.DataArray, axis: str) -> tuple[float, float, float]:
@@ -233,7 +240,7 @@ def _check_slope(axis: str, values: Sequence[float]) -> None:
         raise Refusal(f"axis of a slope in [[expected]] must have three positive values, got {axis} = {list(values)}")
 
 
-def _holds(expected: Expected, mean: float, sd: float, value: float | None) -> bool | None:
+def _holds(expected: Expected, mean: float, half: float, sd: float, value: float | None) -> bool | None:
     if expected.rule == "shown" or value is None:
         return None
     if expected.rule == "within":
@@ -244,4 +251,6 @@ def _holds(expected: Expected, mean: float, sd: float, value: float | None) -> b
         return mean >= value - expected.tolerance
     if expected.rule == "at_most":
         return mean <= value + expected.tolerance
+    if expected.rule == "paired_above":
+        return mean - half > value
     return mean > value

@@ -26,7 +26,8 @@ def _verdict_table(found: list[Verdict]) -> Sheet:
     what, text = f"{words} (mean ± 95% interval)", metric.text
     if expected.axis is not None:
         what, text = f"exponent of {words} in {expected.axis} (least squares of logarithms ± 95% interval)", _exponent
-    table = Sheet(f"{expected.protocol}: {what}{source}; {describe(expected)}")
+    paired = f" less {expected.other}, paired by seed" if expected.rule == "paired_above" else ""
+    table = Sheet(f"{expected.protocol}{paired}: {what}{source}; {describe(expected)}")
     spread = "standard error" if expected.rule in ("within_se", "slope") else "sd"
     table.add_columns("cell", "ours", spread, "expected", "difference")
     table.add_columns("verdict", justify="left")

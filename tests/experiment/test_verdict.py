@@ -213,6 +213,33 @@ def test_a_named_iterate_is_judged(own):
     assert (found.at, output.at) == ({}, {})
 
 
+@pytest.mark.parametrize(
+    ("gaps", "value", "holds"),
+    [
+        ([0.1, 0.2, 0.3], None, False),  # interval 0.2 ± 0.248
+        ([0.1, 0.15, 0.2], None, True),  # 0.15 ± 0.124
+        ([0.1, 0.15, 0.2], 0.025, True),
+        ([0.1, 0.15, 0.2], 0.027, False),
+        ([0.1], None, False),  # one seed has no interval
+        ([0.1, np.nan, 0.2], None, False),
+    ],
+)
+def test_a_paired_difference_has_its_interval_above_the_value(gaps, value, holds):
+    theirs = np.array([0.2, 5.0, -3.0])[: len(gaps)]  # the seeds' spread cancels
+    best = {"ours": dataset(theirs + gaps), "theirs": dataset(theirs)}
+    made = make([{"rule": "paired_above", "other": "theirs", "cells": [{"value": value}]}], mu=[1.0])
+    (found,) = verdict.verdicts(made, best)
+    assert found.holds is holds
+    assert (found.mean, found.value) == pytest.approx((np.mean(gaps), value or 0.0), nan_ok=True)
+    (table,) = verdicts.verdict_tables([found])
+    assert str(table.title).startswith("ours less theirs, paired by seed: test loss")
+
+
+def test_a_paired_difference_names_the_other_protocol():
+    with pytest.raises(Refusal, match=r"other protocol in \[\[expected\]\]"):
+        check(make([{"rule": "paired_above"}]))
+
+
 @pytest.mark.parametrize("name", experiment.bundled())
 def test_the_cells_of_a_bundled_experiment_are_swept(name):
     verdict.check_cells(experiment.load(name))
@@ -227,6 +254,7 @@ def test_the_cells_of_a_bundled_experiment_are_swept(name):
         ("at_least", "test_accuracy", "at least it − 2 points"),
         ("at_most", "test_accuracy", "at most it + 2 points"),
         ("above", "test_loss", "above theirs"),
+        ("paired_above", "test_loss", "95% interval above it"),
         ("slope", "test_loss", "at most 0.02 above it"),
         ("shown", "test_loss", "not judged"),
     ],
