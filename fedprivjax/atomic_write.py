@@ -33,6 +33,27 @@ def write_atomically(path: Path, content: Content) -> None:
     write_together({path: content})
 
 
+def create_atomically(path: Path, content: Content) -> bool:
+    """Write one file unless it exists, and return True if it was written. One of several processes writes it.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     [create_atomically(Path(folder, "file"), text) for text in ("one", "two")], Path(folder, "file").read_text()
+    ([True, False], 'one')
+    """
+    if path.exists():
+        return False
+    written = path.with_name(f".{os.getpid()}-{secrets.token_hex(8)}{PART}")
+    write_atomically(written, content)
+    try:
+        os.link(written, path)
+    except FileExistsError:
+        return False
+    finally:
+        written.unlink(missing_ok=True)
+    return True
+
+
 def write_together(files: Mapping[Path, Content]) -> None:
     """Write files and create their folders. No file is replaced before all contents are on disk.
 

@@ -1,8 +1,10 @@
 """`fedprivjax run | reproduce | report | privacy`: experiments."""
 
+import os
 import shlex
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -27,13 +29,24 @@ def run(
         bool, typer.Option("--tiny", help="smoke test with few seeds, rounds and records; written to results/tiny/")
     ] = False,
     resume: Resume = False,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            "--part",
+            metavar="K/N",
+            help="compute the runs together with N − 1 other processes that share the results folder; default: the "
+            "part that Slurm or Open MPI gives this process",
+        ),
+    ] = None,
 ) -> None:
     """Run an experiment, print tables, and write a results folder with the dataset, plots and a page.
 
     For a folder of experiments, each has a separate results folder. All are validated before the first runs.
     """
     from fedprivjax.engine.compiled import compile_quickly
+    from fedprivjax.sweeps.part import Part, part_of_scheduler
 
+    own = Part.parse(part) if part else part_of_scheduler(os.environ)
     if tiny:
         compile_quickly()
     chosen = _named([spec], change, folder, resume=resume, tiny=tiny)
@@ -41,7 +54,10 @@ def run(
     for name, one in chosen.items():
         if len(chosen) > 1:
             out.print(f"{name}: {one.experiment.title}", style="bold", markup=False, highlight=False)
-        _run(one, done, keep=not tiny)
+        if own is None or tiny:
+            _run(one, done, keep=not tiny)
+        else:
+            _run_part(one, own)
 
 
 @app.command()
@@ -161,33 +177,67 @@ def _named(
 def _run(one: Named, done: dict[str, Any], *, keep: bool = True, judge: bool = False):
     """Run an experiment into a folder, and show it. After a stop or on a full disk, the message says how to resume."""
     from fedprivjax.experiment import run as runner
-    from fedprivjax.experiment.jobs import ready_experiment
     from fedprivjax.experiment.results import load as load_results
 
     experiment, folder, resume = one
-    try:
-        with status_line("reading") as say:
-            ready = ready_experiment(experiment, say, judge=judge)
-    except KeyboardInterrupt:
-        raise Stopped(f"stopped: {_how_to_go_on(folder, 0, 0)}") from None
-    finished = 0
-    try:
+    with _resumable(folder, keep=keep) as runs:
+        ready = _ready(one, judge=judge)
+        runs[1] = ready.runs
         with progress(experiment.title) as on_progress:
-
-            def noted(runs: int, total: int) -> None:
-                nonlocal finished
-                finished = runs
-                on_progress(runs, total)
-
+            noted = _noting(runs, on_progress)
             runner.run_ready(ready, folder, resume=resume, keep=keep, progress=noted, done=done)
+    return _show(experiment, load_results(folder), folder, None if judge else _partition_plot(experiment))
+
+
+def _run_part(one: Named, part) -> None:
+    """Run a part of an experiment. Show the results if it wrote them, else print a line on the other parts."""
+    from fedprivjax.experiment import run as runner
+    from fedprivjax.experiment.results import load as load_results
+
+    experiment, folder, _ = one
+    with _resumable(folder) as runs:
+        ready = _ready(one)
+        runs[1] = ready.runs
+        with progress(f"{experiment.title}, part {part}") as on_progress:
+            found = runner.run_part(ready, folder, part, progress=_noting(runs, on_progress))
+    if found is not None:
+        _show(experiment, load_results(folder), folder, _partition_plot(experiment))
+        return
+    line = f"part {part} is finished. Other parts still compute, and the last of them writes the results to {folder}"
+    out.print(f"{line}. If one was stopped, start it again", markup=False, highlight=False, soft_wrap=True)
+
+
+def _ready(one: Named, *, judge: bool = False):
+    """Prepare an experiment, with a line on the step under way."""
+    from fedprivjax.experiment.jobs import ready_experiment
+
+    with status_line("reading") as say:
+        return ready_experiment(one.experiment, say, judge=judge)
+
+
+def _noting(runs: list[int], on_progress):
+    """Return a progress callback that also stores the numbers of finished runs and of all runs."""
+
+    def noted(finished: int, total: int) -> None:
+        runs[:] = finished, total
+        on_progress(finished, total)
+
+    return noted
+
+
+@contextmanager
+def _resumable(folder: Path, *, keep: bool = True) -> Iterator[list[int]]:
+    """Turn a stop or a failed write into a message on how to resume. The value is set to (finished runs, all runs)."""
+    runs = [0, 0]
+    try:
+        yield runs
     except KeyboardInterrupt:
-        raise Stopped(f"stopped: {_how_to_go_on(folder, finished if keep else 0, ready.runs)}") from None
+        raise Stopped(f"stopped: {_how_to_go_on(folder, runs[0] if keep else 0, runs[1])}") from None
     except OSError as error:
         if not _of_writing(error, folder):
             raise
-        how = _how_to_go_on(folder, finished if keep else 0, ready.runs)
+        how = _how_to_go_on(folder, runs[0] if keep else 0, runs[1])
         raise Refusal(f"{error.filename or folder} must be writable, got {error.strerror or error}: {how}") from error
-    return _show(experiment, load_results(folder), folder, None if judge else _partition_plot(experiment))
 
 
 def _of_writing(error: OSError, folder: Path) -> bool:

@@ -23,6 +23,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.disk_cache import code_version
 from fedprivjax.experiment import Experiment, to_mapping
+from fedprivjax.sweeps.claims import held
 
 CHUNKS, SPEC, RESULTS, PROVENANCE = "chunks", "spec.toml", "results.nc", "provenance.json"
 CHOICE = "choice"  # results folder of the tuning runs
@@ -32,20 +33,26 @@ PACKAGES = ("fedprivjax", "jax", "jaxlib", "flax", "optax", "numpy", "scipy", "x
 Provenance = dict[str, Any]
 
 
-def claim(folder: Path, experiment: Experiment, *, resume: bool = False) -> None:
+def claim(folder: Path, experiment: Experiment, *, resume: bool = False, shared: bool = False) -> None:
     """Create the folder and write `spec.toml` into it.
+
+    Args:
+        resume: whether a run in the folder is resumed, which must have begun.
+        shared: whether other processes may run the same experiment in the folder.
 
     Raises:
         ValueError: if the folder holds results of other settings or an unfinished run, has nothing to resume, or is
             not writable.
     """
     spec, settings = folder / SPEC, to_mapping(experiment)
-    if resume and not spec.is_file():
+    if resume and not shared and not spec.is_file():
         raise Refusal(f"nothing to resume in {folder}")
     if spec.is_file() and (other := _settings(spec)) != settings:
         differ = "" if other is None else f": {_differences(other, settings)}"
         raise Refusal(f"results folder {folder} holds results of different settings{differ}. Choose another with --out")
-    if not resume and any(file for part in (folder, folder / CHOICE) for file in (part / CHUNKS).glob("*.npz")):
+    if not (resume or shared) and any(
+        file for part in (folder, folder / CHOICE) for file in (part / CHUNKS).glob("*.npz")
+    ):
         raise Refusal(f"results folder {folder} holds an unfinished run: add --resume, or choose another with --out")
     try:
         write_atomically(spec, tomli_w.dumps(settings))
@@ -96,8 +103,9 @@ def save(found: Mapping[str, xr.Dataset], folder: Path, title: str = "", seconds
 
 
 def remove_chunks(folder: Path) -> None:
-    """Remove the chunks of a finished run."""
-    shutil.rmtree(folder / CHUNKS, ignore_errors=True)
+    """Remove the chunks of a finished run, unless another process still uses them."""
+    if not held(folder / CHUNKS):
+        shutil.rmtree(folder / CHUNKS, ignore_errors=True)
 
 
 def load(folder: str | Path) -> dict[str, xr.Dataset]:

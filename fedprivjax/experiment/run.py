@@ -7,8 +7,9 @@ results = run(experiment.load("quickstart"), Path("results/quickstart"))
 """
 
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import xarray as xr
@@ -20,13 +21,16 @@ from fedprivjax.experiment import TRIAL, Experiment
 from fedprivjax.experiment import folder as results_folder
 from fedprivjax.experiment.jobs import Job, Progress, ReadyExperiment, jobs, ready_experiment
 from fedprivjax.experiment.tuning import at_choices, choices, with_choices
-from fedprivjax.sweeps.execute import execute
+from fedprivjax.sweeps.claims import CLAIM, claimed
+from fedprivjax.sweeps.execute import execute, execute_together
+from fedprivjax.sweeps.part import Part
 from fedprivjax.sweeps.prepare import ReadySweep
 from fedprivjax.sweeps.results import with_alone
 from fedprivjax.sweeps.shapes import joined
 from fedprivjax.sweeps.variable_descriptions import described
 
 Done = dict[str, xr.Dataset]
+WAIT = 1.0  # seconds between two looks at the other parts' tuning runs
 
 
 def run(
@@ -78,6 +82,48 @@ def run_ready(
     found = _datasets(ready, folder, done, progress, resume=resume, keep=keep)
     results_folder.save(found, folder, ready.experiment.title, ready.seconds + perf_counter() - begun)
     return found
+
+
+def run_part(
+    ready: ReadyExperiment, folder: Path, part: Part, *, progress: Progress | None = None
+) -> dict[str, xr.Dataset] | None:
+    """Run a prepared experiment together with other parts, which share the folder.
+
+    The part that finishes the last chunk writes the results. With `[tuning]`, all parts finish the tuning runs first,
+    and wait for each other.
+
+    Args:
+        folder: results folder.
+        progress: as in `run`.
+
+    Returns:
+        The results, as in `run`, or None while other parts compute the missing chunks or write the results.
+    """
+    results_folder.claim(folder, ready.experiment, shared=True)
+    chunks = folder / results_folder.CHUNKS
+    with claimed(chunks / f"{uuid4().hex}{CLAIM}"):  # nobody removes the chunks meanwhile
+        found = _run_part(ready, folder, chunks, part, progress)
+    if found is not None:
+        results_folder.remove_chunks(folder)
+    return found
+
+
+def _run_part(
+    ready: ReadyExperiment, folder: Path, chunks: Path, part: Part, progress: Progress | None
+) -> dict[str, xr.Dataset] | None:
+    if results_folder.finished(folder):
+        return results_folder.load(folder)
+    todo, finished = ready.jobs, 0
+    if ready.before is not None:
+        said = shifted(progress, 0, ready.runs)
+        while (found := run_part(ready.before, folder / results_folder.CHOICE, part, progress=said)) is None:
+            sleep(WAIT)
+        chosen = choices(ready.experiment, ready.before.experiment, found)
+        todo, finished = jobs(at_choices(ready.experiment, chosen)), ready.before.runs
+    sweeps = {job.prepare: job.runs for job in {job.identity: job for job in todo}.values()}
+    complete = execute_together(sweeps, part, chunks, shifted(progress, finished, ready.runs))
+    with claimed(chunks / f"results{CLAIM}") as mine:
+        return run_ready(ready, folder, resume=True) if complete and mine else None
 
 
 def run_jobs(

@@ -1,6 +1,7 @@
-"""Storage of a sweep's finished chunks, from which an interrupted run resumes."""
+"""Storage of a sweep's finished chunks, from which an interrupted run resumes and which several processes fill."""
 
 import json
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -8,12 +9,13 @@ from uuid import uuid4
 import jax
 import numpy as np
 
-from fedprivjax.atomic_write import write_atomically
+from fedprivjax.atomic_write import create_atomically, write_atomically
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.disk_cache import SHORT, code_version, digest, read_chunk, write_chunk
 from fedprivjax.engine.prepare import StaticArguments
 from fedprivjax.engine.simulate import run_program
+from fedprivjax.sweeps.claims import CLAIM, claimed
 from fedprivjax.sweeps.prepare import ReadySweep
 
 HOISTED = "jax_use_simplified_jaxpr_constants"
@@ -38,19 +40,28 @@ class ChunkStore:
             Refusal: if the run was started by another version of the code.
         """
         path = self.folder / f"{self.fingerprint}.json"
-        if path.is_file():
-            try:
-                begun = json.loads(path.read_text(encoding="utf-8"))
-                (draws, configurations), code = begun["sizes"], begun["code"]
-                self.sizes = int(draws), int(configurations)
-            except (ValueError, KeyError, TypeError):
-                warn(f"{path} is damaged: chunks of other sizes are computed again")
-            else:
-                if code == code_version():
-                    return self.sizes
-                raise Refusal(f"the run in {self.folder} must be resumed by the code that began it, and it has changed")
-        write_atomically(path, json.dumps({"sizes": self.sizes, "code": code_version()}))
+        own = json.dumps({"sizes": self.sizes, "code": code_version()})
+        if create_atomically(path, own):
+            return self.sizes
+        try:
+            begun = json.loads(path.read_text(encoding="utf-8"))
+            (draws, configurations), code = begun["sizes"], begun["code"]
+            self.sizes = int(draws), int(configurations)
+        except (ValueError, KeyError, TypeError):
+            warn(f"{path} is damaged: chunks of other sizes are computed again")
+            write_atomically(path, own)
+            return self.sizes
+        if code != code_version():
+            raise Refusal(f"the run in {self.folder} must be resumed by the code that began it, and it has changed")
         return self.sizes
+
+    def has(self, index: int) -> bool:
+        """Return True if a chunk is finished."""
+        return self._path(index).is_file()
+
+    def claimed(self, index: int) -> AbstractContextManager[bool]:
+        """Hold the claim of a chunk within a block. The value is False if another process holds it."""
+        return claimed(self._path(index).with_suffix(CLAIM))
 
     def load(self, index: int) -> dict[str, np.ndarray] | None:
         """Return a finished chunk's arrays, or None as in `read_chunk`."""

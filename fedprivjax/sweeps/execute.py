@@ -1,5 +1,6 @@
 """Execution of a prepared sweep in chunks: `vmap` over configurations inside `vmap` over draws."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -13,14 +14,16 @@ import numpy as np
 import xarray as xr
 from jax.sharding import Mesh
 
+from fedprivjax.engine.compiled import make_room
 from fedprivjax.engine.prepare import Arguments, StaticArguments
-from fedprivjax.engine.progress import OnProgress, wait
+from fedprivjax.engine.progress import OnProgress, shifted, wait
 from fedprivjax.engine.simulate import trajectory
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.sweeps.chunk_store import ChunkStore, sweep_fingerprint
 from fedprivjax.sweeps.configurations import stacked
 from fedprivjax.sweeps.devices import Spread, over_devices, spread
-from fedprivjax.sweeps.memory import chunks
+from fedprivjax.sweeps.memory import chunks, divided
+from fedprivjax.sweeps.part import CHUNKS_OF_A_PART, Part
 from fedprivjax.sweeps.prepare import ReadySweep
 from fedprivjax.sweeps.results import sweep_dataset
 from fedprivjax.sweeps.variable_descriptions import described, metric_words
@@ -57,6 +60,56 @@ def execute(
     coordinates, attributes = start.coordinates(), start.attributes()
     data = sweep_dataset({**metrics, **privacy, **costs}, by_configuration, coordinates, attributes)
     return described(data, metric_words(start.static.metrics, start.first.problem))
+
+
+def execute_together(
+    sweeps: Mapping[Callable[[], ReadySweep], int],
+    part: Part,
+    folder: Path,
+    progress: OnProgress | None = None,
+    mesh: Mesh | None = None,
+) -> bool:
+    """Compute the chunks of sweeps together with other parts, and return True if all are finished.
+
+    A part computes its share of every sweep first, then the chunks that no other part has claimed. False means that
+    other parts hold the claims of the missing chunks, so that one of them will find all finished.
+
+    Args:
+        sweeps: number of runs of every sweep, by the function that prepares it.
+        folder: folder of finished chunks, which all parts share.
+        progress, mesh: as in `sweep`.
+    """
+    computed, missing, total = 1, 0, sum(sweeps.values())
+    while computed:  # others may have finished or lost their chunks meanwhile
+        computed, missing, before = 0, 0, 0
+        for prepare, runs in sweeps.items():
+            own, others = _execute_part(prepare(), part, folder, shifted(progress, before, total), mesh)
+            computed, missing, before = computed + own, missing + others, before + runs
+            make_room()
+    return missing == 0
+
+
+def _execute_part(
+    start: ReadySweep, part: Part, folder: Path, progress: OnProgress | None, mesh: Mesh | None
+) -> tuple[int, int]:
+    """Return the number of chunks that this part has computed now, and the number of chunks that are missing."""
+    devices = jax.local_device_count() if mesh is None else mesh.size
+    sizes = divided(start.sizes, start.runs, CHUNKS_OF_A_PART * part.of, devices)
+    store = ChunkStore(folder, sweep_fingerprint(start), sizes)
+    sizes = store.settle()
+    compute = partial(_chunk, start, spread(mesh, sizes))
+    every = list(enumerate(chunks(start.runs, sizes)))
+    computed = 0
+    for number, (draws, columns) in part.in_order(every):
+        if not store.has(number):
+            with store.claimed(number) as mine:
+                if mine and not store.has(number):
+                    store.save(number, compute(draws, columns))
+                    computed += 1
+        if progress:
+            finished = sum(store.has(number) for number, _ in every)
+            progress(finished * prod(start.runs) // len(every), prod(start.runs))
+    return computed, sum(not store.has(number) for number, _ in every)
 
 
 def _chunk(start: ReadySweep, over: Spread | None, draws: np.ndarray, columns: np.ndarray) -> dict[str, np.ndarray]:

@@ -31,7 +31,7 @@ def chunk_sizes(start: ReadyRun, runs: tuple[int, int], budget: int, devices: in
         raise Refusal(f"memory_budget must be at least {per_draw + per_configuration} bytes for one run, got {budget}")
     over_draws = devices if runs[0] >= devices else 1
     over_configurations = devices if over_draws == 1 else 1
-    local = -(-runs[0] // over_draws), -(-runs[1] // over_configurations)
+    local = _ceil(runs[0], over_draws), _ceil(runs[1], over_configurations)
     configurations = min(local[1], (budget - per_draw) // per_configuration)
     draws = min(local[0], budget // (per_draw + configurations * per_configuration))
     return over_draws * _even(local[0], draws), over_configurations * _even(local[1], configurations)
@@ -49,6 +49,22 @@ def chunks(runs: tuple[int, int], sizes: tuple[int, int]) -> Iterator[tuple[np.n
                 np.minimum(np.arange(row, row + sizes[0]), runs[0] - 1),
                 np.minimum(np.arange(column, column + sizes[1]), runs[1] - 1),
             )
+
+
+def divided(sizes: tuple[int, int], runs: tuple[int, int], least: int, devices: int = 1) -> tuple[int, int]:
+    """Return chunk sizes, at most `sizes`, with at least `least` chunks if there are as many runs for each device.
+
+    A size that divides over the devices still does.
+
+    >>> divided((100, 24), (100, 24), least=8), divided((2, 1), (2, 1), least=8)
+    ((13, 24), (1, 1))
+    """
+    one = tuple(devices if size % devices == 0 else 1 for size in sizes)
+    while _ceil(runs[0], sizes[0]) * _ceil(runs[1], sizes[1]) < least and sizes != one:
+        axis = 0 if sizes[0] * one[1] >= sizes[1] * one[0] else 1
+        half = _ceil(_ceil(sizes[axis], one[axis]), 2) * one[axis]
+        sizes = (half, sizes[1]) if axis == 0 else (sizes[0], half)
+    return sizes
 
 
 def run_bytes(start: ReadyRun) -> tuple[int, int]:
@@ -94,5 +110,8 @@ def _floats(make: Any) -> int:
 
 def _even(total: int, most: int) -> int:
     """Return the chunk size, at most `most`, that divides `total` into nearly equal chunks."""
-    parts = -(-total // most)
-    return -(-total // parts)
+    return _ceil(total, _ceil(total, most))
+
+
+def _ceil(total: int, size: int) -> int:
+    return -(-total // size)

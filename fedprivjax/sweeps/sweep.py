@@ -4,12 +4,13 @@ import inspect
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import jax
 import xarray as xr
 from jax.sharding import Mesh
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_keywords
 from fedprivjax.engine.compiled import make_room
 from fedprivjax.engine.progress import OnProgress, progress_callback, shifted, step_callback
@@ -19,9 +20,38 @@ from fedprivjax.plan.feasibility import require_possible
 from fedprivjax.plan.participation import Participation
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.configurations import axes_of
-from fedprivjax.sweeps.execute import execute
+from fedprivjax.sweeps.execute import execute, execute_together
+from fedprivjax.sweeps.part import as_part
 from fedprivjax.sweeps.prepare import ready_sweep
 from fedprivjax.sweeps.shapes import INTEGERS, joined, shapes_of
+
+
+@overload
+def sweep(
+    protocol: Protocol,
+    problem: Problem,
+    participation: Participation,
+    *,
+    folder: str | Path | None = None,
+    mesh: Mesh | None = None,
+    part: None = None,
+    progress: bool | OnProgress | None = None,
+    **options: Any,
+) -> xr.Dataset: ...
+
+
+@overload
+def sweep(
+    protocol: Protocol,
+    problem: Problem,
+    participation: Participation,
+    *,
+    folder: str | Path,
+    mesh: Mesh | None = None,
+    part: tuple[int, int],
+    progress: bool | OnProgress | None = None,
+    **options: Any,
+) -> xr.Dataset | None: ...
 
 
 def sweep(
@@ -31,14 +61,18 @@ def sweep(
     *,
     folder: str | Path | None = None,
     mesh: Mesh | None = None,
+    part: tuple[int, int] | None = None,
     progress: bool | OnProgress | None = None,
     **options: Any,
-) -> xr.Dataset:
+) -> xr.Dataset | None:
     """Run a protocol over a grid of hyper-parameters and over seeds.
 
     Args:
         over: values by name, see `ready_sweep`. Also `machines`, `per_round` and `rounds`, with one program per value.
         folder: folder for finished chunks. An interrupted sweep resumes from the chunks in it.
+        part: number of this process and number of all processes that compute the sweep together in a shared `folder`,
+            such as (3, 16). Each computes its share first, then chunks that no other process computes. The result is
+            None while others still compute.
         mesh: one-dimensional mesh of devices to distribute the runs over, or None for all devices.
         progress: True shows sampling and calibration, then the finished runs and the time left, after every chunk. A
             callable is called with (finished runs, total runs).
@@ -60,9 +94,24 @@ def sweep(
     >>> grid = sweep(DPMu2(clip=1.6), problem, Uniform(20, 10), over={"mu": [2.0, 8.0]}, seeds=2, rounds=20)
     >>> dict(grid.test_accuracy.isel(round=-1).sizes)
     {'mu': 2, 'seed': 2}
+
+    Two parts, one after the other:
+
+    >>> from tempfile import TemporaryDirectory
+    >>> options = {"over": {"mu": [2.0, 8.0]}, "seeds": 2, "rounds": 20}
+    >>> with TemporaryDirectory() as folder:
+    ...     for number in (1, 2):
+    ...         part = sweep(DPMu2(clip=1.6), problem, Uniform(20, 10), folder=folder, part=(number, 2), **options)
+    >>> bool((part.test_accuracy == grid.test_accuracy).all())
+    True
     """
     protocol = require_arguments(protocol, problem, participation)
-    require_keywords("sweep", options, [*inspect.signature(ready_sweep).parameters, "folder", "mesh", "progress"])
+    require_keywords(
+        "sweep", options, [*inspect.signature(ready_sweep).parameters, "folder", "mesh", "part", "progress"]
+    )
+    own = None if part is None else as_part(part)
+    if own is not None and folder is None:
+        raise Refusal(f"folder must be given with part, got none for part {own}. Set a folder that all parts share")
     options.setdefault("devices", jax.device_count() if mesh is None else mesh.size)
     over, rounds = options.pop("over", None) or {}, options.pop("rounds", None)
     if not isinstance(over, Mapping):
@@ -77,12 +126,16 @@ def sweep(
         starts = [
             ready_sweep(protocol, problem, shape.participation, rounds=shape.rounds, **options) for shape in shapes
         ]
-    total = sum(prod(start.runs) for start in starts)
+    runs = [prod(start.runs) for start in starts]
+    chunks = None if folder is None else Path(folder)
     done, parts = 0, []
     with progress_callback(progress, protocol.name, "runs") as on_progress:
-        for shape, start in zip(shapes, starts, strict=True):
-            chunks = None if folder is None else Path(folder)
-            parts.append((shape.at, execute(start, shifted(on_progress, done, total), chunks, mesh)))
-            done += prod(start.runs)
+        if own is not None and chunks is not None:
+            sweeps = {(lambda start=start: start): number for start, number in zip(starts, runs, strict=True)}
+            if not execute_together(sweeps, own, chunks, on_progress, mesh):
+                return None
+        for shape, start, number in zip(shapes, starts, runs, strict=True):
+            parts.append((shape.at, execute(start, shifted(on_progress, done, sum(runs)), chunks, mesh)))
+            done += number
             make_room()
     return joined(parts) if parts[0][0] else parts[0][1]

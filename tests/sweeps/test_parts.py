@@ -1,0 +1,198 @@
+"""Parts: several processes compute a sweep's chunks in a shared folder."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+
+from fedprivjax import DPMu2, Refusal, Uniform, experiment, sweep
+from fedprivjax.experiment import folder as results_folder
+from fedprivjax.experiment.jobs import ready_experiment
+from fedprivjax.experiment.run import run, run_part
+from fedprivjax.sweeps import claims
+from fedprivjax.sweeps.claims import CLAIM, claimed, held
+from fedprivjax.sweeps.memory import run_bytes
+from fedprivjax.sweeps.part import Part, as_part, part_of_scheduler
+from fedprivjax.sweeps.prepare import ready_sweep
+
+METHOD, SCHEME = DPMu2(clip=1.0, step_size=0.1), Uniform(6, 3)
+OPTIONS = {"over": {"mu": [1.0, 2.0, 4.0]}, "seeds": 2, "rounds": 6, "eval_every": 3}
+RAW = {
+    "title": "parts",
+    "problem": {"dataset": "least_squares", "options": {"examples": 60, "features": 3}, "radius": 2.0},
+    "participation": {"machines": 6, "per_round": 3, "rounds": 4},
+    "protocol": [{"name": "dp_mu2", "label": "ours"}, {"name": "noisy_sgd", "label": "SGD", "step_size": 0.1}],
+    "sweep": {"mu": [1.0, 2.0, 4.0], "seeds": 2},
+}
+SCRIPT = """
+import sys
+from pathlib import Path
+from fedprivjax import experiment
+from fedprivjax.experiment.jobs import ready_experiment
+from fedprivjax.experiment.run import run_part
+from fedprivjax.sweeps import claims
+from fedprivjax.sweeps.part import Part
+from tests_raw import RAW
+
+claims.TOUCHED, claims.EXPIRY = 0.2, 1.5
+ready = ready_experiment(experiment.parse(RAW))
+print("ready", flush=True)
+run_part(ready, Path(sys.argv[1]), Part.parse(sys.argv[2]), progress=lambda done, total: print(done, flush=True))
+"""
+
+
+@pytest.fixture
+def of_one_run(softmax_problem):
+    """Options of a sweep whose chunks are single runs, in parts and in one process alike."""
+    budget = sum(run_bytes(ready_sweep(METHOD, softmax_problem, SCHEME, **OPTIONS).first))
+    return {**OPTIONS, "memory_budget": budget, "metrics": ["train_loss", "noise_norm"]}
+
+
+def same(one: xr.Dataset, other: xr.Dataset) -> None:
+    xr.testing.assert_identical(one.drop_vars("seconds"), other.drop_vars("seconds"))
+
+
+@pytest.mark.parametrize("text", ["3", "a/b", "3/", "-1/4", "1.5/2"])
+def test_a_part_that_is_not_two_numbers_is_refused(text):
+    with pytest.raises(Refusal, match=r"part must be two numbers such as 3/16, got '"):
+        Part.parse(text)
+
+
+@pytest.mark.parametrize("pair", [(0, 4), (5, 4), (1, 0), (True, 2), (1.0, 2)])
+def test_a_part_outside_of_the_parts_is_refused(pair):
+    with pytest.raises(Refusal, match="part must be a number from 1 to the number of parts, got"):
+        as_part(pair)
+
+
+def test_a_part_needs_a_folder(softmax_problem):
+    with pytest.raises(Refusal, match="folder must be given with part, got none for part 1/2"):
+        sweep(METHOD, softmax_problem, SCHEME, part=(1, 2), **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("variables", "part"),
+    [
+        ({}, None),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),  # the batch script itself, which is no task of srun
+        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}, Part(4, 4)),
+        ({"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_COUNT": "3"}, Part(3, 3)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, Part(2, 2)),
+    ],
+)
+def test_schedulers_give_parts(variables, part):
+    assert part_of_scheduler(variables) == part
+
+
+def test_parts_one_after_another_are_one_sweep_bit_for_bit(softmax_problem, of_one_run, tmp_path):
+    whole = sweep(METHOD, softmax_problem, SCHEME, **of_one_run)
+    for number in (3, 1):  # the first part takes over what the others do not compute
+        found = sweep(METHOD, softmax_problem, SCHEME, folder=tmp_path, part=(number, 3), **of_one_run)
+        assert found is not None
+        same(found, whole)
+
+
+def test_a_chunk_that_another_process_computes_is_left_to_it(softmax_problem, of_one_run, tmp_path):
+    """The sweep is not finished while it computes, and is finished afterwards."""
+    arguments = METHOD, softmax_problem, SCHEME
+    sweep(*arguments, folder=tmp_path, **of_one_run)
+    chunk = sorted(tmp_path.glob("*.npz"))[0]
+    chunk.unlink()
+    with claimed(chunk.with_suffix(CLAIM)) as mine:
+        assert mine
+        assert sweep(*arguments, folder=tmp_path, part=(1, 2), **of_one_run) is None
+        assert not chunk.is_file()
+    found = sweep(*arguments, folder=tmp_path, part=(1, 2), **of_one_run)
+    assert found is not None
+    same(found, sweep(*arguments, **of_one_run))
+    assert not list(tmp_path.glob(f"*{CLAIM}"))
+
+
+def test_an_expired_claim_is_taken_and_a_touched_one_is_not(tmp_path, monkeypatch):
+    path = tmp_path / f"chunk{CLAIM}"
+    path.touch()
+    assert held(tmp_path)
+    os.utime(path, (time.time() - 2 * claims.EXPIRY,) * 2)
+    assert not held(tmp_path)
+    monkeypatch.setattr(claims, "TOUCHED", 0.02)
+    with claimed(path) as mine:
+        assert mine
+        os.utime(path, (0, 0))
+        deadline = time.monotonic() + 10
+        while path.stat().st_mtime == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        with claimed(path) as second:
+            assert not second
+    assert not path.exists()
+
+
+def test_a_sweep_is_cut_into_enough_chunks_for_its_parts(softmax_problem, tmp_path):
+    one = jax.make_mesh((1,), ("runs",), devices=jax.devices()[:1])
+    sweep(METHOD, softmax_problem, SCHEME, folder=tmp_path, part=(1, 1), mesh=one, **OPTIONS)
+    assert len(list(tmp_path.glob("*.npz"))) >= 4
+
+
+def test_a_part_in_a_folder_of_other_settings_is_refused(tmp_path):
+    run_part(ready_experiment(experiment.parse(RAW)), tmp_path, Part(1, 2))
+    other = ready_experiment(experiment.parse({**RAW, "participation": {"machines": 6, "per_round": 2, "rounds": 4}}))
+    with pytest.raises(Refusal, match=r"holds results of different settings: participation.per_round = 3 there and 2"):
+        run_part(other, tmp_path, Part(2, 2))
+
+
+@pytest.mark.slow
+def test_parts_of_an_experiment_with_tuning(tmp_path):
+    """A part alone finishes tuning and runs. A later part finds the results, and the chunks are gone."""
+    tuned = {"name": "noisy_sgd", "label": "SGD", "grid": {"step_size": [0.05, 0.2]}}
+    elsewhere = {"problem": {**RAW["problem"], "options": {"examples": 60, "features": 3, "seed": 1}}, "seeds": 1}
+    raw = {**RAW, "protocol": [tuned], "tuning": elsewhere, "evaluation": {"select": "test_loss"}}
+    ready = ready_experiment(experiment.parse(raw))
+    first = run_part(ready, tmp_path, Part(2, 2))
+    assert first is not None
+    again = run_part(ready, tmp_path, Part(1, 2))
+    assert again is not None
+    same(again["SGD"], first["SGD"])
+    assert not (tmp_path / results_folder.CHUNKS).exists()
+    assert not (tmp_path / results_folder.CHOICE / results_folder.CHUNKS).exists()
+
+
+@pytest.mark.slow
+def test_a_killed_part_loses_nothing_that_was_finished(tmp_path):
+    """One of three parts is killed. The others finish and compute its claimed chunk again, bit for bit."""
+    (tmp_path / "tests_raw.py").write_text(f"RAW = {RAW!r}\n")
+    (tmp_path / "part.py").write_text(SCRIPT)
+    folder = tmp_path / "results"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+    def started(number: int) -> subprocess.Popen:
+        command = [sys.executable, str(tmp_path / "part.py"), str(folder), f"{number}/3"]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+    parts = [started(number) for number in (1, 2, 3)]
+    assert parts[1].stdout is not None
+    while parts[1].stdout.readline().strip() != "ready":
+        pass
+    chunks = folder / results_folder.CHUNKS
+    while not list(chunks.glob(f"*-*{CLAIM}")) and parts[1].poll() is None:
+        time.sleep(0.005)
+    parts[1].send_signal(signal.SIGKILL)
+    parts[1].communicate(timeout=120)
+    for part in (parts[0], parts[2]):
+        part.communicate(timeout=120)
+        assert part.returncode == 0
+    if not results_folder.finished(folder):  # both ended while the killed part's claim had not expired
+        time.sleep(2.0)
+        again = started(2)
+        again.communicate(timeout=120)
+        assert again.returncode == 0
+    whole = run(experiment.parse(RAW), Path(tmp_path, "whole"))
+    for label, found in results_folder.load(folder).items():
+        for name, values in whole[label].drop_vars("seconds").items():
+            if values.dtype.kind in "fiub":
+                np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-6, err_msg=str(name))
