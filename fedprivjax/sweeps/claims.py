@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
+from fedprivjax.atomic_write import create_atomically
+
 CLAIM = ".claim"
 TOUCHED = 5.0  # seconds between two touches of a claim
 EXPIRY = 60.0  # seconds since its last touch after which a claim has expired
@@ -52,15 +54,9 @@ def held(folder: Path) -> bool:
 
 
 def _take(path: Path) -> bool:
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and _expired(path):
         path.unlink(missing_ok=True)
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(f"{socket.gethostname()} {os.getpid()}\n")
-    except FileExistsError:
-        return False
-    return True
+    return create_atomically(path, f"{socket.gethostname()} {os.getpid()}\n")
 
 
 def _touch(path: Path, ended: Event) -> None:
