@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.bench.timing import Line, compiled_run, in_a_process, peak_of_run, ratio_side_by_side, side_by_side
+from fedprivjax.bench.timing import Line, compiled_run, in_a_process, peak_of_run, ratio_side_by_side, seconds_by_turn
 from fedprivjax.datasets import from_arrays
 from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.engine.prepare import ReadyRun, ready
@@ -51,7 +51,7 @@ def make(rounds: int) -> ReadyRun:
 def ratio() -> float:
     """Return the median ratio of a run's time to that of `by_hand`, measured in turn."""
     start = make(ROUNDS)
-    return ratio_side_by_side(compiled_run(start), partial(by_hand, *arguments(start)), repeats=5)
+    return ratio_side_by_side(compiled_run(start), partial(by_hand, *arguments(start)), repeats=9)
 
 
 def arguments(start: ReadyRun) -> tuple[Any, ...]:
@@ -91,13 +91,13 @@ def make_scaffold(machines: int, rounds: int) -> ReadyRun:
 
 
 def ratio_of_machines() -> float:
-    """Return the ratio of a round's time with many machines to that with few."""
+    """Return the ratio of a round's time with many machines to that with few, from medians over turns."""
     short, long = TIMED_ROUNDS
     sizes = [(machines, rounds) for machines in (FEW, MANY) for rounds in TIMED_ROUNDS]
     jobs = {f"{machines} {rounds}": compiled_run(make_scaffold(machines, rounds)) for machines, rounds in sizes}
-    taken = side_by_side(jobs, repeats=5)
-    few, many = (taken[f"{machines} {long}"] - taken[f"{machines} {short}"] for machines in (FEW, MANY))
-    return many / few
+    taken = seconds_by_turn(jobs, repeats=9)
+    few, many = (np.median(taken[f"{machines} {long}"] - taken[f"{machines} {short}"]) for machines in (FEW, MANY))
+    return float(many / few)
 
 
 def beyond_state() -> float:

@@ -48,17 +48,17 @@ AT_MOST = "FEDPRIVJAX_BENCH_REPEATS"  # environment variable: largest number of 
 
 def side_by_side(jobs: Mapping[str, Callable[[], Any]], repeats: int = 7) -> dict[str, float]:
     """Return the median seconds of each job after a warm-up, timed in turn so that other load affects all equally."""
-    return {name: float(np.median(seconds)) for name, seconds in _seconds(jobs, repeats).items()}
+    return {name: float(np.median(seconds)) for name, seconds in seconds_by_turn(jobs, repeats).items()}
 
 
 def ratio_side_by_side(job: Callable[[], Any], other: Callable[[], Any], repeats: int = 7) -> float:
     """Return the median over turns of job time / other time. The jobs alternate, and the first turn is a warm-up."""
-    seconds = _seconds({"job": job, "other": other}, repeats)
+    seconds = seconds_by_turn({"job": job, "other": other}, repeats)
     return float(np.median(seconds["job"] / seconds["other"]))
 
 
-def _seconds(jobs: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, np.ndarray]:
-    """Return the seconds of each job in every turn, after a warm-up."""
+def seconds_by_turn(jobs: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, np.ndarray]:
+    """Return the seconds of each job in every turn after a warm-up turn, [turns] each. The jobs alternate."""
     turns = min(repeats, int(os.environ.get(AT_MOST, repeats)))
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(turns + 1):
