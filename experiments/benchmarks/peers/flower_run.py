@@ -3,6 +3,8 @@
 import logging
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -37,8 +39,15 @@ class Scheduled(FedAvg):
         ]
 
 
-def client_app(settings: job.Settings) -> ClientApp:
-    """Answers with its weights after one noisy step, and tells which machine it is."""
+Step = Callable[[int, int, list[np.ndarray]], tuple[list[np.ndarray], int]]
+
+
+def client_app(step: Step) -> ClientApp:
+    """Return the program of all clients, which also tells which machine a client is.
+
+    Args:
+        step: a machine's weights after round t (from 1) and its number of examples, of (t, machine, the first weights).
+    """
     app = ClientApp()
 
     @app.query()
@@ -49,13 +58,17 @@ def client_app(settings: job.Settings) -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         t = int(message.content["config"]["server-round"])
-        machine = int(context.node_config["partition-id"])
-        weights = message.content["arrays"].to_numpy_ndarrays()[0]
-        stepped = job.noisy_step(settings, weights, t, machine)
-        content = {"arrays": ArrayRecord([stepped]), "metrics": MetricRecord({"num-examples": 1})}
+        start = message.content["arrays"].to_numpy_ndarrays()
+        end, examples = step(t, int(context.node_config["partition-id"]), start)
+        content = {"arrays": ArrayRecord(end), "metrics": MetricRecord({"num-examples": examples})}
         return Message(content=RecordDict(content), reply_to=message)
 
     return app
+
+
+def noisy_step(settings: job.Settings, t: int, machine: int, weights: list[np.ndarray]) -> tuple[list[np.ndarray], int]:
+    """Return the weights after a machine's noisy step on one example."""
+    return [job.noisy_step(settings, weights[0], t, machine)], 1
 
 
 def server_app(todo: job.Job) -> ServerApp:
@@ -83,12 +96,13 @@ def machines_of(grid: Grid) -> dict[int, int]:
     return {int(answer.content["who"]["machine"]): answer.metadata.src_node_id for answer in answers}
 
 
+def run(server: ServerApp, client: ClientApp) -> None:
+    """Run the simulation with one actor per core."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    run_simulation(server, client, num_supernodes=job.MACHINES, backend_config=resources)
+
+
 if __name__ == "__main__":
     todo = job.from_command_line(__doc__)
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    run_simulation(
-        server_app(todo),
-        client_app(todo.settings),
-        num_supernodes=job.MACHINES,
-        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
-    )
+    run(server_app(todo), client_app(partial(noisy_step, todo.settings)))
