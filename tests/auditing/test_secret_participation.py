@@ -93,4 +93,4 @@ def test_every_run_has_a_schedule_of_its_own():
 def test_a_small_federation_with_secret_participation():
     assert small_federation(SecretFedAvg(noise_std=1.0), participation="secret").participation == HALF
     with pytest.raises(NotAllowed, match="must be 'server' under secret participation"):
-        small_federation(FedAvg(local_epochs=1, step_size=0.1), participation="secret")
+        small_federation(FedAvg(local_epochs=1, step_size=0.1, clip=1.0, noise_std=1.0), participation="secret")
