@@ -99,6 +99,12 @@ def refused(answer):
     return said.rstrip("\n")
 
 
+def test_report_of_an_unfinished_run_names_the_command_that_finishes_it(call, tmp_path):
+    (tmp_path / "spec.toml").write_text(SMALL, encoding="utf-8")
+    said = refused(call("report", tmp_path))
+    assert said.endswith(f"Finish it with fedprivjax run {tmp_path}/spec.toml --out {tmp_path} --resume")
+
+
 def test_list_names_everything(call):
     status, said, _ = call("list")
     assert status == 0

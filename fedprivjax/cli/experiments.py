@@ -85,9 +85,15 @@ def reproduce(
 
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="a results folder")]) -> None:
-    """Print the tables of finished results, and rewrite the plots and the page, from the saved dataset."""
+    """Print the tables of finished results, and rewrite the plots and the page, from the saved dataset.
+
+    If all runs are finished but no process wrote the results, write them.
+    """
+    from fedprivjax.experiment import folder as results_folder
     from fedprivjax.experiment.results import load as load_results
 
+    if results_folder.begun(folder) and not (folder / results_folder.RESULTS).is_file():
+        _join(folder, folder / results_folder.SPEC)
     results = load_results(folder)
     try:
         partition = _partition_plot(results.spec)
@@ -205,6 +211,23 @@ def _run_part(one: Named, part) -> None:
         return
     line = f"part {part} is finished. Other parts still compute, and the last of them writes the results to {folder}"
     out.print(f"{line}. If one was stopped, start it again", markup=False, highlight=False, soft_wrap=True)
+
+
+def _join(folder: Path, spec: Path) -> None:
+    """Write the results of a folder whose runs are finished.
+
+    Raises:
+        Refusal: with the command that computes what is missing, or if the experiment names modules of the user.
+    """
+    from fedprivjax.experiment import run as runner
+    from fedprivjax.experiment.names import unimported
+
+    experiment = load(str(spec), None)
+    custom = bool(unimported(experiment))
+    if custom or not runner.join(_ready(Named(experiment, folder, resume=True)), folder):
+        given = "SPEC" if custom else shlex.quote(str(spec))
+        command = f"fedprivjax run {given} --out {shlex.quote(str(folder))} --resume"
+        raise Refusal(f"results folder {folder} holds an unfinished run. Finish it with {command}")
 
 
 def _ready(one: Named, *, judge: bool = False):

@@ -6,6 +6,7 @@ from fedprivjax.experiment.run import run
 results = run(experiment.load("quickstart"), Path("results/quickstart"))
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
@@ -22,7 +23,7 @@ from fedprivjax.experiment import folder as results_folder
 from fedprivjax.experiment.jobs import Job, Progress, ReadyExperiment, jobs, ready_experiment
 from fedprivjax.experiment.tuning import at_choices, choices, with_choices
 from fedprivjax.sweeps.claims import CLAIM, claimed
-from fedprivjax.sweeps.execute import execute, execute_together
+from fedprivjax.sweeps.execute import complete, execute, execute_together
 from fedprivjax.sweeps.part import Part
 from fedprivjax.sweeps.prepare import ReadySweep
 from fedprivjax.sweeps.results import with_alone
@@ -120,10 +121,31 @@ def _run_part(
             sleep(WAIT)
         chosen = choices(ready.experiment, ready.before.experiment, found)
         todo, finished = jobs(at_choices(ready.experiment, chosen)), ready.before.runs
-    sweeps = {job.prepare: job.runs for job in {job.identity: job for job in todo}.values()}
-    complete = execute_together(sweeps, part, chunks, shifted(progress, finished, ready.runs))
+    all_finished = execute_together(_sweeps(todo), part, chunks, shifted(progress, finished, ready.runs))
     with claimed(chunks / f"results{CLAIM}") as mine:
-        return run_ready(ready, folder, resume=True) if complete and mine else None
+        return run_ready(ready, folder, resume=True) if all_finished and mine else None
+
+
+def join(ready: ReadyExperiment, folder: Path) -> bool:
+    """Write the results if all runs are finished but no process wrote them. Return False if runs are missing."""
+    if results_folder.finished(folder):
+        return True
+    todo = ready.jobs
+    if ready.before is not None:
+        tuned = folder / results_folder.CHOICE
+        if not join(ready.before, tuned):
+            return False
+        chosen = choices(ready.experiment, ready.before.experiment, results_folder.load(tuned))
+        todo = jobs(at_choices(ready.experiment, chosen))
+    if not complete(_sweeps(todo), folder / results_folder.CHUNKS):
+        return False
+    run_ready(ready, folder, resume=True)
+    return True
+
+
+def _sweeps(todo: list[Job]) -> dict[Callable[[], ReadySweep], int]:
+    """Return the number of runs of every distinct sweep of the jobs, by the function that prepares it."""
+    return {job.prepare: job.runs for job in {job.identity: job for job in todo}.values()}
 
 
 def run_jobs(

@@ -39,7 +39,7 @@ class ChunkStore:
         Raises:
             Refusal: if the run was started by another version of the code.
         """
-        path = self.folder / f"{self.fingerprint}.json"
+        path = self._sizes_path()
         own = json.dumps({"sizes": self.sizes, "code": code_version()})
         if create_atomically(path, own):
             return self.sizes
@@ -54,6 +54,10 @@ class ChunkStore:
         if code != code_version():
             raise Refusal(f"the run in {self.folder} must be resumed by the code that began it, and it has changed")
         return self.sizes
+
+    def begun(self) -> bool:
+        """Return True if a run of the sweep was started in this folder."""
+        return self._sizes_path().is_file()
 
     def has(self, index: int) -> bool:
         """Return True if a chunk is finished."""
@@ -70,6 +74,9 @@ class ChunkStore:
     def save(self, index: int, arrays: dict[str, np.ndarray]) -> None:
         """Write a finished chunk."""
         write_chunk(self._path(index), arrays)
+
+    def _sizes_path(self) -> Path:
+        return self.folder / f"{self.fingerprint}.json"
 
     def _path(self, index: int) -> Path:
         draws, configurations = self.sizes

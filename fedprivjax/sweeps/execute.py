@@ -1,6 +1,6 @@
 """Execution of a prepared sweep in chunks: `vmap` over configurations inside `vmap` over draws."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -28,6 +28,8 @@ from fedprivjax.sweeps.prepare import ReadySweep
 from fedprivjax.sweeps.results import sweep_dataset
 from fedprivjax.sweeps.variable_descriptions import described, metric_words
 
+SECONDS = "seconds"  # of a chunk, with compilation
+
 
 def execute(
     start: ReadySweep, progress: OnProgress | None = None, folder: Path | None = None, mesh: Mesh | None = None
@@ -37,17 +39,15 @@ def execute(
     sizes = start.sizes if store is None else store.settle()
     compute = partial(_chunk, start, spread(mesh, sizes))
     metrics: dict[str, np.ndarray] = {}  # each of shape [seeds, configurations, ...]
-    done, computed, seconds = 0, 0, 0.0
+    done, seconds = 0, 0.0
     for number, (draws, columns) in enumerate(chunks(start.runs, sizes)):
         count = np.unique(draws).size * np.unique(columns).size
         values = store.load(number) if store else None
         if values is None:
-            began = perf_counter()
             values = compute(draws, columns)
-            seconds += perf_counter() - began
-            computed += count
             if store:
                 store.save(number, values)
+        seconds += float(values.pop(SECONDS))
         place = (draws // len(start.index))[:, None], start.configurations_of(draws, columns)
         for name, value in values.items():
             shape = (len(start.seeds), start.index.size, *value.shape[2:])
@@ -56,7 +56,7 @@ def execute(
         if progress:
             progress(done, prod(start.runs))
     (privacy, by_configuration), (costs, once) = start.privacy(), start.costs()
-    by_configuration |= {**once, "seconds": np.full(start.index.size, seconds / computed if computed else np.nan)}
+    by_configuration |= {**once, "seconds": np.full(start.index.size, seconds / done)}
     coordinates, attributes = start.coordinates(), start.attributes()
     data = sweep_dataset({**metrics, **privacy, **costs}, by_configuration, coordinates, attributes)
     return described(data, metric_words(start.static.metrics, start.first.problem))
@@ -89,6 +89,16 @@ def execute_together(
     return missing == 0
 
 
+def complete(sweeps: Iterable[Callable[[], ReadySweep]], folder: Path) -> bool:
+    """Return True if the folder holds all chunks of the sweeps, which are prepared by functions."""
+    for prepare in sweeps:
+        start = prepare()
+        store = ChunkStore(folder, sweep_fingerprint(start), start.sizes)
+        if not store.begun() or _missing(store, list(chunks(start.runs, store.settle()))):
+            return False
+    return True
+
+
 def _execute_part(
     start: ReadySweep, part: Part, folder: Path, progress: OnProgress | None, mesh: Mesh | None
 ) -> tuple[int, int]:
@@ -107,16 +117,23 @@ def _execute_part(
                     store.save(number, compute(draws, columns))
                     computed += 1
         if progress:
-            finished = sum(store.has(number) for number, _ in every)
+            finished = len(every) - _missing(store, every)
             progress(finished * prod(start.runs) // len(every), prod(start.runs))
-    return computed, sum(not store.has(number) for number, _ in every)
+    return computed, _missing(store, every)
+
+
+def _missing(store: ChunkStore, every: Sequence) -> int:
+    """Return the number of chunks that are missing in a store."""
+    return sum(not store.has(number) for number in range(len(every)))
 
 
 def _chunk(start: ReadySweep, over: Spread | None, draws: np.ndarray, columns: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the metrics of a chunk, each of shape [draws, configurations, ...]."""
+    """Return the metrics of a chunk, each of shape [draws, configurations, ...], and its seconds."""
+    began = perf_counter()
     values = run_chunk(*chunk_arguments(start, draws, columns), start.static, over)
     wait(values)
-    return {name: np.asarray(value) for name, value in values.items()}
+    found = {name: np.asarray(value) for name, value in values.items()}
+    return {**found, SECONDS: np.asarray(perf_counter() - began)}
 
 
 def chunk_arguments(start: ReadySweep, draws: np.ndarray, columns: np.ndarray) -> tuple[Any, ...]:

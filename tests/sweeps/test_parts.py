@@ -14,8 +14,9 @@ import xarray as xr
 
 from fedprivjax import DPMu2, Refusal, Uniform, experiment, sweep
 from fedprivjax.experiment import folder as results_folder
+from fedprivjax.experiment import run as run_module
 from fedprivjax.experiment.jobs import ready_experiment
-from fedprivjax.experiment.run import run, run_part
+from fedprivjax.experiment.run import join, run, run_part
 from fedprivjax.sweeps import claims
 from fedprivjax.sweeps.claims import CLAIM, claimed, held
 from fedprivjax.sweeps.memory import run_bytes
@@ -137,6 +138,23 @@ def test_a_sweep_is_cut_into_enough_chunks_for_its_parts(softmax_problem, tmp_pa
     one = jax.make_mesh((1,), ("runs",), devices=jax.devices()[:1])
     sweep(METHOD, softmax_problem, SCHEME, folder=tmp_path, part=(1, 1), mesh=one, **OPTIONS)
     assert len(list(tmp_path.glob("*.npz"))) >= 4
+
+
+def test_finished_runs_are_joined_and_missing_ones_are_not(tmp_path, monkeypatch):
+    """As after a stop between the last chunk and the results. The seconds are those of all parts."""
+    ready = ready_experiment(experiment.parse(RAW))
+    with monkeypatch.context() as stopped:
+        stopped.setattr(run_module, "run_ready", lambda *_, **__: None)
+        run_part(ready, tmp_path, Part(1, 2))
+    chunk = next(iter((tmp_path / results_folder.CHUNKS).glob("*.npz")))
+    kept = chunk.rename(tmp_path / "kept")
+    assert not join(ready, tmp_path)
+    assert not results_folder.finished(tmp_path)
+    kept.rename(chunk)
+    assert join(ready, tmp_path)
+    for data in results_folder.load(tmp_path).values():
+        assert (data["seconds"] > 0).all()
+    assert join(ready, tmp_path)
 
 
 def test_a_part_in_a_folder_of_other_settings_is_refused(tmp_path):
