@@ -13,7 +13,7 @@ from .method.adaptive_clip import AdaptiveClip
 from .method.client_method import ClientMethod, ClientState
 from .method.encoders import Encoder, Quantiser, Sparsifier
 from .method.interface import Protocol
-from .method.local_data import LocalData
+from .method.local_data import LocalData, Minibatch
 from .method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .method.server_optimizer import ServerOptimizer
 from .method.shuffled_sums import ScalarSum, VectorSum
@@ -35,7 +35,7 @@ from .plan.participation import (
     Weighted,
 )
 from .plan.plan import Plan
-from .plan.samplers import LocalEpochs, LocalSteps
+from .plan.samplers import LocalEpochs, LocalSteps, LocalWork
 from .plan.schedule import Schedule
 from .plan.seeds import Seeds
 from .privacy.accountants.binomial.accountant import BinomialSums
@@ -111,8 +111,10 @@ __all__ = [
     "LocalEpochs",
     "LocalSGD",
     "LocalSteps",
+    "LocalWork",
     "Logistic",
     "Metric",
+    "Minibatch",
     "Moreau",
     "NoisyMinibatchSGD",
     "NoisySGD",
