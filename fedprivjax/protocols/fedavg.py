@@ -37,7 +37,7 @@ from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.local_privacy import NoisySteps, NoisyUpdates
 from fedprivjax.method.minibatch_round import appended, mean_of, room
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.method.server_step import initial
+from fedprivjax.method.server_step import initial, stepped
 from fedprivjax.noise import Mechanism
 from fedprivjax.noise.normals import normals
 from fedprivjax.noise.rounds import round_factor
@@ -249,11 +249,8 @@ class FedAvg(FedAvgSettings):
 
     def moved(self, problem: Problem, server: ServerState, mean) -> ServerState:
         """The server's state after its step along the mean update."""
-        if self.server is None:
-            w, optimizer = jax.tree.map(jnp.add, server.w, mean), server.optimizer
-        else:
-            towards = jax.tree.map(jnp.negative, mean)
-            w, optimizer = self.server.step(server.optimizer, server.w, towards, self.server_step)
+        step = 1.0 if self.server is None else self.server_step
+        w, optimizer = stepped(self.server, server.optimizer, server.w, jax.tree.map(jnp.negative, mean), step)
         w = problem.constraint.project(w)
         return server._replace(w=w, last=appended(server.last, w), optimizer=optimizer)
 
