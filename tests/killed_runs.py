@@ -2,6 +2,8 @@
 
 Every killed run is a separate process, forked before jax starts any thread. It is killed by SIGKILL after a random
 number of chunks and a random fraction of a chunk's time, or before its first chunk, or after its last.
+
+`killed_runs.py MOMENTS parts` kills one of two parts that compute together. The other goes on, and a third completes.
 """
 
 import os
@@ -92,7 +94,76 @@ def resumed(folder: Path) -> xr.Dataset:
     return load(folder)["ours"].drop_vars("seconds")
 
 
-def main(moments: int, home: Path) -> None:
+def part(folder: Path, number: int, computed: int) -> None:
+    """Run a part of two, and write a byte to the file descriptor `computed` for every chunk that it computes."""
+    from fedprivjax import experiment
+    from fedprivjax.experiment.jobs import ready_experiment
+    from fedprivjax.experiment.run import run_part
+    from fedprivjax.sweeps import claims, execute
+    from fedprivjax.sweeps.part import Part
+
+    claims.TOUCHED, claims.EXPIRY = 0.1, 1.0
+    chunk = execute._chunk
+
+    def counted(*arguments):
+        values = chunk(*arguments)
+        os.write(computed, b".")
+        return values
+
+    execute._chunk = counted
+    run_part(ready_experiment(experiment.parse(RAW)), folder, Part(number, 2))
+
+
+def complete_after_kill(folder: Path, killed: int, after: int, wait: float) -> tuple[int, int]:
+    """Kill one of two parts `wait` seconds after `after` chunks of both, and let the others complete the sweep.
+
+    Returns:
+        The number of chunks stored at the kill, and the number of chunks computed in the end.
+    """
+    from fedprivjax.experiment.folder import finished
+
+    reader, writer = os.pipe()
+    children = [forked(lambda number=number: part(folder, number, writer)) for number in (1, 2)]
+    seen = 0
+    while seen < after:
+        seen += len(os.read(reader, after - seen))
+    time.sleep(wait)
+    os.kill(children[killed], signal.SIGKILL)
+    stored = len(list(folder.glob("chunks/*.npz")))
+    for child in children:
+        os.waitpid(child, 0)
+    if not finished(folder):  # all chunks but the killed part's are finished
+        time.sleep(1.5)
+        assert os.waitpid(forked(lambda: part(folder, 1 + killed, writer)), 0)[1] == 0
+    os.close(writer)
+    while said := os.read(reader, CHUNKS):
+        seen += len(said)
+    os.close(reader)
+    return stored, seen
+
+
+def main_parts(moments: int, home: Path) -> None:
+    from fedprivjax.experiment.folder import load
+
+    prepare(home)
+    rng = np.random.default_rng(1)
+    found = [
+        complete_after_kill(
+            home / f"{number:03d}", int(rng.integers(2)), int(rng.integers(1, CHUNKS + 1)), rng.uniform(0, 0.02)
+        )
+        for number in range(moments)
+    ]
+    whole = run(None)
+    for number in range(moments):
+        xr.testing.assert_identical(load(home / f"{number:03d}")["ours"].drop_vars("seconds"), whole)
+    stored, computed = zip(*found, strict=True)
+    print(f"{moments} kills of a part: {min(stored)} to {max(stored)} of {CHUNKS} chunks stored; all bit-identical")
+    print(f"chunks computed: {min(computed)} to {max(computed)}")
+    assert max(computed) <= CHUNKS + 1  # the killed part's chunk is computed twice
+
+
+def prepare(home: Path) -> float:
+    """Compile the program into a cache, set chunks of one run, and return the seconds it took."""
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_DEVICE}"
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(home / "compiled")
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # hides warnings about cached programs
@@ -102,7 +173,11 @@ def main(moments: int, home: Path) -> None:
     begun = time.perf_counter()
     assert os.waitpid(forked(lambda: run_a_chunk(home / "budget")), 0)[1] == 0
     RAW["sweep"]["memory_budget"] = int((home / "budget").read_text())
-    took = time.perf_counter() - begun
+    return time.perf_counter() - begun
+
+
+def main(moments: int, home: Path) -> None:
+    took = prepare(home)
     rng = np.random.default_rng(0)
     folders = [home / f"{number:03d}" for number in range(moments)]
     for folder in folders:
@@ -123,4 +198,5 @@ def main(moments: int, home: Path) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else 100, Path(place))
+        number = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+        (main_parts if sys.argv[2:] == ["parts"] else main)(number, Path(place))

@@ -1,3 +1,4 @@
+import errno
 import gc
 import json
 import os
@@ -24,6 +25,7 @@ from fedprivjax.experiment import folder
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import read as reading
 from fedprivjax.experiment import run as runner
+from fedprivjax.sweeps.chunk_store import ChunkStore
 from fedprivjax.sweeps.memory import run_bytes
 
 SMALL = """
@@ -450,6 +452,29 @@ def test_damaged_results_are_computed_again(call, spec):
     status, _, said = call("run", spec, "--out", "there", "--resume")
     assert (status, said) == (0, "warning: there/results.nc is damaged: it is computed again\n")
     assert folder.load("there")["ours"]["excess_risk"].notnull().all()
+
+
+def test_a_folder_that_turns_read_only_is_one_line_and_a_part_completes_the_run(call, spec, monkeypatch):
+    assert call("run", spec, "--out", "whole")[0] == 0
+    words = ("run", spec, "--out", "there", "--part", "1/1")
+    save, saved = ChunkStore.save, []
+
+    def until_read_only(store, index, arrays):
+        if saved:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), "there/chunks/next.npz")
+        saved.append(index)
+        save(store, index, arrays)
+
+    with monkeypatch.context() as fails:
+        fails.setattr(ChunkStore, "save", until_read_only)
+        said = refused(call(*words))
+    assert said == (
+        "there/chunks/next.npz must be writable, got Read-only file system: 2 of 4 runs are saved in there. Resume "
+        "with fedprivjax run small.toml --out there --part 1/1 --resume"
+    )
+    assert call(*words, "--resume")[0] == 0
+    found, whole = (folder.load(into)["ours"].drop_vars("seconds") for into in ("there", "whole"))
+    xr.testing.assert_allclose(found, whole, rtol=1e-5)
 
 
 def test_a_full_disk_is_one_line_and_the_run_resumes_from_its_chunks(call, spec, file_size_limit):

@@ -269,12 +269,20 @@ def test_kill_minus_nine_loses_nothing_that_was_finished(tmp_path):
 
 
 @pytest.mark.slow
-def test_runs_killed_at_random_moments_end_bit_for_bit():
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["6"], r"6 kills: \{.*'under way': [1-6].*; all bit-identical\n$"),
+        (["4", "parts"], r"4 kills of a part: .*; all bit-identical\nchunks computed: 80 to 8[01]\n$"),
+    ],
+)
+def test_runs_killed_at_random_moments_end_bit_for_bit(words, said):
     script = Path(__file__).parents[1] / "killed_runs.py"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    done = subprocess.run([sys.executable, script, "6"], env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, script, *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert re.match(r"6 kills: \{.*'under way': [1-6].*; all bit-identical\n$", done.stdout)
+    assert re.match(said, done.stdout)
 
 
 @pytest.mark.parametrize(
