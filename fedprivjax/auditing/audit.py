@@ -241,6 +241,9 @@ def for_replaced(guarantee: PrivacyGuarantee) -> PrivacyGuarantee:
     return guarantee.for_relation(REPLACE_ONE)
 
 
+Prepared = tuple[Worlds, ViewDistribution, ViewOptions]
+
+
 def prepared(
     protocol,
     federation: Federation,
@@ -248,8 +251,26 @@ def prepared(
     seed: int,
     public: tuple[str, ...],
     preparing: int | None = None,
-):
-    """Return prepared runs that differ in the most exposed record, the distribution of their views, and options."""
+) -> Prepared:
+    """Return prepared runs that differ in the most exposed record, the distribution of their views, and options.
+
+    If messages show whether they were clipped, the canary is clipped with both labels or with one, whichever the view
+    shows better. An absent canary is never clipped, and a clipped one would differ from it by more than is claimed.
+    """
+    known = delta, seed, public, preparing
+    if not protocol.shows_clipping:
+        return _prepared(protocol, federation, *known)
+    unclipped = _prepared(protocol, replace(federation, unclipped=True), *known)
+    if unclipped[0].absent:
+        return unclipped
+    clipped = _prepared(protocol, federation, *known)
+    return max(unclipped, clipped, key=lambda found: separation(found[1], clearest(found[1])))
+
+
+def _prepared(
+    protocol, federation: Federation, delta: float, seed: int, public: tuple[str, ...], preparing: int | None
+) -> Prepared:
+    """Return prepared runs that differ in the most exposed record, with its norms as the federation has them."""
     pair = worlds(protocol, federation, None, delta=delta, seed=seed)
     require_claim(pair.start)
     rows, options = _candidates(pair), ViewOptions(public, schedule=different(pair), bends=federation.loss != LINEAR)

@@ -22,6 +22,7 @@ from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.engine.transcript import require_noisy_messages
 from fedprivjax.plan.participation import Dropouts, Full, Participation, PoissonCohorts, SecretSubsets, Uniform, Varying
+from fedprivjax.plan.samplers import LocalEpochs, LocalWork
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import ADD_OR_REMOVE
 from fedprivjax.problem.build import linear_problem
@@ -36,6 +37,7 @@ SMOOTHNESS = 1e-9  # declared instead of 0, by which some default steps divide
 EDGE = 1e-2 * RADIUS  # largest distance of an iterate from the start
 LINEAR, QUADRATIC = "linear", "quadratic"
 LENGTHS = {LINEAR: 100.0, QUADRATIC: 1e6}  # ratio of the canary's gradient norm to the clip, by loss
+WITHIN = 0.95  # ratio of an unclipped canary's norm to the clip
 PULL = 0.5  # ratio of the other records' gradient norms to the clip, with the quadratic loss
 
 
@@ -80,6 +82,8 @@ class Federation:
         loss: "linear", or "quadratic", whose gradients depend on the point, for methods with a clip. With a clip both
             achieve the same sensitivity. Only the quadratic canary detects effects of curvature, such as an unclipped
             correction of the drift of local steps.
+        unclipped: True if the canary is just short enough not to be clipped with the positive label, for methods whose
+            messages show whether they were clipped.
     """
 
     participation: Participation
@@ -89,6 +93,7 @@ class Federation:
     canary: float | None = None
     order: str = "stored"
     loss: str = LINEAR
+    unclipped: bool = False
 
     def __post_init__(self) -> None:
         require_choice("loss", self.loss, LENGTHS)
@@ -102,8 +107,7 @@ class Federation:
             clip: C, or None.
             split: True if machines own their records, False if they share a pool.
             canary: the canary's row of the pool, or its rows if it is a whole machine.
-            label: the canary's sign, or 0 if it is absent. A clipped gradient is half as long for the positive sign, so
-                norms differ too.
+            label: the canary's label, or 0 if it is absent.
         """
         machines = self.participation.machines
         rows = machines * self.records
@@ -112,7 +116,7 @@ class Federation:
         size = 1.0 if clip is None else length * float(np.max(clip))
         features[:, AXES[0]] = size
         labels = np.full(rows, 0.0 if self.loss == LINEAR else PULL / length, np.float32)
-        labels[canary] = label / 2 if label > 0 and clip is not None and length >= 2 else label
+        labels[canary] = label
         table = np.arange(rows).reshape(machines, self.records) if split else None
         bound = 1.0 if clip is None else None
         loss = CanaryLoss(self._curvature(clip, size))
@@ -120,6 +124,20 @@ class Federation:
             features, labels, loss, feature_bound=bound, constraint=Ball(RADIUS), partition_table=table
         )
         return replace(problem, own_smoothness=max(SMOOTHNESS, loss.smoothness(size)))
+
+    def positive_label(self, protocol: Any) -> float:
+        """Return the canary's positive label. The negative one is −1, and that of an absent canary 0.
+
+        A clipped gradient is half as long for the positive sign, so norms differ too.
+        """
+        length = LENGTHS[self.loss] if self.canary is None else self.canary
+        if protocol.gradient_clip is None or length < 2:
+            return 1.0
+        if not self.unclipped:
+            return 0.5
+        work = protocol.minibatches
+        steps = work.most_steps(np.array([self.records])) if isinstance(work, LocalWork) else 1
+        return WITHIN / (length * steps)
 
     def _curvature(self, clip: Any, size: float) -> float:
         """Return the loss's curvature for features of norm `size`, such that slopes stay positive in all runs."""
@@ -167,11 +185,13 @@ def small_federation(protocol, rounds: int = 12, *, participation: str = FIXED, 
     batch = 1 if sampler is None or sampler.batch is None else int(np.max(sampler.batch))
     messages = rounds if sampler is None or sampler.one_pass else 4
     records = batch * max(messages, -(-RECORDS // batch))
+    if isinstance(sampler, LocalEpochs) and batch > 1:
+        records += 1  # so that the last batch of an epoch is short
     refusals = []
     for scheme in SCHEDULES[participation]:
         federation = Federation(scheme, rounds, records, loss=loss)
         try:
-            _begun(protocol, federation, 0, -1.0, 1e-5, 0)
+            _begun(protocol, federation, 0, -1, 1e-5, 0)
             return federation
         except Refusal as error:
             refusals.append(error)
@@ -224,11 +244,11 @@ def worlds(protocol, federation: Federation, canary: int | None, *, delta: float
     >>> [start.problem.pool.label[:3].tolist() for start in two.starts], two.machine
     ([[-1.0, 0.0, 0.0], [0.5, 0.0, 0.0]], 0)
     """
-    first = _begun(protocol, federation, canary or 0, -1.0, delta, seed)
+    first = _begun(protocol, federation, canary or 0, -1, delta, seed)
     canary = _first_used(first) if canary is None else canary
     protocol = _with_short_steps(protocol, first, exactly=federation.loss == QUADRATIC)
-    labels = (0.0 if may_be_absent(first.guarantee) else -1.0, 1.0)
-    starts = [_begun(protocol, federation, canary, label, delta, seed) for label in labels]
+    signs = (0 if may_be_absent(first.guarantee) else -1, 1)
+    starts = [_begun(protocol, federation, canary, sign, delta, seed) for sign in signs]
     require_noisy_messages(starts[0])
     return Worlds((starts[0], starts[1]), canary, _owner(starts[0], canary))
 
@@ -238,11 +258,12 @@ def may_be_absent(guarantee: PrivacyGuarantee) -> bool:
     return guarantee.relation == ADD_OR_REMOVE and guarantee.mus is None
 
 
-def _begun(protocol, federation: Federation, canary: int, label: float, delta: float, seed: int) -> ReadyRun:
+def _begun(protocol, federation: Federation, canary: int, sign: int, delta: float, seed: int) -> ReadyRun:
     """Return the prepared run on one dataset. A method without a default step size gets step size 1."""
     split = protocol.minibatches is not None
     table = np.arange(federation.participation.machines * federation.records).reshape(-1, federation.records)
     rows = _replaced(protocol, canary, Table(table))
+    label = federation.positive_label(protocol) if sign > 0 else float(sign)
     problem = federation.problem(protocol.gradient_clip, split, rows, label)
     options: dict[str, Any] = {"rounds": federation.rounds, "seed": seed, "delta": delta, "metrics": ()}
     options |= {"order": "shuffled" if split else federation.order, "noise_method": "materialised"}

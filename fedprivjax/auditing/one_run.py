@@ -219,7 +219,7 @@ def _own_messages(start: ReadyRun, problem: Problem, each: int) -> Projections:
     every = _directions(schedule.machines * each + others, problem.dimension)
     directions = every[:-others].reshape(schedule.machines, each, -1), every[-others:]
     arguments = start.arguments._replace(problem=problem.traced)
-    _, (_, seen, _, _) = replay(arguments, start.plan.size, own_messages_along, directions)
+    _, (_, seen, *_) = replay(arguments, start.plan.size, own_messages_along, directions)
     kept = schedule.present & (schedule.counts <= least)
     rows = np.zeros((schedule.machines, least, each + others))
     rows[schedule.participants[kept], schedule.counts[kept] - 1] = np.asarray(seen, float)[kept]
@@ -232,7 +232,7 @@ def _points(start: ReadyRun, problem: Problem, each: int) -> Projections:
     machines, canaries = start.plan.size.machines, start.plan.size.machines * each
     directions = _directions(canaries + PATHS * start.plan.size.rounds, problem.dimension)
     arguments = start.arguments._replace(problem=problem.traced)
-    _, (points, _, _, _) = replay(arguments, start.plan.size, query_along, directions)
+    _, (points, *_) = replay(arguments, start.plan.size, query_along, directions)
     steps = np.diff(np.asarray(points, float), axis=0).T
     return Projections(steps[:canaries].reshape(machines, each, -1), steps[canaries:])
 

@@ -109,7 +109,7 @@ def best_weights(covariance: np.ndarray, shift: np.ndarray) -> np.ndarray:
     >>> best_weights(np.diag([1.0, 4.0]), np.array([1.0, 2.0])).round(3).tolist()
     [1.0, 0.5]
     """
-    scale = np.sqrt(np.diag(covariance))
+    scale = np.sqrt(np.maximum(np.diag(covariance), 0.0))  # without noise, rounding may make a variance negative
     scale = np.where(scale > 1e-12 * max(scale.max(), 1e-300), scale, 1.0)
     correlation = covariance / np.multiply.outer(scale, scale) + RIDGE * np.eye(scale.size)
     return np.linalg.solve(correlation, (shift / scale).T).T / scale

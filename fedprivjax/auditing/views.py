@@ -28,9 +28,9 @@ class Column(NamedTuple):
     """Description of one number in a view.
 
     Attributes:
-        kind: "step" (between query points, to the output and other reported iterates), "message", "local" (a local
-            step), "bent" (a message or local step, in the direction of the drift before it), "memory" (the server's),
-            "released" or "participant".
+        kind: "step" (between query points, to the output and other reported iterates), "broadcast" (a change of other
+            numbers that the server sends), "message", "local" (a local step), "bent" (a message or local step, in the
+            direction of the drift before it), "memory" (the server's), "released" or "participant".
         round: round, from 1.
         machine: sending machine, or −1 if there is none or it is hidden.
         slot: index among the round's numbers of this kind.
@@ -50,13 +50,17 @@ class Views(NamedTuple):
 
 
 class RawViews(NamedTuple):
-    """Recorded numbers along the audited axes, leaves [runs, rounds, ..., axes], and scalars reported by rounds."""
+    """Recorded numbers along the audited axes, leaves [runs, rounds, ..., axes], and scalars reported by rounds.
+
+    A message of several vectors, or of a vector and scalars, has several parts, [runs, rounds, per_round, parts, axes].
+    """
 
     points: Any
     messages: Any
     steps: Any
     internal: Any
     info: Any
+    broadcast: Any
 
 
 @typed_jit(static_argnames="size")
@@ -73,16 +77,24 @@ def _raw(arguments: Arguments, keys, labels, secrets: dict[str, Any], size: Size
         rows = rows.reshape(leaf.shape[0], -1, dimension if rows.shape[1] % dimension == 0 else 1)
         return (rows if rows.shape[-1] == 1 else rows[..., chosen]).astype(jnp.float32)
 
+    def parts_along(rows):
+        vectors = rows.shape[-1] // dimension
+        vectors, scalars = jnp.split(rows, [vectors * dimension], axis=-1)
+        vectors = vectors.reshape(*rows.shape[:-1], -1, dimension)[..., chosen]
+        scalars = jnp.broadcast_to(scalars[..., None], (*scalars.shape, len(AXES)))
+        return jnp.concatenate([vectors, scalars], axis=-2)
+
     def one(key, labels, secrets):
         problem = with_labels(arguments.problem, labels)
         run = arguments._replace(key=key, problem=problem, inputs=arguments.inputs._replace(**secrets))
-        state, (queries, (sent, steps), internal, info) = replay(run, size, with_local_steps)
+        state, (queries, (sent, steps), internal, info, broadcast) = replay(run, size, with_local_steps)
         protocol = arguments.protocol
         ends = [protocol.query(state), protocol.output(state), *protocol.iterates(state).values()]
         ends = [flat_rows(problem, jax.tree.map(lambda leaf: leaf[None], end)) for end in ends]
         points = jnp.concatenate([queries, *ends])
         steps = None if steps is None else steps[..., chosen]
-        return RawViews(points[:, chosen], sent[..., chosen], steps, jax.tree.map(along, internal), info)
+        internal, broadcast = jax.tree.map(along, (internal, broadcast))
+        return RawViews(points[:, chosen], parts_along(sent), steps, internal, info, broadcast)
 
     return jax.vmap(one)(keys, labels, secrets)
 
@@ -139,17 +151,22 @@ def _seen(start: ReadyRun, raw: RawViews, place: int, seed: int, options: ViewOp
         return leaf.reshape(runs * rounds, *leaf.shape[2:])
 
     steps = None if raw.steps is None else joined(raw.steps[..., place, None])
-    internal = jax.tree.map(lambda leaf: joined(leaf[..., min(place, leaf.shape[-1] - 1)]), raw.internal)
-    seen = start.protocol.view(
-        FullView(joined(points[:, :rounds, None]), joined(messages[..., None]), internal, seed, steps)
-    )
+
+    def at_place(leaf):
+        return leaf[..., min(place, leaf.shape[-1] - 1)]
+
+    internal = jax.tree.map(lambda leaf: joined(at_place(leaf)), raw.internal)
+    seen = start.protocol.view(FullView(joined(points[:, :rounds, None]), joined(messages), internal, seed, steps))
     parts = [_by_round("step", np.diff(points, axis=1)[..., None])]
+    for number, leaf in enumerate(jax.tree.leaves(raw.broadcast)):
+        changes = np.diff(at_place(leaf), axis=1, prepend=0.0)
+        parts.append(_by_round("broadcast", changes.reshape(runs, rounds, -1), 100 * number))
     if seen.messages is not None:
-        messages = seen.messages.reshape(runs, rounds, -1)
+        messages = seen.messages.reshape(runs, rounds, -1, messages.shape[-1])
         parts.append(_messages(start, messages))
         if options.bends and seen.steps is None:
             moved = np.pad(np.diff(points[:, :rounds], axis=1), ((0, 0), (1, 0)))
-            parts.append(_messages(start, messages * np.sign(moved)[:, :, None], "bent"))
+            parts.append(_messages(start, messages * np.sign(moved)[:, :, None, None], "bent"))
     if seen.steps is not None:
         steps = seen.steps.reshape(runs, rounds, *seen.steps.shape[1:3])
         parts.append(_by_sender("local", start, steps))
@@ -184,13 +201,13 @@ def _by_sender(kind: str, start: ReadyRun, numbers: np.ndarray) -> tuple[np.ndar
 
 
 def _messages(start: ReadyRun, messages: np.ndarray, kind: str = "message") -> tuple[np.ndarray, list[Column]]:
-    """Return messages [runs, rounds, slots] as columns.
+    """Return messages [runs, rounds, slots, parts] as columns.
 
     A shuffler's messages are sorted by value, since their order carries no information.
     """
     if start.protocol.trust == "none":
-        return _by_sender(kind, start, messages[..., None])
-    return _by_round(kind, np.sort(messages, axis=2))
+        return _by_sender(kind, start, messages)
+    return _by_round(kind, np.sort(messages, axis=2).reshape(*messages.shape[:2], -1))
 
 
 def own_releases(columns: tuple[Column, ...], machine: int) -> np.ndarray:

@@ -26,7 +26,8 @@ class Transcript(NamedTuple):
     """The adversary's view, and the run's reported point for comparison with the trajectory.
 
     Attributes:
-        queries: points at which machines are queried, [rounds, d]: the whole view under a trusted server.
+        queries: points at which machines are queried, [rounds, d]: with `broadcast`, the whole view under a trusted
+            server.
         messages: noisy message of each participant, [rounds, per_round, d], 0 in empty slots; in random order within a
             round behind a shuffler, or None under a trusted server.
         params: reported point.
@@ -34,6 +35,7 @@ class Transcript(NamedTuple):
         internal: server's memory after each round, leaves [rounds, ...], or () if an intruder sees none of it.
         steps: every noisy step of each participant's local work, [rounds, per_round, steps, d], 0 in empty slots; None
             if the guarantee does not count local steps as released, or the adversary sees no messages.
+        broadcast: other numbers that the server sends after each round, leaves [rounds, ...], or () if there are none.
     """
 
     queries: np.ndarray
@@ -42,6 +44,7 @@ class Transcript(NamedTuple):
     plan: Plan
     internal: Any = ()
     steps: np.ndarray | None = None
+    broadcast: Any = ()
 
 
 @known_keywords
@@ -69,12 +72,12 @@ def transcript(
     options = {"rounds": rounds, "seed": seed, "delta": delta, "order": order, "metrics": ()}
     start = ready(protocol, problem, participation, noise_method="materialised", **options)
     require_noisy_messages(start)
-    state, (queries, (sent, steps), internal, _) = replay(start.arguments, start.plan.size, with_local_steps)
+    state, (queries, (sent, steps), internal, _, broadcast) = replay(start.arguments, start.plan.size, with_local_steps)
     steps = None if steps is None else np.asarray(steps)
     full = FullView(np.asarray(queries), np.asarray(sent), internal, start.seeds.noise, steps)
     seen = start.protocol.view(full)
     point = start.protocol.output(state)
-    return Transcript(seen.queries, seen.messages, point, start.plan.public, seen.internal, seen.steps)
+    return Transcript(seen.queries, seen.messages, point, start.plan.public, seen.internal, seen.steps, broadcast)
 
 
 def require_noisy_messages(start: ReadyRun) -> None:
@@ -122,8 +125,8 @@ def with_local_steps(directions, inputs: RoundInputs, query: jax.Array, sent: ja
 def replay(arguments: Arguments, size: Size, record: Callable[..., Any] = all_messages, directions: Any = ()):
     """Compiled program of a transcript: (last state, views).
 
-    The views have leaves [rounds, ...]: the records of the queries and of the messages, the server's memory, and the
-    scalars that rounds report.
+    The views have leaves [rounds, ...]: the records of the queries and of the messages, the server's memory, the
+    scalars that rounds report, and the numbers that the server sends beside its query.
 
     Args:
         record: function of the directions, the round's inputs, its query [d], messages [per_round, d] and local steps
@@ -154,6 +157,7 @@ def replay(arguments: Arguments, size: Size, record: Callable[..., Any] = all_me
             *record(directions, inputs, query, sent, steps),
             protocol.internal(state),
             info,
+            protocol.broadcast(state),
         )
 
     state = protocol.init(problem, size, protocol_key(key))

@@ -246,6 +246,13 @@ class Protocol(Calibrated, Decorated):
         """
         return None
 
+    def broadcast(self, state: Any) -> Any:
+        """Return the numbers that the server sends to all machines beside the query, a pytree. Default: (), none.
+
+        Every adversary sees them.
+        """
+        return ()
+
     def internal(self, state: Any) -> Any:
         """Return the server's memory after a round, as an intruder would read it, a pytree. Default: (), nothing."""
         return ()
@@ -422,6 +429,11 @@ class Protocol(Calibrated, Decorated):
     @property
     def protects_machines(self) -> bool:
         """True if the guarantee protects all records of a machine at once, False (the default) if one record."""
+        return False
+
+    @property
+    def shows_clipping(self) -> bool:
+        """True if a message shows whether it was clipped, such as by the bit of an adaptive clip. Default: False."""
         return False
 
     @property

@@ -281,6 +281,10 @@ class FedAvg(FedAvgSettings):
         """The point at which machines start."""
         return self.at_server(state).w
 
+    def broadcast(self, state: ClientState):
+        """The logarithm of an adaptive clip, which moves with the noisy count, or () with a fixed clip."""
+        return jnp.log(self.at_server(state).clip) if self.adaptive else ()
+
     def message_dimension(self, problem: Problem) -> int:
         """Number of numbers in a message: those of the update, and a bit with an adaptive clip."""
         return problem.dimension + self.adaptive
@@ -330,6 +334,10 @@ class FedAvg(FedAvgSettings):
     @property
     def protects_machines(self) -> bool:
         return self.unit == "machine"
+
+    @property
+    def shows_clipping(self) -> bool:
+        return self.adaptive
 
     @property
     def gradient_clip(self) -> Any:

@@ -98,5 +98,9 @@ class Scaffold(FedAvg):
     def at_server(self, state: ClientState) -> ServerState:
         return state.server.average
 
+    def broadcast(self, state: ClientState):
+        """The server's control variate, with the logarithm of an adaptive clip."""
+        return state.server.control, super().broadcast(state)
+
     def message_dimension(self, problem: Problem) -> int:
         return 2 * problem.dimension + self.adaptive

@@ -58,7 +58,13 @@ QUICK = [
     *("a level missing", "G for S", "clipped by coordinate", "exposure above 1", "δ in every round"),
     *("slots counted", "a round's own number", "the first message's norm", "a step without its factor"),
     *("one release's support", "bits rounded down", "epochs rounded down", "noise of those who send"),
-    *("one key of local steps", "a bit without noise", "z for z_Δ", "noise of the first clip"),
+    *(
+        "one key of local steps",
+        "a bit without noise",
+        "z for z_Δ",
+        "noise of the first clip",
+        "the clip shows the count",
+    ),
     *("a control without noise", "a machine's C for 2C", "the cohort's own number"),
     *("the last batch's own length", "a machine's rounds once"),
 ]

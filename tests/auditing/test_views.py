@@ -131,7 +131,7 @@ def test_the_views_steps_are_those_of_a_run():
     pair = worlds(PROTOCOLS["none"], FEDERATION, 0, delta=1e-5)
     start = pair.starts[1]
     arguments = start.arguments._replace(key=jax.random.fold_in(jax.random.key(5), 0))
-    _, (queries, sent, _, info) = views.replay(arguments, start.plan.size)
+    _, (queries, sent, _, info, _) = views.replay(arguments, start.plan.size)
     for place, axis in enumerate(AXES):
         found = observed(start, 5, 0, ViewOptions(("message_norm",)))[place].values[0]
         np.testing.assert_allclose(found[:7], np.diff(queries[:, axis]), rtol=1e-4, atol=1e-7)

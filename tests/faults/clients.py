@@ -83,7 +83,11 @@ class QuietControl(Scaffold):
 
 @struct.dataclass
 class RawKept(Scaffold):
-    """A machine adds the difference of its control variate before clipping to it."""
+    """A machine adds the difference of its control variate before clipping to it.
+
+    This is an error of the method, not a leak. The raw variate stays at the machine, and all later messages that depend
+    on it are clipped as a whole and noised before they are sent, whatever the machine's state is.
+    """
 
     def client(self, server, own, data, noise, key):
         message, _, info = super().client(server, own, data, noise, key)

@@ -5,10 +5,13 @@ from faults.federations import CHOSEN, CLIP, EDGE, EVERYONE, LEAVES, MU, SELDOM,
 from faults.row import LEAK, Audited, Fault
 
 from fedprivjax import (
+    AdaptiveClip,
     DPMu2,
     FedAvg,
+    Full,
     NoisyMinibatchSGD,
     NoisySGD,
+    Scaffold,
     StaleMomentum,
     TreeMomentum,
     Uniform,
@@ -41,7 +44,20 @@ MACHINES = {
 }
 PAPER = {**TARGET, "noise_schedule": "proportional"}
 UPDATES = {**clients.MACHINE, "step_size": 0.1, "mu": MU}
+EPOCHS = {"unit": "record", "epsilon": 1.0, "clip": CLIP, "local_epochs": 1, "batch": 3, "step_size": 1.0}
+SHORT_BATCH = {"delta": 1e-2, "runs": FEW, "federation": Federation(Full(1), rounds=3, records=7, dimension=4)}
+ONE_MACHINE = {"runs": FEW, "federation": Federation(Full(1), rounds=4, records=1, dimension=4)}
 COHORTS = Federation(Varying.between(3, 1, 3), rounds=6, records=12, dimension=4)
+
+
+def adapted(trust, method=FedAvg, clip=AdaptiveClip):
+    """Return a method with an adaptive clip that moves slowly, so that one canary stays within it."""
+    adaptive = clip(start=1.0, rate=1e-3, count_noise=COUNT_NOISE)
+    work = {"local_epochs": 1, "step_size": 1.0}
+    return method(unit="machine", noise_std=Z, trust=trust, update_clip=adaptive, **work)
+
+
+Z, COUNT_NOISE = 2.0, 1.2  # updates then have 1.8 times the noise of the pair
 
 AUDITS = {
     "half the noise": audited("σ/2 added, σ claimed", noise.HalfTheNoiseSGD(**TARGET), NoisySGD(**TARGET), runs=FEW),
@@ -152,5 +168,35 @@ AUDITS = {
         FedAvg(**UPDATES),
         runs=FEW,
         federation=COHORTS,
+    ),
+    "the clip shows the count": audited(
+        "the clip adapts to a count without noise",
+        adapted("server", messages.BitWithoutNoise),
+        adapted("server"),
+        **ONE_MACHINE,
+    ),
+    "a bit on top": audited(
+        "updates with the noise of the pair, and bits on top, at the server",
+        adapted("server", clip=messages.MultiplierOfUpdates),
+        adapted("server"),
+        **ONE_MACHINE,
+    ),
+    "a machine's bit on top": audited(
+        "updates with the noise of the pair, and bits on top, at the machines",
+        adapted("none", clip=messages.MultiplierOfUpdates),
+        adapted("none"),
+        **ONE_MACHINE,
+    ),
+    "a short batch's own length": audited(
+        "the last batch of an epoch divided by its own length",
+        clients.OwnLength(**EPOCHS),
+        FedAvg(**EPOCHS),
+        **SHORT_BATCH,
+    ),
+    "a message's part without noise": audited(
+        "a control variate sent without noise",
+        clients.QuietControl(**EPOCHS),
+        Scaffold(**EPOCHS),
+        **SHORT_BATCH,
     ),
 }
