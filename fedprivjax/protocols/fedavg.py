@@ -281,7 +281,7 @@ class FedAvg(FedAvgSettings):
         """The point at which machines start."""
         return self.at_server(state).w
 
-    def broadcast(self, state: ClientState):
+    def broadcast(self, state: ClientState) -> Any:
         """The logarithm of an adaptive clip, which moves with the noisy count, or () with a fixed clip."""
         return jnp.log(self.at_server(state).clip) if self.adaptive else ()
 

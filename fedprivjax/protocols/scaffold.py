@@ -98,7 +98,7 @@ class Scaffold(FedAvg):
     def at_server(self, state: ClientState) -> ServerState:
         return state.server.average
 
-    def broadcast(self, state: ClientState):
+    def broadcast(self, state: ClientState) -> Any:
         """The server's control variate, with the logarithm of an adaptive clip."""
         return state.server.control, super().broadcast(state)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import struct
 
-from fedprivjax import FedAvg, NoisyMinibatchSGD
+from fedprivjax import AdaptiveClip, FedAvg, NoisyMinibatchSGD
 from fedprivjax.auditing.audit import audit
 from fedprivjax.auditing.neighbouring import labels_of, small_federation, worlds
 from fedprivjax.privacy.terms import ADD_OR_REMOVE
@@ -15,6 +15,7 @@ LOUD = 4  # ratio of the stated noise to the noise in a planted fault
 COMMON = {"relation": ADD_OR_REMOVE, "epsilon": 4.0, "batch": 3, "step_size": 0.1}
 RECORD = {**COMMON, "clip": 1.0, "sampler": "poisson", "rate": 0.25}
 MACHINE = {**COMMON, "unit": "machine", "update_clip": 1.0, "local_epochs": 1}
+ADAPTIVE = {**MACHINE, "update_clip": AdaptiveClip(start=1.0)}
 
 
 @struct.dataclass(kw_only=True)
@@ -35,7 +36,8 @@ class QuietMachines(FedAvg):
 
 CASES = {
     "record": (NoisyMinibatchSGD(**RECORD), QuietRecords(**RECORD), "fixed", 1),
-    "machine": (FedAvg(**MACHINE), QuietMachines(**MACHINE), "secret", 12),
+    "machine": (FedAvg(**MACHINE), QuietMachines(**MACHINE), "secret", 13),
+    "machine with a bit": (FedAvg(**ADAPTIVE), QuietMachines(**ADAPTIVE), "secret", 13),
 }
 
 

@@ -89,7 +89,7 @@ def test_an_empty_slot_shows_nothing_and_uses_no_record():
     start = worlds(LocalSGD(**LOCAL), federation, 0, delta=1e-5).start
     schedule = start.plan.schedule
     assert schedule.dropped.any()
-    seen, columns = views._messages(start, np.arange(36.0).reshape(2, 6, 3))
+    seen, columns = views._messages(start, np.arange(36.0).reshape(2, 6, 3, 1))
     np.testing.assert_array_equal(seen, np.arange(36.0).reshape(2, 6, 3)[:, schedule.present])
     assert [column.machine for column in columns] == schedule.participants[schedule.present].tolist()
     steps, of_steps = views._by_sender("local", start, np.arange(108.0).reshape(2, 6, 3, 3))
