@@ -25,6 +25,7 @@ from fedprivjax import (
 from fedprivjax.method.local_data import Minibatch
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.plan.samplers import LocalSteps, Poisson, as_sampler
+from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.calibration import calibrate, event_of, guarantee
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE
@@ -74,7 +75,7 @@ def test_nothing_depends_on_the_number_of_records():
 
 def test_each_record_is_used_with_the_public_rate():
     problem, one = problem_of(7), method()
-    weights = draw_plan(problem, Full(2), 1500, 1, sampler=one.minibatches).weights
+    weights = np.asarray(draw_plan(problem, Full(2), 1500, 1, sampler=one.minibatches).weights)
     count = np.count_nonzero(weights.reshape(1500, 2, STEPS, -1), axis=3).ravel().astype(float)
     assert within(count, 7 * RATE)
     assert not within(count, BATCH), "the rate is not batch divided by records"
@@ -193,12 +194,18 @@ def test_known_values_of_minibatch_sgd(relation, rounds, epsilon):
     assert event_of(one, problem, plan).epsilon(DELTA) == pytest.approx(epsilon, rel=1e-3)
 
 
+def test_orders_that_the_renyi_accountant_leaves_out_are_not_logged(caplog):
+    results = Sampled(Poisson(2, rate=0.1), relation=ADD_OR_REMOVE).accountant_results(0.7765, 1, 2, 5, delta=DELTA)
+    assert [one.accountant for one in results][:2] == ["dp-accounting PLD", "dp-accounting RDP"]
+    assert not caplog.records
+
+
 def test_a_record_moves_a_minibatch_message_by_the_claimed_sensitivity():
     features = 100 * np.eye(4, dtype=np.float32)[None, :3]
     problem = linear_problem(features, np.zeros((1, 3), int), Softmax(2))
     one = minibatches(noise_std=1.0)
     plan = draw_plan(problem, Full(1), ROUNDS, 1, sampler=one.minibatches)
-    state, silent = one.init(problem, plan.size, None), jnp.zeros(problem.dimension)
+    state, silent = one.init(problem, plan.size, jax.random.key(0)), jnp.zeros(problem.dimension)
     state = state._replace(w=jax.tree.map(jnp.zeros_like, problem.start))
 
     def message(used, divisor=BATCH):
