@@ -69,13 +69,13 @@ class AdaptiveClip(Decorated):
     count_noise: Any = None
 
     def __post_init__(self):
+        if isinstance(self.quantile, int | float | np.number):
+            require_between("quantile", self.quantile, 0, 1)
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, list | tuple):
                 require_one(field.name, value)
             require_positive(field.name, value, optional=True)
-        if isinstance(self.quantile, int | float | np.number):
-            require_between("quantile", self.quantile, 0, 1)
 
     def __str__(self) -> str:
         return f"{type(self).__name__}({', '.join(changed_settings(self))})"

@@ -263,6 +263,7 @@ def test_the_count_of_a_large_cohort_has_more_noise():
 GIVEN = {"local_epochs": 1, "step_size": 0.1, "unit": "machine", "noise_std": 2.0}
 REFUSED = {
     "quantile": ({"start": 1.0, "quantile": 1.0}, "^quantile must be between 0 and 1, got 1.0"),
+    "quantile 0": ({"start": 1.0, "quantile": 0.0}, "^quantile must be between 0 and 1, got 0.0"),
     "start": ({"start": 0.0}, "^start must be positive, got 0.0"),
     "no start": ({}, "^start of AdaptiveClip must be given"),
     "rate": ({"start": 1.0, "rate": -0.2}, "^rate must be positive, got -0.2"),
