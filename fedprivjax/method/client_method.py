@@ -23,7 +23,6 @@ from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.method.round import CHUNK_FLOATS, RoundInputs
 from fedprivjax.plan.cohort_split import class_sizes, idle_share
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import LocalWork
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
@@ -59,7 +58,8 @@ class Split:
 class ClientMethod(Split, Protocol):
     """A method with local work or client state. It defines `server_init`, `client`, `serve`, and `output`.
 
-    Its `minibatches` are `LocalWork`. `output`, `query` and `iterates` receive the `ClientState`.
+    Its `minibatches` are `LocalWork`; with another sampler, every record is a local step. `output`, `query` and
+    `iterates` receive the `ClientState`.
 
     If machines take unequal numbers of local steps, a round's slots are sorted by them and computed in a few classes,
     each as long as its longest machine of the round. Keys and noise belong to the slot before sorting.
@@ -113,7 +113,7 @@ class ClientMethod(Split, Protocol):
         """Return one machine's message, its new state, and scalars of its round by name.
 
         Args:
-            server: the server's state, which all machines of the round read.
+            server: what all machines of the round read, from `shared`. Default: the server's state.
             own: what the machine holds.
             data: its minibatches, with their gradients.
             noise: the machine's part of noise inside its computation, from `client_noise`, or None.
@@ -145,6 +145,13 @@ class ClientMethod(Split, Protocol):
         """
         raise Undefined(f"{self.name} must define serve(problem, server, total, weight, inputs, noise)")
 
+    def shared(self, server: Any, noise: Any) -> Any:
+        """Return what all machines of a round read, from the server's state and the round's noise. Default: the state.
+
+        It is the first argument of `client`.
+        """
+        return server
+
     def client_noise(self, noise: Any, per_round: int) -> Any:
         """Return each participant's noise inside its computation, leaves [per_round, ...], or None. Default: None."""
         return None
@@ -164,7 +171,7 @@ class ClientMethod(Split, Protocol):
             order = jnp.argsort(-self.steps(slots[0]))
             slots = jax.tree.map(lambda leaf: leaf[order], slots)
         compute = ClientMethod._sums if self.mesh is None else over_machines(ClientMethod._sums, self.mesh)
-        (total, weight, info), own = compute(self, problem, state.server, slots, state.own)
+        (total, weight, info), own = compute(self, problem, self.shared(state.server, noise), slots, state.own)
         present = jnp.maximum(jnp.sum(inputs.filled), 1.0)
         server = self.serve(problem, state.server, total, weight, inputs, noise)
         return ClientState(server, own), jax.tree.map(lambda value: value / present, info)
@@ -182,7 +189,7 @@ class ClientMethod(Split, Protocol):
             more, own = self._cohort(problem, server, own, slots)
             return (jax.tree.map(jnp.add, sums, more), own), None
 
-        carry, together = (zeros, own), rows_together(problem)
+        carry, together = (zeros, own), self.slots_together(problem, slots[0].present.shape[0])
         for first, last in pairwise(np.cumsum((0, *self._classes(slots[0].present.shape[0])))):
             part = jax.tree.map(lambda leaf: leaf[first:last], slots)  # noqa: B023
             part = part if self.mesh is None else part_of(part, self.mesh)
@@ -193,7 +200,7 @@ class ClientMethod(Split, Protocol):
     def messages(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
         """The participants' messages without the noise that is added to them, leaves [per_round, ...]."""
         slots = self.slots(inputs, noise, key)
-        return self._work(problem, state.server, self._states(state.own, slots[0]), slots)[0]
+        return self._work(problem, self.shared(state.server, noise), self._states(state.own, slots[0]), slots)[0]
 
     def slots(self, inputs: RoundInputs, noise: Any, key: jax.Array) -> tuple[RoundInputs, Any, jax.Array]:
         """Return what every participant receives: inputs, noise inside its computation, key, each [per_round, ...]."""
@@ -264,9 +271,8 @@ class ClientMethod(Split, Protocol):
 
     def _by_step(self, rows: jax.Array) -> jax.Array:
         """Return the values of records, [..., K·B], by local step, [..., K, B]."""
-        work = self.minibatches
-        assert isinstance(work, LocalWork)
-        return rows.reshape(*rows.shape[:-1], work.cut(rows.shape[-1]), -1)
+        assert self.minibatches is not None
+        return rows.reshape(*rows.shape[:-1], self.minibatches.cut(rows.shape[-1]), -1)
 
     # ---- unequal machines, on the host
 
@@ -295,32 +301,29 @@ class ClientMethod(Split, Protocol):
         idle = nan
         if plan.schedule.secret is None:
             steps = np.where(plan.schedule.present, self._steps_of_machines(problem)[plan.schedule.participants], 0)
-            classes = self._classes(plan.size.per_round)
-            idle = idle_share(steps if self.uneven else np.ones_like(steps), classes, rows_together(problem))
+            classes, together = self._classes(plan.size.per_round), self.slots_together(problem, plan.size.per_round)
+            idle = idle_share(steps if self.uneven else np.ones_like(steps), classes, together)
         return {"idle_steps": idle, "client_state_bytes": float(self.client_state_bytes(problem, plan.size))}
 
     def client_state_bytes(self, problem: Problem, size: Size) -> int:
         own = jax.eval_shape(lambda: self.client_init(problem))
         return size.machines * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(own))
 
+    def slots_together(self, problem: Problem, per_round: int) -> int:
+        """Return the number of a round's slots whose local work is computed at once."""
+        return min(per_round, max(1, CHUNK_FLOATS // (LIVE_VECTORS * problem.dimension)))
+
     def _classes(self, per_round: int) -> tuple[int, ...]:
         return self.slot_classes or (per_round,)
 
     def _steps_of_machines(self, problem: Problem) -> np.ndarray:
-        work = self.minibatches
-        assert isinstance(work, LocalWork)
+        assert self.minibatches is not None
         assert problem.partition_table is not None
-        return work.steps(problem.partition_table.sizes)
+        return self.minibatches.steps(problem.partition_table.sizes)
 
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
-        return LIVE_VECTORS * min(size.per_round, rows_together(problem)) + super().vectors_in_memory(
-            problem, size, rows
-        )
-
-
-def rows_together(problem: Problem) -> int:
-    """Return the number of machines whose local work is computed at once."""
-    return max(1, CHUNK_FLOATS // (LIVE_VECTORS * problem.dimension))
+        held = LIVE_VECTORS * self.slots_together(problem, size.per_round)
+        return held + super().vectors_in_memory(problem, size, rows)
 
 
 def written(rows, inputs: RoundInputs, new):

@@ -21,7 +21,7 @@ Privacy is optional:
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,9 +35,8 @@ from fedprivjax.method.clipping import clip
 from fedprivjax.method.interface import BATCH, scaled_rate, slot_keys
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.local_privacy import NoisySteps, NoisyUpdates
-from fedprivjax.method.minibatch_round import appended, mean_of, room
+from fedprivjax.method.local_steps import ServerState
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.method.server_step import initial, stepped
 from fedprivjax.noise import Mechanism
 from fedprivjax.noise.normals import normals
 from fedprivjax.noise.rounds import round_factor
@@ -48,15 +47,6 @@ from fedprivjax.privacy.target import Target
 from fedprivjax.problem.gradients import Dense
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.fedavg_settings import FedAvgSettings
-
-
-class ServerState(NamedTuple):
-    """Iterate w_r, the last `window` iterates or None, the server optimiser's state, and C_r if it is adaptive."""
-
-    w: Any
-    last: Any
-    optimizer: Any
-    clip: Any = None
 
 
 @struct.dataclass(kw_only=True)
@@ -112,10 +102,8 @@ class FedAvg(FedAvgSettings):
     # ---- the round
 
     def server_init(self, problem: Problem, size: Size, key) -> Any:
-        w = problem.start
-        last = room(w, self.window) if self.window > 1 else None
-        bound = jnp.asarray(self.update_clip.start, jnp.float32) if self.adaptive else None
-        return ServerState(w, last, initial(self.server, w, self.server_step), bound)
+        server = super().server_init(problem, size, key)
+        return server._replace(clip=jnp.asarray(self.update_clip.start, jnp.float32)) if self.adaptive else server
 
     def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
         """One round. With an adaptive clip it also reports the round's `clip`."""
@@ -177,35 +165,11 @@ class FedAvg(FedAvgSettings):
         count = self.local_steps * batch if self.local_steps and batch else jnp.sum(data.weights != 0)
         return jnp.max(data.weights) * count
 
-    def walk(self, w, data: LocalData, noise, *, correction: Any = None, every_step: bool = False):
-        """Return a machine's end point, and its steps' moves, or the mean of their gradients (with noise), or None.
-
-        Args:
-            w: start of the local steps.
-            noise: key and standard deviation of the noise in every step, or None. Other units have none in the steps.
-            correction: direction that is added to every gradient, or None. With it, the mean is computed.
-            every_step: True to return the moves, leaves [K, ...], instead of the mean.
-        """
-        step = self.step_scale * self.step_size
-
-        def one(carry, minibatch):
-            v, total = carry
-            g = minibatch.gradient(v, divisor=self.divisor, clip=self.clip)
-            if noise is not None and self.unit == "record":
-                key, deviation = noise
-                z = deviation * normals(jax.random.fold_in(key, minibatch.step), (data.problem.dimension,))
-                g = jax.tree.map(jnp.add, g, data.problem.unravel(z))
-            if correction is not None:
-                total = jax.tree.map(jnp.add, total, g)
-                g = jax.tree.map(jnp.add, g, correction)
-            g = g if self.prox is None else jax.tree.map(lambda g, v, w: g + self.prox * (v - w), g, v, w)
-            after = data.problem.constraint.project(jax.tree.map(lambda v, g: v - step * g, v, g))
-            return (after, total), jax.tree.map(jnp.subtract, after, v) if every_step else None
-
-        total = None if correction is None else jax.tree.map(jnp.zeros_like, w)
-        (end, total), moves = data.scan(one, (w, total))
-        steps = jnp.maximum(data.steps, 1.0)
-        return end, moves if every_step or correction is None else jax.tree.map(lambda leaf: leaf / steps, total)
+    def step_noise(self, noise, step, dimension: int):
+        if noise is None or self.unit != "record":
+            return None
+        key, deviation = noise
+        return deviation * normals(jax.random.fold_in(key, step), (dimension,))
 
     @property
     def divisor(self) -> Any:
@@ -247,39 +211,9 @@ class FedAvg(FedAvgSettings):
         """Divisor of the sum of messages: E|S_r| with unit = "machine", else the sum of the weights."""
         return inputs.divisor if self.unit == "machine" else jnp.where(weight > 0, weight, 1.0)
 
-    def moved(self, problem: Problem, server: ServerState, mean) -> ServerState:
-        """The server's state after its step along the mean update."""
-        step = 1.0 if self.server is None else self.server_step
-        w, optimizer = stepped(self.server, server.optimizer, server.w, jax.tree.map(jnp.negative, mean), step)
-        w = problem.constraint.project(w)
-        return server._replace(w=w, last=appended(server.last, w), optimizer=optimizer)
-
-    def moves(self, server, own, data: LocalData, noise):
-        """Every local step of a machine, leaves [K, ...]."""
-        return self.walk(server.w, data, noise, every_step=True)[1]
-
-    def at_server(self, state: ClientState) -> ServerState:
-        """The server's part of a run's state."""
-        return state.server
-
-    def output(self, state: ClientState):
-        server = self.at_server(state)
-        return server.w if self.window == 1 else mean_of(server.last)
-
     def noisy_steps(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
         """Differences v_k − v_{k−1} of every local step, leaves [per_round, K, ...], with unit = "record"."""
-        if self.unit != "record":
-            return None
-
-        def one(inputs, noise, key):
-            own = jax.tree.map(lambda rows: rows[inputs.machine], state.own)
-            return self.moves(state.server, own, self.local_data(problem, inputs), noise)
-
-        return jax.vmap(one)(*self.slots(inputs, noise, key))
-
-    def query(self, state: ClientState):
-        """The point at which machines start."""
-        return self.at_server(state).w
+        return super().noisy_steps(problem, state, inputs, noise, key) if self.unit == "record" else None
 
     def broadcast(self, state: ClientState) -> Any:
         """The logarithm of an adaptive clip, which moves with the noisy count, or () with a fixed clip."""

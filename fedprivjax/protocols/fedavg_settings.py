@@ -9,9 +9,9 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least, require_choice, require_positive
 from fedprivjax.method.adaptive_clip import AdaptiveClip
 from fedprivjax.method.addable_records import require_addable
-from fedprivjax.method.client_method import ClientMethod
 from fedprivjax.method.encoders import Encoder
 from fedprivjax.method.local_privacy import UNITS
+from fedprivjax.method.local_steps import AveragedSteps
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import check_server, require_server
 from fedprivjax.method.settings import check_numbers
@@ -24,7 +24,7 @@ from fedprivjax.problem.problem import Problem
 
 
 @struct.dataclass(kw_only=True)
-class FedAvgSettings(ClientMethod):
+class FedAvgSettings(AveragedSteps):
     """Settings of local minibatch steps, of the server's step and of the protected unit. `FedAvg` documents them."""
 
     unit: str | None = struct.field(pytree_node=False, default=None)

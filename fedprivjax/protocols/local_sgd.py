@@ -20,18 +20,19 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
-from fedprivjax.method.clipping import clip
+from fedprivjax.method.client_method import ClientState
 from fedprivjax.method.default_steps import binds, clipped_pace
-from fedprivjax.method.minibatch_round import appended, mean_of, room
+from fedprivjax.method.local_data import LocalData
+from fedprivjax.method.local_steps import AveragedSteps, ServerState
 from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.drafts import capped, of_records
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
 from fedprivjax.method.record_mechanism import RecordMechanism
 from fedprivjax.method.record_method import RecordMethod
-from fedprivjax.method.round import RoundInputs, oracle
+from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.server_optimizer import ServerOptimizer
-from fedprivjax.method.server_step import check_server, initial, require_server
+from fedprivjax.method.server_step import check_server, require_server
 from fedprivjax.noise import Mechanism, PerStep
 from fedprivjax.noise.fresh import step_noise
 from fedprivjax.plan.plan import Plan
@@ -47,18 +48,16 @@ EVERY_STEP = "every local step released (post-processing); composed profile of t
 PLANNED_STEPS = 10  # local steps of a planned run, if no batch is given
 
 
-class LocalState(NamedTuple):
-    """Iterate w_r, mean and number of the iterates before it, last `window` iterates, and server optimiser's state."""
+class AveragedState(NamedTuple):
+    """Iterate and server optimiser, and the mean and number of the iterates before w_r."""
 
-    w: Any
+    server: ServerState
     average: Any
     rounds: jax.Array
-    last: Any
-    server: Any
 
 
 @struct.dataclass(kw_only=True)
-class LocalSGD(RecordMethod):
+class LocalSGD(AveragedSteps, RecordMethod):
     """Local SGD (FedAvg), plain or with noise in every local step.
 
     Attributes:
@@ -84,6 +83,7 @@ class LocalSGD(RecordMethod):
 
     plain: ClassVar = {**RecordMethod.plain, "sampler": "replacement"}
 
+    divisor = 1  # one record a step
     weighs_machines = False  # end points are averaged with equal weights
 
     def __post_init__(self):
@@ -103,79 +103,55 @@ class LocalSGD(RecordMethod):
         """Mechanism of the records: their use in local steps, and the noise of these steps."""
         return replace(super().records, by_step=True)
 
-    def init(self, problem: Problem, size: Size, key) -> LocalState:
-        w = problem.start
-        return LocalState(w, w, jnp.zeros(()), room(w, self.window), initial(self.server, w, self.server_step))
+    def server_init(self, problem: Problem, size: Size, key) -> AveragedState:
+        return AveragedState(super().server_init(problem, size, key), problem.start, jnp.zeros(()))
 
-    def round(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise, key) -> tuple[LocalState, dict]:
-        ends = self.messages(problem, state, inputs, noise, key)
-        count = jnp.sum(inputs.present)
+    def shared(self, server: AveragedState, noise) -> tuple[Any, Any]:
+        """The point at which machines start, and the round's noise, whose rows are those of the slots."""
+        return server.server.w, noise
 
-        def mean(rows):
-            present = inputs.present.reshape(-1, *[1] * (rows.ndim - 1))
-            return jnp.sum(jnp.where(present > 0, rows, 0.0), axis=0) / count  # absent machines have no weight
+    def client_noise(self, noise, per_round: int):
+        return None if noise is None else jnp.arange(per_round)
 
-        w, server = self._served(problem, state, jax.tree.map(mean, ends))
-        rounds = state.rounds + 1
-        average = jax.tree.map(lambda a, w: a + (w - a) / rounds, state.average, state.w)
-        return LocalState(w, average, rounds, appended(state.last, w), server), {}
+    def client(self, server, own, data: LocalData, noise, key):
+        """Return the end point of the machine's local steps; `noise` is its row of the round's noise, or None."""
+        return self.local(server, data, noise)[0], own, {}
 
-    def _served(self, problem: Problem, state: LocalState, end) -> tuple[Any, Any]:
-        """The next point and the optimiser's state. Without an optimiser it is the mean `end`, which is in the set."""
-        if self.server is None:
-            return end, state.server
-        towards = jax.tree.map(jnp.subtract, state.w, end)
-        w, server = self.server.step(state.server, state.w, towards, self.server_step)
-        return problem.constraint.project(w), server
+    def moves(self, server, own, data: LocalData, noise):
+        return self.local(server, data, noise, every_step=True)[1]
 
-    def messages(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise, key):
-        """End points of the participants' local steps, leaves [per_round, ...]; `noise` is from `PerStep`, or None."""
-        return self.walks(problem, state, inputs, noise)[0]
+    def local(self, server, data: LocalData, slot, **options):
+        """Return the result of `walk` from what all machines read."""
+        w, noise = server
+        return self.walk(w, data, (noise, slot), **options)
 
-    def noisy_steps(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise, key):
-        """Differences v_k − v_{k−1} of every local step, leaves [per_round, K, ...]."""
-        return self.walks(problem, state, inputs, noise, every_step=True)[1]
+    def step_noise(self, noise, step, dimension: int):
+        of_round, slot = noise
+        return None if of_round is None else step_noise(of_round, step, dimension)[slot]
 
-    def walks(self, problem: Problem, state: LocalState, inputs: RoundInputs, noise, *, every_step: bool = False):
-        """Return end points, leaves [per_round, ...], and steps, leaves [per_round, K, ...], or None as the steps.
+    def slots_together(self, problem: Problem, per_round: int) -> int:
+        return per_round  # the noise of a step is sampled for all slots at once
 
-        The steps are returned only with `every_step`.
-        """
-        step = self.step_scale * self.step_size
-        machines = inputs.machine.shape[0]
-        starts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (machines, *leaf.shape)), state.w)
+    def serve(self, problem: Problem, server: AveragedState, total, weight, inputs: RoundInputs, noise):
+        mean = jax.tree.map(lambda total, w: total / weight - w, total, server.server.w)
+        rounds = server.rounds + 1
+        average = jax.tree.map(lambda a, w: a + (w - a) / rounds, server.average, server.server.w)
+        return AveragedState(self.moved(problem, server.server, mean), average, rounds)
 
-        def one(v, example, z):
-            g = oracle(problem.model.gradients, example)(v)
-            g = (g if self.clip is None else clip(g, self.clip)).written_out()
-            g = g if z is None else jax.tree.map(jnp.add, g, problem.unravel(z))
-            return problem.constraint.project(jax.tree.map(lambda v, g: v - step * g, v, g))
-
-        def together(v, inputs_of_step):
-            k, samples = inputs_of_step
-            z = None if noise is None else step_noise(noise, k, problem.dimension)
-            after = jax.vmap(one)(v, problem.take(samples, inputs.machine), z)
-            return after, jax.tree.map(jnp.subtract, after, v) if every_step else None
-
-        steps = inputs.samples.shape[1]
-        ends, moves = jax.lax.scan(together, starts, (jnp.arange(steps), inputs.samples.T))
-        return ends, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), moves)
+    def at_server(self, state: ClientState) -> ServerState:
+        return state.server.server
 
     def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
         """The round's key, and the participants' standard deviations."""
         key, relative = drawn
         return state, (key, self.noise_std * relative)
 
-    def output(self, state: LocalState):
-        return state.average if self.window is None else mean_of(state.last)
+    def output(self, state: ClientState):
+        return state.server.average if self.window is None else super().output(state)
 
-    def iterates(self, state: LocalState) -> dict[str, Any]:
+    def iterates(self, state: ClientState) -> dict[str, Any]:
         """The last iterate, evaluated in addition to the output."""
-        return {"last": state.w}
-
-    def query(self, state: LocalState):
-        """The point at which machines start."""
-        return state.w
+        return {"last": self.query(state)}
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         require_choice("noise method", method, ("auto", "materialised"))

@@ -25,10 +25,11 @@ from flax import struct
 
 from fedprivjax.method.client_method import ClientState
 from fedprivjax.method.local_data import LocalData
+from fedprivjax.method.local_steps import ServerState
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.fedavg import FedAvg, ServerState
+from fedprivjax.protocols.fedavg import FedAvg
 
 
 class Controlled(NamedTuple):

@@ -299,20 +299,10 @@ class KeyOfTheRound(NoisySGD):
 
 @struct.dataclass
 class OneKeyOfSteps(LocalSGD):
-    """All local steps of a round have the same noise: each is computed as a first step."""
+    """All local steps of a round have the same noise, that of the first."""
 
-    def messages(self, problem, state, inputs, noise, key):
-        def step(walks, samples):
-            def of(slot, w):
-                alone = inputs._replace(samples=samples[:, None])
-                ends = LocalSGD.messages(self, problem, state._replace(w=w), alone, noise, key)
-                return jax.tree.map(lambda rows: rows[slot], ends)
-
-            return jax.vmap(of)(jnp.arange(len(samples)), walks), None
-
-        slots = inputs.samples.shape[0]
-        walks = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (slots, *leaf.shape)), state.w)
-        return jax.lax.scan(step, walks, inputs.samples.T)[0]
+    def step_noise(self, noise, step, dimension):
+        return super().step_noise(noise, 0, dimension)
 
 
 @struct.dataclass

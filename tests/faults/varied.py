@@ -8,9 +8,6 @@ from flax import struct
 
 from fedprivjax import Dropouts, Full, LocalSGD, NoisySGD, Varying
 from fedprivjax.auditing.neighbouring import Federation
-from fedprivjax.method.clipping import clip
-from fedprivjax.method.round import oracle
-from fedprivjax.noise.fresh import step_noise
 
 SIZES = {"rounds": 6, "records": 6, "dimension": 4}
 UNEVEN = {
@@ -34,47 +31,30 @@ class NoiseOfThoseWhoCame(NoisySGD):
         return super().round(problem, state, inputs, noise, key)
 
 
-class Walked(LocalSGD):
-    """Base class of local SGD with faulty steps."""
-
-    def direction(self, gradient, start, v):
-        """Return the direction of a step at v, without noise."""
-        return clip(gradient(v), self.clip).written_out()
-
-    def loudness(self, k, steps):
-        """Return the factor of the noise in step k, counted from 0."""
-        return 1.0
-
-    def walks(self, problem, state, inputs, noise, *, every_step=False):
-        machines, steps = inputs.samples.shape
-        points = [jnp.broadcast_to(state.w, (machines, problem.dimension))]
-        for k in range(steps):
-            examples = problem.take(inputs.samples[:, k], inputs.machine)
-
-            def one(v, example):
-                return self.direction(oracle(problem.model.gradients, example), state.w, v)
-
-            z = 0.0 if noise is None else self.loudness(k, steps) * step_noise(noise, k, problem.dimension)
-            step = self.step_scale * self.step_size
-            points.append(points[-1] - step * (jax.vmap(one)(points[-1], examples) + z))
-        return points[-1], jnp.diff(jnp.stack(points, axis=1), axis=1)
-
-
 @struct.dataclass
-class DriftUnclipped(Walked):
+class DriftUnclipped(LocalSGD):
     """A drift correction, the gradient at v minus that at the round's start, is added after clipping."""
 
-    def direction(self, gradient, start, v):
-        here, there = (one.written_out() for one in gradient(v, start))
-        return super().direction(gradient, start, v) + here - there
+    def local(self, server, data, slot, **options):
+        start, noise = server
+
+        def step(v, minibatch):
+            here, there = (minibatch.gradient(w, divisor=1) for w in (v, start))
+            g = minibatch.gradient(v, divisor=1, clip=self.clip) + here - there
+            z = self.step_noise((noise, slot), minibatch.step, data.problem.dimension)
+            after = v - self.step_scale * self.step_size * (g if z is None else g + z)
+            return after, after - v
+
+        return data.scan(step, start)
 
 
 @struct.dataclass
-class QuietSteps(Walked):
+class QuietSteps(LocalSGD):
     """All local steps except the last have a tenth of their noise."""
 
-    def loudness(self, k, steps):
-        return 1.0 if k == steps - 1 else 0.1
+    def step_noise(self, noise, step, dimension):
+        z = super().step_noise(noise, step, dimension)
+        return None if z is None else jnp.where(step == self.batch - 1, 1.0, 0.1) * z
 
 
 @struct.dataclass

@@ -32,9 +32,9 @@ from fedprivjax.experiment.build import make_protocol
 from fedprivjax.experiment.read import parse
 from fedprivjax.method.client_method import ClientState
 from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.local_steps import ServerState
 from fedprivjax.method.round import flat_rows
 from fedprivjax.problem.program import typed_jit
-from fedprivjax.protocols.fedavg import ServerState
 from fedprivjax.protocols.scaffold import Controlled
 
 RNG = np.random.default_rng(8)

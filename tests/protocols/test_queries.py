@@ -39,7 +39,7 @@ class WalkedAverage(LocalSGD):
     """Queries a point at which no machine starts its local steps."""
 
     def query(self, state):
-        return state.average
+        return state.server.average
 
 
 WRONG = {

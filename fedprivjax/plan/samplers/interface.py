@@ -112,6 +112,17 @@ class Sampler(Decorated):
         """Return the largest number of records in any of `messages` messages."""
         return int(batches.max())
 
+    def steps(self, sizes: np.ndarray) -> np.ndarray:
+        """Return the number of local steps of machines with `sizes` records, int [machines]. Default: one per record.
+
+        It is used by methods with local steps.
+        """
+        return self.batches(sizes)
+
+    def cut(self, width: int) -> int:
+        """Return the largest number of local steps in messages of `width` places. Default: one per place."""
+        return width
+
     def draw(
         self, rows: np.ndarray, schedule: Schedule, rng: np.random.Generator, stored: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:

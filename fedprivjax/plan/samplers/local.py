@@ -34,10 +34,6 @@ class LocalWork(Sampler):
         """Return the fixed divisor of a step's sum on machines with `sizes` records, int [machines]."""
         raise Undefined("a sampler of local work must define divisors")
 
-    def steps(self, sizes: np.ndarray) -> np.ndarray:
-        """Return the number of local steps of machines with `sizes` records, int [machines]."""
-        raise Undefined("a sampler of local work must define steps")
-
     def most_steps(self, sizes: np.ndarray) -> int:
         """Return K, the largest number of local steps of a machine."""
         return max(1, int(self.steps(sizes).max()))
@@ -48,10 +44,6 @@ class LocalWork(Sampler):
     def step_width(self, sizes: np.ndarray, messages: int) -> int:
         """Return B, the largest number of records of a step in `messages` messages."""
         raise Undefined("a sampler of local work must define step_width")
-
-    def cut(self, width: int) -> int:
-        """Return K for messages of `width` places."""
-        raise Undefined("a sampler of local work must define cut")
 
 
 @dataclass(frozen=True)
