@@ -52,9 +52,14 @@ class DriftUnclipped(LocalSGD):
 class QuietSteps(LocalSGD):
     """All local steps except the last have a tenth of their noise."""
 
+    def local(self, server, data, slot, **options):
+        w, noise = server
+        return self.walk(w, data, (noise, slot, data.samples.shape[0] - 1), **options)
+
     def step_noise(self, noise, step, dimension):
-        z = super().step_noise(noise, step, dimension)
-        return None if z is None else jnp.where(step == self.batch - 1, 1.0, 0.1) * z
+        *of_slot, last = noise
+        z = super().step_noise(of_slot, step, dimension)
+        return None if z is None else jnp.where(step == last, 1.0, 0.1) * z
 
 
 @struct.dataclass
