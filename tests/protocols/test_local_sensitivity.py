@@ -40,6 +40,12 @@ def ends_of(protocol, problem, state, inputs, noise):
     return flat_rows(problem, protocol.messages(problem, state, inputs, noise, KEY))
 
 
+def starting(state, w):
+    """The state in which machines start from w."""
+    server = state.server.server._replace(w=w)
+    return state._replace(server=state.server._replace(server=server))
+
+
 def steps_of(protocol, problem, plan, rng):
     """Every local step of a noisy run as (slot, record, the state in which it starts, its inputs)."""
     state = protocol.init(problem, plan.size, KEY)
@@ -47,14 +53,14 @@ def steps_of(protocol, problem, plan, rng):
         at = jax.tree.map(lambda leaf, t=t: leaf[t], round_inputs(plan))
         noise = jax.random.key(int(rng.integers(2**31))), jnp.full(at.machine.shape, 0.5)
         for slot in range(plan.size.per_round):
-            start = state.w
+            start = protocol.query(state)
             for step in range(STEPS):
-                alone = at._replace(samples=at.samples[:, step : step + 1])
-                before = state._replace(w=start)
+                alone = at._replace(**{name: getattr(at, name)[:, step : step + 1] for name in ("samples", "weights")})
+                before = starting(state, start)
                 yield slot, int(at.samples[slot, step]), before, alone
                 key = jax.random.fold_in(noise[0], step)
                 start = problem.unravel(ends_of(protocol, problem, before, alone, (key, noise[1]))[slot])
-        state = state._replace(w=start)
+        state = starting(state, start)
 
 
 @pytest.mark.parametrize(("loss", "clip", "sampler", "seed"), sparing(TRIALS, QUICK))
