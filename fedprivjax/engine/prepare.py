@@ -16,6 +16,7 @@ from fedprivjax.checks.values import require_at_least, require_between, require_
 from fedprivjax.engine.costs import taken, totals
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, MetricLike, check_metrics, default_metrics, require_list
+from fedprivjax.engine.precision import FLOAT32, PRECISIONS
 from fedprivjax.method.division import machines_mesh, machines_of_one
 from fedprivjax.method.interface import Protocol, as_leaves
 from fedprivjax.method.round import RoundInputs
@@ -46,6 +47,7 @@ class StaticArguments(NamedTuple):
     metrics: tuple[Metric, ...]
     eval_every: int
     mesh: Mesh | None = None  # devices that the machines are divided over
+    precision: str = FLOAT32  # of products
 
 
 class Arguments(NamedTuple):
@@ -192,6 +194,7 @@ def ready(
     noise_method: str = "auto",
     target: Target | None = None,
     mesh: Mesh | None = None,
+    precision: str = FLOAT32,
 ) -> ReadyRun:
     """Prepare a run: sample the plan, calibrate the protocol, check its target, and choose the noise mechanism.
 
@@ -210,6 +213,8 @@ def ready(
         target: privacy target of the calibration; None is the protocol's target.
         mesh: mesh of devices with one axis, "machines", that the machines of a method with local work or client state
             are divided over, or None for one device. It changes results by rounding only.
+        precision: of matrix products and convolutions on an accelerator, "float32" or "tf32", which is faster and
+            rounds the factors to 10 bits. Products for noise are always in float32.
 
     Raises:
         Refusal: the settings are invalid. Nothing has been compiled yet.
@@ -223,6 +228,7 @@ def ready(
     protocol = require_arguments(protocol, problem, participation)
     require_between("delta", delta, 0, 1)
     require_choice("noise method", noise_method, METHODS)
+    require_choice("precision", precision, PRECISIONS)
     require_trusted(protocol, participation if participation.secret else None)
     if mesh is not None:
         protocol.on_mesh(mesh := machines_mesh(mesh))
@@ -237,7 +243,8 @@ def ready(
     require_at_least("eval_every", eval_every, 1)
     metrics = default_metrics(problem) if metrics is None else require_list(metrics)
     info = info_names(calibrated, problem, plan) if set(map(str, metrics)) - set(METRICS) else ()
-    static = StaticArguments(plan.size, check_metrics(problem, metrics, info), min(eval_every, plan.size.rounds), mesh)
+    chosen = check_metrics(problem, metrics, info)
+    static = StaticArguments(plan.size, chosen, min(eval_every, plan.size.rounds), mesh, precision)
     mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
     require_decorated(mechanism)
     start = ReadyRun(calibrated, problem, plan, seeds, mechanism, static, event, target, delta)

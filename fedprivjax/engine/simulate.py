@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.engine.iterates import OUTPUT, by_iterate, evaluate, iterate_names
 from fedprivjax.engine.metrics import MetricLike, non_private
+from fedprivjax.engine.precision import FLOAT32, products
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, ready
 from fedprivjax.engine.progress import OnProgress, progress_callback
 from fedprivjax.engine.progress_callbacks import registered, report
@@ -87,6 +88,7 @@ def simulate(
     noise_method: str = "auto",
     progress: bool | OnProgress | None = None,
     mesh: Mesh | None = None,
+    precision: str = FLOAT32,
 ) -> Run:
     """Run one protocol on one problem. The other arguments are those of `ready`.
 
@@ -105,7 +107,7 @@ def simulate(
     (True, 65.3)
     """
     options = {"rounds": rounds, "seed": seed, "metrics": metrics, "eval_every": eval_every, "delta": delta}
-    options |= {"order": order, "noise_method": noise_method, "mesh": mesh}
+    options |= {"order": order, "noise_method": noise_method, "mesh": mesh, "precision": precision}
     start = ready(protocol, problem, participation, **options)
     with progress_callback(progress, start.protocol.name, "rounds") as on_progress:
         return execute(start, on_progress)
@@ -144,9 +146,16 @@ def run_program(arguments: Arguments, static: StaticArguments, callback=None):
 def trajectory(arguments: Arguments, static: StaticArguments, callback=None):
     """Return (reported parameters, metrics by name, [evaluations] or [evaluations, iterates]): the pure function.
 
+    Products are computed in the precision of `static`.
+
     Args:
         callback: number of the progress callback, which gets the completed rounds at every evaluation, or None.
     """
+    with products(static.precision):
+        return _trajectory(arguments, static, callback)
+
+
+def _trajectory(arguments: Arguments, static: StaticArguments, callback):
     protocol, problem, mechanism, inputs, host_noise, key = arguments
     if static.mesh is not None:
         protocol = protocol.on_mesh(static.mesh)

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.precision import products
 from fedprivjax.engine.prepare import Arguments, ReadyRun, ready
 from fedprivjax.method.interface import Protocol
 from fedprivjax.method.round import RoundInputs, flat_rows
@@ -166,7 +167,8 @@ def replay(arguments: Arguments, size: Size, record: Callable[..., Any] = all_me
     own_states = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size.machines, *leaf.shape)), own_state)
     memory = mechanism.message_memory(dimension, key)
     carry = state, mechanism.init(dimension, key), noise_state, memory, own_states
-    (state, *_), views = jax.lax.scan(one_round, carry, (inputs, mechanism.inputs, host_noise))
+    with products():
+        (state, *_), views = jax.lax.scan(one_round, carry, (inputs, mechanism.inputs, host_noise))
     return state, views
 
 

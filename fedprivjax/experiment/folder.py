@@ -161,6 +161,7 @@ def provenance(found: Mapping[str, xr.Dataset], seconds: float | None = None) ->
         "cpus": os.cpu_count(),
         "device": str(jax.devices()[0].device_kind),
         "devices": jax.device_count(),
+        "precision": ", ".join(dict.fromkeys(str(data.attrs.get("precision", "")) for data in found.values())),
         "data_sha256": checksums(found),
     }
 

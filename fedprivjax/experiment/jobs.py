@@ -211,6 +211,7 @@ class _Draft:
             "resample": [name for name in sweep.resample if name in over],
             "order": self.scheme.order,
             "noise_method": sweep.noise_method,
+            "precision": sweep.precision,
         }
 
     def check(self) -> None:

@@ -152,6 +152,7 @@ class SweepSettings(Settings):
         common_noise: whether configurations share the noise of a seed.
         resample: swept settings along which participation, samples and noise are sampled again.
         noise_method: sampler of the machines' noise; "auto" is the cheapest exact one.
+        precision: precision of products on an accelerator, "float32" or the faster "tf32".
         memory_budget: approximate memory of a chunk of runs on a device, in bytes.
     """
 
@@ -163,6 +164,7 @@ class SweepSettings(Settings):
     common_noise: bool = True
     resample: list[str] = []
     noise_method: str = "auto"
+    precision: str = "float32"
     memory_budget: int = 2 * 2**30
 
     @model_validator(mode="before")

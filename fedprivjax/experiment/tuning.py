@@ -22,7 +22,7 @@ POINT = "point"  # axis of a stacked grid
 
 OF_DATA = ("options", "picture")  # keys of `[problem]` that belong to its dataset
 DECLARED = ("lipschitz", "distance", "machine_weights")  # declared for one dataset; they may not hold for another
-OF_SWEEP = ("common_noise", "noise_method", "memory_budget")
+OF_SWEEP = ("common_noise", "noise_method", "precision", "memory_budget")
 
 
 # ---- the rule

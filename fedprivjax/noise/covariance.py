@@ -46,7 +46,7 @@ class Covariance(Mechanism):
     def draw(self, state, inputs, keys, dimension: int):
         fresh = jax.vmap(lambda key: normals(key, (dimension,)))(keys)
         vectors = jnp.concatenate([state, fresh])
-        return vectors[keys.shape[0] :], _staircase(inputs) @ vectors
+        return vectors[keys.shape[0] :], jnp.matmul(_staircase(inputs), vectors, precision="highest")
 
     def align(self, others: Sequence[Any]) -> list[Any]:
         width = max(other.bandwidth for other in others)

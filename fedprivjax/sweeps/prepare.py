@@ -13,6 +13,7 @@ import numpy as np
 from fedprivjax.engine.costs import taken, totals
 from fedprivjax.engine.iterates import iterate_names
 from fedprivjax.engine.metrics import MetricLike, non_private
+from fedprivjax.engine.precision import FLOAT32
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, ready
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.arguments import plain_numbers
@@ -104,6 +105,7 @@ class ReadySweep:
             "non_private_metrics": ", ".join(non_private(problem, self.static.metrics)),
             "non_private_data": "; ".join(problem.not_covered),
             "noise": f"{first.mechanism.name}, {noise}",
+            "precision": self.static.precision,
             "data": json.dumps(data_checksums(problem)),
             "prng": "simulation only: a deployment needs a cryptographic generator and discrete noise",
             **{name: text for name, text in optional.items() if text},
@@ -176,6 +178,7 @@ def ready_sweep(
     resample: Sequence[str] = (),
     order: str = "shuffled",
     noise_method: str = "auto",
+    precision: str = FLOAT32,
     memory_budget: int = MEMORY_BUDGET,
     devices: int = 1,
     preparing: Callable[[str, int, int], Any] | None = None,
@@ -197,7 +200,8 @@ def ready_sweep(
         devices: number of devices that runs are distributed over.
         preparing: progress callback, called with (step, number, total) before each schedule is sampled and each noise
             calibrated.
-        protocol, problem, participation, rounds, metrics, eval_every, delta, order, noise_method: as in `ready`.
+        protocol, problem, participation, rounds, metrics, eval_every, delta, order, noise_method, precision: as in
+            `ready`.
     """
     protocol = plain_numbers(protocol)
     axes = axes_of(protocol, over, tuple(dict.fromkeys((*SIZES, *problem.constraint.sizes))))
@@ -208,11 +212,12 @@ def ready_sweep(
     points = grid(protocol, problem, axes, delta)
     resampled = resampled_rows(index, shared_draws(axes, resample))
     settings = {"rounds": rounds, "metrics": metrics, "eval_every": eval_every, "delta": delta, "order": order}
+    settings |= {"noise_method": noise_method, "precision": precision}
     starts = []
     for seed, (point, example) in product(seeds, enumerate(_examples(points, index))):
         if preparing is not None:
             preparing("sampling schedules", len(starts) + 1, draws)
-        own = {"seed": seeds_of_draw(seed, resampled, point, common_noise), "noise_method": noise_method, **settings}
+        own = {"seed": seeds_of_draw(seed, resampled, point, common_noise), **settings}
         starts.append(ready(example.protocol, example.problem, participation, target=example.target, **own))
     starts = [replace(start, mechanism=aligned) for start, aligned in zip(starts, _aligned(starts), strict=True)]
     place = {configuration: point for point, row in enumerate(index) for configuration in row}

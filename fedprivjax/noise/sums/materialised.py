@@ -37,7 +37,7 @@ class Written(Standing):
         message = inputs.count - 1
         memory = memory.at[inputs.machine, message].set(normals, mode="drop")
         own = memory.at[inputs.machine].get(mode="fill", fill_value=0.0)
-        added = jnp.einsum("pk,pkd->pd", jnp.asarray(self.rows)[message], own)
+        added = jnp.einsum("pk,pkd->pd", jnp.asarray(self.rows)[message], own, precision="highest")
         return memory, inputs.relative[:, None] * added
 
     def align(self, others: Sequence[Any]) -> list[Any]:
