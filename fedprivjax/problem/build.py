@@ -159,7 +159,7 @@ def general_problem(
     (examples,) = leading_axes("the data", pool, ("examples",))
     require_finite_examples("data", jax.tree.leaves(pool))
     problem = Problem(
-        pool=jax.tree.map(jnp.asarray, pool),
+        pool=jax.tree.map(_copied, pool),
         test=None if test is None else _general_test(test, pool),
         start=_general_params("start", start),
         constraint=WholeSpace() if constraint is None else constraint,
@@ -278,7 +278,7 @@ def _examples(name, features, labels, width: int, loss: LinearLoss, feature_boun
     if feature_bound is not None and norms.max() > feature_bound * (1 + 1e-5):
         raise Refusal(f"{name} must have norm at most feature_bound ({feature_bound:g}), got {norms.max():g}")
     dtype = jnp.int32 if loss.outputs else jnp.float32
-    return Example(_copied(features), _copied(labels, dtype), _copied(norms))
+    return Example(_copied(features), _copied(labels, dtype), _copied(norms, jnp.float32))
 
 
 def _linear_params(name: str, values, shape: tuple[int, ...], hint: str = ""):
@@ -294,13 +294,16 @@ def _general_params(name: str, values):
     require_parameters(name, params)
     if not jax.tree.leaves(params):
         raise Refusal(f"{name} must have at least one parameter, got {values!r}")
-    return jax.tree.map(
-        lambda leaf: jnp.asarray(leaf, jnp.float32) if isinstance(leaf, jax.Array) else _copied(leaf), params
-    )
+    return jax.tree.map(lambda leaf: _copied(leaf, jnp.float32), params)
 
 
-def _copied(values, dtype: Any = jnp.float32) -> jax.Array:
-    """Return a device copy of host values. NumPy copies and converts: `jnp.array` would compile a program per shape."""
+def _copied(values, dtype: Any = None) -> jax.Array:
+    """Return a device copy of host values, of jax's type or the one given. Device arrays are not copied.
+
+    NumPy copies and converts, since `jnp.array` would compile a program per shape.
+    """
+    if isinstance(values, jax.Array):
+        return jnp.asarray(values, dtype)
     return jax.device_put(np.array(values, dtype))
 
 
@@ -309,7 +312,7 @@ def _general_test(test, pool):
     leading_axes("test", test, ("examples",))
     require_alike("test", test, pool, "the data", skip=1)
     require_finite_examples("test", jax.tree.leaves(test))
-    return jax.tree.map(jnp.asarray, test)
+    return jax.tree.map(_copied, test)
 
 
 def _nearest_to_zero(constraint: ConstraintSet | None, shape: tuple[int, ...]):
