@@ -103,6 +103,8 @@ NAMES = [
 TAKES_LONG = (
     *("beyond/clipped-increments", "beyond/correlated-noise", "cheu-2022/trust-agd"),
     *(f"tran-cutkosky-2022/{name}" for name in ("amplified", "convex", "mlp")),
+    *("frontier/one-pass", "frontier/participation", "figure3/as-published"),
+    *(f"clients/dp-fedavg/{name}" for name in ("10000", "correlated")),
 )
 TWINS = ("as-run", "at-true-epsilon")  # of files that end in as-published
 WHOLE = (
