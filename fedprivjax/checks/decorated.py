@@ -46,7 +46,8 @@ class Decorated:
                 raise without_decorator(cls)
             if name in cls.elsewhere:
                 raise Refusal(f"unknown setting of {cls.__name__} {name!r}. {cls.elsewhere[name]}")
-            require_keywords(cls.__name__, [name], known)
+            derived = [one.name for one in vars(cls)["__dataclass_fields__"].values() if one.metadata.get("derived")]
+            require_keywords(cls.__name__, [name], [one for one in known if one not in derived])
         return super().__new__(cls)
 
 

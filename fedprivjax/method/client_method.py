@@ -258,8 +258,11 @@ class ClientMethod(Split, Protocol):
                 f"got {_short(after)}. Return arrays of the same structure, shapes and types"
             )
 
-    def local_data(self, problem: Problem, inputs: RoundInputs, longest: Any = None) -> LocalData:
-        """Return one participant's minibatches, from its part of the round's inputs."""
+    def local_data(self, problem: Problem, inputs: RoundInputs, longest: Any = None) -> Any:
+        """Return the `data` of `client`, from one participant's part of the round's inputs. Default: its minibatches.
+
+        A method without local steps overrides it, and `steps_of_machines`.
+        """
         samples, weights = map(self._by_step, (inputs.samples, inputs.weights))
         return LocalData(problem, samples, weights, inputs.machine, longest, skips=self.uneven)
 
@@ -286,7 +289,7 @@ class ClientMethod(Split, Protocol):
 
     def fitted(self, problem: Problem, plan: Plan):
         """Return a copy with `slot_classes` set."""
-        steps = self._steps_of_machines(problem)
+        steps = self.steps_of_machines(problem, plan)
         classes = class_sizes(steps, plan.size.per_round) if np.ptp(steps) else ()
         return replace(self, slot_classes=classes)
 
@@ -300,7 +303,9 @@ class ClientMethod(Split, Protocol):
         """
         idle = nan
         if plan.schedule.secret is None:
-            steps = np.where(plan.schedule.present, self._steps_of_machines(problem)[plan.schedule.participants], 0)
+            steps = np.where(
+                plan.schedule.present, self.steps_of_machines(problem, plan)[plan.schedule.participants], 0
+            )
             classes, together = self._classes(plan.size.per_round), self.slots_together(problem, plan.size.per_round)
             idle = idle_share(steps if self.uneven else np.ones_like(steps), classes, together)
         return {"idle_steps": idle, "client_state_bytes": float(self.client_state_bytes(problem, plan.size))}
@@ -316,7 +321,8 @@ class ClientMethod(Split, Protocol):
     def _classes(self, per_round: int) -> tuple[int, ...]:
         return self.slot_classes or (per_round,)
 
-    def _steps_of_machines(self, problem: Problem) -> np.ndarray:
+    def steps_of_machines(self, problem: Problem, plan: Plan) -> np.ndarray:
+        """Return the number of every machine's local steps in a round, int [machines]."""
         assert self.minibatches is not None
         assert problem.partition_table is not None
         return self.minibatches.steps(problem.partition_table.sizes)

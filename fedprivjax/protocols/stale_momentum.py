@@ -29,7 +29,7 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.method.client_method import written
+from fedprivjax.method.client_method import ClientMethod, ClientState
 from fedprivjax.method.clipping import clip
 from fedprivjax.method.default_steps import noise_reach, step_by_theory
 from fedprivjax.method.message_method import MessageMethod
@@ -85,25 +85,24 @@ class GrowingNoise(MessageNoise):
 
 
 class StaleState(NamedTuple):
-    """State of the server, and of all machines.
-
-    Attributes:
-        x, x_previous, w: the server's x_t, x_{t−1} and w_t.
-        momentum: every machine's momentum, leaves [machines, ...].
-        seen: query point of every machine's last round, leaves [machines, ...].
-        last_round: number of every machine's last round, [machines].
-    """
+    """State of the server: x_t, x_{t−1}, w_t, and the round's number t, from 1."""
 
     x: Any
     x_previous: Any
     w: Any
+    t: Any
+
+
+class Held(NamedTuple):
+    """State of one machine: its momentum, and the query point and number of its last round, 0 before its first."""
+
     momentum: Any
     seen: Any
-    last_round: jax.Array
+    last_round: Any
 
 
 @struct.dataclass(kw_only=True)
-class StaleMomentum(MessageMethod):
+class StaleMomentum(ClientMethod, MessageMethod):
     """Per-machine momentum with stale corrections, the paper's alternative 1.
 
     Its state has machines · d numbers.
@@ -127,79 +126,57 @@ class StaleMomentum(MessageMethod):
         super().__post_init__()
         object.__setattr__(self, "noise_schedule", fixed_schedule(self.noise_schedule, ("uniform",)))
 
-    def init(self, problem: Problem, size: Size, key) -> StaleState:
+    def server_init(self, problem: Problem, size: Size, key) -> StaleState:
         x = problem.start
-        rows = jax.tree.map(lambda leaf: jnp.zeros((size.machines, *leaf.shape), leaf.dtype), x)
-        return StaleState(x, x, x, rows, rows, jnp.ones(size.machines))
+        return StaleState(x, x, x, jnp.ones(()))
 
-    def machine(self, state: StaleState, t):
-        """Return a function that computes one machine's new momentum.
+    def client_init(self, problem: Problem) -> Held:
+        zeros = jax.tree.map(jnp.zeros_like, problem.start)
+        return Held(zeros, zeros, jnp.zeros(()))
 
-        Its arguments are the function that turns a correction (of one sample's gradient oracle) into the message u, and
-        the machine's momentum, last point, last round and participation count.
-        """
+    def local_data(self, problem: Problem, inputs: RoundInputs, longest: Any = None) -> tuple[Problem, RoundInputs]:
+        return problem, inputs  # a message has no local steps
 
-        def momentum(message, momentum, seen, last_round, count):
-            again = (count > 1).astype(jnp.float32)
+    @property
+    def uneven(self) -> bool:
+        return False
 
-            def correction(gradient):
-                now, before = gradient(state.x, seen)
-                return t * now - again * (t - 1) * before
+    def steps_of_machines(self, problem: Problem, plan: Plan) -> np.ndarray:
+        return np.ones(plan.size.machines, int)
 
-            growth = again * (t - 1) / last_round
-            return jax.tree.map(lambda u, q: u + growth * q, message(correction), momentum)
+    def client(self, server: StaleState, own: Held, data: Any, noise, key):
+        """Return the machine's new momentum, which is both its message and held."""
+        problem, inputs = data
+        again = (own.last_round > 0).astype(jnp.float32)
 
-        return momentum
+        def correction(gradient):
+            now, before = gradient(server.x, own.seen)
+            return server.t * now - again * (server.t - 1) * before
 
-    def round(self, problem: Problem, state: StaleState, inputs: RoundInputs, noise, key) -> tuple[StaleState, dict]:
-        t = inputs.round.astype(jnp.float32)
-        sent = self.messages(problem, state, inputs, noise, key)
-        if inputs.expected is None:
-            mean = jax.tree.map(lambda q: jnp.mean(q, axis=0), sent)
-        else:
-            mean = jax.tree.map(lambda q: jnp.sum(q, axis=0) / inputs.cohort, sent)
-        q_noisy = add_noise(problem, mean, noise)
-        step = self.step_scale * self.step_size
-        w = problem.constraint.project(jax.tree.map(lambda w, q: w - step * q, state.w, q_noisy))
-        x = jax.tree.map(lambda x, w: x + 2 / (t + 2) * (w - x), state.x, w)
-        slots = inputs._replace(present=inputs.filled)
-        point = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (slots.present.size, *leaf.shape)), (state.x, t))
-        held = state.momentum, state.seen, state.last_round
-        held = jax.tree.map(lambda rows, new: written(rows, slots, new), held, (sent, *point))
-        state = StaleState(x, state.x, w, *held)
-        return state, {}
-
-    def messages(self, problem: Problem, state: StaleState, inputs: RoundInputs, noise, key):
-        """The participants' new momenta without noise, leaves [per_round, ...]."""
-        machine = self.machine(state, inputs.round.astype(jnp.float32))
-
-        def one(example, *mine):
-            def message(correction):
-                u = correction(oracle(problem.model.gradients, example))
-                return (u if self.clip is None else clip(u, self.clip)).written_out()
-
-            return machine(message, *mine)
-
-        def mean(examples, weights, *mine):
-            return machine(lambda correction: message_of(problem, correction, examples, weights, self.clip), *mine)
-
-        mine = jax.tree.map(lambda rows: rows[inputs.machine], (state.momentum, state.seen, state.last_round))
-        mine = *mine, inputs.participation
+        examples = problem.take(inputs.samples, inputs.machine)
         if inputs.weights is None:
-            return jax.vmap(one)(problem.take(inputs.samples, inputs.machine), *mine)
-        if inputs.weights.shape[1] == 1:
-            sent = jax.vmap(one)(problem.take(inputs.samples[:, 0], inputs.machine), *mine)
+            u = correction(oracle(problem.model.gradients, examples))
+            u = (u if self.clip is None else clip(u, self.clip)).written_out()
         else:
-            sent = jax.vmap(mean)(problem.take(inputs.samples, inputs.machine), inputs.weights, *mine)
-        return jax.tree.map(lambda q: jax.vmap(lambda q, on: jnp.where(on > 0, q, 0.0))(q, inputs.present), sent)
+            u = message_of(problem, correction, examples, inputs.weights, self.clip)
+        growth = again * (server.t - 1) / jnp.maximum(own.last_round, 1.0)
+        sent = jax.tree.map(lambda u, q: u + growth * q, u, own.momentum)
+        return sent, Held(sent, server.x, server.t), {}
 
-    def output(self, state: StaleState):
+    def serve(self, problem: Problem, server: StaleState, total, weight, inputs: RoundInputs, noise) -> StaleState:
+        q = add_noise(problem, jax.tree.map(lambda total: total / weight, total), noise)
+        step, t = self.step_scale * self.step_size, server.t
+        w = problem.constraint.project(jax.tree.map(lambda w, q: w - step * q, server.w, q))
+        x = jax.tree.map(lambda x, w: x + 2 / (t + 2) * (w - x), server.x, w)
+        return StaleState(x, server.x, w, t + 1)
+
+    def output(self, state: ClientState):
         """x_T: after T rounds the state already holds x_{T+1}."""
-        return state.x_previous
+        return state.server.x_previous
 
-    def query(self, state: StaleState):
+    def query(self, state: ClientState):
         """The point at which machines compute gradients."""
-        return state.x
+        return state.server.x
 
     @property
     def message_noise(self) -> GrowingNoise:

@@ -32,7 +32,7 @@ CLIP = 0.2
 class Case(NamedTuple):
     protocol: Any
     summed: bool  # the view is the running sums of a machine's messages; otherwise the messages themselves
-    own: tuple[str, ...] = ()  # the machine's memory, which differs between the worlds
+    momentum: bool = False  # True if the machines' memory differs between the worlds
 
 
 SETTINGS = {"noise_std": 1.0, "step_size": 0.1}
@@ -48,8 +48,8 @@ CASES = {
     "mu2-batch-bounded": Case(DPMu2(batch=2, **SETTINGS), True),
     "mu2-batch-server": Case(DPMu2(trust="server", batch=3, clip=CLIP, **SETTINGS), True),
     "sgd-batch": Case(NoisySGD(batch=2, clip=CLIP, **SETTINGS), False),
-    "stale-batch": Case(StaleMomentum(batch=2, clip=CLIP, **SETTINGS), False, ("momentum",)),
-    "stale": Case(StaleMomentum(clip=CLIP, **SETTINGS), False, ("momentum",)),
+    "stale-batch": Case(StaleMomentum(batch=2, clip=CLIP, **SETTINGS), False, momentum=True),
+    "stale": Case(StaleMomentum(clip=CLIP, **SETTINGS), False, momentum=True),
 }
 SUMS = [name for name in CASES if "stale" not in name]
 
@@ -69,15 +69,17 @@ def next_state(protocol, problem, state, inputs, noise):
     return protocol.round(problem, state, inputs, noise, KEY)[0]
 
 
-def answers(case, problem, plan, states, own):
+def answers(case, problem, plan, states, momentum=None):
     """The participants' messages without noise at the first world's query points, [rounds, per_round, d]."""
     protocol, inputs = as_leaves(case.protocol), round_inputs(plan)
     sent = []
     for t, state in enumerate(states):
         inputs_t = jax.tree.map(lambda leaf, t=t: leaf[t], inputs)
-        state = state._replace(**own)
+        if momentum is not None:
+            state = state._replace(own=state.own._replace(momentum=momentum))
         sent.append(sent_by(protocol, problem, state, inputs_t))
-        own = {name: own[name].at[inputs_t.machine].set(sent[-1]) for name in own}
+        if momentum is not None:
+            momentum = momentum.at[inputs_t.machine].set(sent[-1])
     return np.asarray(jnp.stack(sent), np.float64)
 
 
@@ -106,9 +108,9 @@ def moved(case, problem, plan, states, sample, features, label):
     """Change of every view of the sample's machine, [messages, d], and which of its messages uses the sample."""
     uses = uses_of(plan, sample)
     machine = plan.schedule.participants[uses][0]
-    own = {name: jnp.zeros_like(getattr(states[0], name)) for name in case.own}
+    momentum = jnp.zeros_like(states[0].own.momentum) if case.momentum else None
     other = with_sample(problem, sample, features, label)
-    worlds = [views(case, plan, answers(case, p, plan, states, own), machine) for p in (problem, other)]
+    worlds = [views(case, plan, answers(case, p, plan, states, momentum), machine) for p in (problem, other)]
     return worlds[1] - worlds[0], int(np.flatnonzero(uses[plan.schedule.participants == machine])[0])
 
 
@@ -166,8 +168,8 @@ def test_a_dishonest_server_gains_nothing_against_clipping(problem):
     clipped, _ = moved(CASES["mu2-clipped"], problem, plan, states, last, *turned)
     assert np.linalg.norm(clipped, axis=1).max() <= 2 * CLIP * (1 + 1e-5)
     bound = CASES["mu2"].protocol.sensitivity(problem, plan) / 2
-    sent = answers(CASES["mu2"], problem, plan, first_world(CASES["mu2"], problem, plan, points), {})
-    honest = answers(CASES["mu2"], problem, plan, first_world(CASES["mu2"], problem, plan), {})
+    sent = answers(CASES["mu2"], problem, plan, first_world(CASES["mu2"], problem, plan, points))
+    honest = answers(CASES["mu2"], problem, plan, first_world(CASES["mu2"], problem, plan))
     assert np.linalg.norm(honest, axis=-1).max() <= bound
     assert np.linalg.norm(sent, axis=-1).max() > bound
 
