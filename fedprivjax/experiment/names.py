@@ -136,7 +136,8 @@ def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: typ
     try:
         inspect.signature(found).bind(**options)
     except TypeError as error:
-        raise Refusal(f"{what} {path!r} must be given its options in {what}_options, got {error}") from None
+        place = "its table" if what == "encoder" else f"{what}_options"
+        raise Refusal(f"{what} {path!r} must be given its options in {place}, got {error}") from None
     return found(**options)
 
 

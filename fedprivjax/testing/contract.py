@@ -1,7 +1,7 @@
 """The contract: properties of protocols by name, and a function that checks them."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.plan.arguments import require_problem, require_protocol
@@ -10,7 +10,7 @@ from fedprivjax.problem.problem import Problem
 from fedprivjax.testing import absent, gradients, noise, privacy, programs, runs, sweeps
 from fedprivjax.testing.trial import Trial, half_of_the_machines
 
-Property = Callable[[Trial], None]
+Property = Callable[[Trial], str | None]  # a text is the reason why the property does not apply
 
 OF_RUNS: dict[str, Property] = {
     "stable structure and dtypes": programs.stable_structure,
@@ -47,14 +47,18 @@ class Report:
         protocol: name of the protocol's class.
         held: names of the properties that hold.
         skipped: names of the privacy properties that were skipped, for a non-private protocol.
+        not_applicable: reasons why other properties do not apply to the protocol, by name.
     """
 
     protocol: str
     held: tuple[str, ...]
     skipped: tuple[str, ...] = ()
+    not_applicable: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        lines = [f"{self.protocol}: {len(self.held)} of {len(self.held) + len(self.skipped)} properties hold"]
+        every = len(self.held) + len(self.skipped) + len(self.not_applicable)
+        lines = [f"{self.protocol}: {len(self.held)} of {every} properties hold"]
+        lines += [f"{name!r} does not apply: {reason}" for name, reason in self.not_applicable.items()]
         if self.skipped:
             lines.append("skipped because the protocol declares itself non-private: " + ", ".join(self.skipped))
         return "\n".join(lines)
@@ -84,7 +88,7 @@ def check_protocol(
         properties: names in `PROPERTIES`; None is all of them.
 
     Returns:
-        The properties that hold, and those that were skipped.
+        The properties that hold, those that were skipped, and those that do not apply.
 
     Raises:
         AssertionError: a property fails. The message has its name and the reason.
@@ -103,12 +107,16 @@ def check_protocol(
     require_problem(problem)
     participation = half_of_the_machines(problem) if participation is None else participation
     trial = Trial(protocol, problem, participation, rounds - rounds % 4)
-    held = []
+    held, reasons = [], {}
     for name in names:
         try:
-            if trial.private or name not in OF_PRIVACY:
-                PROPERTIES[name](trial)
+            if not trial.private and name in OF_PRIVACY:
+                continue
+            if reason := PROPERTIES[name](trial):
+                reasons[name] = reason
+            else:
                 held.append(name)
         except Exception as error:
             raise AssertionError(f"{type(protocol).__name__} fails {name!r}: {error}") from error
-    return Report(type(protocol).__name__, tuple(held), tuple(name for name in names if name not in held))
+    skipped = tuple(name for name in names if name not in held and name not in reasons)
+    return Report(type(protocol).__name__, tuple(held), skipped, reasons)

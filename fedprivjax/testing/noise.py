@@ -19,20 +19,23 @@ NUMBERS = 4_000  # coordinates of a sample, each an independent path
 LIMIT = 5.0  # largest error of a covariance entry, in standard errors
 
 
-def noise_has_stated_distribution(trial: Trial) -> None:
+def noise_has_stated_distribution(trial: Trial) -> str | None:
     """Check that the aggregate's noise has the covariance of the messages' noise, and that messages have their scale.
 
     The scale of a message follows from its μ, or is `noise_std` if no μ is stated. Both tests must reject 2/3 and 3/2
     of the scale.
+
+    Returns:
+        The reason why this does not apply, for pure messages.
     """
     start = trial.start
+    if isinstance(start.mechanism, Randomised):
+        return "the noise of randomised messages is no number; an audit measures it"
     mechanisms = (start.protocol.mechanism(trial.problem, start.plan, method) for method in ("auto", trial.method))
     cheapest, written_out = (aggregated(start, mechanism, seed) for seed, mechanism in enumerate(mechanisms))
-    if isinstance(start.mechanism, Randomised):  # the noise is not a number, and audits measure it
-        return
     if cheapest is None:  # the noise is inside local steps, not in the aggregate
         _follows_noise_std(trial)
-        return
+        return None
     if written_out is not None:
         difference = f"got {_misfit(cheapest, written_out):.1f} standard errors of difference"
         message = f"noise samplers must be equal in distribution, {difference}"
@@ -41,6 +44,7 @@ def noise_has_stated_distribution(trial: Trial) -> None:
     deviation, error = numbers.std(), 1 / np.sqrt(2 * numbers.size)
     message = f"noise must have the stated scale {stated:.4g}, got {deviation:.4g}"
     _require_scale(lambda scale: abs(scale * deviation / stated - 1) / error, LIMIT, message)
+    return None
 
 
 def _follows_noise_std(trial: Trial) -> None:

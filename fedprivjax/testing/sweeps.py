@@ -92,8 +92,8 @@ def _around(value: float) -> np.ndarray:
 
 def _swept(trial: Trial, over: dict[str, Any]) -> xr.Dataset:
     one_device = Mesh(np.array(jax.devices()[:1]), ("runs",))  # more devices take longer to compile
-    options = {**_settings(trial), "over": over, "seeds": SEEDS, "mesh": one_device}
-    return sweep(_blank(trial, over), trial.problem, trial.participation, **options)
+    options = {**_settings(trial), "over": over, "seeds": SEEDS}
+    return sweep(_blank(trial, over), trial.problem, trial.participation, mesh=one_device, part=None, **options)
 
 
 def _settings(trial: Trial) -> dict[str, Any]:

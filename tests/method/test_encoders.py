@@ -270,10 +270,13 @@ def test_an_experiment_file_names_an_encoder(tmp_path):
     assert parsed('encoder = "sparsifier"') == Sparsifier()
     (tmp_path / "mine.py").write_text(
         "from dataclasses import dataclass\nfrom fedprivjax import Quantiser\n\n\n"
-        "@dataclass(frozen=True)\nclass Half(Quantiser):\n    extra: int = 1\n"
+        "@dataclass(frozen=True)\nclass Half(Quantiser):\n    extra: int = 1\n\n\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Needs(Quantiser):\n    more: int\n"
     )
     own = parsed('encoder = { kind = "mine:Half", extra = 7 }', tmp_path)
     assert (type(own).__name__, own.extra) == ("Half", 7)
+    with pytest.raises(Refusal, match="encoder 'mine:Needs' must be given its options in its table, got missing a req"):
+        parsed('encoder = "mine:Needs"', tmp_path)
 
 
 @pytest.mark.slow
