@@ -46,6 +46,8 @@ class Scaffold(FedAvg):
 
     Its state has M·d numbers: one control variate for each machine. The settings are those of `FedAvg`, with equal
     weights; `update_clip` bounds the pair of the update and the scaled change of the control variate.
+    With an `encoder`, a machine keeps its exact control variate. The server adds up encoded changes, so its control
+    variate is the machines' mean plus the errors of all messages so far, of mean 0 for an unbiased encoder.
 
     **Privacy**: as in `FedAvg`. The control variates are computed from what is released.
 

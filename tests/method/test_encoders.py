@@ -226,6 +226,22 @@ def test_no_encoded_update_is_longer_than_the_sensitivity_counts(method, clip):
     assert 0.4 * start.event.sensitivity < longest <= start.event.sensitivity * (1 + 1e-5)
 
 
+def test_machines_keep_exact_control_variates_and_the_server_their_encoded_changes():
+    data = problem()
+
+    def after_a_round(encoder):
+        start = ready(Scaffold(**WORK, encoder=encoder), data, Full(MACHINES), rounds=1)
+        protocol, where, _, inputs, _, key = start.arguments
+        state = protocol.init(where, start.plan.size, key)
+        state, _ = protocol.round(where, state, jax.tree.map(lambda leaf: leaf[0], inputs), None, key)
+        return np.ravel(state.server.control), np.asarray(state.own).reshape(MACHINES, -1)
+
+    (control, own), (exact, exact_own) = after_a_round(Quantiser(2)), after_a_round(None)
+    np.testing.assert_array_equal(own, exact_own)
+    np.testing.assert_allclose(exact, own.mean(axis=0), atol=1e-6)
+    assert np.abs(control - exact).max() > 0.01 * np.abs(exact).max()
+
+
 def test_a_server_refuses_to_add_noise_to_messages_without_a_bound():
     method = FedAvg(encoder=Unchanged(), unit="machine", update_clip=CLIP, noise_std=0.2, **WORK)
     with pytest.raises(Refusal, match=r"encoder must bound the norm .* trusted server's noise, got .*Unchanged\(\)"):
