@@ -134,8 +134,9 @@ class FedAvgSettings(AveragedSteps):
             )
         if self.unit == "machine" and problem.machine_weights is not None:
             raise Refusal(
-                "machine_weights must be left out with unit = 'machine', because their sum over a cohort depends on "
-                "who takes part"
+                f"machine_weights must be left out with unit = 'machine', got weights of "
+                f"{problem.machine_weights.shape[0]} machines: their sum over a cohort depends on who takes part. "
+                f"Without them, all machines count equally"
             )
         factor = round_factor(self.noise_schedule)
         if factor is not None:
