@@ -133,10 +133,10 @@ class FedAvgSettings(AveragedSteps):
                 f"secret sample is empty would have no weight, which shows it. Use 'subset' or 'replacement'"
             )
         if self.unit == "machine" and problem.machine_weights is not None:
+            given = "'sizes'" if problem.weighted_by_size else f"{len(problem.machine_weights)} numbers"
             raise Refusal(
-                f"machine_weights must be left out with unit = 'machine', got weights of "
-                f"{problem.machine_weights.shape[0]} machines: their sum over a cohort depends on who takes part. "
-                f"Without them, all machines count equally"
+                f"machine_weights must be left out with unit = 'machine', got {given}: their sum over a cohort depends "
+                f"on who takes part. Without them, all machines count equally"
             )
         factor = round_factor(self.noise_schedule)
         if factor is not None:
