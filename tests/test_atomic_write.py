@@ -27,6 +27,7 @@ def parts(folder):
     return sorted(path.name for path in folder.rglob("*") if path.name.endswith(atomic_write.PART))
 
 
+@pytest.mark.slow
 def test_two_processes_write_and_readers_see_whole_files_only(tmp_path):
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -454,6 +454,7 @@ def test_damaged_results_are_computed_again(call, spec):
     assert folder.load("there")["ours"]["excess_risk"].notnull().all()
 
 
+@pytest.mark.slow
 def test_a_folder_that_turns_read_only_is_one_line_and_a_part_completes_the_run(call, spec, monkeypatch):
     assert call("run", spec, "--out", "whole")[0] == 0
     words = ("run", spec, "--out", "there", "--part", "1/1")
@@ -477,6 +478,7 @@ def test_a_folder_that_turns_read_only_is_one_line_and_a_part_completes_the_run(
     xr.testing.assert_allclose(found, whole, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_the_run_resumes_from_its_chunks(call, spec, file_size_limit):
     assert call("run", spec, "--out", "whole")[0] == 0
     with file_size_limit(10_000):
@@ -614,6 +616,7 @@ def bundle(tmp_path, monkeypatch):
     return inside
 
 
+@pytest.mark.slow
 def test_a_folder_runs_each_experiment_into_a_separate_folder(call, bundle, monkeypatch):
     status, said, _ = call("run", "both", "--tiny")
     assert status == 0

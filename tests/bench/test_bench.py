@@ -73,6 +73,7 @@ def test_bench_refuses_before_it_measures(arguments, message):
     assert message in str(answer.exception)
 
 
+@pytest.mark.slow
 def test_a_failing_process_says_why():
     with pytest.raises(RuntimeError, match=r"math failed: TypeError"):
         in_a_process(math.sqrt, "one")

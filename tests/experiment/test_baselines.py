@@ -169,6 +169,7 @@ def test_at_most_a_fixed_hundred_machines_train_alone(monkeypatch):
     assert np.isnan(data["alone_loss_interval"])
 
 
+@pytest.mark.slow
 def test_an_experiment_shows_each_machine_alone_in_tables_and_plots(tmp_path):
     raw = tomllib.loads(FILE)
     raw["evaluation"] = {"baselines": ["alone"], "metrics": ["test_accuracy"]}

@@ -103,8 +103,14 @@ NAMES = [
 TAKES_LONG = (
     *("beyond/clipped-increments", "beyond/correlated-noise", "cheu-2022/trust-agd"),
     *(f"tran-cutkosky-2022/{name}" for name in ("amplified", "convex", "mlp")),
-    *("frontier/one-pass", "frontier/participation", "figure3/as-published"),
-    *(f"clients/dp-fedavg/{name}" for name in ("10000", "correlated")),
+    *(f"frontier/{name}" for name in ("epsilon", "many-passes", "one-pass", "participation", "features-pooled")),
+    *(f"frontier/machines-{number}" for number in (10, 1000)),
+    *(
+        f"clients/{name}"
+        for name in ("central/scattering", "dp-fedavg/1000", "dp-fedavg/10000", "dp-fedavg/correlated")
+    ),
+    *(f"clients/heterogeneity/{name}" for name in ("dirichlet-0.05", "dirichlet-0.1", "dirichlet-0.5", "private")),
+    *("beyond/full-batch", "clients/fedavg-mnist/iid", "figure3/as-published"),
 )
 TWINS = ("as-run", "at-true-epsilon")  # of files that end in as-published
 WHOLE = (

@@ -113,6 +113,7 @@ def joined():
     return swept, runner.run(swept, done=done)["dp_mu2"], done
 
 
+@pytest.mark.slow
 def test_ragged_rounds_are_joined_and_padded(joined):
     _, data, _ = joined  # 30 rounds of 2 machines, 20 of 3
     assert dict(data["test_loss"].sizes) == {"per_round": 2, "mu": 2, "seed": 2, "round": 6}

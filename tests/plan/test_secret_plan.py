@@ -75,6 +75,7 @@ def test_a_guarantee_draws_no_samples(protocol, nothing_drawn):
     assert swept.privacy()[0]["realised_epsilon"].shape == (8, 2)
 
 
+@pytest.mark.slow
 def test_the_commands_that_say_what_privacy_is_draw_no_samples(tmp_path, nothing_drawn):
     file = tmp_path / "secret.toml"
     file.write_text(FILE)

@@ -53,6 +53,7 @@ def results(kept):
     return load(kept)
 
 
+@pytest.mark.slow
 def test_tables_are_those_of_the_command_line(kept, results, capsys):
     said = str(fpj.table(kept))
     assert said == str(fpj.table(str(kept))) == str(fpj.table(results))
