@@ -63,9 +63,9 @@ class Encoder(Decorated):
 class Quantiser(Encoder):
     r"""Unbiased random rounding to few levels: QSGD of Alistarh et al., NeurIPS 2017.
 
-    With s levels, a coordinate x_j becomes ‖x‖·sign(x_j)·ξ_j/s, where ξ_j is s·|x_j|/‖x‖ rounded at random to one of
-    the two nearest integers, with this mean. The squared error is at most min(d/s², √d/s)·‖x‖² on average. The norm is
-    at most (1 + √d/s)·‖x‖. A message is the norm, and d signs and levels of ⌈log₂(2s + 1)⌉ bits.
+    With s levels, a coordinate x_j becomes ‖x‖·sign(x_j)·ξ_j/s, where ξ_j is s·abs(x_j)/‖x‖ rounded at random to one
+    of the two nearest integers, with this mean. The squared error is at most min(d/s², √d/s)·‖x‖² on average. The norm
+    is at most (1 + √d/s)·‖x‖. A message is the norm, and d signs and levels of ⌈log₂(2s + 1)⌉ bits.
 
     Attributes:
         levels: s, number of levels above 0.
