@@ -36,6 +36,9 @@ def write_atomically(path: Path, content: Content) -> None:
 def create_atomically(path: Path, content: Content) -> bool:
     """Write one file unless it exists, and return True if it was written. One of several processes writes it.
 
+    Raises:
+        OSError: if the file cannot be written. `filename` is its path.
+
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     [create_atomically(Path(folder, "file"), text) for text in ("one", "two")], Path(folder, "file").read_text()
@@ -44,13 +47,16 @@ def create_atomically(path: Path, content: Content) -> bool:
     if path.exists():
         return False
     written = path.with_name(f".{os.getpid()}-{secrets.token_hex(8)}{PART}")
-    write_atomically(written, content)
     try:
+        write_atomically(written, content)
         os.link(written, path)
     except FileExistsError:
         return False
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        written.unlink(missing_ok=True)
+        with suppress(OSError):
+            written.unlink()
     return True
 
 
