@@ -34,7 +34,7 @@ from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.large_delta import large_delta, large_delta_of_machines
 from fedprivjax.privacy.target import Target
-from fedprivjax.privacy.terms import MACHINE, RECORD, SAMPLE
+from fedprivjax.privacy.terms import MACHINE, RECORD
 from fedprivjax.problem.problem import Problem
 
 TWICE = "machines of more records take part more often, and machine_weights = 'sizes' counts their size again"
@@ -105,7 +105,7 @@ class ReadyRun:
         unit = self.event.terms.unit
         if self.protocol.noise_std != 0 and unit == MACHINE:
             return large_delta_of_machines(self.delta, self.plan.size.machines)
-        if self.protocol.noise_std == 0 or unit not in (SAMPLE, RECORD):
+        if self.protocol.noise_std == 0 or unit != RECORD:
             return ""
         schedule = self.plan.schedule
         sizes = (

@@ -14,7 +14,7 @@ from fedprivjax.privacy.events import Event, GaussianEvent, TargetRatio
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.min_noise import cached_min_noise
 from fedprivjax.privacy.target import PLAN, TARGETS, Target
-from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, REPLACE_ONE, SAMPLE, Assumption
+from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, REPLACE_ONE, Assumption
 from fedprivjax.problem.projection_check import require_true_projection
 
 SENSITIVITY_UNKNOWN = (
@@ -115,7 +115,7 @@ def event_of(protocol, problem, plan) -> Event:
     """Return the privacy event of a calibrated protocol on a plan.
 
     Raises:
-        Refusal: if the plan has several epochs and the method's guarantee assumes that each sample is used once; if the
+        Refusal: if the plan has several epochs and the method's guarantee assumes that each record is used once; if the
             plan's records or weights are not those of its sampler; if the method's `check` rejects the problem or
             plan; if the event's trust model differs from the protocol's; or if the event accounts for other
             participation than the plan's, see `_require_accounted`.
@@ -189,7 +189,7 @@ def _require_accounted(name: str, event: Event, schedule: Schedule) -> None:
 
 def _samples_machines(event: Event) -> bool:
     """Return True if the event protects more than a record and states a dp-accounting event with sampling."""
-    if event.terms.unit in (SAMPLE, RECORD) or isinstance(event, GaussianEvent):
+    if event.terms.unit == RECORD or isinstance(event, GaussianEvent):
         return False
     try:
         return "ampled" in repr(event.dp_event())  # PoissonSampled, SampledWithoutReplacement, TruncatedSubsampled, …

@@ -14,7 +14,7 @@ from fedprivjax.privacy import attack_metrics, gdp
 from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, GroupCurve, ListedCurve, spread
 from fedprivjax.privacy.paragraph import paragraph
 from fedprivjax.privacy.per_machine import Grouped
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, RECORD, RELATIONS, REPLACE_ONE, SAMPLE, TRUST, Assumption, Terms
+from fedprivjax.privacy.terms import ADD_OR_REMOVE, RECORD, RELATIONS, REPLACE_ONE, TRUST, Assumption, Terms
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -42,12 +42,12 @@ class PrivacyGuarantee:
 
     >>> terms = Terms("none", "Reshef & Levy 2025, Theorem 4.1", (Assumption("used once"),))
     >>> print(PrivacyGuarantee(1e-5, terms, mus=Grouped.of([1.0, 2.0])))
-    2-GDP for one sample of one machine (replace-one)
+    2-GDP for one record of one machine (replace-one)
       covers: every message a machine sends (no trusted server)
       theorem: Reshef & Levy 2025, Theorem 4.1
       (ε, δ) = (9.997, 1e-05) exact; ε = 11.6 by the papers' conversion; 2-zCDP
       per machine (2): μ min 1, median 1.5, max 2
-      assumes: each sample is used once
+      assumes: each record is used once
     """
 
     delta: float
@@ -187,7 +187,7 @@ class PrivacyGuarantee:
         3.0
         >>> two = PrivacyGuarantee(1e-6, Terms("none", "a theorem"), epsilons=Grouped.of([0.5])).for_group(2)
         >>> two.epsilon, round(two.delta * 1e6, 3), two.unit
-        (1.0, 2.649, 'any 2 of: one sample of one machine')
+        (1.0, 2.649, 'any 2 of: one record of one machine')
         """
         require_at_least("size", size, 1)
         unit = (self.unit if size == 1 else f"any {size} of: {self.unit}") if unit is None else unit
@@ -231,14 +231,14 @@ class PrivacyGuarantee:
         """Return the guarantee for a user with at most `records` records, all of which are replaced.
 
         Raises:
-            Refusal: if the guarantee's unit is not one record or one sample.
+            Refusal: if the guarantee's unit is not one record.
 
         >>> user = PrivacyGuarantee(1e-6, Terms("none", "a theorem"), mus=Grouped.of([1.0])).for_user(3)
         >>> user.mu, user.unit
         (3.0, 'one user, who holds at most 3 records of one machine')
         """
-        if self.unit not in (RECORD, SAMPLE):
-            raise Refusal(f"unit must be {RECORD!r} or {SAMPLE!r} to be converted to a user, got {self.unit!r}")
+        if self.unit != RECORD:
+            raise Refusal(f"unit must be {RECORD!r} to be converted to a user, got {self.unit!r}")
         return self.for_group(records, f"one user, who holds at most {records} records of one machine")
 
     def dp_event(self) -> "DpEvent":

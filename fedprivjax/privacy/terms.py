@@ -11,8 +11,7 @@ TRUST = {
     "pan-private": "the query points, and once the server's memory, at a round of the intruder's choice",
     "server": "the query points that other machines see (trusted server)",
 }
-SAMPLE, RECORD = "one sample of one machine", "one record of one machine"
-MACHINE = "all records of one machine"
+RECORD, MACHINE = "one record of one machine", "all records of one machine"
 REPLACE_ONE, ADD_OR_REMOVE = "replace-one", "add-or-remove-one"
 RELATIONS = {
     REPLACE_ONE: "one is replaced by another",
@@ -20,7 +19,7 @@ RELATIONS = {
 }
 
 SENTENCES = {
-    "used once": "each sample is used once",
+    "used once": "each record is used once",
     "public participation": "participation is public and independent of the data",
     "secret participation": "who takes part in a round is secret, and so is their number ({scheme})",
     "width of cohorts": "a round has more machines than there is room for with probability {cut:.2g}, which is added "
@@ -35,7 +34,7 @@ SENTENCES = {
     "machine lipschitz": "machines' losses are Lipschitz with the given constants, {least:.4g} to {most:.4g}",
     "lipschitz and smooth": "losses are {constant:.4g}-Lipschitz{note} and {smoothness:.4g}-smooth on a set of "
     "diameter {diameter:.4g}",
-    "fresh batches": "every message is a mean over {batch} samples, each bounded separately and in no other message",
+    "fresh batches": "every message is a mean over {batch} records, each bounded separately and in no other message",
     "clipped increments": "each machine clips its increments to norm {bound:.4g}; no convergence theorem is claimed",
     "clipped gradients": "each gradient is clipped to norm {bound:.4g}",
     "clipped records": "every record's gradient is clipped to norm {bound:.4g}",
@@ -102,7 +101,7 @@ class Terms:
     trust: str
     theorem: str
     assumptions: tuple[Assumption, ...] = ()
-    unit: str = SAMPLE
+    unit: str = RECORD
     relation: str = REPLACE_ONE
 
     def __post_init__(self):

@@ -104,7 +104,7 @@ class NoisySGD(AtIterate, MessageMethod):
         check_server(self.server, problem)
 
     def theorem(self, size: Size) -> str:
-        return "the Gaussian mechanism, parallel composition over samples"
+        return "the Gaussian mechanism, parallel composition over records"
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         if not isfinite(problem.travel):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import xarray as xr
 
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.terms import RECORD, SAMPLE, Terms
+from fedprivjax.privacy.terms import Terms
 
 
 def terms_of(data: xr.Dataset) -> list[Terms]:
@@ -26,15 +26,13 @@ def _guarantees(data: xr.Dataset) -> list[PrivacyGuarantee]:
 def mixed(terms: Iterable[Terms]) -> str:
     """Return the end of a title that names every unit and relation, or an empty string if all are equal.
 
-    A sample is the record of a method that uses each record once, so both are one unit.
-
-    >>> record, machine = Terms("none", "a theorem", unit=RECORD), Terms("none", "a theorem", unit="a machine")
+    >>> record, machine = Terms("none", "a theorem"), Terms("none", "a theorem", unit="a machine")
     >>> mixed([record, machine])
     '; DIFFERENT GUARANTEES: ε for a machine (replace-one), ε for one record of one machine (replace-one)'
     >>> mixed([record, record])
     ''
     """
-    subjects = sorted({_subject(one) for one in terms})
+    subjects = sorted({(one.unit, one.stated_relation) for one in terms})
     if len(subjects) < 2:
         return ""
     return "; DIFFERENT GUARANTEES: " + ", ".join(f"ε for {unit} ({relation})" for unit, relation in subjects)
@@ -43,7 +41,3 @@ def mixed(terms: Iterable[Terms]) -> str:
 def relations(terms: Iterable[Terms]) -> str:
     """Return the neighbouring relations as text, such as "replace-one" or "add-or-remove-one, replace-one"."""
     return ", ".join(sorted({one.stated_relation for one in terms}))
-
-
-def _subject(terms: Terms) -> tuple[str, str]:
-    return RECORD if terms.unit == SAMPLE else terms.unit, terms.stated_relation

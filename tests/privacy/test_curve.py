@@ -225,7 +225,7 @@ def test_what_is_only_claimed_stays_a_claim_in_groups_and_files():
         (lambda: of_gdp(1.0).for_relation("replace"), "unknown relation 'replace', did you mean 'replace-one'.*"),
         (
             lambda: of_gdp(1.0).for_user(2).for_user(2),
-            "unit must be 'one record of one machine' or .* got 'one user, .*",
+            "unit must be 'one record of one machine' .*, got 'one user, .*",
         ),
         (lambda: of_epsilon(1.0).dp_event(), "mu must be positive and finite, or the event available, .*"),
         (lambda: Terms("none", "a theorem", relation="replace"), "unknown relation 'replace', did you mean .*"),

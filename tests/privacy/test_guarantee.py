@@ -37,7 +37,7 @@ def test_text_states_unit_relation_trust_and_assumptions():
     text = str(make())
     for part in (
         "4-GDP",
-        "one sample of one machine",
+        "one record of one machine",
         "replace-one",
         "every message a machine sends",
         "Reshef & Levy 2025, section 4",
@@ -45,7 +45,7 @@ def test_text_states_unit_relation_trust_and_assumptions():
         "ε > 10",
         f"{8 + 4 * np.sqrt(2 * np.log(1e5)):.4g}",
         "min 1, median 2, max 4",
-        "each sample is used once",
+        "each record is used once",
         "increments to norm 0.5",
     ):
         assert part in text

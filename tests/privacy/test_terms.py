@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedprivjax import Refusal, Softmax, linear_problem
-from fedprivjax.privacy.terms import RECORD, SAMPLE, SENTENCES, Assumption, Terms, lipschitz_values
+from fedprivjax.privacy.terms import RECORD, SENTENCES, Assumption, Terms, lipschitz_values
 
 VALUES = {
     "bound": 0.5,
@@ -61,7 +61,7 @@ def test_terms_go_through_json_and_back():
     assert back == terms
     assert [str(one) for one in back.assumptions] == [str(one) for one in assumptions]
     assert (back.unit, back.relation, back.trust) == (RECORD, "replace-one", "shuffler")
-    assert Terms("none", "").unit == SAMPLE
+    assert Terms("none", "").unit == RECORD
     assert back != Terms("shuffler", "Theorem 4.1", assumptions[:1], unit=RECORD)  # type: ignore[arg-type]
 
 

@@ -59,7 +59,7 @@ def test_a_kth_of_the_noise_gives_the_same_privacy(name):
     one, several = (begun(METHODS[name], rounds, batch=batch) for batch in (1, BATCH))
     assert several.protocol.noise_std == pytest.approx(one.protocol.noise_std / BATCH)
     np.testing.assert_allclose(several.event.mus.each, one.event.mus.each)
-    assert "every message is a mean over 3 samples" in str(several.guarantee)
+    assert "every message is a mean over 3 records" in str(several.guarantee)
     assert "mean over" not in str(one.guarantee)
 
 

@@ -1,4 +1,4 @@
-"""Brute-force sensitivity: one sample of one machine replaced, with the adversary's conditioning fixed.
+"""Brute-force sensitivity: one record of one machine replaced, with the adversary's conditioning fixed.
 
 Adaptive composition lets the query points stand as the first world saw them, so the second world's machine answers the
 same questions with its own data and its own memory.

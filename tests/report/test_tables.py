@@ -13,7 +13,7 @@ from fedprivjax.experiment import Expected, verdict
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.per_machine import Grouped
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, MACHINE, RECORD, REPLACE_ONE, SAMPLE, Terms
+from fedprivjax.privacy.terms import ADD_OR_REMOVE, MACHINE, RECORD, REPLACE_ONE, Terms
 from fedprivjax.report import guarantees, plots, relations, tables, verdicts
 from fedprivjax.report.layout import layout
 from fedprivjax.report.text_table import html_table
@@ -282,7 +282,6 @@ def restated(data, **terms):
     ("other", "named"),
     [
         ({"unit": RECORD}, False),
-        ({"unit": SAMPLE}, False),
         ({"unit": RECORD, "theorem": "another"}, False),
         ({"unit": RECORD, "relation": ADD_OR_REMOVE}, True),
         ({"unit": MACHINE}, True),

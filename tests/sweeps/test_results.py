@@ -141,7 +141,7 @@ def test_the_guarantee_travels_with_the_numbers(swept):
     for mu, scale in np.ndindex(2, 3):
         member = swept.isel(mu=mu, step_scale=scale)
         guarantee = guarantee_of(member)
-        assert (guarantee.unit, guarantee.relation) == ("one sample of one machine", "replace-one")
+        assert (guarantee.unit, guarantee.relation) == ("one record of one machine", "replace-one")
         assert (guarantee.trust, guarantee.delta) == ("none", 1e-6)
         assert "Reshef & Levy 2025" in guarantee.theorem
         assert guarantee.epsilon == pytest.approx(float(member["realised_epsilon"].max()))
