@@ -18,7 +18,7 @@ from fedprivjax.checks.values import called
 
 OnProgress = Callable[[int, int], Any]
 AT_ONCE = 0.02  # seconds: a first report within this time is of cached results and not used for the estimate
-LONGEST_PAUSE = 0.05  # seconds
+LONGEST_PAUSE = 0.01  # seconds
 EVERY = 10.0  # seconds between lines in a file or a pipe
 BAR = 20  # characters, for a line of at most 80 columns
 
@@ -60,10 +60,15 @@ def shown(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02} left" if hours else f"{minutes}:{rest:02} left"
 
 
+def computed(values: Any) -> bool:
+    """Return True if a device has computed all arrays of a pytree. Host arrays are computed."""
+    return all(leaf.is_ready() for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array))
+
+
 def wait(values: Any) -> None:
     """Wait until a device has computed the arrays. Keyboard interrupts are handled while waiting."""
     pause = 1e-4
-    while not all(leaf.is_ready() for leaf in jax.tree.leaves(values)):
+    while not computed(values):
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
 

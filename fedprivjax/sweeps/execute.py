@@ -1,11 +1,10 @@
 """Execution of a prepared sweep in chunks: `vmap` over configurations inside `vmap` over draws."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from math import prod
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import jax
@@ -16,7 +15,7 @@ from jax.sharding import Mesh
 
 from fedprivjax.engine.compiled import make_room
 from fedprivjax.engine.prepare import Arguments, StaticArguments
-from fedprivjax.engine.progress import OnProgress, shifted, wait
+from fedprivjax.engine.progress import OnProgress, shifted
 from fedprivjax.engine.simulate import trajectory
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.sweeps.chunk_store import ChunkStore, sweep_fingerprint
@@ -24,11 +23,13 @@ from fedprivjax.sweeps.configurations import stacked
 from fedprivjax.sweeps.devices import Spread, over_devices, spread
 from fedprivjax.sweeps.memory import chunks, divided
 from fedprivjax.sweeps.part import CHUNKS_OF_A_PART, Part
+from fedprivjax.sweeps.pipeline import one_ahead
 from fedprivjax.sweeps.prepare import ReadySweep
 from fedprivjax.sweeps.results import sweep_dataset
 from fedprivjax.sweeps.variable_descriptions import described, metric_words
 
 SECONDS = "seconds"  # of a chunk, with compilation
+Indices = tuple[np.ndarray, np.ndarray]  # draws and columns of a chunk
 
 
 def execute(
@@ -37,16 +38,10 @@ def execute(
     """Run a prepared sweep in chunks. Arguments are as in `sweep`."""
     store = None if folder is None else ChunkStore(folder, sweep_fingerprint(start), start.sizes)
     sizes = start.sizes if store is None else store.settle()
-    compute = partial(_chunk, start, spread(mesh, sizes))
     metrics: dict[str, np.ndarray] = {}  # each of shape [seeds, configurations, ...]
     done, seconds = 0, 0.0
-    for number, (draws, columns) in enumerate(chunks(start.runs, sizes)):
+    for (draws, columns), values in _chunks(start, store, sizes, mesh):
         count = np.unique(draws).size * np.unique(columns).size
-        values = store.load(number) if store else None
-        if values is None:
-            values = compute(draws, columns)
-            if store:
-                store.save(number, values)
         seconds += float(values.pop(SECONDS))
         place = (draws // len(start.index))[:, None], start.configurations_of(draws, columns)
         for name, value in values.items():
@@ -60,6 +55,23 @@ def execute(
     coordinates, attributes = start.coordinates(), start.attributes()
     data = sweep_dataset({**metrics, **privacy, **costs}, by_configuration, coordinates, attributes)
     return described(data, metric_words(start.static.metrics, start.first.problem))
+
+
+def _chunks(
+    start: ReadySweep, store: ChunkStore | None, sizes: tuple[int, int], mesh: Mesh | None
+) -> Iterator[tuple[Indices, dict[str, np.ndarray]]]:
+    """Yield indices and values of every chunk, loaded from the store, or computed and stored."""
+    every, over = list(enumerate(chunks(start.runs, sizes))), spread(mesh, sizes)
+
+    def load_or_dispatch(chunk: tuple[int, Indices]) -> dict[str, Any]:
+        stored = store.load(chunk[0]) if store else None
+        return _dispatched(start, over, chunk[1]) if stored is None else stored
+
+    for (number, indices), (found, seconds) in zip(every, one_ahead(load_or_dispatch, every), strict=True):
+        values = found if SECONDS in found else _copied(found, seconds)
+        if store and values is not found:
+            store.save(number, values)
+        yield indices, values
 
 
 def execute_together(
@@ -107,19 +119,33 @@ def _execute_part(
     sizes = divided(start.sizes, start.runs, CHUNKS_OF_A_PART * part.of, devices)
     store = ChunkStore(folder, sweep_fingerprint(start), sizes)
     sizes = store.settle()
-    compute = partial(_chunk, start, spread(mesh, sizes))
-    every = list(enumerate(chunks(start.runs, sizes)))
+    every, over = list(enumerate(chunks(start.runs, sizes))), spread(mesh, sizes)
     computed = 0
-    for number, (draws, columns) in part.in_order(every):
-        if not store.has(number):
-            with store.claimed(number) as mine:
-                if mine and not store.has(number):
-                    store.save(number, compute(draws, columns))
-                    computed += 1
-        if progress:
-            finished = len(every) - _missing(store, every)
-            progress(finished * prod(start.runs) // len(every), prod(start.runs))
+    with ExitStack() as claims:
+
+        def claim_and_dispatch(chunk: tuple[int, Indices]) -> tuple[int, dict[str, jax.Array], ExitStack] | None:
+            claim = _claim(store, chunk[0], claims)
+            return None if claim is None else (chunk[0], _dispatched(start, over, chunk[1]), claim)
+
+        for found, seconds in one_ahead(claim_and_dispatch, part.in_order(every)):
+            if found is not None:
+                number, values, claim = found
+                store.save(number, _copied(values, seconds))
+                claim.close()
+                computed += 1
+            if progress:
+                finished = len(every) - _missing(store, every)
+                progress(finished * prod(start.runs) // len(every), prod(start.runs))
     return computed, _missing(store, every)
+
+
+def _claim(store: ChunkStore, number: int, claims: ExitStack) -> ExitStack | None:
+    """Return the claim of a chunk, which `claims` closes too, or None if the chunk is finished or claimed."""
+    claim = claims.enter_context(ExitStack())
+    if not store.has(number) and claim.enter_context(store.claimed(number)) and not store.has(number):
+        return claim
+    claim.close()
+    return None
 
 
 def _missing(store: ChunkStore, every: Sequence) -> int:
@@ -127,13 +153,14 @@ def _missing(store: ChunkStore, every: Sequence) -> int:
     return sum(not store.has(number) for number in range(len(every)))
 
 
-def _chunk(start: ReadySweep, over: Spread | None, draws: np.ndarray, columns: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the metrics of a chunk, each of shape [draws, configurations, ...], and its seconds."""
-    began = perf_counter()
-    values = run_chunk(*chunk_arguments(start, draws, columns), start.static, over)
-    wait(values)
-    found = {name: np.asarray(value) for name, value in values.items()}
-    return {**found, SECONDS: np.asarray(perf_counter() - began)}
+def _dispatched(start: ReadySweep, over: Spread | None, indices: Indices) -> dict[str, jax.Array]:
+    """Return the metrics of a chunk, each of shape [draws, configurations, ...], which devices may still compute."""
+    return run_chunk(*chunk_arguments(start, *indices), start.static, over)
+
+
+def _copied(values: Mapping[str, jax.Array], seconds: float) -> dict[str, np.ndarray]:
+    """Return a chunk's metrics as host arrays, and its seconds."""
+    return {name: np.asarray(value) for name, value in values.items()} | {SECONDS: np.asarray(seconds)}
 
 
 def chunk_arguments(start: ReadySweep, draws: np.ndarray, columns: np.ndarray) -> tuple[Any, ...]:
