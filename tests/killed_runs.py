@@ -94,8 +94,8 @@ def resumed(folder: Path) -> xr.Dataset:
     return load(folder)["ours"].drop_vars("seconds")
 
 
-def part(folder: Path, number: int, computed: int) -> None:
-    """Run a part of two, and write a byte to the file descriptor `computed` for every chunk that it computes."""
+def part(folder: Path, number: int, begun: int) -> None:
+    """Run a part of two, and write a byte to the file descriptor `begun` for every chunk that it dispatches."""
     from fedprivjax import experiment
     from fedprivjax.experiment.jobs import ready_experiment
     from fedprivjax.experiment.run import run_part
@@ -103,22 +103,22 @@ def part(folder: Path, number: int, computed: int) -> None:
     from fedprivjax.sweeps.part import Part
 
     claims.TOUCHED, claims.EXPIRY = 0.1, 1.0
-    chunk = execute._chunk
+    dispatched = execute._dispatched
 
     def counted(*arguments):
-        values = chunk(*arguments)
-        os.write(computed, b".")
+        values = dispatched(*arguments)
+        os.write(begun, b".")
         return values
 
-    execute._chunk = counted
+    execute._dispatched = counted
     run_part(ready_experiment(experiment.parse(RAW)), folder, Part(number, 2))
 
 
 def complete_after_kill(folder: Path, killed: int, after: int, wait: float) -> tuple[int, int]:
-    """Kill one of two parts `wait` seconds after `after` chunks of both, and let the others complete the sweep.
+    """Kill one of two parts `wait` seconds after both began `after` chunks, and let the others complete the sweep.
 
     Returns:
-        The number of chunks stored at the kill, and the number of chunks computed in the end.
+        The number of chunks stored at the kill, and the number of chunks begun in the end.
     """
     from fedprivjax.experiment.folder import finished
 
@@ -156,10 +156,10 @@ def main_parts(moments: int, home: Path) -> None:
     whole = run(None)
     for number in range(moments):
         xr.testing.assert_identical(load(home / f"{number:03d}")["ours"].drop_vars("seconds"), whole)
-    stored, computed = zip(*found, strict=True)
+    stored, begun = zip(*found, strict=True)
     print(f"{moments} kills of a part: {min(stored)} to {max(stored)} of {CHUNKS} chunks stored; all bit-identical")
-    print(f"chunks computed: {min(computed)} to {max(computed)}")
-    assert max(computed) <= CHUNKS + 1  # the killed part's chunk is computed twice
+    print(f"chunks begun: {min(begun)} to {max(begun)}")
+    assert max(begun) <= CHUNKS + 2  # the killed part's chunk and its next one are begun twice
 
 
 def prepare(home: Path) -> float:

@@ -394,16 +394,16 @@ SLOWLY = """
 import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored by what runs in the background
 from fedprivjax.sweeps import execute
-chunk, begun = execute._chunk, []
+dispatched, begun = execute._dispatched, []
 
 def slowly(*arguments):
     begun.append(1)
     if len(begun) == 3:
         print("third", flush=True)
         time.sleep(60)
-    return chunk(*arguments)
+    return dispatched(*arguments)
 
-execute._chunk = slowly
+execute._dispatched = slowly
 from fedprivjax.cli import main
 main()
 """

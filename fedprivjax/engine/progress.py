@@ -62,7 +62,7 @@ def shown(seconds: float | None) -> str:
 
 def computed(values: Any) -> bool:
     """Return True if a device has computed all arrays of a pytree. Host arrays are computed."""
-    return all(leaf.is_ready() for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array))
+    return all(leaf.is_ready() for leaf in jax.tree.leaves(values) if hasattr(leaf, "is_ready"))
 
 
 def wait(values: Any) -> None:

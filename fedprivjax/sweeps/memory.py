@@ -68,7 +68,11 @@ def divided(sizes: tuple[int, int], runs: tuple[int, int], least: int, devices: 
 
 
 def run_bytes(start: ReadyRun) -> tuple[int, int]:
-    """Estimate the bytes of a draw and of one of its configurations, from the protocol's and mechanism's statements."""
+    """Estimate the bytes of a draw and of one of its configurations, from the protocol's and mechanism's statements.
+
+    Arguments count twice, because those of the next chunk are prepared while a chunk is computed. Computed arrays count
+    once, because a device computes one chunk at a time.
+    """
     protocol, problem, size = start.protocol, start.problem, start.static.size
     d, (_, per_round, rounds) = problem.dimension, size
     example = _floats(lambda: problem.take(0, 0))
@@ -84,11 +88,11 @@ def run_bytes(start: ReadyRun) -> tuple[int, int]:
     messages = 4 * written_out * d + 2 * records * scores + 2 * computed * way
     state = _floats(lambda: protocol.init(problem, size, jax.random.key(0)))
     noise_state = _floats(lambda: protocol.noise_state(d, size))
-    host_noise = sum(leaf.nbytes for leaf in jax.tree.leaves(start.host_noise))
+    host_noise, inputs = _bytes(start.host_noise), _bytes((start.mechanism, start.inputs))
     seen = max(tested, problem.examples if problem.stored else 0)
     evaluated = max(3 * tested * scores, 2 * min(CHUNK_NUMBERS, seen * way))
     configuration = 6 * d + 2 * (state + noise_state) + evaluated + messages
-    return 4 * (drawn + start.mechanism.floats(d)), 4 * configuration + host_noise
+    return 4 * (drawn + start.mechanism.floats(d)) + inputs, 4 * configuration + 2 * host_noise
 
 
 def _drawn(start: ReadyRun) -> int:
@@ -102,6 +106,10 @@ def _drawn(start: ReadyRun) -> int:
         return mechanism.draw(mechanism.init(dimension, key), first, keys, dimension)[1]
 
     return _floats(draw)
+
+
+def _bytes(tree: Any) -> int:
+    return sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(tree))
 
 
 def _floats(make: Any) -> int:
