@@ -57,15 +57,16 @@ def computed(monkeypatch):
     """Number of times that each chunk is computed, and a list of functions called before the next chunk."""
     counts: Counter[tuple[int, int]] = Counter()
     before: list = []
-    chunk = execute._chunk
+    dispatched = execute._dispatched
 
-    def counted(start, over, draws, columns):
+    def counted(start, over, indices):
+        draws, columns = indices
         counts[int(draws[0]), int(columns[0])] += 1
         if before:
             before.pop()()
-        return chunk(start, over, draws, columns)
+        return dispatched(start, over, indices)
 
-    monkeypatch.setattr(execute, "_chunk", counted)
+    monkeypatch.setattr(execute, "_dispatched", counted)
     return counts, before
 
 
@@ -152,11 +153,13 @@ def test_a_folder_that_turns_read_only_stops_a_part_and_loses_nothing(arguments,
         sweep(*positional, **options)
     stopped.__exit__(None, None, None)
     assert Path(caught.value.filename).parent == tmp_path
-    assert len(list(tmp_path.glob("*.npz"))) == 2
-    (claim,) = tmp_path.glob(f"*{CLAIM}")
-    os.utime(claim, (0, 0))
+    stored = len(list(tmp_path.glob("*.npz")))
+    assert stored in (1, 2)  # the chunk before the third may still be computed
+    for claim in tmp_path.glob(f"*{CLAIM}"):
+        os.utime(claim, (0, 0))
     same(sweep(*positional, **options), whole)
-    assert sorted(counts.values()) == [1, 1, 1, 1, 1, 2]
+    assert len(counts) == 6
+    assert sum(counts.values()) == 6 + 3 - stored
     assert not list(tmp_path.glob(f"*{CLAIM}"))
 
 
@@ -175,7 +178,7 @@ def test_a_results_folder_that_turns_read_only_is_one_line(computed, read_only, 
     said = capsys.readouterr().err
     assert left.value.code == 2
     assert said.count("\n") == 1
-    assert re.search(r"-\d{4}\.npz must be writable, got Read-only file system: no chunk of 6 runs was finished", said)
+    assert re.search(r"-\d{4}\.(npz|claim) must be writable, got Read-only file system: no chunk of 6 runs was finished", said)
     for claim in chunks.glob(f"*{CLAIM}"):
         os.utime(claim, (0, 0))
     with pytest.raises(SystemExit):
