@@ -28,10 +28,11 @@ from fedprivjax.checks.decorated import PYTREE, Decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_one, require_positive
 from fedprivjax.method.formatting import changed_settings
+from fedprivjax.method.settings import SMALLEST_CLIP, require_clip
 
 LEAST_SHARE = 20  # the default noise of the count of m̄ machines is at least m̄ divided by this
 EVEN = 0.5  # u with σ_b = z
-RANGE = 1e-12, 1e12  # of the clip in float32: a norm's squares neither underflow nor overflow
+RANGE = SMALLEST_CLIP, 1e12  # of the clip in float32: a norm's squares neither underflow nor overflow
 
 
 @struct.dataclass(kw_only=True)
@@ -76,6 +77,7 @@ class AdaptiveClip(Decorated):
             if isinstance(value, list | tuple):
                 require_one(field.name, value)
             require_positive(field.name, value, optional=True)
+        require_clip("start", self.start)
 
     def __str__(self) -> str:
         return f"{type(self).__name__}({', '.join(changed_settings(self))})"

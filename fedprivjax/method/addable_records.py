@@ -1,8 +1,12 @@
-"""Condition under which a guarantee may be for adding or removing one record."""
+"""Conditions on relation and samples: records that can be added, and records whose public uses can be counted."""
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Poisson, Sampler
 from fedprivjax.privacy.terms import REPLACE_ONE, Assumption
+
+SAMPLES_KNOWN = "adaptive composition of Gaussian mechanisms; which records are used is known"
+NEVER_USED = 1e-300  # number of uses of the records of machines that never take part
 
 
 def require_addable(relation: str, sampler: Sampler) -> tuple[Assumption, ...]:
@@ -22,3 +26,17 @@ def require_addable(relation: str, sampler: Sampler) -> tuple[Assumption, ...]:
             f"{relation!r}. Use sampler = 'poisson' with a batch and a public rate"
         )
     return (Assumption("public rate", {"rate": sampler.rate, "batch": sampler.batch}),)
+
+
+def require_countable(relation: str, plan: Plan) -> None:
+    """Raise Refusal if the uses of records cannot be counted in a plan whose samples are public."""
+    if relation != REPLACE_ONE:
+        raise Refusal(
+            f"relation must be {REPLACE_ONE!r} if the used records are public, got {relation!r}. Keep the samples "
+            f"secret"
+        )
+    if plan.schedule.dropped is not None:
+        raise Refusal(
+            "dropouts must be left out if the used records are public: after one, records are used in other messages "
+            "than planned"
+        )

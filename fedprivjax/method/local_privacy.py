@@ -19,14 +19,15 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.adaptive_clip import AdaptiveClip
-from fedprivjax.method.addable_records import require_addable
+from fedprivjax.method.addable_records import NEVER_USED, SAMPLES_KNOWN, require_addable, require_countable
 from fedprivjax.method.encoders import Encoder
 from fedprivjax.noise import Fresh, Mechanism, PerMachine, PerStep
 from fedprivjax.noise.fresh import MessageInputs
 from fedprivjax.noise.rounds import INDEPENDENT, RoundFactor, require_public, round_factor
+from fedprivjax.plan.minibatches import Minibatches, repeated_uses
 from fedprivjax.plan.participation import Participation, PoissonCohorts, SecretSubsets
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import LocalWork, Poisson, Subset
+from fedprivjax.plan.samplers import Full, LocalWork, Poisson, Subset
 from fedprivjax.privacy.accountants.records import Sampled, SampledMachines
 from fedprivjax.privacy.accountants.sampled import moved
 from fedprivjax.privacy.events import Event, GaussianEvent, RecordEvent, Releases
@@ -43,6 +44,7 @@ from fedprivjax.privacy.terms import (
 from fedprivjax.problem.problem import Problem
 
 EVERY_STEP = "every local step released (post-processing); composed profile of the Gaussian mechanism on its records"
+STEPS_KNOWN = f"every local step released (post-processing); {SAMPLES_KNOWN}"
 UNITS = ("record", "machine")
 COHORTS = "McMahan et al. 2018 (DP-FedAvg): clipped updates of secret cohorts; composed subsampled Gaussian mechanism"
 WITH_STATE = "holds with client state, given the other machines' coins, by joint convexity"
@@ -78,13 +80,29 @@ class NoisySteps:
         assert problem.partition_table is not None
         sizes = problem.partition_table.sizes
         bound, batch = problem.lipschitz if self.clip is None else float(self.clip), self.work.divisors(sizes)
-        messages, known = plan.schedule.total * self.work.uses, require_addable(self.relation, self.work.of_step)
+        shift, known = moved(self.relation) * bound / batch, require_addable(self.relation, self.work.of_step)
         records = np.maximum(sizes, 1) if self.relation == REPLACE_ONE else 1
-        releases = Releases.of(moved(self.relation) * bound / batch, records, batch, messages)
-        facts = PUBLIC_PARTICIPATION, self._bound(problem), Assumption("not covered")
         order = Assumption("secret samples" if plan.secret else "public order")
-        terms = Terms("none", EVERY_STEP, (*facts, order, *known), unit=RECORD, relation=self.relation)
-        return RecordEvent(float(noise_std), Sampled(self.work.of_step, relation=self.relation), releases, terms)
+        facts = PUBLIC_PARTICIPATION, self._bound(problem), Assumption("not covered"), order, *known
+        if self.work.secret and not plan.secret:
+            theorem, sampler, messages = STEPS_KNOWN, Full(), np.minimum(plan.schedule.total, 1)
+            shift = shift * self._known_uses(problem, plan)
+        else:
+            theorem, sampler, messages = EVERY_STEP, self.work.of_step, plan.schedule.total * self.work.uses
+        terms = Terms("none", theorem, facts, unit=RECORD, relation=self.relation)
+        releases = Releases.of(shift, records, batch, messages)
+        return RecordEvent(float(noise_std), Sampled(sampler, relation=self.relation), releases, terms)
+
+    def _known_uses(self, problem: Problem, plan: Plan) -> np.ndarray:
+        """Sensitivity of all steps to a machine's record, divided by that of one step, if samples are public."""
+        assert problem.partition_table is not None
+        assert plan.weights is not None
+        require_countable(self.relation, plan)
+        rounds, slots, width = plan.samples.shape
+        steps = self.work.cut(width)
+        shape = rounds, slots * steps, width // steps
+        each = Minibatches(plan.samples.reshape(shape), plan.weights.reshape(shape))
+        return np.maximum(repeated_uses(each, problem.partition_table.rows), NEVER_USED)
 
     def _bound(self, problem: Problem) -> Assumption:
         if self.clip is None:

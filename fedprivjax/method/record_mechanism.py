@@ -17,7 +17,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.method.addable_records import require_addable
+from fedprivjax.method.addable_records import NEVER_USED, SAMPLES_KNOWN, require_addable, require_countable
 from fedprivjax.noise import Fresh, Mechanism, PerMachine
 from fedprivjax.noise.fresh import MessageInputs
 from fedprivjax.plan.minibatches import Minibatches, machine_values, repeated_uses
@@ -40,7 +40,6 @@ THEOREM_RULES = ("accountant", "advanced")
 PER_MACHINE = "records"  # a δ of 1/n² for a machine of n records
 Delta = float | Sequence[float] | str | None
 THEOREM = "Lowy & Razaviyayn 2023, Algorithm 1; composed profile of the subsampled Gaussian mechanism"
-SAMPLES_KNOWN = "adaptive composition of Gaussian mechanisms; which records are used is known"
 
 
 class Kinds(NamedTuple):
@@ -247,16 +246,7 @@ class RecordMechanism:
         known = require_addable(self.relation, self.sampler)
         assumptions = (PUBLIC_PARTICIPATION, *self.bounds(problem), Assumption("not covered"), *known)
         if self._counted(plan):
-            if self.relation != REPLACE_ONE:
-                raise Refusal(
-                    f"relation must be {REPLACE_ONE!r} if the used records are public, got {self.relation!r}. Keep "
-                    f"the samples secret"
-                )
-            if plan.schedule.dropped is not None:
-                raise Refusal(
-                    "dropouts must be left out if the used records are public: after one, records are used in other "
-                    "messages than planned"
-                )
+            require_countable(self.relation, plan)
             accountant, theorem = Sampled(Full()), SAMPLES_KNOWN
         if plan.secret:
             assumptions = (*assumptions, Assumption("secret samples"))
@@ -320,7 +310,7 @@ class RecordMechanism:
         assert plan.weights is not None
         power = 0 if self.whole_message else 1 if self.by_step else 2
         uses = repeated_uses(Minibatches(plan.samples, plan.weights), problem.partition_table.rows, power)
-        return np.maximum(uses, 1e-300)  # of machines that never take part
+        return np.maximum(uses, NEVER_USED)
 
     # ---- rules
 

@@ -17,11 +17,21 @@ def check_steps(protocol) -> None:
     for name in (*NUMBERS, "clip"):
         if isinstance(getattr(protocol, name), list | tuple):  # arrays may be leaves of stacked protocols
             require_one(name, getattr(protocol, name))
-    for name in ("step_size", "step_scale", "clip"):
+    for name in ("step_size", "step_scale"):
         require_positive(name, getattr(protocol, name), optional=True)
-    clip = protocol.clip
+    require_clip("clip", protocol.clip)
+
+
+def require_clip(name: str, clip: Any) -> None:
+    """Raise Refusal if a clip is not positive, or so small that float32 norms underflow. None and traced values pass.
+
+    >>> require_clip("update_clip", 1e-20)
+    Traceback (most recent call last):
+    fedprivjax.Refusal: update_clip must be at least 1e-12, so that norms do not underflow, got 1e-20
+    """
+    require_positive(name, clip, optional=True)
     if isinstance(clip, int | float | np.number) and clip < SMALLEST_CLIP:
-        raise Refusal(f"clip must be at least {SMALLEST_CLIP:g}, so that norms do not underflow, got {clip}")
+        raise Refusal(f"{name} must be at least {SMALLEST_CLIP:g}, so that norms do not underflow, got {clip}")
 
 
 def check_numbers(protocol, *targets: str) -> None:

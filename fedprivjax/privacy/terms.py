@@ -28,6 +28,7 @@ SENTENCES = {
     "noise of the schedule": "the noise is fixed for the public schedule that was drawn, and may be too little for "
     "another",
     "public sizes": "each machine's number of records is public, which only replace-one allows",
+    "public steps": "the largest number of a machine's local steps in a round, {steps}, is a public constant",
     "public order": "the order in which records are used is public and independent of the data",
     "secret samples": "which records are used is secret",
     "lipschitz": "losses are {constant:.4g}-Lipschitz{note}",

@@ -14,7 +14,7 @@ from fedprivjax.method.local_privacy import UNITS
 from fedprivjax.method.local_steps import AveragedSteps
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import check_server, require_server
-from fedprivjax.method.settings import check_numbers
+from fedprivjax.method.settings import check_numbers, require_clip
 from fedprivjax.noise.rounds import INDEPENDENT, over_rounds, round_factor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalEpochs, LocalSteps, LocalWork, Sampler, as_sampler
@@ -61,8 +61,9 @@ class FedAvgSettings(AveragedSteps):
             object.__setattr__(self, "trust", "server" if self.unit == "machine" else "none")
         check_numbers(self, "mu", "epsilon")
         require_choice("trust", self.trust, ("server", "none"))
-        for name in ("update_clip", "server_step", "prox"):
+        for name in ("server_step", "prox"):
             require_positive(name, getattr(self, name), optional=True)
+        require_clip("update_clip", self.update_clip)
         require_at_least("window", self.window, 1)
         require_choice("relation", self.relation, RELATIONS)
         require_server(self.server)

@@ -13,7 +13,8 @@ The paper's formula, c_i⁺ = c_i − c + (w_r − v)/(K_i·η), is the same mea
 mean of the gradients themselves is used here, which also holds with them.
 
 With `unit = "machine"` the pair (v − w_r, K·η·(c_i⁺ − c_i)) is clipped as a whole to norm C, with K the largest number
-of steps of a machine, and noised as a whole. The machine adds the clipped difference to c_i, so that c is the mean of
+of steps of a machine, and noised as a whole. With local epochs K follows from the largest machine: it is assumed to be
+a public constant. The machine adds the clipped difference to c_i, so that c is the mean of
 all c_i plus the noise of r rounds, which accumulates as √r.
 """
 
@@ -27,7 +28,10 @@ from fedprivjax.method.client_method import ClientState
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.local_steps import ServerState
 from fedprivjax.method.round import RoundInputs
+from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
+from fedprivjax.privacy.events import Event
+from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.fedavg import FedAvg
 
@@ -107,3 +111,10 @@ class Scaffold(FedAvg):
 
     def message_dimension(self, problem: Problem) -> int:
         return 2 * problem.dimension + self.adaptive
+
+    def event(self, problem: Problem, plan: Plan) -> Event:
+        """Event of the messages. With unit = "machine", K scales all of them, so it must not depend on the data."""
+        event = super().event(problem, plan)
+        if self.unit != "machine" or self.local_steps is not None:
+            return event
+        return event.assuming(Assumption("public steps", {"steps": int(self.steps_of_machines(problem, plan).max())}))

@@ -63,7 +63,7 @@ def checked_draw(participation: Participation, rounds: int, rng: np.random.Gener
         raise Refusal(f"{name}.draw must give a Schedule, got {type(drawn).__name__}")
     drawn = _as_int32(name, participation, drawn)
     _check_participants(name, participation, drawn, rounds)
-    drawn = _with_secrecy(name, participation, drawn)
+    drawn = _with_secrecy(name, participation, drawn, own)
     _check_slots(name, drawn, 0 if participation.secret else 1)
     if drawn.varies and not participation.varies:
         raise Refusal(f"{name}.varies must be True if its schedule has empty slots, got False")
@@ -119,11 +119,14 @@ def _check_participants(name: str, scheme: Participation, drawn: Schedule, round
         raise Refusal(f"{name}.draw must give distinct machines in a round (in empty slots, too), got {given}")
 
 
-def _with_secrecy(name: str, scheme: Participation, drawn: Schedule) -> Schedule:
-    """Return the schedule with its scheme if the scheme is secret, so that no custom `draw` can forget it."""
+def _with_secrecy(name: str, scheme: Participation, drawn: Schedule, own: bool) -> Schedule:
+    """Return the schedule with its scheme if the scheme is secret, so that no custom `draw` can forget it.
+
+    The schedule of a custom scheme never has another scheme's name, and so not its amplification.
+    """
     if drawn.secret is not None and not scheme.secret:
         raise Refusal(f"{name}.secret must be True if its schedule is secret, got False")
-    return replace(drawn, secret=scheme) if scheme.secret and drawn.secret is None else drawn
+    return replace(drawn, secret=scheme) if scheme.secret and (own or drawn.secret is None) else drawn
 
 
 def _check_slots(name: str, drawn: Schedule, least: int) -> None:

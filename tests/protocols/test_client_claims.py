@@ -1,0 +1,130 @@
+"""Claims of client methods that hold only under a condition: samples that are known, public steps, borrowed secrecy."""
+
+from dataclasses import dataclass, replace
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from fedprivjax import (
+    AdaptiveClip,
+    Dropouts,
+    FedAvg,
+    Full,
+    LinearLoss,
+    Participation,
+    PoissonCohorts,
+    Refusal,
+    Scaffold,
+    Uniform,
+    draw_plan,
+    guarantee,
+    linear_problem,
+    ready,
+)
+from fedprivjax.privacy import gdp
+
+MACHINES, RECORDS, DELTA = 4, 6, 1e-5
+
+
+class Score(LinearLoss):
+    """The score itself: the gradient is the record, at any point."""
+
+    def value(self, score, label):
+        return score
+
+
+def problem_of(sizes=(RECORDS,) * MACHINES):
+    rows = np.full((len(sizes), max(sizes)), -1)
+    for machine, size in enumerate(sizes):
+        rows[machine, :size] = sum(sizes[:machine]) + np.arange(size)
+    return linear_problem(np.ones((sum(sizes), 2)), np.ones(sum(sizes)), Score(), partition_table=rows)
+
+
+# ---- one record
+
+
+def worst_uses(plan, machine, steps):
+    """Return Σ_steps j² of a machine's most used record, j its occurrences in a step."""
+    squares = np.zeros(MACHINES * RECORDS)
+    for t, slot in zip(*np.nonzero(plan.schedule.participants == machine), strict=True):
+        rows = zip(np.split(plan.samples[t, slot], steps), np.split(plan.weights[t, slot], steps), strict=True)
+        for samples, weights in rows:
+            squares += np.bincount(samples[weights > 0], minlength=squares.size) ** 2
+    return squares.max()
+
+
+@pytest.mark.parametrize("sampler", ["subset", "replacement", "poisson"])
+@pytest.mark.parametrize("method", [FedAvg, Scaffold])
+def test_steps_on_known_records_amplify_nothing(method, sampler):
+    protocol = method(local_steps=3, batch=2, sampler=sampler, unit="record", clip=1.0, noise_std=3.0, step_size=0.1)
+    problem, participation = problem_of(), Uniform(MACHINES, 2)
+    plan = draw_plan(problem, participation, 5, 1, sampler=protocol.minibatches)
+    secret, known = (guarantee(protocol, problem, one, DELTA) for one in (plan, replace(plan, secret=False)))
+    mus = [2 / 2 * sqrt(worst_uses(plan, machine, 3)) / 3.0 for machine in range(MACHINES)]
+    expected = [float(gdp.epsilon(mu, DELTA)) if mu else 0.0 for mu in mus]
+    np.testing.assert_allclose(known.per_machine, expected, rtol=1e-6)
+    assert known.epsilon > secret.epsilon
+    assert "which records are used is known" in known.theorem
+
+
+def test_known_records_cannot_be_counted_with_dropouts_or_be_added():
+    settings = {"local_steps": 2, "batch": 2, "unit": "record", "clip": 1.0, "noise_std": 3.0, "step_size": 0.1}
+    added = {"sampler": "poisson", "rate": 0.3, "relation": "add-or-remove-one"}
+    cases = (FedAvg(**settings), Dropouts(Full(MACHINES), 0.3)), (FedAvg(**settings, **added), Full(MACHINES))
+    for (protocol, participation), named in zip(cases, ("dropouts must be left out", "relation must be"), strict=True):
+        plan = draw_plan(problem_of(), participation, 3, 1, sampler=protocol.minibatches)
+        assert guarantee(protocol, problem_of(), plan, DELTA).epsilon > 0
+        with pytest.raises(Refusal, match=f"{named}.* if the used records are public"):
+            guarantee(protocol, problem_of(), replace(plan, secret=False), DELTA)
+
+
+# ---- one machine
+
+MACHINE = {"unit": "machine", "noise_std": 1.0, "step_size": 0.5, "batch": 1}
+STEPS = "the largest number of a machine's local steps in a round, 6, is a public constant"
+
+
+@pytest.mark.parametrize("participation", [Full(MACHINES), PoissonCohorts(MACHINES, 0.5)])
+@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
+def test_the_steps_that_scale_all_messages_are_public(relation, participation):
+    """SCAFFOLD's K is that of the largest machine, so with epochs its number of records moves all messages."""
+
+    def assumed(method, **work):
+        protocol = method(update_clip=0.3, relation=relation, **work, **MACHINE)
+        return set(map(str, ready(protocol, problem_of((6, 1, 2, 1)), participation, rounds=2).guarantee.assumptions))
+
+    assert STEPS in assumed(Scaffold, local_epochs=1)
+    assert STEPS not in assumed(FedAvg, local_epochs=1)
+    assert STEPS not in assumed(Scaffold, local_steps=6)
+
+
+def test_clips_whose_squares_underflow_are_refused():
+    with pytest.raises(
+        Refusal, match=r"^update_clip must be at least 1e-12, so that norms do not underflow, got 1e-20"
+    ):
+        FedAvg(update_clip=1e-20, local_epochs=1, **MACHINE)
+    with pytest.raises(Refusal, match=r"^start must be at least 1e-12, so that norms do not underflow, got 1e-20"):
+        AdaptiveClip(start=1e-20)
+
+
+@dataclass(frozen=True)
+class Sticky(Participation):
+    """Poisson cohorts that stay for two rounds."""
+
+    machines: int
+    secret = True
+    varies = True
+    per_round = MACHINES
+    mean_size = MACHINES / 2
+
+    def draw(self, rounds, rng):
+        drawn = PoissonCohorts(self.machines, 0.5).draw(rounds, rng)
+        stays = np.arange(rounds) // 2
+        return replace(drawn, participants=drawn.participants[stays], filled=drawn.filled[stays])
+
+
+@pytest.mark.parametrize("participation", [Sticky(MACHINES), Dropouts(Sticky(MACHINES), 0.2)])
+def test_a_custom_scheme_does_not_borrow_the_amplification_of_another(participation):
+    with pytest.raises(Refusal, match=r"participation must be PoissonCohorts, .* got Sticky"):
+        ready(FedAvg(update_clip=0.3, local_epochs=1, **MACHINE), problem_of(), participation, rounds=4)
