@@ -21,6 +21,7 @@ VALUES = {
     "scheme": "PoissonCohorts(machines=10, rate=0.1)",
     "cut": 1e-13,
     "rounds": 4,
+    "steps": 6,
     "rate": 0.1,
 }
 
