@@ -29,7 +29,7 @@ programs = 0
 def pytest_configure(config):
     """Configure XLA, which reads its settings once. Tests import modules that compile only after this."""
     if WORKER is None:  # workers inherit the settings
-        timed = re.search(rf"(?<!not ){OPTIMISED}", config.option.markexpr)
+        timed = re.search(rf"(?<!not )({OPTIMISED}|accelerator)", config.option.markexpr)
         quick = "" if timed or not knows_quick() else QUICK
         os.environ["XLA_FLAGS"] = " ".join([quick, os.environ.get("XLA_FLAGS", ""), DEVICES])
     jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -1,14 +1,12 @@
 """Benchmarks of the protocols on this machine, as ratios of times measured in turn: `fedprivjax bench`."""
 
-import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib.metadata import version
 from typing import Any
 
-import jax
 from rich.table import Table
 
 from fedprivjax.bench import accelerator, cell, clients, federation, network, start, sweeps, trees
+from fedprivjax.bench.this_machine import machine
 from fedprivjax.bench.timing import Line
 from fedprivjax.report.verdicts import VERDICTS
 
@@ -41,18 +39,6 @@ def table(lines: Iterable[Line], machine: Mapping[str, str]) -> Table:
     for line in lines:
         table.add_row(line.name, f"{line.value:.3g}", line.unit, line.target or "", VERDICTS[line.met])
     return table
-
-
-def machine() -> dict[str, Any]:
-    """Return a description of the machine and of the library versions."""
-    device = jax.devices()[0]
-    return {
-        "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "device": f"{jax.device_count()} × {device.device_kind}",
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("fedprivjax", "jax", "jaxlib", "numpy")},
-    }
 
 
 def as_json(lines: list[Line]) -> dict[str, Any]:

@@ -5,15 +5,25 @@ from typing import Annotated
 
 import typer
 
-from fedprivjax.cli.console import app, err, out, require_folders, write_json
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.cli.console import app, err, out, progress, require_folders, write_json
 
 
 @app.command()
 def bench(
     json_file: Annotated[Path | None, typer.Option("--json", help="also write the results to this JSON file")] = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="a group of measurements; repeatable")] = None,
+    check_device: Annotated[
+        bool, typer.Option("--check-device", help="compare results on this device with the CPU, instead of measuring")
+    ] = False,
 ) -> None:
-    """Measure speed on this machine, as ratios of times measured in turn. Takes minutes. Run nothing else meanwhile."""
+    """Measure speed on this machine, as ratios of times measured in turn. Takes minutes. Run nothing else meanwhile.
+
+    With --check-device, exit status 1 if a result differs.
+    """
+    if check_device:
+        _check_device(json_file, only)
+        return
     from fedprivjax import bench
     from fedprivjax.checks.values import require_choice
 
@@ -26,3 +36,27 @@ def bench(
         lines.append(line)
     out.print(bench.table(lines, bench.machine()))
     write_json(bench.as_json(lines), json_file)
+
+
+def _check_device(json_file: Path | None, only: list[str] | None) -> None:
+    """Print the device and a table of its differences from the CPU. Exit status 1 if one is above its limit."""
+    from fedprivjax.bench import check_device as check
+
+    if only:
+        raise Refusal(f"--only must be left out with --check-device, got {only[0]!r}. Leave it out")
+    require_folders(json=json_file)
+    described = check.description()
+    out.print(", ".join(f"{name} {value}" for name, value in described.items()), highlight=False)
+    if described["backend"] == "cpu":
+        err.print(f"warning: {check.ONLY_CPU}", soft_wrap=True)
+    found = []
+    with progress("checking the device", "comparisons") as on_progress:
+        for finding, total in check.findings():
+            found.append(finding)
+            on_progress(len(found), total)
+    out.print(check.table(found))
+    for one in found:
+        if one.error:
+            err.print(f"{one.label}, {one.kind}: {one.error}", markup=False, highlight=False, soft_wrap=True)
+    write_json(check.as_json(found, described), json_file)
+    raise typer.Exit(0 if all(one.met for one in found) else 1)

@@ -446,6 +446,14 @@ class Protocol(Calibrated, Decorated):
         """Return settings, besides a privacy target, for an audit of the method by name. Default: a clip of 1."""
         return {"clip": 1.0} if "clip" in cls.leaves() else {}
 
+    @classmethod
+    def example_settings(cls) -> tuple[dict[str, Any], ...]:
+        """Return sets of settings, without noise and step size, that together allow every option of the method.
+
+        They are used to compare devices. Default: those of an audit.
+        """
+        return (cls.audit_settings(),)
+
 
 def numbers_of(parts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the numbers of a protocol's parts by name, such as "server.b1", None for those at their default.

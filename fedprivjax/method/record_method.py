@@ -121,3 +121,8 @@ class RecordMethod(SharedTarget):
     @classmethod
     def audit_settings(cls) -> dict[str, Any]:
         return {**super().audit_settings(), "batch": BATCH}
+
+    @classmethod
+    def example_settings(cls) -> tuple[dict[str, Any], ...]:
+        settings = cls.audit_settings()
+        return settings, {**settings, "batch": 1}, {**settings, "batch": None, "sampler": "full"}

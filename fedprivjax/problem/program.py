@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
@@ -19,7 +19,12 @@ class _Classes:
     found: tuple
 
 
-def typed_jit(function: Callable | None = None, *, static_argnames: str | Sequence[str] = ()) -> Any:
+def typed_jit(
+    function: Callable | None = None,
+    *,
+    static_argnames: str | Sequence[str] = (),
+    compiler_options: Mapping[str, Any] | None = None,
+) -> Any:
     """`jax.jit` whose programs also depend on the classes of the arguments' pytree nodes.
 
     In some versions of JAX (0.10.1 at least), the structures of two dataclasses with equal fields compare equal even if
@@ -28,7 +33,7 @@ def typed_jit(function: Callable | None = None, *, static_argnames: str | Sequen
 
     Args:
         function: function of pytrees, or None for use as a decorator with arguments.
-        static_argnames: as in `jax.jit`.
+        static_argnames, compiler_options: as in `jax.jit`.
 
     >>> from flax import struct
     >>> @struct.dataclass
@@ -45,14 +50,15 @@ def typed_jit(function: Callable | None = None, *, static_argnames: str | Sequen
     (1.0, 2.0)
     """
     if function is None:
-        return partial(typed_jit, static_argnames=static_argnames)
+        return partial(typed_jit, static_argnames=static_argnames, compiler_options=compiler_options)
     names = inspect.signature(function)
     static = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
 
     def of_classes(classes: _Classes, **arguments):
         return function(**arguments)
 
-    program: Any = jax.jit(of_classes, static_argnames=tuple(static))
+    options = None if compiler_options is None else dict(compiler_options)
+    program: Any = jax.jit(of_classes, static_argnames=tuple(static), compiler_options=options)
 
     def keyed(*args: Any, **kwargs: Any) -> tuple[_Classes, dict[str, Any]]:
         arguments = names.bind(*args, **kwargs).arguments

@@ -288,3 +288,9 @@ class FedAvg(FedAvgSettings):
     @classmethod
     def audit_settings(cls) -> dict[str, Any]:
         return {"unit": "record", "clip": 1.0, "local_epochs": 1, "batch": BATCH, "step_size": 1.0}
+
+    @classmethod
+    def example_settings(cls) -> tuple[dict[str, Any], ...]:
+        steps = {"unit": "record", "clip": 1.0, "local_steps": 2}
+        machines = {"unit": "machine", "update_clip": 1.0, "local_epochs": 1, "batch": BATCH}
+        return cls.audit_settings(), {**steps, "batch": BATCH}, {**steps, "batch": None}, machines

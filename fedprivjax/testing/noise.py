@@ -12,6 +12,7 @@ from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.method.views import UNSEEN
 from fedprivjax.noise import Randomised
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.testing.trial import Trial
 
@@ -37,9 +38,9 @@ def noise_has_stated_distribution(trial: Trial) -> str | None:
         _follows_noise_std(trial)
         return None
     if written_out is not None:
-        difference = f"got {_misfit(cheapest, written_out):.1f} standard errors of difference"
+        difference = f"got {covariance_misfit(cheapest, written_out):.1f} standard errors of difference"
         message = f"noise samplers must be equal in distribution, {difference}"
-        _require_scale(lambda scale: _misfit(scale * cheapest, written_out), 1.5 * LIMIT, message)
+        _require_scale(lambda scale: covariance_misfit(scale * cheapest, written_out), 1.5 * LIMIT, message)
     stated, numbers = _stated_noise(trial)
     deviation, error = numbers.std(), 1 / np.sqrt(2 * numbers.size)
     message = f"noise must have the stated scale {stated:.4g}, got {deviation:.4g}"
@@ -71,7 +72,7 @@ def _require_scale(misfit: Callable[[float], float], limit: float, message: str)
         assert misfit(scale) > limit, "the noise has too few samples to reject another scale"
 
 
-def _misfit(path, other) -> float:
+def covariance_misfit(path, other) -> float:
     """Return the largest difference between entries of two empirical covariances, in standard errors."""
     one, two = (z @ z.T / z.shape[1] for z in (path, other))
     variance = np.diag(two)
@@ -81,19 +82,28 @@ def _misfit(path, other) -> float:
 
 def aggregated(start: ReadyRun, mechanism: Any, seed: int) -> Any:
     """Return a run's noise in the aggregate with a mechanism, [rounds, numbers], or None if it has none."""
-    key = jax.random.key(seed)
-    protocol, keys = start.arguments.protocol, round_keys(key, np.arange(1, start.plan.size.rounds + 1))
+    noises = noise_path(*noise_arguments(start, mechanism, seed), start.plan.size)
+    return None if noises is None else np.asarray(noises, np.float64)
+
+
+def noise_arguments(start: ReadyRun, mechanism: Any, seed: int) -> tuple[Any, Any, Any, jax.Array]:
+    """Return the arguments of `noise_path` before `size`, for a seed."""
+    host_noise = replace(start, mechanism=mechanism).host_noise_of(start.protocol, seed, NUMBERS)
+    return start.arguments.protocol, mechanism, host_noise, jax.random.key(seed)
+
+
+def noise_path(protocol: Any, mechanism: Any, host_noise: Any, key: jax.Array, size: Size) -> jax.Array | None:
+    """Return the noise in the aggregate of `NUMBERS` coordinates, [rounds, numbers], or None if it has none."""
+    keys = round_keys(key, np.arange(1, size.rounds + 1))
     _, drawn = mechanism.draw(mechanism.init(NUMBERS, key), mechanism.inputs, keys, NUMBERS)
     if drawn is None:
         return None
-    host_noise = replace(start, mechanism=mechanism).host_noise_of(start.protocol, seed, NUMBERS)
 
     def one_round(state, step):
         state, noise = protocol.noise(state, *step)
         return state, mechanism.aggregate(noise)
 
-    noises = jax.lax.scan(one_round, protocol.noise_state(NUMBERS, start.plan.size), (drawn, host_noise))[1]
-    return None if noises is None else np.asarray(noises, np.float64)
+    return jax.lax.scan(one_round, protocol.noise_state(NUMBERS, size), (drawn, host_noise))[1]
 
 
 def _stated_noise(trial: Trial) -> tuple[float, Any]:
