@@ -1,6 +1,6 @@
 """Preparation of a run: its plan is sampled, its protocol calibrated, its settings checked. Nothing is compiled."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, NamedTuple
@@ -11,13 +11,14 @@ from jax.sharding import Mesh
 
 from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.keywords import known_keywords
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
 from fedprivjax.engine.costs import taken, totals
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, MetricLike, check_metrics, default_metrics, require_list
 from fedprivjax.engine.precision import FLOAT32, PRECISIONS
-from fedprivjax.method.division import machines_mesh, machines_of_one
+from fedprivjax.method.division import MACHINES, RUNS, as_mesh, part_of_size
 from fedprivjax.method.interface import Protocol, as_leaves
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.noise import METHODS, Mechanism, Silent
@@ -193,7 +194,7 @@ def ready(
     order: str = "shuffled",
     noise_method: str = "auto",
     target: Target | None = None,
-    mesh: Mesh | None = None,
+    mesh: Mesh | Mapping[str, int] | None = None,
     precision: str = FLOAT32,
 ) -> ReadyRun:
     """Prepare a run: sample the plan, calibrate the protocol, check its target, and choose the noise mechanism.
@@ -211,8 +212,9 @@ def ready(
         noise_method: name of the noise sampler, see `fedprivjax.noise.METHODS`. All have the same distribution, except
             "normal", which is an approximation.
         target: privacy target of the calibration; None is the protocol's target.
-        mesh: mesh of devices with one axis, "machines", that the machines of a method with local work or client state
-            are divided over, or None for one device. It changes results by rounding only.
+        mesh: mesh of devices with an axis "machines", or their number as {"machines": 4}, over which the messages of a
+            round and the states that machines keep are divided, or None for one device. It changes results by rounding
+            only.
         precision: of matrix products and convolutions on an accelerator, "float32" or "tf32", which is faster and
             rounds the factors to 10 bits. Products for noise are always in float32.
 
@@ -230,13 +232,14 @@ def ready(
     require_choice("noise method", noise_method, METHODS)
     require_choice("precision", precision, PRECISIONS)
     require_trusted(protocol, participation if participation.secret else None)
-    if mesh is not None:
-        protocol.on_mesh(mesh := machines_mesh(mesh))
+    mesh = as_mesh(mesh)
+    if mesh is not None and mesh.shape[RUNS] > 1:
+        raise Refusal(f"mesh must have the axis {MACHINES!r} alone for one run, got {dict(mesh.shape)}")
     seeds = as_seeds(seed)
     plan = draw_plan(problem, participation, rounds, seeds, order=order, sampler=protocol.minibatches)
     target = target_of(protocol, delta=delta) if target is None else given_target(protocol, target, delta)
-    held = plan.size._replace(machines=machines_of_one(plan.size.machines, mesh))
     devices = jax.local_devices()[:1] if mesh is None else list(mesh.devices.flat)
+    held = part_of_size(plan.size, len(devices))
     require_state_room(protocol.client_state_bytes(problem, held), held.machines, devices)
     calibrated, event = calibrate_and_check(protocol, problem, plan, target)
     eval_every = max(1, ceil(plan.size.rounds / 20)) if eval_every is None else eval_every

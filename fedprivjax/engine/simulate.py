@@ -1,7 +1,8 @@
 """Simulation of one run: the whole protocol as one jitted scan over pure state."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from time import perf_counter
 from typing import Any
@@ -18,6 +19,7 @@ from fedprivjax.engine.precision import FLOAT32, products
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, ready
 from fedprivjax.engine.progress import OnProgress, progress_callback
 from fedprivjax.engine.progress_callbacks import registered, report
+from fedprivjax.method.division import is_first, mapped
 from fedprivjax.method.interface import Protocol
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.plan.participation import Participation
@@ -87,7 +89,7 @@ def simulate(
     order: str = "shuffled",
     noise_method: str = "auto",
     progress: bool | OnProgress | None = None,
-    mesh: Mesh | None = None,
+    mesh: Mesh | Mapping[str, int] | None = None,
     precision: str = FLOAT32,
 ) -> Run:
     """Run one protocol on one problem. The other arguments are those of `ready`.
@@ -146,19 +148,21 @@ def run_program(arguments: Arguments, static: StaticArguments, callback=None):
 def trajectory(arguments: Arguments, static: StaticArguments, callback=None):
     """Return (reported parameters, metrics by name, [evaluations] or [evaluations, iterates]): the pure function.
 
-    Products are computed in the precision of `static`.
+    Products are computed in the precision of `static`. Machines are divided over its mesh, if it has one.
 
     Args:
         callback: number of the progress callback, which gets the completed rounds at every evaluation, or None.
     """
-    with products(static.precision):
-        return _trajectory(arguments, static, callback)
+
+    def run(arguments):
+        with products(static.precision):
+            return _trajectory(arguments, static, callback)
+
+    return run(arguments) if static.mesh is None else mapped(run, static.mesh)(arguments)
 
 
 def _trajectory(arguments: Arguments, static: StaticArguments, callback):
     protocol, problem, mechanism, inputs, host_noise, key = arguments
-    if static.mesh is not None:
-        protocol = protocol.on_mesh(static.mesh)
     dimension = protocol.message_dimension(problem)
     block = ceil(static.eval_every / ceil(static.eval_every / BLOCK))
     draw_state, noise_state = mechanism.init(dimension, key), protocol.noise_state(dimension, static.size)
@@ -192,9 +196,10 @@ def _trajectory(arguments: Arguments, static: StaticArguments, callback):
         carry, _ = scan_in_chunks(one_block, carry, rounds, block)
         (state, noise_state, totals), noise, draw_state = carry
         info = jax.tree.map(lambda total: total / rounds[0].round.shape[0], totals)
-        values = evaluate(protocol, problem, state, noise, static.metrics, info)
+        values = evaluate(protocol, problem, protocol.whole_state(state, static.size), noise, static.metrics, info)
         if callback is not None:
-            report(callback, rounds[0].round[-1], ordered=static.mesh is None)
+            told = partial(report, callback, rounds[0].round[-1], ordered=static.mesh is None)
+            told() if static.mesh is None else jax.lax.cond(is_first(), told, lambda: None)
         return ((state, noise_state, zeros), noise, draw_state), values
 
     def first_noise():
@@ -207,7 +212,7 @@ def _trajectory(arguments: Arguments, static: StaticArguments, callback):
     ((state, *_), *_), values = scan_in_chunks(
         one_segment, carry, (inputs, mechanism.inputs, host_noise), static.eval_every
     )
-    return protocol.output(state), values
+    return protocol.output(protocol.whole_state(state, static.size)), values
 
 
 def _draws(arguments: Arguments, draw_state: Any) -> bool:

@@ -8,8 +8,6 @@ from math import prod
 from time import perf_counter
 from typing import Any
 
-import jax
-
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric
@@ -238,7 +236,7 @@ class _Draft:
     def job(self, say: Say) -> Job:
         """Calibrate, and return the job."""
         trial, sweep = self.shape.get(TRIAL), self.experiment.sweep
-        limits = {"memory_budget": sweep.memory_budget, "devices": jax.device_count()}
+        limits = {"memory_budget": sweep.memory_budget, "mesh": sweep.mesh}
         again = partial(ready_sweep, self.protocol, self.problem, self.participation, **limits, **self.options)
         with within(self.settings.place):
             start = None if trial else again(preparing=_preparing(self.settings.label, self.shape, say))

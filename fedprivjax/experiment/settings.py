@@ -154,6 +154,8 @@ class SweepSettings(Settings):
         noise_method: sampler of the machines' noise; "auto" is the cheapest exact one.
         precision: precision of products on an accelerator, "float32" or the faster "tf32".
         memory_budget: approximate memory of a chunk of runs on a device, in bytes.
+        mesh: numbers of devices that divide the runs and the machines of every run, such as
+            `{ runs = 2, machines = 4 }`; all devices divide the runs by default.
     """
 
     gathered = ("over",)
@@ -166,6 +168,7 @@ class SweepSettings(Settings):
     noise_method: str = "auto"
     precision: str = "float32"
     memory_budget: int = 2 * 2**30
+    mesh: dict[str, int] | None = None
 
     @model_validator(mode="before")
     @classmethod

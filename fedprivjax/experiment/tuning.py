@@ -22,7 +22,7 @@ POINT = "point"  # axis of a stacked grid
 
 OF_DATA = ("options", "picture")  # keys of `[problem]` that belong to its dataset
 DECLARED = ("lipschitz", "distance", "machine_weights")  # declared for one dataset; they may not hold for another
-OF_SWEEP = ("common_noise", "noise_method", "precision", "memory_budget")
+OF_SWEEP = ("common_noise", "noise_method", "precision", "memory_budget", "mesh")
 
 
 # ---- the rule
@@ -129,7 +129,10 @@ def tuning_mapping(experiment: Experiment, tuning: TuningSettings, raw: Mapping[
         "problem": _problem(raw["problem"], tuning.problem),
         "participation": merged(experiment.participation, tuning.participation),
         "protocol": protocols,
-        "sweep": {**{name: raw["sweep"][name] for name in OF_SWEEP}, **_sweep(experiment, tuning, methods)},
+        "sweep": {
+            **{name: raw["sweep"][name] for name in OF_SWEEP if name in raw["sweep"]},
+            **_sweep(experiment, tuning, methods),
+        },
         "evaluation": {**raw["evaluation"], "at": {}, "baselines": baselines},
     }
 

@@ -13,10 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jax.sharding import Mesh
 
 from fedprivjax.checks.refusal import Refusal, Undefined
-from fedprivjax.method.division import divided, gathered, machines_of_one, over_machines, part_of, to_holders
+from fedprivjax.method.division import added, devices, gathered, part_of, part_of_size, to_holders, whole
 from fedprivjax.method.interface import Protocol, slot_keys
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.loops import scan_in_chunks
@@ -34,7 +33,7 @@ LIVE_VECTORS = 4  # vectors of parameters that a machine's local step holds at o
 class ClientState(NamedTuple):
     """State of the server, and of every machine, leaves [machines, ...].
 
-    On a mesh, the machines' leaves are divided over its devices, with further rows to make the parts equal.
+    On several devices, each holds the leaves of a block of the machines, with further rows to make the blocks equal.
     """
 
     server: Any
@@ -43,16 +42,14 @@ class ClientState(NamedTuple):
 
 @struct.dataclass
 class Split:
-    """Settings that are not the user's: calibration and the engine set them.
+    """A setting that is not the user's: calibration sets it.
 
     Attributes:
         slot_classes: number of slots of every class of machines that are computed together, the longest first, see
             `fedprivjax.plan.cohort_split`; () if all machines take equally many steps, None if unknown.
-        mesh: mesh over which machines are divided, see `fedprivjax.method.division`, or None for one device.
     """
 
     slot_classes: Any = struct.field(pytree_node=False, default=None, kw_only=True, metadata={"derived": True})
-    mesh: Any = struct.field(pytree_node=False, default=None, kw_only=True, metadata={"derived": True})
 
 
 class ClientMethod(Split, Protocol):
@@ -160,9 +157,8 @@ class ClientMethod(Split, Protocol):
 
     def init(self, problem: Problem, size: Size, key) -> ClientState:
         mine = jax.tree.map(jnp.asarray, self.client_init(problem))
-        held = size.machines if self.mesh is None else machines_of_one(size.machines, self.mesh) * self.mesh.size
+        held = part_of_size(size, devices()).machines
         own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (held, *leaf.shape)), mine)
-        own = own if self.mesh is None else divided(own, self.mesh)
         return ClientState(self.server_init(problem, size, key), own)
 
     def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
@@ -170,8 +166,8 @@ class ClientMethod(Split, Protocol):
         if self.uneven:
             order = jnp.argsort(-self.steps(slots[0]))
             slots = jax.tree.map(lambda leaf: leaf[order], slots)
-        compute = ClientMethod._sums if self.mesh is None else over_machines(ClientMethod._sums, self.mesh)
-        (total, weight, info), own = compute(self, problem, self.shared(state.server, noise), slots, state.own)
+        sums, own = self._sums(problem, self.shared(state.server, noise), slots, state.own)
+        total, weight, info = added(sums)
         present = jnp.maximum(jnp.sum(inputs.filled), 1.0)
         server = self.serve(problem, state.server, total, weight, inputs, noise)
         return ClientState(server, own), jax.tree.map(lambda value: value / present, info)
@@ -179,7 +175,7 @@ class ClientMethod(Split, Protocol):
     def _sums(self, problem: Problem, server: Any, slots: tuple[RoundInputs, Any, jax.Array], own: Any):
         """Return the sums over the slots (weighted messages, weights, scalars), and all machines' states after them.
 
-        On a mesh, those of the part of the slots that this device computes, and of the machines that it holds.
+        On several devices, those of the part of the slots that this device computes, and of the machines that it holds.
         """
         sums, _ = jax.eval_shape(lambda slots: self._cohort(problem, server, own, slots), slots)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sums)
@@ -192,8 +188,8 @@ class ClientMethod(Split, Protocol):
         carry, together = (zeros, own), self.slots_together(problem, slots[0].present.shape[0])
         for first, last in pairwise(np.cumsum((0, *self._classes(slots[0].present.shape[0])))):
             part = jax.tree.map(lambda leaf: leaf[first:last], slots)  # noqa: B023
-            part = part if self.mesh is None else part_of(part, self.mesh)
-            size = part[0].present.shape[0]
+            (inputs, *others), present = part_of(part, part[0].present)
+            part, size = (inputs._replace(present=present), *others), present.shape[0]
             carry, _ = some(carry, part) if size <= together else scan_in_chunks(some, carry, part, together)
         return carry
 
@@ -213,17 +209,15 @@ class ClientMethod(Split, Protocol):
         longest = jnp.max(self.steps(slots[0])) if self.uneven else None
         messages, after, weights, info = self._work(problem, server, self._states(own, slots[0]), slots, longest)
         total = jax.tree.map(lambda rows: jnp.tensordot(weights, rows, axes=(0, 0)), messages)
-        places = slots[0]
-        if self.mesh is not None and jax.tree.leaves(own):
-            places, after = to_holders(after, places, jax.tree.leaves(own)[0].shape[0])
-        own = jax.tree.map(lambda rows, new: written(rows, places, new), own, after)
+        if jax.tree.leaves(own):
+            machines = jax.tree.leaves(own)[0].shape[0]
+            after, machine, present = to_holders(after, slots[0].machine, slots[0].present, machines)
+            own = jax.tree.map(lambda rows, new: written(rows, machine, present, new), own, after)
         return (total, jnp.sum(weights), jax.tree.map(jnp.sum, info)), own
 
     def _states(self, own: Any, inputs: RoundInputs) -> Any:
         """Return the states of a round's slots, leaves [slots, ...], from those of all machines."""
-        if self.mesh is not None:
-            return gathered(own, inputs)
-        return jax.tree.map(lambda rows: rows[inputs.machine], own)
+        return gathered(own, inputs.machine, inputs.present)
 
     def _work(self, problem: Problem, server: Any, held: Any, slots: tuple[RoundInputs, Any, jax.Array], longest=None):
         """Return participants' messages, new states, weights and scalars, leaves [slots, ...], 0 if absent.
@@ -279,9 +273,6 @@ class ClientMethod(Split, Protocol):
 
     # ---- unequal machines, on the host
 
-    def on_mesh(self, mesh: Mesh):
-        return replace(self, mesh=mesh)
-
     @property
     def uneven(self) -> bool:
         """False if all machines take equally many local steps, so that none is skipped."""
@@ -314,6 +305,9 @@ class ClientMethod(Split, Protocol):
         own = jax.eval_shape(lambda: self.client_init(problem))
         return size.machines * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(own))
 
+    def whole_state(self, state: ClientState, size: Size) -> ClientState:
+        return state._replace(own=whole(state.own, size.machines))
+
     def slots_together(self, problem: Problem, per_round: int) -> int:
         """Return the number of a round's slots whose local work is computed at once."""
         return min(per_round, max(1, CHUNK_FLOATS // (LIVE_VECTORS * problem.dimension)))
@@ -332,13 +326,13 @@ class ClientMethod(Split, Protocol):
         return held + super().vectors_in_memory(problem, size, rows)
 
 
-def written(rows, inputs: RoundInputs, new):
+def written(rows, machines, present, new):
     """Return the rows [machines, ...] with the new ones of the participants that are present.
 
     On a CPU they are copied one after another, because XLA scatters number by number there.
     """
 
-    rows, new, machines, present = map(jnp.asarray, (rows, new, inputs.machine, inputs.present))
+    rows, machines, present, new = map(jnp.asarray, (rows, machines, present, new))
 
     def scatter(rows, new):
         machine = jnp.where(present > 0, machines, rows.shape[0])  # out of range: nothing is written

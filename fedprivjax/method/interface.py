@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jax.sharding import Mesh
 
 from fedprivjax.checks.decorated import PYTREE, Decorated, settings_of
 from fedprivjax.checks.refusal import Refusal, Undefined
@@ -279,12 +278,9 @@ class Protocol(Calibrated, Decorated):
         """Return the bytes of the states that all machines keep between rounds. Default: 0."""
         return 0
 
-    def on_mesh(self, mesh: Mesh) -> "Protocol":
-        """Return a copy that divides the machines of a run over a mesh of `machines_mesh`. Default: Refusal."""
-        got = f"got a mesh of {mesh.size} devices"
-        raise Refusal(f"mesh must be left out with {self.name}, which has no local work to divide, {got}")
-
-    # ---- privacy and settings, on the host
+    def whole_state(self, state: Any, size: Size) -> Any:
+        """Return a state with what every machine holds, in a run that is divided over devices. Default: the state."""
+        return state
 
     def check(self, problem: Problem, plan: Plan) -> None:
         """Raise Refusal if the guarantee does not cover the problem or the plan."""

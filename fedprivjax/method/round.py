@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedprivjax.method.clipping import clipped, clipping, clipping_info
+from fedprivjax.method.division import added, devices, part_of
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.problem.gradients import Dense, Outer, scaled
 from fedprivjax.problem.memory_estimate import numbers_of_one
@@ -66,6 +67,8 @@ def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: A
     linear in the gradient and are computed once from the cohort's summed gradient. Clipped messages are materialised,
     a chunk at a time.
 
+    Where machines are divided over devices, each computes the sum over its part of the slots.
+
     Args:
         machine: message of one machine before clipping, as a function of its gradient oracle; linear in the gradient.
         inputs: the round's participants and their examples.
@@ -75,11 +78,23 @@ def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: A
         The sum, with the structure of the parameters. For clipped messages also the metrics `clipped_share` and
         `message_norm`, the mean norm before clipping.
     """
-    examples, weights = problem.take(inputs.samples, inputs.machine), inputs.weights
+    samples, machines, weights = inputs.samples, inputs.machine, inputs.weights
+    if devices() > 1:
+        slots, within = part_of((samples, machines, weights), jnp.ones(samples.shape[0]))
+        samples, machines, weights = slots
+        weights = within if weights is None else weights * within[:, None]
+    examples = problem.take(samples, machines)
     if weights is not None:  # records of all machines along one axis
         weights = weights.reshape(-1)
-        examples = jax.tree.map(lambda leaf: leaf.reshape(weights.size, *leaf.shape[2:]), examples)
-    return examples_sum(problem, machine, examples, weights, bound)
+        examples = jax.tree.map(lambda leaf: leaf.reshape(weights.size, *leaf.shape[samples.ndim :]), examples)
+    total, info = examples_sum(problem, machine, examples, weights, bound)
+    return (total, info) if devices() == 1 else _over_devices(total, info, jnp.sum(weights != 0))
+
+
+def _over_devices(total: Any, info: dict, used: Any) -> tuple[Any, dict]:
+    """Return the sums of all devices, and the means over all used records, of scalars that are means on each device."""
+    total, count, sums = added((total, used, jax.tree.map(lambda value: used * value, info)))
+    return total, jax.tree.map(lambda value: value / jnp.maximum(count, 1.0), sums)
 
 
 def examples_sum(problem: Problem, machine: Machine, examples, weights=None, bound: Any = None) -> tuple[Any, dict]:

@@ -1,45 +1,67 @@
 """Distribution of a chunk of a sweep over devices."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from fedprivjax.checks.refusal import Refusal
-
-AXIS = "runs"
+from fedprivjax.method.division import MACHINES, RUNS, as_mesh
 
 
 class Spread(NamedTuple):
     """A distribution of a chunk over devices.
 
     Attributes:
-        mesh: one-dimensional mesh of devices.
-        by_draw: True if the chunk's draws are divided over the mesh, False if the configurations are.
+        mesh: devices with the axes "runs" and "machines".
+        by_draw: True if the chunk's draws are divided over "runs", False if the configurations are.
     """
 
     mesh: Mesh
     by_draw: bool
 
+    @property
+    def devices(self) -> int:
+        """Number of parts that the draws or the configurations are divided into."""
+        return self.mesh.shape[RUNS]
 
-def spread(mesh: Mesh | None, sizes: tuple[int, int]) -> Spread | None:
-    """Return the distribution over devices of a chunk of (draws, configurations), or None for one device.
+    def padded(self, draws: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the indices of a chunk with the last repeated, so that every device has equally many runs."""
+        if self.by_draw:
+            return _padded(draws, self.devices), columns
+        return draws, _padded(columns, self.devices)
 
-    Without a mesh, all devices are used if the chunk divides over them.
+
+def sweep_mesh(mesh: Mesh | Mapping[str, int] | None, *, local: bool = False) -> Mesh:
+    """Return the mesh of a sweep, with the axes "runs" and "machines". Without one, runs are divided over all devices.
+
+    Args:
+        local: True to use this process's devices only if no mesh is given.
 
     Raises:
-        Refusal: if the mesh has several axes, or neither draws nor configurations divide over it.
+        Refusal: if the mesh has other axes.
+
+    >>> dict(sweep_mesh(None).shape) == {"runs": jax.device_count(), "machines": 1}
+    True
     """
-    given = mesh is not None
-    # a new mesh, because shard_map does not divide axes of every type that a user's mesh may have
-    mesh = Mesh(np.array(jax.devices()), (AXIS,)) if mesh is None else Mesh(mesh.devices, mesh.axis_names)
-    if len(mesh.axis_names) != 1:
-        raise Refusal(f"mesh must have one axis, got {mesh.axis_names}")
-    divides = [size % mesh.size == 0 for size in sizes]
-    if given and not any(divides):
-        raise Refusal(f"mesh must divide {sizes[0]} draws or {sizes[1]} configurations, got {mesh.size} devices")
-    return None if mesh.size == 1 or not any(divides) else Spread(mesh, divides[0])
+    found = as_mesh(mesh)
+    every = jax.local_devices() if local else jax.devices()
+    return Mesh(np.array(every)[:, None], (RUNS, MACHINES)) if found is None else found
+
+
+def one_run(mesh: Mesh) -> Mesh | None:
+    """Return the mesh that one run of a sweep is divided over, or None for one device."""
+    return None if mesh.shape[MACHINES] == 1 else Mesh(mesh.devices[:1], mesh.axis_names)
+
+
+def spread(mesh: Mesh, sizes: tuple[int, int]) -> Spread | None:
+    """Return the distribution over devices of a chunk of (draws, configurations), or None for one device.
+
+    The one is divided that needs less padding: the draws, whose noise its configurations share, if both need the same.
+    """
+    idle = [-size % mesh.shape[RUNS] / size for size in sizes]
+    return None if mesh.size == 1 else Spread(mesh, idle[0] <= idle[1])
 
 
 def over_devices(function, spread: Spread | None):
@@ -48,13 +70,22 @@ def over_devices(function, spread: Spread | None):
     Args:
         function: function of arguments with leaves [draws, configurations, ...], [draws, ...],
             [draws, configurations, ...], without these axes, and [configurations]. It returns leaves
-            [draws, configurations, ...].
+            [draws, configurations, ...], which are replicated.
     """
     if spread is None:
         return function
-    (axis,) = spread.mesh.axis_names
-    both, draw, ids = PartitionSpec(axis), PartitionSpec(axis), PartitionSpec()
+    axis, everywhere = 0 if spread.by_draw else 1, PartitionSpec()
+    both, draw, ids = PartitionSpec(RUNS), PartitionSpec(RUNS), everywhere
     if not spread.by_draw:
-        both, draw, ids = PartitionSpec(None, axis), PartitionSpec(), PartitionSpec(axis)
-    specs = (both, draw, both, PartitionSpec(), ids)
-    return jax.shard_map(function, mesh=spread.mesh, in_specs=specs, out_specs=both, check_vma=False)
+        both, draw, ids = PartitionSpec(None, RUNS), everywhere, PartitionSpec(RUNS)
+
+    def on_device(*arguments):
+        values = function(*arguments)
+        return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, RUNS, axis=axis, tiled=True), values)
+
+    specs: Any = (both, draw, both, everywhere, ids)
+    return jax.shard_map(on_device, mesh=spread.mesh, in_specs=specs, out_specs=everywhere, check_vma=False)
+
+
+def _padded(indices: np.ndarray, devices: int) -> np.ndarray:
+    return np.append(indices, np.repeat(indices[-1:], -indices.size % devices))

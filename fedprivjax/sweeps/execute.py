@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jax.sharding import Mesh
 
 from fedprivjax.engine.compiled import make_room
 from fedprivjax.engine.prepare import Arguments, StaticArguments
 from fedprivjax.engine.progress import OnProgress, shifted
 from fedprivjax.engine.simulate import trajectory
+from fedprivjax.method.division import RUNS
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.sweeps.chunk_store import ChunkStore, sweep_fingerprint
 from fedprivjax.sweeps.configurations import stacked
@@ -32,15 +32,13 @@ SECONDS = "seconds"  # of a chunk, with compilation
 Indices = tuple[np.ndarray, np.ndarray]  # draws and columns of a chunk
 
 
-def execute(
-    start: ReadySweep, progress: OnProgress | None = None, folder: Path | None = None, mesh: Mesh | None = None
-) -> xr.Dataset:
+def execute(start: ReadySweep, progress: OnProgress | None = None, folder: Path | None = None) -> xr.Dataset:
     """Run a prepared sweep in chunks. Arguments are as in `sweep`."""
     store = None if folder is None else ChunkStore(folder, sweep_fingerprint(start), start.sizes)
     sizes = start.sizes if store is None else store.settle()
     metrics: dict[str, np.ndarray] = {}  # each of shape [seeds, configurations, ...]
     done, seconds = 0, 0.0
-    for (draws, columns), values in _chunks(start, store, sizes, mesh):
+    for (draws, columns), values in _chunks(start, store, sizes):
         count = np.unique(draws).size * np.unique(columns).size
         seconds += float(values.pop(SECONDS))
         place = (draws // len(start.index))[:, None], start.configurations_of(draws, columns)
@@ -58,10 +56,10 @@ def execute(
 
 
 def _chunks(
-    start: ReadySweep, store: ChunkStore | None, sizes: tuple[int, int], mesh: Mesh | None
+    start: ReadySweep, store: ChunkStore | None, sizes: tuple[int, int]
 ) -> Iterator[tuple[Indices, dict[str, np.ndarray]]]:
     """Yield indices and values of every chunk, loaded from the store, or computed and stored."""
-    every, over = list(enumerate(chunks(start.runs, sizes))), spread(mesh, sizes)
+    every, over = list(enumerate(chunks(start.runs, sizes))), spread(start.mesh, sizes)
 
     def load_or_dispatch(chunk: tuple[int, Indices]) -> dict[str, Any]:
         stored = store.load(chunk[0]) if store else None
@@ -79,7 +77,6 @@ def execute_together(
     part: Part,
     folder: Path,
     progress: OnProgress | None = None,
-    mesh: Mesh | None = None,
 ) -> bool:
     """Compute the chunks of sweeps together with other parts, and return True if all are finished.
 
@@ -89,13 +86,13 @@ def execute_together(
     Args:
         sweeps: number of runs of every sweep, by the function that prepares it.
         folder: folder of finished chunks, which all parts share.
-        progress, mesh: as in `sweep`.
+        progress: as in `sweep`.
     """
     computed, missing, total = 1, 0, sum(sweeps.values())
     while computed:  # others may have finished or lost their chunks meanwhile
         computed, missing, before = 0, 0, 0
         for prepare, runs in sweeps.items():
-            own, others = _execute_part(prepare(), part, folder, shifted(progress, before, total), mesh)
+            own, others = _execute_part(prepare(), part, folder, shifted(progress, before, total))
             computed, missing, before = computed + own, missing + others, before + runs
             make_room()
     return missing == 0
@@ -111,15 +108,12 @@ def complete(sweeps: Iterable[Callable[[], ReadySweep]], folder: Path) -> bool:
     return True
 
 
-def _execute_part(
-    start: ReadySweep, part: Part, folder: Path, progress: OnProgress | None, mesh: Mesh | None
-) -> tuple[int, int]:
+def _execute_part(start: ReadySweep, part: Part, folder: Path, progress: OnProgress | None) -> tuple[int, int]:
     """Return the number of chunks that this part has computed now, and the number of chunks that are missing."""
-    devices = jax.local_device_count() if mesh is None else mesh.size
-    sizes = divided(start.sizes, start.runs, CHUNKS_OF_A_PART * part.of, devices)
+    sizes = divided(start.sizes, start.runs, CHUNKS_OF_A_PART * part.of, start.mesh.shape[RUNS])
     store = ChunkStore(folder, sweep_fingerprint(start), sizes)
     sizes = store.settle()
-    every, over = list(enumerate(chunks(start.runs, sizes))), spread(mesh, sizes)
+    every, over = list(enumerate(chunks(start.runs, sizes))), spread(start.mesh, sizes)
     computed = 0
     with ExitStack() as claims:
 
@@ -155,7 +149,11 @@ def _missing(store: ChunkStore, every: Sequence) -> int:
 
 def _dispatched(start: ReadySweep, over: Spread | None, indices: Indices) -> dict[str, jax.Array]:
     """Return the metrics of a chunk, each of shape [draws, configurations, ...], which devices may still compute."""
-    return run_chunk(*chunk_arguments(start, *indices), start.static, over)
+    if over is None:
+        return run_chunk(*chunk_arguments(start, *indices), start.static)
+    values = run_chunk(*chunk_arguments(start, *over.padded(*indices)), start.static, over)
+    draws, columns = (one.size for one in indices)
+    return {name: value[:draws, :columns] for name, value in values.items()}
 
 
 def _copied(values: Mapping[str, jax.Array], seconds: float) -> dict[str, np.ndarray]:

@@ -10,11 +10,14 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.chunked_sums import CHUNK_NUMBERS
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.simulate import BLOCK
+from fedprivjax.method.division import part_of_size
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.problem.memory_estimate import numbers_of_one
 
 
-def chunk_sizes(start: ReadyRun, runs: tuple[int, int], budget: int, devices: int = 1) -> tuple[int, int]:
+def chunk_sizes(
+    start: ReadyRun, runs: tuple[int, int], budget: int, devices: int = 1, devices_of_run: int = 1
+) -> tuple[int, int]:
     """Return the numbers of draws and configurations of a chunk that needs at most about `budget` bytes per device.
 
     The draws divide over the devices if there are enough, otherwise the configurations.
@@ -22,11 +25,13 @@ def chunk_sizes(start: ReadyRun, runs: tuple[int, int], budget: int, devices: in
     Args:
         start: one prepared run of the sweep.
         runs: total numbers of draws and of configurations that share one.
+        devices: number of devices that the runs are divided over.
+        devices_of_run: number of devices that the machines of one run are divided over.
 
     Raises:
         ValueError: if the budget is too small for one run.
     """
-    per_draw, per_configuration = run_bytes(start)
+    per_draw, per_configuration = run_bytes(start, devices_of_run)
     if per_draw + per_configuration > budget:
         raise Refusal(f"memory_budget must be at least {per_draw + per_configuration} bytes for one run, got {budget}")
     over_draws = devices if runs[0] >= devices else 1
@@ -67,14 +72,17 @@ def divided(sizes: tuple[int, int], runs: tuple[int, int], least: int, devices: 
     return sizes
 
 
-def run_bytes(start: ReadyRun) -> tuple[int, int]:
+def run_bytes(start: ReadyRun, devices: int = 1) -> tuple[int, int]:
     """Estimate the bytes of a draw and of one of its configurations, from the protocol's and mechanism's statements.
 
     Arguments count twice, because those of the next chunk are prepared while a chunk is computed. Computed arrays count
     once, because a device computes one chunk at a time.
+
+    Args:
+        devices: number of devices that the run's machines are divided over. The bytes are those of one device.
     """
     protocol, problem, size = start.protocol, start.problem, start.static.size
-    d, (_, per_round, rounds) = problem.dimension, size
+    d, (_, per_round, rounds), part = problem.dimension, size, part_of_size(size, devices)
     example = _floats(lambda: problem.take(0, 0))
     tested = 0 if problem.test is None else jax.tree.leaves(problem.test)[0].shape[0]
     first_leaf = jax.tree.leaves(problem.start)[0]
@@ -82,11 +90,12 @@ def run_bytes(start: ReadyRun) -> tuple[int, int]:
     records = per_round * start.plan.width
     block = min(BLOCK, rounds) * max(d, _drawn(start))
     drawn = rounds * (6 * per_round + 2 * records) + 3 * block + 2 * records * example
-    written_out = protocol.vectors_in_memory(problem, size, records)
+    records = part.per_round * start.plan.width
+    written_out = protocol.vectors_in_memory(problem, part, records)
     way = 0 if problem.model.factored else numbers_of_one(problem)  # intermediate numbers of one record in a network
     computed = written_out if protocol.clip is not None else records
     messages = 4 * written_out * d + 2 * records * scores + 2 * computed * way
-    state = _floats(lambda: protocol.init(problem, size, jax.random.key(0)))
+    state = _floats(lambda: protocol.init(problem, part, jax.random.key(0)))
     noise_state = _floats(lambda: protocol.noise_state(d, size))
     host_noise, inputs = _bytes(start.host_noise), _bytes((start.mechanism, start.inputs))
     seen = max(tested, problem.examples if problem.stored else 0)

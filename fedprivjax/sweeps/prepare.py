@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from fedprivjax.engine.costs import taken, totals
 from fedprivjax.engine.iterates import iterate_names
@@ -23,6 +24,7 @@ from fedprivjax.plan.seeds import Seeds, configuration_seed
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.checksums import data_checksums
 from fedprivjax.sweeps.configurations import SIZES, Configuration, Configurations, axes_of, calibrated, grid
+from fedprivjax.sweeps.devices import one_run, sweep_mesh
 from fedprivjax.sweeps.draws import number_of, resampled_rows, seed_labels, seed_list, seeds_of_draw, shared_draws
 from fedprivjax.sweeps.memory import chunk_sizes
 
@@ -45,6 +47,7 @@ class ReadySweep:
         seeds: seeds of the sweep.
         index: configurations that share a draw, int [points, configurations of a draw].
         sizes: numbers of draws and of configurations in a chunk.
+        mesh: devices with the axes "runs" and "machines".
         common_noise: True if configurations share each seed's noise.
     """
 
@@ -55,6 +58,7 @@ class ReadySweep:
     seeds: list[Seeds]
     index: np.ndarray
     sizes: tuple[int, int]
+    mesh: Mesh
     common_noise: bool
 
     @property
@@ -63,7 +67,8 @@ class ReadySweep:
 
     @property
     def static(self) -> StaticArguments:
-        return self.first.static
+        """Static configuration of every run's program, which is mapped over the mesh together with the other runs'."""
+        return self.first.static._replace(mesh=None)
 
     @property
     def runs(self) -> tuple[int, int]:
@@ -180,7 +185,7 @@ def ready_sweep(
     noise_method: str = "auto",
     precision: str = FLOAT32,
     memory_budget: int = MEMORY_BUDGET,
-    devices: int = 1,
+    mesh: Mesh | Mapping[str, int] | None = None,
     preparing: Callable[[str, int, int], Any] | None = None,
 ) -> ReadySweep:
     """Prepare a sweep on the host: sample the plans, calibrate the noise, and run all checks.
@@ -197,13 +202,15 @@ def ready_sweep(
             best.
         memory_budget: approximate number of bytes of a chunk per device. It changes the number of chunks, not the
             results.
-        devices: number of devices that runs are distributed over.
+        mesh: mesh of devices, or their number along each axis, such as {"runs": 2, "machines": 4}. The axis "runs"
+            divides the seeds or the configurations, and the axis "machines" the machines of every run, as in `ready`.
+            None divides the runs over all devices.
         preparing: progress callback, called with (step, number, total) before each schedule is sampled and each noise
             calibrated.
         protocol, problem, participation, rounds, metrics, eval_every, delta, order, noise_method, precision: as in
             `ready`.
     """
-    protocol = plain_numbers(protocol)
+    protocol, mesh = plain_numbers(protocol), sweep_mesh(mesh)
     axes = axes_of(protocol, over, tuple(dict.fromkeys((*SIZES, *problem.constraint.sizes))))
     index = shared_draws(axes, (*resample, *(name for name in axes if name in protocol.noise_follows)))
     draws = len(index) * number_of(seeds)
@@ -212,7 +219,7 @@ def ready_sweep(
     points = grid(protocol, problem, axes, delta)
     resampled = resampled_rows(index, shared_draws(axes, resample))
     settings = {"rounds": rounds, "metrics": metrics, "eval_every": eval_every, "delta": delta, "order": order}
-    settings |= {"noise_method": noise_method, "precision": precision}
+    settings |= {"noise_method": noise_method, "precision": precision, "mesh": one_run(mesh)}
     starts = []
     for seed, (point, example) in product(seeds, enumerate(_examples(points, index))):
         if preparing is not None:
@@ -226,8 +233,8 @@ def ready_sweep(
     configurations = calibrated(points, plans, on_progress)
     for one in configurations.protocols:
         one.check_method(noise_method)
-    sizes = chunk_sizes(starts[0], (len(starts), index.shape[1]), memory_budget, devices)
-    return ReadySweep(starts, axes, points, configurations, seeds, index, sizes, common_noise)
+    sizes = chunk_sizes(starts[0], (len(starts), index.shape[1]), memory_budget, *mesh.devices.shape)
+    return ReadySweep(starts, axes, points, configurations, seeds, index, sizes, mesh, common_noise)
 
 
 def _examples(points: Sequence[Configuration], index: np.ndarray) -> list[Configuration]:

@@ -6,7 +6,6 @@ from math import prod
 from pathlib import Path
 from typing import Any, overload
 
-import jax
 import xarray as xr
 from jax.sharding import Mesh
 
@@ -20,6 +19,7 @@ from fedprivjax.plan.feasibility import require_possible
 from fedprivjax.plan.participation import Participation
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.configurations import axes_of
+from fedprivjax.sweeps.devices import sweep_mesh
 from fedprivjax.sweeps.execute import execute, execute_together
 from fedprivjax.sweeps.part import as_part
 from fedprivjax.sweeps.prepare import ready_sweep
@@ -33,7 +33,7 @@ def sweep(
     participation: Participation,
     *,
     folder: str | Path | None = None,
-    mesh: Mesh | None = None,
+    mesh: Mesh | Mapping[str, int] | None = None,
     part: None = None,
     progress: bool | OnProgress | None = None,
     **options: Any,
@@ -47,7 +47,7 @@ def sweep(
     participation: Participation,
     *,
     folder: str | Path,
-    mesh: Mesh | None = None,
+    mesh: Mesh | Mapping[str, int] | None = None,
     part: tuple[int, int],
     progress: bool | OnProgress | None = None,
     **options: Any,
@@ -60,7 +60,7 @@ def sweep(
     participation: Participation,
     *,
     folder: str | Path | None = None,
-    mesh: Mesh | None = None,
+    mesh: Mesh | Mapping[str, int] | None = None,
     part: tuple[int, int] | None = None,
     progress: bool | OnProgress | None = None,
     **options: Any,
@@ -73,7 +73,8 @@ def sweep(
         part: number of this process and number of all processes that compute the sweep together in a shared `folder`,
             such as (3, 16). Each computes its share first, then chunks that no other process computes. The result is
             None while others still compute.
-        mesh: one-dimensional mesh of devices to distribute the runs over, or None for all devices.
+        mesh: mesh of devices. Its axis "runs" divides the seeds or the configurations, and its axis "machines" the
+            machines of every run. None divides the runs over all devices, or over this process's with `part`.
         progress: True shows sampling and calibration, then the finished runs and the time left, after every chunk. A
             callable is called with (finished runs, total runs).
         protocol, problem, participation, options: as in `ready_sweep`.
@@ -112,7 +113,7 @@ def sweep(
     own = None if part is None else as_part(part)
     if own is not None and folder is None:
         raise Refusal(f"folder must be given with part, got none for part {own}. Set a folder that all parts share")
-    options.setdefault("devices", jax.device_count() if mesh is None else mesh.size)
+    options["mesh"] = sweep_mesh(mesh, local=own is not None)
     over, rounds = options.pop("over", None) or {}, options.pop("rounds", None)
     if not isinstance(over, Mapping):
         axes_of(protocol, over)  # raises Refusal
@@ -132,10 +133,10 @@ def sweep(
     with progress_callback(progress, protocol.name, "runs") as on_progress:
         if own is not None and chunks is not None:
             sweeps = {(lambda start=start: start): number for start, number in zip(starts, runs, strict=True)}
-            if not execute_together(sweeps, own, chunks, on_progress, mesh):
+            if not execute_together(sweeps, own, chunks, on_progress):
                 return None
         for shape, start, number in zip(shapes, starts, runs, strict=True):
-            parts.append((shape.at, execute(start, shifted(on_progress, done, sum(runs)), chunks, mesh)))
+            parts.append((shape.at, execute(start, shifted(on_progress, done, sum(runs)), chunks)))
             done += number
             make_room()
     return joined(parts) if parts[0][0] else parts[0][1]

@@ -2,7 +2,6 @@
 
 from time import perf_counter
 
-import jax
 import numpy as np
 import pytest
 from oracles import lowy_razaviyayn as oracle
@@ -44,7 +43,6 @@ def sweeps(problem):
                 metrics=["train_loss", "test_error"],
                 resample=["step_size"],
                 delta=RECORDS**-2.0,
-                devices=jax.device_count(),
             )
 
 

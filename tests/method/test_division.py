@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import CASES, ROUNDS
 from client_momentum import ClientMomentum
 from flax import struct
 from jax.sharding import AxisType
@@ -26,7 +27,7 @@ from fedprivjax import (
 )
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.method.client_method import ClientMethod
-from fedprivjax.method.division import machines_mesh
+from fedprivjax.method.division import as_mesh, mapped
 from fedprivjax.plan import size_limits
 
 RNG = np.random.default_rng(3)
@@ -75,9 +76,9 @@ class Remembering(ClientMomentum):
 def assert_equal_on(mesh, protocol, problem, participation, **options):
     run = {"participation": participation, "rounds": 20, "seed": 2, **options}
     alone, divided = simulate(protocol, problem, **run), simulate(protocol, problem, **run, mesh=mesh)
-    size = np.linalg.norm(alone.params)
-    assert size > 0.05
-    assert np.linalg.norm(divided.params - alone.params) <= 1e-5 * size
+    one, other = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(run.params)]) for run in (alone, divided))
+    assert np.linalg.norm(one) > 0.01
+    assert np.linalg.norm(other - one) <= 1e-5 * np.linalg.norm(one)
     for name, values in alone.metrics.items():
         np.testing.assert_allclose(divided.metrics[name], values, rtol=1e-4, err_msg=name)
 
@@ -114,11 +115,15 @@ def test_each_device_holds_its_part_of_the_client_state_and_sums_cross_once(many
 
 def test_states_are_divided_with_rows_added(unequal):
     start = ready(Scaffold(**LOCAL), unequal, Uniform(9, 7), rounds=2, metrics=[], mesh=machines(4))
-    protocol = start.protocol.on_mesh(start.static.mesh)
-    state = jax.jit(lambda key: protocol.init(unequal, start.plan.size, key))(start.key)
-    leaves = jax.tree.leaves(state.own)
-    assert {shard.data.shape[0] for leaf in leaves for shard in leaf.addressable_shards} == {3}
-    assert all(len(leaf.addressable_shards) == 4 for leaf in leaves)
+    rows = []
+
+    def initial(key):
+        state = start.protocol.init(unequal, start.plan.size, key)
+        rows.extend(leaf.shape[0] for leaf in jax.tree.leaves(state.own))
+        return [leaf.shape[0] for leaf in jax.tree.leaves(start.protocol.whole_state(state, start.plan.size).own)]
+
+    assert jax.eval_shape(mapped(lambda key: jnp.array(initial(key)), start.static.mesh), start.key).shape == (1,)
+    assert rows == [3]
 
 
 def test_a_device_needs_memory_for_its_part_of_the_client_state_only(many, monkeypatch):
@@ -135,30 +140,59 @@ def test_a_device_needs_memory_for_its_part_of_the_client_state_only(many, monke
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
-def test_meshes_of_both_types_of_axes_are_rebuilt(kind):
-    mesh = machines_mesh(machines(2, axis_types=(kind,)))
-    assert mesh.axis_types == (AxisType.Auto,)
-    assert mesh.size == 2
+@pytest.mark.parametrize("names", [("runs", "machines"), ("machines", "runs")])
+def test_meshes_are_rebuilt_with_two_axes(kind, names):
+    mesh = as_mesh(jax.make_mesh((2, 1), names, axis_types=(kind, kind), devices=jax.devices()[:2]))
+    assert mesh.axis_types == (AxisType.Auto, AxisType.Auto)
+    assert dict(mesh.shape) == {"runs": 1, "machines": 1, names[0]: 2}
+    assert set(mesh.devices.flat) == set(jax.devices()[:2])
 
 
 @pytest.mark.parametrize(
-    ("mesh", "got"),
+    ("mesh", "message"),
     [
-        (jax.make_mesh((2,), ("runs",), devices=jax.devices()[:2]), r"the axes \('runs',\)"),
-        (jax.make_mesh((2, 2), ("runs", "machines")), r"the axes \('runs', 'machines'\)"),
-        (4, "4"),
+        (jax.make_mesh((2,), ("clients",), devices=jax.devices()[:2]), r"both, got the axes \('clients',\)\. Use jax"),
+        (4, r"both, got 4\. Use jax\.make_mesh"),
+        ({}, r"both, got \{\}\. Use jax"),
+        ({"machines": 64}, r"mesh must have at most \d+ devices, all that jax finds, got \{'machines': 64\}"),
+        ({"machines": 0}, r"mesh\.machines must be at least 1, got 0"),
+        ({"runs": 2, "machines": 2}, r"mesh must have the axis 'machines' alone for one run, got \{'runs': 2, "),
     ],
-    ids=["other name", "two axes", "a number"],
+    ids=["other name", "a number", "no axis", "too many", "zero", "runs"],
 )
-def test_other_meshes_are_refused(mesh, got, unequal):
-    with pytest.raises(Refusal, match=rf"mesh must have one axis, 'machines', got {got}\. Use jax\.make_mesh"):
+def test_other_meshes_are_refused(mesh, message, unequal):
+    with pytest.raises(Refusal, match=message):
         simulate(FedAvg(**LOCAL), unequal, Uniform(9, 3), mesh=mesh)
 
 
-def test_methods_without_local_work_are_refused(unequal):
-    protocol = DPMu2(noise_std=0.1, step_size=0.1, clip=1.0)
-    with pytest.raises(Refusal, match=r"mesh must be left out with DPMu2, .* got a mesh of 2 devices"):
-        simulate(protocol, unequal, Uniform(9, 3), mesh=machines(2))
+@struct.dataclass
+class Counted(ClientMomentum):
+    """The reported point is moved by what all machines hold."""
+
+    noise_std: Any = 0.0
+
+    def output(self, state):
+        return state.server + jnp.mean(state.own, axis=0)
+
+
+def test_outputs_read_the_states_of_all_machines(many):
+    assert_equal_on(machines(3), Counted(), many, Uniform(200, 5), metrics=["train_loss"])
+
+
+def test_methods_without_local_work_are_divided(many):
+    """With noise, clipped messages, and scalars that are means over records. The 7 slots are cut into 4 parts."""
+    protocol = DPMu2(noise_std=0.1, step_size=0.1, clip=0.3, trust="server")
+    metrics = ["train_loss", "clipped_share", "message_norm"]
+    assert_equal_on(machines(4), protocol, many, Uniform(200, 7), metrics=metrics, rounds=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", {type(case.protocol): name for name, case in CASES.items()}.values())
+def test_every_method_is_equal_on_four_devices(name):
+    case = CASES[name]
+    own = case.protocol.minibatches  # of records that may be used again
+    rounds = None if own is None or own.one_pass or own.pooled else ROUNDS
+    assert_equal_on(machines(4), case.protocol, case.problem, case.participation, metrics=[], rounds=rounds)
 
 
 def test_a_divided_run_shows_its_progress(many):
@@ -166,4 +200,4 @@ def test_a_divided_run_shows_its_progress(many):
     protocol = FedAvg(local_epochs=1, batch=2, step_size=0.3)
     run = {"rounds": 6, "eval_every": 2, "metrics": [], "mesh": machines(2)}
     simulate(protocol, many, Uniform(200, 4), **run, progress=lambda *done: told.append(done))
-    assert sorted(told) == [(2, 6), (4, 6), (6, 6)]
+    assert sorted(told) == [(2, 6), (4, 6), (6, 6)]  # once, not once a device

@@ -7,7 +7,6 @@ import sys
 import time
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 import xarray as xr
@@ -135,8 +134,7 @@ def test_an_expired_claim_is_taken_and_a_touched_one_is_not(tmp_path, monkeypatc
 
 
 def test_a_sweep_is_cut_into_enough_chunks_for_its_parts(softmax_problem, tmp_path):
-    one = jax.make_mesh((1,), ("runs",), devices=jax.devices()[:1])
-    sweep(METHOD, softmax_problem, SCHEME, folder=tmp_path, part=(1, 1), mesh=one, **OPTIONS)
+    sweep(METHOD, softmax_problem, SCHEME, folder=tmp_path, part=(1, 1), mesh={"runs": 1}, **OPTIONS)
     assert len(list(tmp_path.glob("*.npz"))) >= 4
 
 

@@ -14,8 +14,6 @@ from fedprivjax.sweeps.part import Part
 from fedprivjax.sweeps.pipeline import one_ahead
 from fedprivjax.sweeps.prepare import ready_sweep
 
-ONE = jax.make_mesh((1,), ("runs",), devices=jax.devices()[:1])
-
 
 @pytest.fixture
 def busy(monkeypatch):
@@ -44,9 +42,8 @@ def events(monkeypatch):
 
 @pytest.fixture
 def four_chunks(softmax_problem):
-    start = ready_sweep(
-        DPMu2(clip=1.0), softmax_problem, Uniform(6, 3), over={"mu": [1.0, 4.0]}, seeds=4, rounds=6, eval_every=3
-    )
+    grid = {"over": {"mu": [1.0, 4.0]}, "seeds": 4, "rounds": 6, "eval_every": 3}
+    start = ready_sweep(DPMu2(clip=1.0), softmax_problem, Uniform(6, 3), mesh={"runs": 1}, **grid)
     return replace(start, sizes=(2, 1))
 
 
@@ -61,13 +58,13 @@ AHEAD = [
 
 @pytest.mark.usefixtures("busy")
 def test_the_next_chunk_is_dispatched_before_a_chunk_is_written(four_chunks, events, tmp_path):
-    execute.execute(four_chunks, None, tmp_path, ONE)
+    execute.execute(four_chunks, None, tmp_path)
     assert events == AHEAD
 
 
 @pytest.mark.usefixtures("busy")
 def test_a_part_dispatches_its_next_chunk_before_it_writes_one(four_chunks, events, tmp_path):
-    computed, missing = execute._execute_part(four_chunks, Part(1, 1), tmp_path, None, ONE)
+    computed, missing = execute._execute_part(four_chunks, Part(1, 1), tmp_path, None)
     assert (computed, missing) == (4, 0)
     assert events == AHEAD
     assert not list(tmp_path.glob("*.claim"))
@@ -75,15 +72,15 @@ def test_a_part_dispatches_its_next_chunk_before_it_writes_one(four_chunks, even
 
 def test_a_chunk_that_is_computed_is_written_before_the_next_is_prepared(four_chunks, events, tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "computed", lambda values: True)
-    execute.execute(four_chunks, None, tmp_path, ONE)
+    execute.execute(four_chunks, None, tmp_path)
     assert events == [f"{event} {number}" for number in range(4) for event in ("dispatch", "write")]
 
 
 @pytest.mark.usefixtures("busy")
 def test_chunks_dispatched_ahead_give_the_same_numbers(four_chunks, tmp_path, monkeypatch):
-    ahead = execute.execute(four_chunks, mesh=ONE)
+    ahead = execute.execute(four_chunks)
     monkeypatch.setattr(pipeline, "computed", lambda values: True)
-    after = execute.execute(four_chunks, mesh=ONE)
+    after = execute.execute(four_chunks)
     for name in ahead.drop_vars("seconds").data_vars:
         np.testing.assert_array_equal(ahead[name], after[name])
 
@@ -95,7 +92,7 @@ def test_a_part_that_is_stopped_keeps_no_claim(four_chunks, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        execute._execute_part(four_chunks, Part(1, 1), tmp_path, stop, ONE)
+        execute._execute_part(four_chunks, Part(1, 1), tmp_path, stop)
     assert len(list(tmp_path.glob("*.npz"))) == 1
     assert not list(tmp_path.glob("*.claim"))
 

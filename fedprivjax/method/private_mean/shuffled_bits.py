@@ -13,6 +13,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.clipping import clipped, clipping, clipping_info
+from fedprivjax.method.division import added, part_of
 from fedprivjax.method.interface import slot_keys
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.method.minibatch_round import gradient_at
@@ -73,7 +74,7 @@ class BitMean(PrivateMean):
         present = inputs.filled
 
         def add(totals, chunk):
-            samples, machine, present, keys = chunk
+            (samples, machine, keys), present = chunk
             rows, counted = self._rows(problem, w, samples, machine, present)
             plain, ones, beyond = totals
             if noise is not None:
@@ -82,8 +83,9 @@ class BitMean(PrivateMean):
 
         dimension = problem.dimension
         zero = jnp.zeros(dimension), jnp.zeros(dimension, jnp.int32), jnp.zeros(2)
-        slots = _one_sample(inputs), inputs.machine, present, slot_keys(key, present.size)
-        plain, ones, beyond = scan_in_chunks(add, zero, slots, max(1, CHUNK_NUMBERS // dimension))[0]
+        slots = _one_sample(inputs), inputs.machine, slot_keys(key, present.size)
+        sums = scan_in_chunks(add, zero, part_of(slots, present), max(1, CHUNK_NUMBERS // dimension))[0]
+        plain, ones, beyond = added(sums)
         users = jnp.sum(present)
         info = {} if self.clip is None else clipping_info(beyond, users)
         if noise is None:
