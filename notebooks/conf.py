@@ -34,7 +34,7 @@ numpy.typing.ArrayLike = ArrayLike  # before the package takes it from there
 import fedprivjax  # noqa: E402
 from fedprivjax.cli import app as command_line  # noqa: E402
 from fedprivjax.cli import listing  # noqa: E402
-from fedprivjax.cli.settings_help import merged_settings  # noqa: E402
+from fedprivjax.cli.settings_help import REQUIRED, UNSET, merged_settings  # noqa: E402
 
 project = "fedprivjax"
 copyright = "the authors of fedprivjax"
@@ -229,7 +229,7 @@ def key_table(things):
     several = [name for name, thing in things.items() if thing is not None]
     rows = []
     for setting, names in settings.items():
-        default = "required" if setting.default == "required" else f"`{setting.default or chr(34) * 2}`"
+        default = setting.default if setting.default in (REQUIRED, UNSET) else f"`{setting.default or chr(34) * 2}`"
         having = "all" if names == several else ", ".join(f"`{name}`" for name in names)
         rows.append((f"`{setting.name}`", *([having] if len(several) > 1 else []), setting.kind, default, setting.help))
     heads = ("key", *(["of"] if len(several) > 1 else []), "type", "default", "meaning")

@@ -673,6 +673,14 @@ def test_list_with_a_name_prints_its_settings(call):
     assert refused(call("list", "logistc")).startswith("unknown name 'logistc', did you mean 'logistic'?")
 
 
+def test_defaults_of_listed_settings(call):
+    lines = [" ".join(line.split()) for line in call("list", "fedavg")[1].splitlines()]
+    assert any(line.startswith('trust text unset "none" or "server". Default: "server" with') for line in lines)
+    lines = [" ".join(line.split()) for line in call("list", "dirichlet")[1].splitlines()]
+    assert any(line.startswith("alpha number 0.5 concentration") for line in lines)
+    assert not any(line.startswith("machines") for line in lines)
+
+
 def test_everything_that_is_listed_has_a_line_on_every_setting():
     for entries in listing.groups().values():
         for name, (_, thing) in entries.items():

@@ -51,6 +51,7 @@ def groups() -> dict[str, Entries]:
     from fedprivjax.experiment.participation import ParticipationSettings
     from fedprivjax.experiment.problem_objects import ConstraintSettings, LossSettings, ModelSettings
     from fedprivjax.experiment.section import kinds, summary
+    from fedprivjax.experiment.settings import PartitionSettings
     from fedprivjax.features import MAPS
     from fedprivjax.plan.samplers import SAMPLERS
     from fedprivjax.protocols import PROTOCOLS
@@ -65,7 +66,7 @@ def groups() -> dict[str, Entries]:
     for title, union in sections.items():
         found[title] = {entry: (summary(model), model) for entry, model in kinds(union).items()}
     found["models"] = {"linear": ("linear predictor, if no model is given", None), **found["models"]}
-    found["partitions"] = {entry: (text, datasets.partition) for entry, text in KINDS.items()}
+    found["partitions"] = {entry: (text, PartitionSettings) for entry, text in KINDS.items()}
     found["datasets"] = {entry: (info.help, info.loader) for entry, info in datasets.DATASETS.items()}
     found["feature maps"] = {entry: (summary(kind), kind) for entry, kind in MAPS.items()}
     found["samplers"] = {entry: (sampler.description, sampler) for entry, sampler in SAMPLERS.items()}

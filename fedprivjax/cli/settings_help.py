@@ -4,20 +4,23 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
+from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from fedprivjax.experiment.section import Reflected
+from fedprivjax.experiment.section import Reflected, arguments
 from fedprivjax.protocols import PROTOCOLS
 
 SECTION = re.compile(r"^(?:Args|Attributes):\n((?:(?: .*)?\n)+)", re.MULTILINE)
 ENTRY = re.compile(r"^    (\*{0,2}\w[\w, ]*?):((?: .*)?(?:\n {8}.*)*)", re.MULTILINE)
-SAME = re.compile(r"as in `(\w+)`\.?")
+END = re.compile(r"(?<=[.;])(?<!et al\.)\s")
+SAME = re.compile(r"as in `(\w+)`\.?(?!,)")
 PLAIN = {int: "integer", float: "number", str: "text", bool: "true or false", NoneType: "none", Any: "any"}
 HIDDEN = ("labels", "cached")  # arguments that files cannot set
+UNSET, REQUIRED = "unset", "required"  # defaults as text
 
 
 class Setting(NamedTuple):
@@ -31,6 +34,8 @@ class Setting(NamedTuple):
 
 def settings_of(thing: Any) -> list[Setting]:
     """Return the settings of a dataclass, a section of an experiment file, or a function.
+
+    A default None is "unset", since "none" is a value of some settings.
 
     >>> def loader(count: int, *, noise: float = 0.5):
     ...     '''Load.
@@ -60,16 +65,30 @@ def merged_settings(things: Mapping[str, Any]) -> dict[Setting, list[str]]:
 
 
 def help_of(thing: Any) -> dict[str, str]:
-    """Return the first sentence on each argument or attribute in the docstrings of an object and of its bases."""
+    """Return the help on each argument or attribute in the docstrings of an object and of its bases."""
     found: dict[str, str] = {}
     methods = {method.__name__: method for method, _ in PROTOCOLS.values()}
     for each in inspect.getmro(thing)[::-1] if inspect.isclass(thing) else [thing]:
         for names, text in _entries(inspect.cleandoc(each.__doc__ or "")):
-            sentence = re.split(r"(?<=[.;])\s", " ".join(text.split()), maxsplit=1)[0].rstrip(";")
-            same = SAME.fullmatch(sentence)
+            line = short(" ".join(text.split()))
+            same = SAME.match(line)
             others = help_of(methods[same[1]]) if same and same[1] in methods else {}
-            found |= {name: others.get(name, sentence) for name in names}
+            found |= {name: others.get(name, line) for name in names}
     return found
+
+
+def short(text: str) -> str:
+    """Return the first sentence or clause of a text, and its sentence on the default.
+
+    >>> short('"none" (all is seen; no server) or "server". It is public. Default: "none". See `TRUST`.')
+    '"none" (all is seen; no server) or "server". Default: "none".'
+    >>> short("a scale, see Reddi et al. 2021; the default is 1.")
+    'a scale, see Reddi et al. 2021'
+    """
+    ends = [found.end() for found in END.finditer(text)]
+    ends = [end for end in ends if text.count("(", 0, end) == text.count(")", 0, end)]
+    first, *others = (text[start:end].strip() for start, end in pairwise([0, *ends, len(text)]))
+    return " ".join([first.rstrip(";"), *(each for each in others if each.startswith("Default"))])
 
 
 def type_text(annotation: Any) -> str:
@@ -102,7 +121,8 @@ def _declared(thing: Any) -> Iterator[tuple[str, str, str]]:
     if inspect.isclass(thing) and issubclass(thing, BaseModel):
         for name, field in thing.model_fields.items():
             if not field.exclude and (name != "kind" or field.is_required()):
-                yield name, type_text(field.annotation), _default(field.get_default(call_default_factory=True))
+                made = field.get_default(call_default_factory=True)
+                yield name, type_text(field.annotation), _default(_of_maker(thing, name) if made is None else made)
     elif inspect.isclass(thing):
         hints = inspect.get_annotations(thing, eval_str=False)
         for field in fields(thing):  # pyright: ignore[reportArgumentType]  # a dataclass
@@ -117,13 +137,21 @@ def _declared(thing: Any) -> Iterator[tuple[str, str, str]]:
                 yield name, type_text(each.annotation), _default(each.default)
 
 
+def _of_maker(section: type[BaseModel], key: str) -> Any:
+    """Return the default of the argument that a section's key is passed to, or None if there is none."""
+    if not issubclass(section, Reflected) or key not in section.keys.values():
+        return None
+    known = arguments(section.maker)
+    return next(known[name].default for name, each in section.keys.items() if each == key)
+
+
 def _default(value: Any) -> str:
     """Return a default as text."""
     if value in (MISSING, PydanticUndefined, inspect.Parameter.empty):
-        return "required"
+        return REQUIRED
     if isinstance(value, BaseModel):
         return "that of its keys"
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+    return UNSET if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _entries(text: str) -> Iterator[tuple[list[str], str]]:

@@ -45,7 +45,8 @@ def clusters(
     full batches have 87 % (87) and DP-μ²-FL in one pass 77 % (82).
 
     Args:
-        examples, test_examples: number of examples, with `examples` a multiple of `machines`. No test set if 0.
+        examples: number of training examples, a multiple of `machines`.
+        test_examples: number of test examples. No test set if 0.
         features: number of features, more than classes.
         classes: number of classes.
         accuracy: accuracy of the best linear classifier on labels without noise, above 1/classes.

@@ -41,7 +41,8 @@ def least_squares(
         F(w) = ½(‖w − w*‖²/p + mean_i ‖w_i − w*‖²/p + noise²).
 
     Args:
-        examples, test_examples: number of examples, with `examples` a multiple of `machines`. No test set if 0.
+        examples: number of training examples, a multiple of `machines`.
+        test_examples: number of test examples. No test set if 0.
         features: number of features p, at least 2.
         noise: standard deviation of z, which is uniform on ±√3·noise.
         optimum_norm: norm ‖w*‖ of the optimum, whose direction is random.
@@ -85,7 +86,8 @@ def logistic(
     """Return logistic regression data, `P(y = 1 | x) = σ(⟨w*, x⟩)`, labels 0 and 1, with population optimum w*.
 
     Args:
-        examples, test_examples: number of examples. No test set if 0.
+        examples: number of training examples.
+        test_examples: number of test examples. No test set if 0.
         features: number of features p, at least 2.
         optimum_norm: norm ‖w*‖ of the optimum, larger for more separable classes. Its direction is random.
         seed: seed of the data.
@@ -125,7 +127,8 @@ def least_absolute(
     with diameter at most `noise` it is therefore strongly convex with modulus `1/(noise·p)`.
 
     Args:
-        examples, test_examples: number of examples, with `examples` a multiple of `machines`. No test set if 0.
+        examples: number of training examples, a multiple of `machines`.
+        test_examples: number of test examples. No test set if 0.
         features: number of features p, at least 2.
         noise: half the width of the range of the label noise z, positive.
         optimum_norm: norm ‖w*‖ of the optimum, whose direction is random.
@@ -174,7 +177,8 @@ def robust_regression(
     `|z|`, so each `E ρ(t − z)` is smallest at t = 0 (Anderson 1955).
 
     Args:
-        examples, test_examples: number of examples, with `examples` a multiple of `machines`. No test set if 0.
+        examples: number of training examples, a multiple of `machines`.
+        test_examples: number of test examples. No test set if 0.
         features: number of features p, at least 2.
         noise: standard deviation of z, which is uniform on ±√3·noise.
         outliers: expected fraction of examples whose label is an outlier.

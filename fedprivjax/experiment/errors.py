@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, get_origin
 
 from pydantic import ValidationError
 
@@ -54,7 +54,7 @@ def refuse(error: ValidationError, model: type[Settings], labels: Sequence[str] 
         case "value_error":
             raise first["ctx"]["error"]
         case "extra_forbidden":
-            _refuse_key(str(first["loc"][-1]), _place(first["loc"][:-1], model))
+            _refuse_key(str(first["loc"][-1]), _place(first["loc"][:-1], model), model)
         case "missing":
             raise Refusal(f"{path} must be given" + (f" for {kind[0]} {kind[1]!r}" if kind else ""))
         case "union_tag_not_found":
@@ -76,7 +76,7 @@ def _first(errors: Sequence[Any]) -> Any:
     return around[0] if around and first["type"] == "missing" else first
 
 
-def _refuse_key(key: str, place: Place) -> None:
+def _refuse_key(key: str, place: Place, file: type[Settings]) -> None:
     owners = [repr(name) for name, model in place.union.items() if key in model.model_fields]
     if owners and place.kind:
         word, name = place.kind
@@ -85,7 +85,25 @@ def _refuse_key(key: str, place: Place) -> None:
     fields = place.model.model_fields
     gathered = [model for name in place.model.gathered for model in models_in(fields[name].annotation)]
     known = dict.fromkeys([*fields, *(name for model in gathered for name in model.model_fields if name != "kind")])
+    elsewhere = _sections_with(key, file)
+    if 1 <= len(elsewhere) <= 2 and place.path and not place.path.startswith("protocol."):
+        raise Refusal(f"{key} must be in {' or '.join(elsewhere)}, got it in [{place.path}]. Move it")
     require_choice(f"key in [{place.path}]" if place.path else "key in the experiment", key, known)
+
+
+def _sections_with(key: str, file: type[Settings]) -> list[str]:
+    """Return the headings of the file's sections that have a key. A list of sections, such as `[[protocol]]`, is none.
+
+    >>> class Run(Settings):
+    ...     rounds: int
+    >>> class File(Settings):
+    ...     run: Run
+    >>> _sections_with("rounds", File)
+    ['[run]']
+    """
+    fields = {name: field.annotation for name, field in file.model_fields.items()}
+    sections = {name: models_in(kind) for name, kind in fields.items() if get_origin(kind) is not list}
+    return [f"[{name}]" for name, models in sections.items() if any(key in model.model_fields for model in models)]
 
 
 def _place(loc: Sequence[int | str], model: type[Settings]) -> Place:

@@ -37,10 +37,10 @@ class ProtocolSettings(Settings):
 
     Attributes:
         name: name of the method, or "module:Name".
-        label: name of the protocol in tables and plots.
+        label: name of the protocol in tables and plots. Default: `name`.
         grid: settings that are swept for this protocol alone; the best point is shown, by `evaluation.select`.
         participation: keys of `[participation]` for this protocol alone, such as { rounds = 40 }; all but `machines`.
-        settings: settings of the method. In a file they are keys of `[[protocol]]` itself.
+        settings: settings of the method, in a file keys of `[[protocol]]` itself.
         method: class of the method.
         parts: objects made of tables such as `server`, by field.
         added: whether the protocol is a baseline that `[evaluation] baselines` added.
@@ -49,7 +49,7 @@ class ProtocolSettings(Settings):
     gathered = ("settings",)
 
     name: str
-    label: str
+    label: str = ""
     grid: dict[str, list[float]] = {}
     participation: dict[str, Any] = {}
     settings: dict[str, Any] = {}

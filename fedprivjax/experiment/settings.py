@@ -146,7 +146,7 @@ class SweepSettings(Settings):
     trial. A protocol's own grid is tuned in each trial separately. The value of a trial is the mean of its runs.
 
     Attributes:
-        over: swept settings by name, each with its values. In a file they are keys of `[sweep]` itself.
+        over: swept settings by name, each with its values, in a file keys of `[sweep]` itself.
         seeds: number of seeds, or their list.
         trials: number of sampled datasets, for datasets with an option `trial`.
         common_noise: whether configurations share the noise of a seed.

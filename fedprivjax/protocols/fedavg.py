@@ -54,10 +54,12 @@ class FedAvg(FedAvgSettings):
     """FedAvg, FedProx and FedOpt, non-private, or private for one record or for one machine.
 
     Attributes:
-        unit: None for no privacy, "record" for noise in every local step, "machine" for noise on clipped updates.
-        mu, epsilon, noise_std: the privacy target, as in `DPMu2`; none without a unit. With an `AdaptiveClip`,
+        unit: protected unit: "record" for noise in every local step, "machine" for noise on clipped updates.
+            Default: no privacy.
+        mu, epsilon, noise_std: as in `DPMu2`. None of them is given without a unit. With an `AdaptiveClip`,
             `noise_std` is the noise multiplier, in units of the clip.
-        step_size, step_scale: η, step of the local steps, required; and a factor of it.
+        step_size: η, step of the local steps, required.
+        step_scale: factor on `step_size`.
         clip: bound on the norm of a record's gradient. None uses the problem's Lipschitz constant with unit = "record",
             and no clip otherwise.
         update_clip: C, bound on the norm of a machine's update, required with unit = "machine"; a number, or an

@@ -66,7 +66,8 @@ class LocalSGD(AveragedSteps, RecordMethod):
             unless a clip is below the Lipschitz constant: `default_step` then has a rule of thumb.
         batch: K, number of local steps in a round, with one record each.
         sampler: sampler of the K records: "replacement", "disjoint", or a `Sampler` of either kind.
-        rate, relation: always None and "replace-one", because a release uses exactly one record of its machine.
+        rate: always None, because a release uses exactly one record of its machine.
+        relation: always "replace-one", for the same reason.
         window: number of last iterates whose mean is reported, or None for the mean of all iterates before w_R.
         server: `ServerOptimizer` with w_r minus the mean of the end points as its gradient: FedAvgM with momentum,
             FedAdam (Reddi et al. 2021). None takes the mean, which equals sgd with a `server_step` of 1.

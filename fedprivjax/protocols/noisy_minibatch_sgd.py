@@ -73,7 +73,8 @@ class NoisyMinibatchSGD(AtIterate, RecordMethod):
             `epsilon`. Each machine gets exactly the noise that it needs. A list of all machines' `epsilon` is
             equivalent, but cannot be scaled by a sweep. Not with a shuffler.
         noise_std: σ of the noisiest machine, per coordinate of its message (instead of one `epsilon` for all).
-        step_size, step_scale: η and a factor on it. None is the η of Theorem 2.1. Without noise, None is 1/β for all
+        step_scale: factor on `step_size`, given or the theory's.
+        step_size: η. None is the η of Theorem 2.1. Without noise, None is 1/β for all
             records of all machines, else the minimiser of Lemma E.4's bound. If a clip is below the Lipschitz constant,
             neither holds: None is then NoisySGD's clipped step, with σ²/M for σ², √3 times as long without a window, up
             to twice as long for full batches (`plain_clipped_step`; no theorem is claimed). A positive modulus keeps

@@ -67,9 +67,10 @@ class ReducedTreeMomentum(MomentumMethod):
     """Tree momentum of reduced sensitivity, from anchors and differences; cyclic order, smooth losses.
 
     Attributes:
-        mu, epsilon: target, one of them; inf is non-private.
+        mu, epsilon: privacy target, `mu` or `epsilon`; inf is non-private.
         noise_std: σ, noise of a node in the anchors' tree that ends within two epochs; the others are proportional.
-        step_size, step_scale: η, length of every step, and a factor on it. None is 1/√(N·T) of Theorem 9, or for
+        step_scale: factor on `step_size`, given or the theory's.
+        step_size: η, length of every step. None is 1/√(N·T) of Theorem 9, or for
             clipped gradients in a bounded set the smaller of `TreeMomentum`'s and C/(8NL) (no theorem is claimed).
         alpha: α, in [1/N, 1] with N the rounds of an epoch; None is 1.7/N, required by Proposition 14.
         reset_rate: γ, in [0, 1]; None is η·N, at most 1/2.

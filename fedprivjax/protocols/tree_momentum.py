@@ -45,9 +45,10 @@ class TreeMomentum(MomentumMethod):
     """Normalised SGD with tree-aggregated momentum, for non-convex losses; any server.
 
     Attributes:
-        mu, epsilon: target, one of them; inf is non-private.
+        mu, epsilon: privacy target, `mu` or `epsilon`; inf is non-private.
         noise_std: σ, noise of one node of one tree (with factor "independent": noise of α·g_t).
-        step_size, step_scale: η, length of every step, and a factor on it. None is 1/√(N·T) of Theorem 6, times
+        step_scale: factor on `step_size`, given or the theory's.
+        step_size: η, length of every step. None is 1/√(N·T) of Theorem 6, times
             min(D, 2·√d·G/L) for clipped gradients in a set of diameter D (`noise_reach`; no theorem is claimed). If the
             momentum is 0, no step is taken.
         alpha: α, in [1/N, 1] with N the rounds of an epoch; None is the value of Theorem 6, or 1/N without an ε.

@@ -51,7 +51,8 @@ class UserSGD(AtIterate, UserMethod):
     Attributes:
         epsilon: target of every record, at the run's δ; inf is non-private.
         noise_std: σ, noise per message: in every trust model the sum of n messages has σ·√n in each coordinate.
-        step_size, step_scale: η and a factor on it. None is the theory's η, or `plain_clipped_step` if a clip is below
+        step_scale: factor on `step_size`, given or the theory's.
+        step_size: η. None is the theory's η, or `plain_clipped_step` if a clip is below
             the Lipschitz constant (no theorem is claimed).
         clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.
         trust: "shuffler" (sums of one-bit messages with binomial noise), "none" (Gaussian noise on every message),

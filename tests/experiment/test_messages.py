@@ -115,6 +115,11 @@ OTHERS = '\n[[protocol]]\nname = "noisy_sgd"\n[[protocol]]\nname = "user_sgd"\n'
             "protocol must be a list of tables under [[protocol]], got [protocol]",
         ),
         (("dataset = ", "table = "), "unknown key in [problem] 'table', did you mean 'dataset'?"),
+        (("dataset = ", "rounds = 2\ndataset = "), "rounds must be in [participation], got it in [problem]. Move it"),
+        (
+            ("[participation]", "[participation]\nseeds = 3"),
+            "seeds must be in [sweep] or [tuning], got it in [participation]. Move it",
+        ),
         (('"dp_mu2"', '"FedAvg"'), "unknown protocol 'FedAvg', did you mean 'fedavg'?"),
         (
             ('"dp_mu2"', '"dp_fedavg"'),

@@ -29,16 +29,19 @@ class Setting:
     """A federation of identical machines, with one privacy target.
 
     Attributes:
-        machines, per_round: M machines, of which m take part in a round: uniformly random subsets, or all.
+        machines: M, number of machines.
+        per_round: m, number of machines in a round: a uniformly random subset, or all.
         samples: n, number of records of a machine.
         dimension: d, number of parameters of the model.
-        epsilon, delta: privacy target of every machine.
+        epsilon: target ε of every machine.
+        delta: δ of the target.
         trust: trust model, a key of `privacy.terms.TRUST`.
         lipschitz: G, bound on the gradient norm of one record's loss.
         smoothness: L, bound on its curvature.
         diameter: D, diameter of the ball of parameters.
         gap: bound on the initial excess loss; None is G·D.
-        rounds, batch: given values, or None for the choice of each method's theory.
+        rounds: number of rounds. Default: the choice of each method's theory.
+        batch: number of records of a message. Default: the choice of each method's theory.
         seed: seed of the schedules.
         cached: cache that settings which differ only in ε share.
 

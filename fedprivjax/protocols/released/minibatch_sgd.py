@@ -29,8 +29,8 @@ class ReleasedMinibatchSGD(ReleasedRules, NoisyMinibatchSGD):  # type: ignore[mi
 
     Attributes:
         noise_rule: also "paper_moments", whose claimed ε does not hold; results report a valid ε.
-        acknowledged: True to accept that; required by the rule "paper_moments".
-        claimed_records: n in that rule; None is the machine's number of records.
+        acknowledged: True to accept the noise rule "paper_moments"; required by it.
+        claimed_records: n in the noise rule "paper_moments"; None is the machine's number of records.
         aggregate: aggregate of the messages, see `AGGREGATES`.
         clip_at: clipped quantity, see `CLIPPED`.
 
