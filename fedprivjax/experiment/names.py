@@ -111,14 +111,18 @@ class Imported(Settings):
             Refusal: if options are unknown or missing, or the object is not a `kind`.
         """
         path = getattr(self, self.paths["found"])
-        given = made(self.what, path, self.found, options, kind)
+        given = made(self.what, path, self.found, options, kind, f"{self.what}_options")
         if not isinstance(given, kind):
             raise Refusal(f"{self.what} {path!r} must be a fedprivjax.{kind.__name__}, got {given!r}")
         return given
 
 
-def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: type) -> Any:
+def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: type, place: str = "its table") -> Any:
     """Call a user-defined class or function with its options. An object of class `kind` is returned unchanged.
+
+    Args:
+        what: word for the object in messages.
+        place: place of the options in the file, for messages.
 
     Raises:
         Refusal: if options are unknown, missing or not allowed, or the object is not imported.
@@ -136,7 +140,6 @@ def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: typ
     try:
         inspect.signature(found).bind(**options)
     except TypeError as error:
-        place = "its table" if what == "encoder" else f"{what}_options"
         raise Refusal(f"{what} {path!r} must be given its options in {place}, got {error}") from None
     return found(**options)
 

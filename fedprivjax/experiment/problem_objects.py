@@ -123,7 +123,7 @@ class OwnModel(Imported, Model):
         return self
 
     def make(self):
-        return made("model", self.model_path, self.found, self.model_options, nn.Module)
+        return made("model", self.model_path, self.found, self.model_options, nn.Module, "model_options")
 
     def problem(self, data, loss, **options):
         if self.start is None:

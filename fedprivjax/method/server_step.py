@@ -54,6 +54,13 @@ def require_server(server: Any) -> None:
         raise Refusal(f"server must be a ServerOptimizer, such as ServerOptimizer(optax.adam, b1=0.9), got {given}")
 
 
+def require_learning_rate(server: ServerOptimizer | None, server_step: Any) -> None:
+    """Raise Refusal if a server optimiser has no learning rate, or a learning rate no optimiser."""
+    if (server is None) != (server_step is None):
+        there = "server" if server_step is None else "server_step"
+        raise Refusal(f"server and server_step must be given together, got only {there}. Set both or none")
+
+
 def check_server(server: ServerOptimizer | None, problem: Problem) -> None:
     """Raise Refusal if the optimiser cannot be run on the problem's parameters."""
     if server is not None:

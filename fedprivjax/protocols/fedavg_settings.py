@@ -13,7 +13,7 @@ from fedprivjax.method.encoders import Encoder
 from fedprivjax.method.local_privacy import UNITS
 from fedprivjax.method.local_steps import AveragedSteps
 from fedprivjax.method.server_optimizer import ServerOptimizer
-from fedprivjax.method.server_step import check_server, require_server
+from fedprivjax.method.server_step import check_server, require_learning_rate, require_server
 from fedprivjax.method.settings import check_numbers, require_clip
 from fedprivjax.noise.rounds import INDEPENDENT, over_rounds, round_factor
 from fedprivjax.plan.plan import Plan
@@ -147,9 +147,7 @@ class FedAvgSettings(AveragedSteps):
         """Raise Refusal if a setting that a run with this target needs is missing."""
         if self.unit is None and not target.non_private:
             raise Refusal(f"unit must be 'record' or 'machine' for a private run, got None with {target}. Set unit")
-        if (self.server is None) != (self.server_step is None):
-            there = "server" if self.server_step is None else "server_step"
-            raise Refusal(f"server and server_step must be given together, got only {there}")
+        require_learning_rate(self.server, self.server_step)
         if self.unit == "machine" and self.update_clip is None:
             raise Refusal("update_clip must be given with unit = 'machine', got none. Set a norm or an AdaptiveClip")
         if self.step_size is None:

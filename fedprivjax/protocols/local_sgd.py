@@ -32,7 +32,7 @@ from fedprivjax.method.record_mechanism import RecordMechanism
 from fedprivjax.method.record_method import RecordMethod
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.server_optimizer import ServerOptimizer
-from fedprivjax.method.server_step import check_server, require_server
+from fedprivjax.method.server_step import check_server, require_learning_rate, require_server
 from fedprivjax.noise import Mechanism, PerStep
 from fedprivjax.noise.fresh import step_noise
 from fedprivjax.plan.plan import Plan
@@ -166,9 +166,7 @@ class LocalSGD(AveragedSteps, RecordMethod):
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         require_window(self.window, plan.size.rounds)
-        if (self.server is None) != (self.server_step is None):
-            there = "server" if self.server_step is None else "server_step"
-            raise Refusal(f"server and server_step must be given together, got only {there}")
+        require_learning_rate(self.server, self.server_step)
         return super().calibrate(problem, plan, target)
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:

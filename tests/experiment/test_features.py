@@ -30,6 +30,9 @@ class Scaled(fpj.features.FeatureMap):
 half = Scaled()
 nothing = 3
 
+def times(by):
+    return Scaled(by)
+
 def whole():
     return fpj.linear_problem(np.eye(4), np.zeros(4), fpj.Squared(1.0), feature_bound=1.0, constraint=fpj.Ball(1.0))
 """
@@ -122,6 +125,7 @@ def test_tiny_maps_few_records():
         ({"picture": [8]}, "picture must be [height, width] or [height, width, channels], got [8]"),
         ({"features": ["mine:scale"]}, "unknown feature map in mine 'scale', did you mean 'Scaled'?"),
         ({"features": ["mine:nothing"]}, "feature map 'mine:nothing' must be a fedprivjax FeatureMap, got int"),
+        ({"features": ["mine:times"]}, "feature map 'mine:times' must be given its options in its table, got missing"),
         ({"features": [{"kind": "mine:Scaled", "of": 2}]}, "unknown option of feature map mine:Scaled 'of'"),
         ({"features": [{"kind": "mine:half", "by": 2}]}, "feature map 'mine:half' takes no options, got 'by'"),
     ],
