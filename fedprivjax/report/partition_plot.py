@@ -10,6 +10,7 @@ from fedprivjax.datasets import Dataset
 from fedprivjax.report.colours import NAMED_CLASSES, class_colour, colour
 
 NAMED = 30  # largest number of machines that are named on the axis
+BARS = 100  # largest number of machines with a bar each; more are drawn as one area per class
 LEVELS = (5, 25, 50, 75, 95)  # percentiles of a machine's numeric labels
 OUTLINE = {"ec": "white", "lw": 0.3}  # of bars
 
@@ -23,6 +24,8 @@ def plot_partition(
     classes: int | None = None,
 ) -> Figure:
     """Plot the examples of every machine: bars stacked by class, or for numeric labels, sizes above label percentiles.
+
+    More than `BARS` machines are areas without gaps, in the order of their most frequent class and size.
 
     Args:
         labels: label of every example, shape [examples].
@@ -40,11 +43,12 @@ def plot_partition(
     figure = Figure(figsize=(min(4.0 + 0.22 * len(parts), 14.0), 3.8), layout="constrained")
     if classes is None:
         axis, below = figure.subplots(2, 1, sharex=True)
-        axis.bar(np.arange(len(parts)), [part.size for part in parts], 1.0, color=colour(0), **OUTLINE)
+        _draw_counts(axis, np.array([part.size for part in parts], float), np.zeros(len(parts)), color=colour(0))
         _draw_percentiles(below, labels, parts)
     else:
         axis = below = figure.subplots()
         _draw_classes(axis, labels, parts, classes, class_names)
+    axis.set_ylim(bottom=0)
     sizes = np.array([part.size for part in parts])
     spread = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
     axis.set(ylabel="examples", title=f"{len(parts)} machines of {spread} examples, {sizes.sum()} in all")
@@ -80,14 +84,25 @@ def _listed(names: Sequence[str]) -> str:
 def _draw_classes(axis, labels: np.ndarray, parts: list[np.ndarray], classes: int, names: Sequence[str]) -> None:
     """Draw a stack of bars for each machine."""
     counts = np.array([np.bincount(labels[part], minlength=classes) for part in parts], float)
+    if len(parts) > BARS:
+        counts = counts[np.lexsort((-counts.sum(axis=1), counts.argmax(axis=1)))]
+        axis.set_xlabel("machines by most frequent class and size")
     floor = np.zeros(len(parts))
     for label in range(classes):
         words = names[label] if names else str(label)
-        style = {"color": class_colour(label, classes), "label": words, **OUTLINE}
-        axis.bar(np.arange(len(parts)), counts[:, label], 1.0, floor, **style)
-        floor += counts[:, label]
+        _draw_counts(axis, counts[:, label], floor, color=class_colour(label, classes), label=words)
+        floor = floor + counts[:, label]
     if classes <= NAMED_CLASSES:
         axis.figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper", title="class", fontsize=8)
+
+
+def _draw_counts(axis, counts: np.ndarray, floor: np.ndarray, **style: Any) -> None:
+    """Draw a bar for each machine from `floor` upwards, or one stepped area for more than `BARS` machines."""
+    places = np.arange(len(counts))
+    if len(counts) <= BARS:
+        axis.bar(places, counts, 1.0, floor, **style, **OUTLINE)
+    else:
+        axis.fill_between(places, floor, floor + counts, step="mid", lw=0, rasterized=True, **style)
 
 
 def _draw_percentiles(axis, labels: np.ndarray, parts: list[np.ndarray]) -> None:
@@ -107,4 +122,5 @@ def _name_machines(axis, machines: int, names: Sequence[str]) -> None:
         words = names or [str(machine) for machine in range(machines)]
         long = max(map(len, words)) > 3
         axis.set_xticks(range(machines), words, rotation=60 if long else 0, ha="right" if long else "center")
-    axis.set_xlabel("machine")
+    if not axis.get_xlabel():
+        axis.set_xlabel("machine")

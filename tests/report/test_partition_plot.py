@@ -40,6 +40,22 @@ def test_many_machines_and_classes_are_not_named_one_by_one(machines, classes):
     assert len(figure.axes[0].get_xticklabels()) < 20
 
 
+def test_many_machines_are_areas_in_the_order_of_their_main_class_and_size():
+    parts = [np.arange(1 + machine % 3) if machine % 2 else np.arange(5, 9) for machine in range(120)]
+    figure = plot_partition(np.array([0] * 5 + [1] * 5), parts, classes=2)
+    (axis,) = figure.axes
+    first, second = (area.get_paths()[0] for area in axis.collections)
+    assert not axis.patches
+    tops = [sum(first.contains_point((machine, y)) for y in (0.5, 1.5, 2.5)) for machine in (1, 58, 61, 118)]
+    assert tops == [3, 1, 0, 0]
+    assert [second.contains_point((machine, 3.5)) for machine in (1, 58, 61, 118)] == [False, False, True, True]
+    assert axis.get_ylim()[0] == 0
+    assert axis.get_xlabel() == "machines by most frequent class and size"
+    numbers = plot_partition(np.arange(10.0), parts).axes
+    assert [len(axis.collections) for axis in numbers] == [1, 1]
+    assert numbers[-1].get_xlabel() == "machine"
+
+
 def test_lines_name_classes_and_machines():
     frame = pd.DataFrame({"x": np.zeros(60), "who": np.repeat(np.arange(30), 2), "y": ["no", "yes"] * 30})
     data = from_frame(frame, "y", client="who", bounds={"x": [0, 1]}, test_fraction=0.5)
