@@ -86,7 +86,7 @@ def _machines(guarantee: "PrivacyGuarantee") -> str:
 
 
 def gains(guarantee: "PrivacyGuarantee") -> str:
-    """Return a sentence with the bounds on attacks.
+    """Return text with the bounds on attacks. Those of a guarantee that was read from a file, without a μ, are loose.
 
     >>> from fedprivjax.privacy.per_machine import Grouped
     >>> from fedprivjax.privacy.guarantee import PrivacyGuarantee
@@ -96,7 +96,11 @@ def gains(guarantee: "PrivacyGuarantee") -> str:
 false-positive rate 1%, 1.83% at 0.1%.'
     """
     shown = [f"{up(100 * guarantee.true_positive_rate(rate), 3)}%" for rate in RATES]
+    alone = guarantee.curve.known_from > 0
+    source = "By (ε, δ) alone, an attacker" if alone else "An attacker"
     return (
-        f"An attacker who knows all else has an advantage of at most {up(guarantee.advantage, 3)}, and a true-positive "
+        f"{source} who knows all else has an advantage of at most {up(guarantee.advantage, 3)}, and a true-positive "
         f"rate of at most {shown[0]} at false-positive rate {RATES[0]:.0%}, {shown[1]} at {RATES[1]:.1%}."
+        + alone
+        * " Bounds by the run's whole curve, which `fedprivjax privacy` prints, may be far smaller."
     )

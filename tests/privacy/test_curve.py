@@ -265,6 +265,16 @@ def test_paragraphs_never_state_a_stronger_guarantee():
         assert float(stated.split("an advantage of at most ")[1].split(",")[0]) >= of_gdp(mu).advantage
 
 
+def test_a_paragraph_of_a_saved_guarantee_says_that_its_curve_is_missing():
+    known = of_epsilon(sampled(DELTA), event=Sampler)
+    saved = PrivacyGuarantee.from_json(known.to_json())
+    assert known.advantage < saved.advantage
+    assert "By (ε, δ) alone, an attacker who knows all else has an advantage" in saved.paragraph()
+    assert "which `fedprivjax privacy` prints, may be far smaller" in saved.paragraph()
+    for complete in (known, of_gdp(1.0), PrivacyGuarantee.from_json(of_gdp(1.0).to_json())):
+        assert "δ) alone" not in complete.paragraph()
+
+
 def test_a_paragraph_of_a_claim_says_so():
     class Claimed(Sampler):
         proved = False
