@@ -1,5 +1,6 @@
 """The command line: `fedprivjax list | run | report | reproduce | privacy | audit | plan | bench`."""
 
+import logging
 import os
 import sys
 import traceback
@@ -23,6 +24,7 @@ def main() -> None:
     line with the command that resumes, and exits with status 130.
     """
     _keep_compiled()
+    _show_log()
     warned.clear()
     warnings.showwarning = _warned
     words = sys.argv[1:]
@@ -43,6 +45,20 @@ def _warned(message, category, filename, lineno, file=None, line=None) -> None:
     if str(message) not in warned:
         warned.add(str(message))
         err.print(f"warning: {message}", markup=False, highlight=False, soft_wrap=True)
+
+
+class _OnStderr(logging.Handler):
+    """Handler that prints messages as lines on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        err.print(self.format(record), markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_log() -> None:
+    """Print the package's log, such as the memory of a sweep's chunks on an accelerator."""
+    log = logging.getLogger("fedprivjax")
+    log.setLevel(logging.INFO)
+    log.handlers = [_OnStderr()]
 
 
 def _keep_compiled() -> None:

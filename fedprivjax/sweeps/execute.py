@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from fedprivjax.method.division import RUNS
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.sweeps.chunk_store import ChunkStore, sweep_fingerprint
 from fedprivjax.sweeps.configurations import stacked
+from fedprivjax.sweeps.device_memory import fitted
 from fedprivjax.sweeps.devices import Spread, over_devices, spread
 from fedprivjax.sweeps.memory import chunks, divided
 from fedprivjax.sweeps.part import CHUNKS_OF_A_PART, Part
@@ -34,6 +36,7 @@ Indices = tuple[np.ndarray, np.ndarray]  # draws and columns of a chunk
 
 def execute(start: ReadySweep, progress: OnProgress | None = None, folder: Path | None = None) -> xr.Dataset:
     """Run a prepared sweep in chunks. Arguments are as in `sweep`."""
+    start = fitted(start, partial(_compiled, start))
     store = None if folder is None else ChunkStore(folder, sweep_fingerprint(start), start.sizes)
     sizes = start.sizes if store is None else store.settle()
     metrics: dict[str, np.ndarray] = {}  # each of shape [seeds, configurations, ...]
@@ -110,6 +113,7 @@ def complete(sweeps: Iterable[Callable[[], ReadySweep]], folder: Path) -> bool:
 
 def _execute_part(start: ReadySweep, part: Part, folder: Path, progress: OnProgress | None) -> tuple[int, int]:
     """Return the number of chunks that this part has computed now, and the number of chunks that are missing."""
+    start = fitted(start, partial(_compiled, start))
     sizes = divided(start.sizes, start.runs, CHUNKS_OF_A_PART * part.of, start.mesh.shape[RUNS])
     store = ChunkStore(folder, sweep_fingerprint(start), sizes)
     sizes = store.settle()
@@ -147,13 +151,24 @@ def _missing(store: ChunkStore, every: Sequence) -> int:
     return sum(not store.has(number) for number in range(len(every)))
 
 
+def _compiled(start: ReadySweep, sizes: tuple[int, int]) -> Any:
+    """Return the compiled program of a chunk."""
+    over = spread(start.mesh, sizes)
+    return run_chunk.lower(*_program_arguments(start, over, next(chunks(start.runs, sizes)))).compile()
+
+
 def _dispatched(start: ReadySweep, over: Spread | None, indices: Indices) -> dict[str, jax.Array]:
     """Return the metrics of a chunk, each of shape [draws, configurations, ...], which devices may still compute."""
-    if over is None:
-        return run_chunk(*chunk_arguments(start, *indices), start.static)
-    values = run_chunk(*chunk_arguments(start, *over.padded(*indices)), start.static, over)
+    values = run_chunk(*_program_arguments(start, over, indices))
     draws, columns = (one.size for one in indices)
-    return {name: value[:draws, :columns] for name, value in values.items()}
+    return values if over is None else {name: value[:draws, :columns] for name, value in values.items()}
+
+
+def _program_arguments(start: ReadySweep, over: Spread | None, indices: Indices) -> tuple[Any, ...]:
+    """Return the arguments of `run_chunk` for a chunk, with the last run repeated so that it divides over devices."""
+    if over is None:
+        return *chunk_arguments(start, *indices), start.static
+    return *chunk_arguments(start, *over.padded(*indices)), start.static, over
 
 
 def _copied(values: Mapping[str, jax.Array], seconds: float) -> dict[str, np.ndarray]:

@@ -49,6 +49,7 @@ class ReadySweep:
         sizes: numbers of draws and of configurations in a chunk.
         mesh: devices with the axes "runs" and "machines".
         common_noise: True if configurations share each seed's noise.
+        memory_budget: approximate largest number of bytes of a chunk on a device.
     """
 
     starts: list[ReadyRun]
@@ -60,6 +61,7 @@ class ReadySweep:
     sizes: tuple[int, int]
     mesh: Mesh
     common_noise: bool
+    memory_budget: int = MEMORY_BUDGET
 
     @property
     def first(self) -> ReadyRun:
@@ -201,7 +203,7 @@ def ready_sweep(
             along an axis: common random numbers keep each configuration's distribution, but not that of the selected
             best.
         memory_budget: approximate number of bytes of a chunk per device. It changes the number of chunks, not the
-            results.
+            results. On an accelerator, chunks are fitted to it, and to the free memory, by the compiled program.
         mesh: mesh of devices, or their number along each axis, such as {"runs": 2, "machines": 4}. The axis "runs"
             divides the seeds or the configurations, and the axis "machines" the machines of every run, as in `ready`.
             None divides the runs over all devices.
@@ -234,7 +236,8 @@ def ready_sweep(
     for one in configurations.protocols:
         one.check_method(noise_method)
     sizes = chunk_sizes(starts[0], (len(starts), index.shape[1]), memory_budget, *mesh.devices.shape)
-    return ReadySweep(starts, axes, points, configurations, seeds, index, sizes, mesh, common_noise)
+    shared = mesh, common_noise, memory_budget
+    return ReadySweep(starts, axes, points, configurations, seeds, index, sizes, *shared)
 
 
 def _examples(points: Sequence[Configuration], index: np.ndarray) -> list[Configuration]:
