@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping
 import xarray as xr
 
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.terms import Terms
+from fedprivjax.privacy.terms import MACHINE, RECORD, Terms
+
+SHORT = {RECORD: "record", MACHINE: "machine"}  # units in labels of figures
 
 
 def terms_of(data: xr.Dataset) -> list[Terms]:
@@ -39,5 +41,13 @@ def mixed(terms: Iterable[Terms]) -> str:
 
 
 def relations(terms: Iterable[Terms]) -> str:
-    """Return the neighbouring relations as text, such as "replace-one" or "add-or-remove-one, replace-one"."""
-    return ", ".join(sorted({one.stated_relation for one in terms}))
+    """Return the neighbouring relations as text, after the protected units if any is not a record.
+
+    >>> machine = Terms("server", "a theorem", unit=MACHINE)
+    >>> relations([Terms("none", "a theorem")]), relations([machine])
+    ('replace-one', 'unit: machine, replace-one')
+    """
+    terms = list(terms)
+    units = sorted({SHORT.get(one.unit, one.unit) for one in terms})
+    named = [] if units == [SHORT[RECORD]] else ["unit: " + " and ".join(units)]
+    return ", ".join([*named, *sorted({one.stated_relation for one in terms})])

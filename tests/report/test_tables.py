@@ -46,7 +46,7 @@ def dataset(values, dims, **attrs):
     mu = np.inf if "mu" not in dims else np.broadcast_to(np.array(MU)[:, None], shape[:-1])
     variables["realised_mu"] = ([*dims, "seed"], np.broadcast_to(mu, shape[:-1]))
     variables["realised_epsilon"] = ([*dims, "seed"], gdp.epsilon(np.broadcast_to(mu, shape[:-1]), DELTA))
-    terms = Terms("none", "a theorem", unit="one sample")
+    terms = Terms("none", "a theorem", unit=RECORD)
     worst = variables["realised_mu"][1][..., 0]
     texts = [PrivacyGuarantee(DELTA, terms, mus=Grouped.of([one])).to_json() for one in worst.ravel()]
     variables["guarantee"] = (dims, np.array(texts, object).reshape(worst.shape))
@@ -254,7 +254,7 @@ def test_footnotes_state_guarantees_selection_and_divergence(best):
     best["ours"] = best["ours"].assign_attrs(selected="clip by the best mean test_loss: not accounted for")
     said = "\n".join(tables.footnotes(layout(make()), best))
     for words in (
-        "one sample",
+        "one record of one machine",
         "replace-one",
         "trust: none",
         "a theorem",
@@ -304,7 +304,10 @@ def test_titles_name_units_and_relations_that_differ(best, other, named):
 def test_axes_of_epsilon_name_the_relations(best):
     both = {"ours": best["ours"], "theirs": restated(best["ours"], unit=MACHINE, relation=ADD_OR_REMOVE)}
     labels = [axis.get_xlabel() for axis in plots.metric_against_epsilon(both).axes]
-    assert [label.endswith(f"{ADD_OR_REMOVE}, {REPLACE_ONE})") for label in labels] == [True, True]
+    assert [label.endswith(f", unit: machine and record, {ADD_OR_REMOVE}, {REPLACE_ONE})") for label in labels] == [
+        True,
+        True,
+    ]
 
 
 def test_footnotes_are_left_out_if_they_do_not_apply(best):
