@@ -1,16 +1,22 @@
 """Benchmarks of the protocols on this machine, as ratios of times measured in turn: `fedprivjax bench`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import jax
 from rich.table import Table
 
-from fedprivjax.bench import accelerator, cell, clients, federation, network, start, sweeps, trees
+from fedprivjax.bench import accelerator, cell, clients, federation, launches, network, start, sweeps, trees
 from fedprivjax.bench.this_machine import machine
 from fedprivjax.bench.timing import Line
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.report.drawing import save_figure
 from fedprivjax.report.verdicts import VERDICTS
 
-__all__ = ["Line", "as_json", "machine", "measure", "table"]
+__all__ = ["Line", "as_json", "machine", "measure", "require_throughput", "save_throughput", "table"]
+
+THROUGHPUT = "accelerator"
 
 GROUPS: dict[str, Callable[[], Iterator[Line]]] = {
     "one run": cell.lines,
@@ -20,7 +26,8 @@ GROUPS: dict[str, Callable[[], Iterator[Line]]] = {
     "local work": clients.lines,
     "a tree's noise": trees.lines,
     "second start": start.lines,
-    "accelerator": accelerator.lines,
+    THROUGHPUT: accelerator.lines,
+    "launches": launches.lines,
 }
 
 
@@ -39,6 +46,19 @@ def table(lines: Iterable[Line], machine: Mapping[str, str]) -> Table:
     for line in lines:
         table.add_row(line.name, f"{line.value:.3g}", line.unit, line.target or "", VERDICTS[line.met])
     return table
+
+
+def require_throughput(groups: list[str] | None) -> None:
+    """Raise Refusal if the groups do not measure the throughput of sweeps on this device."""
+    if jax.default_backend() == "cpu":
+        raise Refusal("plot must be left out on a CPU, where the throughput of sweeps is not measured. Leave it out")
+    if groups is not None and THROUGHPUT not in groups:
+        raise Refusal(f"plot must have the group {THROUGHPUT!r}, got {', '.join(groups)}. Add --only {THROUGHPUT}")
+
+
+def save_throughput(lines: list[Line], file: Path) -> None:
+    """Write a PNG plot of the throughput of sweeps."""
+    save_figure(accelerator.plot(lines, machine()["device"]), file)
 
 
 def as_json(lines: list[Line]) -> dict[str, Any]:

@@ -1,20 +1,27 @@
-"""Throughput of large sweeps on an accelerator, compared with the limits of its memory and random numbers."""
+"""Throughput of sweeps on an accelerator, compared with the limits of its memory and random numbers."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.figure import Figure
 
-from fedprivjax.bench import cell
-from fedprivjax.bench.timing import Line, side_by_side
+from fedprivjax.bench import cell, clients
+from fedprivjax.bench.timing import Line, compiled_run, side_by_side
 from fedprivjax.noise.normals import normals
 from fedprivjax.protocols import DPMu2
+from fedprivjax.report.drawing import panelled
 from fedprivjax.sweeps.execute import execute
 
-RUNS = {100: (5, 20), 1_000: (20, 50), 10_000: (100, 100)}  # runs: (privacy levels, seeds)
+RUNS = {10: (2, 5), 100: (5, 20), 1_000: (20, 50), 10_000: (100, 100), 100_000: (1_000, 100)}  # privacy levels, seeds
+GOAL = 10_000  # runs, and runs a minute
 MEMORY = 32 * 2**30
+FEDAVG_ROUNDS = 20
+COPIED, NORMALS = 2**28, (1024, cell.CLASSES * cell.FEATURES)  # numbers of a copy, and of a sample
+SWEEP, LIMIT = "sweep of {}", "sweep of {}, limit by {}"
 
 
 def lines() -> Iterator[Line]:
@@ -22,38 +29,78 @@ def lines() -> Iterator[Line]:
     if jax.default_backend() == "cpu":
         return
     yield Line("single runs", 60 / side_by_side({"run": cell.run_of(DPMu2(mu=8.0))})["run"], "runs/minute")
-    bandwidth = _copy_bandwidth()
+    yield from throughput(RUNS)
+    yield from fedavg(FEDAVG_ROUNDS)
+
+
+def throughput(runs: dict[int, tuple[int, int]], rounds: int = cell.ROUNDS) -> Iterator[Line]:
+    """Yield the rates of a copy and of normal numbers, and of sweeps with the limits that follow from them.
+
+    Args:
+        runs: privacy levels and seeds of each sweep, by its number of runs.
+    """
+    bandwidth, drawn = copy_bandwidth(), normals_per_second()
     yield Line("copy bandwidth, read and written", bandwidth / 1e9, "GB/s")
-    vector = _normals_per_second()
-    yield Line("normal numbers", vector / 1e9, "10⁹/s")
-    for runs, (levels, seeds) in RUNS.items():
-        seconds = _sweep_seconds(levels, seeds)
-        yield Line(f"sweep of {runs}", 60 * runs / seconds, "runs/minute", "≥ 10000" if runs == 10_000 else None)
-        rounds = cell.ROUNDS * runs
-        state = 4 * cell.CLASSES * cell.FEATURES * 4  # x, x_previous, w, q in float32
-        gathered = 4 * cell.PER_ROUND * cell.FEATURES * cell.ROUNDS * seeds
-        moved = 2 * state * rounds + gathered  # each round reads and writes the state; configurations share a gather
-        drawn = cell.CLASSES * cell.FEATURES * cell.ROUNDS * seeds
-        floor = max(moved / bandwidth, drawn / vector)
-        bound = "memory" if moved / bandwidth > drawn / vector else "random numbers"
-        target = "≥ 50" if runs == 10_000 else None
-        yield Line(f"sweep of {runs}, of the floor set by {bound}", 100 * floor / seconds, "%", target)
+    yield Line("normal numbers", drawn / 1e9, "10⁹/s")
+    for count, (levels, seeds) in runs.items():
+        rate = 60 * count / _sweep_seconds(levels, seeds, rounds)
+        moved, sampled = cost(count, seeds, rounds)
+        memory, random = moved / bandwidth, sampled / drawn
+        limit = 60 * count / max(memory, random)
+        bound = "memory" if memory > random else "random numbers"
+        yield Line(SWEEP.format(count), rate, "runs/minute", f"≥ {GOAL}" if count == GOAL else None)
+        yield Line(LIMIT.format(count, bound), limit, "runs/minute")
+        yield Line(f"sweep of {count}, over its limit", 100 * rate / limit, "%", "≥ 50" if count == GOAL else None)
 
 
-def _copy_bandwidth() -> float:
+def cost(runs: int, seeds: int, rounds: int) -> tuple[int, int]:
+    """Return the bytes that a sweep of the cell must move, and the normal numbers that it must sample.
+
+    Each round reads and writes x, x_previous, w and q of every run in float32. Records and noise are shared by the
+    configurations of a seed.
+    """
+    d = cell.CLASSES * cell.FEATURES
+    state, gathered = 4 * d * 4, 4 * cell.PER_ROUND * cell.FEATURES
+    return rounds * (2 * state * runs + gathered * seeds), rounds * d * seeds
+
+
+def fedavg(rounds: int) -> Iterator[Line]:
+    """Yield the rounds per second of FedAvg with a network of 2·10⁵ parameters, and of the same job by hand."""
+    start = clients.make(rounds)
+    by_hand = partial(clients.by_hand, *clients.arguments(start))
+    taken = side_by_side({"here": compiled_run(start), "by hand": by_hand}, repeats=5)
+    yield Line("FedAvg 2NN, 10 machines of 60 steps", rounds / taken["here"], "rounds/s")
+    yield Line("the same by hand in JAX", rounds / taken["by hand"], "rounds/s")
+
+
+def plot(lines: Iterable[Line], device: str) -> Figure:
+    """Return a plot of the runs per minute of sweeps over their numbers of runs, with their limits."""
+    (figure, (axis,)), rates, limits = panelled(1), {}, {}
+    for line in lines:
+        if found := re.fullmatch(r"sweep of (\d+)(, limit by .*)?", line.name):
+            (limits if found[2] else rates)[int(found[1])] = line.value
+    axis.loglog(list(rates), list(rates.values()), "o-", label="measured")
+    axis.loglog(list(limits), list(limits.values()), "--", color="0.4", label="limit by memory or random numbers")
+    axis.set(xlabel="runs in the sweep", ylabel="runs per minute", title=device)
+    axis.legend(fontsize="small")
+    return figure
+
+
+def copy_bandwidth() -> float:
     """Return the bytes per second read and written by a large copy."""
-    data = jnp.arange(2**28, dtype=jnp.float32)
+    data = jnp.arange(COPIED, dtype=jnp.float32)
     copy = jax.jit(lambda x: x + 1)
     return 2 * data.nbytes / side_by_side({"copy": partial(copy, data)})["copy"]
 
 
-def _normals_per_second() -> float:
-    count, width = 1024, cell.CLASSES * cell.FEATURES
+def normals_per_second() -> float:
+    """Return the number of normal numbers sampled per second, in vectors of the cell's size."""
+    count, width = NORMALS
     keys = jax.random.split(jax.random.key(0), count)
     draw = jax.jit(jax.vmap(lambda key: normals(key, (width,))))
     return count * width / side_by_side({"draw": partial(draw, keys)})["draw"]
 
 
-def _sweep_seconds(levels: int, seeds: int) -> float:
-    start = cell.sweep_of(np.linspace(1, 16, levels).tolist(), seeds, memory_budget=MEMORY)
+def _sweep_seconds(levels: int, seeds: int, rounds: int) -> float:
+    start = cell.sweep_of(np.linspace(1, 16, levels).tolist(), seeds, rounds, memory_budget=MEMORY)
     return side_by_side({"sweep": lambda: execute(start).to_dict()}, repeats=1)["sweep"]

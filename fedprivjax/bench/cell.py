@@ -61,7 +61,7 @@ def run_of(protocol, mechanism: Any = None, method: str = "auto", problem: Probl
 
 def sweep_of(mus: list[float], seeds: int, rounds: int = ROUNDS, **more: Any) -> ReadySweep:
     """Return a prepared sweep of the cell over privacy levels and seeds, on all devices."""
-    options = {"rounds": rounds, "metrics": METRICS, "eval_every": rounds, "devices": jax.device_count(), **more}
+    options = {"rounds": rounds, "metrics": METRICS, "eval_every": rounds, **more}
     return ready_sweep(DPMu2(), make(), PARTICIPATION, over={"mu": mus}, seeds=seeds, **options)
 
 

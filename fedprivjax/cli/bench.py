@@ -13,6 +13,10 @@ from fedprivjax.cli.console import app, err, out, progress, require_folders, wri
 def bench(
     json_file: Annotated[Path | None, typer.Option("--json", help="also write the results to this JSON file")] = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="a group of measurements; repeatable")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", help="also plot the throughput of sweeps to this PNG file (accelerator only)"),
+    ] = None,
     check_device: Annotated[
         bool, typer.Option("--check-device", help="compare results on this device with the CPU, instead of measuring")
     ] = False,
@@ -22,28 +26,33 @@ def bench(
     With --check-device, exit status 1 if a result differs.
     """
     if check_device:
-        _check_device(json_file, only)
+        _check_device(json_file, only, plot)
         return
     from fedprivjax import bench
     from fedprivjax.checks.values import require_choice
 
     for group in only or ():
         require_choice("group", group, bench.GROUPS)
-    require_folders(json=json_file)
+    require_folders(json=json_file, plot=plot)
+    if plot is not None:
+        bench.require_throughput(only)
     lines = []
     for line in bench.measure(only):
         err.print(f"{line.name}: {line.value:.3g} {line.unit}")
         lines.append(line)
     out.print(bench.table(lines, bench.machine()))
     write_json(bench.as_json(lines), json_file)
+    if plot is not None:
+        bench.save_throughput(lines, plot)
 
 
-def _check_device(json_file: Path | None, only: list[str] | None) -> None:
+def _check_device(json_file: Path | None, only: list[str] | None, plot: Path | None) -> None:
     """Print the device and a table of its differences from the CPU. Exit status 1 if one is above its limit."""
     from fedprivjax.bench import check_device as check
 
-    if only:
-        raise Refusal(f"--only must be left out with --check-device, got {only[0]!r}. Leave it out")
+    for option, given in {"only": only, "plot": plot}.items():
+        if given:
+            raise Refusal(f"--{option} must be left out with --check-device, got {given}. Leave it out")
     require_folders(json=json_file)
     described = check.description()
     out.print(", ".join(f"{name} {value}" for name, value in described.items()), highlight=False)
@@ -54,9 +63,9 @@ def _check_device(json_file: Path | None, only: list[str] | None) -> None:
         for finding, total in check.findings():
             found.append(finding)
             on_progress(len(found), total)
+            if not finding.met:
+                reason = finding.error or f"differs by {finding.value:.2g}, more than {finding.limit:g}"
+                err.print(f"{finding.label}, {finding.kind}: {reason}", markup=False, highlight=False, soft_wrap=True)
     out.print(check.table(found))
-    for one in found:
-        if one.error:
-            err.print(f"{one.label}, {one.kind}: {one.error}", markup=False, highlight=False, soft_wrap=True)
     write_json(check.as_json(found, described), json_file)
     raise typer.Exit(0 if all(one.met for one in found) else 1)

@@ -49,6 +49,7 @@ class StaticArguments(NamedTuple):
     eval_every: int
     mesh: Mesh | None = None  # devices that the machines are divided over
     precision: str = FLOAT32  # of products
+    unroll: int = 1  # rounds in one step of the compiled loop
 
 
 class Arguments(NamedTuple):

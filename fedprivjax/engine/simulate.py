@@ -186,7 +186,8 @@ def _trajectory(arguments: Arguments, static: StaticArguments, callback):
     def one_block(carry, rounds):
         (run, noise, draw_state), (inputs, draw_inputs, host_noise) = carry, rounds
         draw_state, drawn = mechanism.draw(draw_state, draw_inputs, round_keys(key, inputs.round), dimension)
-        (run, noise), _ = jax.lax.scan(one_round, (run, noise if carried else None), (inputs, drawn, host_noise))
+        begun, steps = (run, noise if carried else None), (inputs, drawn, host_noise)
+        (run, noise), _ = jax.lax.scan(one_round, begun, steps, unroll=static.unroll)
         if not carried:
             last = jax.tree.map(lambda leaf: leaf[-1], (drawn, host_noise))
             noise = mechanism.aggregate(noise_of((), *last)[1])
