@@ -9,6 +9,7 @@ import warnings
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.cli import audit, bench, experiments, listing, plan
 from fedprivjax.cli.console import TRACEBACK, app, err, out
+from fedprivjax.cli.hosts import end_job, reported_elsewhere
 from fedprivjax.cli.interrupts import stopped_by_one_line
 from fedprivjax.disk_cache import cache_folder
 
@@ -34,10 +35,14 @@ def main() -> None:
     except (Refusal, OSError) as error:  # any other exception is a bug and prints its traceback
         if TRACEBACK in words:
             traceback.print_exc()
-        else:
+        elif not reported_elsewhere(error):
             kind = "" if isinstance(error, Refusal) else f"{type(error).__name__}: "
             err.print(f"{kind}{error}", markup=False, highlight=False, soft_wrap=True)
+        end_job(error, 2)
         raise SystemExit(2) from None
+    except Exception as error:
+        end_job(error, 1)
+        raise
 
 
 def _warned(message, category, filename, lineno, file=None, line=None) -> None:

@@ -90,6 +90,9 @@ def progress(title: str, unit: str = "runs") -> Iterator[Callable[[int, int], No
     """Show a progress bar with the remaining time, or a line every 10 seconds if stderr is not a terminal."""
     from fedprivjax.engine.progress import bar
 
+    if out.quiet:
+        yield lambda done, total: None
+        return
     with bar(title, unit, err) as on_progress:
         yield on_progress
 
@@ -99,6 +102,9 @@ def status_line(what: str) -> Iterator[Callable[[str], None]]:
     """Show the current step, erased at the end, or a line every 10 seconds if stderr is not a terminal."""
     from fedprivjax.engine import progress
 
+    if out.quiet:
+        yield lambda text: None
+        return
     with progress.status_line(what, err) as say:
         yield say
 

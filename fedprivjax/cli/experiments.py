@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.cli.console import Change, Out, Resume, Spec, app, each, load, out, progress, status_line
+from fedprivjax.cli.hosts import join_job
 from fedprivjax.cli.interrupts import Stopped
 
 MOST_SHOWN = 2000  # largest number of machines in the plot of the data partition
@@ -38,18 +39,34 @@ def run(
             "part that Slurm or Open MPI gives this process",
         ),
     ] = None,
+    distributed: Annotated[
+        bool,
+        typer.Option(
+            "--distributed",
+            help="compute every run together with the other processes of this job, such as the tasks of srun, on the "
+            "devices of all",
+        ),
+    ] = False,
 ) -> None:
     """Run an experiment, print tables, and write a results folder with the dataset, plots and a page.
 
     For a folder of experiments, each has a separate results folder. All are validated before the first runs.
     """
     from fedprivjax.engine.compiled import compile_quickly
+    from fedprivjax.engine.hosts import from_first
     from fedprivjax.sweeps.part import Part, part_of_scheduler
 
-    own = Part.parse(part) if part else part_of_scheduler(os.environ)
+    if distributed and part:
+        raise Refusal(f"--part must be left out with --distributed, got {part}. Parts compute without each other")
+    own = None if distributed else Part.parse(part) if part else part_of_scheduler(os.environ)
     if tiny:
         compile_quickly()
-    chosen = _named([spec], change, folder, resume=resume, tiny=tiny)
+    if distributed:
+        join_job()
+        chosen = _named_together(spec, change, folder, resume=resume, tiny=tiny)
+    else:
+        chosen = _named([spec], change, folder, resume=resume, tiny=tiny)
+    from_first(lambda: _claim_each(chosen))
     done: dict[str, Any] = {}
     for name, one in chosen.items():
         if len(chosen) > 1:
@@ -73,7 +90,9 @@ def reproduce(
 
     done: dict[str, Any] = {}
     good = True
-    for name, one in _named(specs, change, folder, resume=resume, judge=True).items():
+    chosen = _named(specs, change, folder, resume=resume, judge=True)
+    _claim_each(chosen)
+    for name, one in chosen.items():
         judged = verdict.verdicts(one.experiment, _run(one, done, judge=True))
         line, holds = verdicts.verdict_line(judged)
         for table in verdicts.verdict_tables(judged):
@@ -174,24 +193,56 @@ def _named(
     for name, one in found.items() if several else ():
         with within(name), status_line(f"reading {name}") as say:
             ready_experiment(scaled_down.one_trial(one.experiment), say, judge=judge)
-    for name, one in found.items() if several else ():
-        with within(name):
-            results_folder.claim(one.folder, one.experiment, resume=one.resume)
     return found
 
 
+def _named_together(spec: str, change: Change, folder: Out, *, resume: bool, tiny: bool) -> dict[str, Named]:
+    """Return the experiments of `run`, equal in all processes of a job. Started runs resume."""
+    from fedprivjax.disk_cache import digest
+    from fedprivjax.engine.fingerprint import versions
+    from fedprivjax.engine.hosts import from_first, on_all, require_equal
+    from fedprivjax.experiment import folder as results_folder
+    from fedprivjax.experiment import to_mapping
+
+    require_equal(versions())
+    chosen = on_all(lambda: _named([spec], change, folder, resume=resume, tiny=tiny))
+    require_equal({"settings": digest(*[to_mapping(one.experiment) for one in chosen.values()])})
+
+    def started() -> list[bool]:
+        return [one.resume or (not tiny and results_folder.begun(one.folder)) for one in chosen.values()]
+
+    return {
+        name: one._replace(resume=again) for (name, one), again in zip(chosen.items(), from_first(started), strict=True)
+    }
+
+
+def _claim_each(chosen: dict[str, Named]) -> None:
+    """Create the results folders of several experiments. That of a single one is created by its run."""
+    from fedprivjax.experiment import folder as results_folder
+
+    for name, one in chosen.items() if len(chosen) > 1 else ():
+        with within(name):
+            results_folder.claim(one.folder, one.experiment, resume=one.resume)
+
+
 def _run(one: Named, done: dict[str, Any], *, keep: bool = True, judge: bool = False):
-    """Run an experiment into a folder, and show it. After a stop or on a full disk, the message says how to resume."""
+    """Run an experiment into a folder, and show it. After a stop or on a full disk, the message says how to resume.
+
+    Of several processes that run it together, the first shows it.
+    """
+    from fedprivjax.engine.hosts import is_first, on_all
     from fedprivjax.experiment import run as runner
     from fedprivjax.experiment.results import load as load_results
 
     experiment, folder, resume = one
     with _resumable(folder, keep=keep) as runs:
-        ready = _ready(one, judge=judge)
+        ready = on_all(lambda: _ready(one, judge=judge))
         runs[1] = ready.runs
         with progress(experiment.title) as on_progress:
             noted = _noting(runs, on_progress)
             runner.run_ready(ready, folder, resume=resume, keep=keep, progress=noted, done=done)
+    if not is_first():
+        return {}
     return _show(experiment, load_results(folder), folder, None if judge else _partition_plot(experiment))
 
 

@@ -15,6 +15,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
 from fedprivjax.engine.costs import taken, totals
+from fedprivjax.engine.hosts import local_of
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, MetricLike, check_metrics, default_metrics, require_list
 from fedprivjax.engine.precision import FLOAT32, PRECISIONS
@@ -241,7 +242,7 @@ def ready(
     target = target_of(protocol, delta=delta) if target is None else given_target(protocol, target, delta)
     devices = jax.local_devices()[:1] if mesh is None else list(mesh.devices.flat)
     held = part_of_size(plan.size, len(devices))
-    require_state_room(protocol.client_state_bytes(problem, held), held.machines, devices)
+    require_state_room(protocol.client_state_bytes(problem, held), held.machines, local_of(devices))
     calibrated, event = calibrate_and_check(protocol, problem, plan, target)
     eval_every = max(1, ceil(plan.size.rounds / 20)) if eval_every is None else eval_every
     require_at_least("eval_every", eval_every, 1)

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
+from fedprivjax.engine.hosts import is_first
 
 OnProgress = Callable[[int, int], Any]
 AT_ONCE = 0.02  # seconds: a first report within this time is of cached results and not used for the estimate
@@ -82,6 +83,8 @@ def progress_callback(progress: Any, title: str, unit: str) -> Iterator[OnProgre
     """
     if progress is None or progress is False:
         yield None
+    elif (progress is True or callable(progress)) and not is_first():
+        yield lambda done, total: None  # not None, because programs with and without progress differ
     elif progress is True:
         with bar(title, unit, last=True) as on_progress:
             yield on_progress
@@ -99,7 +102,7 @@ def shifted(on_progress: OnProgress | None, before: int, total: int) -> OnProgre
 @contextmanager
 def step_callback(progress: Any, title: str) -> Iterator[Callable[[str, int, int], None] | None]:
     """Yield a function (step, number, total) that displays host work, or None unless `progress` is True."""
-    if progress is not True:
+    if progress is not True or not is_first():
         yield None
         return
     with status_line(title) as say:

@@ -13,6 +13,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedprivjax.checks.keywords import known_keywords
+from fedprivjax.engine.fingerprint import require_equal_runs
+from fedprivjax.engine.hosts import local, replicated
 from fedprivjax.engine.iterates import OUTPUT, by_iterate, evaluate, iterate_names
 from fedprivjax.engine.metrics import MetricLike, non_private
 from fedprivjax.engine.precision import FLOAT32, products
@@ -121,8 +123,9 @@ def execute(start: ReadyRun, on_progress: OnProgress | None = None) -> Run:
     Args:
         on_progress: progress callback, called with (completed rounds, total rounds) at every evaluation.
     """
+    require_equal_runs(start)
     began = perf_counter()
-    params, values = jax.block_until_ready(_computed(start, on_progress))
+    params, values = local(jax.block_until_ready(_computed(start, on_progress)))
     costs = start.costs | {"seconds": perf_counter() - began}
     iterates = by_iterate(start.static.metrics, iterate_names(start.protocol, start.problem, start.plan.size), values)
     rounds = evaluation_rounds(start.static)
@@ -132,11 +135,12 @@ def execute(start: ReadyRun, on_progress: OnProgress | None = None) -> Run:
 
 
 def _computed(start: ReadyRun, on_progress: OnProgress | None):
+    arguments = replicated(start.arguments, start.static.mesh)
     if on_progress is None:
-        return run_program(start.arguments, start.static)
+        return run_program(arguments, start.static)
     total = start.static.size.rounds
     with registered(lambda done: on_progress(done, total)) as callback:
-        return jax.block_until_ready(run_program(start.arguments, start.static, np.int32(callback)))
+        return jax.block_until_ready(run_program(arguments, start.static, np.int32(callback)))
 
 
 @typed_jit(static_argnames="static")

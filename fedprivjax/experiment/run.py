@@ -12,11 +12,14 @@ from time import perf_counter, sleep
 from typing import Any
 from uuid import uuid4
 
+import jax
 import numpy as np
 import xarray as xr
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.alone import alone, machines_of
 from fedprivjax.engine.compiled import make_room
+from fedprivjax.engine.hosts import from_first
 from fedprivjax.engine.progress import shifted
 from fedprivjax.experiment import TRIAL, Experiment
 from fedprivjax.experiment import folder as results_folder
@@ -76,13 +79,22 @@ def run_ready(
     done, begun = {} if done is None else done, perf_counter()
     if folder is None:
         return _datasets(ready, None, done, progress, resume=False, keep=False)
-    results_folder.claim(folder, ready.experiment, resume=resume)
-    if resume and results_folder.finished(folder):
-        results_folder.remove_chunks(folder)  # a run may have been killed before it removed them
-        return results_folder.load(folder)
+    loaded = from_first(lambda: _opened(ready, folder, resume=resume))
+    if loaded is not None:
+        return loaded
     found = _datasets(ready, folder, done, progress, resume=resume, keep=keep)
-    results_folder.save(found, folder, ready.experiment.title, ready.seconds + perf_counter() - begun)
+    seconds = ready.seconds + perf_counter() - begun
+    from_first(lambda: results_folder.save(found, folder, ready.experiment.title, seconds))
     return found
+
+
+def _opened(ready: ReadyExperiment, folder: Path, *, resume: bool) -> dict[str, xr.Dataset] | None:
+    """Claim a results folder, and return its results if a run resumes and they are finished, else None."""
+    results_folder.claim(folder, ready.experiment, resume=resume)
+    if not (resume and results_folder.finished(folder)):
+        return None
+    results_folder.remove_chunks(folder)  # a run may have been killed before it removed them
+    return results_folder.load(folder)
 
 
 def run_part(
@@ -100,6 +112,8 @@ def run_part(
     Returns:
         The results, as in `run`, or None while other parts compute the missing chunks or write the results.
     """
+    if jax.process_count() > 1:
+        raise Refusal(f"part must be left out in a job of {jax.process_count()} processes that compute together")
     results_folder.claim(folder, ready.experiment, shared=True)
     chunks = folder / results_folder.CHUNKS
     with claimed(chunks / f"{uuid4().hex}{CLAIM}"):  # nobody removes the chunks meanwhile
@@ -187,7 +201,7 @@ def _datasets(
     if ready.before is None:
         return run_jobs(ready.jobs, progress=progress, done=done, chunks=chunks)
     into = None if folder is None else folder / results_folder.CHOICE
-    again = resume and into is not None and results_folder.begun(into)
+    again = resume and into is not None and from_first(lambda: results_folder.begun(into))
     first = shifted(progress, 0, ready.runs)
     found = run_ready(ready.before, into, resume=again, keep=keep, progress=first, done=done)
     chosen = choices(ready.experiment, ready.before.experiment, found)

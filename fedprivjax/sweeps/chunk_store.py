@@ -2,6 +2,7 @@
 
 import json
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,7 +13,9 @@ import numpy as np
 from fedprivjax.atomic_write import create_atomically, write_atomically
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
-from fedprivjax.disk_cache import SHORT, code_version, digest, read_chunk, write_chunk
+from fedprivjax.disk_cache import code_version, read_chunk, write_chunk
+from fedprivjax.engine.fingerprint import data_fingerprint, fingerprint, versions
+from fedprivjax.engine.hosts import from_first, require_equal, together
 from fedprivjax.engine.prepare import StaticArguments
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.sweeps.claims import CLAIM, claimed
@@ -83,6 +86,45 @@ class ChunkStore:
         return self.folder / f"{self.fingerprint}-{code_version()}-{draws}x{configurations}-{index:04d}.npz"
 
 
+class FirstStore(ChunkStore):
+    """A folder of finished chunks that the first of several processes reads and writes.
+
+    The others call the same methods, and get what the first has found. They need not reach the folder.
+    """
+
+    def settle(self) -> tuple[int, int]:
+        self.sizes = from_first(super().settle)
+        return self.sizes
+
+    def load(self, index: int) -> dict[str, np.ndarray] | None:
+        return from_first(partial(super().load, index))
+
+    def save(self, index: int, arrays: dict[str, np.ndarray]) -> None:
+        from_first(partial(super().save, index, arrays))
+
+
+def open_store(folder: Path, start: ReadySweep, name: str) -> ChunkStore:
+    """Return the store of a sweep's chunks in a folder, which the first of the processes of its mesh uses.
+
+    Args:
+        name: fingerprint of the sweep.
+    """
+    kind = FirstStore if together(start.mesh) else ChunkStore
+    return kind(folder, name, start.sizes)
+
+
+def agreed_fingerprint(start: ReadySweep) -> str:
+    """Return the fingerprint of a sweep, equal in all processes of its mesh.
+
+    Raises:
+        Refusal: if the processes have other versions of the code, other data or other settings.
+    """
+    found = sweep_fingerprint(start)
+    if together(start.mesh):
+        require_equal({**versions(), "data": data_fingerprint(start.first.problem), "settings": found})
+    return found
+
+
 def sweep_fingerprint(start: ReadySweep) -> str:
     """Return a digest of everything that a sweep's numbers depend on: its inputs and the text of one program."""
     one_run = start.arguments(0, 0)
@@ -94,15 +136,11 @@ def sweep_fingerprint(start: ReadySweep) -> str:
     noises = [fingerprint(noise) for noise in host_noises]
     drawn = [(one.mechanism, one.inputs, one.seeds) for one in start.starts]
     text = program_text(one_run, start.static)
+    if "callback" in text and together(start.mesh):
+        text = from_first(lambda: text)
     return fingerprint(
         text, start.first.problem.traced, start.configurations.leaves, start.index, drawn, noises, start.common_noise
     )
-
-
-def fingerprint(*parts) -> str:
-    """Return a digest of pytrees of arrays, numbers and text."""
-    leaves = jax.tree_util.tree_leaves_with_path(parts, is_leaf=lambda leaf: leaf is None)
-    return digest(*[part for path, leaf in leaves for part in (jax.tree_util.keystr(path), _part(leaf))])[:SHORT]
 
 
 def program_text(arguments: Any, static: StaticArguments) -> str:
@@ -121,13 +159,3 @@ def program_text(arguments: Any, static: StaticArguments) -> str:
         if hoisted:
             jax.config.update(HOISTED, hoisted)
     return text if "callback" not in text else f"{text}\n{uuid4()}"
-
-
-def _part(leaf: Any) -> Any:
-    """Return the leaf in a form for `digest`: text, None or an array."""
-    if isinstance(leaf, str) or leaf is None:
-        return leaf
-    array = np.asarray(leaf)
-    if array.dtype == object:
-        raise TypeError(f"fingerprint must be of arrays, numbers and text, got {leaf!r}")
-    return array

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from fedprivjax.engine.hosts import require_all_hosts
 from fedprivjax.method.division import MACHINES, RUNS, as_mesh
 
 
@@ -47,7 +48,9 @@ def sweep_mesh(mesh: Mesh | Mapping[str, int] | None, *, local: bool = False) ->
     """
     found = as_mesh(mesh)
     every = jax.local_devices() if local else jax.devices()
-    return Mesh(np.array(every)[:, None], (RUNS, MACHINES)) if found is None else found
+    found = Mesh(np.array(every)[:, None], (RUNS, MACHINES)) if found is None else found
+    require_all_hosts(found)
+    return found
 
 
 def one_run(mesh: Mesh) -> Mesh | None:

@@ -14,18 +14,19 @@ import numpy as np
 import xarray as xr
 
 from fedprivjax.engine.compiled import make_room
+from fedprivjax.engine.hosts import exchanged, local, on_all, replicated, together
 from fedprivjax.engine.prepare import Arguments, StaticArguments
 from fedprivjax.engine.progress import OnProgress, shifted
 from fedprivjax.engine.simulate import trajectory
 from fedprivjax.method.division import RUNS
 from fedprivjax.problem.program import typed_jit
-from fedprivjax.sweeps.chunk_store import ChunkStore, sweep_fingerprint
+from fedprivjax.sweeps.chunk_store import ChunkStore, agreed_fingerprint, open_store, sweep_fingerprint
 from fedprivjax.sweeps.configurations import stacked
 from fedprivjax.sweeps.device_memory import fitted
 from fedprivjax.sweeps.devices import Spread, over_devices, spread
 from fedprivjax.sweeps.memory import chunks, divided
 from fedprivjax.sweeps.part import CHUNKS_OF_A_PART, Part
-from fedprivjax.sweeps.pipeline import one_ahead
+from fedprivjax.sweeps.pipeline import in_turn, one_ahead
 from fedprivjax.sweeps.prepare import ReadySweep
 from fedprivjax.sweeps.results import sweep_dataset
 from fedprivjax.sweeps.variable_descriptions import described, metric_words
@@ -36,8 +37,9 @@ Indices = tuple[np.ndarray, np.ndarray]  # draws and columns of a chunk
 
 def execute(start: ReadySweep, progress: OnProgress | None = None, folder: Path | None = None) -> xr.Dataset:
     """Run a prepared sweep in chunks. Arguments are as in `sweep`."""
-    start = fitted(start, partial(_compiled, start))
-    store = None if folder is None else ChunkStore(folder, sweep_fingerprint(start), start.sizes)
+    found = "" if folder is None and not together(start.mesh) else agreed_fingerprint(start)
+    start = _fitted(start)
+    store = None if folder is None else open_store(folder, start, found)
     sizes = start.sizes if store is None else store.settle()
     metrics: dict[str, np.ndarray] = {}  # each of shape [seeds, configurations, ...]
     done, seconds = 0, 0.0
@@ -61,14 +63,18 @@ def execute(start: ReadySweep, progress: OnProgress | None = None, folder: Path 
 def _chunks(
     start: ReadySweep, store: ChunkStore | None, sizes: tuple[int, int]
 ) -> Iterator[tuple[Indices, dict[str, np.ndarray]]]:
-    """Yield indices and values of every chunk, loaded from the store, or computed and stored."""
+    """Yield indices and values of every chunk, loaded from the store, or computed and stored.
+
+    Several processes take all steps in the same order, as those need that send numbers to each other.
+    """
+    in_order = in_turn if together(start.mesh) else one_ahead
     every, over = list(enumerate(chunks(start.runs, sizes))), spread(start.mesh, sizes)
 
     def load_or_dispatch(chunk: tuple[int, Indices]) -> dict[str, Any]:
         stored = store.load(chunk[0]) if store else None
         return _dispatched(start, over, chunk[1]) if stored is None else stored
 
-    for (number, indices), (found, seconds) in zip(every, one_ahead(load_or_dispatch, every), strict=True):
+    for (number, indices), (found, seconds) in zip(every, in_order(load_or_dispatch, every), strict=True):
         values = found if SECONDS in found else _copied(found, seconds)
         if store and values is not found:
             store.save(number, values)
@@ -151,6 +157,14 @@ def _missing(store: ChunkStore, every: Sequence) -> int:
     return sum(not store.has(number) for number in range(len(every)))
 
 
+def _fitted(start: ReadySweep) -> ReadySweep:
+    """Return the sweep with chunks that fit the memory of the devices of all processes, see `fitted`."""
+    if not together(start.mesh):
+        return fitted(start, partial(_compiled, start))
+    found = on_all(lambda: fitted(start, partial(_compiled, start)))
+    return replace(found, sizes=min(exchanged(found.sizes), key=prod))
+
+
 def _compiled(start: ReadySweep, sizes: tuple[int, int]) -> Any:
     """Return the compiled program of a chunk."""
     over = spread(start.mesh, sizes)
@@ -159,7 +173,7 @@ def _compiled(start: ReadySweep, sizes: tuple[int, int]) -> Any:
 
 def _dispatched(start: ReadySweep, over: Spread | None, indices: Indices) -> dict[str, jax.Array]:
     """Return the metrics of a chunk, each of shape [draws, configurations, ...], which devices may still compute."""
-    values = run_chunk(*_program_arguments(start, over, indices))
+    values = local(run_chunk(*_program_arguments(start, over, indices)))
     draws, columns = (one.size for one in indices)
     return values if over is None else {name: value[:draws, :columns] for name, value in values.items()}
 
@@ -168,7 +182,7 @@ def _program_arguments(start: ReadySweep, over: Spread | None, indices: Indices)
     """Return the arguments of `run_chunk` for a chunk, with the last run repeated so that it divides over devices."""
     if over is None:
         return *chunk_arguments(start, *indices), start.static
-    return *chunk_arguments(start, *over.padded(*indices)), start.static, over
+    return *replicated(chunk_arguments(start, *over.padded(*indices)), start.mesh), start.static, over
 
 
 def _copied(values: Mapping[str, jax.Array], seconds: float) -> dict[str, np.ndarray]:

@@ -47,3 +47,12 @@ def one_ahead(dispatch: Callable[[Chunk], Found], chunks: Iterable[Chunk]) -> It
             yield first()
     if begun:
         yield first()
+
+
+def in_turn(dispatch: Callable[[Chunk], Found], chunks: Iterable[Chunk]) -> Iterator[tuple[Found, float]]:
+    """Yield as `one_ahead`, but dispatch a chunk after the one before it was used, so that the order is fixed."""
+    for chunk in chunks:
+        began = perf_counter()
+        found = dispatch(chunk)
+        wait(found)
+        yield found, perf_counter() - began

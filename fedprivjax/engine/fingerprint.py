@@ -1,0 +1,51 @@
+"""Fingerprints of a run's inputs, and their comparison between the processes that compute a run together."""
+
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedprivjax.disk_cache import SHORT, code_version, digest
+from fedprivjax.engine.hosts import require_all_hosts, require_equal, together
+from fedprivjax.engine.prepare import ReadyRun
+from fedprivjax.problem.problem import Problem
+
+
+def fingerprint(*parts) -> str:
+    """Return a digest of pytrees of arrays, numbers and text."""
+    leaves = jax.tree_util.tree_leaves_with_path(parts, is_leaf=lambda leaf: leaf is None)
+    return digest(*[part for path, leaf in leaves for part in (jax.tree_util.keystr(path), _part(leaf))])[:SHORT]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that all processes of a run must share, by name."""
+    code = f"{version('fedprivjax')} (code {code_version()})"
+    return {"version of fedprivjax": code, "version of jax": jax.__version__}
+
+
+def data_fingerprint(problem: Problem) -> str:
+    """Return a digest of the training and test examples."""
+    return fingerprint(problem.pool if problem.stored else None, problem.test)
+
+
+def require_equal_runs(start: ReadyRun) -> None:
+    """Raise Refusal if the processes of a mesh have prepared different runs, or have other versions of the code."""
+    require_all_hosts(start.static.mesh)
+    if not together(start.static.mesh):
+        return
+    protocol, problem, mechanism, inputs, host_noise, _ = start.arguments
+    static = start.static._replace(mesh=None, metrics=())
+    names = [metric.name for metric in start.static.metrics]
+    settings = type(protocol).__name__, protocol, problem, mechanism, inputs, host_noise, start.seeds, static, names
+    require_equal({**versions(), "data": data_fingerprint(start.problem), "settings": fingerprint(settings)})
+
+
+def _part(leaf: Any) -> Any:
+    """Return the leaf in a form for `digest`: text, None or an array."""
+    if isinstance(leaf, str) or leaf is None:
+        return leaf
+    array = np.asarray(leaf)
+    if array.dtype == object:
+        raise TypeError(f"fingerprint must be of arrays, numbers and text, got {leaf!r}")
+    return array
