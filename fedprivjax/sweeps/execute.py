@@ -43,7 +43,7 @@ def execute(start: ReadySweep, progress: OnProgress | None = None, folder: Path 
     sizes = start.sizes if store is None else store.settle()
     metrics: dict[str, np.ndarray] = {}  # each of shape [seeds, configurations, ...]
     done, seconds = 0, 0.0
-    for (draws, columns), values in _chunks(start, store, sizes):
+    for (draws, columns), values in computed_chunks(start, store, sizes):
         count = np.unique(draws).size * np.unique(columns).size
         seconds += float(values.pop(SECONDS))
         place = (draws // len(start.index))[:, None], start.configurations_of(draws, columns)
@@ -60,7 +60,7 @@ def execute(start: ReadySweep, progress: OnProgress | None = None, folder: Path 
     return described(data, metric_words(start.static.metrics, start.first.problem))
 
 
-def _chunks(
+def computed_chunks(
     start: ReadySweep, store: ChunkStore | None, sizes: tuple[int, int]
 ) -> Iterator[tuple[Indices, dict[str, np.ndarray]]]:
     """Yield indices and values of every chunk, loaded from the store, or computed and stored.

@@ -90,7 +90,7 @@ def test_every_group_is_measured(group, monkeypatch):
         len(lines)
         == {
             "one run": 8,
-            "sweeps": 2,
+            "sweeps": 3,
             "a million machines": 3,
             "a tree's noise": 2,
             "a network": 2,
