@@ -127,7 +127,7 @@ def replay(arguments: Arguments, size: Size, record: Callable[..., Any] = all_me
     """Compiled program of a transcript: (last state, views).
 
     The views have leaves [rounds, ...]: the records of the queries and of the messages, the server's memory, the
-    scalars that rounds report, and the numbers that the server sends beside its query.
+    scalars that rounds report, and the other numbers that the server sends.
 
     Args:
         record: function of the directions, the round's inputs, its query [d], messages [per_round, d] and local steps

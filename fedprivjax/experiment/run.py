@@ -116,7 +116,7 @@ def run_part(
         raise Refusal(f"part must be left out in a job of {jax.process_count()} processes that compute together")
     results_folder.claim(folder, ready.experiment, shared=True)
     chunks = folder / results_folder.CHUNKS
-    with claimed(chunks / f"{uuid4().hex}{CLAIM}"):  # nobody removes the chunks meanwhile
+    with claimed(chunks / f"{uuid4().hex}{CLAIM}"):  # no process removes the chunks meanwhile
         found = _run_part(ready, folder, chunks, part, progress)
     if found is not None:
         results_folder.remove_chunks(folder)

@@ -82,7 +82,7 @@ def devices() -> int:
 
 
 def is_first() -> Any:
-    """Return True on the first device of the mesh, for what is done once; True outside `mapped`."""
+    """Return True on the first device of the mesh, for work that is done once. True outside `mapped`."""
     axes = [name for name in (RUNS, MACHINES) if name in jax.sharding.get_abstract_mesh().manual_axes]
     return sum((jax.lax.axis_index(name) for name in axes), 0) == 0
 

@@ -1,7 +1,7 @@
 """Encoders: compression of a machine's message after its own noise and before it is sent.
 
 An encoded message is written as the vector that the server reads from it, so that the server sums encoded messages.
-Whatever noise a machine adds comes before, so encoding is post-processing. A trusted server's noise comes after, so its
+A machine's own noise is added before, so encoding is post-processing. A trusted server's noise comes after, so its
 sensitivity is that of the encoded messages.
 """
 

@@ -246,7 +246,7 @@ class Protocol(Calibrated, Decorated):
         return None
 
     def broadcast(self, state: Any) -> Any:
-        """Return the numbers that the server sends to all machines beside the query, a pytree. Default: (), none.
+        """Return the numbers other than the query that the server sends to all machines, a pytree. Default: ().
 
         Every adversary sees them.
         """
@@ -281,6 +281,8 @@ class Protocol(Calibrated, Decorated):
     def whole_state(self, state: Any, size: Size) -> Any:
         """Return a state with what every machine holds, in a run that is divided over devices. Default: the state."""
         return state
+
+    # ---- privacy and settings, on the host
 
     def check(self, problem: Problem, plan: Plan) -> None:
         """Raise Refusal if the guarantee does not cover the problem or the plan."""
@@ -429,7 +431,7 @@ class Protocol(Calibrated, Decorated):
 
     @property
     def shows_clipping(self) -> bool:
-        """True if a message shows whether it was clipped, such as by the bit of an adaptive clip; by default False."""
+        """True if a message shows whether it was clipped, such as by the bit of an adaptive clip. Default: False."""
         return False
 
     @property

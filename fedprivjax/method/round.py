@@ -67,7 +67,7 @@ def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: A
     linear in the gradient and are computed once from the cohort's summed gradient. Clipped messages are materialised,
     a chunk at a time.
 
-    Where machines are divided over devices, each computes the sum over its part of the slots.
+    If machines are divided over devices, each computes the sum over its part of the slots.
 
     Args:
         machine: message of one machine before clipping, as a function of its gradient oracle; linear in the gradient.

@@ -163,8 +163,8 @@ def _with_public_sizes(event: Event, problem) -> Event:
 def _require_accounted(name: str, event: Event, schedule: Schedule) -> None:
     """Raise Refusal unless the event's guarantee is for the schedule's secret participation, or for a public schedule.
 
-    Amplification holds only while nobody knows who takes part, so an event may not claim it for a public schedule or by
-    another scheme. A method whose event does not account for secret participation may release who takes part.
+    Amplification holds only if no adversary knows who takes part, so an event may not claim it for a public schedule or
+    by another scheme. A method whose event does not account for secret participation may release who takes part.
     """
     claimed, secret = event.participation, schedule.secret
     if claimed is not None and PUBLIC_PARTICIPATION in event.terms.assumptions:

@@ -1,4 +1,4 @@
-"""Comparison of a device with the CPU: the small runs of `device_cases` without noise, and the law of their noise."""
+"""Comparison of a device with the CPU: runs of `device_cases` without noise, and the distribution of their noise."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -174,7 +174,7 @@ def compare_noise(case: DeviceCase, computer: Computer, reference: Computer) -> 
     For noise inside the local steps it is the largest relative difference of runs with the same noise.
 
     Raises:
-        AssertionError: if the comparison could not tell 2/3 or 3/2 of the noise from the noise.
+        AssertionError: if the comparison could not reject 2/3 or 3/2 of the noise.
     """
     start = case.ready()
     found, expected = computer.noise(start, 1), reference.noise(start, 0)

@@ -19,7 +19,7 @@ CUT = 1e-12  # largest probability that a round has more machines than the sched
 class PoissonCohorts(Participation):
     """Secret participation of every machine in every round, independently, with probability `rate`.
 
-    Nobody but a trusted server learns who takes part, or how many. A round may be empty, and then releases noise. Sums
+    Only a trusted server learns who takes part, or how many. A round may be empty, and then releases noise. Sums
     are divided by the public constant E|S_r| = rate·machines.
 
     A schedule has room for `per_round` machines, a quantile of the binomial distribution of their number. A round of
@@ -83,7 +83,7 @@ class PoissonCohorts(Participation):
 class SecretSubsets(Participation):
     """Secret uniformly random subset of `per_round` machines, fresh each round.
 
-    Nobody but a trusted server learns who takes part. `Uniform` samples the same subsets in public.
+    Only a trusted server learns who takes part. `Uniform` samples the same subsets in public.
 
     >>> SecretSubsets(100, 10).draw(3, np.random.default_rng(0))
     Schedule: 3 rounds of 10 of 100 machines on average, participation secret
