@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.checks.refusal import Refusal, Undefined
+from fedprivjax.checks.refusal import Undefined
+from fedprivjax.method.client_checks import require_message, require_result, require_scalars, require_state
 from fedprivjax.method.division import added, devices, gathered, part_of, part_of_size, to_holders, whole
 from fedprivjax.method.interface import Protocol, slot_keys
 from fedprivjax.method.local_data import LocalData
@@ -229,28 +230,16 @@ class ClientMethod(Split, Protocol):
 
         def one(mine, inputs: RoundInputs, noise, key):
             data = self.local_data(problem, inputs, longest)
-            result = self.client(server, mine, data, noise, key)
-            if not isinstance(result, tuple) or len(result) != 3:
-                raise Refusal(
-                    f"client must return (message, state, scalars by name) in {self.name}, got {_short(result)}. "
-                    f"Without state or scalars, return own or {{}}"
-                )
-            message, after, info = result
-            self._check_state(mine, after)
+            message, after, info = require_result(self.name, self.client(server, mine, data, noise, key))
+            require_state(self.name, mine, after)
+            require_message(self.name, message, self.message_dimension(problem))
             message = self.encode(message, jax.random.fold_in(key, ENCODING))
             weight = jnp.asarray(self.client_weight(data), jnp.float32)
+            require_scalars(self.name, weight, info)
             present = jax.tree.map(lambda leaf: jnp.where(inputs.present > 0, leaf, 0.0), (message, weight, info))
             return present[0], after, *present[1:]
 
         return jax.vmap(one)(held, *slots)
-
-    def _check_state(self, before: Any, after: Any) -> None:
-        """Raise Refusal if a machine's state after the round differs in structure, shapes or types of numbers."""
-        if _form(before) != _form(after):
-            raise Refusal(
-                f"client must return a state of the form of client_init in {self.name}, {_short(before)}, "
-                f"got {_short(after)}. Return arrays of the same structure, shapes and types"
-            )
 
     def local_data(self, problem: Problem, inputs: RoundInputs, longest: Any = None) -> Any:
         """Return the `data` of `client`, from one participant's part of the round's inputs. Default: its minibatches.
@@ -347,13 +336,3 @@ def written(rows, machines, present, new):
         return jax.lax.fori_loop(0, new.shape[0], one, rows)
 
     return jax.lax.platform_dependent(rows, new, cpu=copied, default=scatter)
-
-
-def _form(state: Any) -> tuple:
-    """Return a state's structure, and the shapes and types of its leaves."""
-    return jax.tree.structure(state), [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(state)]
-
-
-def _short(state: Any) -> str:
-    """Return a state in one line, with each array as its type and shape."""
-    return " ".join(str(jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}", state)).split())

@@ -21,6 +21,7 @@ from fedprivjax import (
     guarantee,
     linear_problem,
     ready,
+    transcript,
 )
 from fedprivjax.privacy import gdp
 
@@ -77,6 +78,31 @@ def test_known_records_cannot_be_counted_with_dropouts_or_be_added():
         assert guarantee(protocol, problem_of(), plan, DELTA).epsilon > 0
         with pytest.raises(Refusal, match=f"{named}.* if the used records are public"):
             guarantee(protocol, problem_of(), replace(plan, secret=False), DELTA)
+
+
+# ---- noise of local steps
+
+LONG, SIGMA = 2000, 0.7
+
+
+@pytest.mark.parametrize(
+    "work", [{"local_epochs": 1, "batch": 2}, {"local_steps": 2, "batch": 1, "sampler": "poisson", "rate": 0.2}]
+)
+def test_every_local_step_has_its_own_noise(work):
+    """Also steps on an empty Poisson sample, and those of machines that are sorted by their numbers of steps."""
+    sizes = (6, 1, 3, 1)
+    problem = problem_of(sizes)
+    zeros = linear_problem(np.zeros((11, LONG)), np.zeros(11), Score(), partition_table=problem.partition_table.rows)
+    protocol = FedAvg(unit="record", clip=1.0, noise_std=SIGMA, step_size=1.0, **work)
+    start = ready(protocol, zeros, Full(MACHINES), rounds=2, seed=3)
+    steps = transcript(protocol, zeros, Full(MACHINES), rounds=2, seed=3).steps
+    taken = start.protocol.minibatches.steps(np.array(sizes))[start.plan.schedule.participants]
+    noises = np.concatenate([steps[t, slot, :k] for (t, slot), k in np.ndenumerate(taken)]).astype(float)
+    assert len(noises) == taken.sum()
+    np.testing.assert_allclose(noises.std(axis=1), SIGMA, rtol=5 / np.sqrt(2 * LONG))
+    assert np.abs(np.corrcoef(noises) - np.eye(len(noises))).max() < 5.5 / np.sqrt(LONG)
+    if "rate" in work:
+        assert not start.arguments.inputs.weights.reshape(2, MACHINES, 2, -1).any(axis=3).all()
 
 
 # ---- one machine

@@ -52,6 +52,32 @@ class Rounds(ClientMomentum):
 
 
 @struct.dataclass
+class Doubled(ClientMomentum):
+    """The message has more numbers than the server's noise."""
+
+    def client(self, server, own, data, noise, key):
+        message, own, info = super().client(server, own, data, noise, key)
+        return (message, message), own, info
+
+
+@struct.dataclass
+class Weighs(ClientMomentum):
+    """A weight for each of several numbers."""
+
+    def client_weight(self, data):
+        return jnp.ones(2)
+
+
+@struct.dataclass
+class Reports(ClientMomentum):
+    """A reported value that is no scalar."""
+
+    def client(self, server, own, data, noise, key):
+        message, own, _ = super().client(server, own, data, noise, key)
+        return message, own, {"message_norm": jnp.ones(3)}
+
+
+@struct.dataclass
 class Pairs(ClientMomentum):
     """Two results instead of three."""
 
@@ -83,6 +109,9 @@ OTHER_FORMS = {
     Counts: r"client must return a state of the form of client_init in Counts, float32\[\d\], got \('float32",
     Rounds: r"client must return a state of the form of client_init in Rounds, float32\[\d\], got int32",
     Pairs: r"client must return \(message, state, scalars by name\) in Pairs, got",
+    Doubled: r"client must return a message of message_dimension\(problem\) = (\d+) numbers in Doubled, got \d+",
+    Weighs: r"client_weight must return one number in Weighs, got float32\[2\]",
+    Reports: r"client must return scalars by name in Reports, got {'message_norm': 'float32\[3\]'}",
 }
 
 

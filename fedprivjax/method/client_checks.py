@@ -1,0 +1,61 @@
+"""Checks, while a program is traced, of what a custom client method hands in for one machine."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedprivjax.checks.refusal import Refusal
+
+
+def require_result(name: str, result: Any) -> tuple[Any, Any, Any]:
+    """Return what `client` returned. Raise Refusal unless it is a message, a state, and scalars by name."""
+    if not isinstance(result, tuple) or len(result) != 3:
+        raise Refusal(
+            f"client must return (message, state, scalars by name) in {name}, got {_short(result)}. Without state or "
+            f"scalars, return own or {{}}"
+        )
+    return result
+
+
+def require_state(name: str, before: Any, after: Any) -> None:
+    """Raise Refusal if a machine's state after the round differs in structure, shapes or types of numbers."""
+    if _form(before) != _form(after):
+        raise Refusal(
+            f"client must return a state of the form of client_init in {name}, {_short(before)}, got {_short(after)}. "
+            f"Return arrays of the same structure, shapes and types"
+        )
+
+
+def require_message(name: str, message: Any, dimension: int) -> None:
+    """Raise Refusal unless a message has the stated number of numbers, which costs and the server's noise follow."""
+    size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(message))
+    if size != dimension:
+        raise Refusal(
+            f"client must return a message of message_dimension(problem) = {dimension} numbers in {name}, got {size}. "
+            f"Define message_dimension, which the noise and the costs follow"
+        )
+
+
+def require_scalars(name: str, weight: Any, info: Any) -> None:
+    """Raise Refusal unless a machine's weight, and every value that is reported by name, is one number."""
+    values = info if isinstance(info, dict) else {}
+    wrong = {key: value for key, value in values.items() if jnp.shape(value)}
+    if not isinstance(info, dict) or wrong:
+        raise Refusal(
+            f"client must return scalars by name in {name}, got {_short(wrong or info)}. Return one number for each"
+        )
+    if jnp.shape(weight):
+        raise Refusal(
+            f"client_weight must return one number in {name}, got {_short(weight)}. Return the weight of one message"
+        )
+
+
+def _form(state: Any) -> tuple:
+    """Return a state's structure, and the shapes and types of its leaves."""
+    return jax.tree.structure(state), [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(state)]
+
+
+def _short(state: Any) -> str:
+    """Return a state in one line, with each array as its type and shape."""
+    return " ".join(str(jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}", state)).split())
