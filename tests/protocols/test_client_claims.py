@@ -9,6 +9,7 @@ import pytest
 from fedprivjax import (
     AdaptiveClip,
     Dropouts,
+    Encoder,
     FedAvg,
     Full,
     LinearLoss,
@@ -154,3 +155,60 @@ class Sticky(Participation):
 def test_a_custom_scheme_does_not_borrow_the_amplification_of_another(participation):
     with pytest.raises(Refusal, match=r"participation must be PoissonCohorts, .* got Sticky"):
         ready(FedAvg(update_clip=0.3, local_epochs=1, **MACHINE), problem_of(), participation, rounds=4)
+
+
+# ---- dropouts and encoders
+
+ADAPTIVE = AdaptiveClip(start=0.3)
+OF_DROPOUTS = {
+    "server": FedAvg(update_clip=0.3, local_epochs=1, **MACHINE),
+    "none": FedAvg(update_clip=0.3, local_epochs=1, trust="none", **MACHINE),
+    "tree": FedAvg(update_clip=0.3, local_epochs=1, noise_schedule="tree", **MACHINE),
+    "toeplitz": Scaffold(update_clip=0.3, local_epochs=1, noise_schedule="toeplitz", **MACHINE),
+    "adaptive": Scaffold(update_clip=ADAPTIVE, local_epochs=1, **MACHINE),
+    "record": FedAvg(unit="record", clip=1.0, local_epochs=1, batch=2, noise_std=1.0, step_size=0.5),
+    "sampled record": Scaffold(unit="record", clip=1.0, local_steps=2, batch=2, noise_std=1.0, step_size=0.5),
+}
+
+
+@pytest.mark.parametrize("name", OF_DROPOUTS)
+def test_machines_that_drop_out_count_as_present(name):
+    start = ready(OF_DROPOUTS[name], problem_of(), Dropouts(Uniform(MACHINES, 3), 0.5), rounds=6, seed=2)
+    schedule = start.plan.schedule
+    assert (np.bincount(schedule.participants[schedule.present], minlength=MACHINES) < schedule.total).any()
+    planned = replace(start.plan, schedule=replace(schedule, dropped=np.zeros_like(schedule.dropped)))
+    one, other = (start.protocol.event(start.problem, plan).guarantee(DELTA) for plan in (start.plan, planned))
+    np.testing.assert_array_equal(one.per_machine, other.per_machine)
+
+
+@dataclass(frozen=True)
+class Unchanged(Encoder):
+    def encode(self, message, key):
+        return message
+
+    def bits(self, dimension):
+        return 32.0 * dimension
+
+
+@pytest.mark.parametrize("method", [FedAvg, Scaffold])
+def test_update_and_bit_have_the_machines_noise_before_the_encoder(method):
+    many = 1000
+    zeros = linear_problem(np.zeros((many, 2)), np.zeros(many), Score(), partition_table=np.arange(many)[:, None])
+    settings = MACHINE | {"trust": "none", "noise_std": SIGMA, "encoder": Unchanged(), "local_epochs": 1}
+    messages = transcript(method(update_clip=ADAPTIVE, **settings), zeros, Full(many), rounds=1).messages[0]
+    assert messages.shape == (many, 3 if method is FedAvg else 5)
+    np.testing.assert_allclose(messages.std(axis=0), SIGMA, rtol=5 / np.sqrt(2 * many))
+
+
+@pytest.mark.parametrize("clip", [0.3, ADAPTIVE], ids=["fixed", "adaptive"])
+def test_updates_that_overflow_are_zero(clip):
+    """The clip leaves no infinite or undefined number in a message, whatever the machine's records are."""
+    features = np.full((4, 2), 1e-21, np.float32)
+    features[0] = 1e18
+    problem = linear_problem(features, np.zeros(4), Score(), partition_table=np.arange(4)[:, None])
+    settings = MACHINE | {"noise_std": 1e-6, "step_size": 1e21, "trust": "none", "local_epochs": 1}
+    view = transcript(FedAvg(update_clip=clip, **settings), problem, Full(4), rounds=2)
+    assert np.isfinite(view.queries).all()
+    assert np.isfinite(view.messages).all()
+    np.testing.assert_allclose(view.messages[0, 0, :2], 0, atol=1e-4)
+    assert np.linalg.norm(view.messages[0, 1]) > 0.1
