@@ -131,6 +131,7 @@ def test_a_killed_process_ends_all_and_a_restart_resumes(alone, tmp_path):
             processes.kill(killed)
             ends = processes.results(40.0)
         assert ends[killed].status == -9
+        assert "finished" not in ends[1].output
         assert ends[1 - killed].status != 0
         for path, when in kept.items():
             assert path.stat().st_mtime_ns == when  # loaded, not computed again
@@ -189,18 +190,25 @@ with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     warn("once")
 print(len(caught), "warnings")
+by_itself = simulate(LOCAL, OWNED, Uniform(8, 5), rounds=2 + number, progress=lambda done, total: print("done"))
+part = grid(part=(number + 1, 2), folder=f"{FOLDER}-parts")
+if part is not None:
+    np.savez(f"{FOLDER}-{number}.npz", **values(part))
 """
 
 
-def test_processes_that_differ_are_refused_in_one_line(tmp_path):
-    """Every process raises the same error, so that none waits for another."""
+def test_processes_that_differ_are_refused_and_may_compute_by_themselves(alone, tmp_path):
+    """Every process raises the same error, so that none waits for another. Parts and runs without a mesh go alone."""
     code = START + PROBLEM + f"FOLDER = {str(tmp_path / 'file')!r}\n" + DIFFERENT
     results = launch(code, 2, tmp_path / "log")
     require_success(results)
     said = [[line for line in one.output.splitlines() if "Gloo" not in line] for one in results]
-    assert said[0][-1] == "1 warnings"
-    assert said[1][-1] == "0 warnings"
-    assert said[0][:-1] == said[1][:-2]
+    assert said[0].pop() == "done"
+    while said[0][-1] == "done":
+        said[0].pop()
+    assert said[0].pop() == "1 warnings"
+    assert said[1].pop() == "0 warnings"
+    assert said[0] == said[1][:-1]
     names = "data", "settings", "settings", "version of jax", "version of jax"
     for line, name in zip(said[0], names, strict=False):
         assert re.fullmatch(
@@ -211,6 +219,10 @@ def test_processes_that_differ_are_refused_in_one_line(tmp_path):
     assert re.fullmatch(r"Refusal: data must be there, got none \(on host \S+ only\)", said[0][5])
     assert said[0][6] == "Refusal: data must be there, got none"
     assert said[0][7].startswith("NotADirectoryError: [Errno 20] Not a directory")
+    computed = list(tmp_path.glob("file-*.npz"))
+    assert computed
+    for name, found in np.load(computed[0]).items():
+        np.testing.assert_allclose(found, alone[name], rtol=1e-5, err_msg=name)
     remedy = "Use all 2 devices, or jax.local_devices()"
     assert said[1][8] == f"Refusal: mesh must have devices of all 2 processes, got 1 of them. {remedy}"
 
@@ -239,6 +251,43 @@ def slurm(number, port):
     own = {"PROCID": number, "LOCALID": number, "JOB_ID": 1, "NTASKS": 2, "STEP_NUM_TASKS": 2, "STEP_NUM_NODES": 1}
     variables = {f"SLURM_{name}": str(value) for name, value in own.items()}
     return variables | {"SLURM_STEP_NODELIST": "localhost", "JAX_COORDINATOR_PORT": str(port), **devices_flag(1)}
+
+
+FAILING = """
+import jax
+from fedprivjax.cli import main
+from fedprivjax.sweeps import execute
+
+
+def fail(*arguments):
+    raise TypeError("a bug of one process")
+
+
+dispatched = execute._dispatched
+execute._dispatched = lambda *arguments: (fail if jax.process_index() == 1 else dispatched)(*arguments)
+main()
+"""
+
+
+def test_an_error_of_one_task_ends_all(tmp_path):
+    """The task does not wait for the others, which cannot go on without it."""
+    (tmp_path / "small.toml").write_text(SPEC)
+    port = free_port()
+    command = [
+        sys.executable,
+        "-c",
+        FAILING,
+        "run",
+        tmp_path / "small.toml",
+        "--distributed",
+        "--out",
+        tmp_path / "out",
+    ]
+    with started([command] * 2, tmp_path / "log", [slurm(task, port) for task in range(2)]) as running:
+        first, second = running.results(100.0)
+    assert second.status == 1
+    assert second.errors.endswith("TypeError: a bug of one process\n")
+    assert first.status != 0
 
 
 def test_a_run_over_the_tasks_of_a_job_is_the_run(tmp_path):
