@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fedprivjax.problem.devices import DividedRows, added
 from fedprivjax.problem.memory_estimate import numbers_of_one
 from fedprivjax.problem.problem import Problem
 
@@ -18,7 +19,7 @@ def summed(problem: Problem, function: Callable[[Any, Any], Any], examples: Any)
     Args:
         function: sum over a chunk's examples, linear in the weights [chunk]. A weight is 0 if an earlier chunk holds
             the example. The weights are None if there is only one chunk.
-        examples: pytree with leaves [examples, ...].
+        examples: pytree with leaves [examples, ...], or `DividedRows`, of which each device sums its own.
 
     >>> import numpy as np
     >>> from fedprivjax import Squared, linear_problem
@@ -26,16 +27,22 @@ def summed(problem: Problem, function: Callable[[Any, Any], Any], examples: Any)
     >>> float(summed(problem, lambda chunk, weights: chunk.label.sum(), problem.pool))
     3.0
     """
+    if isinstance(examples, DividedRows):
+        return added(_summed(problem, function, examples.rows, examples.held))
+    return _summed(problem, function, examples)
+
+
+def _summed(problem: Problem, function: Callable[[Any, Any], Any], examples: Any, held: Any = None) -> Any:
     count = jax.tree.leaves(examples)[0].shape[0]
     size = at_once(problem, count)
     if size >= count:
-        return function(examples, None)
+        return function(examples, held)
 
     def chunk(index):
         start = jnp.minimum(index * size, count - size)
-        part = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), examples)
-        fresh = start + jnp.arange(size) >= index * size
-        return function(part, fresh.astype(jnp.float32))
+        part, own = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), (examples, held))
+        fresh = (start + jnp.arange(size) >= index * size).astype(jnp.float32)
+        return function(part, fresh if own is None else fresh * own)
 
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(chunk, 0))
     return jax.lax.fori_loop(0, -(-count // size), lambda i, total: jax.tree.map(jnp.add, total, chunk(i)), zeros)

@@ -11,6 +11,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.chunked_sums import summed
 from fedprivjax.engine.metric import Metric, Snapshot, always, as_losses, never, not_negative, of_info, share
+from fedprivjax.problem.devices import number_of
 from fedprivjax.problem.gradients import Dense
 from fedprivjax.problem.problem import Problem
 
@@ -42,16 +43,19 @@ def mean_gradient(problem: Problem, params, examples):
     def total(chunk, weights):
         return model.summed_gradients((params,), chunk, weights)[0].value
 
-    count = jax.tree.leaves(examples)[0].shape[0]
-    return jax.tree.map(lambda leaf: leaf / count, summed(problem, total, examples))
+    return jax.tree.map(lambda leaf: leaf / number_of(examples), summed(problem, total, examples))
 
 
 def _mean(problem: Problem, function: Any, params, examples):
     def total(chunk, weights):
         values = jax.vmap(function, in_axes=(None, 0))(params, chunk)
-        return jnp.sum(values if weights is None else weights * values)
+        return _total(values, weights)
 
-    return summed(problem, total, examples) / jax.tree.leaves(examples)[0].shape[0]
+    return summed(problem, total, examples) / number_of(examples)
+
+
+def _total(values, weights):
+    return jnp.sum(values if weights is None else weights * values)
 
 
 def _gradient_norm(problem: Problem, snapshot: Snapshot):
@@ -68,7 +72,8 @@ def _excess_risk(problem: Problem, snapshot: Snapshot):
 def _relative_mse(problem: Problem, snapshot: Snapshot):
     """Return the test MSE divided by the test MSE of the training labels' mean as constant prediction."""
     errors = 2 * mean_loss(problem, snapshot.params, problem.test)
-    return errors / jnp.mean((problem.test.label - jnp.mean(problem.pool.label)) ** 2)
+    mean = summed(problem, lambda chunk, weights: _total(chunk.label, weights), problem.pool) / number_of(problem.pool)
+    return errors / jnp.mean((problem.test.label - mean) ** 2)
 
 
 def _distance(problem: Problem, snapshot: Snapshot):

@@ -1,7 +1,7 @@
 """Preparation of a run: its plan is sampled, its protocol calibrated, its settings checked. Nothing is compiled."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from fedprivjax.engine.hosts import local_of
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, MetricLike, check_metrics, default_metrics, require_list
 from fedprivjax.engine.precision import FLOAT32, PRECISIONS
-from fedprivjax.method.division import MACHINES, RUNS, as_mesh, part_of_size
+from fedprivjax.method.division import part_of_size
 from fedprivjax.method.interface import Protocol, as_leaves
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.noise import METHODS, Mechanism, Silent
@@ -29,7 +29,7 @@ from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, as_seeds, run_key
-from fedprivjax.plan.size_limits import require_state_room
+from fedprivjax.plan.size_limits import require_state_room, room_of
 from fedprivjax.plan.validate_plan import require_valid_plan
 from fedprivjax.privacy.calibration import calibrate_and_check, given_target, require_trusted, target_of
 from fedprivjax.privacy.events import Event
@@ -37,6 +37,7 @@ from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.large_delta import large_delta, large_delta_of_machines
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import MACHINE, RECORD
+from fedprivjax.problem.devices import MACHINES, RUNS, as_mesh, divided_rows
 from fedprivjax.problem.problem import Problem
 
 TWICE = "machines of more records take part more often, and machine_weights = 'sizes' counts their size again"
@@ -178,7 +179,7 @@ class ReadyRun:
     @property
     def arguments(self) -> Arguments:
         """Arguments of the run's program."""
-        protocol, problem = as_leaves(self.protocol.traced), self.problem.traced
+        protocol, problem = as_leaves(self.protocol.traced), on_devices(self.problem, self.static.mesh)
         return Arguments(protocol, problem, self.mechanism, self.inputs, self.host_noise, self.key)
 
 
@@ -258,6 +259,19 @@ def ready(
     if participation.depends_on_sizes and problem.weighted_by_size and np.ptp(plan.schedule.total):
         warn(f"{TWICE}. Leave out machine_weights, or choose another participation")
     return start
+
+
+def on_devices(problem: Problem, mesh: Mesh | None) -> Problem:
+    """Return the problem of a program that is mapped over a mesh.
+
+    Its stored data are divided over the axis "machines" if they take more than half of a device's memory.
+    """
+    traced = problem.traced
+    if mesh is None or mesh.shape[MACHINES] == 1 or not problem.stored:
+        return traced
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.pool))
+    fits = size <= room_of(list(mesh.devices.flat)) / 2
+    return traced if fits else replace(traced, pool=divided_rows(problem.pool, mesh))
 
 
 def info_names(protocol: Protocol, problem: Problem, plan: Plan) -> tuple[str, ...]:

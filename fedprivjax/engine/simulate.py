@@ -21,13 +21,13 @@ from fedprivjax.engine.precision import FLOAT32, products
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, ready
 from fedprivjax.engine.progress import OnProgress, progress_callback
 from fedprivjax.engine.progress_callbacks import registered, report
-from fedprivjax.method.division import is_first, mapped
 from fedprivjax.method.interface import Protocol
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.problem.devices import is_first, mapped
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import typed_jit
 

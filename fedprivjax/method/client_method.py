@@ -16,7 +16,7 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Undefined
 from fedprivjax.method.client_checks import require_message, require_result, require_scalars, require_state
-from fedprivjax.method.division import added, devices, gathered, part_of, part_of_size, to_holders, whole
+from fedprivjax.method.division import gathered, own_records, part_of, part_of_size, to_holders, whole
 from fedprivjax.method.interface import Protocol, slot_keys
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.loops import scan_in_chunks
@@ -25,6 +25,7 @@ from fedprivjax.plan.cohort_split import class_sizes, idle_share
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
+from fedprivjax.problem.devices import added, devices
 from fedprivjax.problem.problem import Problem
 
 ENCODING = 2**32 - 1  # number that a machine's key is folded with for its encoding
@@ -228,8 +229,11 @@ class ClientMethod(Split, Protocol):
             longest: number of local steps after which no slot takes another, or None if unknown.
         """
 
-        def one(mine, inputs: RoundInputs, noise, key):
-            data = self.local_data(problem, inputs, longest)
+        pool, samples = own_records(problem.pool, slots[0].samples, slots[0].machine)
+        slots = slots[0]._replace(samples=samples), *slots[1:]
+
+        def one(mine, pool, inputs: RoundInputs, noise, key):
+            data = self.local_data(replace(problem, pool=pool), inputs, longest)
             message, after, info = require_result(self.name, self.client(server, mine, data, noise, key))
             require_state(self.name, mine, after)
             require_message(self.name, message, self.message_dimension(problem))
@@ -239,7 +243,8 @@ class ClientMethod(Split, Protocol):
             present = jax.tree.map(lambda leaf: jnp.where(inputs.present > 0, leaf, 0.0), (message, weight, info))
             return present[0], after, *present[1:]
 
-        return jax.vmap(one)(held, *slots)
+        every = None if pool is problem.pool else 0
+        return jax.vmap(one, in_axes=(0, every, 0, 0, 0))(held, pool, *slots)
 
     def local_data(self, problem: Problem, inputs: RoundInputs, longest: Any = None) -> Any:
         """Return the `data` of `client`, from one participant's part of the round's inputs. Default: its minibatches.

@@ -1,62 +1,17 @@
-"""Division of a run's machines over the devices of a mesh.
+"""Division of a round's slots, and of the machines' states, over the devices of a mesh.
 
-The program is mapped over the mesh. Every device computes all of it but the messages of a round: it computes those of
-its part of the round's slots, and the sums are added over the devices once a round. Between rounds, each device holds
-the states of a block of consecutive machines. A slot's state is sent to the device that computes the slot, and the new
-state to the device that holds it. Random numbers are those of one device: a slot's depend on its number alone.
+Every device computes the messages of its part of a round's slots. Between rounds, it holds the states of a block of
+consecutive machines. A slot's state is sent to the device that computes the slot, and the new state to the device that
+holds it. Random numbers are those of one device: a slot's depend on its number alone.
 """
 
-from collections.abc import Callable, Mapping
-from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.sharding import Mesh, PartitionSpec
 
-from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least
 from fedprivjax.plan.schedule import Size
-
-RUNS, MACHINES = "runs", "machines"
-REPLICATED = PartitionSpec()
-
-
-def as_mesh(mesh: Mesh | Mapping[str, int] | None) -> Mesh | None:
-    """Return a mesh with the axes "runs" and "machines", of the type that `shard_map` divides.
-
-    Args:
-        mesh: a mesh with one of these axes or both, or the number of devices along each, or None.
-
-    Raises:
-        Refusal: if the mesh has other axes, or more devices than there are.
-
-    >>> as_mesh({"machines": 1}).axis_names
-    ('runs', 'machines')
-    """
-    if mesh is None:
-        return None
-    names = tuple(mesh) if isinstance(mesh, Mapping) else getattr(mesh, "axis_names", ())
-    if not names or not set(names) <= {RUNS, MACHINES}:
-        got = f"the axes {names}" if names else repr(mesh)
-        remedy = f"Use jax.make_mesh((2, 4), ({RUNS!r}, {MACHINES!r}))"
-        raise Refusal(f"mesh must have the axes {RUNS!r}, {MACHINES!r}, or both, got {got}. {remedy}")
-    devices = _first_devices(mesh) if isinstance(mesh, Mapping) else mesh.devices
-    devices = devices.T if names == (MACHINES, RUNS) else devices
-    missing = tuple(place for place, name in enumerate((RUNS, MACHINES)) if name not in names)
-    return Mesh(np.expand_dims(devices, missing), (RUNS, MACHINES))
-
-
-def _first_devices(sizes: Mapping[str, int]) -> np.ndarray:
-    """Return the first devices in the shape of the given sizes."""
-    shape, every = tuple(sizes.values()), jax.devices()
-    for name, size in sizes.items():
-        require_at_least(f"mesh.{name}", size, 1)
-    if prod(shape) > len(every):
-        remedy = "On a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=8 simulates eight"
-        raise Refusal(f"mesh must have at most {len(every)} devices, all that jax finds, got {dict(sizes)}. {remedy}")
-    return np.reshape(every[: prod(shape)], shape)
+from fedprivjax.problem.devices import MACHINES, DividedRows, devices
 
 
 def part_of_size(size: Size, devices: int) -> Size:
@@ -68,23 +23,6 @@ def part_of_size(size: Size, devices: int) -> Size:
     Size(machines=3, per_round=2, rounds=5)
     """
     return size._replace(machines=-(-size.machines // devices), per_round=-(-size.per_round // devices))
-
-
-def mapped(function: Callable[[Any], Any], mesh: Mesh) -> Callable[[Any], Any]:
-    """Return a function of replicated arguments whose machines are divided over a mesh. Its results are replicated."""
-    return jax.shard_map(function, mesh=mesh, in_specs=REPLICATED, out_specs=REPLICATED, check_vma=False)
-
-
-def devices() -> int:
-    """Return the number of devices that machines are divided over where this is traced: 1 outside `mapped`."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return mesh.shape[MACHINES] if MACHINES in mesh.manual_axes else 1
-
-
-def is_first() -> Any:
-    """Return True on the first device of the mesh, for work that is done once. True outside `mapped`."""
-    axes = [name for name in (RUNS, MACHINES) if name in jax.sharding.get_abstract_mesh().manual_axes]
-    return sum((jax.lax.axis_index(name) for name in axes), 0) == 0
 
 
 def part_of(slots: Any, present: Any) -> tuple[Any, Any]:
@@ -101,11 +39,6 @@ def part_of(slots: Any, present: Any) -> tuple[Any, Any]:
     place = jax.lax.axis_index(MACHINES) * size + jnp.arange(size)
     slots, present = jax.tree.map(lambda leaf: jnp.asarray(leaf)[jnp.minimum(place, count - 1)], (slots, present))
     return slots, jnp.where(place < count, present, 0.0)
-
-
-def added(sums: Any) -> Any:
-    """Return the sums of all devices."""
-    return sums if devices() == 1 else jax.lax.psum(sums, MACHINES)
 
 
 def gathered(states: Any, machine: Any, present: Any) -> Any:
@@ -159,3 +92,19 @@ def _held(machine: Any, present: Any, machines: int) -> tuple[Any, Any]:
     place = machine - jax.lax.axis_index(MACHINES) * machines
     here = (place >= 0) & (place < machines)
     return jnp.where(here, place, 0), jnp.where(here, present, 0.0)
+
+
+def own_records(pool: Any, samples: Any, machine: Any) -> tuple[Any, Any]:
+    """Return the pool and indices into it, or, if the pool is divided, the slots' own records and indices into them.
+
+    Records that other devices hold are thus sent before the slots' local work, in which devices do not meet.
+
+    Args:
+        samples, machine: indices of every slot's records, [slots, ...], and of its machine, [slots].
+    """
+    if not isinstance(pool, DividedRows):
+        return pool, samples
+    slots, shape = samples.shape[0], samples.shape[1:]
+    records = pool.take(samples.reshape(slots, -1), machine)
+    places = jnp.arange(max(1, samples[0].size)).reshape(shape)
+    return records, jnp.broadcast_to(places, (slots, *shape))

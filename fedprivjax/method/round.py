@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from fedprivjax.method.clipping import clipped, clipping, clipping_info
-from fedprivjax.method.division import added, devices, part_of
+from fedprivjax.method.division import part_of
 from fedprivjax.method.loops import scan_in_chunks
+from fedprivjax.problem.devices import added, devices
 from fedprivjax.problem.gradients import Dense, Outer, scaled
 from fedprivjax.problem.memory_estimate import numbers_of_one
 from fedprivjax.problem.problem import Problem

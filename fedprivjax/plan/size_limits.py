@@ -6,6 +6,7 @@ from math import inf
 from typing import Any
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.problem.devices import device_memory
 
 COUNTED = 2**31  # machines, rounds and records are int32
 OF_MACHINE, OF_SLOT, OF_RECORD = 64, 48, 8  # bytes on the host per item while a run is prepared
@@ -51,22 +52,24 @@ def require_state_room(needed: int, machines: int, devices: Sequence[Any]) -> No
     Args:
         needed: bytes of the states on one device.
         machines: number of machines whose states are on one device.
-        devices: `jax.Device`s of the run. The limit is the least memory that they report, or an equal share of this
-            computer's memory if none reports any, as CPUs do.
+        devices: `jax.Device`s of the run.
     """
-    there, name = min(map(device_memory, devices)), devices[0].device_kind
-    if there == inf:
-        there, name = memory() / len(devices), "this computer"
+    there = room_of(devices)
     if needed > there:
+        name = devices[0].device_kind if device_memory(devices[0]) < inf else "this computer"
         raise Refusal(
             f"client state must fit in {there / GIB:.3g} GiB of memory ({name}), got {needed} bytes for {machines} "
             f"machines ({needed / GIB:.3g} GiB) on one device. Use fewer machines, a smaller model, or more devices"
         )
 
 
-def device_memory(device: Any) -> float:
-    """Return the bytes that a run may take on a `jax.Device`, or infinity if it does not report them."""
-    return (device.memory_stats() or {}).get("bytes_limit", inf)
+def room_of(devices: Sequence[Any]) -> float:
+    """Return the least memory that `jax.Device`s report, in bytes.
+
+    If none reports any, as CPUs do, it is an equal share of this computer's memory.
+    """
+    there = min(map(device_memory, devices))
+    return memory() / len(devices) if there == inf else there
 
 
 def memory() -> float:

@@ -28,6 +28,7 @@ from fedprivjax.problem.checks import (
     table_rows,
 )
 from fedprivjax.problem.constraints import ConstraintSet, WholeSpace
+from fedprivjax.problem.devices import device_memory
 from fedprivjax.problem.gradients import length
 from fedprivjax.problem.losses import LinearLoss
 from fedprivjax.problem.models import Example, GeneralModel, LinearModel
@@ -297,14 +298,16 @@ def _general_params(name: str, values):
     return jax.tree.map(lambda leaf: _copied(leaf, jnp.float32), params)
 
 
-def _copied(values, dtype: Any = None) -> jax.Array:
+def _copied(values, dtype: Any = None) -> Any:
     """Return a device copy of host values, of jax's type or the one given. Device arrays are not copied.
 
-    NumPy copies and converts, since `jnp.array` would compile a program per shape.
+    Values that take more than half of a device's memory are copied on the host. NumPy copies and converts, since
+    `jnp.array` would compile a program per shape.
     """
     if isinstance(values, jax.Array):
         return jnp.asarray(values, dtype)
-    return jax.device_put(np.array(values, dtype))
+    copy = np.array(values, dtype)
+    return copy if copy.nbytes > device_memory(jax.local_devices()[0]) / 2 else jax.device_put(copy)
 
 
 def _general_test(test, pool):

@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_positive
 from fedprivjax.problem.constraints import ConstraintSet
+from fedprivjax.problem.devices import DividedRows, number_of
 from fedprivjax.problem.memoize import Once
 from fedprivjax.problem.models import GeneralModel, LinearModel
 from fedprivjax.problem.procedural import Procedural
@@ -116,7 +117,7 @@ class Problem:
     @property
     def examples(self) -> int | float:
         """Number of examples in the pool, or inf if they are computed on demand."""
-        return jax.tree.leaves(self.pool)[0].shape[0] if self.stored else inf
+        return number_of(self.pool) if self.stored else inf
 
     @property
     def held(self) -> int | float:
@@ -214,7 +215,7 @@ class Problem:
             samples: indices into the pool, or into the machine's own examples if they are computed on demand.
             machine: owner of the examples, with the shape of the leading axes of `samples`.
         """
-        if isinstance(self.pool, Procedural):
+        if isinstance(self.pool, Procedural | DividedRows):
             return self.pool.take(samples, machine)
         return jax.tree.map(lambda leaf: leaf[samples], self.pool)
 

@@ -1,14 +1,14 @@
 """Distribution of a chunk of a sweep over devices."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from fedprivjax.engine.hosts import require_all_hosts
-from fedprivjax.method.division import MACHINES, RUNS, as_mesh
+from fedprivjax.problem.devices import MACHINES, RUNS, as_mesh, specs_of
 
 
 class Spread(NamedTuple):
@@ -78,16 +78,22 @@ def over_devices(function, spread: Spread | None):
     if spread is None:
         return function
     axis, everywhere = 0 if spread.by_draw else 1, PartitionSpec()
-    both, draw, ids = PartitionSpec(RUNS), PartitionSpec(RUNS), everywhere
+    both, draw, of_ids = PartitionSpec(RUNS), PartitionSpec(RUNS), everywhere
     if not spread.by_draw:
-        both, draw, ids = PartitionSpec(None, RUNS), everywhere, PartitionSpec(RUNS)
+        both, draw, of_ids = PartitionSpec(None, RUNS), everywhere, PartitionSpec(RUNS)
 
-    def on_device(*arguments):
-        values = function(*arguments)
-        return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, RUNS, axis=axis, tiled=True), values)
+    def call(configurations, drawn, host_noises, problem, ids):
+        leaves, tree = jax.tree.flatten(problem)
 
-    specs: Any = (both, draw, both, everywhere, ids)
-    return jax.shard_map(on_device, mesh=spread.mesh, in_specs=specs, out_specs=everywhere, check_vma=False)
+        def on_device(configurations, drawn, host_noises, leaves, ids):
+            values = function(configurations, drawn, host_noises, jax.tree.unflatten(tree, leaves), ids)
+            return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, RUNS, axis=axis, tiled=True), values)
+
+        specs = both, draw, both, specs_of(problem), of_ids
+        mapped = jax.shard_map(on_device, mesh=spread.mesh, in_specs=specs, out_specs=everywhere, check_vma=False)
+        return mapped(configurations, drawn, host_noises, leaves, ids)
+
+    return call
 
 
 def _padded(indices: np.ndarray, devices: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from fedprivjax.engine.hosts import exchanged, local, on_all, replicated, togeth
 from fedprivjax.engine.prepare import Arguments, StaticArguments
 from fedprivjax.engine.progress import OnProgress, shifted
 from fedprivjax.engine.simulate import trajectory
-from fedprivjax.method.division import RUNS
+from fedprivjax.problem.devices import RUNS
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.sweeps.chunk_store import ChunkStore, agreed_fingerprint, open_store, sweep_fingerprint
 from fedprivjax.sweeps.configurations import stacked
@@ -201,7 +201,7 @@ def chunk_arguments(start: ReadySweep, draws: np.ndarray, columns: np.ndarray) -
     mechanisms, inputs = stacked([one.mechanism for one in drawn]), stacked([one.inputs for one in drawn])
     keys = jnp.stack([one.key for one in drawn])
     ids = None if start.common_noise else jnp.asarray(columns)
-    return leaves, (mechanisms, inputs, keys), host_noises, start.first.problem.traced, ids
+    return leaves, (mechanisms, inputs, keys), host_noises, start.problem, ids
 
 
 @typed_jit(static_argnames=("static", "over"))

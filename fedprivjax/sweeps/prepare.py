@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
@@ -15,7 +15,7 @@ from fedprivjax.engine.costs import taken, totals
 from fedprivjax.engine.iterates import iterate_names
 from fedprivjax.engine.metrics import MetricLike, non_private
 from fedprivjax.engine.precision import FLOAT32
-from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, ready
+from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, on_devices, ready
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.arguments import plain_numbers
 from fedprivjax.plan.feasibility import require_possible
@@ -71,6 +71,11 @@ class ReadySweep:
     def static(self) -> StaticArguments:
         """Static configuration of every run's program, which is mapped over the mesh together with the other runs'."""
         return self.first.static._replace(mesh=None)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """Problem of all configurations, apart from their constraints, as the sweep's program gets it."""
+        return on_devices(self.first.problem, self.mesh)
 
     @property
     def runs(self) -> tuple[int, int]:

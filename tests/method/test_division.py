@@ -25,10 +25,11 @@ from fedprivjax import (
     ready,
     simulate,
 )
+from fedprivjax.engine import chunked_sums, prepare
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.method.client_method import ClientMethod
-from fedprivjax.method.division import as_mesh, mapped
 from fedprivjax.plan import size_limits
+from fedprivjax.problem.devices import as_mesh, mapped
 
 RNG = np.random.default_rng(3)
 SIZES = (4, 9, 2, 0, 3, 30, 1, 8, 8)  # 9 machines: no mesh of 2 or 4 devices divides them
@@ -193,6 +194,36 @@ def test_every_method_is_equal_on_four_devices(name):
     own = case.protocol.minibatches  # of records that may be used again
     rounds = None if own is None or own.one_pass or own.pooled else ROUNDS
     assert_equal_on(machines(4), case.protocol, case.problem, case.participation, metrics=[], rounds=rounds)
+
+
+@pytest.fixture
+def little_memory(monkeypatch):
+    """Devices of little memory, so that data are divided. Client states are not checked."""
+    monkeypatch.setattr(prepare, "room_of", lambda devices: 100)
+
+
+def test_data_that_do_not_fit_are_divided(many, little_memory):
+    start = ready(DPMu2(noise_std=0.1, step_size=0.1, clip=0.3), many, Uniform(200, 7), rounds=2, mesh=machines(3))
+    features = start.arguments.problem.pool.rows.features
+    assert features.shape == (402, 100)  # 400 records and two added rows
+    assert {shard.data.shape for shard in features.addressable_shards} == {(134, 100)}
+    assert_equal_on(
+        machines(3), start.protocol, many, Uniform(200, 7), rounds=4, metrics=["train_loss", "train_accuracy"]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", {type(case.protocol): name for name, case in CASES.items()}.values())
+def test_every_method_is_equal_on_divided_data(name, little_memory):
+    test_every_method_is_equal_on_four_devices(name)
+
+
+@pytest.mark.slow
+def test_metrics_of_divided_data(unequal, little_memory, monkeypatch):
+    """Machines of unequal sizes. The 65 records are evaluated in several chunks on every device."""
+    monkeypatch.setattr(chunked_sums, "CHUNK_NUMBERS", 200)
+    metrics = ["train_loss", "train_accuracy", "gradient_norm"]
+    assert_equal_on(machines(4), FedAvg(**LOCAL), unequal, Uniform(9, 7), metrics=metrics, eval_every=5)
 
 
 def test_a_divided_run_shows_its_progress(many):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from fedprivjax import DPMu2, FedAvg, Refusal, Scaffold, Softmax, Uniform, linear_problem, sweep
+from fedprivjax.engine import prepare
 from fedprivjax.plan import size_limits
 from fedprivjax.sweeps.prepare import ready_sweep
 
@@ -53,6 +54,13 @@ def test_runs_and_machines_are_divided_together(softmax_problem):
 def test_local_work_and_client_state_are_divided_in_sweeps(method, split_problem):
     options = {"protocol": method(**LOCAL), "over": {"step_size": [0.1, 0.2]}}
     assert_near(swept(split_problem, {"runs": 1}, **options), swept(split_problem, BOTH, **options))
+
+
+@pytest.mark.slow
+def test_data_are_divided_in_sweeps(softmax_problem, monkeypatch):
+    one = swept(softmax_problem, {"runs": 1})
+    monkeypatch.setattr(prepare, "room_of", lambda devices: 100)
+    assert_near(one, swept(softmax_problem, BOTH))
 
 
 def test_a_device_of_a_sweep_needs_memory_for_its_part_of_the_client_state(split_problem, monkeypatch):

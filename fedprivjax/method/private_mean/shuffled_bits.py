@@ -13,7 +13,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.clipping import clipped, clipping, clipping_info
-from fedprivjax.method.division import added, part_of
+from fedprivjax.method.division import part_of
 from fedprivjax.method.interface import slot_keys
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.method.minibatch_round import gradient_at
@@ -39,6 +39,7 @@ from fedprivjax.privacy.accountants.binomial.vector import gaussian_norm
 from fedprivjax.privacy.accountants.records import accounted
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
+from fedprivjax.problem.devices import added
 from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import cheu
 

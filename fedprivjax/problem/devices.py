@@ -1,0 +1,157 @@
+"""Devices of a mesh: a program is mapped over them, and stored data are divided over them.
+
+Every device computes the whole program, but for sums of which it computes a part. Parts are added over the axis
+"machines" of the mesh. The axis "runs" belongs to sweeps.
+"""
+
+from collections.abc import Callable, Mapping
+from math import inf, prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least
+
+RUNS, MACHINES = "runs", "machines"
+REPLICATED, DIVIDED = PartitionSpec(), PartitionSpec(MACHINES)
+
+
+def as_mesh(mesh: Mesh | Mapping[str, int] | None) -> Mesh | None:
+    """Return a mesh with the axes "runs" and "machines", of the type that `shard_map` divides.
+
+    Args:
+        mesh: a mesh with one of these axes or both, or the number of devices along each, or None.
+
+    Raises:
+        Refusal: if the mesh has other axes, or more devices than there are.
+
+    >>> as_mesh({"machines": 1}).axis_names
+    ('runs', 'machines')
+    """
+    if mesh is None:
+        return None
+    names = tuple(mesh) if isinstance(mesh, Mapping) else getattr(mesh, "axis_names", ())
+    if not names or not set(names) <= {RUNS, MACHINES}:
+        got = f"the axes {names}" if names else repr(mesh)
+        remedy = f"Use jax.make_mesh((2, 4), ({RUNS!r}, {MACHINES!r}))"
+        raise Refusal(f"mesh must have the axes {RUNS!r}, {MACHINES!r}, or both, got {got}. {remedy}")
+    devices = _first_devices(mesh) if isinstance(mesh, Mapping) else mesh.devices
+    devices = devices.T if names == (MACHINES, RUNS) else devices
+    missing = tuple(place for place, name in enumerate((RUNS, MACHINES)) if name not in names)
+    return Mesh(np.expand_dims(devices, missing), (RUNS, MACHINES))
+
+
+def _first_devices(sizes: Mapping[str, int]) -> np.ndarray:
+    """Return the first devices in the shape of the given sizes."""
+    shape, every = tuple(sizes.values()), jax.devices()
+    for name, size in sizes.items():
+        require_at_least(f"mesh.{name}", size, 1)
+    if prod(shape) > len(every):
+        remedy = "On a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=8 simulates eight"
+        raise Refusal(f"mesh must have at most {len(every)} devices, all that jax finds, got {dict(sizes)}. {remedy}")
+    return np.reshape(every[: prod(shape)], shape)
+
+
+def device_memory(device: Any) -> float:
+    """Return the bytes that a run may take on a `jax.Device`, or infinity if it does not report them."""
+    return (device.memory_stats() or {}).get("bytes_limit", inf)
+
+
+def mapped(function: Callable[[Any], Any], mesh: Mesh) -> Callable[[Any], Any]:
+    """Return a function that every device of a mesh computes. Arguments and results are replicated.
+
+    Only `DividedRows` among the arguments are divided.
+    """
+
+    def call(arguments):
+        leaves, tree = jax.tree.flatten(arguments)
+        on_device = lambda leaves: function(jax.tree.unflatten(tree, leaves))  # noqa: E731
+        specs = (specs_of(arguments),)
+        return jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=REPLICATED, check_vma=False)(leaves)
+
+    return call
+
+
+def devices() -> int:
+    """Return the number of devices that machines are divided over where this is traced: 1 outside `mapped`."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh.shape[MACHINES] if MACHINES in mesh.manual_axes else 1
+
+
+def is_first() -> Any:
+    """Return True on the first device of the mesh, for work that is done once. True outside `mapped`."""
+    axes = [name for name in (RUNS, MACHINES) if name in jax.sharding.get_abstract_mesh().manual_axes]
+    return sum((jax.lax.axis_index(name) for name in axes), 0) == 0
+
+
+def added(sums: Any) -> Any:
+    """Return the sums of all devices."""
+    return sums if devices() == 1 else jax.lax.psum(sums, MACHINES)
+
+
+@struct.dataclass
+class DividedRows:
+    """Stored examples of which every device holds a block of consecutive rows.
+
+    Attributes:
+        rows: a pytree with leaves [rows, ...]: this device's rows in a mapped function, all rows outside. The last row
+            is repeated to make the blocks equal.
+        count: number of examples.
+    """
+
+    rows: Any
+    count: int = struct.field(pytree_node=False)
+
+    def take(self, samples: Any, machine: Any = 0) -> Any:
+        """Return examples with leaves [..., per-example shape], from the devices that hold them.
+
+        Every device must call it, with as many indices as the others.
+        """
+        samples = jnp.asarray(samples)
+        every = jax.lax.all_gather(samples.reshape(-1), MACHINES, tiled=True)
+
+        def one(rows):
+            place = every - jax.lax.axis_index(MACHINES) * rows.shape[0]
+            here = (place >= 0) & (place < rows.shape[0])
+            found = rows[jnp.where(here, place, 0)]
+            found = jnp.where(here.reshape(-1, *[1] * (rows.ndim - 1)), found, jnp.zeros((), rows.dtype))
+            own = jax.lax.psum_scatter(found, MACHINES, tiled=True)
+            return own.reshape(*samples.shape, *rows.shape[1:])
+
+        return jax.tree.map(one, self.rows)
+
+    @property
+    def held(self) -> jax.Array:
+        """1 for this device's examples and 0 for added rows, [rows]."""
+        rows = jax.tree.leaves(self.rows)[0].shape[0]
+        return (jax.lax.axis_index(MACHINES) * rows + jnp.arange(rows) < self.count).astype(jnp.float32)
+
+
+def divided_rows(examples: Any, mesh: Mesh) -> DividedRows:
+    """Return stored examples with their rows divided over the devices of a mesh."""
+    count, devices = number_of(examples), mesh.shape[MACHINES]
+
+    def one(leaf):
+        rows = np.asarray(leaf)
+        rows = np.concatenate([rows, np.repeat(rows[-1:], -count % devices, axis=0)])
+        return jax.device_put(rows, NamedSharding(mesh, DIVIDED))
+
+    return DividedRows(jax.tree.map(one, examples), count)
+
+
+def number_of(examples: Any) -> int:
+    """Return the number of stored examples."""
+    return examples.count if isinstance(examples, DividedRows) else jax.tree.leaves(examples)[0].shape[0]
+
+
+def specs_of(arguments: Any) -> list[PartitionSpec]:
+    """Return how each leaf of a mapped function's arguments is divided."""
+    divided = lambda node: isinstance(node, DividedRows)  # noqa: E731
+    nodes = jax.tree.leaves(arguments, is_leaf=divided)
+    each = [[DIVIDED] * len(jax.tree.leaves(node)) if divided(node) else [REPLICATED] for node in nodes]
+    return [spec for specs in each for spec in specs]
