@@ -144,6 +144,12 @@ def divided_rows(examples: Any, mesh: Mesh) -> DividedRows:
     return DividedRows(jax.tree.map(one, examples), count)
 
 
+def bytes_on_device(leaf: Any) -> int:
+    """Return the bytes that one device holds of an array."""
+    shape = leaf.sharding.shard_shape(leaf.shape) if isinstance(leaf, jax.Array) else np.shape(leaf)
+    return prod(shape) * jnp.result_type(leaf).itemsize
+
+
 def number_of(examples: Any) -> int:
     """Return the number of stored examples."""
     return examples.count if isinstance(examples, DividedRows) else jax.tree.leaves(examples)[0].shape[0]

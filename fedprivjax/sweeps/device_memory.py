@@ -7,11 +7,10 @@ from math import inf, prod
 from typing import Any
 
 import jax
-import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.method.division import RUNS
 from fedprivjax.plan.size_limits import GIB, device_memory
+from fedprivjax.problem.devices import RUNS, bytes_on_device
 from fedprivjax.sweeps.memory import chunk_sizes, run_bytes
 from fedprivjax.sweeps.prepare import ReadySweep
 
@@ -87,7 +86,7 @@ def peak_bytes(program: Any, start: ReadySweep) -> int:
     The next chunk is dispatched before a chunk is copied. The problem is held once.
     """
     found = program.memory_analysis()
-    problem = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(start.first.problem.traced))
+    problem = sum(map(bytes_on_device, jax.tree.leaves(start.problem)))
     own = max(0, found.argument_size_in_bytes - problem)
     return int(found.temp_size_in_bytes + problem + 2 * (own + found.output_size_in_bytes))
 
