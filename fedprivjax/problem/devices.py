@@ -139,7 +139,7 @@ def divided_rows(examples: Any, mesh: Mesh) -> DividedRows:
     def one(leaf):
         rows = np.asarray(leaf)
         rows = np.concatenate([rows, np.repeat(rows[-1:], -count % devices, axis=0)])
-        return jax.device_put(rows, NamedSharding(mesh, DIVIDED))
+        return jax.make_array_from_callback(rows.shape, NamedSharding(mesh, DIVIDED), lambda place: rows[place])
 
     return DividedRows(jax.tree.map(one, examples), count)
 
