@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.compiled import make_room
 from fedprivjax.engine.precision import FLOAT32, products
 from fedprivjax.engine.prepare import Arguments, ReadyRun
 from fedprivjax.engine.simulate import run_program
@@ -132,6 +133,7 @@ def compare(
     """
     with ThreadPoolExecutor(workers) as threads:
         for findings in threads.map(lambda case: compare_case(case, computer, reference), cases):
+            make_room()
             yield from findings
     different = float(np.mean(computer.bits() != reference.bits()))
     yield Finding("random bits", "fraction that differs", different, 0.0)
