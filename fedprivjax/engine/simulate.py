@@ -101,6 +101,9 @@ def simulate(
             (completed rounds, total rounds). Progress needs a separate program with a host callback, which jax does not
             store in its persistent cache.
 
+    After `jax.distributed.initialize()`, a mesh with the devices of all processes divides the run over them. All
+    processes make the same call and get the results.
+
     Raises:
         Refusal: the settings are invalid. Nothing has been compiled yet.
 

@@ -79,6 +79,9 @@ def sweep(
             callable is called with (finished runs, total runs).
         protocol, problem, participation, options: as in `ready_sweep`.
 
+    After `jax.distributed.initialize()`, all processes of the job make the same call, compute the sweep together on the
+    devices of all, and get its results. The first process alone reads and writes `folder`, and reports progress.
+
     Returns:
         A dataset with dimensions for the swept names, `seed`, `round`, and also `iterate` if the protocol has iterates
         other than its output. Its variables are the metrics, the calibrated `noise_std` and `step_size`, `realised_mu`
