@@ -122,7 +122,7 @@ def test_client_state_must_fit_an_accelerators_own_memory(monkeypatch):
     @dataclass
     class Accelerator:
         bytes_limit: int
-        device_kind = "H100"
+        device_kind, process_index = "H100", 0
 
         def memory_stats(self):
             return {"bytes_limit": self.bytes_limit, "bytes_in_use": 0}
