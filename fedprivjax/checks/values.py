@@ -24,6 +24,7 @@ OTHER_WORDS: dict[str, tuple[str, str]] = {  # names in other libraries: the nam
     "eps": ("epsilon", ""),
     "mu": ("epsilon", " This method takes an ε. A sweep of mu is converted to it"),
     "table": ("dataset", ""),
+    "bernoulli": ("binomial", ""),
     "fedavg": ("fedavg", ""),
     "fedprox": ("fedavg", " FedProx is FedAvg with prox"),
     "dp_fedavg": ("fedavg", " DP-FedAvg is FedAvg with unit = 'machine'"),

@@ -115,6 +115,10 @@ OTHERS = '\n[[protocol]]\nname = "noisy_sgd"\n[[protocol]]\nname = "user_sgd"\n'
             "protocol must be a list of tables under [[protocol]], got [protocol]",
         ),
         (("dataset = ", "table = "), "unknown key in [problem] 'table', did you mean 'dataset'?"),
+        (
+            ("[participation]", '[participation]\nkind = "bernoulli"'),
+            "unknown participation.kind 'bernoulli', did you mean 'binomial'?",
+        ),
         (("dataset = ", "rounds = 2\ndataset = "), "rounds must be in [participation], got it in [problem]. Move it"),
         (
             ("[participation]", "[participation]\nseeds = 3"),

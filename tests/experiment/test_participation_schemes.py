@@ -81,7 +81,7 @@ KINDS = [
     ({"kind": "one_pass", "machines": 12, "per_round": 3}, OnePass(12, 3)),
     ({"kind": "given", "machines": 4, "schedule": [[0, 1], [2, 3], [1, 3]]}, Given(4, [[0, 1], [2, 3], [1, 3]])),
     ({"kind": "binomial", "machines": 4, "rate": 0.5}, Varying.binomial(4, 0.5)),
-    ({"kind": "bernoulli", "machines": 9, "rate": 0.5, "tail": 1.5}, Varying.binomial(9, 0.5, 1.5)),
+    ({"kind": "binomial", "machines": 9, "rate": 0.5, "tail": 1.5}, Varying.binomial(9, 0.5, 1.5)),
     ({"kind": "between", "machines": 4, "min_machines": 2, "max_machines": 3}, Varying.between(4, 2, 3)),
     ({"kind": "varying", "machines": 4, "sizes": [0.5, 0.5]}, Varying(4, (0.5, 0.5))),
     ({"kind": "weighted", **TWO, "weights": WEIGHTS}, Weighted(4, 2, WEIGHTS)),

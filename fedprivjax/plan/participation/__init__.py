@@ -42,7 +42,6 @@ SCHEMES: dict[str, Callable[..., Participation]] = {  # by name in experiment fi
     "phases": Cohorts,
     "given": Given,
     "binomial": Varying.binomial,
-    "bernoulli": Varying.binomial,
     "between": Varying.between,
     "varying": Varying,
     "weighted": Weighted,

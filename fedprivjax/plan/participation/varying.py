@@ -53,7 +53,7 @@ class Varying(Participation):
 
     @classmethod
     def binomial(cls, machines: int, rate: float, tail: float = TAIL) -> "Varying":
-        """Machines that take part independently, each with probability `rate`.
+        """Public participation of every machine in every round, independently, with probability `rate`.
 
         A round without any machine is sampled again, and so is a round of more than ⌈Np + tail·√(Np(1 − p))⌉ machines.
         The rule is public and part of the distribution: every moment, and the schedule's width, includes it.
