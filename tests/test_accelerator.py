@@ -3,8 +3,9 @@
 import jax
 import pytest
 
+from fedprivjax.testing.computer import Computer, cpu
 from fedprivjax.testing.device_cases import cases
-from fedprivjax.testing.devices import Computer, compare, compare_case, cpu
+from fedprivjax.testing.devices import compare, compare_case
 
 pytestmark = [pytest.mark.accelerator, pytest.mark.optimised]
 
@@ -25,11 +26,16 @@ def accelerator():
     return Computer(device)
 
 
-def test_a_case_equals_the_cpu(case, accelerator):
-    for finding in compare_case(case, accelerator, cpu()):
+@pytest.fixture(scope="module")
+def reference():
+    return cpu()
+
+
+def test_a_case_equals_the_cpu(case, accelerator, reference):
+    for finding in compare_case(case, accelerator, reference):
         assert finding.met, finding
 
 
-def test_random_bits_and_products_equal_the_cpu(accelerator):
-    for finding in compare([], accelerator, cpu()):
+def test_random_bits_and_products_equal_the_cpu(accelerator, reference):
+    for finding in compare([], accelerator, reference):
         assert finding.met, finding

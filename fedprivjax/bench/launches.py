@@ -17,7 +17,7 @@ from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.protocols import DPMu2
 from fedprivjax.sweeps.execute import chunk_arguments
 from fedprivjax.sweeps.prepare import ReadySweep
-from fedprivjax.testing.devices import programs
+from fedprivjax.testing.computer import programs
 
 # the whole list, because a list replaces the default one
 COMMANDS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,WHILE,CONDITIONAL"
