@@ -36,7 +36,7 @@ from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.large_delta import large_delta, large_delta_of_machines
 from fedprivjax.privacy.target import Target
-from fedprivjax.privacy.terms import MACHINE, RECORD
+from fedprivjax.privacy.terms import MACHINE, RECORD, Assumption
 from fedprivjax.problem.devices import MACHINES, RUNS, as_mesh, divided_rows
 from fedprivjax.problem.problem import Problem
 
@@ -245,6 +245,8 @@ def ready(
     held = part_of_size(plan.size, len(devices))
     require_state_room(protocol.client_state_bytes(problem, held), held.machines, local_of(devices))
     calibrated, event = calibrate_and_check(protocol, problem, plan, target)
+    if precision != FLOAT32 and calibrated.noise_std != 0:
+        event = event.assuming(Assumption("rounded products"))
     eval_every = max(1, ceil(plan.size.rounds / 20)) if eval_every is None else eval_every
     require_at_least("eval_every", eval_every, 1)
     metrics = default_metrics(problem) if metrics is None else require_list(metrics)

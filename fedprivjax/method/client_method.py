@@ -210,7 +210,7 @@ class ClientMethod(Split, Protocol):
         """Return the participants' sums (weighted messages, weights, scalars), and all machines' states after them."""
         longest = jnp.max(self.steps(slots[0])) if self.uneven else None
         messages, after, weights, info = self._work(problem, server, self._states(own, slots[0]), slots, longest)
-        total = jax.tree.map(lambda rows: jnp.tensordot(weights, rows, axes=(0, 0)), messages)
+        total = jax.tree.map(lambda rows: jnp.tensordot(weights, rows, axes=(0, 0), precision="highest"), messages)
         if jax.tree.leaves(own):
             machines = jax.tree.leaves(own)[0].shape[0]
             after, machine, present = to_holders(after, slots[0].machine, slots[0].present, machines)

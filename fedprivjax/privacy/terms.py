@@ -44,6 +44,8 @@ SENTENCES = {
     "adaptive clip": "every machine's update is clipped to a public norm that is computed from noisy counts, and the "
     "noise is a multiple of it",
     "encoded updates": "every message is encoded before the server's noise, to norm at most {bound:.4g}",
+    "rounded products": "norms count as clipped although an accelerator rounds factors of products to 10 bits, which "
+    "may increase them by 0.1%",
     "rescaled messages": "messages are scaled by another batch's norm: no bound holds",
     "honest but curious": "an honest-but-curious server, which sends the protocol's own query points",
     "not covered": "hyper-parameters and data preparation are not covered",

@@ -60,6 +60,19 @@ def test_products_for_noise_are_in_full_precision(softmax_problem, protocol, met
     assert precisions(text) <= {"HIGHEST"}
 
 
+def test_clipped_updates_are_summed_in_full_precision(softmax_problem):
+    problem = replace(softmax_problem, partition_table=Table(np.arange(60).reshape(6, 10)))
+    start = ready(replace(UPDATES, noise_schedule="independent"), problem, SCHEME, rounds=4, precision=TF32)
+    assert precisions(run_program.lower(start.arguments, start.static).as_text()) == {"HIGH", "HIGHEST"}
+
+
+def test_a_guarantee_states_that_norms_are_rounded(softmax_problem):
+    noisy, quiet = NoisySGD(noise_std=1.0, step_size=0.1), NoisySGD(noise_std=0.0, step_size=0.1)
+    for protocol, precision, stated in ((noisy, TF32, True), (noisy, "float32", False), (quiet, TF32, False)):
+        guarantee = ready(protocol, softmax_problem, SCHEME, precision=precision).guarantee
+        assert ("rounded products" in {one.name for one in guarantee.assumptions}) == stated
+
+
 def test_a_file_sets_the_precision():
     start = jobs(experiment.load("quickstart", {"sweep.precision": TF32}))[0].prepare()
     assert start.static.precision == "tf32"

@@ -212,3 +212,18 @@ def test_updates_that_overflow_are_zero(clip):
     assert np.isfinite(view.messages).all()
     np.testing.assert_allclose(view.messages[0, 0, :2], 0, atol=1e-4)
     assert np.linalg.norm(view.messages[0, 1]) > 0.1
+
+
+@pytest.mark.parametrize("scheme", [PoissonCohorts(12, 0.5), Dropouts(PoissonCohorts(12, 0.5), 0.3)])
+@pytest.mark.parametrize("method", [FedAvg, Scaffold])
+def test_costs_do_not_tell_secret_cohorts(method, scheme):
+    """Machines differ in their numbers of steps, so the realised share of idle steps would show who took part."""
+    protocol, problem = method(update_clip=0.3, local_epochs=1, **MACHINE), problem_of(tuple(range(1, 13)))
+
+    def costs(participation):
+        return [ready(protocol, problem, participation, rounds=2, seed=seed).costs for seed in range(4)]
+
+    secret, public = costs(scheme), costs(Uniform(12, 8))
+    assert all(np.isnan(one["idle_steps"]) for one in secret)
+    assert len({tuple(one[name] for name in sorted(one) if name != "idle_steps") for one in secret}) == 1
+    assert len({one["idle_steps"] for one in public}) > 1
