@@ -9,6 +9,7 @@ import numpy as np
 from fedprivjax.disk_cache import SHORT, code_version, digest
 from fedprivjax.engine.hosts import require_all_hosts, require_equal, together
 from fedprivjax.engine.prepare import ReadyRun
+from fedprivjax.method.interface import as_leaves
 from fedprivjax.problem.problem import Problem
 
 
@@ -34,10 +35,11 @@ def require_equal_runs(start: ReadyRun) -> None:
     require_all_hosts(start.static.mesh)
     if not together(start.static.mesh):
         return
-    protocol, problem, mechanism, inputs, host_noise, _ = start.arguments
+    protocol, problem = as_leaves(start.protocol.traced), start.problem.traced
     static = start.static._replace(mesh=None, metrics=())
     names = [metric.name for metric in start.static.metrics]
-    settings = type(protocol).__name__, protocol, problem, mechanism, inputs, host_noise, start.seeds, static, names
+    drawn = start.mechanism, start.inputs, start.host_noise, start.seeds
+    settings = type(protocol).__name__, protocol, problem, drawn, static, names
     require_equal({**versions(), "data": data_fingerprint(start.problem), "settings": fingerprint(settings)})
 
 

@@ -15,7 +15,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
 from fedprivjax.engine.costs import taken, totals
-from fedprivjax.engine.hosts import local_of
+from fedprivjax.engine.hosts import exchanged, local_of, together
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, MetricLike, check_metrics, default_metrics, require_list
 from fedprivjax.engine.precision import FLOAT32, PRECISIONS
@@ -266,13 +266,16 @@ def ready(
 def on_devices(problem: Problem, mesh: Mesh | None) -> Problem:
     """Return the problem of a program that is mapped over a mesh.
 
-    Its stored data are divided over the axis "machines" if they take more than half of a device's memory.
+    Its stored data are divided over the axis "machines" if they take more than half of a device's memory, in any of the
+    mesh's processes.
     """
     traced = problem.traced
     if mesh is None or mesh.shape[MACHINES] == 1 or not problem.stored:
         return traced
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.pool))
-    fits = size <= room_of(list(mesh.devices.flat)) / 2
+    fits = size <= room_of(local_of(list(mesh.devices.flat))) / 2
+    if together(mesh):
+        fits = all(exchanged(fits))
     return traced if fits else replace(traced, pool=divided_rows(problem.pool, mesh))
 
 

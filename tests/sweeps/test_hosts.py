@@ -40,6 +40,9 @@ def values(data):
     return {name: np.asarray(data[name]) for name in ("train_loss", "noise_norm", "realised_epsilon")}
 """
 RUNS = """
+from fedprivjax.engine import prepare
+
+
 def network(params, example):
     hidden = jax.numpy.tanh(params["in"] @ example.features)
     return jax.nn.log_softmax(params["out"] @ hidden)[example.label] * -1
@@ -55,7 +58,11 @@ def found(runs, machines, folder=None):
     both = {"runs": 2, "machines": machines["machines"] // 2} if machines else runs
     local = sweep(LOCAL, OWNED, Uniform(8, 5), over={"step_size": [0.1, 0.2]}, seeds=3, rounds=4, mesh=both,
                   metrics=["train_loss"])
+    room, prepare.room_of = prepare.room_of, lambda devices: 0.0  # the data are divided, too
+    divided = params_of(simulate(LOCAL, OWNED, Uniform(8, 5), rounds=4, mesh=machines))
+    prepare.room_of = room
     return {
+        "divided": divided,
         **values(grid(mesh=runs, folder=folder)),
         "local": np.asarray(local["train_loss"]),
         "convex": params_of(simulate(LOCAL, OWNED, Uniform(8, 5), rounds=20, mesh=machines)),
@@ -82,7 +89,7 @@ def alone():
     return names["found"](one, None)
 
 
-@pytest.mark.parametrize(("count", "devices"), [(2, 1), (2, 2), (4, 1)])
+@pytest.mark.parametrize(("count", "devices"), [(2, 1), (2, 2), (4, 1), (4, 2)])
 def test_processes_compute_the_numbers_of_one_process(alone, tmp_path, count, devices):
     """Divided runs are equal bit for bit, divided machines within 1e-5. The first process alone writes chunks."""
     code = START + PROBLEM + RUNS + DIVIDED.format(folder=str(tmp_path))
@@ -92,7 +99,7 @@ def test_processes_compute_the_numbers_of_one_process(alone, tmp_path, count, de
         assert set(found) == set(alone)
         for name in ("train_loss", "noise_norm", "realised_epsilon"):
             np.testing.assert_array_equal(found[name], alone[name], err_msg=name)
-        for name in ("local", "convex", "network"):
+        for name in ("local", "convex", "divided", "network"):
             assert np.linalg.norm(found[name] - alone[name]) <= 1e-5 * np.linalg.norm(alone[name]), name
     assert list((tmp_path / "0").glob("*.npz"))
 
