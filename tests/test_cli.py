@@ -107,6 +107,15 @@ def test_report_of_an_unfinished_run_names_the_command_that_finishes_it(call, tm
     assert said.endswith(f"Finish it with fedprivjax run {tmp_path}/spec.toml --out {tmp_path} --resume")
 
 
+def test_report_of_an_unfinished_run_imports_no_module_of_the_user(call, tmp_path):
+    (tmp_path / "theirs.py").write_text("raise RuntimeError('imported')", encoding="utf-8")
+    custom = SMALL.replace("[problem]", '[problem]\nmodel = "theirs:Net"', 1)
+    assert custom != SMALL
+    (tmp_path / "spec.toml").write_text(custom, encoding="utf-8")
+    said = refused(call("report", tmp_path))
+    assert said.endswith(f"Finish it with fedprivjax run SPEC --out {tmp_path} --resume")
+
+
 def test_list_names_everything(call):
     status, said, _ = call("list")
     assert status == 0

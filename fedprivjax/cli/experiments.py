@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -272,8 +273,9 @@ def _join(folder: Path, spec: Path) -> None:
     """
     from fedprivjax.experiment import run as runner
     from fedprivjax.experiment.names import unimported
+    from fedprivjax.experiment.read import parse
 
-    experiment = load(str(spec), None)
+    experiment = parse(tomllib.loads(spec.read_text(encoding="utf-8")), folder, recorded={})  # imports no user code
     custom = bool(unimported(experiment))
     if custom or not runner.join(_ready(Named(experiment, folder, resume=True)), folder):
         given = "SPEC" if custom else shlex.quote(str(spec))
