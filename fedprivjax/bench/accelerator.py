@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from functools import partial
+from time import perf_counter
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from fedprivjax.sweeps.execute import execute
 
 RUNS = {10: (2, 5), 100: (5, 20), 1_000: (20, 50), 10_000: (100, 100), 100_000: (1_000, 100)}  # privacy levels, seeds
 GOAL = 10_000  # runs, and runs a minute
+WARMED = 10_000  # largest number of runs of a sweep with a warm-up
 MEMORY = 32 * 2**30
 FEDAVG_ROUNDS = 20
 COPIED, NORMALS = 2**28, (1024, cell.CLASSES * cell.FEATURES)  # numbers of a copy, and of a sample
@@ -102,5 +104,10 @@ def normals_per_second() -> float:
 
 
 def _sweep_seconds(levels: int, seeds: int, rounds: int) -> float:
+    """Return the seconds of a sweep, after a warm-up unless it is so large that compilation takes little of them."""
     start = cell.sweep_of(np.linspace(1, 16, levels).tolist(), seeds, rounds, memory_budget=MEMORY)
-    return side_by_side({"sweep": lambda: execute(start).to_dict()}, repeats=1)["sweep"]
+    if levels * seeds <= WARMED:
+        return side_by_side({"sweep": lambda: execute(start).to_dict()}, repeats=1)["sweep"]
+    began = perf_counter()
+    execute(start)
+    return perf_counter() - began

@@ -27,7 +27,9 @@ def small(monkeypatch):
 
 
 @pytest.mark.slow
-def test_sweeps_are_measured_next_to_their_limits(small):
+@pytest.mark.parametrize("warmed", [0, 100])
+def test_sweeps_are_measured_next_to_their_limits(small, warmed, monkeypatch):
+    monkeypatch.setattr(accelerator, "WARMED", warmed)
     lines = list(accelerator.throughput(SMALL, ROUNDS))
     assert [line.unit for line in lines] == ["GB/s", "10⁹/s", *(2 * ["runs/minute", "runs/minute", "%"])]
     assert all(line.value > 0 for line in lines)
