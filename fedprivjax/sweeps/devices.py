@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from fedprivjax.engine.hosts import require_all_hosts
+from fedprivjax.engine.hosts import require_all_hosts, together
 from fedprivjax.problem.devices import MACHINES, RUNS, as_mesh, specs_of
 
 
@@ -73,11 +73,12 @@ def over_devices(function, spread: Spread | None):
     Args:
         function: function of arguments with leaves [draws, configurations, ...], [draws, ...],
             [draws, configurations, ...], without these axes, and [configurations]. It returns leaves
-            [draws, configurations, ...], which are replicated.
+            [draws, configurations, ...], which are replicated if the devices belong to several processes.
     """
     if spread is None:
         return function
     axis, everywhere = 0 if spread.by_draw else 1, PartitionSpec()
+    several = together(spread.mesh)  # no process can read the others' devices
     both, draw, of_ids = PartitionSpec(RUNS), PartitionSpec(RUNS), everywhere
     if not spread.by_draw:
         both, draw, of_ids = PartitionSpec(None, RUNS), everywhere, PartitionSpec(RUNS)
@@ -87,10 +88,12 @@ def over_devices(function, spread: Spread | None):
 
         def on_device(configurations, drawn, host_noises, leaves, ids):
             values = function(configurations, drawn, host_noises, jax.tree.unflatten(tree, leaves), ids)
+            if not several:
+                return values
             return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, RUNS, axis=axis, tiled=True), values)
 
-        specs = both, draw, both, specs_of(problem), of_ids
-        mapped = jax.shard_map(on_device, mesh=spread.mesh, in_specs=specs, out_specs=everywhere, check_vma=False)
+        specs, out = (both, draw, both, specs_of(problem), of_ids), everywhere if several else both
+        mapped = jax.shard_map(on_device, mesh=spread.mesh, in_specs=specs, out_specs=out, check_vma=False)
         return mapped(configurations, drawn, host_noises, leaves, ids)
 
     return call
