@@ -431,7 +431,7 @@ class Protocol(Calibrated, Decorated):
 
     @property
     def shows_clipping(self) -> bool:
-        """True if a message shows whether it was clipped, such as by the bit of an adaptive clip. Default: False."""
+        """True if a message shows whether it was clipped, such as by the bit of an adaptive clip. False by default."""
         return False
 
     @property
