@@ -4,8 +4,11 @@ import sys
 import traceback
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.cli.console import out
+from fedprivjax.cli.console import err, out
 from fedprivjax.cli.interrupts import leave
+
+LOST = ("by peer", "Gloo", "NCCL")  # in jax's errors after the end of another process
+ENDED = "another process of the job has ended. The same command resumes from the finished chunks"
 
 
 def join_job() -> None:
@@ -44,12 +47,17 @@ def reported_elsewhere(error: BaseException | None) -> bool:
 def end_job(error: BaseException, status: int) -> None:
     """End this process at once if the others wait for it, so that they end too.
 
-    A normal end would wait until they have ended. It is right if all processes have raised the error.
+    A normal end would wait until they have ended. It is right if all processes have raised the error. Status 1 is that of
+    errors that were not printed yet. If another process has ended, they are one line.
     """
-    if several_hosts() and not _at_all_hosts(error):
-        if status == 1:
-            traceback.print_exception(error)
-        leave(status)
+    if not several_hosts() or _at_all_hosts(error):
+        return
+    if status == 1 and any(word in str(error) for word in LOST):
+        first = str(error).splitlines()[0]
+        err.print(f"{ENDED}: {first}", markup=False, highlight=False, soft_wrap=True)
+    elif status == 1:
+        traceback.print_exception(error)
+    leave(status)
 
 
 def _at_all_hosts(error: BaseException | None) -> bool:
