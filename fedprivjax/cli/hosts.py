@@ -47,8 +47,10 @@ def reported_elsewhere(error: BaseException | None) -> bool:
 def end_job(error: BaseException, status: int) -> None:
     """End this process at once if the others wait for it, so that they end too.
 
-    A normal end would wait until they have ended. It is right if all processes have raised the error. Status 1 is that of
-    errors that were not printed yet. If another process has ended, they are one line.
+    A normal end would wait until they have ended, and is right if all processes have raised the error.
+
+    Args:
+        status: exit status; 1 if the error is not printed yet. The end of another process is printed as one line.
     """
     if not several_hosts() or _at_all_hosts(error):
         return
