@@ -38,7 +38,7 @@ def as_mesh(mesh: Mesh | Mapping[str, int] | None) -> Mesh | None:
     names = tuple(mesh) if isinstance(mesh, Mapping) else getattr(mesh, "axis_names", ())
     if not names or not set(names) <= {RUNS, MACHINES}:
         got = f"the axes {names}" if names else repr(mesh)
-        remedy = f"Use jax.make_mesh((2, 4), ({RUNS!r}, {MACHINES!r}))"
+        remedy = "Give the number of devices along each, such as {'runs': 2, 'machines': 4}"
         raise Refusal(f"mesh must have the axes {RUNS!r}, {MACHINES!r}, or both, got {got}. {remedy}")
     devices = _first_devices(mesh) if isinstance(mesh, Mapping) else mesh.devices
     devices = devices.T if names == (MACHINES, RUNS) else devices
@@ -53,7 +53,7 @@ def _first_devices(sizes: Mapping[str, int]) -> np.ndarray:
         require_at_least(f"mesh.{name}", size, 1)
     if prod(shape) > len(every):
         remedy = "On a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=8 simulates eight"
-        raise Refusal(f"mesh must have at most {len(every)} devices, all that jax finds, got {dict(sizes)}. {remedy}")
+        raise Refusal(f"mesh must have at most as many devices as jax finds, {len(every)}, got {dict(sizes)}. {remedy}")
     return np.reshape(every[: prod(shape)], shape)
 
 

@@ -152,10 +152,10 @@ def test_meshes_are_rebuilt_with_two_axes(kind, names):
 @pytest.mark.parametrize(
     ("mesh", "message"),
     [
-        (jax.make_mesh((2,), ("clients",), devices=jax.devices()[:2]), r"both, got the axes \('clients',\)\. Use jax"),
-        (4, r"both, got 4\. Use jax\.make_mesh"),
-        ({}, r"both, got \{\}\. Use jax"),
-        ({"machines": 64}, r"mesh must have at most \d+ devices, all that jax finds, got \{'machines': 64\}"),
+        (jax.make_mesh((2,), ("clients",), devices=jax.devices()[:2]), r"both, got the axes \('clients',\)\. Give"),
+        (4, r"both, got 4\. Give"),
+        ({}, r"both, got \{\}\. Give"),
+        ({"machines": 64}, r"at most as many devices as jax finds, \d+, got \{'machines': 64\}"),
         ({"machines": 0}, r"mesh\.machines must be at least 1, got 0"),
         ({"runs": 2, "machines": 2}, r"mesh must have the axis 'machines' alone for one run, got \{'runs': 2, "),
     ],
