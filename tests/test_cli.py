@@ -107,6 +107,26 @@ def test_report_of_an_unfinished_run_names_the_command_that_finishes_it(call, tm
     assert said.endswith(f"Finish it with fedprivjax run {tmp_path}/spec.toml --out {tmp_path} --resume")
 
 
+DAMAGED = {
+    b"[[problem": "spec.toml is not valid TOML: ",
+    b"\xff\xfe": "spec.toml ",
+    b"[protocol]\n[protocol]\n": "spec.toml ",
+    b"title = 1": "participation must be given",
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_report_of_an_unfinished_run_refuses_a_damaged_spec(call, tmp_path, content):
+    (tmp_path / "spec.toml").write_bytes(content)
+    answer = call("report", tmp_path)
+    assert DAMAGED[content] in refused(answer)
+    assert not answer[1]
+
+
+def test_report_of_an_empty_folder(call, tmp_path):
+    assert refused(call("report", tmp_path)) == f"results folder must hold results.nc, got {tmp_path} without it"
+
+
 def test_report_of_an_unfinished_run_imports_no_module_of_the_user(call, tmp_path):
     (tmp_path / "theirs.py").write_text("raise RuntimeError('imported')", encoding="utf-8")
     custom = SMALL.replace("[problem]", '[problem]\nmodel = "theirs:Net"', 1)
@@ -554,6 +574,15 @@ def test_results_are_shown_again_from_their_folder(call, spec):
     assert status == 0
     assert again == first
     assert (into / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    for content, said in DAMAGED.items():
+        (into / "spec.toml").write_bytes(content)
+        answer = call("report", into)
+        assert said in refused(answer)
+        assert not answer[1]
+    (into / "spec.toml").unlink()
+    answer = call("report", into)
+    assert refused(answer) == f"results folder must hold spec.toml, got {into} without it"
+    assert not answer[1]
     for name in ("provenance.json", "results.nc"):
         (into / name).write_bytes(b"{")
         said = refused(call("report", into))

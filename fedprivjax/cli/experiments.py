@@ -3,7 +3,6 @@
 import os
 import shlex
 import sys
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -115,12 +114,13 @@ def report(folder: Annotated[Path, typer.Argument(help="a results folder")]) -> 
     if results_folder.begun(folder) and not (folder / results_folder.RESULTS).is_file():
         _join(folder, folder / results_folder.SPEC)
     results = load_results(folder)
+    experiment = results.spec
     try:
-        partition = _partition_plot(results.spec)
+        partition = _partition_plot(experiment)
     except (Refusal, OSError) as error:
         partition = None
         out.print(f"data partition is not redrawn: {error}", markup=False, highlight=False, soft_wrap=True)
-    _show(results.spec, results, folder, partition)
+    _show(experiment, results, folder, partition)
 
 
 @app.command()
@@ -273,9 +273,9 @@ def _join(folder: Path, spec: Path) -> None:
     """
     from fedprivjax.experiment import run as runner
     from fedprivjax.experiment.names import unimported
-    from fedprivjax.experiment.read import parse
+    from fedprivjax.experiment.read import parse, read_toml
 
-    experiment = parse(tomllib.loads(spec.read_text(encoding="utf-8")), folder, recorded={})  # imports no user code
+    experiment = parse(read_toml(spec), folder, recorded={})  # imports no user code
     custom = bool(unimported(experiment))
     if custom or not runner.join(_ready(Named(experiment, folder, resume=True)), folder):
         given = "SPEC" if custom else shlex.quote(str(spec))

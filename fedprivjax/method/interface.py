@@ -287,6 +287,9 @@ class Protocol(Calibrated, Decorated):
     def check(self, problem: Problem, plan: Plan) -> None:
         """Raise Refusal if the guarantee does not cover the problem or the plan."""
 
+    def check_overrides(self) -> None:
+        """Raise Refusal if a subclass changes messages without a statement of their privacy. Default: nothing."""
+
     def event(self, problem: Problem, plan: Plan) -> Event:
         """Return the event of the calibrated protocol on a plan: its mechanisms with their noise."""
         raise Undefined(f"{self.name} must define event(problem, plan)")

@@ -224,6 +224,8 @@ def _without_noise(protocol) -> bool:
 
 
 def _require_runnable(protocol, problem, plan) -> None:
+    if not _without_noise(protocol):
+        protocol.check_overrides()
     require_trusted(protocol, plan.schedule.secret)
     require_true_projection(problem.constraint, problem.start)
     if problem.machine_weights is not None and not protocol.weighs_machines:

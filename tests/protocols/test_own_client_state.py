@@ -67,6 +67,9 @@ class Weighs(ClientMomentum):
     def client_weight(self, data):
         return jnp.ones(2)
 
+    def event(self, problem, plan):
+        return super().event(problem, plan)
+
 
 @struct.dataclass
 class Reports(ClientMomentum):
