@@ -308,7 +308,8 @@ def _tried(pair: Worlds, rows: list[int], seed: int, options: ViewOptions) -> li
     turn = np.arange(chunk_of(pair.start)) % len(rows)
     labels = labels_of(pair.start.problem)
     chosen = np.stack([pair.replaced(row) for row in rows])[turn]
-    others = labels[~pair.replaced(pair.canary)][0]
+    kept = labels[~pair.replaced(pair.canary)]
+    others = kept[0] if kept.size else labels[0]  # none is kept if a single machine is replaced
     own = [labels_of(start.problem)[pair.canary] for start in pair.starts]
     both = [np.where(chosen, label, others) for label in own]
     one, other = (observed(pair.start, seed + PREPARED, 0, options, labels)[0].values for labels in both)

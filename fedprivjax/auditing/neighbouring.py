@@ -21,6 +21,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.engine.transcript import require_noisy_messages
+from fedprivjax.noise import Randomised
 from fedprivjax.plan.participation import Dropouts, Full, Participation, PoissonCohorts, SecretSubsets, Uniform, Varying
 from fedprivjax.plan.samplers import LocalEpochs, LocalWork
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
@@ -32,7 +33,7 @@ from fedprivjax.problem.problem import Problem, Table
 
 AXES = (0, 1, 2, 3)  # audited axes: the canary's, then noise-only axes
 RADIUS = 1e3  # radius of the constraint set; steps are so short that no run comes near its boundary
-MACHINES, RECORDS = 4, 12
+MACHINES, RECORDS, ROUNDS = 4, 12, 12
 SMOOTHNESS = 1e-9  # declared instead of 0, by which some default steps divide
 EDGE = 1e-2 * RADIUS  # largest distance of an iterate from the start
 LINEAR, QUADRATIC = "linear", "quadratic"
@@ -165,13 +166,19 @@ class NotAllowed(Refusal):
     """Refusal of a participation scheme that a method does not allow."""
 
 
-def small_federation(protocol, rounds: int = 12, *, participation: str = FIXED, loss: str = LINEAR) -> Federation:
+def small_federation(
+    protocol, rounds: int | None = None, *, participation: str = FIXED, loss: str = LINEAR
+) -> Federation:
     """Return a federation of four machines for a protocol, with at least twelve records each.
 
     Two machines take part per round, or all of them if the method requires it. A method that passes over all records
-    of a machine gets the necessary number of rounds.
+    of a machine gets the necessary number of rounds. A method whose machines randomise their messages (`Randomised`)
+    gets the smallest dimension, in which random coordinates show the canary most often.
 
     Args:
+        rounds: number of rounds. Default: 12, or 1 if machines randomise their messages. Over 12 rounds their pure ε
+            add up to more than an audit's runs can show, so that it would miss a wrong ε of one message. One round
+            tests no composition: set `rounds` for that.
         participation: "fixed"; "varying", one to three machines per round; "dropouts", three machines per round, each
             of which fails to send with probability 1/4; or "secret", each machine with probability 1/2 or, if the
             method does not allow this, a secret pair.
@@ -183,18 +190,22 @@ def small_federation(protocol, rounds: int = 12, *, participation: str = FIXED, 
     require_choice("participation", participation, SCHEDULES)
     sampler = protocol.minibatches
     batch = 1 if sampler is None or sampler.batch is None else int(np.max(sampler.batch))
-    messages = rounds if sampler is None or sampler.one_pass else 4
+    most = ROUNDS if rounds is None else rounds
+    messages = most if sampler is None or sampler.one_pass else 4
     records = batch * max(messages, -(-RECORDS // batch))
     if isinstance(sampler, LocalEpochs) and batch > 1:
         records += 1  # so that the last batch of an epoch is short
     refusals = []
     for scheme in SCHEDULES[participation]:
-        federation = Federation(scheme, rounds, records, loss=loss)
+        federation = Federation(scheme, most, records, loss=loss)
         try:
-            _begun(protocol, federation, 0, -1, 1e-5, 0)
-            return federation
+            start = _begun(protocol, federation, 0, -1, 1e-5, 0)
         except Refusal as error:
             refusals.append(error)
+            continue
+        if isinstance(start.mechanism, Randomised):
+            return replace(federation, rounds=rounds or 1, dimension=len(AXES))
+        return federation
     raise refusals[0] if participation == FIXED else NotAllowed(str(refusals[0]))
 
 

@@ -6,7 +6,19 @@ import pytest
 from flax import struct
 from sign_sgd import SignSGD
 
-from fedprivjax import Federation, Full, Logistic, Uniform, audit, linear_problem, simulate, transcript
+from fedprivjax import (
+    Federation,
+    Full,
+    Grouped,
+    Logistic,
+    PureEvent,
+    Uniform,
+    audit,
+    linear_problem,
+    simulate,
+    transcript,
+)
+from fedprivjax.auditing.neighbouring import small_federation
 from fedprivjax.testing import PROPERTIES, check_protocol
 
 RNG = np.random.default_rng(0)
@@ -23,6 +35,15 @@ class LiesTooRarely(SignSGD):
     @property
     def probability_of_a_lie(self):
         return jax.nn.sigmoid(-2 / self.noise_std)
+
+
+@struct.dataclass
+class CountedOnce(SignSGD):
+    """Planted: all messages of a machine are counted as one."""
+
+    def event(self, problem, plan):
+        terms = super().event(problem, plan).terms
+        return PureEvent(float(self.noise_std), Grouped.of(np.minimum(plan.schedule.total, 1)), terms)
 
 
 def test_a_run_meets_its_target_and_counts_one_bit():
@@ -62,6 +83,29 @@ def test_an_audit_refutes_randomised_response_with_twice_the_level():
     found = audit(LiesTooRarely(noise_std=1.0), ONE_MESSAGE, runs=4000)
     assert found.refuted
     assert found.epsilon_lower > found.guarantee.epsilon
+
+
+@pytest.mark.slow
+def test_the_default_audit_sees_the_level_of_one_message():
+    assert audit(LiesTooRarely(noise_std=1.0), runs=4000).refuted
+    found = audit(SignSGD(noise_std=1.0), runs=4000)
+    assert not found.refuted
+    assert 0.7 < found.epsilon_lower <= found.guarantee.epsilon
+
+
+@pytest.mark.slow
+def test_an_audit_over_rounds_sees_that_levels_add_up():
+    federation = small_federation(SignSGD(noise_std=1.0), 12)
+    assert federation.rounds == 12
+    assert audit(CountedOnce(noise_std=1.0), federation, runs=4000).refuted
+    assert not audit(SignSGD(noise_std=1.0), federation, runs=4000).refuted
+
+
+@pytest.mark.slow
+def test_an_audit_of_a_single_machine_with_several_records():
+    found = audit(SignSGD(noise_std=1.0), Federation(Full(1), rounds=1, records=12, dimension=4), runs=1000)
+    assert not found.refuted
+    assert found.epsilon_lower > 0.5
 
 
 @pytest.mark.slow
