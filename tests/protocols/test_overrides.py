@@ -1,6 +1,7 @@
 """Overrides of a client method that change the sensitivity of its messages need an event of their own."""
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import pytest
@@ -72,7 +73,7 @@ def restated(method):
     return struct.dataclass(type(method.__name__, (method,), {"event": event}))
 
 
-SETTINGS = MACHINE | {"noise_std": 1.0}
+SETTINGS: dict[str, Any] = MACHINE | {"noise_std": 1.0}
 CASES = {
     Weighted: "client_weight of Weighted and event of FedAvg",
     Encoded: "encode of Encoded and event of FedAvg",
@@ -115,5 +116,5 @@ def test_methods_that_state_their_messages_are_run(method):
 
 
 def test_a_run_without_noise_may_override():
-    work = {"local_epochs": 1, "step_size": 0.1}
+    work: dict[str, Any] = {"local_epochs": 1, "step_size": 0.1}
     assert not ready(Weighted(**work), SHARES, Uniform(MACHINES, PER_ROUND), rounds=2).guarantee.private
