@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
+from textwrap import shorten
 from time import perf_counter
 from typing import Any
 
@@ -34,7 +35,7 @@ from fedprivjax.problem.program import typed_jit
 BLOCK = 64  # rounds whose noise is sampled together
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """One finished run.
 
@@ -75,6 +76,21 @@ class Run:
         """True if any parameter or metric is not finite."""
         leaves = jax.tree.leaves((self.params, self.iterates))
         return not all(np.isfinite(leaf).all() for leaf in leaves)
+
+    def __str__(self) -> str:
+        sizes = [int(np.size(leaf)) for leaf in jax.tree.leaves(self.params)]
+        last = shorten(", ".join(f"{name} {values[-1]:.4g}" for name, values in self.metrics.items()), 120)
+        private = f"ε = {self.guarantee.epsilon:.4g} at δ = {self.guarantee.delta:g} for {self.guarantee.unit}"
+        lines = [
+            f"Run of {self.protocol.name}: {self.rounds[-1]} rounds",
+            f"parameters: {sum(sizes)}{', diverged' if self.diverged else ''}",
+            f"last metrics: {last or 'none'}",
+            f"privacy: {private if self.guarantee.private else 'non-private'}",
+            f"wall time: {self.costs['seconds']:.3g} s",
+        ]
+        return "\n  ".join(lines)
+
+    __repr__ = __str__
 
 
 @known_keywords

@@ -28,8 +28,9 @@ from fedprivjax.sweeps.claims import held
 CHUNKS, SPEC, RESULTS, PROVENANCE = "chunks", "spec.toml", "results.nc", "provenance.json"
 CHOICE = "choice"  # results folder of the tuning runs
 SHOWN, WIDEST = 3, 60  # in a message: number of differing settings, characters of a value
-HOW = "fedprivjax.load(folder), or xarray.open_datatree(file, engine='h5netcdf'): a group for each protocol"
+HOW = "fedprivjax.load(file), or xarray.open_datatree(file, engine='h5netcdf'): a group for each protocol"
 PACKAGES = ("fedprivjax", "jax", "jaxlib", "flax", "optax", "numpy", "scipy", "xarray", "dp-accounting")
+ORIGIN = ("fedprivjax", "commit", "date")  # provenance in the netCDF file itself
 Provenance = dict[str, Any]
 
 
@@ -92,7 +93,8 @@ def save(found: Mapping[str, xr.Dataset], folder: Path, title: str = "", seconds
         OSError: if a file cannot be written. The chunks then stay on disk.
     """
     made = provenance(found, seconds)
-    origin = {name: str(made[name]) for name in ("fedprivjax", "commit", "date") if made[name] is not None}
+    origin = {name: str(made[name]) for name in ORIGIN if made[name] is not None}
+    origin |= {"settings": text} if (text := load_settings(folder)) else {}
     root = xr.Dataset(attrs={"title": title, "groups": list(found), "how_to_open": HOW, **origin})
     tree = xr.DataTree.from_dict({"/": root, **found})
     netcdf = BytesIO()
@@ -114,11 +116,23 @@ def load(folder: str | Path) -> dict[str, xr.Dataset]:
     Raises:
         Refusal: if the file is missing or cannot be read.
     """
-    file = _existing(Path(folder) / RESULTS)
+    return load_file(_existing(Path(folder) / RESULTS))[0]
+
+
+def load_file(file: Path) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
+    """Load a netCDF file into memory: its datasets by group, and its attributes.
+
+    A file without groups, such as a sweep's `to_netcdf`, is one dataset under the file's name.
+
+    Raises:
+        Refusal: if the file is missing or cannot be read.
+    """
     with _readable(file), xr.open_datatree(file, engine="h5netcdf") as tree:
-        loaded = {label: group.to_dataset().load() for label, group in tree.children.items()}
+        groups = tree.children or {file.stem: tree}
+        loaded, attributes = {label: group.to_dataset().load() for label, group in groups.items()}, dict(tree.attrs)
     texts = {label: data["guarantee"].astype(object) for label, data in loaded.items() if "guarantee" in data}
-    return {label: data.assign(guarantee=texts[label]) if label in texts else data for label, data in loaded.items()}
+    named = {label: data.assign(guarantee=texts[label]) if label in texts else data for label, data in loaded.items()}
+    return named, attributes
 
 
 def load_provenance(folder: str | Path) -> Provenance:

@@ -29,10 +29,10 @@ class Results(Mapping[str, xr.Dataset]):
     """Results of `fedprivjax run`, a mapping from protocol labels to datasets.
 
     Attributes:
-        folder: results folder.
+        folder: results folder, or the folder of the file that was loaded.
         datasets: datasets by protocol label, over the swept axes, the protocol's own grid, `seed` and `round`.
         provenance: versions, commit, date, wall time, machine, checksums of the data.
-        settings: text of `spec.toml`, the experiment file that was run; empty without that file.
+        settings: text of `spec.toml`, the experiment file that was run; empty if it is unknown.
     """
 
     folder: Path
@@ -131,15 +131,21 @@ class Results(Mapping[str, xr.Dataset]):
 
 
 def load(results: str | Path) -> Results:
-    """Return the results in a folder.
+    """Return the results in a folder, or in one netCDF file, such as its `results.nc`.
+
+    A file has the settings of its experiment and the version, commit and date of its provenance.
 
     Raises:
         Refusal: if a file is missing or cannot be read.
     """
     given = Path(results)
-    if not given.is_dir():
+    if given.is_dir():
+        return Results(given, folder.load(given), folder.load_provenance(given), folder.load_settings(given))
+    if not given.is_file():
         raise Refusal(f"results folder must exist, got {given}")
-    return Results(given, folder.load(given), folder.load_provenance(given), folder.load_settings(given))
+    found, attributes = folder.load_file(given)
+    origin = {name: attributes[name] for name in folder.ORIGIN if name in attributes}
+    return Results(given.parent, found, origin, str(attributes.get("settings", "")))
 
 
 def choices_in(results: Path, experiment: Experiment) -> dict[str, Choice]:

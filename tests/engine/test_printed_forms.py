@@ -18,6 +18,7 @@ from fedprivjax import (
     linear_problem,
     procedural_problem,
     ready,
+    simulate,
 )
 from fedprivjax.protocols import PROTOCOLS
 
@@ -46,6 +47,18 @@ def test_nothing_prints_arrays(name):
         assert repr(part) == str(part)
     for part in (start.problem, start.plan, start.event, start.protocol):
         assert str(part) in str(start)
+
+
+def test_a_run_as_text():
+    run = simulate(CASES["gaussian"], PROBLEM, Full(4), rounds=5)
+    lines = repr(run).splitlines()
+    assert lines[:2] == ["Run of DPMu2: 5 rounds", "  parameters: 60"]
+    name, values = next(iter(run.metrics.items()))
+    assert lines[2].startswith(f"  last metrics: {name} {values[-1]:.4g}")
+    assert lines[3] == f"  privacy: ε = {run.guarantee.epsilon:.4g} at δ = 1e-05 for one record of one machine"
+    assert lines[4].startswith("  wall time: ")
+    assert len(lines) == 5
+    assert max(map(len, lines)) < 160
 
 
 def test_a_problem_as_text():

@@ -50,6 +50,31 @@ def test_everything_is_loaded(kept):
         assert words in said
 
 
+def test_one_file_is_enough(kept, tmp_path):
+    into, found = kept
+    alone = tmp_path / "alone.nc"
+    alone.write_bytes((into / "results.nc").read_bytes())
+    results = fpj.load(alone)
+    for label, data in found.items():
+        xr.testing.assert_identical(results[label], data)
+    assert results.spec == make()
+    assert "step_size" not in results.best["ours"].dims
+    assert results.provenance["fedprivjax"] == fpj.__version__
+    assert results.choices == {}
+    (tmp_path / "broken.nc").write_bytes(alone.read_bytes()[:1000])
+    with pytest.raises(Refusal, match=r"^\S+broken\.nc must be a file as it was written, and cannot be read: [^\n]+$"):
+        fpj.load(tmp_path / "broken.nc")
+
+
+def test_a_file_of_one_dataset_is_loaded_under_its_name(kept, tmp_path):
+    one = kept[1]["ours"]
+    one.to_netcdf(tmp_path / "mine.nc", engine="h5netcdf")
+    results = fpj.load(tmp_path / "mine.nc")
+    assert list(results) == ["mine"]
+    xr.testing.assert_identical(results["mine"], one)
+    assert results.guarantee("mine", mu=2.0, step_size=0.1).private
+
+
 def test_guarantees_are_objects_by_label_and_point(kept):
     results = fpj.load(str(kept[0]))
     one = results.guarantees["ours"].sel(mu=2.0, step_size=0.1).item()
