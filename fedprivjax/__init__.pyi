@@ -4,10 +4,12 @@ from .auditing.neighbouring import Federation
 from .auditing.one_run import OneRunAudit, audit_one_run
 from .checks.refusal import Refusal
 from .datasets.as_problem import from_dataset
+from .engine.finished_run import Run, SavedRun
 from .engine.metric import Metric, Snapshot, of_info
 from .engine.prepare import ReadyRun, ready
-from .engine.simulate import Run, simulate
+from .engine.simulate import simulate
 from .engine.transcript import Transcript, transcript
+from .experiment.load_run import load_run
 from .experiment.results import Results, load
 from .method.adaptive_clip import AdaptiveClip
 from .method.client_method import ClientMethod, ClientState
@@ -135,6 +137,7 @@ __all__ = [
     "Results",
     "RoundInputs",
     "Run",
+    "SavedRun",
     "Scaffold",
     "ScalarSum",
     "Schedule",
@@ -179,6 +182,7 @@ __all__ = [
     "guarantee_of",
     "linear_problem",
     "load",
+    "load_run",
     "mean_interval",
     "noise",
     "of_info",

@@ -1,10 +1,8 @@
 """Simulation of one run: the whole protocol as one jitted scan over pure state."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from textwrap import shorten
 from time import perf_counter
 from typing import Any
 
@@ -15,8 +13,9 @@ from jax.sharding import Mesh
 
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.engine.fingerprint import require_equal_runs
+from fedprivjax.engine.finished_run import Run
 from fedprivjax.engine.hosts import local, replicated
-from fedprivjax.engine.iterates import OUTPUT, by_iterate, evaluate, iterate_names
+from fedprivjax.engine.iterates import by_iterate, evaluate, iterate_names
 from fedprivjax.engine.metrics import MetricLike, non_private
 from fedprivjax.engine.precision import FLOAT32, products
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, ready
@@ -25,72 +24,12 @@ from fedprivjax.engine.progress_callbacks import registered, report
 from fedprivjax.method.interface import Protocol
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.plan.participation import Participation
-from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
-from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.problem.devices import is_first, mapped
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import typed_jit
 
 BLOCK = 64  # rounds whose noise is sampled together
-
-
-@dataclass(frozen=True, repr=False)
-class Run:
-    """One finished run.
-
-    Attributes:
-        rounds: number of completed rounds at each evaluation; int, shape [evaluations].
-        metrics: recorded metrics of the reported point and of the rounds, by name; float32 [evaluations].
-        iterates: metrics by iterate: "output", which is `metrics`, and the protocol's other iterates, such as "last".
-        params: reported point.
-        guarantee: privacy guarantee of the run.
-        costs: costs of one machine per round and of the whole run, see `ReadyRun.costs`, and `seconds`, the wall time
-            with compilation, which differs between runs.
-        protocol: calibrated protocol.
-        plan: schedule and samples of the run. Only its public part, `plan.public`, may be released; text of a run
-            contains no more.
-        non_private_metrics: names of metrics computed on private data, which the guarantee does not cover.
-        non_private_data: parts of the data computed from private records before the run, which the guarantee does not
-            cover.
-    """
-
-    rounds: np.ndarray
-    metrics: dict[str, np.ndarray]
-    iterates: dict[str, dict[str, np.ndarray]]
-    params: Any
-    guarantee: PrivacyGuarantee
-    costs: dict[str, float]
-    protocol: Protocol
-    plan: Plan
-    non_private_metrics: tuple[str, ...] = ()
-    non_private_data: tuple[str, ...] = ()
-
-    @property
-    def data_used(self) -> str:
-        """Number and percentage of stored examples used by messages, as text; empty if the pool size is unknown."""
-        return self.plan.data_used
-
-    @property
-    def diverged(self) -> bool:
-        """True if any parameter or metric is not finite."""
-        leaves = jax.tree.leaves((self.params, self.iterates))
-        return not all(np.isfinite(leaf).all() for leaf in leaves)
-
-    def __str__(self) -> str:
-        sizes = [int(np.size(leaf)) for leaf in jax.tree.leaves(self.params)]
-        last = shorten(", ".join(f"{name} {values[-1]:.4g}" for name, values in self.metrics.items()), 120)
-        private = f"ε = {self.guarantee.epsilon:.4g} at δ = {self.guarantee.delta:g} for {self.guarantee.unit}"
-        lines = [
-            f"Run of {self.protocol.name}: {self.rounds[-1]} rounds",
-            f"parameters: {sum(sizes)}{', diverged' if self.diverged else ''}",
-            f"last metrics: {last or 'none'}",
-            f"privacy: {private if self.guarantee.private else 'non-private'}",
-            f"wall time: {self.costs['seconds']:.3g} s",
-        ]
-        return "\n  ".join(lines)
-
-    __repr__ = __str__
 
 
 @known_keywords
@@ -149,8 +88,18 @@ def execute(start: ReadyRun, on_progress: OnProgress | None = None) -> Run:
     iterates = by_iterate(start.static.metrics, iterate_names(start.protocol, start.problem, start.plan.size), values)
     rounds = evaluation_rounds(start.static)
     private = non_private(start.problem, start.static.metrics)
-    known = start.guarantee, costs, start.protocol, start.plan, private, start.problem.not_covered
-    return Run(rounds, iterates[OUTPUT], iterates, params, *known)
+    return Run(
+        rounds=rounds,
+        iterates=iterates,
+        params=params,
+        guarantee=start.guarantee,
+        costs=costs,
+        method=str(start.protocol),
+        protocol=start.protocol,
+        plan=start.plan,
+        non_private_metrics=private,
+        non_private_data=start.problem.not_covered,
+    )
 
 
 def _computed(start: ReadyRun, on_progress: OnProgress | None):

@@ -11,7 +11,8 @@ import numpy as np
 import xarray as xr
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from fedprivjax.engine.simulate import Run, execute
+from fedprivjax.engine.finished_run import Run
+from fedprivjax.engine.simulate import execute
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.calibration import target_of
 from fedprivjax.problem.constraints import Ball

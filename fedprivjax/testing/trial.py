@@ -11,9 +11,10 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.finished_run import Run
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.prepare import ReadyRun, ready, round_inputs
-from fedprivjax.engine.simulate import Run, execute
+from fedprivjax.engine.simulate import execute
 from fedprivjax.method.interface import as_leaves
 from fedprivjax.noise import Mechanism, Silent
 from fedprivjax.plan.participation import Participation, Uniform

@@ -52,7 +52,7 @@ def test_nothing_prints_arrays(name):
 def test_a_run_as_text():
     run = simulate(CASES["gaussian"], PROBLEM, Full(4), rounds=5)
     lines = repr(run).splitlines()
-    assert lines[:2] == ["Run of DPMu2: 5 rounds", "  parameters: 60"]
+    assert lines[:2] == [f"Run: 5 rounds of {run.protocol}", "  parameters: 60"]
     name, values = next(iter(run.metrics.items()))
     assert lines[2].startswith(f"  last metrics: {name} {values[-1]:.4g}")
     assert lines[3] == f"  privacy: ε = {run.guarantee.epsilon:.4g} at δ = 1e-05 for one record of one machine"

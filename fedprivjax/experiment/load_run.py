@@ -1,0 +1,61 @@
+"""Reading of saved runs. No code of theirs is run."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.finished_run import SavedRun
+from fedprivjax.engine.saved_run import FORMAT, PARAMS, RUN, unpacked
+from fedprivjax.privacy.guarantee import PrivacyGuarantee
+
+
+def load_run(path: str | Path) -> SavedRun:
+    """Return a run that `Run.save` has written, without its protocol and plan.
+
+    Args:
+        path: folder of the run.
+
+    Raises:
+        Refusal: if a file is missing, damaged, or of another format.
+    """
+    for name in (PARAMS, RUN):
+        if not Path(path, name).is_file():
+            raise Refusal(f"folder of a saved run must hold {name}, got {path} without it")
+    try:
+        fields = json.loads(Path(path, RUN).read_text(encoding="utf-8"))
+        _require_format(path, fields["version"])
+        with np.load(Path(path, PARAMS), allow_pickle=False) as stored:
+            leaves = [stored[name] for name in sorted(stored.files)]
+        return _run_of(fields, leaves)
+    except Refusal:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, BadZipFile, EOFError) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise Refusal(f"{path} must be a run as it was saved, and cannot be read: {why}") from error
+
+
+def _require_format(path: str | Path, version: Mapping[str, Any]) -> None:
+    if version["format"] != FORMAT:
+        wanted = f"{path} must be a run in format {FORMAT}, got format {version['format']}"
+        raise Refusal(f"{wanted}. Load it with fedprivjax {version['fedprivjax']}, which saved it")
+
+
+def _run_of(fields: Mapping[str, Any], leaves: list[np.ndarray]) -> SavedRun:
+    return SavedRun(
+        rounds=np.array(fields["rounds"], int),
+        iterates={
+            iterate: {name: np.array(values, np.float32) for name, values in metrics.items()}
+            for iterate, metrics in fields["iterates"].items()
+        },
+        params=unpacked(fields["params"], leaves),
+        guarantee=PrivacyGuarantee.from_json(json.dumps(fields["guarantee"])),
+        costs={name: float(value) for name, value in fields["costs"].items()},
+        method=str(fields["method"]),
+        non_private_metrics=tuple(fields["non_private_metrics"]),
+        non_private_data=tuple(fields["non_private_data"]),
+    )
