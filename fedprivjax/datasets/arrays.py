@@ -7,6 +7,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_positive
 from fedprivjax.datasets.dataset import Dataset
+from fedprivjax.problem.raw_rows import RawRows
 
 MOST_CLASSES = 20  # largest number of distinct integers that are taken for classes by default
 
@@ -45,8 +46,9 @@ def from_arrays(
     [0.0, 1.0, 0.0, 1.0]
     """
     require_positive("feature_bound", feature_bound)
+    prepared = _features(features, bias)
     return Dataset(
-        features=_features(features, bias),
+        features=prepared,
         labels=_labels("labels", labels, classes),
         test_features=None if test_features is None else _features(test_features, bias),
         test_labels=None if test_labels is None else _labels("test labels", test_labels, classes),
@@ -57,6 +59,7 @@ def from_arrays(
         label_bound=label_bound,
         machine_of=None if machine_of is None else _integers("machine_of", machine_of),
         picture=picture_of(np.shape(features)[1:]),
+        raw_rows=RawRows(prepared.shape[1], bias),
     )
 
 

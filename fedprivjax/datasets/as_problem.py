@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from fedprivjax.problem.checks import require_labels, require_loss
 from fedprivjax.problem.losses import LinearLoss, Logistic, Softmax, Squared
 from fedprivjax.problem.networks import NetworkCorrect, NetworkLoss, first_parameters, ready_network
 from fedprivjax.problem.problem import Problem, Table
+from fedprivjax.problem.raw_rows import RawRows
 
 
 @known_keywords
@@ -109,11 +111,20 @@ def _check_classes(dataset: Dataset | Stream, loss: LinearLoss) -> None:
 
 
 def described(problem: Problem, dataset: Dataset | Stream) -> Problem:
-    """Return the problem with two facts of its dataset: the parts not covered by a guarantee, and clients' names."""
+    """Return the problem with facts of its dataset: uncovered parts, clients' names, and preparation of raw rows."""
     table, names = problem.partition_table, dataset.machine_names
     if table is not None and len(names) == len(table.rows):
         table = Table(table.rows, names)
-    return replace(problem, not_covered=dataset.not_covered, partition_table=table)
+    known = {"not_covered": dataset.not_covered, "raw_rows": dataset.raw_rows or _features_as_they_are(dataset)}
+    return replace(problem, partition_table=table, **known)
+
+
+def _features_as_they_are(dataset: Dataset | Stream) -> RawRows:
+    """Return the preparation of rows that are the dataset's features. An image may come without the constant."""
+    features = dataset.features if isinstance(dataset, Dataset) else dataset.test_features
+    picture = dataset.picture if isinstance(dataset, Dataset) else None
+    bias = picture is not None and features.shape[1] == prod(picture) + 1
+    return RawRows(features.shape[1], bias, dataset.class_names)
 
 
 def _network_problem(

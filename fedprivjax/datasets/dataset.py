@@ -10,6 +10,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_positive
 from fedprivjax.problem.losses import LinearLoss
+from fedprivjax.problem.raw_rows import RawRows
 
 NORM_SLACK = 1e-5  # relative: float32 features of norm equal to the bound must pass
 
@@ -48,6 +49,7 @@ class Dataset:
             the texts.
         columns: columns of the table from which the dataset was made, by name, shape [examples] each, or None.
         target: name of the predicted column, or empty.
+        raw_rows: preparation of further raw rows, for predictions, or None if they are given as `features`.
 
     Raises:
         ValueError: if features are not finite, labels are out of range, lengths differ, or a norm exceeds the bound.
@@ -76,6 +78,7 @@ class Dataset:
     not_covered: tuple[str, ...] = ()
     columns: Mapping[str, np.ndarray] | None = None
     target: str = ""
+    raw_rows: RawRows | None = None
 
     def __post_init__(self):
         require_positive("feature_bound", self.feature_bound)

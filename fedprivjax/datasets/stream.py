@@ -22,7 +22,7 @@ class Stream:
         feature_bound: public bound on the L2 norm of a feature vector, which holds by construction.
         classes: number of classes.
         seed: seed of the examples.
-        name, source, label_bound, loss, class_names, machine_names, not_covered, target: as in `Dataset`.
+        name, source, label_bound, loss, class_names, machine_names, not_covered, target, raw_rows: as in `Dataset`.
         machine_of: None, since every machine generates unlimited examples.
     """
 
@@ -39,6 +39,7 @@ class Stream:
     loss: None = None
     class_names = machine_names = not_covered = ()
     target = ""
+    raw_rows = None
 
     def inputs(self, features: np.ndarray) -> np.ndarray:
         """Return features as a network sees them: unchanged."""

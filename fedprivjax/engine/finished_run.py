@@ -4,18 +4,23 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from fedprivjax.atomic_write import write_together
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.hosts import is_first
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.saved_run import PARAMS, RUN, npz_of, packed, plain, version_of
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.problem.predictor import Predictor
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -31,6 +36,7 @@ class SavedRun:
         costs: costs of one machine per round and of the whole run, see `ReadyRun.costs`, and `seconds`, the wall time
             with compilation, which differs between runs.
         method: protocol and its settings, as text.
+        predictor: loss, network and preparation of raw rows, or None if the model is a custom function.
         non_private_metrics: names of metrics computed on private data, which the guarantee does not cover.
         non_private_data: parts of the data computed from private records before the run, which the guarantee does not
             cover.
@@ -42,6 +48,7 @@ class SavedRun:
     guarantee: PrivacyGuarantee
     costs: dict[str, float]
     method: str
+    predictor: Predictor | None = None
     non_private_metrics: tuple[str, ...] = ()
     non_private_data: tuple[str, ...] = ()
 
@@ -55,6 +62,54 @@ class SavedRun:
         """True if any parameter or metric is not finite."""
         leaves = jax.tree.leaves((self.params, self.iterates))
         return not all(np.isfinite(leaf).all() for leaf in leaves)
+
+    def predict(self, rows: Any) -> np.ndarray:
+        """Return the prediction of each row: a class by name or number, or a value in the target's units; shape [rows].
+
+        Rows are prepared as the training data. An array has raw rows, without the constant, or prepared ones, as
+        `Dataset.features`. Its values are not compared with bounds, which matter for training only.
+
+        **Privacy.** Predictions are post-processing of the parameters: the guarantee for the training data covers them,
+        for any rows and number of rows. It does not protect the rows themselves.
+
+        Args:
+            rows: array [rows, features], or images [rows, height, width] or [rows, height, width, channels].
+
+        Raises:
+            Refusal: if rows are not finite numbers or of another width, or the model is a custom function.
+
+        >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset, simulate
+        >>> data = datasets.load("digits")
+        >>> run = simulate(DPMu2(mu=8.0, clip=1.6), from_dataset(data, constraint=Ball(8.0)), Full(20), seed=1)
+        >>> bool((run.predict(data.test_features) == data.test_labels).mean() > 0.7)
+        True
+        """
+        return self._require_predictor().predict(self.params, rows)
+
+    @property
+    def coefficients(self) -> "xr.DataArray":
+        """Parameters of a linear predictor with names, [feature] or [class, feature], for prepared features.
+
+        Raises:
+            Refusal: if the model is not a linear predictor.
+        """
+        import xarray as xr
+
+        predictor = self._require_predictor()
+        if predictor.network is not None:
+            raise Refusal("coefficients must be those of a linear predictor, got a network. Use run.params")
+        params, names = np.asarray(self.params), {"feature": predictor.rows.feature_names()}
+        if params.ndim == 2:
+            names = {"class": list(predictor.rows.classes) or np.arange(len(params)), **names}
+        return xr.DataArray(params, names, list(names), "coefficients")
+
+    def _require_predictor(self) -> Predictor:
+        if self.predictor is None:
+            raise Refusal(
+                "predictor must be a linear predictor or a network that is known, got none. "
+                "Use run.params, or for a saved run load_run(path, problem)"
+            )
+        return self.predictor
 
     def save(self, path: str | Path) -> None:
         """Write the run into a folder: parameters as `params.npz`, the rest as `run.json`. `load_run` reads it.

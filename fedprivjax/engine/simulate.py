@@ -26,6 +26,7 @@ from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
 from fedprivjax.problem.devices import is_first, mapped
+from fedprivjax.problem.predictor import predictor_of
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import typed_jit
 
@@ -95,6 +96,7 @@ def execute(start: ReadyRun, on_progress: OnProgress | None = None) -> Run:
         guarantee=start.guarantee,
         costs=costs,
         method=str(start.protocol),
+        predictor=predictor_of(start.problem),
         protocol=start.protocol,
         plan=start.plan,
         non_private_metrics=private,

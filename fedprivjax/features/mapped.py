@@ -50,8 +50,8 @@ def mapped(
         say: progress callback, called with text.
 
     Returns:
-        The dataset with new features, bound and picture. Its optimum, its population and its authors' noise belong to
-        the old features and are dropped.
+        The dataset with new features, bound and picture. Its optimum, its population, its authors' noise and the
+        preparation of raw rows belong to the old features and are dropped.
 
     Raises:
         Refusal: if a map does not fit its input or has unknown settings. Nothing is computed then.
@@ -84,6 +84,7 @@ def mapped(
         optimum=None,
         population=None,
         noise_lipschitz=None,
+        raw_rows=None,
     )
 
 

@@ -57,6 +57,16 @@ class LinearLoss:
         """Return 1.0 if the predicted class is the label, otherwise 0.0. None for a regression loss."""
         return None
 
+    def prediction(self, scores: Any) -> Any:
+        """Return the predicted classes, integers, or values; shape [...] of scores [..., outputs] or [...].
+
+        >>> Logistic().prediction(jnp.array([-1.0, 2.0])).tolist()
+        [0, 1]
+        """
+        if self.outputs:
+            return scores.argmax(axis=-1)
+        return (scores > 0).astype(int) if self.classifies else scores
+
     def lipschitz(self, feature_bound: float, radius: float = inf) -> float:
         """Return the largest gradient norm for features of norm ≤ `feature_bound` and parameters of norm ≤ `radius`."""
         raise Undefined("a linear loss must define lipschitz(feature_bound, radius)")

@@ -18,6 +18,7 @@ from fedprivjax.problem.devices import DividedRows, number_of
 from fedprivjax.problem.memoize import Once
 from fedprivjax.problem.models import GeneralModel, LinearModel
 from fedprivjax.problem.procedural import Procedural
+from fedprivjax.problem.raw_rows import RawRows
 
 SIZES = "sizes"  # machine_weights proportional to the machines' numbers of records
 
@@ -72,6 +73,7 @@ class Problem:
         distance: public bound on the distance from the start to the optimum, or None for the set's diameter.
         excess: exact excess risk `params -> scalar`, or None if unknown.
         not_covered: descriptions of quantities computed from private records before any run, which no guarantee covers.
+        raw_rows: preparation of raw rows, for predictions, or None if rows are given as features.
     """
 
     pool: Any
@@ -89,6 +91,7 @@ class Problem:
     distance: float | None = struct.field(pytree_node=False, default=None)
     excess: Callable[[Any], Any] | None = struct.field(pytree_node=False, default=None)
     not_covered: tuple[str, ...] = struct.field(pytree_node=False, default=())
+    raw_rows: RawRows | None = struct.field(pytree_node=False, default=None)
 
     def __post_init__(self):
         for name in ("own_lipschitz", "machine_weights"):
@@ -206,7 +209,7 @@ class Problem:
     def traced(self) -> "Problem":
         """The problem without host-only fields, so that other constants or partitions do not recompile."""
         host = ("partition_table", "feature_bound", "own_lipschitz", "own_smoothness", "machine_weights", "distance")
-        return replace(self, **dict.fromkeys(host), lipschitz_note="", not_covered=())
+        return replace(self, **dict.fromkeys(host), raw_rows=None, lipschitz_note="", not_covered=())
 
     def take(self, samples, machine=0):
         """Return examples, a pytree with leaves [..., per-example shape].
