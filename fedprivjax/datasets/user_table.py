@@ -15,6 +15,7 @@ from fedprivjax.datasets.arrays import MOST_CLASSES, from_arrays, picture_of
 from fedprivjax.datasets.columns import (
     Feature,
     as_numbers,
+    by_column,
     column_names,
     complete,
     features_of,
@@ -28,6 +29,7 @@ from fedprivjax.datasets.columns import (
 from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.datasets.preparation import TASKS, Preparation, prepared_by
 from fedprivjax.datasets.reading import Columns, Frame, Series, checked, read_columns
+from fedprivjax.datasets.table_rows import TableRows, feature_names, matrix_of, shortened
 
 pd: Any = lazy_loader.load("pandas")
 
@@ -145,9 +147,9 @@ def _dataset(columns: Columns, held: Columns | None, wanted: Preparation, source
     bound = wanted.feature_bound or sqrt(len(features))
     train, test = frame.iloc[rows], frame.iloc[rest] if held is None else _held(held, names, wanted)
     made = from_arrays(
-        _matrix(features, train, bound),
+        shortened(matrix_of(features, train), bound),
         target.of(train),
-        *((_matrix(features, test, bound), target.of(test)) if len(test) else ()),
+        *((shortened(matrix_of(features, test), bound), target.of(test)) if len(test) else ()),
         feature_bound=bound,
         classes=None if target.classes is None else len(target.classes),
         bias=wanted.bias,
@@ -166,6 +168,27 @@ def _dataset(columns: Columns, held: Columns | None, wanted: Preparation, source
         columns=Rows(columns.frame, rows),
         target=wanted.target,
         picture=_picture(columns, names),
+        raw_rows=_raw_rows(made, columns, features, target, wanted),
+    )
+
+
+def _raw_rows(
+    made: Dataset, columns: Columns, features: Sequence[Feature], target: Target, wanted: Preparation
+) -> TableRows:
+    """Return the preparation of further rows of the table."""
+    names = [feature.column for feature in features]
+    fill = {name: by_column(wanted.fill, name, columns.arrays) for name in names}
+    return TableRows(
+        width=made.features.shape[1],
+        bias=wanted.bias,
+        classes=target.classes or (),
+        names=feature_names(features),
+        columns=tuple(features),
+        fill={name: value for name, value in fill.items() if value is not None},
+        listed=tuple(name for name in names if name in wanted.categories),
+        bound=wanted.feature_bound or sqrt(len(features)),
+        middle=target.number.middle,
+        scale=target.number.scale,
     )
 
 
@@ -191,13 +214,6 @@ def _split(count: int, clients: Clients | None, share: float, seed: int) -> tupl
     due = np.floor(np.arange(count + 1) * share + 1e-9)
     held = (due[1:] > due[:-1]) & ~first
     return np.sort(order[~held]), np.sort(order[held])
-
-
-def _matrix(features: Sequence[Feature], frame: Frame, bound: float) -> np.ndarray:
-    """Return the features, float64, shape [rows, numbers], with rows clipped to the norm `bound`."""
-    matrix = np.concatenate([feature.of(frame) for feature in features], axis=1).astype(float)
-    norms = np.linalg.norm(matrix, axis=1, keepdims=True)
-    return matrix * np.minimum(1.0, bound / np.maximum(norms, np.finfo(float).tiny))
 
 
 def _picture(columns: Columns, names: Sequence[str]) -> tuple[int, int, int] | None:

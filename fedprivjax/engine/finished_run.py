@@ -73,10 +73,13 @@ class SavedRun:
         for any rows and number of rows. It does not protect the rows themselves.
 
         Args:
-            rows: array [rows, features], or images [rows, height, width] or [rows, height, width, channels].
+            rows: array [rows, features], or images [rows, height, width] or [rows, height, width, channels]. For data
+                of a table: a pandas DataFrame with its columns, for which the target is not needed, or prepared rows.
+                Values outside of public bounds are moved to them, with a warning.
 
         Raises:
-            Refusal: if rows are not finite numbers or of another width, or the model is a custom function.
+            Refusal: if rows are not finite numbers or of another width, lack a column, or have a category that is not
+                in the training data or the public list, or if the model is a custom function.
 
         >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset, simulate
         >>> data = datasets.load("digits")
@@ -115,6 +118,7 @@ class SavedRun:
         """Write the run into a folder: parameters as `params.npz`, the rest as `run.json`. `load_run` reads it.
 
         Both files are written together. They hold neither the plan, whose samples may be secret, nor training records.
+        They hold the preparation of raw rows, with its parts in `non_private_data`, but no network.
 
         Args:
             path: folder, which is created. A run that it holds is replaced.
@@ -141,6 +145,7 @@ class SavedRun:
             "guarantee": json.loads(self.guarantee.to_json()),
             "costs": plain(self.costs),
             "method": self.method,
+            "predictor": plain(None if self.predictor is None else self.predictor.as_mapping()),
             "non_private_metrics": list(self.non_private_metrics),
             "non_private_data": list(self.non_private_data),
         }

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -9,19 +10,28 @@ from zipfile import BadZipFile
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.datasets.table_rows import TableRows
 from fedprivjax.engine.finished_run import SavedRun
 from fedprivjax.engine.saved_run import FORMAT, PARAMS, RUN, unpacked
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.problem.checks import require_alike
+from fedprivjax.problem.predictor import Predictor, predictor_of
+from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.raw_rows import RawRows
+
+ROWS = {"array": RawRows, "table": TableRows}
 
 
-def load_run(path: str | Path) -> SavedRun:
+def load_run(path: str | Path, problem: Problem | None = None) -> SavedRun:
     """Return a run that `Run.save` has written, without its protocol and plan.
 
     Args:
         path: folder of the run.
+        problem: problem of the run, for predictions of a network or under a custom loss. None is the saved linear
+            predictor.
 
     Raises:
-        Refusal: if a file is missing, damaged, or of another format.
+        Refusal: if a file is missing, damaged, or of another format, or parameters are not those of the problem.
     """
     for name in (PARAMS, RUN):
         if not Path(path, name).is_file():
@@ -31,12 +41,16 @@ def load_run(path: str | Path) -> SavedRun:
         _require_format(path, fields["version"])
         with np.load(Path(path, PARAMS), allow_pickle=False) as stored:
             leaves = [stored[name] for name in sorted(stored.files)]
-        return _run_of(fields, leaves)
+        run = _run_of(fields, leaves)
     except Refusal:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, BadZipFile, EOFError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise Refusal(f"{path} must be a run as it was saved, and cannot be read: {why}") from error
+    if problem is None:
+        return run
+    require_alike("params", run.params, problem.start, "the problem's parameters")
+    return replace(run, predictor=predictor_of(problem))
 
 
 def _require_format(path: str | Path, version: Mapping[str, Any]) -> None:
@@ -56,6 +70,13 @@ def _run_of(fields: Mapping[str, Any], leaves: list[np.ndarray]) -> SavedRun:
         guarantee=PrivacyGuarantee.from_json(json.dumps(fields["guarantee"])),
         costs={name: float(value) for name, value in fields["costs"].items()},
         method=str(fields["method"]),
+        predictor=_predictor_of(fields["predictor"]),
         non_private_metrics=tuple(fields["non_private_metrics"]),
         non_private_data=tuple(fields["non_private_data"]),
     )
+
+
+def _predictor_of(mapping: Mapping[str, Any] | None) -> Predictor | None:
+    if mapping is None:
+        return None
+    return Predictor.from_mapping(mapping, ROWS[mapping["rows"]["kind"]].from_mapping(mapping["rows"]))

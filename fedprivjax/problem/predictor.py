@@ -1,6 +1,7 @@
 """Predictions of a trained model, without its training data."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
@@ -8,7 +9,7 @@ import jax
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.problem.losses import LinearLoss
+from fedprivjax.problem.losses import LOSSES, LinearLoss
 from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.networks import NetworkLoss, scores
 from fedprivjax.problem.problem import Problem
@@ -42,6 +43,20 @@ class Predictor:
             _require_finite_rows(features)
             raise Refusal("params must be finite for predictions, and give finite scores. Check run.diverged")
         return self.rows.outcome(self.loss.prediction(scores))
+
+    def as_mapping(self) -> dict[str, Any] | None:
+        """Return a linear predictor as a mapping for JSON, or None for a network or a custom loss."""
+        loss = self.loss.unsmoothed
+        name = next((name for name, known in LOSSES.items() if known is type(loss)), None)
+        if self.network is not None or name is None:
+            return None
+        return {"loss": name, "settings": asdict(loss), "shape": self.shape, "rows": self.rows.as_mapping()}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any], rows: RawRows) -> "Predictor":
+        """Return the predictor from the mapping of `as_mapping`, with its preparation of rows."""
+        settings = {name: float(one) if isinstance(one, str) else one for name, one in mapping["settings"].items()}
+        return cls(LOSSES[mapping["loss"]](**settings), tuple(mapping["shape"]), rows)
 
     def _features(self, rows: Any) -> np.ndarray:
         """Return the prepared features as the model sees them: images without the constant."""

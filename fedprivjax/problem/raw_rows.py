@@ -1,7 +1,8 @@
 """Conversion of raw rows to a problem's features, and of predictions to the target's values."""
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,15 @@ class RawRows:
         """Return the names of the prepared features. Unknown names are x[0], x[1], …"""
         names = list(self.names) or [f"x[{index}]" for index in range(self.width - self.bias)]
         return [*names, "constant"] if self.bias else names
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Return the preparation as a mapping for JSON. `from_mapping` reads it."""
+        return {"kind": "array", **{each.name: getattr(self, each.name) for each in fields(self)}}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> "RawRows":
+        """Return the preparation from the mapping of `as_mapping`."""
+        return cls(mapping["width"], mapping["bias"], tuple(mapping["classes"]), tuple(mapping["names"]))
 
 
 def _flat(rows: Any) -> np.ndarray:

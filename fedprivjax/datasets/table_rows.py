@@ -1,0 +1,130 @@
+"""Preparation of a table's rows: the features of its columns, and the units of its target."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import lazy_loader
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.user_warnings import warn
+from fedprivjax.datasets.arrays import with_constant
+from fedprivjax.datasets.columns import Feature, complete, numeric
+from fedprivjax.datasets.preparation import Preparation
+from fedprivjax.datasets.reading import Columns, Frame, checked
+from fedprivjax.problem.raw_rows import RawRows
+
+pd: Any = lazy_loader.load("pandas")
+
+SLACK = 1e-9  # relative rounding error of a norm that is not reported
+
+
+@dataclass(frozen=True, eq=False)
+class TableRows(RawRows):
+    """Preparation of the rows of a frame, as those of the table that a dataset was made from.
+
+    Attributes:
+        columns: conversion of each column to features, in order.
+        fill: public values for missing ones, by column.
+        listed: columns whose categories are public.
+        bound: bound on the norm of a row's features, before the constant. Longer rows are shortened to it.
+        middle, scale: a predicted number p of a scaled target is middle + scale·p in the target's units.
+    """
+
+    columns: tuple[Feature, ...] = ()
+    fill: Mapping[str, Any] = field(default_factory=dict)
+    listed: tuple[str, ...] = ()
+    bound: float = inf
+    middle: float = 0.0
+    scale: float = 1.0
+
+    def features(self, rows: Any) -> np.ndarray:
+        """Return prepared features, float32, shape [rows, width].
+
+        Args:
+            rows: frame with the columns of the features, or an array of prepared features, [rows, width].
+
+        Raises:
+            Refusal: if a column is missing, or has a value that training would have rejected, such as a new category.
+        """
+        if not isinstance(rows, pd.DataFrame):
+            return RawRows(self.width).features(rows)
+        frame = self._complete(rows)
+        matrix = matrix_of(self.columns, frame)
+        self._warn_of_moved(frame)
+        short = np.count_nonzero(np.linalg.norm(matrix, axis=1) > self.bound * (1 + SLACK))
+        if short:
+            warn(f"{short} rows have features of norm above feature_bound = {self.bound:g}: shortened to it")
+        matrix = shortened(matrix, self.bound)
+        return with_constant(matrix) if self.bias else matrix.astype(np.float32)
+
+    def outcome(self, predictions: np.ndarray) -> np.ndarray:
+        return super().outcome(predictions) if self.classes else self.middle + self.scale * predictions
+
+    def as_mapping(self) -> dict[str, Any]:
+        mapping = super().as_mapping()
+        return mapping | {"kind": "table", "columns": [column._asdict() for column in self.columns]}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> "TableRows":
+        numbers = {name: float(mapping[name]) for name in ("bound", "middle", "scale")}
+        columns = tuple(_feature_of(column) for column in mapping["columns"])
+        return cls(**{**_tuples(mapping), **numbers, "columns": columns})
+
+    def _complete(self, rows: Frame) -> Frame:
+        """Return the columns of the features without missing values."""
+        given = checked(Columns(rows, {}, "rows"))
+        names = [column.column for column in self.columns]
+        bare = [name for name in names if name not in given.frame]
+        if bare:
+            raise Refusal(f"rows must have all columns of the features, got none of {', '.join(map(repr, bare[:12]))}")
+        known = {column.column: column.categories or () for column in self.columns if column.column in self.listed}
+        return complete(given, names, Preparation("", fill=self.fill, categories=known))
+
+    def _warn_of_moved(self, frame: Frame) -> None:
+        """Warn of values outside of public bounds, which are moved to them as in training."""
+        for each in self.columns:
+            if each.categories is None and each.low > -inf:
+                values = numeric(each.column, frame[each.column])
+                moved = np.count_nonzero((values < each.low) | (values > each.high))
+                if moved:
+                    limits = f"[{each.low:g}, {each.high:g}]"
+                    warn(f"{moved} values of {each.column!r} in rows are outside of its bounds {limits}: moved to them")
+
+
+def feature_names(columns: Sequence[Feature]) -> tuple[str, ...]:
+    """Return the name of each feature: the column's, or "column=category".
+
+    >>> feature_names([Feature("age"), Feature("likes", ("no", "yes"))])
+    ('age', 'likes=no', 'likes=yes')
+    """
+    return tuple(
+        name
+        for each in columns
+        for name in ([each.column] if each.categories is None else [f"{each.column}={one}" for one in each.categories])
+    )
+
+
+def matrix_of(columns: Sequence[Feature], frame: Frame) -> np.ndarray:
+    """Return the features of columns, float64, shape [rows, numbers]."""
+    return np.concatenate([column.of(frame) for column in columns], axis=1).astype(float)
+
+
+def shortened(matrix: np.ndarray, bound: float) -> np.ndarray:
+    """Return rows of features, with those of a norm above `bound` scaled to it."""
+    norms = np.linalg.norm(matrix, axis=1, keepdims=True)
+    return matrix * np.minimum(1.0, bound / np.maximum(norms, np.finfo(float).tiny))
+
+
+def _tuples(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in mapping.items() if name != "kind"
+    }
+
+
+def _feature_of(mapping: Mapping[str, Any]) -> Feature:
+    numbers = {name: float(mapping[name]) for name in ("low", "high", "middle", "scale", "length")}
+    categories = mapping["categories"]
+    return Feature(**{**mapping, **numbers, "categories": None if categories is None else tuple(categories)})
