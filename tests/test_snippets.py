@@ -1,6 +1,7 @@
 """Python examples of README.md, the FAQ and the methods' pages run as printed, with the output below them."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ EXAMPLES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("code", "output"), EXAMPLES)
 def test_an_example_prints_what_is_below_it(code, output, tmp_path):
+    shutil.copy(ROOT / "experiments/your-own/people.csv", tmp_path)
     command = [sys.executable, "-X", "utf8", "-c", code]
     ran = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", cwd=tmp_path, check=False)
     assert (ran.returncode, ran.stdout) == (0, output), ran.stderr
