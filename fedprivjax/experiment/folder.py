@@ -129,10 +129,10 @@ def load_file(file: Path) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
     """
     with _readable(file), xr.open_datatree(file, engine="h5netcdf") as tree:
         groups = tree.children or {file.stem: tree}
-        loaded, attributes = {label: group.to_dataset().load() for label, group in groups.items()}, dict(tree.attrs)
+        loaded, attributes = {label: group.to_dataset().load() for label, group in groups.items()}, tree.attrs
     texts = {label: data["guarantee"].astype(object) for label, data in loaded.items() if "guarantee" in data}
     named = {label: data.assign(guarantee=texts[label]) if label in texts else data for label, data in loaded.items()}
-    return named, attributes
+    return named, {str(name): value for name, value in attributes.items()}
 
 
 def load_provenance(folder: str | Path) -> Provenance:
