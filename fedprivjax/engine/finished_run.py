@@ -75,7 +75,8 @@ class SavedRun:
         Args:
             rows: array [rows, features], or images [rows, height, width] or [rows, height, width, channels]. For data
                 of a table: a pandas DataFrame with its columns, for which the target is not needed, or prepared rows.
-                Values outside of public bounds are moved to them, with a warning.
+                Values outside of public bounds are moved to them, with a warning. After feature maps
+                (`features.mapped`), rows are prepared and mapped ones.
 
         Raises:
             Refusal: if rows are not finite numbers or of another width, lack a column, or have a category that is not

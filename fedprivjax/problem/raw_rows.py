@@ -69,7 +69,8 @@ def _flat(rows: Any) -> np.ndarray:
     """Return rows of numbers as [rows, features]."""
     pandas: Any = sys.modules.get("pandas")
     if pandas is not None and isinstance(rows, pandas.DataFrame | pandas.Series):
-        raise Refusal(f"rows must be an array for data that were not a table, got a {type(rows).__name__}")
+        remedy = "A DataFrame goes with data of a table without feature maps"
+        raise Refusal(f"rows must be an array of features, got a {type(rows).__name__}. {remedy}")
     try:
         array = np.asarray(rows)
     except ValueError:

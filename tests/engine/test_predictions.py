@@ -100,7 +100,9 @@ def test_rows_that_are_not_numbers_of_the_width_are_refused(rows, message):
 def test_a_frame_is_refused_if_the_data_were_no_table():
     pd = pytest.importorskip("pandas")
     run = run_on(fpj.from_dataset(dataset(np.arange(40) % 3, 3)))
-    with pytest.raises(Refusal, match=r"^rows must be an array for data that were not a table, got a DataFrame$"):
+    with pytest.raises(
+        Refusal, match=r"^rows must be an array of features, got a DataFrame\. A DataFrame goes [^\n]+$"
+    ):
         run.predict(pd.DataFrame(X))
 
 
