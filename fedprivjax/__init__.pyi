@@ -69,6 +69,7 @@ from .protocols import (
     UserSGD,
 )
 from .report.display import Tables, plot, table
+from .report.frame import Frame, frame
 from .sweeps.results import averaged, final, guarantee_of, mean_interval, rounds_to
 from .sweeps.sweep import sweep
 from .testing import check_protocol
@@ -100,6 +101,7 @@ __all__ = [
     "Event",
     "FedAvg",
     "Federation",
+    "Frame",
     "Full",
     "GaussianEvent",
     "GemanMcClure",
@@ -176,6 +178,7 @@ __all__ = [
     "draw_plan",
     "features",
     "final",
+    "frame",
     "from_dataset",
     "general_problem",
     "guarantee",

@@ -111,10 +111,10 @@ def table(results: Showable, metric: str | Metric | None = None, *, iterate: str
     >>> table(grid, "test_loss").sheets[0].frame.columns.tolist()
     ['mu', 'target ε', 'DPMu2']
     """
-    this = _shown(results, iterate)
+    this = laid_out(results, iterate)
     if metric is None:
         return this.tables()
-    _recorded(this, metric)
+    recorded_by(this, metric)
     return Tables([results_table(this.layout, this.best, metric)], footnotes(this.layout, this.best))
 
 
@@ -133,7 +133,7 @@ def plot(
     Raises:
         Refusal: if the metric was not recorded, the axis was not swept, or there is nothing to draw.
     """
-    this = _shown(results, iterate)
+    this = laid_out(results, iterate)
     if metric is None and against is None:
         made = this.plots()
         if not made:
@@ -142,8 +142,8 @@ def plot(
     axes = _axes(this)
     against = against or next(iter(axes), ROUND)
     require_choice("axis of a plot", against, axes)
-    metric = metric or _usual(this, against)
-    name = _recorded(this, metric)
+    metric = metric or usual_metric(this, against)
+    name = recorded_by(this, metric)
     of: dict[str, Any] = {"iterate": this.layout.iterate}
     if against == ROUND:
         return metric_over_rounds(this.best, metric, this.layout.at, **of)
@@ -157,7 +157,7 @@ def plot(
     return metric_against(best, against, metric, **of)
 
 
-def _shown(results: Showable, iterate: str | None) -> Shown:
+def laid_out(results: Showable, iterate: str | None) -> Shown:
     """Return the laid-out results of a folder, loaded results, or datasets."""
     if isinstance(results, str | Path):
         results = load(results)
@@ -193,7 +193,7 @@ def _axes(this: Shown) -> list[str]:
     return [EPSILON] * (others != swept) + others + [ROUND] * rounds + [COSTS] * costs
 
 
-def _usual(this: Shown, against: str) -> str:
+def usual_metric(this: Shown, against: str = EPSILON) -> str:
     """Return the metric that the command line draws first."""
     names = usual({ROUND: "over_rounds", COSTS: "against_costs"}.get(against, "against_epsilon"))
     names += [str(name) for data in this.best.values() for name in data if ROUND in data[name].dims]
@@ -203,8 +203,12 @@ def _usual(this: Shown, against: str) -> str:
     return found
 
 
-def _recorded(this: Shown, metric: str | Metric) -> str:
-    """Return the metric's name. Raise Refusal unless at least one protocol recorded it."""
+def recorded_by(this: Shown, metric: str | Metric) -> str:
+    """Return the metric's name.
+
+    Raises:
+        Refusal: unless at least one protocol recorded it.
+    """
     name = known(metric).name
     names = dict.fromkeys(str(n) for data in this.best.values() for n in data if ROUND in data[n].dims)
     if not any(has(data, name) for data in this.best.values()):

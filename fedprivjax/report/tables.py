@@ -53,7 +53,7 @@ def results_table(layout: Layout, best: Mapping[str, xr.Dataset], metric: str | 
     the layout's iterate if the protocol has it, else of the output. With fewer than three seeds there are no intervals.
     """
     metric = known(metric)
-    runs, floor = _runs_of(layout, best, metric), _floor(layout, best, metric)
+    runs, floor = metric_runs(layout, best, metric), _floor(layout, best, metric)
     interval = min(values.sizes["seed"] for values in runs.values()) >= INTERVAL
     cells: Cells = {
         label: partial(_cell, *mean_interval(values), metric, interval, floor) for label, values in runs.items()
@@ -102,7 +102,7 @@ def _any(best: Mapping[str, xr.Dataset], name: str) -> bool:
     return any(has(data, name) for data in best.values())
 
 
-def _runs_of(layout: Layout, best: Mapping[str, xr.Dataset], metric: Metric) -> dict[str, xr.DataArray]:
+def metric_runs(layout: Layout, best: Mapping[str, xr.Dataset], metric: Metric) -> dict[str, xr.DataArray]:
     """Return the metric's value for each run of the protocols that recorded it, by label; shape [..., seed]."""
     rounds = layout.rounds(metric.name)
     return {
@@ -171,7 +171,7 @@ def footnotes(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
 def _baselines(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
     """Return definitions of the baselines that are shown, and comparisons of protocols with them."""
     metrics = _shown_metrics(layout, best)
-    of = {metric.name: _runs_of(layout, best, metric) for metric in metrics}
+    of = {metric.name: metric_runs(layout, best, metric) for metric in metrics}
     floors = {metric.name: _floor(layout, best, metric) for metric in metrics}
     lines = []
     if any(floor is not None for floor in floors.values()):

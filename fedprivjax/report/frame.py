@@ -1,0 +1,148 @@
+"""Results as a pandas frame of numbers, and as a LaTeX table."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from fedprivjax.atomic_write import write_atomically
+from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metrics import known
+from fedprivjax.report.baselines import is_better
+from fedprivjax.report.display import Showable, laid_out, recorded_by, usual_metric
+from fedprivjax.report.number_format import points_of
+from fedprivjax.report.tables import footnotes, metric_runs, results_table
+from fedprivjax.sweeps.results import mean_interval
+
+PROTOCOL, MEAN, HALF, EPSILON = "protocol", "mean", "half_width", "realised_epsilon"
+SYMBOLS = {"mu": r"$\mu$", "epsilon": r"$\varepsilon$", "machines": "$M$", "per_round": "$m$", "rounds": "$T$"}
+SPECIAL = {each: f"\\{each}" for each in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
+LATEX = str.maketrans(SPECIAL | {"^": r"\textasciicircum{}", "ε": r"$\varepsilon$", "μ": r"$\mu$", "²": "$^2$"})
+
+
+class Frame(pd.DataFrame):
+    """Data frame of a metric's mean and interval, with a LaTeX table. What pandas derives from it is a plain frame.
+
+    Attributes:
+        metric: the metric, with its unit, decimals and direction of improvement.
+        notes: title and footnotes of the table.
+    """
+
+    _metadata: ClassVar[list[str]] = ["metric", "notes"]  # pyright: ignore[reportIncompatibleVariableOverride]
+    metric: Metric
+    notes: tuple[str, ...]
+
+    def to_latex(self, buf: Any = None, **options: Any) -> str | None:  # type: ignore[override]
+        r"""Return a LaTeX table with the rules of booktabs: a row for each point, a column for each protocol.
+
+        A cell is the mean $\pm$ the half-width, in the metric's unit and decimals. In each row of several protocols,
+        the best mean is bold, and so is every mean within the best mean's interval. Non-private protocols are not
+        compared with private ones. Comments above the table state δ and the guarantees.
+
+        Args:
+            buf: path of the file to write, or None to return the text.
+            options: further arguments of pandas, such as `caption`, `label` and `position`.
+        """
+        cells: Any = pd.DataFrame(self._cells()).T
+        cells.columns = [latex(str(label)) for label in cells.columns]
+        names = [name for name in self.index.names if name != PROTOCOL]
+        if names:
+            rows = [point if isinstance(point, tuple) else (point,) for point in cells.index]
+            for place, name in reversed(list(enumerate(names))):
+                cells.insert(0, SYMBOLS.get(name, latex(name)), [f"{row[place]:g}" for row in rows])
+        usual = {"escape": False, "index": False, "column_format": "r" * len(cells.columns)}
+        text = "".join(f"% {' '.join(note.split())}\n" for note in self.notes) + cells.to_latex(**{**usual, **options})
+        if buf is None:
+            return text
+        write_atomically(Path(buf), text)
+        return None
+
+    def _cells(self) -> dict[Any, dict[str, str]]:
+        """Return the text of each cell, by point and label."""
+        axes = [name for name in self.index.names if name != PROTOCOL]
+        rows: Any = self.groupby(level=axes if len(axes) > 1 else axes[0], sort=False) if axes else [("", self)]
+        return {point: self._row(row) for point, row in rows}
+
+    def _row(self, row: Any) -> dict[str, str]:
+        """Return the text of each cell of a row, by label."""
+        private = np.isfinite(row[EPSILON])
+        compared = row[private] if private.any() else row
+        return {
+            label: self._cell(mean, half, bool(among) and len(compared) > 1 and _within(mean, compared, self.metric))
+            for label, mean, half, among in zip(
+                row.index.get_level_values(PROTOCOL), row[MEAN], row[HALF], row.index.isin(compared.index), strict=True
+            )
+        }
+
+    def _cell(self, mean: float, half: float, bold: bool) -> str:
+        if np.isnan(mean):
+            return "--"
+        value = self.metric.text(mean)
+        value = rf"\mathbf{{{value}}}" if bold else value
+        return f"${value}$" if np.isnan(half) else rf"${value} \pm {self.metric.text(half)}$"
+
+
+def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str | None = None) -> Frame:
+    """Return a metric as a pandas frame of numbers, with a row for each protocol at each swept point.
+
+    The index holds the swept settings and the protocol's label. The columns are `mean` over seeds, `half_width` of its
+    95% interval (NaN for a single seed), both NaN if a run diverged, and `realised_epsilon` of the worst run (infinite
+    if non-private). Numbers are in the recorded unit: an accuracy of 93% is 0.93. `to_latex` gives the paper's table.
+
+    Args:
+        results: as in `table`.
+        metric: the metric. Default: the first one that the command line draws.
+        iterate: as in `table`.
+
+    Raises:
+        Refusal: if the folder cannot be read, or the metric was not recorded.
+
+    >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset, sweep
+    >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
+    >>> grid = sweep(DPMu2(clip=1.6), problem, Uniform(20, 10), over={"mu": [1.0, 2.0]}, seeds=3, rounds=2)
+    >>> found = frame(grid, "test_loss")
+    >>> found.index.names, found.columns.tolist()
+    (FrozenList(['mu', 'protocol']), ['mean', 'half_width', 'realised_epsilon'])
+    >>> bool(found.loc[(2.0, "DPMu2"), "half_width"] > 0)
+    True
+    """
+    this = laid_out(results, iterate)
+    metric = known(metric or usual_metric(this))
+    recorded_by(this, metric)
+    summaries = {
+        label: (*mean_interval(runs), this.best[label]["realised_epsilon"].max("seed", skipna=False))
+        for label, runs in metric_runs(this.layout, this.best, metric).items()
+    }
+    points = points_of(this.layout.varied)
+    rows = [[_at(each, point) for each in summary] for point in points for summary in summaries.values()]
+    keys = [(*point.values(), label) for point in points for label in summaries]
+    index = pd.MultiIndex.from_tuples(keys, names=[*this.layout.varied, PROTOCOL])
+    made = Frame(rows, columns=[MEAN, HALF, EPSILON], index=index)
+    made.metric = metric
+    made.notes = (results_table(this.layout, this.best, metric).title, *footnotes(this.layout, this.best))
+    return made
+
+
+def latex(text: str) -> str:
+    r"""Return text with LaTeX's special characters escaped.
+
+    >>> latex("dp_mu2, 5%")
+    'dp\\_mu2, 5\\%'
+    """
+    return text.translate(LATEX)
+
+
+def _at(values: xr.DataArray, point: Mapping[str, float]) -> float:
+    """Return the value at a point. Axes that the values lack are ignored."""
+    return float(values.sel({name: value for name, value in point.items() if name in values.dims}).squeeze())
+
+
+def _within(mean: float, compared: Any, metric: Metric) -> bool:
+    """Return True if a mean is the best of those compared, or within the best one's interval."""
+    means = compared[MEAN]
+    best = means.idxmax() if metric.better == "higher" else means.idxmin()
+    level, half = float(means[best]), float(compared[HALF].fillna(0.0)[best])
+    return not is_better(level - half if metric.better == "higher" else level + half, mean, metric)

@@ -1,0 +1,102 @@
+"""`frame`: means and half-widths as numbers, and a LaTeX table."""
+
+import re
+
+import numpy as np
+import pytest
+
+import fedprivjax as fpj
+from fedprivjax.report.frame import Frame
+
+ACCURACY = "test_accuracy"
+
+
+def with_values(grid, means, spread=0.0, *, private=True):
+    """The sweep with these final accuracies at its levels of μ, over three seeds, `spread` apart."""
+    values = np.add.outer(np.array(means), [-spread, 0.0, spread])
+    made = grid.assign({ACCURACY: (("mu", "seed", "round"), values[..., None])})
+    if private:
+        return made
+    return made.assign(realised_epsilon=np.inf * made.realised_epsilon, realised_mu=np.inf * made.realised_mu)
+
+
+@pytest.fixture(scope="module")
+def grid():
+    """A sweep over two levels of μ and three seeds, with one evaluation."""
+    rng = np.random.default_rng(0)
+    problem = fpj.linear_problem(rng.normal(size=(20, 2)), rng.normal(size=20), fpj.Squared(), constraint=fpj.Ball(1.0))
+    return fpj.sweep(fpj.NoisySGD(clip=1.0), problem, fpj.Full(4), over={"mu": [1.0, 2.0]}, seeds=3, rounds=2)[
+        ["diverged", "realised_epsilon", "realised_mu", "target_epsilon", "guarantee"]
+    ].assign_coords(round=[2])
+
+
+def cells(text):
+    return [
+        [cell.strip() for cell in line.removesuffix(r" \\").split("&")] for line in text.splitlines() if "&" in line
+    ]
+
+
+def test_numbers_are_those_of_mean_interval(grid):
+    ours = with_values(grid, [0.8, 0.9], 0.01)
+    found = fpj.frame({"ours": ours, "other": with_values(grid, [0.5, 0.6])}, ACCURACY)
+    assert found.index.tolist() == [(1.0, "ours"), (1.0, "other"), (2.0, "ours"), (2.0, "other")]
+    mean, half = fpj.mean_interval(fpj.final(ours, ACCURACY))
+    np.testing.assert_array_equal(found.xs("ours", level="protocol")["mean"], mean)
+    np.testing.assert_array_equal(found.xs("ours", level="protocol")["half_width"], half)
+    np.testing.assert_array_equal(
+        found.xs("ours", level="protocol")["realised_epsilon"], grid.realised_epsilon.max("seed")
+    )
+
+
+def test_the_best_and_those_in_its_interval_are_bold(grid):
+    half = float(fpj.mean_interval(fpj.final(with_values(grid, [0.8, 0.8], 0.01), ACCURACY))[1][0])
+    best = with_values(grid, [0.8, 0.8], 0.01)
+    rivals = {"near": with_values(grid, [0.8 - 0.99 * half] * 2), "far": with_values(grid, [0.8 - 1.01 * half] * 2)}
+    free = with_values(grid, [0.99, 0.99], private=False)
+    header, first, second = cells(fpj.frame({"best": best, **rivals, "free": free}, ACCURACY).to_latex())
+    assert header == [r"$\mu$", "best", "near", "far", "free"]
+    assert (first[0], second[0]) == ("1", "2")
+    assert first[1:] == second[1:]
+    assert first[1] == rf"$\mathbf{{80.0}} \pm {100 * half:.1f}$"
+    assert [r"\mathbf" in cell for cell in first[1:]] == [True, True, False, False]
+
+
+def test_for_a_loss_the_smallest_is_bold(grid):
+    losses = {"high": with_values(grid, [0.9, 0.2]), "low": with_values(grid, [0.1, 0.3])}
+    losses = {label: data.rename({ACCURACY: "test_loss"}) for label, data in losses.items()}
+    _, first, second = cells(fpj.frame(losses, "test_loss").to_latex())
+    assert [r"\mathbf" in cell for cell in (*first[1:], *second[1:])] == [False, True, True, False]
+
+
+def test_a_diverged_run_has_no_number_and_is_not_bold(grid):
+    lost = with_values(grid, [0.9, 0.9]).assign(diverged=grid.diverged | (grid.seed == 0))
+    found = fpj.frame({"lost": lost, "kept": with_values(grid, [0.2, 0.2])}, ACCURACY)
+    assert np.isnan(found.loc[(1.0, "lost"), ["mean", "half_width"]]).all()
+    _, first, _ = cells(found.to_latex())
+    assert first[1:] == ["--", r"$\mathbf{20.0} \pm 0.0$"]
+
+
+def test_the_table_is_valid_latex_with_its_conditions_as_comments(grid, tmp_path):
+    ours = with_values(grid, [0.8, 0.9], 0.01)
+    made = fpj.frame({"dp_mu2 & 5%": ours}, ACCURACY)
+    text = made.to_latex()
+    comments = [line for line in text.splitlines() if line.startswith("% ")]
+    assert "δ = 1e-05" in comments[0]
+    assert any("not for deployment" in line for line in comments)
+    assert r"dp\_mu2 \& 5\%" in text
+    assert re.findall(r"\\(\w+rule)", text) == ["toprule", "midrule", "bottomrule"]
+    assert r"\mathbf" not in text  # nothing to compare with
+    assert made.to_latex(tmp_path / "a.tex", caption="A") is None
+    assert r"\caption{A}" in (tmp_path / "a.tex").read_text(encoding="utf-8")
+
+
+def test_one_point_has_a_row_without_settings(grid):
+    found = fpj.frame(with_values(grid, [0.8, 0.9]).isel(mu=0), ACCURACY)
+    assert isinstance(found, Frame)
+    assert found.index.tolist() == [("NoisySGD",)]
+    assert found.to_latex().count(r"\\") == 2
+
+
+def test_a_metric_that_was_not_recorded_is_refused(grid):
+    with pytest.raises(fpj.Refusal, match="'test_loss' must be recorded"):
+        fpj.frame(with_values(grid, [0.8, 0.9]), "test_loss")
