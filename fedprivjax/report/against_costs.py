@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import matplotlib
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -14,7 +15,7 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.baselines import constant_of, draw_alone, draw_constant
-from fedprivjax.report.colours import colour
+from fedprivjax.report.colours import colour, dashes
 from fedprivjax.report.costs import SAME, run_costs, with_costs
 from fedprivjax.report.drawing import (
     at,
@@ -66,12 +67,12 @@ def metric_against_costs(
             costs = run_costs(part)
             scale = float(costs[name]) / float(costs["taken"])
             if np.isfinite(scale):
-                draw_path(axis, label, values, colour(index), limits, scale=scale, **ENDS)
+                draw_path(axis, label, values, colour(index), limits, scale=scale, ls=dashes(index), **ENDS)
         _label(axis, name, row)
     draw_constant(axes, constant_of(best, metric) if constant else None)
     draw_alone(axes, [{**chosen, **rows[place // len(axes_shown)]} for place in range(len(axes))], best, metric)
     finish(figure, axes, metric, metric.words, limits, across=len(axes_shown))
-    figure.suptitle(_title(chosen, next(iter(best.values())).attrs["delta"]), fontsize=10)
+    figure.suptitle(_title(chosen, next(iter(best.values())).attrs["delta"]), fontsize=matplotlib.rcParams["font.size"])
     return figure
 
 

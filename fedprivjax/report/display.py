@@ -22,6 +22,7 @@ from fedprivjax.experiment.tuning import Choice
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.against_costs import differ_in_costs, metric_against_costs
 from fedprivjax.report.choices import choice_table
+from fedprivjax.report.colours import using
 from fedprivjax.report.layout import Layout, layout, layout_of
 from fedprivjax.report.plots import all_plots, metric_against, metric_against_epsilon, metric_over_rounds
 from fedprivjax.report.tables import footnotes, results_table, results_tables
@@ -119,7 +120,13 @@ def table(results: Showable, metric: str | Metric | None = None, *, iterate: str
 
 
 def plot(
-    results: Showable, metric: str | Metric | None = None, against: str | None = None, *, iterate: str | None = None
+    results: Showable,
+    metric: str | Metric | None = None,
+    against: str | None = None,
+    *,
+    iterate: str | None = None,
+    bands: bool = False,
+    style: str = "screen",
 ) -> Figure:
     """Return one of the command line's plots as a matplotlib figure.
 
@@ -129,12 +136,29 @@ def plot(
         against: horizontal axis: "epsilon", "round", "costs" (rounds, bytes and gradients, if protocols differ in
             rounds or bytes) or any swept setting. Default: the first of these that applies.
         iterate: as in `table`.
+        bands: True draws 95% intervals of the mean as bands, instead of the experiment's bars, also against ε and
+            swept settings. Bands need three seeds.
+        style: "screen", or "paper": the width of a column, text of 8 points, and for each protocol a colour, line style
+            and marker that are distinct in greyscale and for colour-blind readers, up to six protocols.
+            `figure.savefig("name")` then writes a PDF.
 
     Raises:
-        Refusal: if the metric was not recorded, the axis was not swept, or there is nothing to draw.
+        Refusal: if the metric was not recorded, the axis was not swept, there is nothing to draw, or there is no such
+            style.
+
+    >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset, sweep
+    >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
+    >>> grid = sweep(DPMu2(clip=1.6), problem, Uniform(20, 10), over={"mu": [1.0, 2.0]}, seeds=3, rounds=2)
+    >>> figure = plot(grid, "test_accuracy", against="epsilon", bands=True, style="paper")
+    >>> figure.get_size_inches().tolist()
+    [3.35, 2.3]
     """
-    this = laid_out(results, iterate)
-    if metric is None and against is None:
+    with using(style):
+        return _plot(laid_out(results, iterate), metric, against, bands)
+
+
+def _plot(this: Shown, metric: str | Metric | None, against: str | None, bands: bool) -> Figure:
+    if metric is None and against is None and not bands:
         made = this.plots()
         if not made:
             raise Refusal("results must have an axis of several values or several records to be drawn, got neither")
@@ -150,7 +174,7 @@ def plot(
     of["constant"] = "constant" in this.layout.baselines
     if against == COSTS:
         return metric_against_costs(this.best, metric, this.layout.at, **of)
-    of |= {"bars": this.layout.bars, "rounds": this.layout.rounds(name)}
+    of |= {"bars": "interval" if bands else this.layout.bars, "bands": bands, "rounds": this.layout.rounds(name)}
     best = {label: data for label, data in this.best.items() if has(data, name)}
     if against == EPSILON:
         return metric_against_epsilon(best, metric, **of)

@@ -19,6 +19,7 @@ from matplotlib.transforms import offset_copy
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import recorded_name
+from fedprivjax.report.colours import letter_width, new_figure
 from fedprivjax.sweeps.results import INTERVAL, mean_interval
 
 PANELS = ("machines", "per_round", "rounds", "records")
@@ -27,7 +28,8 @@ APART, SPREAD = 3.5, 14.0  # largest offset in points between bars of neighbouri
 BESIDE = 0.08  # fraction of an axis left free on each side for bars that are moved aside
 TICKS = 6  # largest number of values of a swept setting that all have a tick
 LINE = 0.2  # height of a legend's line in inches
-HANDLE, LETTER = 0.7, 0.08  # width of a legend's handle and of a letter in inches
+HANDLE = 0.7  # width of a legend's handle in inches
+FONT = 10.0  # font size in points at which these hold
 SYMBOLS = {"machines": "M", "per_round": "m", "rounds": "T", "records": "n", "mu": "μ", "epsilon": "ε"}
 Point = Mapping[str, float]
 
@@ -59,7 +61,7 @@ def panelled(
     across = min(count, across)
     rows = -(-count // across)
     width = (6.0 if count == 1 else 4.2) if width is None else width
-    figure = Figure(figsize=(width * across, height * rows), layout="constrained")
+    figure = new_figure(width, height, across, rows)
     axes = figure.subplots(rows, across, sharey=True, squeeze=False).ravel().tolist()
     for spare in axes[count:]:
         spare.set_axis_off()
@@ -80,14 +82,16 @@ def finish(
     for axis in axes:
         axis.grid(alpha=0.3, which="major")
     handles, labels = axes[0].get_legend_handles_labels()
+    size = matplotlib.rcParams["font.size"]
     if len(labels) > 1:
-        fitting = int(figure.get_size_inches()[0] / (HANDLE + LETTER * max(map(len, labels))))
+        inch = size / FONT  # of text in points of `FONT`
+        fitting = int(figure.get_size_inches()[0] / inch / (HANDLE + letter_width() * max(map(len, labels))))
         columns = max(1, min(len(labels), fitting))
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=9)
-        figure.set_figheight(figure.get_figheight() + LINE * (-(-len(labels) // columns) - 1))
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=0.9 * size)
+        figure.set_figheight(figure.get_figheight() + LINE * inch * (-(-len(labels) // columns) - 1))
     else:
         place = figure.suptitle if len(axes) > 1 or axes[0].get_title() else axes[0].set_title
-        place("".join(labels), fontsize=10)
+        place("".join(labels), fontsize=size)
     return figure
 
 
@@ -160,10 +164,16 @@ def draw_path(
     """Draw means against rounds, multiplied by the cost `scale` of a round, with their intervals as a band."""
     values = values.dropna("round", how="all")
     mean, beyond = bars_of(values, "interval", limits)
-    along = scale * mean["round"]
-    axis.plot(along, mean, color=colour, label=label, **style)
+    draw_band(axis, scale * mean["round"], mean, beyond, color=colour, label=label, **style)
+
+
+def draw_band(
+    axis: Axes, along: xr.DataArray, mean: xr.DataArray, beyond: xr.DataArray | None, *, color: str, **style: Any
+) -> None:
+    """Draw a line of means, and a band between the bars of `bars_of`."""
+    axis.plot(along, mean, color=color, **style)
     if beyond is not None:
-        axis.fill_between(along, mean - beyond[0], mean + beyond[1], color=colour, alpha=0.2, lw=0)
+        axis.fill_between(along, mean - beyond[0], mean + beyond[1], color=color, alpha=0.2, lw=0)
 
 
 def panels_of(best: Mapping[str, xr.Dataset]) -> list[dict[str, float]]:

@@ -16,12 +16,13 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.against_costs import differ_in_costs, metric_against_costs
 from fedprivjax.report.baselines import constant_of, draw_alone, draw_constant
-from fedprivjax.report.colours import colour
+from fedprivjax.report.colours import colour, dashes, symbol
 from fedprivjax.report.costs import with_costs
 from fedprivjax.report.drawing import (
     aside,
     at,
     bars_of,
+    draw_band,
     draw_path,
     epsilon_axis,
     finish,
@@ -54,13 +55,14 @@ def metric_against_epsilon(
     iterate: str = OUTPUT,
     rounds: str = "last",
     constant: bool = True,
+    bands: bool = False,
 ) -> Figure:
     """Plot a metric against ε, one line per protocol, one panel per participation.
 
     The metric is that of the last evaluation, or with `rounds="mean"` its mean over rounds. Bars need three seeds. They
     are 95% intervals of the mean, or with `bars="percentiles"` half the distance of the 5th and 95th percentiles, and
-    end at the metric's limits. With `constant`, a dotted line is the constant predictor. A dashed line is each machine
-    alone, if it was computed.
+    end at the metric's limits. With `bands` they are drawn as bands. With `constant`, a dotted line is the constant
+    predictor. A dashed line is each machine alone, if it was computed.
 
     With `realised`, ε is the realised ε of the worst run instead of the swept target. The default is to do so if the
     two differ. Non-private protocols are horizontal lines. Private protocols with a fixed target are a point at the
@@ -79,11 +81,10 @@ def metric_against_epsilon(
         for index, (label, data) in enumerate(best.items()):
             part = at(data, {**chosen, **panel})
             summary = bars_of(_figure(part, metric, iterate, rounds), bars, limits)
-            style = {"label": label, "color": colour(index)}
-            drawn = _draw_curve(axis, part, *summary, realised, style)
+            values, drawn = _draw_curve(axis, part, *summary, realised, index, label, bands=bands)
+            levels |= set(values)
             if drawn is not None:
                 aside(axis, figure, drawn, index, len(best))
-                levels |= set(np.asarray(drawn[0].get_xdata(), float).tolist())
         axis.set(xlabel=f"{epsilon}  (δ = {delta:g}, {related})", title=point_title({**panel, **chosen}))
         epsilon_axis(axis, levels)
     draw_constant(axes, constant_of(best, metric) if constant else None)
@@ -112,7 +113,7 @@ def metric_over_rounds(
             part = at(data, {**chosen, **panel})
             if metric.name in part:
                 drawn = preferred(part, metric.name, iterate)
-                draw_path(axis, label, of_iterate(part[metric.name], drawn), f"C{index}", limits)
+                draw_path(axis, label, of_iterate(part[metric.name], drawn), colour(index), limits, ls=dashes(index))
         axis.set(xlabel="round", title=point_title({**panel, **chosen}))
         _scale_rounds(axis)
     return finish(figure, axes, metric, metric.words, limits)
@@ -136,6 +137,7 @@ def metric_against(
     iterate: str = OUTPUT,
     rounds: str = "last",
     constant: bool = True,
+    bands: bool = False,
 ) -> Figure:
     """Plot a metric against any swept setting, such as "machines" or "clip", one line per protocol.
 
@@ -155,10 +157,12 @@ def metric_against(
             if beyond is not None and positive:  # a logarithmic axis has no zero
                 beyond = beyond.where(beyond["side"] == "above", np.minimum(beyond, 0.9 * mean))
             if axis not in part.dims:
-                place.axhline(float(mean), color=colour(index), ls="--", label=label)
-                continue
-            style = {"label": label, "color": colour(index), "marker": "o", "ms": 4}
-            aside(place, figure, place.errorbar(part[axis], mean, beyond, capsize=3, **style), index, len(best))
+                place.axhline(float(mean), color=colour(index), ls=dashes(index, "--"), label=label)
+            elif bands:
+                draw_band(place, part[axis], mean, beyond, **_line(index, label))
+            else:
+                drawn = place.errorbar(part[axis], mean, beyond, capsize=3, **_line(index, label))
+                aside(place, figure, drawn, index, len(best))
         place.set(xlabel=SIZES.get(axis, axis), title=point_title({**panel, **chosen}))
         if positive:
             place.set_yscale("log")
@@ -235,19 +239,40 @@ def _positive(best: Mapping[str, xr.Dataset], metric: Metric, iterate: str, roun
     return all(bool((_figure(data, metric, iterate, rounds).mean("seed") > 0).all()) for data in best.values())
 
 
+def _line(index: int, label: str) -> dict[str, Any]:
+    """Return the label, colour, line style and marker of a protocol's curve."""
+    return {"label": label, "color": colour(index), "ls": dashes(index), "marker": symbol(index), "ms": 4}
+
+
 def _draw_curve(
-    axis: Axes, data: xr.Dataset, mean: xr.DataArray, beyond: xr.DataArray | None, realised: bool, style: dict[str, Any]
-) -> ErrorbarContainer | None:
-    """Draw a line over the swept ε, a point at a fixed target, or a horizontal line for a non-private protocol."""
+    axis: Axes,
+    data: xr.Dataset,
+    mean: xr.DataArray,
+    beyond: xr.DataArray | None,
+    realised: bool,
+    index: int,
+    label: str,
+    *,
+    bands: bool,
+) -> tuple[list[float], ErrorbarContainer | None]:
+    """Draw a line over the swept ε, a point at a fixed target, or a horizontal line for a non-private protocol.
+
+    Returns:
+        values of ε, and the bars if there are any to move aside.
+    """
     swept = next((name for name in LEVELS if name in mean.dims), None)
     worst = data["realised_epsilon"].max("seed", skipna=False)
     if swept is None and not np.isfinite(worst):
-        axis.axhline(float(mean), ls="--", **style)
-        return None
+        axis.axhline(float(mean), color=colour(index), label=label, ls=dashes(index, "--"))
+        return [], None
     epsilon = worst if realised or swept is None else _target_epsilon(data, swept)
-    marker = {"marker": "s", "ms": 5} if swept is None else {"marker": "o", "ms": 4}
+    values = np.atleast_1d(epsilon.values)
+    if bands and swept is not None:
+        draw_band(axis, epsilon, mean, beyond, **_line(index, label))
+        return values.tolist(), None
+    style = _line(index, label) | ({"marker": "s", "ms": 5} if swept is None else {})
     bars = None if beyond is None else np.reshape(beyond.values, (2, -1))
-    return axis.errorbar(np.atleast_1d(epsilon.values), np.atleast_1d(mean), bars, capsize=3, **style, **marker)
+    return values.tolist(), axis.errorbar(values, np.atleast_1d(mean), bars, capsize=3, **style)
 
 
 def _has_path(values: xr.DataArray) -> bool:
