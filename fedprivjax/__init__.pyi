@@ -71,6 +71,7 @@ from .protocols import (
 from .report.display import Tables, plot, table
 from .report.frame import Frame, frame
 from .sweeps.results import averaged, final, guarantee_of, mean_interval, rounds_to
+from .sweeps.selection import select
 from .sweeps.sweep import sweep
 from .testing import check_protocol
 
@@ -195,6 +196,7 @@ __all__ = [
     "procedural_problem",
     "ready",
     "rounds_to",
+    "select",
     "simulate",
     "sweep",
     "table",

@@ -1,10 +1,9 @@
 """Hyper-parameter tuning: the best point of every protocol's grid, on the run itself or on other data by `[tuning]`."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import xarray as xr
 
 from fedprivjax import datasets
@@ -17,8 +16,7 @@ from fedprivjax.experiment.protocol import ProtocolSettings, flattened
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TRIAL, EvaluationSettings, Experiment, ProblemSettings, TuningSettings
 from fedprivjax.sweeps.results import figure, preferred, rounds_of
-
-POINT = "point"  # axis of a stacked grid
+from fedprivjax.sweeps.selection import POINT, UNACCOUNTED, at_best, best_point
 
 OF_DATA = ("options", "picture")  # keys of `[problem]` that belong to its dataset
 DECLARED = ("lipschitz", "distance", "machine_weights")  # declared for one dataset; they may not hold for another
@@ -35,23 +33,6 @@ def runs_of(data: xr.Dataset, evaluation: EvaluationSettings) -> xr.DataArray:
     """
     metric = evaluation.select
     return figure(data, metric, preferred(data, metric, evaluation.iterate), rounds_of(metric, evaluation.averaged))
-
-
-def best_point(runs: xr.DataArray, over: Sequence[Hashable], better: str) -> xr.DataArray:
-    """Return the index along `point` of the point with the fewest diverged runs and, among these, the best mean.
-
-    The result is int, with the remaining axes of `runs`.
-
-    Args:
-        over: axes of the runs that are compared together.
-        better: "higher" or "lower".
-
-    >>> runs = xr.DataArray([[0.9, np.nan], [0.2, 0.1], [0.3, 0.1]], dims=["point", "seed"])
-    >>> best_point(runs, ["seed"], "higher").item(), best_point(runs, ["seed"], "lower").item()
-    (2, 1)
-    """
-    diverged, score = runs.isnull().sum(over), (1 if better == "higher" else -1) * runs.mean(over)
-    return score.where(diverged == diverged.min(POINT)).fillna(-np.inf).argmax(POINT)
 
 
 # ---- on the run itself
@@ -73,14 +54,7 @@ def _best(data: xr.Dataset, grid: list[str], evaluation: EvaluationSettings) -> 
     if not grid:
         return data
     metric = evaluation.select
-    runs = runs_of(data, evaluation).stack({POINT: grid})
-    best = runs[POINT].isel({POINT: best_point(runs, ["seed"], evaluation.known(metric).better)})  # in each trial
-    points = {name: best[name].drop_vars([*grid, POINT], errors="ignore") for name in grid}
-    chosen = data.sel(points).drop_vars(grid, errors="ignore")
-    chosen = chosen.assign({f"best_{name}": value for name, value in points.items()})
-    if all(data.sizes[name] == 1 for name in grid):
-        return chosen
-    return chosen.assign_attrs(data.attrs, selected=f"{', '.join(grid)} by the best mean {metric}: not accounted for")
+    return at_best(data, grid, runs_of(data, evaluation), metric, evaluation.known(metric).better)
 
 
 def _reduced(data: xr.Dataset) -> xr.Dataset:
@@ -176,6 +150,7 @@ class Choice:
         points: number of points of the grid.
         diverged: number of diverged runs at the point.
         why: text that describes the choice, its data and its effect on privacy.
+        accounted: True if no data of the run had a part in the choice.
     """
 
     values: dict[str, float]
@@ -183,6 +158,7 @@ class Choice:
     points: int
     diverged: int
     why: str
+    accounted: bool = False
 
 
 def formatted(values: Mapping[str, float]) -> str:
@@ -218,7 +194,11 @@ def at_first(experiment: Experiment) -> Experiment:
 
 def with_choices(results: Mapping[str, xr.Dataset], chosen: Mapping[str, Choice]) -> dict[str, xr.Dataset]:
     """Return the datasets with attributes that describe the choice of hyper-parameters."""
-    attributes = {label: {"selected": one.why, "grid_points": one.points} for label, one in chosen.items()}
+    attributes = {
+        label: {"selected": one.why, "grid_points": one.points}
+        | ({} if one.accounted else {UNACCOUNTED: ", ".join(one.values)})
+        for label, one in chosen.items()
+    }
     return {label: data.assign_attrs(attributes.get(label, {})) for label, data in results.items()}
 
 
@@ -239,6 +219,7 @@ def _choice(experiment: Experiment, other: Experiment, settings: ProtocolSetting
         points=settings.points,
         diverged=int(diverged.isel({POINT: best})),
         why=f"{formatted(values)}: {how} on {_data_note(experiment, other)}",
+        accounted=not _may_share(experiment, other),
     )
 
 
@@ -266,7 +247,12 @@ def _edges(grid: Mapping[str, Sequence[float]], values: Mapping[str, float]) -> 
 
 def _data_note(experiment: Experiment, other: Experiment) -> str:
     """Return text that names the tuning data and states whether the choice affects the run's privacy."""
-    name, own = other.problem.dataset, experiment.problem.dataset
-    if datasets.may_share(name, own):
+    name = other.problem.dataset
+    if _may_share(experiment, other):
         return f"{name}, which may share data with this run: not accounted for"
     return f"{name}; no data of this run had a part, so it costs them no privacy"
+
+
+def _may_share(experiment: Experiment, other: Experiment) -> bool:
+    """Return True if the tuning data may share records with the experiment's."""
+    return datasets.may_share(other.problem.dataset, experiment.problem.dataset)

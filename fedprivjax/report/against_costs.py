@@ -15,6 +15,7 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.baselines import constant_of, draw_alone, draw_constant
+from fedprivjax.report.choices import with_marks
 from fedprivjax.report.colours import colour, dashes
 from fedprivjax.report.costs import SAME, run_costs, with_costs
 from fedprivjax.report.drawing import (
@@ -54,7 +55,7 @@ def metric_against_costs(
     examples are computed on demand.
     """
     metric, rows = known(metric), panels_of(best)
-    best = {label: data for label, data in with_costs(best).items() if metric.name in data}
+    best = {label: data for label, data in with_marks(with_costs(best)).items() if metric.name in data}
     chosen = placed(best, usual_point(best) | dict(point or {}))
     limits = limits_of(best, metric)
     axes_shown = [name for name in AXES if any(run_costs(data)[name].notnull().any() for data in best.values())]

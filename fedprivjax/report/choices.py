@@ -1,10 +1,30 @@
-"""Table of the hyper-parameters that were tuned on another dataset."""
+"""Marks of protocols whose hyper-parameters were chosen by results, and the table of those tuned on another dataset."""
 
 from collections.abc import Mapping
+
+import xarray as xr
 
 from fedprivjax.experiment import Experiment, tuning_experiment
 from fedprivjax.experiment.tuning import Choice, formatted
 from fedprivjax.report.text_table import Sheet
+from fedprivjax.sweeps.selection import UNACCOUNTED
+
+CHOSEN = " ‡"  # mark of a protocol with such a choice
+CHOSEN_NOTE = "‡ chosen by results, not covered by the guarantee"
+
+
+def marked(label: str, data: xr.Dataset) -> str:
+    """Return a protocol's label, with a mark if settings were chosen by results and no guarantee covers this.
+
+    >>> marked("ours", xr.Dataset(attrs={UNACCOUNTED: "clip"})), marked("ours", xr.Dataset())
+    ('ours ‡', 'ours')
+    """
+    return label + CHOSEN * (UNACCOUNTED in data.attrs)
+
+
+def with_marks(best: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+    """Return the datasets by marked label."""
+    return {marked(label, data): data for label, data in best.items()}
 
 
 def choice_table(experiment: Experiment, choices: Mapping[str, Choice]) -> Sheet:

@@ -19,6 +19,7 @@ from matplotlib.transforms import offset_copy
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import recorded_name
+from fedprivjax.report.choices import CHOSEN, CHOSEN_NOTE
 from fedprivjax.report.colours import letter_width, new_figure
 from fedprivjax.sweeps.results import INTERVAL, mean_interval
 
@@ -83,15 +84,18 @@ def finish(
         axis.grid(alpha=0.3, which="major")
     handles, labels = axes[0].get_legend_handles_labels()
     size = matplotlib.rcParams["font.size"]
+    note = CHOSEN_NOTE if any(label.endswith(CHOSEN) for label in labels) else ""
     if len(labels) > 1:
         inch = size / FONT  # of text in points of `FONT`
         fitting = int(figure.get_size_inches()[0] / inch / (HANDLE + letter_width() * max(map(len, labels))))
         columns = max(1, min(len(labels), fitting))
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=0.9 * size)
-        figure.set_figheight(figure.get_figheight() + LINE * inch * (-(-len(labels) // columns) - 1))
+        text: dict[str, Any] = {"fontsize": 0.9 * size, "title": note, "title_fontsize": 0.9 * size}
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, **text)
+        lines = -(-len(labels) // columns) + bool(note)
+        figure.set_figheight(figure.get_figheight() + LINE * inch * (lines - 1))
     else:
         place = figure.suptitle if len(axes) > 1 or axes[0].get_title() else axes[0].set_title
-        place("".join(labels), fontsize=size)
+        place("\n".join([*labels, *[note] * bool(note)]), fontsize=size)
     return figure
 
 

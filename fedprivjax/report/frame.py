@@ -12,15 +12,19 @@ from fedprivjax.atomic_write import write_atomically
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.report.baselines import is_better
+from fedprivjax.report.choices import CHOSEN, CHOSEN_NOTE
 from fedprivjax.report.display import Showable, laid_out, recorded_by, usual_metric
 from fedprivjax.report.number_format import points_of
 from fedprivjax.report.tables import footnotes, metric_runs, results_table
 from fedprivjax.sweeps.results import mean_interval
+from fedprivjax.sweeps.selection import UNACCOUNTED
 
 PROTOCOL, MEAN, HALF, EPSILON = "protocol", "mean", "half_width", "realised_epsilon"
 SYMBOLS = {"mu": r"$\mu$", "epsilon": r"$\varepsilon$", "machines": "$M$", "per_round": "$m$", "rounds": "$T$"}
 SPECIAL = {each: f"\\{each}" for each in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
-LATEX = str.maketrans(SPECIAL | {"^": r"\textasciicircum{}", "ε": r"$\varepsilon$", "μ": r"$\mu$", "²": "$^2$"})
+LATEX = str.maketrans(
+    SPECIAL | {"^": r"\textasciicircum{}", "ε": r"$\varepsilon$", "μ": r"$\mu$", "²": "$^2$", "‡": r"$^\ddagger$"}
+)
 
 
 class Frame(pd.DataFrame):
@@ -29,11 +33,14 @@ class Frame(pd.DataFrame):
     Attributes:
         metric: the metric, with its unit, decimals and direction of improvement.
         notes: title and footnotes of the table.
+        chosen: labels of protocols with settings that were chosen by results, which no guarantee covers. The LaTeX
+            table marks them.
     """
 
-    _metadata: ClassVar[list[str]] = ["metric", "notes"]  # pyright: ignore[reportIncompatibleVariableOverride]
+    _metadata: ClassVar[list[str]] = ["metric", "notes", "chosen"]  # pyright: ignore[reportIncompatibleVariableOverride]
     metric: Metric
     notes: tuple[str, ...]
+    chosen: frozenset[str]
 
     def to_latex(self, buf: Any = None, **options: Any) -> str | None:  # type: ignore[override]
         r"""Return a LaTeX table with the rules of booktabs: a row for each point, a column for each protocol.
@@ -47,7 +54,7 @@ class Frame(pd.DataFrame):
             options: further arguments of pandas, such as `caption`, `label` and `position`.
         """
         cells: Any = pd.DataFrame(self._cells()).T
-        cells.columns = [latex(str(label)) for label in cells.columns]
+        cells.columns = [latex(f"{label}{CHOSEN.strip() * (label in self.chosen)}") for label in cells.columns]
         names = [name for name in self.index.names if name != PROTOCOL]
         if names:
             rows = [point if isinstance(point, tuple) else (point,) for point in cells.index]
@@ -55,6 +62,9 @@ class Frame(pd.DataFrame):
                 cells.insert(0, SYMBOLS.get(name, latex(name)), [f"{row[place]:g}" for row in rows])
         usual = {"escape": False, "index": False, "column_format": "r" * len(cells.columns)}
         text = "".join(f"% {' '.join(note.split())}\n" for note in self.notes) + cells.to_latex(**{**usual, **options})
+        if self.chosen:
+            note = rf"\multicolumn{{{len(cells.columns)}}}{{l}}{{\footnotesize {latex(CHOSEN_NOTE)}}} \\"
+            text = text.replace("\\bottomrule\n", f"\\bottomrule\n{note}\n")
         if buf is None:
             return text
         write_atomically(Path(buf), text)
@@ -123,6 +133,7 @@ def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str
     made = Frame(rows, columns=[MEAN, HALF, EPSILON], index=index)
     made.metric = metric
     made.notes = (results_table(this.layout, this.best, metric).title, *footnotes(this.layout, this.best))
+    made.chosen = frozenset(label for label in summaries if UNACCOUNTED in this.best[label].attrs)
     return made
 
 

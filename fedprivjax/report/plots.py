@@ -16,6 +16,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.against_costs import differ_in_costs, metric_against_costs
 from fedprivjax.report.baselines import constant_of, draw_alone, draw_constant
+from fedprivjax.report.choices import with_marks
 from fedprivjax.report.colours import colour, dashes, symbol
 from fedprivjax.report.costs import with_costs
 from fedprivjax.report.drawing import (
@@ -68,7 +69,7 @@ def metric_against_epsilon(
     two differ. Non-private protocols are horizontal lines. Private protocols with a fixed target are a point at the
     worst run's ε. At least one protocol must sweep `mu` or `epsilon`. Other swept settings have their middle value.
     """
-    metric = known(metric)
+    metric, best = known(metric), with_marks(best)
     missed = misses_target(best)
     realised = missed if realised is None else realised
     epsilon = "realised ε, worst run" if realised else "target ε" if missed else "ε"
@@ -104,7 +105,7 @@ def metric_over_rounds(
     Bands need three seeds. They are 95% intervals of the mean, cut at the metric's limits. The axis of rounds is
     logarithmic if the longest run has more than three times the rounds of the shortest.
     """
-    metric, panels = known(metric), panels_of(best)
+    metric, best, panels = known(metric), with_marks(best), panels_of(best)
     chosen = placed(best, {**middle_of(best), **(point or {})})
     limits = limits_of(_with(best, metric), metric)
     figure, axes = panelled(len(panels))
@@ -145,7 +146,7 @@ def metric_against(
     for the metric, unbounded above, which an accuracy is not. The first other swept setting has a panel per value. The
     remaining ones have their middle value.
     """
-    metric = known(metric)
+    metric, best = known(metric), with_marks(best)
     panels, chosen = _beside(best, axis)
     limits = limits_of(_with(best, metric), metric)
     figure, axes = panelled(len(panels), 4.6, 4.2)

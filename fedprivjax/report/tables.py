@@ -21,6 +21,7 @@ from fedprivjax.report.baselines import (
     constant_of,
     is_better,
 )
+from fedprivjax.report.choices import CHOSEN_NOTE, marked
 from fedprivjax.report.costs import costs_table, with_costs
 from fedprivjax.report.layout import Layout, shown_in
 from fedprivjax.report.number_format import epsilon_text, points_of, rounds_title, target_epsilon, title_of
@@ -28,6 +29,7 @@ from fedprivjax.report.plots import TOLERANCE, misses_target
 from fedprivjax.report.relations import mixed, private_terms, terms_of
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.sweeps.results import INTERVAL, figure, has, mean_interval, preferred, rounds_to
+from fedprivjax.sweeps.selection import UNACCOUNTED
 
 Point = Mapping[str, float]
 Cells = dict[str, Callable[[Point, Point], str]]  # text of a cell from its point and the row above, by column header
@@ -56,7 +58,8 @@ def results_table(layout: Layout, best: Mapping[str, xr.Dataset], metric: str | 
     runs, floor = metric_runs(layout, best, metric), _floor(layout, best, metric)
     interval = min(values.sizes["seed"] for values in runs.values()) >= INTERVAL
     cells: Cells = {
-        label: partial(_cell, *mean_interval(values), metric, interval, floor) for label, values in runs.items()
+        marked(label, best[label]): partial(_cell, *mean_interval(values), metric, interval, floor)
+        for label, values in runs.items()
     }
     if floor is not None:
         cells[CONSTANT] = lambda _, previous: SAME if previous else metric.text(floor)
@@ -78,7 +81,7 @@ def rounds_table(layout: Layout, best: Mapping[str, xr.Dataset], name: str, valu
     for label, data in best.items():
         if has(data, name):
             reached = rounds_to(data, name, value, preferred(data, name, layout.iterate))
-            cells[label] = partial(_rounds_cell, _varied(reached), float(data["round"].max()))
+            cells[marked(label, data)] = partial(_rounds_cell, _varied(reached), float(data["round"].max()))
     title = rounds_title(metric, value, layout.iterate)
     interval = next(iter(best.values())).sizes["seed"] >= INTERVAL
     what = f"mean{' ± 95% interval' * interval} over {_runs(best)}; {_stated(layout, best)}"
@@ -150,6 +153,8 @@ def footnotes(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
             lines.append(f"  {data.attrs['selected']}")
         if data["diverged"].any():
             lines.append(f"  {int(data['diverged'].sum())} of {data['diverged'].size} runs diverged (NaN)")
+    if any(UNACCOUNTED in data.attrs for data in best.values()):
+        lines.append(CHOSEN_NOTE)
     if any(_any(best, name) for name in layout.rounds_to):
         lines.append("rounds to a value: > x (k of n) means that k of n runs reach it, and that the mean is above x")
     lines += [*_unequal(best), *_used(best), *_baselines(layout, best)]

@@ -444,7 +444,7 @@ def test_grids_of_one_size_need_no_line():
 def test_only_tuned_protocols_are_marked():
     found = {"ours": Choice({"clip": 1.0}, 0.5, 4, 0, "why")}
     made = tuning.with_choices({"ours": xr.Dataset(), "theirs": xr.Dataset()}, found)
-    assert made["ours"].attrs == {"selected": "why", "grid_points": 4}
+    assert made["ours"].attrs == {"selected": "why", "grid_points": 4, "unaccounted_choice": "clip"}
     assert made["theirs"].attrs == {}
     at = tuning.at_choices(experiment.parse(copy.deepcopy(raw())), found)
     assert [one.grid.get("clip") for one in at.protocol] == [[1.0], None, None]

@@ -3,7 +3,9 @@
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
+import xarray as xr
 
 import fedprivjax as fpj
 from fedprivjax.report.frame import Frame
@@ -100,3 +102,19 @@ def test_one_point_has_a_row_without_settings(grid):
 def test_a_metric_that_was_not_recorded_is_refused(grid):
     with pytest.raises(fpj.Refusal, match="'test_loss' must be recorded"):
         fpj.frame(with_values(grid, [0.8, 0.9]), "test_loss")
+
+
+def test_a_choice_by_results_is_marked(grid):
+    several = xr.concat(
+        [with_values(grid, [0.2, 0.9]), with_values(grid, [0.7, 0.3])], pd.Index([0.5, 1.0], name="clip")
+    )
+    chosen = fpj.select(several.assign_attrs(grid.attrs), over="clip")
+    found = fpj.frame({"ours": chosen, "other": with_values(grid, [0.5, 0.6])}, ACCURACY)
+    np.testing.assert_allclose(found["mean"], [0.7, 0.5, 0.9, 0.6])
+    assert found.index.get_level_values("protocol").tolist() == ["ours", "other"] * 2
+    text = found.to_latex()
+    assert cells(text)[0] == [r"$\mu$", r"ours$^\ddagger$", "other"]
+    assert text.count(r"$^\ddagger$ chosen by results, not covered by the guarantee") == 1
+    sheet = fpj.table({"ours": chosen, "other": with_values(grid, [0.5, 0.6])}, ACCURACY)
+    assert sheet.sheets[0].frame.columns.tolist()[2:4] == ["ours ‡", "other"]
+    assert "‡ chosen by results, not covered by the guarantee" in sheet.notes

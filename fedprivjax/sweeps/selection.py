@@ -1,0 +1,86 @@
+"""Selection of a configuration by its results: one rule for sweeps and for experiments."""
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import xarray as xr
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
+from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metrics import known
+from fedprivjax.sweeps.results import final
+from fedprivjax.sweeps.variable_descriptions import custom_metrics
+
+POINT = "point"  # axis of a stacked grid
+UNACCOUNTED = "unaccounted_choice"  # attribute with the settings that were chosen by results; no guarantee covers this
+
+
+def best_point(runs: xr.DataArray, over: Sequence[Hashable], better: str) -> xr.DataArray:
+    """Return the index along `point` of the point with the fewest diverged runs and, among these, the best mean.
+
+    The result is int, with the remaining axes of `runs`.
+
+    Args:
+        over: axes of the runs that are compared together.
+        better: "higher" or "lower".
+
+    >>> runs = xr.DataArray([[0.9, np.nan], [0.2, 0.1], [0.3, 0.1]], dims=["point", "seed"])
+    >>> best_point(runs, ["seed"], "higher").item(), best_point(runs, ["seed"], "lower").item()
+    (2, 1)
+    """
+    diverged, score = runs.isnull().sum(over), (1 if better == "higher" else -1) * runs.mean(over)
+    return score.where(diverged == diverged.min(POINT)).fillna(-np.inf).argmax(POINT)
+
+
+def select(
+    grid: xr.Dataset, over: str | Sequence[str], metric: str = "test_accuracy", *, iterate: str = OUTPUT
+) -> xr.Dataset:
+    """Return a sweep's dataset with some axes reduced to the chosen value, separately at each value of the others.
+
+    The chosen point has the fewest diverged runs and, among these, the best mean of the metric at the last evaluation.
+    The chosen values are variables `best_<name>`. The choice uses the results themselves, so no guarantee covers it:
+    the attribute `selected` states this, and tables and plots mark the dataset.
+
+    Args:
+        grid: dataset of a sweep.
+        over: axis or axes to choose from.
+        metric: metric that ranks the points.
+        iterate: iterate at which the metric is taken.
+
+    Raises:
+        Refusal: if the dataset lacks an axis, the axis is no setting, or the metric was not recorded.
+
+    >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset, sweep
+    >>> problem, rounds = from_dataset(datasets.load("digits"), constraint=Ball(8.0)), 2
+    >>> grid = sweep(DPMu2(mu=2.0), problem, Uniform(20, 10), over={"clip": [1e-6, 1.6]}, seeds=3, rounds=rounds)
+    >>> chosen = select(grid, over="clip", metric="test_loss")
+    >>> chosen["best_clip"].item(), chosen.attrs["selected"]
+    (1.6, 'clip by the best mean test_loss: not accounted for')
+    """
+    names = [over] if isinstance(over, str) else list(over)
+    if not names:
+        raise Refusal("over must name an axis of the sweep, got none")
+    for name in names:
+        require_choice("axis of the sweep", name, [str(each) for each in grid["diverged"].dims if each != "seed"])
+    better = custom_metrics([grid]).get(metric, known(metric)).better
+    return at_best(grid, names, final(grid, metric, iterate), metric, better)
+
+
+def at_best(data: xr.Dataset, over: list[str], runs: xr.DataArray, metric: str, better: str) -> xr.Dataset:
+    """Return the dataset with the axes `over` reduced to the best point by `best_point`, as in `select`.
+
+    Args:
+        runs: value of each run by which points are ranked, NaN if it diverged; shape [..., seed].
+        better: "higher" or "lower".
+    """
+    runs = runs.stack({POINT: over})
+    best = runs[POINT].isel({POINT: best_point(runs, ["seed"], better)})
+    points = {name: best[name].drop_vars([*over, POINT], errors="ignore") for name in over}
+    chosen = data.sel(points).drop_vars(over, errors="ignore")
+    chosen = chosen.assign({f"best_{name}": value for name, value in points.items()})
+    if all(data.sizes[name] == 1 for name in over):
+        return chosen
+    names = ", ".join(over)
+    said = {"selected": f"{names} by the best mean {metric}: not accounted for", UNACCOUNTED: names}
+    return chosen.assign_attrs(data.attrs, **said)
