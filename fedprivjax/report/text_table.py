@@ -122,7 +122,7 @@ def usual_width() -> int:
 
 def plain(renderable: Any, width: int | None = None) -> str:
     """Return a renderable as plain text, by default as wide as the terminal."""
-    console = Console(width=width or usual_width(), file=StringIO(), color_system=None)
+    console = Console(width=width or usual_width(), file=StringIO(), color_system=None, force_jupyter=False)
     console.print(renderable)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines())

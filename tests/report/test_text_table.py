@@ -67,3 +67,13 @@ def test_a_frame_and_the_screen_have_the_same_cells():
 def test_rows_need_a_cell_for_each_column():
     with pytest.raises(ValueError, match="zip"):
         wide().add_row("1")
+
+
+def test_the_text_is_the_same_in_a_notebook(monkeypatch):
+    sheet = Sheet("accuracy")
+    sheet.add_columns("mu")
+    sheet.add_row("1")
+    expected = str(sheet)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert str(sheet) == expected
+    assert "accuracy" in expected
