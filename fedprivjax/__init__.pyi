@@ -70,6 +70,7 @@ from .protocols import (
 )
 from .report.display import Tables, plot, table
 from .report.frame import Frame, frame
+from .sweeps.costs_to import bytes_to, gradients_to
 from .sweeps.results import averaged, final, guarantee_of, mean_interval, rounds_to
 from .sweeps.selection import select
 from .sweeps.sweep import sweep
@@ -171,6 +172,7 @@ __all__ = [
     "audit_one_run",
     "averaged",
     "ball_envelope",
+    "bytes_to",
     "calibrate",
     "check_protocol",
     "cohort_messages",
@@ -182,6 +184,7 @@ __all__ = [
     "frame",
     "from_dataset",
     "general_problem",
+    "gradients_to",
     "guarantee",
     "guarantee_of",
     "linear_problem",

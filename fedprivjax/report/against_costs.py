@@ -1,6 +1,6 @@
 """Plots of a metric against cost: rounds, bytes sent by a machine, and gradients per record, side by side."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import matplotlib
@@ -10,13 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.baselines import constant_of, draw_alone, draw_constant
 from fedprivjax.report.choices import with_marks
-from fedprivjax.report.colours import colour, dashes
+from fedprivjax.report.colours import colour, dashes, symbol
 from fedprivjax.report.costs import SAME, run_costs, with_costs
 from fedprivjax.report.drawing import (
     at,
@@ -35,7 +36,7 @@ from fedprivjax.sweeps.results import of_iterate, preferred
 
 AXES = {"taken": "rounds", "bytes": "sent by a machine", "gradients": "gradients a record"}
 USUAL = 2.0  # default ε: the nearest swept privacy level is drawn
-ENDS: dict[str, Any] = {"marker": "o", "ms": 4, "markevery": [-1]}  # marker at the end of a run
+ENDS: dict[str, Any] = {"ms": 4, "markevery": [-1]}  # marker at the end of a run
 
 
 def metric_against_costs(
@@ -45,30 +46,43 @@ def metric_against_costs(
     *,
     iterate: str = OUTPUT,
     constant: bool = True,
+    costs: Collection[str] = tuple(AXES),
 ) -> Figure:
     """Plot a metric during runs against rounds, bytes sent by a machine, and gradients per record.
 
-    Each cost has a panel with a logarithmic axis, and each participation a row of panels. Every swept setting has one
-    value: for a privacy level the one nearest to ε = 2, for other settings the middle one, unless `point` gives
-    another. A dot marks the end of a run. Bands are as in `metric_over_rounds`. A run's bytes and gradients are spread
-    evenly over its rounds, which is exact for cohorts of equal size. Gradients per record are not drawn for data whose
-    examples are computed on demand.
+    Each of `costs` ("taken", the rounds, "bytes" and "gradients") has a panel with a logarithmic axis, and each
+    participation a row of panels. Every swept setting has one value: for a privacy level the one nearest to ε = 2, for
+    other settings the middle one, unless `point` gives another. A dot marks the end of a run. Bands are as in
+    `metric_over_rounds`. A run's bytes and gradients are spread evenly over its rounds, which is exact for cohorts of
+    equal size. Gradients per record are not drawn for data whose examples are computed on demand.
     """
     metric, rows = known(metric), panels_of(best)
     best = {label: data for label, data in with_marks(with_costs(best)).items() if metric.name in data}
     chosen = placed(best, usual_point(best) | dict(point or {}))
     limits = limits_of(best, metric)
-    axes_shown = [name for name in AXES if any(run_costs(data)[name].notnull().any() for data in best.values())]
+    axes_shown = [name for name in costs if any(run_costs(data)[name].notnull().any() for data in best.values())]
+    if not axes_shown:
+        raise Refusal(f"results must have {' or '.join(costs)} of runs to be drawn against them, got none")
     figure, axes = panelled(len(rows) * len(axes_shown), across=len(axes_shown))
     for place, axis in enumerate(axes):
         row, name = rows[place // len(axes_shown)], axes_shown[place % len(axes_shown)]
         for index, (label, data) in enumerate(best.items()):
             part = at(data, {**chosen, **row})
             values = of_iterate(part[metric.name], preferred(part, metric.name, iterate))
-            costs = run_costs(part)
-            scale = float(costs[name]) / float(costs["taken"])
+            spent = run_costs(part)
+            scale = float(spent[name]) / float(spent["taken"])
             if np.isfinite(scale):
-                draw_path(axis, label, values, colour(index), limits, scale=scale, ls=dashes(index), **ENDS)
+                draw_path(
+                    axis,
+                    label,
+                    values,
+                    colour(index),
+                    limits,
+                    scale=scale,
+                    ls=dashes(index),
+                    marker=symbol(index),
+                    **ENDS,
+                )
         _label(axis, name, row)
     draw_constant(axes, constant_of(best, metric) if constant else None)
     draw_alone(axes, [{**chosen, **rows[place // len(axes_shown)]} for place in range(len(axes))], best, metric)

@@ -23,6 +23,7 @@ from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.against_costs import differ_in_costs, metric_against_costs
 from fedprivjax.report.choices import choice_table
 from fedprivjax.report.colours import using
+from fedprivjax.report.costs import with_costs
 from fedprivjax.report.layout import Layout, layout, layout_of
 from fedprivjax.report.plots import all_plots, metric_against, metric_against_epsilon, metric_over_rounds
 from fedprivjax.report.tables import footnotes, results_table, results_tables
@@ -30,6 +31,7 @@ from fedprivjax.report.text_table import Sheet, html_table, plain
 from fedprivjax.sweeps.results import has
 
 EPSILON, ROUND, COSTS = "epsilon", "round", "costs"
+COST = ("bytes", "gradients")  # horizontal axes of their own
 Showable: TypeAlias = "str | Path | Results | xr.Dataset | Mapping[str, xr.Dataset]"
 
 
@@ -134,7 +136,8 @@ def plot(
         results: as in `table`.
         metric: metric to draw. Default: the first one that the command line draws.
         against: horizontal axis: "epsilon", "round", "costs" (rounds, bytes and gradients, if protocols differ in
-            rounds or bytes) or any swept setting. Default: the first of these that applies.
+            rounds or bytes), "bytes" (sent by a machine), "gradients" (per record) or any swept setting. Default: the
+            first of these that applies.
         iterate: as in `table`.
         bands: True draws 95% intervals of the mean as bands, instead of the experiment's bars, also against ε and
             swept settings. Bands need three seeds.
@@ -172,7 +175,8 @@ def _plot(this: Shown, metric: str | Metric | None, against: str | None, bands: 
     if against == ROUND:
         return metric_over_rounds(this.best, metric, this.layout.at, **of)
     of["constant"] = "constant" in this.layout.baselines
-    if against == COSTS:
+    if against in (COSTS, *COST):
+        of |= {} if against == COSTS else {"costs": [against]}
         return metric_against_costs(this.best, metric, this.layout.at, **of)
     of |= {"bars": "interval" if bands else this.layout.bars, "bands": bands, "rounds": this.layout.rounds(name)}
     best = {label: data for label, data in this.best.items() if has(data, name)}
@@ -214,12 +218,14 @@ def _axes(this: Shown) -> list[str]:
     others = [name for name in swept if name not in LEVELS]
     rounds = any(data.sizes.get(ROUND, 0) > 1 for data in this.best.values())
     costs = rounds and differ_in_costs(this.best)
-    return [EPSILON] * (others != swept) + others + [ROUND] * rounds + [COSTS] * costs
+    each = COST if rounds and with_costs(this.best) else ()
+    return [EPSILON] * (others != swept) + others + [ROUND] * rounds + [COSTS] * costs + [*each]
 
 
 def usual_metric(this: Shown, against: str = EPSILON) -> str:
     """Return the metric that the command line draws first."""
-    names = usual({ROUND: "over_rounds", COSTS: "against_costs"}.get(against, "against_epsilon"))
+    places = {ROUND: "over_rounds"} | dict.fromkeys((COSTS, *COST), "against_costs")
+    names = usual(places.get(against, "against_epsilon"))
     names += [str(name) for data in this.best.values() for name in data if ROUND in data[name].dims]
     found = next((name for name in names if any(has(data, name) for data in this.best.values())), None)
     if found is None:

@@ -91,6 +91,20 @@ def test_plots_are_those_of_the_command_line(results):
     assert fpj.plot(results[EVIL], "distance", "round").axes[0].get_xlabel() == "round"
 
 
+def test_one_cost_is_an_axis(results):
+    data = results[EVIL]
+    for against, cost, words in (
+        ("bytes", "sent_bytes", "sent by a"),
+        ("gradients", "gradients_per_record", "a record"),
+    ):
+        (axis,) = fpj.plot(data, "excess_risk", against).axes
+        assert words in axis.get_xlabel()
+        assert axis.lines[0].get_xdata()[-1] == pytest.approx(float(data[cost].sel(mu=8).mean()))
+    endless = data.assign(gradients_per_record=np.nan * data["gradients_per_record"])
+    with pytest.raises(Refusal, match="results must have gradients of runs to be drawn against them, got none"):
+        fpj.plot(endless, "excess_risk", "gradients")
+
+
 ROUNDS = {"against": "round"}
 
 
@@ -98,7 +112,7 @@ ROUNDS = {"against": "round"}
     ("asked", "message"),
     [
         ({"metric": "distant"}, r"unknown metric 'distant', did you mean 'distance'\?"),
-        ({"against": "machines"}, r"unknown axis of a plot 'machines' \(known: epsilon, round\)"),
+        ({"against": "machines"}, r"unknown axis of a plot 'machines' \(known: epsilon, round, bytes, gradients\)"),
         ({"metric": "excess_risk", "iterate": "lost"}, None),
     ],
 )
