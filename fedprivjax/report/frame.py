@@ -18,6 +18,7 @@ from fedprivjax.report.number_format import points_of
 from fedprivjax.report.tables import footnotes, metric_runs, results_table
 from fedprivjax.sweeps.results import mean_interval
 from fedprivjax.sweeps.selection import UNACCOUNTED
+from fedprivjax.sweeps.variable_descriptions import custom_metrics
 
 PROTOCOL, MEAN, HALF, EPSILON = "protocol", "mean", "half_width", "realised_epsilon"
 SYMBOLS = {"mu": r"$\mu$", "epsilon": r"$\varepsilon$", "machines": "$M$", "per_round": "$m$", "rounds": "$T$"}
@@ -120,8 +121,9 @@ def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str
     True
     """
     this = laid_out(results, iterate)
-    metric = known(metric or usual_metric(this))
-    recorded_by(this, metric)
+    metric = metric or usual_metric(this)
+    name = recorded_by(this, metric)
+    metric = custom_metrics(this.best.values()).get(name, known(metric))
     summaries = {
         label: (*mean_interval(runs), this.best[label]["realised_epsilon"].max("seed", skipna=False))
         for label, runs in metric_runs(this.layout, this.best, metric).items()

@@ -9,6 +9,7 @@ import xarray as xr
 
 import fedprivjax as fpj
 from fedprivjax.report.frame import Frame
+from fedprivjax.sweeps.variable_descriptions import metric_words
 
 ACCURACY = "test_accuracy"
 
@@ -118,3 +119,13 @@ def test_a_choice_by_results_is_marked(grid):
     sheet = fpj.table({"ours": chosen, "other": with_values(grid, [0.5, 0.6])}, ACCURACY)
     assert sheet.sheets[0].frame.columns.tolist()[2:4] == ["ours ‡", "other"]
     assert "‡ chosen by results, not covered by the guarantee" in sheet.notes
+
+
+def test_a_custom_metric_named_by_text_has_its_own_direction(grid):
+    own = fpj.Metric("hits", lambda problem, snapshot: 0.0, better="higher", digits=1)
+    both = {"low": with_values(grid, [1.0, 1.0]), "high": with_values(grid, [2.0, 2.0])}
+    both = {label: data.rename({ACCURACY: "hits"}) for label, data in both.items()}
+    for data in both.values():
+        data["hits"].attrs |= metric_words([own], None)["hits"]
+    _, first, _ = cells(fpj.frame(both, "hits").to_latex())
+    assert first[1:] == [r"$1.0 \pm 0.0$", r"$\mathbf{2.0} \pm 0.0$"]
