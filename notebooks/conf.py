@@ -82,6 +82,8 @@ PUBLIC_ELSEWHERE = {  # by where it is defined
     "numpy.random.bit_generator.SeedSequence": "numpy.random.SeedSequence",
     "xarray.core.dataarray.DataArray": "xarray.DataArray",
     "xarray.core.dataset.Dataset": "xarray.Dataset",
+    "xr.DataArray": "xarray.DataArray",  # in annotations of modules that do not import it
+    "xr.Dataset": "xarray.Dataset",
 }
 nitpick_ignore = [  # not documented anywhere
     ("py:class", "dict[~collections.abc.Hashable"),  # cut in two by Sphinx
