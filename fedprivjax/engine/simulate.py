@@ -25,7 +25,7 @@ from fedprivjax.method.interface import Protocol
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
-from fedprivjax.problem.devices import is_first, mapped
+from fedprivjax.problem.devices import mapped, on_first_device
 from fedprivjax.problem.predictor import predictor_of
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import typed_jit
@@ -174,7 +174,7 @@ def _trajectory(arguments: Arguments, static: StaticArguments, callback):
         values = evaluate(protocol, problem, protocol.whole_state(state, static.size), noise, static.metrics, info)
         if callback is not None:
             told = partial(report, callback, rounds[0].round[-1], ordered=static.mesh is None)
-            told() if static.mesh is None else jax.lax.cond(is_first(), told, lambda: None)
+            told() if static.mesh is None else jax.lax.cond(on_first_device(), told, lambda: None)
         return ((state, noise_state, zeros), noise, draw_state), values
 
     def first_noise():

@@ -83,7 +83,7 @@ def devices() -> int:
     return mesh.shape[MACHINES] if MACHINES in mesh.manual_axes else 1
 
 
-def is_first() -> Any:
+def on_first_device() -> Any:
     """Return True on the first device of the mesh, for work that is done once. True outside `mapped`."""
     axes = [name for name in (RUNS, MACHINES) if name in jax.sharding.get_abstract_mesh().manual_axes]
     return sum((jax.lax.axis_index(name) for name in axes), 0) == 0

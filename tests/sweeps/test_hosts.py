@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from processes import devices_flag, free_port, job, launch, require_success, started
+from small_file import EXPERIMENT
 
 from fedprivjax import experiment
 from fedprivjax.experiment import folder as results_folder
@@ -234,23 +235,7 @@ def test_processes_that_differ_are_refused_and_may_compute_by_themselves(alone, 
     assert said[1][8] == f"Refusal: mesh must have devices of all 2 processes, got 1 of them. {remedy}"
 
 
-SPEC = """
-title = "small"
-[problem]
-dataset = "least_squares"
-options = { examples = 60, features = 3 }
-radius = 2.0
-[participation]
-machines = 6
-per_round = 3
-rounds = 4
-[[protocol]]
-name = "dp_mu2"
-label = "ours"
-[sweep]
-mu = [1, 2]
-seeds = 2
-"""
+SPEC = EXPERIMENT + "mu = [1, 2]\n"
 
 
 def slurm(number, port):

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 import xarray as xr
+from small_file import EXPERIMENT
 
 from fedprivjax import DPMu2, Uniform, cli, sweep
 from fedprivjax.experiment import folder as results_folder
@@ -25,23 +26,7 @@ pytestmark = pytest.mark.slow
 
 ONE = jax.make_mesh((1,), ("runs",), devices=jax.devices()[:1])
 OPTIONS = {"over": {"mu": [1.0, 2.0, 4.0]}, "seeds": 2, "rounds": 6, "eval_every": 3}
-SPEC = """
-title = "small"
-[problem]
-dataset = "least_squares"
-options = { examples = 60, features = 3 }
-radius = 2.0
-[participation]
-machines = 6
-per_round = 3
-rounds = 4
-[[protocol]]
-name = "dp_mu2"
-label = "ours"
-[sweep]
-mu = [1, 2, 4]
-seeds = 2
-"""
+SPEC = EXPERIMENT + "mu = [1, 2, 4]\n"
 
 
 @pytest.fixture
