@@ -70,6 +70,7 @@ from .protocols import (
 )
 from .report.display import Tables, plot, table
 from .report.frame import Frame, frame
+from .report.leaderboard import Leaderboard, leaderboard
 from .sweeps.costs_to import bytes_to, gradients_to
 from .sweeps.results import averaged, final, guarantee_of, mean_interval, rounds_to
 from .sweeps.selection import select
@@ -112,6 +113,7 @@ __all__ = [
     "Hinge",
     "Huber",
     "L1Ball",
+    "Leaderboard",
     "LinearLoss",
     "LocalData",
     "LocalEpochs",
@@ -187,6 +189,7 @@ __all__ = [
     "gradients_to",
     "guarantee",
     "guarantee_of",
+    "leaderboard",
     "linear_problem",
     "load",
     "load_run",

@@ -23,7 +23,13 @@ out = Console(width=None if sys.stdout.isatty() else usual_width())
 err = Console(stderr=True)
 
 Spec = Annotated[str, typer.Argument(help="a TOML file, or the name of a bundled experiment")]
-Change = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, in TOML syntax; repeatable")]
+Change = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="section.key=value, in TOML syntax, or protocol=@FILE for the methods in a TOML file; repeatable",
+    ),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="resume a stopped run")]
 Out = Annotated[Path | None, typer.Option("--out", help="results folder (default: results/<name>)")]
 
@@ -59,7 +65,34 @@ def load(spec: str, change: list[str] | None):
     from fedprivjax import experiment
 
     with status_line(f"reading {spec}"):
-        return experiment.load(spec, dict(parse_change(text) for text in change or ()))
+        return experiment.load(spec, changes_of(change or ()))
+
+
+def changes_of(change: Iterable[str]) -> dict[str, Any]:
+    """Return the values of `--set` by dotted key, with `protocol=@FILE` replaced by the entries of the file.
+
+    These entries replace the experiment's methods and their expected numbers. Without a grid among them, there is no
+    tuning either.
+    """
+    changes = dict(parse_change(text) for text in change)
+    given = changes.get("protocol")
+    if not (isinstance(given, str) and given.startswith("@")):
+        return changes
+    protocols = _protocols_of(Path(given.removeprefix("@")))
+    untuned = {} if any(one.get("grid") for one in protocols) else {"tuning": None}
+    return {**changes, "protocol": protocols, "expected": None, **untuned}
+
+
+def _protocols_of(file: Path) -> list[dict[str, Any]]:
+    """Return the `[[protocol]]` entries of a TOML file, or raise Refusal if it has none."""
+    from fedprivjax.experiment.read import read_toml
+
+    if not file.is_file():
+        raise Refusal(f"protocol file must exist, got {str(file)!r}")
+    found = read_toml(file).get("protocol")
+    if not isinstance(found, list) or not found or not all(isinstance(one, dict) for one in found):
+        raise Refusal(f"{file} must have [[protocol]] entries, got none")
+    return found
 
 
 def parse_change(text: str) -> tuple[str, Any]:

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -149,11 +150,12 @@ def privacy(spec: Spec, change: Change = None) -> None:
 
 
 class Named(NamedTuple):
-    """An experiment named on the command line, its results folder, and whether its run resumes."""
+    """An experiment named on the command line, its results folder, whether its run resumes, and its command."""
 
     experiment: Any
     folder: Path
     resume: bool
+    source: dict[str, str]
 
 
 def _named(
@@ -185,7 +187,8 @@ def _named(
             experiment = load(name, change)
             made = scaled_down.tiny(experiment) if tiny else experiment
         into = folder if folder and not several else parent / (Path(name).stem if name.endswith(".toml") else name)
-        found[name] = Named(made, into, resume and (not several or results_folder.begun(into)))
+        again = resume and (not several or results_folder.begun(into))
+        found[name] = Named(made, into, again, _source(name, change, tiny=tiny))
     for name, one in found.items() if judge else ():
         if not one.experiment.expected:
             raise Refusal(f"experiment {name!r} must have [[expected]] numbers to compare with")
@@ -195,6 +198,12 @@ def _named(
         with within(name), status_line(f"reading {name}") as say:
             ready_experiment(scaled_down.one_trial(one.experiment), say, judge=judge)
     return found
+
+
+def _source(name: str, change: Change, *, tiny: bool) -> dict[str, str]:
+    """Return the name of an experiment and the command that runs it, for the provenance."""
+    words = ["fedprivjax", "run", name, *(word for text in change or () for word in ("--set", text))]
+    return {"experiment": name, "command": shlex.join([*words, *["--tiny"] * tiny])}
 
 
 def _named_together(spec: str, change: Change, folder: Out, *, resume: bool, tiny: bool) -> dict[str, Named]:
@@ -235,7 +244,7 @@ def _run(one: Named, done: dict[str, Any], *, keep: bool = True, judge: bool = F
     from fedprivjax.experiment import run as runner
     from fedprivjax.experiment.results import load as load_results
 
-    experiment, folder, resume = one
+    experiment, folder, resume = one.experiment, one.folder, one.resume
     with _resumable(folder, keep=keep) as runs:
         ready = on_all(lambda: _ready(one, judge=judge))
         runs[1] = ready.runs
@@ -252,7 +261,7 @@ def _run_part(one: Named, part) -> None:
     from fedprivjax.experiment import run as runner
     from fedprivjax.experiment.results import load as load_results
 
-    experiment, folder, _ = one
+    experiment, folder = one.experiment, one.folder
     with _resumable(folder) as runs:
         ready = _ready(one)
         runs[1] = ready.runs
@@ -277,7 +286,7 @@ def _join(folder: Path, spec: Path) -> None:
 
     experiment = parse(read_toml(spec), folder, recorded={})  # imports no user code
     custom = bool(unimported(experiment))
-    if custom or not runner.join(_ready(Named(experiment, folder, resume=True)), folder):
+    if custom or not runner.join(_ready(Named(experiment, folder, resume=True, source={})), folder):
         given = "SPEC" if custom else shlex.quote(str(spec))
         command = f"fedprivjax run {given} --out {shlex.quote(str(folder))} --resume"
         raise Refusal(f"results folder {folder} holds an unfinished run. Finish it with {command}")
@@ -288,7 +297,7 @@ def _ready(one: Named, *, judge: bool = False):
     from fedprivjax.experiment.jobs import ready_experiment
 
     with status_line("reading") as say:
-        return ready_experiment(one.experiment, say, judge=judge)
+        return replace(ready_experiment(one.experiment, say, judge=judge), source=one.source)
 
 
 def _noting(runs: list[int], on_progress):
@@ -334,10 +343,23 @@ def _show(experiment, results, folder: Path, partition):
     this = shown(experiment, selected(experiment, results), partition, choices_in(folder, experiment))
     out.print(this.tables())
     plots = this.plots()
-    written = [*save(plots, folder), write_page(this, results, plots)]
+    written = [*save(plots, folder), write_page(this, results, plots), *_write_rows(results, folder)]
     names = ", ".join(["results.nc", *(file.name for file in written)])
     out.print(f"written to {folder}: {names}", soft_wrap=True, markup=False, highlight=False)
     return this.best
+
+
+def _write_rows(results, folder: Path) -> list[Path]:
+    """Write the rows that can enter the leaderboard, if there are any, and return the path of their file."""
+    from fedprivjax.report.leaderboard import FRONTIER, entries
+
+    if not results.provenance.get("command"):
+        return []
+    board, _ = entries(results)
+    if not board.rows:
+        return []
+    board.save(folder / FRONTIER)
+    return [folder / FRONTIER]
 
 
 def _partition_plot(experiment):

@@ -30,7 +30,7 @@ CHOICE = "choice"  # results folder of the tuning runs
 SHOWN, WIDEST = 3, 60  # in a message: number of differing settings, characters of a value
 HOW = "fedprivjax.load(file), or xarray.open_datatree(file, engine='h5netcdf'): a group for each protocol"
 PACKAGES = ("fedprivjax", "jax", "jaxlib", "flax", "optax", "numpy", "scipy", "xarray", "dp-accounting")
-ORIGIN = ("fedprivjax", "commit", "date")  # provenance in the netCDF file itself
+ORIGIN = ("fedprivjax", "commit", "date", "experiment", "command")  # provenance in the netCDF file itself
 Provenance = dict[str, Any]
 
 
@@ -79,7 +79,13 @@ def finished(folder: Path) -> bool:
     return True
 
 
-def save(found: Mapping[str, xr.Dataset], folder: Path, title: str = "", seconds: float | None = None) -> None:
+def save(
+    found: Mapping[str, xr.Dataset],
+    folder: Path,
+    title: str = "",
+    seconds: float | None = None,
+    source: Mapping[str, str] | None = None,
+) -> None:
     """Write `results.nc`, with one group per protocol label, and `provenance.json`. Remove the chunks.
 
     Both files are written together; if that fails, the folder stays unchanged. The netCDF file is built in memory,
@@ -88,12 +94,13 @@ def save(found: Mapping[str, xr.Dataset], folder: Path, title: str = "", seconds
     Args:
         title: title of the experiment, an attribute of the netCDF file.
         seconds: wall time of the runs in seconds, with compilation and calibration, or None if unknown.
+        source: name and command of the experiment, keys "experiment" and "command", or None if unknown.
 
     Raises:
         OSError: if a file cannot be written. The chunks then stay on disk.
     """
-    made = provenance(found, seconds)
-    origin = {name: str(made[name]) for name in ORIGIN if made[name] is not None}
+    made = {**provenance(found, seconds), **(source or {})}
+    origin = {name: str(made[name]) for name in ORIGIN if made.get(name) is not None}
     origin |= {"settings": text} if (text := load_settings(folder)) else {}
     root = xr.Dataset(attrs={"title": title, "groups": list(found), "how_to_open": HOW, **origin})
     tree = xr.DataTree.from_dict({"/": root, **found})

@@ -1,8 +1,8 @@
 """Preparation of an experiment: one checked sweep for every protocol and every combination of sizes."""
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import prod
 from time import perf_counter
@@ -90,12 +90,15 @@ class ReadyExperiment:
         jobs: sweeps to run. With `[tuning]`, the first point of each grid represents the point that will be chosen.
         seconds: time of the preparation in seconds, without that of `before`.
         before: prepared tuning experiment, which runs first, or None without `[tuning]`.
+        source: name and command of the experiment for the provenance, keys "experiment" and "command"; empty if it is
+            not run by the command line.
     """
 
     experiment: Experiment
     jobs: list[Job]
     seconds: float
     before: "ReadyExperiment | None" = None
+    source: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def runs(self) -> int:

@@ -46,7 +46,7 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
 
     Args:
         spec: path of a TOML file, or name of a bundled experiment.
-        changes: values by dotted key ("sweep.seeds", "protocol.0.clip"), applied before validation.
+        changes: values by dotted key ("sweep.seeds", "protocol.0.clip"), applied before validation. None removes a key.
 
     Raises:
         ValueError: if the experiment does not exist (the nearest name is suggested), the file is not valid TOML, a key
@@ -163,7 +163,11 @@ def _change(raw: Any, key: str, value: Any) -> None:
     for part in path:
         found = _entry(here, part, key)
         here = here.setdefault(found, {}) if isinstance(here, dict) else here[found]
-    here[_entry(here, last, key)] = value
+    found = _entry(here, last, key)
+    if value is None and isinstance(here, dict):
+        here.pop(found, None)
+    else:
+        here[found] = value
 
 
 def _entry(here: Any, part: str, key: str) -> Any:

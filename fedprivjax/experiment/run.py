@@ -84,7 +84,7 @@ def run_ready(
         return loaded
     found = _datasets(ready, folder, done, progress, resume=resume, keep=keep)
     seconds = ready.seconds + perf_counter() - begun
-    from_first(lambda: results_folder.save(found, folder, ready.experiment.title, seconds))
+    from_first(lambda: results_folder.save(found, folder, ready.experiment.title, seconds, ready.source))
     return found
 
 

@@ -1,0 +1,173 @@
+"""Leaderboard of private methods: rows of finished results, joined in one JSON file."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fedprivjax.atomic_write import write_atomically
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
+from fedprivjax.experiment import bundle
+from fedprivjax.experiment.results import Results, load
+from fedprivjax.report.leaderboard_fields import FIELDS, Row, faults
+from fedprivjax.report.leaderboard_rows import leaderboard_rows
+from fedprivjax.report.leaderboard_view import notes, ranked, row_plot, row_table
+from fedprivjax.report.text_table import Sheet, html_table, plain
+
+FORMAT = 1
+FRONTIER = "frontier.json"
+GROUP = ("experiment", "metric", "delta", "setting", "federation", "unit", "relation", "trust", "target_epsilon")
+KEY = (*GROUP, "method")
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """Rows of private methods with their realised ε, seeds and costs. A notebook shows one table for each comparison.
+
+    Methods are ranked together only if federation, metric, δ, target ε, unit, relation and trust model are equal.
+
+    Attributes:
+        rows: rows, sorted by comparison and method. `FIELDS` has the names of their fields.
+
+    >>> Leaderboard().experiments
+    []
+    """
+
+    rows: tuple[Row, ...] = ()
+
+    @cached_property
+    def experiments(self) -> list[str]:
+        """Names of the experiments, in alphabetical order."""
+        return sorted({row["experiment"] for row in self.rows})
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """Rows as a pandas frame, with a column for each field."""
+        return pd.DataFrame(list(self.rows), columns=list(FIELDS))
+
+    @cached_property
+    def tables(self) -> list[Sheet]:
+        """One table for each comparison, best mean first."""
+        federations = {name: {row["federation"] for row in self.of(name).rows} for name in self.experiments}
+        groups = self._groups()
+        return [row_table(rows, named=len(federations[rows[0]["experiment"]]) > 1) for rows in groups]
+
+    def of(self, experiment: str) -> "Leaderboard":
+        """Return the rows of one experiment.
+
+        Raises:
+            Refusal: if there is no such experiment.
+        """
+        require_choice("experiment", experiment, self.experiments)
+        return Leaderboard(tuple(row for row in self.rows if row["experiment"] == experiment))
+
+    def joined(self, rows: Iterable[Row]) -> "Leaderboard":
+        """Return the leaderboard with rows added. A row replaces one of the same comparison and method.
+
+        Raises:
+            Refusal: if a row cannot enter, with a line for each fault.
+        """
+        found = {_key(row): row for row in self.rows} | {_key(row): row for row in _checked(rows, "rows")}
+        return Leaderboard(tuple(found[key] for key in sorted(found)))
+
+    def plot(self) -> Figure:
+        """Return a plot of means and 95% intervals against the target ε, with a panel for each federation.
+
+        Raises:
+            Refusal: if there are no rows.
+        """
+        if not self.rows:
+            raise Refusal("leaderboard must have a row to be drawn, got none")
+        return row_plot(self.rows)
+
+    def to_json(self) -> str:
+        """Return the text of the file that `leaderboard` reads."""
+        return json.dumps({"format": FORMAT, "rows": list(self.rows)}, indent=1, ensure_ascii=False) + "\n"
+
+    def save(self, path: str | Path) -> None:
+        """Write the file that `leaderboard` reads."""
+        write_atomically(Path(path), self.to_json())
+
+    def _groups(self) -> list[list[Row]]:
+        groups: dict[str, list[Row]] = {}
+        for row in self.rows:
+            groups.setdefault(_key(row, GROUP), []).append(row)
+        return [ranked(rows) for rows in groups.values()]
+
+    def __str__(self) -> str:
+        return "\n".join([*map(plain, self.tables), *notes(self.rows)])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return "\n".join([*map(html_table, self.tables), *(f"<p>{escape(note)}</p>" for note in notes(self.rows))])
+
+
+def leaderboard(path: str | Path | None = None) -> Leaderboard:
+    """Return the leaderboard of a `frontier.json`, by default the bundled one of `experiments/frontier`.
+
+    Raises:
+        Refusal: if the file is missing or damaged, or a row cannot enter, with a line for each fault.
+    """
+    file = bundle() / "frontier" / FRONTIER if path is None else Path(path)
+    if not file.is_file():
+        raise Refusal(f"leaderboard file must exist, got {file}")
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Refusal(f"{file} must be a JSON file, and cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(stored, dict) or not isinstance(stored.get("rows"), list):
+        raise Refusal(f"{file} must be an object with a list of rows. Write it with fedprivjax leaderboard --into")
+    if stored.get("format") != FORMAT:
+        raise Refusal(f"{file} must be a leaderboard in format {FORMAT}, got format {stored.get('format')!r}")
+    rows = _checked(stored["rows"], str(file))
+    keys = [_key(row) for row in rows]
+    twice = [row["method"] for row, key in zip(rows, keys, strict=True) if keys.count(key) > 1]
+    if twice:
+        raise Refusal(f"{file} must have one row for each method and ε, got several of {twice[0]!r}")
+    return Leaderboard().joined(rows)
+
+
+def entries(results: str | Path | Results) -> tuple[Leaderboard, list[str]]:
+    """Return the leaderboard of finished results, and a line for each method and point that cannot enter.
+
+    Args:
+        results: a results folder of `fedprivjax run`, its netCDF file, a `frontier.json`, or loaded results.
+
+    Raises:
+        Refusal: if they cannot be read, or do not state the command that made them.
+    """
+    if not isinstance(results, Results):
+        if Path(results).suffix == ".json":
+            return leaderboard(results), []
+        results = load(results)
+    rows, refused = leaderboard_rows(results)
+    return Leaderboard().joined(rows), refused
+
+
+def _checked(rows: Iterable[Any], place: str) -> list[Row]:
+    """Return rows with their fields in the order of `FIELDS`, or raise Refusal with a line for each fault."""
+    found, lines = [], []
+    for number, row in enumerate(rows):
+        name = f" ({row['method']})" if isinstance(row, dict) and "method" in row else ""
+        lines += [f"{place}: row {number}{name}: {fault}" for fault in faults(row)]
+        found.append(row)
+    if lines:
+        raise Refusal("\n".join(lines))
+    return [{name: row[name] for name in FIELDS} for row in found]
+
+
+def _key(row: Row, fields: tuple[str, ...] = KEY) -> str:
+    """Return the fields that identify a row, as text in which numbers are sorted by size."""
+    return json.dumps([_sortable(row[name]) for name in fields], ensure_ascii=False, sort_keys=True)
+
+
+def _sortable(value: Any) -> Any:
+    return f"{float(value):024.9f}" if isinstance(value, int | float) else value

@@ -1,0 +1,157 @@
+"""Rows of the leaderboard: one for each private method at each target ε of finished results."""
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.datasets import DATASETS
+from fedprivjax.disk_cache import digest
+from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metrics import known
+from fedprivjax.experiment import to_mapping
+from fedprivjax.experiment.folder import checksums
+from fedprivjax.experiment.results import Results
+from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.target import LEVELS
+from fedprivjax.report.costs import run_costs
+from fedprivjax.report.display import Shown, laid_out, usual_metric
+from fedprivjax.report.leaderboard_fields import Row, faults
+from fedprivjax.report.number_format import points_of
+from fedprivjax.report.tables import metric_runs
+from fedprivjax.sweeps.results import has, mean_interval
+from fedprivjax.sweeps.selection import UNACCOUNTED
+from fedprivjax.sweeps.variable_descriptions import custom_metrics
+
+DIGITS = 8  # significant digits of numbers in rows
+OF_METHODS = ("radius", "constraint", "lipschitz", "distance")  # keys of `[problem]` that do not change the federation
+Point = Mapping[str, float]
+
+
+def leaderboard_rows(results: Results) -> tuple[list[Row], list[str]]:
+    """Return the rows of finished results, and a line for each method and point that cannot enter, with the reason.
+
+    The metric is `evaluation.select` as tables show it, or if it was not recorded the first one that the command line
+    draws.
+
+    Raises:
+        Refusal: if the results have no `spec.toml`, or do not state the command that made them.
+    """
+    origin = _origin(results)
+    this = laid_out(results, None)
+    metric = _metric_of(results, this)
+    runs = metric_runs(this.layout, this.best, metric)
+    rows, refused = [], []
+    for label, data in this.best.items():
+        protocol = next(one.name for one in results.spec.protocol if one.label == label)
+        for point in points_of(_own_axes(this, data)):
+            place = ", ".join([label, *(f"{axis} {value:g}" for axis, value in point.items())])
+            if label not in runs:
+                refused.append(f"{place}: {metric.name} must be recorded, got none")
+                continue
+            row = {**origin, "method": label, "protocol": protocol, **_measured(data, runs[label], metric, point)}
+            found = [f"{place}: {fault}" for fault in faults(row)]
+            refused += found
+            rows += [] if found else [row]
+    return rows, refused
+
+
+def federation(results: Results) -> str:
+    """Return a digest of the federation: data, their partition, loss, model and participation, without the rounds.
+
+    Methods are comparable if their federations are equal. Constraint sets belong to the methods.
+    """
+    raw = to_mapping(results.spec)
+    problem = {key: value for key, value in raw["problem"].items() if key not in OF_METHODS}
+    if problem["dataset"] not in DATASETS:
+        problem["dataset"] = checksums(results.datasets)
+    participation = {key: value for key, value in raw["participation"].items() if key != "rounds"}
+    return digest(_sorted(problem), _sorted(participation))[:12]
+
+
+def _sorted(value: Any) -> Any:
+    """Return a nested mapping with its keys in alphabetical order."""
+    return {key: _sorted(value[key]) for key in sorted(value)} if isinstance(value, Mapping) else value
+
+
+def _origin(results: Results) -> Row:
+    """Return the fields that all rows of the results share."""
+    made = results.provenance
+    if not made.get("command"):
+        raise Refusal(
+            f"results in {results.folder} must state the command that made them, got none. Run the experiment with "
+            f"fedprivjax run"
+        )
+    return {
+        "experiment": made["experiment"],
+        "federation": federation(results),
+        "version": made["fedprivjax"],
+        "commit": made.get("commit"),
+        "date": made["date"],
+        "command": made["command"],
+    }
+
+
+def _metric_of(results: Results, this: Shown) -> Metric:
+    """Return the metric by which methods are ranked."""
+    selected = results.spec.evaluation.select
+    name = selected if any(has(data, selected) for data in this.best.values()) else usual_metric(this)
+    metric = custom_metrics(this.best.values()).get(name, known(name))
+    return metric.of_mean or metric
+
+
+def _own_axes(this: Shown, data: xr.Dataset) -> dict[str, list[float]]:
+    """Return the swept axes that the protocol's results have."""
+    return {name: values for name, values in this.layout.axes.items() if name in data["diverged"].dims}
+
+
+def _measured(data: xr.Dataset, runs: xr.DataArray, metric: Metric, point: Point) -> Row:
+    """Return the fields of a row that differ between methods and points."""
+    at = data.sel(point).squeeze()
+    text = str(at["guarantee"].values.item())
+    guarantee = PrivacyGuarantee.from_json(text) if text else None
+    mean, half = mean_interval(runs.sel({name: value for name, value in point.items() if name in runs.dims}).squeeze())
+    seeds = runs.sizes["seed"]
+    costs = run_costs(at) if "sent_bytes" in at else {}
+    return {
+        "setting": {name: value for name, value in point.items() if name not in LEVELS},
+        "target_epsilon": _number(at["target_epsilon"]),
+        "epsilon": _number(at["realised_epsilon"].max("seed", skipna=False)),
+        "delta": float(data.attrs["delta"]),
+        **_terms(guarantee),
+        "metric": metric.name,
+        "better": metric.better,
+        "mean": _number(mean),
+        "half_width": _number(half) if seeds > 1 else None,
+        "seeds": seeds,
+        "diverged": int(at["diverged"].sum()),
+        **{field: _number(costs[name]) if name in costs else None for field, name in COSTS.items()},
+        "tuned": str(data.attrs.get("selected", "")),
+        "not_covered": _not_covered(data),
+    }
+
+
+COSTS = {"rounds": "taken", "gradients_per_record": "gradients", "sent_bytes": "bytes"}
+
+
+def _terms(guarantee: PrivacyGuarantee | None) -> Row:
+    if guarantee is None:
+        return dict.fromkeys(("unit", "relation", "trust", "theorem", "proved"))
+    terms = guarantee.terms
+    stated = {"unit": terms.unit, "relation": terms.stated_relation, "trust": terms.trust, "theorem": terms.theorem}
+    return {**stated, "proved": guarantee.proved}
+
+
+def _not_covered(data: xr.Dataset) -> str:
+    """Return the choices and preparations that no guarantee covers, as text, or ""."""
+    chosen = f"{data.attrs[UNACCOUNTED]} chosen by results" if UNACCOUNTED in data.attrs else ""
+    return "; ".join(text for text in (chosen, data.attrs.get("non_private_data", "")) if text)
+
+
+def _number(value: xr.DataArray | float) -> float | None:
+    """Return a number with `DIGITS` significant digits, or None if it is not finite."""
+    found = float(np.asarray(value).squeeze())
+    return float(f"{found:.{DIGITS}g}") if isfinite(found) else None
