@@ -110,10 +110,10 @@ def _own_axes(this: Shown, data: xr.Dataset) -> dict[str, list[float]]:
 
 def _measured(data: xr.Dataset, runs: xr.DataArray, metric: Metric, point: Point) -> Row:
     """Return the fields of a row that differ between methods and points."""
-    at = data.sel(point).squeeze()
+    at = data.sel(point)
     text = str(at["guarantee"].values.item())
     guarantee = PrivacyGuarantee.from_json(text) if text else None
-    mean, half = mean_interval(runs.sel({name: value for name, value in point.items() if name in runs.dims}).squeeze())
+    mean, half = mean_interval(runs.sel({name: value for name, value in point.items() if name in runs.dims}))
     seeds = runs.sizes["seed"]
     costs = run_costs(at) if "sent_bytes" in at else {}
     return {

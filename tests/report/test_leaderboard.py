@@ -93,10 +93,11 @@ def test_methods_without_an_epsilon_are_refused_by_name(results):
     assert entries(results)[1] == ["free: epsilon must be the realised ε of a private method, got none"]
 
 
-def test_two_seeds_are_refused(tmp_path):
-    found, refused = entries(saved(tmp_path, make(seeds=2)))
+@pytest.mark.parametrize(("seeds", "fault"), [(1, "for an interval, got fewer"), (2, "got 2")])
+def test_few_seeds_are_refused(seeds, fault, tmp_path):
+    found, refused = entries(saved(tmp_path, make(seeds)))
     assert not found.rows
-    assert "ours, epsilon 1: seeds must be at least 3, got 2" in refused
+    assert any(line.startswith("ours, epsilon 1: seeds must be at least 3") and fault in line for line in refused)
 
 
 def test_diverged_runs_are_refused(results):

@@ -1,0 +1,115 @@
+"""`fedprivjax leaderboard`: a custom method joins with a protocol file and one command."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedprivjax import cli
+
+SPEC = """
+title = "small"
+
+[problem]
+dataset = "least_squares"
+options = { examples = 60, features = 3 }
+radius = 2.0
+
+[participation]
+machines = 6
+per_round = 3
+rounds = 4
+
+[tuning]
+problem = { options = { examples = 60, features = 3, seed = 1 } }
+seeds = 1
+
+[[protocol]]
+name = "dp_mu2"
+label = "theirs"
+grid = { step_size = [0.1, 0.2] }
+
+[sweep]
+epsilon = [1.0, 4.0]
+seeds = 3
+
+[evaluation]
+metrics = ["excess_risk"]
+select = "excess_risk"
+"""
+MINE = """
+[[protocol]]
+name = "mine:Mine"
+label = "mine"
+step_size = 0.1
+"""
+MODULE = """
+from flax import struct
+from fedprivjax import NoisySGD
+
+@struct.dataclass
+class Mine(NoisySGD):
+    pass
+"""
+
+
+@pytest.fixture
+def call(monkeypatch, capsys, tmp_path):
+    """Function that runs the command line in this process, in a folder with the files, and returns its outcome."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"small.toml": SPEC, "mine.toml": MINE, "mine.py": MODULE}.items():
+        Path(name).write_text(text, encoding="utf-8")
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fedprivjax", *map(str, arguments)])
+        monkeypatch.setattr(cli.out, "_width", 200)
+        monkeypatch.setattr(cli.interrupts, "leave", sys.exit)
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        return stopped.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+def rows():
+    return json.loads(Path("board.json").read_text(encoding="utf-8"))["rows"]
+
+
+@pytest.mark.slow
+def test_a_custom_method_joins_the_others(call):
+    assert call("run", "small.toml", "--out", "a")[0] == 0
+    assert call("leaderboard", "a", "--into", "board.json")[0] == 0
+    first = rows()
+    assert [(row["method"], row["target_epsilon"]) for row in first] == [("theirs", 1.0), ("theirs", 4.0)]
+    status, _, said = call("run", "small.toml", "--set", "protocol=@mine.toml", "--out", "b")
+    assert status == 0, said
+    status, said, _ = call("leaderboard", "b/frontier.json", "--into", "board.json")
+    assert status == 0
+    assert said.rstrip().endswith("2 rows joined to board.json: 4 in all")
+    assert [row for row in rows() if row["method"] == "theirs"] == first
+    own = [row for row in rows() if row["method"] == "mine"]
+    assert {row["command"] for row in own} == {"fedprivjax run small.toml --set protocol=@mine.toml"}
+    assert {row["protocol"] for row in own} == {"mine:Mine"}
+    assert {row["federation"] for row in rows()} == {first[0]["federation"]}
+    shown = call("leaderboard", "--into", "board.json")[1]
+    assert shown.count("mean ± 95% interval") == 2
+
+
+def test_refusals_are_lines(call):
+    status, _, said = call("leaderboard", "--into", "none.json")
+    assert (status, said) == (2, "leaderboard file must exist, got none.json\n")
+    status, _, said = call("run", "small.toml", "--set", "protocol=@small.txt")
+    assert (status, said) == (2, "protocol file must exist, got 'small.txt'\n")
+    Path("empty.toml").write_text("", encoding="utf-8")
+    status, _, said = call("run", "small.toml", "--set", "protocol=@empty.toml")
+    assert (status, said) == (2, "empty.toml must have [[protocol]] entries, got none\n")
+    assert call("run", "small.toml", "--set", "sweep.seeds=2", "--out", "c")[0] == 0
+    assert not Path("c", "frontier.json").exists()
+    status, _, said = call("leaderboard", "c")
+    assert status == 2
+    assert said.splitlines() == [
+        "c: refused: theirs, epsilon 1: seeds must be at least 3, got 2",
+        "c: refused: theirs, epsilon 4: seeds must be at least 3, got 2",
+        "results must have a row that can enter the leaderboard, got none",
+    ]
