@@ -77,16 +77,33 @@ def mapped(function: Callable[[Any], Any], mesh: Mesh) -> Callable[[Any], Any]:
     return call
 
 
+def mapped_with_carry(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
+    """Return a function of (arguments, carry, *others), computed by every device, that returns (carry, results).
+
+    Every device keeps its own carry: outside, its leaves have a leading axis of devices. The others are replicated, but
+    for `DividedRows` among the arguments.
+    """
+
+    def call(arguments, carry, *others):
+        leaves, tree = jax.tree.flatten(arguments)
+
+        def on_device(leaves, carry, *others):
+            own = jax.tree.map(lambda leaf: leaf[0], carry)
+            carry, results = function(jax.tree.unflatten(tree, leaves), own, *others)
+            return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], carry), results
+
+        specs = specs_of(arguments), DIVIDED, *[REPLICATED] * len(others)
+        out_specs = DIVIDED, REPLICATED
+        program = jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=False)
+        return program(leaves, carry, *others)
+
+    return call
+
+
 def devices() -> int:
     """Return the number of devices that machines are divided over where this is traced: 1 outside `mapped`."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh.shape[MACHINES] if MACHINES in mesh.manual_axes else 1
-
-
-def on_first_device() -> Any:
-    """Return True on the first device of the mesh, for work that is done once. True outside `mapped`."""
-    axes = [name for name in (RUNS, MACHINES) if name in jax.sharding.get_abstract_mesh().manual_axes]
-    return sum((jax.lax.axis_index(name) for name in axes), 0) == 0
 
 
 def added(sums: Any) -> Any:

@@ -23,6 +23,7 @@ def typed_jit(
     function: Callable | None = None,
     *,
     static_argnames: str | Sequence[str] = (),
+    donate_argnames: str | Sequence[str] = (),
     compiler_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """`jax.jit` whose programs also depend on the classes of the arguments' pytree nodes.
@@ -33,7 +34,7 @@ def typed_jit(
 
     Args:
         function: function of pytrees, or None for use as a decorator with arguments.
-        static_argnames, compiler_options: as in `jax.jit`.
+        static_argnames, donate_argnames, compiler_options: as in `jax.jit`.
 
     >>> from flax import struct
     >>> @struct.dataclass
@@ -50,7 +51,12 @@ def typed_jit(
     (1.0, 2.0)
     """
     if function is None:
-        return partial(typed_jit, static_argnames=static_argnames, compiler_options=compiler_options)
+        return partial(
+            typed_jit,
+            static_argnames=static_argnames,
+            donate_argnames=donate_argnames,
+            compiler_options=compiler_options,
+        )
     names = inspect.signature(function)
     static = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
 
@@ -58,7 +64,8 @@ def typed_jit(
         return function(**arguments)
 
     options = None if compiler_options is None else dict(compiler_options)
-    program: Any = jax.jit(of_classes, static_argnames=tuple(static), compiler_options=options)
+    donated = (donate_argnames,) if isinstance(donate_argnames, str) else tuple(donate_argnames)
+    program: Any = jax.jit(of_classes, static_argnames=tuple(static), donate_argnames=donated, compiler_options=options)
 
     def keyed(*args: Any, **kwargs: Any) -> tuple[_Classes, dict[str, Any]]:
         arguments = names.bind(*args, **kwargs).arguments

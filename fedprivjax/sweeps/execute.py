@@ -15,6 +15,7 @@ import xarray as xr
 
 from fedprivjax.engine.compiled import make_room
 from fedprivjax.engine.hosts import exchanged, local, on_all, replicated, together
+from fedprivjax.engine.pipeline import in_turn, one_ahead
 from fedprivjax.engine.prepare import Arguments, StaticArguments
 from fedprivjax.engine.progress import OnProgress, shifted
 from fedprivjax.engine.simulate import trajectory
@@ -26,7 +27,6 @@ from fedprivjax.sweeps.device_memory import fitted
 from fedprivjax.sweeps.devices import Spread, over_devices, spread
 from fedprivjax.sweeps.memory import chunks, divided
 from fedprivjax.sweeps.part import CHUNKS_OF_A_PART, Part
-from fedprivjax.sweeps.pipeline import in_turn, one_ahead
 from fedprivjax.sweeps.prepare import ReadySweep
 from fedprivjax.sweeps.results import sweep_dataset
 from fedprivjax.sweeps.variable_descriptions import described, metric_words

@@ -9,7 +9,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.chunked_sums import CHUNK_NUMBERS
 from fedprivjax.engine.prepare import ReadyRun
-from fedprivjax.engine.simulate import BLOCK
+from fedprivjax.engine.trajectory import BLOCK
 from fedprivjax.method.division import part_of_size
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.problem.memory_estimate import numbers_of_one

@@ -263,6 +263,10 @@ MISTAKES = {
         lambda: sweep(OURS, PROBLEM, SOME, over={"rounds": [2]}, rounds=3),
         "rounds must be left out if they are swept, got 3",
     ),
+    "a number for evaluations": (
+        lambda: simulate(OURS, PROBLEM, SOME, on_evaluation=3),
+        "on_evaluation must be a callable (rounds, metrics), got 3",
+    ),
     "a number for progress": (
         lambda: simulate(OURS, PROBLEM, SOME, progress=3),
         "progress must be True, or a callable (done, total), got 3",

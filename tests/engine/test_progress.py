@@ -1,4 +1,4 @@
-"""Progress of long work: reported at every evaluation, without any cost if it is off."""
+"""Progress of long work, and callbacks of evaluations: reported at every evaluation, without cost if off."""
 
 import re
 import time
@@ -11,8 +11,7 @@ from rich.console import Console
 from fedprivjax import Ball, DPMu2, Softmax, Uniform, linear_problem, simulate, sweep
 from fedprivjax.engine import progress
 from fedprivjax.engine.progress import Pace, bar
-from fedprivjax.engine.progress_callbacks import _CALLBACKS
-from fedprivjax.engine.simulate import run_program
+from fedprivjax.engine.segments import advance
 
 PROBLEM = linear_problem(np.eye(24, 3), np.arange(24) % 2, Softmax(2), feature_bound=1.0, constraint=Ball(1.0))
 OURS = DPMu2(mu=1.0, clip=1.0)
@@ -30,17 +29,15 @@ def test_a_run_reports_every_evaluation_and_is_the_same(silent):
     aloud = simulate(OURS, PROBLEM, SOME, progress=lambda *done: heard.append(done), **OPTIONS)
     assert heard == [(3, 8), (6, 8), (8, 8)]
     np.testing.assert_allclose(aloud.metrics["train_loss"], silent.metrics["train_loss"], rtol=1e-6)
-    assert _CALLBACKS == {}
 
 
 def test_another_callback_does_not_recompile(silent):
     simulate(OURS, PROBLEM, SOME, progress=lambda *done: None, **OPTIONS)
-    programs = run_program._cache_size()
+    programs = advance._cache_size()
     heard = []
     simulate(DPMu2(mu=2.0, clip=1.0), PROBLEM, SOME, progress=lambda *done: heard.append(done), **OPTIONS)
-    simulate(OURS, PROBLEM, SOME, **OPTIONS)
     assert heard[-1] == (8, 8)
-    assert run_program._cache_size() <= programs
+    assert advance._cache_size() <= programs
 
 
 def test_exceptions_of_a_callback_are_raised(silent):
@@ -49,7 +46,29 @@ def test_exceptions_of_a_callback_are_raised(silent):
 
     with pytest.raises(ZeroDivisionError, match="mine"):
         simulate(OURS, PROBLEM, SOME, progress=broken, **OPTIONS)
-    assert _CALLBACKS == {}
+
+
+def test_evaluations_are_reported_with_the_metrics_of_the_output(silent):
+    heard = []
+    protocol = DPMu2(mu=1.0, clip=1.0)
+    run = simulate(protocol, PROBLEM, SOME, on_evaluation=lambda *at: heard.append(at), **OPTIONS)
+    assert heard == [
+        (rounds, {"train_loss": loss}) for rounds, loss in zip((3, 6, 8), run.metrics["train_loss"], strict=True)
+    ]
+    np.testing.assert_allclose(run.params, silent.params, rtol=1e-6)
+    assert all(type(value) is float for _, metrics in heard for value in metrics.values())
+
+
+def test_exceptions_of_evaluations_end_the_run(silent):
+    heard = []
+
+    def broken(rounds, metrics):
+        heard.append(rounds)
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        simulate(OURS, PROBLEM, SOME, on_evaluation=broken, **OPTIONS)
+    assert heard == [3]
 
 
 def test_a_run_displays_its_progress(silent, capsys):

@@ -22,7 +22,6 @@ PLAIN = {  # files whose compiled functions take arrays only, or are compiled an
     "bench/network.py",
     "auditing/one_run.py",
     "datasets/stream.py",
-    "engine/progress_callbacks.py",
     "features/mapped.py",
     "problem/networks.py",
     "problem/program.py",

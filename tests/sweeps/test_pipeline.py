@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from fedprivjax import DPMu2, Uniform
-from fedprivjax.sweeps import execute, pipeline
+from fedprivjax.engine import pipeline
+from fedprivjax.engine.pipeline import one_ahead
+from fedprivjax.sweeps import execute
 from fedprivjax.sweeps.chunk_store import ChunkStore
 from fedprivjax.sweeps.part import Part
-from fedprivjax.sweeps.pipeline import one_ahead
 from fedprivjax.sweeps.prepare import ready_sweep
 
 

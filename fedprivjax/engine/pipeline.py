@@ -1,4 +1,4 @@
-"""Pipeline over the chunks of a sweep: a chunk is copied and written while the next one is computed."""
+"""Pipeline over parts of work on a device: one is copied and written while the next one is computed."""
 
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter

@@ -1,0 +1,169 @@
+"""A run in segments: the host calls one compiled program for some evaluations after another.
+
+Every segment starts from the carry of the one before and ends at an evaluation. The program takes the number of
+evaluations as an argument, so results do not depend on the segments. Progress, callbacks and checkpoints stay outside.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+
+from fedprivjax.engine.hosts import local, replicated, together
+from fedprivjax.engine.pipeline import one_ahead
+from fedprivjax.engine.precision import products
+from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments
+from fedprivjax.engine.trajectory import Carry, begin, evaluated_block, finish, per_round
+from fedprivjax.problem.devices import mapped_with_carry, specs_of
+from fedprivjax.problem.program import typed_jit
+
+
+class Done(NamedTuple):
+    """State of a run at an evaluation.
+
+    Attributes:
+        rounds: number of completed rounds.
+        evaluations: number of completed evaluations.
+        latest: metrics of the last evaluation by name.
+        carry: copy of the carry, or None if it was not asked for.
+        values: copy of the metrics so far by name, [all evaluations, ...], or None.
+    """
+
+    rounds: int
+    evaluations: int
+    latest: Any
+    carry: Carry = None
+    values: Any = None
+
+
+class Segments:
+    """The segments of one prepared run, whose arguments are put on its devices once."""
+
+    def __init__(self, start: ReadyRun):
+        self.static = start.static
+        self.arguments = _placed(start.arguments, start.static.mesh)
+        self.rounds, self.every = start.static.size.rounds, start.static.eval_every
+        self.whole, self.rest = divmod(self.rounds, self.every)
+        self.carry, self.values = copied(begin_program(self.arguments, self.static, self.evaluations))
+
+    @property
+    def evaluations(self) -> int:
+        """Number of evaluations of the whole run."""
+        return self.whole + (self.rest > 0)
+
+    def run(self, ends: Sequence[int], kept: Callable[[int], bool], first: int = 0) -> Iterator[Done]:
+        """Yield the state at some evaluations, with the next segment dispatched.
+
+        Args:
+            ends: numbers of completed evaluations at which segments end, ascending, above `first`. The last is that of
+                the run.
+            kept: function that returns True if the carry and metrics after an evaluation are copied.
+            first: number of completed evaluations in the carry.
+        """
+        for done, _ in one_ahead(lambda places: self._segment(*places, kept(places[1])), _pairs(first, ends)):
+            yield done
+
+    def output(self) -> tuple[Any, Any]:
+        """Return the reported parameters and the metrics of all evaluations, after the last segment."""
+        return finish_program(self.arguments, self.carry, self.static), self.values
+
+    def _segment(self, first: int, end: int, keep: bool) -> Done:
+        counts = [(first, min(end, self.whole) - first, self.every), (self.whole, end - self.whole, self.rest)]
+        latest = None
+        for at, count, length in counts:
+            if count > 0:
+                places = np.int32(at), np.int32(count)
+                self.carry, self.values, latest = advance(
+                    self.arguments, self.carry, self.values, *places, self.static, length
+                )
+        kept = copied((self.carry, self.values)) if keep else (None, None)
+        return Done(min(end * self.every, self.rounds), end, local(latest), *kept)
+
+
+@typed_jit(static_argnames=("static", "evaluations"))
+def begin_program(arguments: Arguments, static: StaticArguments, evaluations: int):
+    """Return the first carry, and metrics by name for all evaluations, which are zero."""
+
+    def run(arguments, _):
+        carry = begin(arguments, static)
+        rounds = jax.tree.map(lambda leaf: leaf[: static.eval_every], per_round(arguments))
+        each = jax.eval_shape(partial(evaluated_block, arguments, static), carry, rounds)[1]
+        values = jax.tree.map(lambda leaf: jnp.zeros((evaluations, *leaf.shape), leaf.dtype), each)
+        return _strong(carry), values
+
+    return _on_mesh(run, static)(arguments, ())
+
+
+@typed_jit(static_argnames=("static", "length"), donate_argnames=("carry", "values"))
+def advance(arguments: Arguments, carry: Carry, values: Any, first, count, static: StaticArguments, length: int):
+    """Return the carry after some evaluations, all metrics, and those of the last evaluation.
+
+    Args:
+        carry, values: carry and metrics so far, which are donated.
+        first: number of completed evaluations.
+        count: number of evaluations of this segment.
+        length: number of rounds of each.
+    """
+
+    def run(arguments, carry, values, first, count):
+        def one(number, state):
+            carry, values, _ = state
+            at = (first + number) * static.eval_every
+            cut = lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, length)  # noqa: E731
+            carry, latest = evaluated_block(arguments, static, carry, jax.tree.map(cut, per_round(arguments)))
+            values = jax.tree.map(lambda every, value: every.at[first + number].set(value), values, latest)
+            return _strong(carry), values, _strong(latest)
+
+        latest = jax.tree.map(lambda every: jnp.zeros(every.shape[1:], every.dtype), values)
+        carry, values, latest = jax.lax.fori_loop(0, count, one, (carry, values, latest))
+        return carry, (values, latest)
+
+    carry, (values, latest) = _on_mesh(run, static)(arguments, carry, values, first, count)
+    return carry, values, latest
+
+
+@typed_jit(static_argnames="static")
+def finish_program(arguments: Arguments, carry: Carry, static: StaticArguments):
+    """Return the reported parameters."""
+    return _on_mesh(lambda arguments, carry: ((), finish(arguments, static, carry)), static)(arguments, carry)[1]
+
+
+def copied(values: Any) -> Any:
+    """Return copies of arrays, which stay when the originals are donated."""
+    return jax.tree.map(jnp.copy, values)
+
+
+def _on_mesh(function: Callable[..., Any], static: StaticArguments) -> Callable[..., Any]:
+    """Return `function(arguments, carry, …) -> (carry, results)` in the run's precision, on its mesh if it has one."""
+
+    def run(*arguments):
+        with products(static.precision):
+            return function(*arguments)
+
+    return run if static.mesh is None else mapped_with_carry(run, static.mesh)
+
+
+def _strong(values: Any) -> Any:
+    """Return arrays whose types are not weak, so that a carry has the same types before and after a segment."""
+    return jax.tree.map(
+        lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.extended) else leaf.astype(leaf.dtype), values
+    )
+
+
+def _placed(arguments: Arguments, mesh: Mesh | None) -> Arguments:
+    """Return the arguments as arrays on the devices of the run."""
+    if mesh is None:
+        return jax.device_put(arguments)
+    if together(mesh):
+        return replicated(jax.tree.map(jnp.asarray, arguments), mesh)
+    leaves, tree = jax.tree.flatten(arguments)
+    shardings = [NamedSharding(mesh, spec) for spec in specs_of(arguments)]
+    return jax.tree.unflatten(tree, [jax.device_put(*one) for one in zip(leaves, shardings, strict=True)])
+
+
+def _pairs(first: int, ends: Sequence[int]) -> list[tuple[int, int]]:
+    return list(zip([first, *ends[:-1]], ends, strict=True)) if ends else []
