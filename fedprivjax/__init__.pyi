@@ -11,6 +11,7 @@ from .engine.simulate import simulate
 from .engine.transcript import Transcript, transcript
 from .experiment.load_run import load_run
 from .experiment.results import Results, load
+from .experiment.run_of import run_of
 from .method.adaptive_clip import AdaptiveClip
 from .method.client_method import ClientMethod, ClientState
 from .method.encoders import Encoder, Quantiser, Sparsifier
@@ -202,6 +203,7 @@ __all__ = [
     "procedural_problem",
     "ready",
     "rounds_to",
+    "run_of",
     "select",
     "simulate",
     "sweep",

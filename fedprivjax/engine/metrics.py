@@ -27,6 +27,7 @@ RESERVED = (
     *("sent_messages", "sent_bits", "gradients_per_use"),
     *("rounds_taken", "gradients_per_record", "sent_bytes", "seconds"),
     *("idle_steps", "client_state_bytes"),
+    *("params", "method", "predictor"),
     *AXES,
 )
 

@@ -24,6 +24,7 @@ from fedprivjax.checks.user_warnings import warn
 from fedprivjax.disk_cache import code_version
 from fedprivjax.experiment import Experiment, to_mapping
 from fedprivjax.sweeps.claims import held
+from fedprivjax.sweeps.kept import METHOD, PREDICTOR
 
 CHUNKS, SPEC, RESULTS, PROVENANCE = "chunks", "spec.toml", "results.nc", "provenance.json"
 CHOICE = "choice"  # results folder of the tuning runs
@@ -31,6 +32,7 @@ SHOWN, WIDEST = 3, 60  # in a message: number of differing settings, characters 
 HOW = "fedprivjax.load(file), or xarray.open_datatree(file, engine='h5netcdf'): a group for each protocol"
 PACKAGES = ("fedprivjax", "jax", "jaxlib", "flax", "optax", "numpy", "scipy", "xarray", "dp-accounting")
 ORIGIN = ("fedprivjax", "commit", "date", "experiment", "command")  # provenance in the netCDF file itself
+TEXTS = ("guarantee", METHOD, PREDICTOR)  # variables
 Provenance = dict[str, Any]
 
 
@@ -137,8 +139,10 @@ def load_file(file: Path) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
     with _readable(file), xr.open_datatree(file, engine="h5netcdf") as tree:
         groups = tree.children or {file.stem: tree}
         loaded, attributes = {label: group.to_dataset().load() for label, group in groups.items()}, tree.attrs
-    texts = {label: data["guarantee"].astype(object) for label, data in loaded.items() if "guarantee" in data}
-    named = {label: data.assign(guarantee=texts[label]) if label in texts else data for label, data in loaded.items()}
+    named = {
+        label: data.assign({name: data[name].astype(object) for name in TEXTS if name in data})
+        for label, data in loaded.items()
+    }
     return named, {str(name): value for name, value in attributes.items()}
 
 

@@ -28,6 +28,7 @@ from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, as_seeds
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.draws import number_of
+from fedprivjax.sweeps.kept import state_kept
 from fedprivjax.sweeps.prepare import ReadySweep, ready_sweep
 
 Progress = Callable[[int, int], None]
@@ -46,6 +47,7 @@ class Job:
         prepare: function that returns the prepared sweep. With trials it prepares again at each call, because the
             samples of all trials would not fit in memory.
         identity: cache key. Jobs with equal keys have equal runs.
+        dimension: number of parameters.
         alone: problem of the baseline "alone", or None without that baseline.
     """
 
@@ -54,6 +56,7 @@ class Job:
     runs: int
     prepare: Callable[[], ReadySweep]
     identity: str
+    dimension: int
     alone: Problem | None = None
 
 
@@ -121,6 +124,8 @@ def ready_experiment(experiment: Experiment, say: Say = None, *, judge: bool = F
     if judge or experiment.evaluation.iterate != OUTPUT or experiment.evaluation.rounds_to:
         judged = experiment if judge else experiment.but(expected=[])
         verdict.check_recorded(judged, recorded(todo), records(todo))
+    if experiment.sweep.keep:
+        state_kept({job.identity: (job.runs, job.dimension) for job in todo}.values())
     took = perf_counter() - begun
     if not chooses:
         return ReadyExperiment(experiment, todo, took)
@@ -213,6 +218,7 @@ class _Draft:
             "order": self.scheme.order,
             "noise_method": sweep.noise_method,
             "precision": sweep.precision,
+            "keep": sweep.keep,
         }
 
     def check(self) -> None:
@@ -246,7 +252,7 @@ class _Draft:
             self.check_recorded()
         prepare = again if start is None or trial == 0 else lambda: start
         runs = prod(len(values) for values in self.options["over"].values()) * number_of(sweep.seeds)
-        return Job(self.settings.label, self.shape, runs, prepare, self.identity(), self.alone)
+        return Job(self.settings.label, self.shape, runs, prepare, self.identity(), self.problem.dimension, self.alone)
 
     def identity(self) -> str:
         """Return the cache key of the job. Jobs with equal keys have equal runs."""

@@ -47,10 +47,24 @@ def load_run(path: str | Path, problem: Problem | None = None) -> SavedRun:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, BadZipFile, EOFError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise Refusal(f"{path} must be a run as it was saved, and cannot be read: {why}") from error
-    if problem is None:
-        return run
+    return run if problem is None else with_problem(run, problem)
+
+
+def with_problem(run: SavedRun, problem: Problem) -> SavedRun:
+    """Return the run with its problem's predictor.
+
+    Raises:
+        Refusal: if the parameters are not those of the problem.
+    """
     require_alike("params", run.params, problem.start, "the problem's parameters")
     return replace(run, predictor=predictor_of(problem))
+
+
+def predictor_from(mapping: Mapping[str, Any] | None) -> Predictor | None:
+    """Return the predictor of a mapping from `Predictor.as_mapping`, or None without one."""
+    if mapping is None:
+        return None
+    return Predictor.from_mapping(mapping, ROWS[mapping["rows"]["kind"]].from_mapping(mapping["rows"]))
 
 
 def _require_format(path: str | Path, version: Mapping[str, Any]) -> None:
@@ -70,13 +84,7 @@ def _run_of(fields: Mapping[str, Any], leaves: list[np.ndarray]) -> SavedRun:
         guarantee=PrivacyGuarantee.from_json(json.dumps(fields["guarantee"])),
         costs={name: float(value) for name, value in fields["costs"].items()},
         method=str(fields["method"]),
-        predictor=_predictor_of(fields["predictor"]),
+        predictor=predictor_from(fields["predictor"]),
         non_private_metrics=tuple(fields["non_private_metrics"]),
         non_private_data=tuple(fields["non_private_data"]),
     )
-
-
-def _predictor_of(mapping: Mapping[str, Any] | None) -> Predictor | None:
-    if mapping is None:
-        return None
-    return Predictor.from_mapping(mapping, ROWS[mapping["rows"]["kind"]].from_mapping(mapping["rows"]))

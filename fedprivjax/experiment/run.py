@@ -215,8 +215,9 @@ def _with_guarantees(start: ReadySweep, data: xr.Dataset) -> xr.Dataset:
 
     The sweep may have been run for a protocol that is equal in distribution but has another trust model.
     """
-    guarantees = start.privacy()[1]["guarantee"].reshape(data["guarantee"].shape)
-    return data.assign(guarantee=(data["guarantee"].dims, guarantees)).assign_attrs(start.attributes())
+    texts = {"guarantee": start.privacy()[1]["guarantee"], **start.methods()}
+    shaped = {name: (data[name].dims, values.reshape(data[name].shape)) for name, values in texts.items()}
+    return data.assign(shaped).assign_attrs(start.attributes())
 
 
 def _join(parts: list[tuple[dict[str, Any], xr.Dataset]]) -> xr.Dataset:

@@ -156,6 +156,7 @@ class SweepSettings(Settings):
         memory_budget: approximate memory of a chunk of runs on a device, in bytes.
         mesh: numbers of devices that divide the runs and the machines of every run, such as
             `{ runs = 2, machines = 4 }`; all devices divide the runs by default.
+        keep: `["params"]` stores the parameters of every run in the results, for `fedprivjax.run_of`.
     """
 
     gathered = ("over",)
@@ -169,6 +170,7 @@ class SweepSettings(Settings):
     precision: str = "float32"
     memory_budget: int = 2 * 2**30
     mesh: dict[str, int] | None = None
+    keep: list[Literal["params"]] = []
 
     @model_validator(mode="before")
     @classmethod

@@ -15,6 +15,7 @@ from fedprivjax.experiment.participation import merged
 from fedprivjax.experiment.protocol import ProtocolSettings, flattened
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TRIAL, EvaluationSettings, Experiment, ProblemSettings, TuningSettings
+from fedprivjax.sweeps.kept import PARAMS
 from fedprivjax.sweeps.results import figure, preferred, rounds_of
 from fedprivjax.sweeps.selection import POINT, UNACCOUNTED, at_best, best_point
 
@@ -61,7 +62,7 @@ def _reduced(data: xr.Dataset) -> xr.Dataset:
     """Return the data with trials as seeds: the mean over each trial's runs, and the worst privacy among them."""
     if TRIAL not in data.dims:
         return data
-    runs = [name for name in data.data_vars if "seed" in data[name].dims]
+    runs = [name for name in data.data_vars if "seed" in data[name].dims and name != PARAMS]
     means = data[runs].astype(float).mean("seed", skipna=False, keep_attrs=True)
     means["diverged"] = data["diverged"].any("seed")
     for name in {"realised_mu", "realised_epsilon"} & set(runs):  # the privacy of a trial is that of its worst run
@@ -69,7 +70,7 @@ def _reduced(data: xr.Dataset) -> xr.Dataset:
     for metric in (METRICS[name] for name in METRICS if name in means):
         if metric.of_mean is not None:
             means[metric.of_mean.name] = metric.of_mean.function(means[metric.name])
-    rest = data.drop_vars([*runs, "seed"])
+    rest = data.drop_vars([*runs, PARAMS, "seed"], errors="ignore")
     reduced = xr.merge([means, rest]).rename({TRIAL: "seed"}).assign_attrs(data.attrs)
     reduced["seed"].attrs["unit"] = "trials"
     return reduced

@@ -138,9 +138,8 @@ def sweep_fingerprint(start: ReadySweep) -> str:
     text = program_text(one_run, start.static)
     if "callback" in text and together(start.mesh):
         text = from_first(lambda: text)
-    return fingerprint(
-        text, start.first.problem.traced, start.configurations.leaves, start.index, drawn, noises, start.common_noise
-    )
+    inputs = start.first.problem.traced, start.configurations.leaves, start.index, drawn, noises, start.common_noise
+    return fingerprint(text, *inputs, *start.keep)
 
 
 def program_text(arguments: Any, static: StaticArguments) -> str:

@@ -104,7 +104,7 @@ def free_memory(device: Any) -> float:
 def _scaled(start: ReadySweep, sizes: Sizes, factor: float) -> Sizes:
     """Return the sizes of a chunk with `factor` times the estimated bytes, or those of one run on each device."""
     over_runs, over_machines = start.mesh.devices.shape
-    per_draw, per_configuration = run_bytes(start.first, over_machines)
+    per_draw, per_configuration = run_bytes(start.first, over_machines, keep=bool(start.keep))
     estimate = sizes[0] * (per_draw + sizes[1] * per_configuration) / over_runs
     budget = max(per_draw + per_configuration, int(factor * estimate))
-    return chunk_sizes(start.first, start.runs, budget, over_runs, over_machines)
+    return chunk_sizes(start.first, start.runs, budget, over_runs, over_machines, keep=bool(start.keep))

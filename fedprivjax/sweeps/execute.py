@@ -25,6 +25,7 @@ from fedprivjax.sweeps.chunk_store import ChunkStore, agreed_fingerprint, open_s
 from fedprivjax.sweeps.configurations import stacked
 from fedprivjax.sweeps.device_memory import fitted
 from fedprivjax.sweeps.devices import Spread, over_devices, spread
+from fedprivjax.sweeps.kept import PARAMS, PREDICTOR, STRUCTURE, flat
 from fedprivjax.sweeps.memory import chunks, divided
 from fedprivjax.sweeps.part import CHUNKS_OF_A_PART, Part
 from fedprivjax.sweeps.prepare import ReadySweep
@@ -49,15 +50,24 @@ def execute(start: ReadySweep, progress: OnProgress | None = None, folder: Path 
         place = (draws // len(start.index))[:, None], start.configurations_of(draws, columns)
         for name, value in values.items():
             shape = (len(start.seeds), start.index.size, *value.shape[2:])
-            metrics.setdefault(name, np.full(shape, np.nan))[place] = value
+            dtype = np.float32 if name == PARAMS else float
+            metrics.setdefault(name, np.full(shape, np.nan, dtype))[place] = value
         done += count
         if progress:
             progress(done, prod(start.runs))
     (privacy, by_configuration), (costs, once) = start.privacy(), start.costs()
     by_configuration |= {**once, "seconds": np.full(start.index.size, seconds / done)}
     coordinates, attributes = start.coordinates(), start.attributes()
-    data = sweep_dataset({**metrics, **privacy, **costs}, by_configuration, coordinates, attributes)
-    return described(data, metric_words(start.static.metrics, start.first.problem))
+    data = sweep_dataset({**metrics, **privacy, **costs}, by_configuration | start.methods(), coordinates, attributes)
+    return described(_with_structure(start, data), metric_words(start.static.metrics, start.first.problem))
+
+
+def _with_structure(start: ReadySweep, data: xr.Dataset) -> xr.Dataset:
+    """Return the dataset with the structure of kept parameters and their predictor, if any."""
+    if not start.keep:
+        return data
+    data[PARAMS].attrs[STRUCTURE] = start.structure
+    return data if start.predictor is None else data.assign({PREDICTOR: start.predictor})
 
 
 def computed_chunks(
@@ -180,9 +190,10 @@ def _dispatched(start: ReadySweep, over: Spread | None, indices: Indices) -> dic
 
 def _program_arguments(start: ReadySweep, over: Spread | None, indices: Indices) -> tuple[Any, ...]:
     """Return the arguments of `run_chunk` for a chunk, with the last run repeated so that it divides over devices."""
+    keep = (PARAMS in start.keep,) if start.keep else ()
     if over is None:
-        return *chunk_arguments(start, *indices), start.static
-    return *replicated(chunk_arguments(start, *over.padded(*indices)), start.mesh), start.static, over
+        return *chunk_arguments(start, *indices), start.static, *((None, *keep) if keep else ())
+    return *replicated(chunk_arguments(start, *over.padded(*indices)), start.mesh), start.static, over, *keep
 
 
 def _copied(values: Mapping[str, jax.Array], seconds: float) -> dict[str, np.ndarray]:
@@ -204,9 +215,18 @@ def chunk_arguments(start: ReadySweep, draws: np.ndarray, columns: np.ndarray) -
     return leaves, (mechanisms, inputs, keys), host_noises, start.problem, ids
 
 
-@typed_jit(static_argnames=("static", "over"))
-def run_chunk(configurations, drawn, host_noises, problem, ids, static: StaticArguments, over: Spread | None = None):
-    """Return metrics, leaves [draws, configurations, evaluations].
+@typed_jit(static_argnames=("static", "over", "keep"))
+def run_chunk(
+    configurations,
+    drawn,
+    host_noises,
+    problem,
+    ids,
+    static: StaticArguments,
+    over: Spread | None = None,
+    keep: bool = False,
+):
+    """Return metrics, leaves [draws, configurations, evaluations], and parameters if they are kept.
 
     Args:
         configurations: protocol and constraint, leaves [draws, configurations, ...].
@@ -215,6 +235,7 @@ def run_chunk(configurations, drawn, host_noises, problem, ids, static: StaticAr
         problem: problem of all configurations, apart from their constraints.
         ids: indices [configurations] if configurations have independent noise, or None.
         over: distribution over devices, or None for one device.
+        keep: whether to return `params`, the parameters as vectors, shape [draws, configurations, parameter].
     """
 
     def run_all(configurations, drawn, host_noises, problem, ids):
@@ -224,7 +245,8 @@ def run_chunk(configurations, drawn, host_noises, problem, ids, static: StaticAr
             arguments = Arguments(protocol, replace(problem, constraint=constraint), mechanism, inputs, host_noise, key)
             params, metrics = trajectory(arguments, static)
             finite = jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((params, metrics))]))
-            return {**metrics, "diverged": ~finite}
+            kept = {PARAMS: flat(params, problem)} if keep else {}
+            return {**metrics, **kept, "diverged": ~finite}
 
         one_draw = jax.vmap(one, in_axes=(0, 0, None if ids is None else 0, None))
         all_draws = jax.vmap(one_draw, in_axes=(0, 0, None, 0))

@@ -16,7 +16,13 @@ from fedprivjax.problem.memory_estimate import numbers_of_one
 
 
 def chunk_sizes(
-    start: ReadyRun, runs: tuple[int, int], budget: int, devices: int = 1, devices_of_run: int = 1
+    start: ReadyRun,
+    runs: tuple[int, int],
+    budget: int,
+    devices: int = 1,
+    devices_of_run: int = 1,
+    *,
+    keep: bool = False,
 ) -> tuple[int, int]:
     """Return the numbers of draws and configurations of a chunk that needs at most about `budget` bytes per device.
 
@@ -27,11 +33,12 @@ def chunk_sizes(
         runs: total numbers of draws and of configurations that share one.
         devices: number of devices that the runs are divided over.
         devices_of_run: number of devices that the machines of one run are divided over.
+        keep: whether parameters are kept.
 
     Raises:
         ValueError: if the budget is too small for one run.
     """
-    per_draw, per_configuration = run_bytes(start, devices_of_run)
+    per_draw, per_configuration = run_bytes(start, devices_of_run, keep=keep)
     if per_draw + per_configuration > budget:
         raise Refusal(f"memory_budget must be at least {per_draw + per_configuration} bytes for one run, got {budget}")
     over_draws = devices if runs[0] >= devices else 1
@@ -72,7 +79,7 @@ def divided(sizes: tuple[int, int], runs: tuple[int, int], least: int, devices: 
     return sizes
 
 
-def run_bytes(start: ReadyRun, devices: int = 1) -> tuple[int, int]:
+def run_bytes(start: ReadyRun, devices: int = 1, *, keep: bool = False) -> tuple[int, int]:
     """Estimate the bytes of a draw and of one of its configurations, from the protocol's and mechanism's statements.
 
     Arguments count twice, because those of the next chunk are prepared while a chunk is computed. Computed arrays count
@@ -80,6 +87,7 @@ def run_bytes(start: ReadyRun, devices: int = 1) -> tuple[int, int]:
 
     Args:
         devices: number of devices that the run's machines are divided over. The bytes are those of one device.
+        keep: whether parameters are kept. They count twice, because a chunk is copied while the next is computed.
     """
     protocol, problem, size = start.protocol, start.problem, start.static.size
     d, (_, per_round, rounds), part = problem.dimension, size, part_of_size(size, devices)
@@ -101,7 +109,7 @@ def run_bytes(start: ReadyRun, devices: int = 1) -> tuple[int, int]:
     inputs = 4 * rounds * (3 * per_round + 2 * slots) + _bytes(start.mechanism)  # without drawing secret samples
     seen = max(tested, problem.examples if problem.stored else 0)
     evaluated = max(3 * tested * scores, 2 * min(CHUNK_NUMBERS, seen * way))
-    configuration = 6 * d + 2 * (state + noise_state) + evaluated + messages
+    configuration = (8 if keep else 6) * d + 2 * (state + noise_state) + evaluated + messages
     return 4 * (drawn + start.mechanism.floats(d)) + inputs, 4 * configuration + 2 * host_noise
 
 

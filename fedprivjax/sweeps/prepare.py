@@ -16,16 +16,19 @@ from fedprivjax.engine.iterates import iterate_names
 from fedprivjax.engine.metrics import MetricLike, non_private
 from fedprivjax.engine.precision import FLOAT32
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, on_devices, ready
+from fedprivjax.engine.saved_run import plain
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.arguments import plain_numbers
 from fedprivjax.plan.feasibility import require_possible
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, configuration_seed
+from fedprivjax.problem.predictor import predictor_of
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.checksums import data_checksums
 from fedprivjax.sweeps.configurations import SIZES, Configuration, Configurations, axes_of, calibrated, grid
 from fedprivjax.sweeps.devices import one_run, sweep_mesh
 from fedprivjax.sweeps.draws import number_of, resampled_rows, seed_labels, seed_list, seeds_of_draw, shared_draws
+from fedprivjax.sweeps.kept import METHOD, as_keep, structure_of
 from fedprivjax.sweeps.memory import chunk_sizes
 
 MEMORY_BUDGET = 2 * 2**30
@@ -50,6 +53,7 @@ class ReadySweep:
         mesh: devices with the axes "runs" and "machines".
         common_noise: True if configurations share each seed's noise.
         memory_budget: approximate largest number of bytes of a chunk on a device.
+        keep: parts of every run that its dataset has besides metrics: "params" or none.
     """
 
     starts: list[ReadyRun]
@@ -62,6 +66,7 @@ class ReadySweep:
     mesh: Mesh
     common_noise: bool
     memory_budget: int = MEMORY_BUDGET
+    keep: tuple[str, ...] = ()
 
     @property
     def first(self) -> ReadyRun:
@@ -122,6 +127,23 @@ class ReadySweep:
             "prng": "simulation only: a deployment needs a cryptographic generator and discrete noise",
             **{name: text for name, text in optional.items() if text},
         }
+
+    @cached_property
+    def structure(self) -> str:
+        """Structure of the parameters, as JSON."""
+        return structure_of(self.first.problem)
+
+    @property
+    def predictor(self) -> str | None:
+        """Linear predictor as JSON, or None for a network or a custom model."""
+        predictor = predictor_of(self.first.problem)
+        mapping = None if predictor is None else predictor.as_mapping()
+        return None if mapping is None else json.dumps(plain(mapping), ensure_ascii=False)
+
+    def methods(self) -> dict[str, np.ndarray]:
+        """Return the text of each configuration's method, object [configurations], if parameters are kept."""
+        texts = [str(protocol) for protocol in self.configurations.protocols] if self.keep else []
+        return {METHOD: np.array(texts, object)} if texts else {}
 
     def privacy(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return privacy values by name: of every run, [seeds, configurations], and of every configuration.
@@ -192,6 +214,7 @@ def ready_sweep(
     noise_method: str = "auto",
     precision: str = FLOAT32,
     memory_budget: int = MEMORY_BUDGET,
+    keep: Sequence[str] = (),
     mesh: Mesh | Mapping[str, int] | None = None,
     preparing: Callable[[str, int, int], Any] | None = None,
 ) -> ReadySweep:
@@ -209,6 +232,7 @@ def ready_sweep(
             best.
         memory_budget: approximate number of bytes of a chunk per device. It changes the number of chunks, not the
             results. On an accelerator, chunks are fitted to it, and to the free memory, by the compiled program.
+        keep: ["params"] keeps the parameters of every run, which `run_of` reads. Their size is printed first.
         mesh: mesh of devices, or their number along each axis, such as {"runs": 2, "machines": 4}. The axis "runs"
             divides the seeds or the configurations, and the axis "machines" the machines of every run, as in `ready`.
             None divides the runs over all devices.
@@ -217,7 +241,9 @@ def ready_sweep(
         protocol, problem, participation, rounds, metrics, eval_every, delta, order, noise_method, precision: as in
             `ready`.
     """
-    protocol, mesh = plain_numbers(protocol), sweep_mesh(mesh)
+    protocol, mesh, keep = plain_numbers(protocol), sweep_mesh(mesh), as_keep(keep)
+    if keep:
+        structure_of(problem)  # raises Refusal
     axes = axes_of(protocol, over, tuple(dict.fromkeys((*SIZES, *problem.constraint.sizes))))
     index = shared_draws(axes, (*resample, *(name for name in axes if name in protocol.noise_follows)))
     draws = len(index) * number_of(seeds)
@@ -240,8 +266,8 @@ def ready_sweep(
     configurations = calibrated(points, plans, on_progress)
     for one in configurations.protocols:
         one.check_method(noise_method)
-    sizes = chunk_sizes(starts[0], (len(starts), index.shape[1]), memory_budget, *mesh.devices.shape)
-    shared = mesh, common_noise, memory_budget
+    sizes = chunk_sizes(starts[0], (len(starts), index.shape[1]), memory_budget, *mesh.devices.shape, keep=bool(keep))
+    shared = mesh, common_noise, memory_budget, keep
     return ReadySweep(starts, axes, points, configurations, seeds, index, sizes, *shared)
 
 

@@ -12,6 +12,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metrics import known, recorded_name
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.sweeps.kept import PARAMETER, PARAMS
 from fedprivjax.sweeps.variable_descriptions import ALONE, CONSTANT, HALF, custom_metrics
 
 INTERVAL = 3  # smallest number of seeds with an interval; for two, its half-width is 12.7 times their standard error
@@ -27,7 +28,7 @@ def sweep_dataset(
 
     Args:
         values: values of runs by name, [seeds, configurations], optionally followed by [evaluations] or by
-            [evaluations, iterates]; configurations in the grid's order.
+            [evaluations, iterates], or for `params` by [parameter]; configurations in the grid's order.
         configurations: values of configurations by name, [configurations]. Names of axes are ignored.
         coordinates: swept axes in the grid's order, then `seed`, `round` and `iterate`. The last is dropped if no value
             uses it.
@@ -39,7 +40,7 @@ def sweep_dataset(
     variables = {}
     for name, value in values.items():
         moved = np.moveaxis(value, 0, 1)
-        dims = [*grid, "seed", *of_run[: moved.ndim - 2]]
+        dims = [*grid, "seed", *((PARAMETER,) if name == PARAMS else of_run[: moved.ndim - 2])]
         variables[name] = (dims, moved.reshape(*shape, *moved.shape[1:]))
     variables["diverged"] = (variables["diverged"][0], variables["diverged"][1].astype(bool))
     for name in (name for name in configurations if name not in grid):

@@ -21,6 +21,7 @@ from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.configurations import axes_of
 from fedprivjax.sweeps.devices import sweep_mesh
 from fedprivjax.sweeps.execute import execute, execute_together
+from fedprivjax.sweeps.kept import state_kept
 from fedprivjax.sweeps.part import as_part
 from fedprivjax.sweeps.prepare import ready_sweep
 from fedprivjax.sweeps.shapes import INTEGERS, joined, shapes_of
@@ -88,7 +89,8 @@ def sweep(
         and `realised_epsilon` of the sampled schedule, `guarantee` (see `guarantee_of`), `diverged`, and the costs of
         a run: `rounds_taken`, `gradients_per_record`, `sent_bytes` and `seconds`, with `idle_steps` and
         `client_state_bytes` for methods with local work or client state. Only `seconds` differs between repetitions of
-        a sweep. Its attributes state the limits of the guarantee.
+        a sweep. With `keep=["params"]` it has the parameters of every run, `params` with the last dimension
+        `parameter`, see `run_of`. Its attributes state the limits of the guarantee.
 
     Raises:
         ValueError: if settings are invalid, before anything is compiled.
@@ -131,6 +133,8 @@ def sweep(
             ready_sweep(protocol, problem, shape.participation, rounds=shape.rounds, **options) for shape in shapes
         ]
     runs = [prod(start.runs) for start in starts]
+    if starts[0].keep:
+        state_kept((number, problem.dimension) for number in runs)
     chunks = None if folder is None else Path(folder)
     done, parts = 0, []
     with progress_callback(progress, protocol.name, "runs") as on_progress:

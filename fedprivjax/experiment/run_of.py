@@ -1,0 +1,96 @@
+"""Single runs of a dataset whose parameters were kept."""
+
+import json
+
+import numpy as np
+import xarray as xr
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.finished_run import SavedRun
+from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.experiment.load_run import predictor_from, with_problem
+from fedprivjax.problem.problem import Problem
+from fedprivjax.sweeps.kept import METHOD, PARAMETER, PARAMS, PREDICTOR, STRUCTURE, unflattened
+from fedprivjax.sweeps.results import guarantee_of
+
+COSTS = ("sent_messages", "sent_bits", "gradients_per_use", "rounds_taken", "gradients_per_record", "sent_bytes")
+COSTS += ("idle_steps", "client_state_bytes", "seconds")
+
+
+def run_of(dataset: xr.Dataset, problem: Problem | None = None) -> SavedRun:
+    """Return one run of a sweep or an experiment whose parameters were kept, without its protocol and plan.
+
+    Its guarantee is that of `guarantee_of`: on the least private of the schedules of its configuration. Its `seconds`
+    are the mean of all runs.
+
+    Args:
+        dataset: dataset with every axis fixed, seed included, such as `grid.sel(mu=2.0).isel(seed=0)`.
+        problem: problem of the run, for predictions of a network or under a custom loss. None is the stored linear
+            predictor.
+
+    Raises:
+        Refusal: if parameters were not kept, an axis is not fixed, or parameters are not those of the problem.
+
+    >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset, select, sweep
+    >>> data = datasets.load("digits")
+    >>> problem, over = from_dataset(data, constraint=Ball(8.0)), {"clip": [0.8, 1.6]}
+    >>> grid = sweep(DPMu2(mu=8.0), problem, Uniform(20, 10), over=over, seeds=2, rounds=20, keep=["params"])
+    >>> run = run_of(select(grid, over="clip").isel(seed=0))
+    >>> run.params.shape, len(run.predict(data.test_features)) == len(data.test_labels)
+    ((10, 65), True)
+    """
+    values = _params(dataset)
+    several = {str(name): size for name, size in values.sizes.items() if name != PARAMETER and size != 1}
+    if several:
+        names = ", ".join(several)
+        raise Refusal(f"dataset must have a single value along {names}, got {several}. Fix it by sel or isel")
+    data = dataset.squeeze([name for name in values.dims if name != PARAMETER])
+    metrics = {str(name): each for name, each in data.data_vars.items() if "round" in each.dims}
+    chosen = _recorded(data, metrics)
+    run = SavedRun(
+        rounds=data["round"].values[chosen].astype(int),
+        iterates=_iterates({name: each.isel(round=chosen) for name, each in metrics.items()}),
+        params=unflattened(data[PARAMS].values, values.attrs[STRUCTURE]),
+        guarantee=guarantee_of(data),
+        costs={name: float(data[name]) for name in COSTS if name in data},
+        method=str(data[METHOD].values.item()),
+        predictor=predictor_from(json.loads(str(data[PREDICTOR].values.item())) if PREDICTOR in data else None),
+        non_private_metrics=tuple(filter(None, dataset.attrs["non_private_metrics"].split(", "))),
+        non_private_data=tuple(filter(None, dataset.attrs["non_private_data"].split("; "))),
+    )
+    return run if problem is None else with_problem(run, problem)
+
+
+def _params(dataset: xr.Dataset) -> xr.DataArray:
+    """Return the kept parameters of a dataset, all of every run."""
+    if PARAMS not in dataset or STRUCTURE not in dataset[PARAMS].attrs:
+        raise Refusal(f'dataset must have {PARAMS}, got none. Keep them: keep=["{PARAMS}"] of sweep or of [sweep]')
+    if PARAMETER not in dataset[PARAMS].dims:
+        raise Refusal(f"dataset must have all parameters, got one. Leave out {PARAMETER} in sel or isel")
+    for name in ("round", "iterate"):
+        if name in dataset.coords and name not in dataset.dims:
+            got = dataset[name].item()
+            raise Refusal(f"dataset must have every {name}, got {got!r} alone. Leave out {name} in sel or isel")
+    return dataset[PARAMS]
+
+
+def _recorded(data: xr.Dataset, metrics: dict[str, xr.DataArray]) -> np.ndarray:
+    """Return True at the evaluations of this run, bool [evaluations]. Runs of other sizes may have other ones."""
+    found = np.zeros(data["round"].size, bool)
+    for values in metrics.values():
+        found |= values.notnull().any([name for name in values.dims if name != "round"]).values
+    if not metrics or data["diverged"]:
+        found |= data["round"].values <= data["rounds_taken"].item()
+    return found
+
+
+def _iterates(metrics: dict[str, xr.DataArray]) -> dict[str, dict[str, np.ndarray]]:
+    """Return metrics by iterate, as in `SavedRun`. Those of the rounds are listed for the output only."""
+    found: dict[str, dict[str, np.ndarray]] = {OUTPUT: {}}
+    for name, values in metrics.items():
+        if "iterate" not in values.dims:
+            found[OUTPUT][name] = values.values.astype(np.float32)
+            continue
+        for iterate in values["iterate"].values:
+            found.setdefault(str(iterate), {})[name] = values.sel(iterate=iterate).values.astype(np.float32)
+    return found
