@@ -1,4 +1,4 @@
-"""The command line: `fedprivjax list | run | report | reproduce | privacy | audit | plan | leaderboard | bench`."""
+"""The command line: `fedprivjax list | run | report | reproduce | privacy | audit | plan | leaderboard | bench | vectors`."""
 
 import logging
 import os
@@ -7,13 +7,13 @@ import traceback
 import warnings
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.cli import audit, bench, experiments, leaderboard, listing, plan
+from fedprivjax.cli import audit, bench, experiments, leaderboard, listing, plan, vectors
 from fedprivjax.cli.console import TRACEBACK, app, err, out
 from fedprivjax.cli.hosts import end_job, reported_elsewhere
 from fedprivjax.cli.interrupts import stopped_by_one_line
 from fedprivjax.disk_cache import cache_folder
 
-__all__ = ["app", "audit", "bench", "err", "experiments", "leaderboard", "listing", "main", "out", "plan"]
+__all__ = ["app", "audit", "bench", "err", "experiments", "leaderboard", "listing", "main", "out", "plan", "vectors"]
 
 warned: set[str] = set()  # texts of the warnings that are printed
 

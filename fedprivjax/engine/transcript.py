@@ -134,33 +134,48 @@ def replay(arguments: Arguments, size: Size, record: Callable[..., Any] = all_me
             [per_round, steps, d] or None. It returns the records of the query and of the messages.
         directions: arrays that `record` needs.
     """
-    protocol, problem, mechanism, inputs, host_noise, key = arguments
-    dimension = protocol.message_dimension(problem)
+    protocol = arguments.protocol
 
     def one_round(carry, step):
-        state, draw_state, noise_state, memory, own_states = carry
-        inputs, draw_inputs, host_noise = step
-        own_key = protocol_key(key, inputs.round)
-        one = jax.tree.map(lambda leaf: leaf[None], (inputs.round, draw_inputs))
-        keys = round_keys(key, one[0])
-        query = flat_rows(problem, jax.tree.map(lambda leaf: leaf[None], protocol.query(state)))[0]
-        draw_state, drawn = mechanism.draw(draw_state, one[1], keys, dimension)
-        noise = None
-        if drawn is not None:
-            noise_state, noise = protocol.noise(noise_state, jax.tree.map(lambda leaf: leaf[0], drawn), host_noise)
-        memory, added = mechanism.message_noise(memory, draw_inputs, keys[0], dimension)
-        own_states, own_noise = machine_noises(protocol, own_states, inputs.machine, added)
-        sent = of_present(inputs, protocol.sent(problem, state, inputs, noise, own_noise, own_key))
-        steps = flat_steps(problem, protocol.noisy_steps(problem, state, inputs, noise, own_key))
-        steps = None if steps is None else of_present(inputs, steps)
-        state, info = protocol.round(problem, state, inputs, noise, own_key)
-        return (state, draw_state, noise_state, memory, own_states), (
-            *record(directions, inputs, query, sent, steps),
-            protocol.internal(state),
-            info,
-            protocol.broadcast(state),
+        carry, seen = replay_round(arguments, carry, step)
+        return carry, (
+            *record(directions, step[0], seen.query, seen.sent, seen.steps),
+            protocol.internal(seen.state),
+            seen.info,
+            protocol.broadcast(seen.state),
         )
 
+    return replay_rounds(arguments, size, one_round)
+
+
+class ReplayedRound(NamedTuple):
+    """Everything that a round of a transcript computes, traced.
+
+    Attributes:
+        query: point at which machines are queried, [d].
+        sent: noisy message of each participant, [per_round, d].
+        steps: noisy local steps, [per_round, steps, d], or None if the guarantee counts messages only.
+        noise: the round's noise as `Protocol.round` receives it, or None.
+        own_noise: noise of each participant's message, leaves [per_round, ...], or None.
+        state: the protocol's state after the round.
+        info: scalars of the round by name.
+        key: key of the protocol's own randomness in the round.
+    """
+
+    query: Any
+    sent: Any
+    steps: Any
+    noise: Any
+    own_noise: Any
+    state: Any
+    info: dict
+    key: jax.Array
+
+
+def replay_rounds(arguments: Arguments, size: Size, one_round: Callable[..., Any]) -> tuple[Any, Any]:
+    """Return (last state, outputs of `one_round`) of all rounds, traced; `one_round` calls `replay_round`."""
+    protocol, problem, mechanism, inputs, host_noise, key = arguments
+    dimension = protocol.message_dimension(problem)
     state = protocol.init(problem, size, protocol_key(key))
     noise_state = protocol.noise_state(dimension, size)
     own_state = noise_state if _adds_to_messages(mechanism, dimension, key) else ()
@@ -170,6 +185,30 @@ def replay(arguments: Arguments, size: Size, record: Callable[..., Any] = all_me
     with products():
         (state, *_), views = jax.lax.scan(one_round, carry, (inputs, mechanism.inputs, host_noise))
     return state, views
+
+
+def replay_round(arguments: Arguments, carry: Any, step: Any) -> tuple[Any, ReplayedRound]:
+    """Return the carry after one round, and what the round computed, traced."""
+    protocol, problem, mechanism, *_, key = arguments
+    dimension = protocol.message_dimension(problem)
+    state, draw_state, noise_state, memory, own_states = carry
+    inputs, draw_inputs, host_noise = step
+    own_key = protocol_key(key, inputs.round)
+    one = jax.tree.map(lambda leaf: leaf[None], (inputs.round, draw_inputs))
+    keys = round_keys(key, one[0])
+    query = flat_rows(problem, jax.tree.map(lambda leaf: leaf[None], protocol.query(state)))[0]
+    draw_state, drawn = mechanism.draw(draw_state, one[1], keys, dimension)
+    noise = None
+    if drawn is not None:
+        noise_state, noise = protocol.noise(noise_state, jax.tree.map(lambda leaf: leaf[0], drawn), host_noise)
+    memory, added = mechanism.message_noise(memory, draw_inputs, keys[0], dimension)
+    own_states, own_noise = machine_noises(protocol, own_states, inputs.machine, added)
+    sent = of_present(inputs, protocol.sent(problem, state, inputs, noise, own_noise, own_key))
+    steps = flat_steps(problem, protocol.noisy_steps(problem, state, inputs, noise, own_key))
+    steps = None if steps is None else of_present(inputs, steps)
+    state, info = protocol.round(problem, state, inputs, noise, own_key)
+    carry = state, draw_state, noise_state, memory, own_states
+    return carry, ReplayedRound(query, sent, steps, noise, own_noise, state, info, own_key)
 
 
 def of_present(inputs: RoundInputs, rows: jax.Array) -> jax.Array:

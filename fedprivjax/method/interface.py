@@ -245,6 +245,13 @@ class Protocol(Calibrated, Decorated):
         """
         return None
 
+    def step_noises(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> Any:
+        """Return the noise in every local step of each participant, leaves [per_round, steps, ...], or None.
+
+        Default: None, local steps have no noise.
+        """
+        return None
+
     def broadcast(self, state: Any) -> Any:
         """Return the numbers other than the query that the server sends to all machines, a pytree. Default: ().
 

@@ -58,13 +58,14 @@ class AveragedSteps(ClientMethod):
         return None
 
     def walk(self, w, data: LocalData, noise, *, correction: Any = None, every_step: bool = False):
-        """Return a machine's end point, and its steps' moves, or the mean of their gradients (with noise), or None.
+        """Return a machine's end point, and the mean of its steps' gradients (with noise) or None.
 
         Args:
             w: start of the local steps.
             noise: the machine's noise, for `step_noise`.
             correction: direction that is added to every gradient, or None. With it, the mean is computed.
-            every_step: True to return the moves, leaves [K, ...], instead of the mean.
+            every_step: True to return the moves, leaves [K, ...], and their noises, [K, d] or None, instead of the
+                mean.
         """
         step, problem = self.step_scale * self.step_size, data.problem
 
@@ -78,7 +79,7 @@ class AveragedSteps(ClientMethod):
                 g = jax.tree.map(jnp.add, g, correction)
             g = g if self.prox is None else jax.tree.map(lambda g, v, w: g + self.prox * (v - w), g, v, w)
             after = problem.constraint.project(jax.tree.map(lambda v, g: v - step * g, v, g))
-            return (after, total), jax.tree.map(jnp.subtract, after, v) if every_step else None
+            return (after, total), (jax.tree.map(jnp.subtract, after, v), z) if every_step else None
 
         total = None if correction is None else jax.tree.map(jnp.zeros_like, w)
         (end, total), moves = data.scan(one, (w, total))
@@ -92,12 +93,20 @@ class AveragedSteps(ClientMethod):
         w = problem.constraint.project(w)
         return server._replace(w=w, last=appended(server.last, w), optimizer=optimizer)
 
-    def moves(self, server, own, data: LocalData, noise):
-        """Every local step of a machine, leaves [K, ...]. Arguments are those of `client`."""
+    def moves(self, server, own, data: LocalData, noise) -> tuple[Any, Any]:
+        """Every local step of a machine, leaves [K, ...], and its noise, [K, d] or None, as arguments of `client`."""
         return self.walk(server.w, data, noise, every_step=True)[1]
 
     def noisy_steps(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
         """Differences v_k − v_{k−1} of every local step, leaves [per_round, K, ...]."""
+        return self._every_step(problem, state, inputs, noise, key)[0]
+
+    def step_noises(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
+        """Noise in the gradient of every local step, [per_round, K, d], or None."""
+        return self._every_step(problem, state, inputs, noise, key)[1]
+
+    def _every_step(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[Any, Any]:
+        """Local steps of the participants, and the noise of each or None."""
         shared = self.shared(state.server, noise)
 
         def one(inputs, noise, key):

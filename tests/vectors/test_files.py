@@ -1,0 +1,74 @@
+"""The committed reference vectors: their size, header and checksums, and that today's code reproduces them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.protocols.registry import METHODS
+from fedprivjax.vectors import CASES, FORMAT, read_arrays
+from fedprivjax.vectors.files import case_arrays, differences, file_arrays, npz_bytes
+from fedprivjax.vectors.header import checksum
+
+FOLDER = Path(__file__).parents[2] / "experiments/vectors"
+METHOD_NAMES = sorted(CASES)
+
+
+@pytest.mark.parametrize("method", METHOD_NAMES)
+def test_every_file_is_small_and_has_its_arrays(method):
+    path = FOLDER / f"{method}.npz"
+    assert path.stat().st_size < 300_000
+    arrays = read_arrays(path)
+    header = json.loads(str(arrays["header"]))
+    assert header["format"] == FORMAT
+    assert set(header["cases"]) == set(CASES[method]())
+    assert len(header["cases"]) <= 12
+    for name, case in header["cases"].items():
+        own = {key.partition("/")[2]: value for key, value in arrays.items() if key.startswith(f"{name}/")}
+        assert set(own) == set(case["arrays"])
+        assert checksum(own) == case["sha256"]
+        noises = {key for key in own if "noise" in key}
+        assert (case["guarantee"] is None) == name.endswith("-no-noise") or "noise_std" not in case["settings"]
+        assert not (noises and name.endswith("-no-noise"))
+
+
+def test_all_files_are_small_together():
+    assert sum(path.stat().st_size for path in FOLDER.glob("*.npz")) < 8e6
+    assert set(CASES) <= set(METHODS)
+
+
+def test_todays_code_reproduces_a_case():
+    stored = read_arrays(FOLDER / "dp_mu2.npz")
+    arrays, _ = case_arrays("dp_mu2", CASES["dp_mu2"]()["partial"])
+    named = {f"partial/{name}": value for name, value in arrays.items()}
+    own = {name: value for name, value in stored.items() if name.startswith("partial/")}
+    assert differences(own, named) == []
+    changed = {**named, "partial/params": named["partial/params"] * (1 + 2e-6)}
+    assert len(differences(own, changed)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHOD_NAMES)
+def test_todays_code_reproduces_every_file(method):
+    assert differences(read_arrays(FOLDER / f"{method}.npz"), file_arrays(method)) == []
+
+
+@pytest.mark.slow
+def test_regeneration_gives_the_same_bytes():
+    assert npz_bytes(file_arrays("dp_mu2")) == npz_bytes(file_arrays("dp_mu2"))
+
+
+def test_another_format_is_refused(tmp_path):
+    path = tmp_path / "other.npz"
+    np.savez(path, header=np.array(json.dumps({"format": 99, "cases": {}})))
+    with pytest.raises(Refusal, match="must have format 1, got format 99"):
+        read_arrays(path)
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    path = tmp_path / "other.npz"
+    path.write_bytes(b"no archive")
+    with pytest.raises(Refusal, match="must hold reference vectors"):
+        read_arrays(path)
