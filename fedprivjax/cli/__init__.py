@@ -1,4 +1,4 @@
-"""The command line: `fedprivjax list | run | report | reproduce | privacy | audit | plan | leaderboard | bench | vectors`."""
+"""The command line: `fedprivjax list | run | report | reproduce | privacy | audit | plan | leaderboard | …`."""
 
 import logging
 import os
