@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from math import e, exp, inf, log, sqrt
 
+import numpy as np
+
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_between
 from fedprivjax.privacy import gdp
@@ -26,6 +28,10 @@ class Curve:
         """Return ε at δ, or inf if nothing is guaranteed."""
         require_between("delta", delta, 0, 1)
         return self._epsilon(float(delta))
+
+    def epsilons(self, deltas: np.ndarray) -> np.ndarray:
+        """Return ε at each δ, in the shape of `deltas`, [points]."""
+        return np.array([self.epsilon(float(delta)) for delta in deltas])
 
     def delta(self, epsilon: float) -> float:
         """Return a δ at which ε holds, or 1 if no smaller one is known."""
@@ -61,6 +67,9 @@ class GaussianCurve(Curve):
 
     def __init__(self, mu: float):
         self.mu = self.parameter = float(mu)
+
+    def epsilons(self, deltas: np.ndarray) -> np.ndarray:
+        return np.asarray(gdp.epsilon(self.parameter, deltas), float)
 
     def _epsilon(self, delta: float) -> float:
         return float(gdp.epsilon(self.parameter, delta))

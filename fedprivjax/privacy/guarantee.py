@@ -11,6 +11,8 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
 from fedprivjax.privacy import attack_metrics, gdp
+from fedprivjax.privacy.composed_guarantee import composed_guarantee
+from fedprivjax.privacy.composed_terms import SAME
 from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, GroupCurve, ListedCurve, spread
 from fedprivjax.privacy.paragraph import paragraph
 from fedprivjax.privacy.per_machine import Grouped
@@ -241,6 +243,40 @@ class PrivacyGuarantee:
             raise Refusal(f"unit must be {RECORD!r} to be converted to a user, got {self.unit!r}")
         return self.for_group(records, f"one user, who holds at most {records} records of one machine")
 
+    def then(self, other: "PrivacyGuarantee", records: str = SAME, *, delta: float | None = None) -> "PrivacyGuarantee":
+        """Return the guarantee of this run and another one together, such as one that starts from this one's output.
+
+        On the same records, two μ give `√(μ₁² + μ₂²)` (Dong, Roth & Su 2022, Corollary 3.3). Otherwise privacy loss
+        distributions that dominate both curves are composed. Of a guarantee that was read from a file only one point
+        is known without a μ, and ε is at most ε₁ + ε₂ at δ₁ + δ₂. On disjoint records, a record is in one run, and has
+        the larger parameter (McSherry 2009, Theorem 4).
+
+        If both runs have the same number of machines, machine k must be the same in both, and μ are composed machine by
+        machine. Else the worst machines are composed. The result assumes that the runs have different seeds, and that
+        neither their number nor their privacy parameters were chosen by results on the data. The trust model is the
+        weaker of the two: the result covers only what an adversary sees under it in both runs.
+
+        Args:
+            other: guarantee of the other run.
+            records: "same", which holds for any two sets of records, or "disjoint", if no record is in both runs and a
+                public rule that ignores the records' values fixes which run may use a record.
+            delta: δ of the result. By default that of both, or δ₁ + δ₂ if an ε is known at one δ only and records are
+                the same.
+
+        Raises:
+            Refusal: if unit or relation differ, no trust model covers the other, δ differ and none is given, or records
+                are disjoint and the unit is not one record.
+
+        >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset, simulate
+        >>> data, method = datasets.load("digits"), DPMu2(mu=3.0, clip=1.6)
+        >>> one = simulate(method, from_dataset(data, constraint=Ball(8.0)), Full(20), seed=1)
+        >>> further = from_dataset(data, constraint=Ball(8.0), start=one.params)
+        >>> two = simulate(method.replace(mu=4.0), further, Full(20), seed=2)
+        >>> round(one.guarantee.then(two.guarantee).mu, 3)
+        5.0
+        """
+        return composed_guarantee(self, other, records, delta)
+
     def dp_event(self) -> "DpEvent":
         """Return dp-accounting's event tree of the releases, see `Event.dp_event`.
 
@@ -282,10 +318,18 @@ class PrivacyGuarantee:
         stated = {name: raw[name] for name in ("accounting", "proved") if name in raw}
         return cls(raw["delta"], Terms.from_mapping(raw["terms"]), mus, epsilons, **stated)
 
+    @property
+    def headline(self) -> str:
+        """Stated parameters of the worst machine, as text."""
+        if self.mus is not None:
+            return f"{self.mu:.4g}-GDP" if self.private else "non-private: μ = inf"
+        large = " (large: ε > 10)" if self.large else ""
+        return f"({self.epsilon:.4g}, {self.delta:g})-DP{large}" if self.private else "non-private: ε = inf"
+
     def __str__(self) -> str:
         each, symbol = self.stated, "ε" if self.mus is None else "μ"
         lines = [
-            f"{self._headline()} for {self.unit} ({self.terms.stated_relation})",
+            f"{self.headline} for {self.unit} ({self.terms.stated_relation})",
             f"covers: {TRUST[self.trust]}",
             f"theorem: {self.theorem}",
             *([f"accounting: {self.accounting}"] if self.accounting else []),
@@ -294,12 +338,6 @@ class PrivacyGuarantee:
             *(f"assumes: {assumption}" for assumption in self.assumptions),
         ]
         return "\n  ".join(lines)
-
-    def _headline(self) -> str:
-        if self.mus is not None:
-            return f"{self.mu:.4g}-GDP" if self.private else "non-private: μ = inf"
-        large = " (large: ε > 10)" if self.large else ""
-        return f"({self.epsilon:.4g}, {self.delta:g})-DP{large}" if self.private else "non-private: ε = inf"
 
     def _conversions(self) -> str:
         large = " (large: ε > 10)" if self.large and self.private else ""

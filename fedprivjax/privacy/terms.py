@@ -52,6 +52,11 @@ SENTENCES = {
     "honest users": "at least {users} users of every round add their own noise",
     "rounded normals": "binomial sums are approximated by rounded normals, within {distance:.2g} in total variation "
     "over all rounds, up to a shift of less than one level",
+    "independent runs": "the noise and the samples of the runs are independent: no two runs have the same seed",
+    "planned runs": "the number of runs and their privacy parameters depend neither on the data nor on earlier runs",
+    "disjoint records": "the first {first} of these runs have no record in common with the others, and which runs may "
+    "use a record is fixed by a public rule that ignores the records' values",
+    "same machines": "a record is on the machine of the same number in every run",
     "one intrusion": "an intruder reads the server's memory once, at a time of their choice",
     "stated": "{text}",
 }
@@ -64,19 +69,29 @@ class Assumption:
     Attributes:
         name: a key of `SENTENCES`. "stated" takes a custom `text`.
         values: values in the sentence, by name.
+        runs: numbers of the composed runs that it is about, from 1, or empty for all of them.
 
     >>> print(Assumption("clipped gradients", {"bound": 0.5}))
     each gradient is clipped to norm 0.5
+    >>> print(Assumption("secret samples", runs=(2,)))
+    run 2: which records are used is secret
     """
 
     name: str
     values: dict[str, Any] = field(default_factory=dict, hash=False)
+    runs: tuple[int, ...] = ()
 
     def __post_init__(self):
         require_choice("assumption", self.name, SENTENCES)
+        object.__setattr__(self, "runs", tuple(self.runs))
 
     def __str__(self) -> str:
-        return SENTENCES[self.name].format(**self.values)
+        runs = f"run{'s' * (len(self.runs) > 1)} {', '.join(map(str, self.runs))}: " if self.runs else ""
+        return runs + SENTENCES[self.name].format(**self.values)
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Return the assumption as JSON values."""
+        return {"name": self.name, "values": self.values, **({"runs": list(self.runs)} if self.runs else {})}
 
 
 PUBLIC_PARTICIPATION = Assumption("public participation")
@@ -99,6 +114,7 @@ class Terms:
         assumptions: assumptions of the guarantee.
         unit: protected unit.
         relation: neighbouring relation, a key of `RELATIONS`.
+        composed: theorem of each run, in order, if several runs are composed, or empty.
     """
 
     trust: str
@@ -106,11 +122,13 @@ class Terms:
     assumptions: tuple[Assumption, ...] = ()
     unit: str = RECORD
     relation: str = REPLACE_ONE
+    composed: tuple[str, ...] = ()
 
     def __post_init__(self):
         require_choice("trust", self.trust, TRUST)
         require_choice("relation", self.relation, RELATIONS)
         object.__setattr__(self, "assumptions", tuple(self.assumptions))
+        object.__setattr__(self, "composed", tuple(self.composed))
 
     @property
     def stated_relation(self) -> str:
@@ -121,8 +139,8 @@ class Terms:
 
     def as_mapping(self) -> dict[str, Any]:
         """Return the terms as JSON values."""
-        assumptions = [{"name": one.name, "values": one.values} for one in self.assumptions]
-        return {**vars(self), "assumptions": assumptions}
+        stated = {name: value for name, value in vars(self).items() if name != "composed" or value}
+        return {**stated, "assumptions": [one.as_mapping() for one in self.assumptions]}
 
     @classmethod
     def from_mapping(cls, mapping) -> "Terms":

@@ -63,7 +63,8 @@ def linear_problem(
         constraint: `Ball(radius)`, `Box(low, high)`, `Simplex(scale)`, `L1Ball(radius)`, or a custom
             `ConstraintSet`. None is the whole space.
         test: held-out (features, labels).
-        start: first point, or None for the point of the set nearest to zero.
+        start: first point, or None for the point of the set nearest to zero. The guarantee of a run that starts from
+            another's parameters covers that run alone, see `PrivacyGuarantee.then`.
         optimum: exact minimiser, if known.
         excess: exact excess risk as a function of the parameters, if known. Otherwise it is evaluated against `optimum`
             on the test set.

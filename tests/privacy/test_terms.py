@@ -22,6 +22,7 @@ VALUES = {
     "cut": 1e-13,
     "rounds": 4,
     "steps": 6,
+    "first": 1,
     "rate": 0.1,
 }
 

@@ -37,6 +37,23 @@ def composed(loss: "PrivacyLossDistribution", rounds: int) -> "PrivacyLossDistri
     return PrivacyLossDistribution(DensePLDPmf(spacing, lowest * rounds + low, window, spilt, True))
 
 
+def composed_pair(one: "PrivacyLossDistribution", other: "PrivacyLossDistribution") -> "PrivacyLossDistribution | None":
+    """Return the composed loss of two releases with losses on the same grid, or None if one has no symmetric grid.
+
+    Convolved without Fourier transforms: all terms are positive, so even the smallest probability is accurate.
+    """
+    from dp_accounting.pld.pld_pmf import DensePLDPmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+    grids = symmetric_grid(one), symmetric_grid(other)
+    if grids[0] is None or grids[1] is None or grids[0].spacing != grids[1].spacing:
+        return None
+    (spacing, low, chances, infinite), (_, low_other, chances_other, infinite_other) = grids
+    spilt = infinite + infinite_other - infinite * infinite_other
+    convolved = np.convolve(chances, chances_other)
+    return PrivacyLossDistribution(DensePLDPmf(spacing, low + low_other, convolved, spilt, True))
+
+
 def _power(each: np.ndarray, times: int) -> np.ndarray:
     """Return each number to an integer power, by squaring. This takes a tenth of the time of complex powers."""
     power = np.ones_like(each)

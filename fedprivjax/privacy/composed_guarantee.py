@@ -1,0 +1,95 @@
+"""Guarantee of two runs together, on the same records or on disjoint ones."""
+
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_between, require_choice
+from fedprivjax.privacy.composed_curve import ParallelCurve, SequentialCurve
+from fedprivjax.privacy.composed_terms import DISJOINT, RECORDS, SAME, composed_terms
+from fedprivjax.privacy.per_machine import Grouped
+
+if TYPE_CHECKING:  # the guarantee's module imports this one
+    from fedprivjax.privacy.guarantee import PrivacyGuarantee
+
+CURVES = {SAME: SequentialCurve, DISJOINT: ParallelCurve}
+RULES = {
+    (SAME, True): "μ = √(μ₁² + μ₂²)",
+    (SAME, False): "privacy loss distributions that dominate both curves, or ε₁ + ε₂ at δ₁ + δ₂",
+    (DISJOINT, True): "the larger μ",
+    (DISJOINT, False): "the larger ε",
+}
+
+
+def composed_guarantee(
+    first: "PrivacyGuarantee", second: "PrivacyGuarantee", records: str, delta: float | None
+) -> "PrivacyGuarantee":
+    """Return the guarantee of both runs together, see `PrivacyGuarantee.then`."""
+    if not isinstance(second, type(first)):
+        raise Refusal(f"other must be a guarantee, got {type(second).__name__}. Use run.guarantee")
+    require_choice("records", records, RECORDS)
+    gaussian = first.mus is not None and second.mus is not None
+    by_machine = gaussian and first.mus.machines == second.mus.machines and _differ(first.mus, second.mus)
+    delta = _stated_delta(first, second, records, delta)
+    composed = replace(
+        first,
+        delta=delta,
+        terms=composed_terms(first.terms, second.terms, records, by_machine=by_machine),
+        mus=_mus(first.mus, second.mus, records, by_machine) if gaussian else None,
+        epsilons=None if gaussian else Grouped.of([inf]),
+        accounting=_accounting(first, second, records, gaussian),
+        event=None,
+        listed=None,
+        proved=first.proved and second.proved,
+    )
+    if gaussian:
+        return composed
+    machines = max(first.stated.machines, second.stated.machines)
+    if not (first.private and second.private):
+        return replace(composed, epsilons=_constant(inf, machines))
+    curve = CURVES[records](first.curve, second.curve)
+    return replace(composed, epsilons=_constant(curve.epsilon(delta), machines), listed=curve)
+
+
+def _differ(*each: Grouped) -> bool:
+    """Return True if machines differ, and the group of each is known."""
+    return any(one.values.size > 1 for one in each) and all(
+        one.group is not None or one.values.size == 1 for one in each
+    )
+
+
+def _mus(first: Grouped, second: Grouped, records: str, by_machine: bool) -> Grouped:
+    rule = np.hypot if records == SAME else np.maximum
+    if by_machine:
+        return Grouped.of(rule(first.each, second.each))
+    return _constant(float(rule(first.max, second.max)), max(first.machines, second.machines))
+
+
+def _constant(value: float, machines: int) -> Grouped:
+    return Grouped(np.array([value]), np.array([machines]), np.zeros(machines, np.int32))
+
+
+def _stated_delta(first: "PrivacyGuarantee", second: "PrivacyGuarantee", records: str, delta: float | None) -> float:
+    """Return the given δ, or that of both guarantees."""
+    if delta is not None:
+        require_between("delta", delta, 0, 1)
+        return float(delta)
+    listed = [one.curve.known_from > 0 for one in (first, second) if one.private]
+    if records == SAME and any(listed) and first.private and second.private:
+        both = first.delta + second.delta
+        if not both < 1:
+            raise Refusal(f"delta must be below 1 for both runs together, got {first.delta:g} + {second.delta:g}")
+        return both
+    if first.delta != second.delta:
+        got = f"got {first.delta:g} and {second.delta:g}"
+        raise Refusal(f"delta must be the same in both guarantees, {got}. Give delta, at least the larger one")
+    return first.delta
+
+
+def _accounting(first: "PrivacyGuarantee", second: "PrivacyGuarantee", records: str, gaussian: bool) -> str:
+    one, two = (f"{each.headline}{f' ({each.accounting})' if each.accounting else ''}" for each in (first, second))
+    how = "adaptive composition on the same records" if records == SAME else "parallel composition on disjoint records"
+    return f"{how} of {one} and {two}: {RULES[records, gaussian]}"
