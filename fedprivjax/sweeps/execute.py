@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -25,6 +26,7 @@ from fedprivjax.sweeps.chunk_store import ChunkStore, agreed_fingerprint, open_s
 from fedprivjax.sweeps.configurations import stacked
 from fedprivjax.sweeps.device_memory import fitted
 from fedprivjax.sweeps.devices import Spread, over_devices, spread
+from fedprivjax.sweeps.evaluations import OnRun, report_chunk, require_same_report
 from fedprivjax.sweeps.kept import PARAMS, PREDICTOR, STRUCTURE, flat
 from fedprivjax.sweeps.memory import chunks, divided
 from fedprivjax.sweeps.part import CHUNKS_OF_A_PART, Part
@@ -36,8 +38,18 @@ SECONDS = "seconds"  # of a chunk, with compilation
 Indices = tuple[np.ndarray, np.ndarray]  # draws and columns of a chunk
 
 
-def execute(start: ReadySweep, progress: OnProgress | None = None, folder: Path | None = None) -> xr.Dataset:
-    """Run a prepared sweep in chunks. Arguments are as in `sweep`."""
+def execute(
+    start: ReadySweep,
+    progress: OnProgress | None = None,
+    folder: Path | None = None,
+    on_run: OnRun | None = None,
+) -> xr.Dataset:
+    """Run a prepared sweep in chunks. Arguments are as in `sweep`.
+
+    Args:
+        on_run: function that gets every run of a chunk when it arrives, or None.
+    """
+    require_same_report(on_run, start)
     found = "" if folder is None and not together(start.mesh) else agreed_fingerprint(start)
     start = _fitted(start)
     store = None if folder is None else open_store(folder, start, found)
@@ -52,6 +64,7 @@ def execute(start: ReadySweep, progress: OnProgress | None = None, folder: Path 
             shape = (len(start.seeds), start.index.size, *value.shape[2:])
             dtype = np.float32 if name == PARAMS else float
             metrics.setdefault(name, np.full(shape, np.nan, dtype))[place] = value
+        report_chunk(on_run, start, (draws, columns), values)
         done += count
         if progress:
             progress(done, prod(start.runs))
@@ -96,6 +109,7 @@ def execute_together(
     part: Part,
     folder: Path,
     progress: OnProgress | None = None,
+    reports: Mapping[Callable[[], ReadySweep], OnRun | None] = MappingProxyType({}),
 ) -> bool:
     """Compute the chunks of sweeps together with other parts, and return True if all are finished.
 
@@ -106,12 +120,14 @@ def execute_together(
         sweeps: number of runs of every sweep, by the function that prepares it.
         folder: folder of finished chunks, which all parts share.
         progress: as in `sweep`.
+        reports: function that gets every run that this part computes, by the function that prepares the sweep.
     """
     computed, missing, total = 1, 0, sum(sweeps.values())
     while computed:  # others may have finished or lost their chunks meanwhile
         computed, missing, before = 0, 0, 0
         for prepare, runs in sweeps.items():
-            own, others = _execute_part(prepare(), part, folder, shifted(progress, before, total))
+            told = shifted(progress, before, total), reports.get(prepare)
+            own, others = _execute_part(prepare(), part, folder, *told)
             computed, missing, before = computed + own, missing + others, before + runs
             make_room()
     return missing == 0
@@ -127,7 +143,9 @@ def complete(sweeps: Iterable[Callable[[], ReadySweep]], folder: Path) -> bool:
     return True
 
 
-def _execute_part(start: ReadySweep, part: Part, folder: Path, progress: OnProgress | None) -> tuple[int, int]:
+def _execute_part(
+    start: ReadySweep, part: Part, folder: Path, progress: OnProgress | None, on_run: OnRun | None
+) -> tuple[int, int]:
     """Return the number of chunks that this part has computed now, and the number of chunks that are missing."""
     start = fitted(start, partial(_compiled, start))
     sizes = divided(start.sizes, start.runs, CHUNKS_OF_A_PART * part.of, start.mesh.shape[RUNS])
@@ -144,9 +162,11 @@ def _execute_part(start: ReadySweep, part: Part, folder: Path, progress: OnProgr
         for found, seconds in one_ahead(claim_and_dispatch, part.in_order(every)):
             if found is not None:
                 number, values, claim = found
-                store.save(number, _copied(values, seconds))
+                arrays = _copied(values, seconds)
+                store.save(number, arrays)
                 claim.close()
                 computed += 1
+                report_chunk(on_run, start, every[number][1], arrays)
             if progress:
                 finished = len(every) - _missing(store, every)
                 progress(finished * prod(start.runs) // len(every), prod(start.runs))

@@ -20,11 +20,14 @@ from fedprivjax.plan.participation import Participation
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.configurations import axes_of
 from fedprivjax.sweeps.devices import sweep_mesh
+from fedprivjax.sweeps.evaluations import OnEvaluation, by_evaluation
 from fedprivjax.sweeps.execute import execute, execute_together
 from fedprivjax.sweeps.kept import state_kept
 from fedprivjax.sweeps.part import as_part
 from fedprivjax.sweeps.prepare import ready_sweep
 from fedprivjax.sweeps.shapes import INTEGERS, joined, shapes_of
+
+OWN = ("folder", "mesh", "part", "progress", "on_evaluation")  # arguments besides those of `ready_sweep`
 
 
 @overload
@@ -37,6 +40,7 @@ def sweep(
     mesh: Mesh | Mapping[str, int] | None = None,
     part: None = None,
     progress: bool | OnProgress | None = None,
+    on_evaluation: OnEvaluation | None = None,
     **options: Any,
 ) -> xr.Dataset: ...
 
@@ -51,6 +55,7 @@ def sweep(
     mesh: Mesh | Mapping[str, int] | None = None,
     part: tuple[int, int],
     progress: bool | OnProgress | None = None,
+    on_evaluation: OnEvaluation | None = None,
     **options: Any,
 ) -> xr.Dataset | None: ...
 
@@ -64,6 +69,7 @@ def sweep(
     mesh: Mesh | Mapping[str, int] | None = None,
     part: tuple[int, int] | None = None,
     progress: bool | OnProgress | None = None,
+    on_evaluation: OnEvaluation | None = None,
     **options: Any,
 ) -> xr.Dataset | None:
     """Run a protocol over a grid of hyper-parameters and over seeds.
@@ -78,10 +84,16 @@ def sweep(
             machines of every run. None divides the runs over all devices, or over this process's with `part`.
         progress: True shows sampling and calibration, then the finished runs and the time left, after every chunk. A
             callable is called with (finished runs, total runs).
+        on_evaluation: function that is called on the host with (index, round, metrics) for every evaluation, when the
+            runs of a chunk arrive. `index` maps the swept names and "seed" to numbers, such as {"mu": 2.0, "seed": 0},
+            and `metrics` maps names to the values of the output. Runs come one after the other, each with its rounds in
+            order. Chunks that are loaded from `folder` are reported too, but with `part` only those that this process
+            computes. Its exception stops the sweep after the chunk is stored.
         protocol, problem, participation, options: as in `ready_sweep`.
 
     After `jax.distributed.initialize()`, all processes of the job make the same call, compute the sweep together on the
-    devices of all, and get its results. The first process alone reads and writes `folder`, and reports progress.
+    devices of all, and get its results. The first process alone reads and writes `folder`, reports progress, and calls
+    `on_evaluation`.
 
     Returns:
         A dataset with dimensions for the swept names, `seed`, `round`, and also `iterate` if the protocol has iterates
@@ -112,9 +124,7 @@ def sweep(
     True
     """
     protocol = require_arguments(protocol, problem, participation)
-    require_keywords(
-        "sweep", options, [*inspect.signature(ready_sweep).parameters, "folder", "mesh", "part", "progress"]
-    )
+    require_keywords("sweep", options, [*inspect.signature(ready_sweep).parameters, *OWN])
     own = None if part is None else as_part(part)
     if own is not None and folder is None:
         raise Refusal(f"folder must be given with part, got none for part {own}. Set a folder that all parts share")
@@ -122,6 +132,7 @@ def sweep(
     over, rounds = options.pop("over", None) or {}, options.pop("rounds", None)
     if not isinstance(over, Mapping):
         axes_of(protocol, over)  # raises Refusal
+    by_evaluation(on_evaluation)  # raises Refusal
     real = {name: values for name, values in over.items() if name not in INTEGERS}
     shapes = shapes_of(participation, rounds, {name: over[name] for name in INTEGERS if name in over})
     known = {"order": options.get("order", "shuffled"), "sampler": protocol.minibatches}
@@ -135,15 +146,17 @@ def sweep(
     runs = [prod(start.runs) for start in starts]
     if starts[0].keep:
         state_kept((number, problem.dimension) for number in runs)
+    reports = [by_evaluation(on_evaluation, [shape.at]) for shape in shapes]
     chunks = None if folder is None else Path(folder)
     done, parts = 0, []
     with progress_callback(progress, protocol.name, "runs") as on_progress:
         if own is not None and chunks is not None:
             sweeps = {(lambda start=start: start): number for start, number in zip(starts, runs, strict=True)}
-            if not execute_together(sweeps, own, chunks, on_progress):
+            if not execute_together(sweeps, own, chunks, on_progress, dict(zip(sweeps, reports, strict=True))):
                 return None
-        for shape, start, number in zip(shapes, starts, runs, strict=True):
-            parts.append((shape.at, execute(start, shifted(on_progress, done, sum(runs)), chunks)))
+            reports = [None for _ in shapes]  # this part has reported what it computed
+        for shape, start, number, on_run in zip(shapes, starts, runs, reports, strict=True):
+            parts.append((shape.at, execute(start, shifted(on_progress, done, sum(runs)), chunks, on_run)))
             done += number
             make_room()
     return joined(parts) if parts[0][0] else parts[0][1]
