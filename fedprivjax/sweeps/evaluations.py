@@ -20,13 +20,13 @@ class FinishedRun(NamedTuple):
     """The evaluations of one run of a sweep.
 
     Attributes:
-        index: values of the grid's axes by name, and the seed.
+        at: values of the grid's axes by name, and the seed.
         seed_number: position of the seed among the sweep's seeds.
         rounds: completed rounds at each evaluation.
         metrics: values of the output by metric, one for each evaluation.
     """
 
-    index: dict[str, Any]
+    at: dict[str, Any]
     seed_number: int
     rounds: list[int]
     metrics: dict[str, list[float]]
@@ -63,7 +63,7 @@ def by_evaluation(
         for place in places:
             for number, done in enumerate(run.rounds):
                 metrics = {name: values[number] for name, values in run.metrics.items()}
-                on_evaluation({**place, **run.index, **seed}, done, metrics)
+                on_evaluation({**place, **run.at, **seed}, done, metrics)
 
     return report
 
@@ -104,10 +104,10 @@ def _report(
     for row, draw in enumerate(draws.tolist()):
         seed = draw // len(start.index)
         for column, place in enumerate(places[row].tolist()):
-            at = zip(start.axes.items(), np.unravel_index(place, shape), strict=True)
-            index = {name: float(axis[number]) for (name, axis), number in at} | {"seed": seeds[seed]}
+            numbers = zip(start.axes.items(), np.unravel_index(place, shape), strict=True)
+            at = {name: float(axis[number]) for (name, axis), number in numbers} | {"seed": seeds[seed]}
             metrics = {name: value[row, column].tolist() for name, value in outputs.items()}
-            on_run(FinishedRun(index, seed, rounds, metrics))
+            on_run(FinishedRun(at, seed, rounds, metrics))
 
 
 def _of_output(start: ReadySweep, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

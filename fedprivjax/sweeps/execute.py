@@ -144,7 +144,7 @@ def complete(sweeps: Iterable[Callable[[], ReadySweep]], folder: Path) -> bool:
 
 
 def _execute_part(
-    start: ReadySweep, part: Part, folder: Path, progress: OnProgress | None, on_run: OnRun | None
+    start: ReadySweep, part: Part, folder: Path, progress: OnProgress | None, on_run: OnRun | None = None
 ) -> tuple[int, int]:
     """Return the number of chunks that this part has computed now, and the number of chunks that are missing."""
     start = fitted(start, partial(_compiled, start))

@@ -27,6 +27,7 @@ def reported(problem, **options):
     """Reports of a sweep, and its dataset."""
     found: list = []
     data = sweep(METHOD, problem, SCHEME, on_evaluation=lambda *each: found.append(each), **{**OPTIONS, **options})
+    assert data is not None
     return found, data
 
 
@@ -80,8 +81,7 @@ def test_an_exception_stops_the_sweep_and_keeps_the_reported_chunks(softmax_prob
 
 def test_a_part_reports_the_chunks_that_it_computes(softmax_problem, single, tmp_path):
     first, _ = reported(softmax_problem, folder=tmp_path, part=(1, 2), **single)
-    second, data = reported(softmax_problem, folder=tmp_path, part=(2, 2), **single)
-    assert data is not None
+    second, _ = reported(softmax_problem, folder=tmp_path, part=(2, 2), **single)
     assert len(first) == 8  # a part alone computes all chunks
     assert second == []
 
