@@ -42,7 +42,7 @@ class Difference(AssertionError):
 def load(path):
     """Return the cases of a file by name. Each has the parts `name`, `header` (a dict) and `arrays` (by name)."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         header = json.loads(str(arrays["header"]))
         version, cases = header["format"], header["cases"]

@@ -79,7 +79,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         Refusal: the file is missing, damaged, or of another format.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         version = json.loads(str(arrays[HEADER]))["format"]
     except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
