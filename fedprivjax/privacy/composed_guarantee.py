@@ -31,27 +31,34 @@ def composed_guarantee(
     if not isinstance(second, type(first)):
         raise Refusal(f"other must be a guarantee, got {type(second).__name__}. Use run.guarantee")
     require_choice("records", records, RECORDS)
-    gaussian = first.mus is not None and second.mus is not None
-    by_machine = gaussian and first.mus.machines == second.mus.machines and _differ(first.mus, second.mus)
     delta = _stated_delta(first, second, records, delta)
+    mus, by_machine = None, False
+    if first.mus is not None and second.mus is not None:
+        by_machine = first.mus.machines == second.mus.machines and _differ(first.mus, second.mus)
+        mus = _mus(first.mus, second.mus, records, by_machine)
     composed = replace(
         first,
         delta=delta,
         terms=composed_terms(first.terms, second.terms, records, by_machine=by_machine),
-        mus=_mus(first.mus, second.mus, records, by_machine) if gaussian else None,
-        epsilons=None if gaussian else Grouped.of([inf]),
-        accounting=_accounting(first, second, records, gaussian),
+        mus=mus,
+        epsilons=Grouped.of([inf]) if mus is None else None,
+        accounting=_accounting(first, second, records, mus is not None),
         event=None,
         listed=None,
         proved=first.proved and second.proved,
     )
-    if gaussian:
-        return composed
+    return composed if mus is not None else _with_curve(composed, first, second, records)
+
+
+def _with_curve(
+    composed: "PrivacyGuarantee", first: "PrivacyGuarantee", second: "PrivacyGuarantee", records: str
+) -> "PrivacyGuarantee":
+    """Return the composed guarantee with the ε of both curves together, for every machine."""
     machines = max(first.stated.machines, second.stated.machines)
     if not (first.private and second.private):
         return replace(composed, epsilons=_constant(inf, machines))
     curve = CURVES[records](first.curve, second.curve)
-    return replace(composed, epsilons=_constant(curve.epsilon(delta), machines), listed=curve)
+    return replace(composed, epsilons=_constant(curve.epsilon(composed.delta), machines), listed=curve)
 
 
 def _differ(*each: Grouped) -> bool:
