@@ -58,7 +58,7 @@ def found(runs, machines, folder=None):
     deep = general_problem(network, OWNED.pool, start, partition_table=np.arange(48).reshape(8, 6))
     both = {"runs": 2, "machines": machines["machines"] // 2} if machines else runs
     local = sweep(LOCAL, OWNED, Uniform(8, 5), over={"step_size": [0.1, 0.2]}, seeds=3, rounds=4, mesh=both,
-                  metrics=["train_loss"])
+                  metrics=["train_loss"], keep=["params"])
     room, prepare.room_of = prepare.room_of, lambda devices: 0.0  # the data are divided, too
     divided = params_of(simulate(LOCAL, OWNED, Uniform(8, 5), rounds=4, mesh=machines))
     prepare.room_of = room
@@ -66,6 +66,7 @@ def found(runs, machines, folder=None):
         "divided": divided,
         **values(grid(mesh=runs, folder=folder)),
         "local": np.asarray(local["train_loss"]),
+        "kept": np.asarray(local["params"]),
         "convex": params_of(simulate(LOCAL, OWNED, Uniform(8, 5), rounds=20, mesh=machines)),
         "network": params_of(simulate(LOCAL, deep, Uniform(8, 5), rounds=1, mesh=machines)),
     }
@@ -100,7 +101,7 @@ def test_processes_compute_the_numbers_of_one_process(alone, tmp_path, count, de
         assert set(found) == set(alone)
         for name in ("train_loss", "noise_norm", "realised_epsilon"):
             np.testing.assert_array_equal(found[name], alone[name], err_msg=name)
-        for name in ("local", "convex", "divided", "network"):
+        for name in ("local", "kept", "convex", "divided", "network"):
             assert np.linalg.norm(found[name] - alone[name]) <= 1e-5 * np.linalg.norm(alone[name]), name
     assert list((tmp_path / "0").glob("*.npz"))
 
