@@ -98,7 +98,8 @@ def require_same_report(on_run: OnRun | None, start: ReadySweep) -> None:
 def _report(
     on_run: OnRun, start: ReadySweep, indices: tuple[np.ndarray, np.ndarray], values: Mapping[str, np.ndarray]
 ) -> None:
-    (draws, columns), rounds = indices, evaluation_rounds(start.static).tolist()
+    draws, columns = map(np.unique, indices)  # without the last one repeated, which fills a short chunk
+    rounds = evaluation_rounds(start.static).tolist()
     shape, seeds = [len(axis) for axis in start.axes.values()], seed_labels(start.seeds).tolist()
     places, outputs = start.configurations_of(draws, columns), _of_output(start, values)
     for row, draw in enumerate(draws.tolist()):

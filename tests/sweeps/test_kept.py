@@ -176,3 +176,10 @@ def test_a_custom_metric_may_not_have_the_name_of_the_parameters(softmax_problem
     metric = fpj.Metric("params", lambda problem, snapshot: 0.0)
     with pytest.raises(Refusal, match="params"):
         ready_sweep(METHOD, softmax_problem, SCHEME, metrics=[metric], **KEEP)
+
+
+def test_evaluations_are_reported_without_the_parameters(grid, softmax_problem):
+    seen = []
+    fpj.sweep(METHOD, softmax_problem, SCHEME, on_evaluation=lambda *each: seen.append(each), **KEEP)
+    assert len(seen) == 8  # runs that fill a chunk are not reported
+    assert {frozenset(metrics) for _, _, metrics in seen} == {frozenset(fpj.run_of(grid.isel(mu=0, seed=0)).metrics)}
