@@ -23,8 +23,15 @@ from fedprivjax.sweeps.variable_descriptions import custom_metrics
 PROTOCOL, MEAN, HALF, EPSILON = "protocol", "mean", "half_width", "realised_epsilon"
 SYMBOLS = {"mu": r"$\mu$", "epsilon": r"$\varepsilon$", "machines": "$M$", "per_round": "$m$", "rounds": "$T$"}
 SPECIAL = {each: f"\\{each}" for each in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
+MATHS = {  # pdflatex stops at these characters in text
+    **{"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "η": "eta", "κ": "kappa"},
+    **{"λ": "lambda", "μ": "mu", "ρ": "rho", "σ": "sigma", "τ": "tau", "Δ": "Delta", "‡": "ddagger", "√": "surd"},
+    **{"≤": "leq", "≥": "geq", "≈": "approx", "∞": "infty", "→": "to", "∇": "nabla", "±": "pm", "×": "times"},
+}
 LATEX = str.maketrans(
-    SPECIAL | {"^": r"\textasciicircum{}", "ε": r"$\varepsilon$", "μ": r"$\mu$", "²": "$^2$", "‡": r"$^\ddagger$"}
+    SPECIAL
+    | {character: rf"$\{name}$" for character, name in MATHS.items()}
+    | {"^": r"\textasciicircum{}", "²": "$^2$", "₀": "$_0$", "−": "$-$", "‡": r"$^\ddagger$"}
 )
 
 
@@ -144,6 +151,8 @@ def latex(text: str) -> str:
 
     >>> latex("dp_mu2, 5%")
     'dp\\_mu2, 5\\%'
+    >>> latex("σ ≥ 2")
+    '$\\sigma$ $\\geq$ 2'
     """
     return text.translate(LATEX)
 
