@@ -92,7 +92,8 @@ nitpick_ignore = [  # not documented anywhere
     ("py:class", "dp_accounting.dp_event.DpEvent"),
     ("py:class", "flax.core.scope.Scope"),
     ("py:class", "flax.linen.module._Sentinel"),
-    ("py:class", "matplotlib.figure.Figure"),  # of a project that is not among the inventories
+    ("py:class", "matplotlib.figure.Figure"),  # of projects that are not among the inventories
+    ("py:class", "pandas.DataFrame"),
 ]
 PAPERS = (".theory.cheu", ".theory.lowy_razaviyayn", ".theory.tran_cutkosky")
 MODULES = ("", ".datasets", ".noise", ".noise.factors", ".planner", ".privacy", ".testing", ".theory", *PAPERS)

@@ -204,3 +204,11 @@ def test_the_plot_has_a_line_for_each_method(board):
     assert axis.get_legend_handles_labels()[1] == ["chosen ‡", "ours"]
     with pytest.raises(Refusal, match="must have a row to be drawn"):
         Leaderboard().plot()
+
+
+def test_the_bundled_rows_can_enter_and_are_of_committed_code():
+    file = experiment.bundle() / "frontier" / "frontier.json"
+    bundled = fpj.leaderboard()
+    assert bundled.to_json() == file.read_text(encoding="utf-8")
+    assert {row["experiment"] for row in bundled.rows} <= set(experiment.bundled())
+    assert all(row["commit"] and not row["commit"].endswith("+") for row in bundled.rows)
