@@ -39,8 +39,9 @@ def step(inputs, state):
         noises[t][machines] += inputs["message_noise"]
         messages = messages + noises[t][machines] - noises[t - 1][machines]
     q = q + messages.sum(axis=0) / inputs["divisor"]
+    eta, radius = setting["step_size"], inputs["header"]["constraint"]["settings"]["radius"]
     server_noise = inputs.get("server_noise", 0)
-    w = projected(w - setting["step_size"] * (q + server_noise), inputs["header"]["constraint"]["settings"]["radius"])
+    w = projected(w - eta * (q + server_noise), radius)
     x_after = x + 2 / (t + 2) * (w - x)
     return {"query": x, "messages": messages, "state.w": w, "params": x}, (x_after, x, w, q, noises)
 

@@ -1,5 +1,6 @@
 """DP-mu2-FL in PyTorch, per-example gradients by autograd, checked against every case of dp_mu2.npz."""
 
+import platform
 from pathlib import Path
 
 import torch
@@ -39,5 +40,5 @@ def step(inputs, state):
 
 if __name__ == "__main__":
     for name, case in load(Path(__file__).with_name("dp_mu2.npz")).items():
-        print(f"{name}: {', '.join(check(case, step))} agree")
-    print(f"PyTorch {torch.__version__}")
+        print(f"{name} ({case.header['sha256'][:8]}): {', '.join(check(case, step))} agree")
+    print(f"Python {platform.python_version()}, PyTorch {torch.__version__}")

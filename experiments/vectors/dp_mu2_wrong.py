@@ -8,11 +8,9 @@ ERRORS = {  # name: (line as it should be, line with the error, case)
     "noise taken back one round late": ("noises[t - 1][machines]", "noises[max(t - 2, 0)][machines]", "partial"),
     "divisor M for m": ('inputs["divisor"]', 'inputs["machines"]', "partial"),
     "projection before noise": (
-        'w = projected(w - setting["step_size"] * (q + server_noise), '
-        'inputs["header"]["constraint"]["settings"]["radius"])',
-        'w = projected(w - setting["step_size"] * q, inputs["header"]["constraint"]["settings"]["radius"]) '
-        '- setting["step_size"] * server_noise',
-        "server-partial",
+        "w = projected(w - eta * (q + server_noise), radius)",
+        "w = projected(w - eta * q, radius) - eta * server_noise",
+        "server-full",
     ),
     "momentum weight t for t - 1": ("- (t - 1) * gradients(", "- t * gradients(", "partial"),
     "clip after the sum": (

@@ -22,7 +22,7 @@ def dp_mu2() -> dict[str, Case]:
             "batch": Case({**INCREMENTS, "batch": 2}),
             "no-clip": Case({"noise_std": 0.5, "step_size": 0.1}),
             "server-partial": Case(trusted),
-            "server-full": Case(trusted, FULL),
+            "server-full": Case({**trusted, "step_size": 0.2}, FULL),  # reaches the boundary of the ball
         },
         "partial",
         "full",
