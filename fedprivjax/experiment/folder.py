@@ -50,8 +50,8 @@ def claim(folder: Path, experiment: Experiment, *, resume: bool = False, shared:
     spec, settings = folder / SPEC, to_mapping(experiment)
     if resume and not shared and not spec.is_file():
         raise Refusal(f"nothing to resume in {folder}")
-    if spec.is_file() and (other := _settings(spec)) != settings:
-        differ = "" if other is None else f": {_differences(other, settings)}"
+    if spec.is_file() and (other := _settings(spec)) != (own := _without_callback(settings)):
+        differ = "" if other is None else f": {_differences(other, own)}"
         raise Refusal(f"results folder {folder} holds results of different settings{differ}. Choose another with --out")
     if not (resume or shared) and any(
         file for part in (folder, folder / CHOICE) for file in (part / CHUNKS).glob("*.npz")
@@ -268,8 +268,15 @@ def _flat(value: Any, key: str = "") -> dict[str, Any]:
     return {name: one for part, each in entries for name, one in _flat(each, f"{key}.{part}".lstrip(".")).items()}
 
 
+def _without_callback(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings without the callback, on which no result depends."""
+    evaluation = settings.get("evaluation", {})
+    return {**settings, "evaluation": {key: value for key, value in evaluation.items() if key != "callback"}}
+
+
 def _settings(spec: Path) -> dict[str, Any] | None:
+    """Return the settings of a results folder that a run must share to resume, or None if the file is damaged."""
     try:
-        return tomllib.loads(spec.read_text(encoding="utf-8"))
+        return _without_callback(tomllib.loads(spec.read_text(encoding="utf-8")))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
         return None

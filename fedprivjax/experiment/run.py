@@ -7,6 +7,7 @@ results = run(experiment.load("quickstart"), Path("results/quickstart"))
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
@@ -26,6 +27,7 @@ from fedprivjax.experiment import folder as results_folder
 from fedprivjax.experiment.jobs import Job, Progress, ReadyExperiment, jobs, ready_experiment
 from fedprivjax.experiment.tuning import at_choices, choices, with_choices
 from fedprivjax.sweeps.claims import CLAIM, claimed
+from fedprivjax.sweeps.evaluations import OnEvaluation, OnRun, by_evaluation
 from fedprivjax.sweeps.execute import complete, execute, execute_together
 from fedprivjax.sweeps.part import Part
 from fedprivjax.sweeps.prepare import ReadySweep
@@ -135,9 +137,11 @@ def _run_part(
             sleep(WAIT)
         chosen = choices(ready.experiment, ready.before.experiment, found)
         todo, finished = jobs(at_choices(ready.experiment, chosen)), ready.before.runs
-    all_finished = execute_together(_sweeps(todo), part, chunks, shifted(progress, finished, ready.runs))
+    reports = _reports(todo, ready.experiment.evaluation.on_evaluation)
+    told = {job.prepare: reports[job.identity] for job in todo}
+    all_finished = execute_together(_sweeps(todo), part, chunks, shifted(progress, finished, ready.runs), told)
     with claimed(chunks / f"results{CLAIM}") as mine:
-        return run_ready(ready, folder, resume=True) if all_finished and mine else None
+        return _written(ready, folder) if all_finished and mine else None
 
 
 def join(ready: ReadyExperiment, folder: Path) -> bool:
@@ -153,8 +157,14 @@ def join(ready: ReadyExperiment, folder: Path) -> bool:
         todo = jobs(at_choices(ready.experiment, chosen))
     if not complete(_sweeps(todo), folder / results_folder.CHUNKS):
         return False
-    run_ready(ready, folder, resume=True)
+    _written(ready, folder)
     return True
+
+
+def _written(ready: ReadyExperiment, folder: Path) -> dict[str, xr.Dataset]:
+    """Write the results of finished chunks and return them. Their evaluations are not reported again."""
+    evaluation = ready.experiment.evaluation.but(on_evaluation=None)
+    return run_ready(replace(ready, experiment=ready.experiment.but(evaluation=evaluation)), folder, resume=True)
 
 
 def _sweeps(todo: list[Job]) -> dict[Callable[[], ReadySweep], int]:
@@ -162,13 +172,29 @@ def _sweeps(todo: list[Job]) -> dict[Callable[[], ReadySweep], int]:
     return {job.prepare: job.runs for job in {job.identity: job for job in todo}.values()}
 
 
+def _reports(todo: list[Job], on_evaluation: OnEvaluation | None) -> dict[str, OnRun | None]:
+    """Return the report of every distinct sweep by its identity, which is made for all jobs that share its runs."""
+    places: dict[str, list[dict[str, Any]]] = {}
+    for job in todo:
+        places.setdefault(job.identity, []).append({"protocol": job.label, **job.shape})
+    return {
+        identity: by_evaluation(on_evaluation, each, number_seeds=TRIAL in each[0]) for identity, each in places.items()
+    }
+
+
 def run_jobs(
-    todo: list[Job], *, progress: Progress | None = None, done: Done | None = None, chunks: Path | None = None
+    todo: list[Job],
+    *,
+    progress: Progress | None = None,
+    done: Done | None = None,
+    chunks: Path | None = None,
+    on_evaluation: OnEvaluation | None = None,
 ) -> dict[str, xr.Dataset]:
     """Run jobs and return one dataset for each label.
 
     Args:
         chunks: folder of finished chunks, from which a killed run resumes, or None.
+        on_evaluation: as in `sweep`. The index begins with "protocol", its label, and the sizes of the job.
         progress, done: as in `run`.
     """
     done = {} if done is None else done
@@ -176,10 +202,11 @@ def run_jobs(
     finished = 0
     parts: dict[str, list[tuple[dict[str, Any], xr.Dataset]]] = {}
     baselines: dict[int, dict[str, np.ndarray]] = {}
+    reports = _reports(todo, on_evaluation)
     for job in todo:
         start = job.prepare()
         if job.identity not in done:
-            done[job.identity] = execute(start, shifted(progress, finished, total), chunks)
+            done[job.identity] = execute(start, shifted(progress, finished, total), chunks, reports[job.identity])
             make_room()
         finished += job.runs
         if progress:
@@ -198,8 +225,9 @@ def _datasets(
 ) -> dict[str, xr.Dataset]:
     """Return the datasets by label. With `[tuning]`, run the tuning first and use its chosen points."""
     chunks = folder / results_folder.CHUNKS if folder is not None and keep else None
+    shared = {"done": done, "chunks": chunks, "on_evaluation": ready.experiment.evaluation.on_evaluation}
     if ready.before is None:
-        return run_jobs(ready.jobs, progress=progress, done=done, chunks=chunks)
+        return run_jobs(ready.jobs, progress=progress, **shared)
     into = None if folder is None else folder / results_folder.CHOICE
     again = resume and into is not None and from_first(lambda: results_folder.begun(into))
     first = shifted(progress, 0, ready.runs)
@@ -207,7 +235,7 @@ def _datasets(
     chosen = choices(ready.experiment, ready.before.experiment, found)
     todo = jobs(at_choices(ready.experiment, chosen))
     rest = shifted(progress, ready.before.runs, ready.runs)
-    return with_choices(run_jobs(todo, progress=rest, done=done, chunks=chunks), chosen)
+    return with_choices(run_jobs(todo, progress=rest, **shared), chosen)
 
 
 def _with_guarantees(start: ReadySweep, data: xr.Dataset) -> xr.Dataset:

@@ -1,6 +1,7 @@
 """Sections of an experiment file and their keys."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -226,6 +227,8 @@ class EvaluationSettings(Settings, arbitrary_types_allowed=True):
         bars: error bars of plots: the 95% interval of the mean, or half the distance of the 5th and 95th percentile.
         at: values of swept settings at which plots over rounds and against costs are drawn, such as {mu = 0.5}.
         baselines: baselines shown next to the protocols.
+        callback: "module:function" of a function `(index, round, metrics)` that `run` calls for every evaluation when
+            a chunk of runs arrives. It may differ when a run is resumed.
     """
 
     metrics: list[str] | None = None
@@ -238,12 +241,18 @@ class EvaluationSettings(Settings, arbitrary_types_allowed=True):
     bars: Literal["interval", "percentiles"] = "interval"
     at: dict[str, float] = {}
     baselines: list[Literal["constant", "non-private", "alone"]] = ["constant"]
+    callback: str | None = None
     custom_metrics: dict[str, Metric] = Field(default={}, exclude=True, repr=False)
+    on_evaluation: Any = Field(default=None, exclude=True, repr=False)
 
     @model_validator(mode="before")
     @classmethod
     def _resolve(cls, raw: Any, info: ValidationInfo) -> Any:
-        if not isinstance(raw, Mapping) or not isinstance(raw.get("metrics"), list):
+        if not isinstance(raw, Mapping):
+            return raw
+        if isinstance(raw.get("callback"), str):
+            raw = {**raw, "on_evaluation": _callback(raw["callback"], info.context)}
+        if not isinstance(raw.get("metrics"), list):
             return raw
         paths = [name for name in raw["metrics"] if isinstance(name, str) and ":" in name]
         recorded = (info.context or {}).get("recorded") or {}
@@ -257,6 +266,23 @@ class EvaluationSettings(Settings, arbitrary_types_allowed=True):
     def chosen_metrics(self) -> list[str | Metric] | None:
         """The `metrics` argument of a run, or None for the problem's default."""
         return None if self.metrics is None else [self.custom_metrics.get(name, name) for name in self.metrics]
+
+
+def _callback(path: str, context: Mapping[str, Any] | None) -> Callable[..., Any]:
+    """Return the function that is called for every evaluation."""
+    wanted = f'callback {path!r} must be "module:function" of a function (index, round, metrics)'
+    if ":" not in path:
+        raise Refusal(f"{wanted}, got no colon")
+    found = resolve("callback", path, {}, context)
+    if not callable(found):
+        raise Refusal(f"{wanted}, got {found!r}")
+    try:
+        inspect.signature(found).bind({}, 0, {})
+    except TypeError as error:
+        raise Refusal(f"{wanted}, got one with {error}") from None
+    except ValueError:  # some functions of C extensions have no signature
+        pass
+    return found
 
 
 def _metric(path: str, context: Mapping[str, Any] | None) -> Metric:

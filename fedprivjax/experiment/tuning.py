@@ -98,7 +98,8 @@ def tuning_mapping(experiment: Experiment, tuning: TuningSettings, raw: Mapping[
     for one in protocols:
         own = one["participation"]
         one["participation"] = {key: own[key] for key in own if key not in tuning.participation}
-    baselines = [name for name in raw["evaluation"]["baselines"] if name != ALONE]
+    evaluation = {name: value for name, value in raw["evaluation"].items() if name != "callback"}
+    baselines = [name for name in evaluation["baselines"] if name != ALONE]
     return {
         "title": f"{raw['title']}: the choice of hyper-parameters",
         "problem": _problem(raw["problem"], tuning.problem),
@@ -108,7 +109,7 @@ def tuning_mapping(experiment: Experiment, tuning: TuningSettings, raw: Mapping[
             **{name: raw["sweep"][name] for name in OF_SWEEP if name in raw["sweep"]},
             **_sweep(experiment, tuning, methods),
         },
-        "evaluation": {**raw["evaluation"], "at": {}, "baselines": baselines},
+        "evaluation": {**evaluation, "at": {}, "baselines": baselines},
     }
 
 

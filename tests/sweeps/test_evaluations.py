@@ -6,6 +6,7 @@ import pytest
 
 from fedprivjax import DPMu2, Uniform, sweep
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.sweeps import execute, memory
 from fedprivjax.sweeps.memory import run_bytes
 from fedprivjax.sweeps.prepare import ready_sweep
 from fedprivjax.sweeps.results import of_iterate
@@ -51,6 +52,14 @@ def test_runs_are_reported_one_after_the_other_with_rounds_in_order(softmax_prob
     assert [done for _, done, _ in found] == [3, 6] * 4
 
 
+def test_a_run_that_pads_a_chunk_is_reported_once(softmax_problem, monkeypatch):
+    monkeypatch.setattr(execute, "chunks", lambda runs, sizes: memory.chunks(runs, (3, 2)))
+    found, _ = reported(softmax_problem, seeds=5)
+    runs = [(index["seed"], index["mu"], done) for index, done, _ in found]
+    assert sorted(runs) == [(seed, mu, done) for seed in range(5) for mu in (1.0, 2.0) for done in (3, 6)]
+
+
+@pytest.mark.slow
 def test_swept_integers_are_in_the_index(softmax_problem):
     swept = {"over": {"mu": [2.0], "rounds": [2, 4]}, "rounds": None, "seeds": 1, "eval_every": 2}
     found, _ = reported(softmax_problem, **swept)
