@@ -20,8 +20,8 @@ COSTS += ("idle_steps", "client_state_bytes", "seconds")
 def run_of(dataset: xr.Dataset, problem: Problem | None = None) -> SavedRun:
     """Return one run of a sweep or an experiment whose parameters were kept, without its protocol and plan.
 
-    Its guarantee is that of `guarantee_of`: on the least private of the schedules of its configuration. Its `seconds`
-    are the mean of all runs.
+    Its guarantee is that of `guarantee_of`: on the least private of the schedules of its configuration. It does not
+    cover the choice of this run by results. Its `seconds` are the mean of all runs.
 
     Args:
         dataset: dataset with every axis fixed, seed included, such as `grid.sel(mu=2.0).isel(seed=0)`.

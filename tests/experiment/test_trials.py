@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from fedprivjax import experiment, final
+from fedprivjax import experiment, final, run_of
 from fedprivjax.datasets.insurance import available
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
@@ -57,6 +57,19 @@ def steps(insured):
     """Return an experiment that tunes its step sizes, and its results."""
     made = make(insured, {"label": "ours", "grid": {"step_size": [0.05, 0.5, 1.0]}}, sweep={"resample": ["step_size"]})
     return made, runner.run(made)["ours"]
+
+
+def test_every_trial_keeps_its_parameters_and_its_preparation_of_rows(insured):
+    grid = {"step_size": [0.05, 0.5]}
+    made = make(insured, {"label": "ours", "grid": grid}, sweep={"trials": 2, "keep": ["params"]})
+    data = runner.run(made)["ours"]
+    assert set(data["params"].dims) == {"epsilon", "step_size", "trial", "seed", "parameter"}
+    runs = [run_of(data.isel(epsilon=0, step_size=1, trial=trial, seed=1)) for trial in range(2)]
+    assert not np.array_equal(runs[0].params, runs[1].params)
+    assert all(run.predictor is not None for run in runs)
+    best = selected(made, {"ours": data})["ours"]
+    assert "params" not in best
+    assert best["seed"].size == 2
 
 
 def test_data_seeds_and_steps_of_every_trial_are_its_own(steps):

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from flax.core import FrozenDict
 
 import fedprivjax as fpj
 from fedprivjax import Refusal
@@ -122,6 +123,7 @@ def test_machines_over_devices_keep_the_same_parameters(grid, softmax_problem):
     np.testing.assert_allclose(found["params"], grid["params"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_networks_parameters_keep_their_tree(tmp_path):
     problem = fpj.from_dataset(DATA, network=MLP((2,)))
     method, run = fpj.DPMu2(noise_std=0.1, clip=1.0, step_size=0.1), {"rounds": 2}
@@ -150,6 +152,24 @@ def test_runs_of_other_lengths_have_their_own_evaluations():
     assert run.rounds.tolist() == [2, 3]
     assert run.predict(DATA.features).shape == (12,)
     assert run.coefficients.dims == ("class", "feature")
+
+
+def test_a_vector_has_the_tree_of_its_parameters():
+    start = {"w": np.ones((2, 2), np.float32), "b": [np.zeros(3, np.float32), (np.ones((), np.float32),)]}
+    problem = fpj.general_problem(lambda params, z: (params["w"] @ z).sum(), np.ones((4, 2)), start)
+    params = jax.tree.map(lambda leaf: leaf + np.arange(leaf.size, dtype=np.float32).reshape(leaf.shape), problem.start)
+    vector = np.asarray(kept.flat(params, problem))
+    assert vector.shape == (8,)
+    found = kept.unflattened(vector, kept.structure_of(problem))
+    assert jax.tree.structure(found) == jax.tree.structure(params)
+    jax.tree.map(np.testing.assert_array_equal, found, params)
+
+
+def test_other_containers_are_refused():
+    start = FrozenDict({"w": np.zeros(2, np.float32)})
+    problem = fpj.general_problem(lambda params, z: (params["w"] * z).sum(), np.ones((4, 2)), start)
+    with pytest.raises(Refusal, match=r"^params must be an array, .* got FrozenDict\. Leave out keep$"):
+        ready_sweep(fpj.DPMu2(noise_std=1.0, step_size=0.1), problem, fpj.Full(2), rounds=1, keep=["params"])
 
 
 @pytest.mark.parametrize(
