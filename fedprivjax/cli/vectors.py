@@ -1,5 +1,6 @@
 """`fedprivjax vectors`."""
 
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -13,18 +14,18 @@ def vectors(
     folder: Annotated[Path, typer.Option("--out", help="folder of the files")] = Path("experiments/vectors"),
     check: Annotated[bool, typer.Option("--check", help="compare the files with this version, write nothing")] = False,
 ) -> None:
-    """Write reference vectors of every method, to test other implementations against.
+    """Write reference vectors of every method and accountant, to test other implementations against.
 
-    With --check, exit status 1 if an array differs by more than 1e-6 of its norm.
+    With --check, exit status 1 if an array differs by more than 1e-6 of its norm, or a bound on ε by 1e-4.
     """
     from fedprivjax import vectors
 
     if not check:
-        for path in vectors.write_vectors(folder):
+        for path in chain(vectors.write_vectors(folder), map(vectors.write_accountants, [folder])):
             out.print(f"{path}: {path.stat().st_size:,} bytes", highlight=False, soft_wrap=True)
         return
     wrong = False
-    for path, lines in vectors.check_vectors(folder):
+    for path, lines in chain(vectors.check_vectors(folder), map(vectors.check_accountants, [folder])):
         out.print(f"{path}: {'equal' if not lines else f'{len(lines)} differ'}", highlight=False, soft_wrap=True)
         for line in lines:
             err.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
