@@ -12,7 +12,7 @@ def gradients(x, features, labels):
     residuals = np.exp(scores - scores.max(axis=1, keepdims=True))
     residuals /= residuals.sum(axis=1, keepdims=True)
     residuals[np.arange(len(labels)), labels] -= 1
-    return (residuals[:, :, None] * features[:, None, :]).reshape(len(labels), -1)
+    return (residuals[:, :, None] * features[:, None, :]).reshape(len(labels), x.size)
 
 
 def clipped(rows, bound):
