@@ -12,6 +12,8 @@ from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.method.interface import as_leaves
 from fedprivjax.problem.problem import Problem
 
+HOISTED = "jax_use_simplified_jaxpr_constants"
+
 
 def fingerprint(*parts) -> str:
     """Return a digest of pytrees of arrays, numbers and text."""
@@ -28,6 +30,22 @@ def versions() -> dict[str, str]:
 def data_fingerprint(problem: Problem) -> str:
     """Return a digest of the training and test examples."""
     return fingerprint(problem.pool if problem.stored else None, problem.test)
+
+
+def program_text(program: Any, *arguments: Any) -> str:
+    """Return the text of a compiled program, which includes the code of user functions.
+
+    Arrays that a function closes over stay constants of the program, regardless of the user's jax setting: as arguments
+    they would be missing from its text.
+    """
+    hoisted = jax.config.values.get(HOISTED)
+    if hoisted:
+        jax.config.update(HOISTED, False)
+    try:
+        return program.lower(*arguments).as_text()
+    finally:
+        if hoisted:
+            jax.config.update(HOISTED, hoisted)
 
 
 def require_equal_runs(start: ReadyRun) -> None:

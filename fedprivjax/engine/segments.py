@@ -55,6 +55,17 @@ class Segments:
         """Number of evaluations of the whole run."""
         return self.whole + (self.rest > 0)
 
+    def restore(self, carry: Carry, values: Any) -> None:
+        """Go on from another carry, with the metrics so far by name, [evaluations so far, ...]."""
+
+        def filled(every: Any, values: Any) -> Any:
+            rows = np.array(every)
+            rows[: len(values)] = values[: len(rows)]
+            return jax.device_put(rows, every.sharding)
+
+        self.carry = copied(carry)
+        self.values = copied({name: filled(every, values[name]) for name, every in self.values.items()})
+
     def run(self, ends: Sequence[int], kept: Callable[[int], bool], first: int = 0) -> Iterator[Done]:
         """Yield the state at some evaluations, with the next segment dispatched.
 

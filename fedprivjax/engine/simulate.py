@@ -1,8 +1,10 @@
 """Simulation of one run: the whole protocol as one jitted scan over pure state."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -10,7 +12,8 @@ from jax.sharding import Mesh
 
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import called
+from fedprivjax.checks.values import called, require_at_least
+from fedprivjax.engine.checkpoint import computed_in_folder
 from fedprivjax.engine.fingerprint import require_equal_runs
 from fedprivjax.engine.finished_run import Run
 from fedprivjax.engine.hosts import is_first, local, replicated
@@ -48,6 +51,8 @@ def simulate(
     mesh: Mesh | Mapping[str, int] | None = None,
     precision: str = FLOAT32,
     on_evaluation: OnEvaluation | None = None,
+    folder: str | Path | None = None,
+    checkpoint_every: int | None = None,
 ) -> Run:
     """Run one protocol on one problem. The other arguments are those of `ready`.
 
@@ -57,8 +62,14 @@ def simulate(
         on_evaluation: function that is called with (completed rounds, metrics) after every evaluation, on the host. The
             metrics are floats by name: those of the reported point and of the rounds. Its exceptions end the run.
 
-    With `progress` or `on_evaluation`, the host starts every evaluation's rounds separately, by another program.
-    It differs from the plain program by rounding at most. A callback runs while the device computes the next rounds.
+        folder: folder of a checkpoint, `checkpoint.npz`. The same call goes on from it after the run was killed, with
+            the same numbers bit for bit. A finished run is read and returned. Evaluations after the last checkpoint are
+            reported to the callbacks again. `run.costs["seconds"]` are those of the last call.
+        checkpoint_every: rounds between checkpoints, rounded up to whole evaluations; None writes about 20.
+
+    With `progress`, `on_evaluation` or `folder`, the host starts every evaluation's rounds separately, by another
+    program. It differs from the plain program by rounding at most. A callback runs while the device computes the next
+    rounds.
 
     **Privacy.** The guarantee covers metrics that are computed from the parameters and public data. It does not cover
     `run.non_private_metrics`, which the callback receives, too.
@@ -66,8 +77,15 @@ def simulate(
     After `jax.distributed.initialize()`, a mesh with the devices of all processes divides the run over them. All
     processes make the same call and get the results. `progress` and `on_evaluation` are called in the first.
 
+    **Going on.** A checkpoint is used only if the code, data, settings, seeds, schedule and noise of its completed
+    rounds are equal. `rounds` may be larger than before if these stay equal and the method does not depend on the
+    number of rounds, for example with a given `noise_std` and `step_size`. The guarantee is then that of all rounds. It
+    does not cover a decision to go on that was taken after looking at private results. The file holds the run's whole
+    state, such as what machines keep: the guarantee does not cover it.
+
     Raises:
-        Refusal: the settings are invalid. Nothing has been compiled yet.
+        Refusal: the settings are invalid, or not those of the checkpoint, or it is damaged. Nothing has been compiled
+            yet.
 
     >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
@@ -82,23 +100,54 @@ def simulate(
     """
     if on_evaluation is not None and not callable(on_evaluation):
         raise Refusal(f"on_evaluation must be a callable (rounds, metrics), got {called(on_evaluation)}")
+    _check_folder(folder, checkpoint_every)
     options = {"rounds": rounds, "seed": seed, "metrics": metrics, "eval_every": eval_every, "delta": delta}
     options |= {"order": order, "noise_method": noise_method, "mesh": mesh, "precision": precision}
     start = ready(protocol, problem, participation, **options)
     with progress_callback(progress, start.protocol.name, "rounds") as on_progress:
-        return execute(start, on_progress, on_evaluation)
+        return execute(start, on_progress, on_evaluation, folder, checkpoint_every)
 
 
-def execute(start: ReadyRun, on_progress: OnProgress | None = None, on_evaluation: OnEvaluation | None = None) -> Run:
+def _check_folder(folder: str | Path | None, checkpoint_every: int | None) -> None:
+    """Raise Refusal unless a run can write its checkpoints."""
+    if folder is None:
+        if checkpoint_every is not None:
+            raise Refusal(f"checkpoint_every must go with folder, got {checkpoint_every} alone. Give folder")
+        return
+    if not isinstance(folder, str | Path) or Path(folder).is_file():
+        raise Refusal(f"folder must be a folder, got {called(folder)}")
+    if checkpoint_every is not None:
+        require_at_least("checkpoint_every", checkpoint_every, 1)
+    if jax.process_count() > 1:
+        raise Refusal(f"folder must go with one process, got {jax.process_count()}. Leave it out")
+
+
+class Watch(NamedTuple):
+    """What a run does at evaluations: calls of `progress` and `on_evaluation`, and checkpoints, see `simulate`."""
+
+    on_progress: OnProgress | None = None
+    on_evaluation: OnEvaluation | None = None
+    folder: str | Path | None = None
+    checkpoint_every: int | None = None
+
+
+def execute(
+    start: ReadyRun,
+    on_progress: OnProgress | None = None,
+    on_evaluation: OnEvaluation | None = None,
+    folder: str | Path | None = None,
+    checkpoint_every: int | None = None,
+) -> Run:
     """Execute a prepared run.
 
     Args:
         on_progress: progress callback, called with (completed rounds, total rounds) at every evaluation.
-        on_evaluation: as in `simulate`.
+        on_evaluation, folder, checkpoint_every: as in `simulate`.
     """
     require_equal_runs(start)
+    watch = Watch(on_progress, on_evaluation, folder, checkpoint_every)
     began = perf_counter()
-    params, values = local(jax.block_until_ready(_computed(start, on_progress, on_evaluation)))
+    params, values = local(jax.block_until_ready(_computed(start, watch)))
     costs = start.costs | {"seconds": perf_counter() - began}
     iterates = by_iterate(start.static.metrics, iterate_names(start.protocol, start.problem, start.plan.size), values)
     rounds = evaluation_rounds(start.static)
@@ -118,25 +167,29 @@ def execute(start: ReadyRun, on_progress: OnProgress | None = None, on_evaluatio
     )
 
 
-def _computed(start: ReadyRun, on_progress: OnProgress | None, on_evaluation: OnEvaluation | None):
+def _computed(start: ReadyRun, watch: Watch):
     """Return the reported parameters and the metrics of all evaluations."""
-    if on_progress is None and on_evaluation is None:
+    heard = watch.on_progress is not None or watch.on_evaluation is not None
+    report = partial(_report, start, watch)
+    if watch.folder is not None:
+        return computed_in_folder(start, Path(watch.folder), watch.checkpoint_every, 1 if heard else None, report)
+    if not heard:
         return run_program(replicated(start.arguments, start.static.mesh), start.static)
     segments = Segments(start)
     for done in segments.run(range(1, segments.evaluations + 1), lambda end: False):
-        _report(start, done, on_progress, on_evaluation)
+        report(done)
     return segments.output()
 
 
-def _report(start: ReadyRun, done: Done, on_progress: OnProgress | None, on_evaluation: OnEvaluation | None) -> None:
+def _report(start: ReadyRun, watch: Watch, done: Done) -> None:
     """Call the callbacks of an evaluation in the first process."""
     if not is_first():
         return
-    if on_evaluation is not None:
+    if watch.on_evaluation is not None:
         values = {name: np.asarray(value) for name, value in done.latest.items()}
-        on_evaluation(done.rounds, {name: float(value.flat[0]) for name, value in values.items()})
-    if on_progress is not None:
-        on_progress(done.rounds, start.static.size.rounds)
+        watch.on_evaluation(done.rounds, {name: float(value.flat[0]) for name, value in values.items()})
+    if watch.on_progress is not None:
+        watch.on_progress(done.rounds, start.static.size.rounds)
 
 
 @typed_jit(static_argnames="static")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import jax
 import numpy as np
 
 from fedprivjax.atomic_write import create_atomically, write_atomically
@@ -15,13 +14,12 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.disk_cache import code_version, read_chunk, write_chunk
 from fedprivjax.engine.fingerprint import data_fingerprint, fingerprint, versions
+from fedprivjax.engine.fingerprint import program_text as lowered_text
 from fedprivjax.engine.hosts import from_first, require_equal, together
 from fedprivjax.engine.prepare import StaticArguments
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.sweeps.claims import CLAIM, claimed
 from fedprivjax.sweeps.prepare import ReadySweep
-
-HOISTED = "jax_use_simplified_jaxpr_constants"
 
 
 class ChunkStore:
@@ -145,16 +143,7 @@ def sweep_fingerprint(start: ReadySweep) -> str:
 def program_text(arguments: Any, static: StaticArguments) -> str:
     """Return the text of one run's program, equal in all processes. It includes the code of user functions.
 
-    Arrays that a function closes over stay constants of the program, regardless of the user's jax setting: as arguments
-    they would be missing from its text. The text of a program with host callbacks is always unique, because it does not
-    contain the called functions.
+    The text of a program with host callbacks is always unique, because it does not contain the called functions.
     """
-    hoisted = jax.config.values.get(HOISTED)
-    if hoisted:
-        jax.config.update(HOISTED, False)
-    try:
-        text = run_program.lower(arguments, static).as_text()
-    finally:
-        if hoisted:
-            jax.config.update(HOISTED, hoisted)
+    text = lowered_text(run_program, arguments, static)
     return text if "callback" not in text else f"{text}\n{uuid4()}"

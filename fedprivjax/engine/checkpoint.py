@@ -1,0 +1,207 @@
+"""Checkpoint of one run on disk: its state, and digests of everything that the completed rounds depend on.
+
+A run goes on from a checkpoint only if all of them are equal. A run of more rounds is compared on the completed rounds.
+"""
+
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from math import ceil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedprivjax.atomic_write import write_atomically
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.dependencies import DIGEST, Prefix, fixed_parts, program_digest
+from fedprivjax.engine.prepare import ReadyRun
+from fedprivjax.engine.segments import Done, Segments
+from fedprivjax.engine.trajectory import trajectory
+
+FILE, FORMAT = "checkpoint.npz", 1
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
+SHARE = 20  # checkpoints of a run by default
+REMEDIES = {"noise_std": "Give noise_std instead of a target", "step_size": "Give step_size"}
+
+
+class Stored(NamedTuple):
+    """A run at a checkpoint.
+
+    Attributes:
+        evaluations: number of evaluations before the carry.
+        carry: leaves of the carry, keys as key data.
+        values: metrics by name, [evaluations so far, ...].
+        params: leaves of the reported parameters of a finished run, otherwise none.
+    """
+
+    evaluations: int
+    carry: list[np.ndarray]
+    values: dict[str, np.ndarray]
+    params: list[np.ndarray]
+
+
+def computed_in_folder(
+    start: ReadyRun, folder: Path, every: int | None, segment: int | None, report: Callable[[Done], Any]
+) -> tuple[Any, Any]:
+    """Return the reported parameters and metrics of a run, from its checkpoint on if the folder has one.
+
+    Args:
+        every: rounds between checkpoints, rounded up to evaluations; None writes about 20.
+        segment: evaluations between reports, or None without reports.
+        report: function that is called with the state at these evaluations, before the checkpoint is written.
+    """
+    checkpoint = Checkpoint(folder, start)
+    stored = checkpoint.load()
+    if stored is not None and stored.params:
+        return checkpoint.params(stored), jax.tree.map(jax.numpy.asarray, stored.values)
+    segments, first = Segments(start), 0
+    if stored is not None:
+        first = stored.evaluations
+        segments.restore(restored(segments.carry, stored.carry, checkpoint), stored.values)
+    whole, last = segments.whole, segments.evaluations
+    apart = max(1, ceil(whole / SHARE)) if every is None else ceil(every / segments.every)
+    kept = {*range(apart, whole, apart), whole}
+    ends = sorted({end for end in (*kept, *range(1, last + 1, segment or last + 1), last) if end > first})
+    for done in segments.run(ends, kept.__contains__, first):
+        if segment:
+            report(done)
+        if done.carry is not None:
+            values = {name: np.asarray(value)[: done.evaluations] for name, value in done.values.items()}
+            stored = Stored(done.evaluations, plain(done.carry), values, [])
+            if done.evaluations < whole:
+                checkpoint.save(stored)
+    params, values = jax.block_until_ready(segments.output())
+    assert stored is not None
+    finished = {name: np.asarray(value) for name, value in values.items()}
+    checkpoint.save(stored._replace(values=finished, params=plain(params)))
+    return params, values
+
+
+class Checkpoint:
+    """The checkpoint of a prepared run in a folder."""
+
+    def __init__(self, folder: Path, start: ReadyRun):
+        self.path, self.start, self.prefix = folder / FILE, start, Prefix(start)
+
+    def load(self) -> Stored | None:
+        """Return the stored run, or None if there is none.
+
+        Raises:
+            Refusal: if it is damaged, or not the beginning of this run.
+        """
+        if not self.path.exists():
+            return None
+        try:
+            with self.path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+                arrays = dict(found)
+            about = json.loads(str(arrays.pop("about")))
+            own = {"format of the file": str(FORMAT)}
+            self._compare(about, {"format of the file": about["format"]}, own)
+            found = _unpacked(about, arrays)
+        except UNREADABLE as error:
+            if isinstance(error, Refusal):
+                raise
+            raise self.damaged(error) from error
+        self._compare(about, about["fixed"], self.fixed)
+        rounds, total = self.start.static.size.rounds, about["rounds"]
+        done = total if found.params else about["completed"]
+        if rounds < done:
+            remedy = f"Give rounds = {done}, or use another folder"
+            raise Refusal(f"rounds must be at least {done} as in the checkpoint {self.path}, got {rounds}. {remedy}")
+        self._compare(about, about["prefix"], self.prefix.to(about["completed"]))
+        self._compare(about, {"program": about["program"]}, {"program": self.program})
+        return found if rounds == total else found._replace(params=[])
+
+    def save(self, stored: Stored) -> None:
+        """Write the run at a checkpoint in place of the one before."""
+        completed = stored.evaluations * self.start.static.eval_every
+        about = {"format": str(FORMAT), "rounds": self.start.static.size.rounds, "completed": completed}
+        about |= {
+            "evaluations": stored.evaluations,
+            "fixed": self.fixed,
+            "program": self.program,
+            "prefix": self.prefix.to(completed),
+        }
+        arrays = {f"carry/{place:06d}": leaf for place, leaf in enumerate(stored.carry)}
+        arrays |= {f"params/{place:06d}": leaf for place, leaf in enumerate(stored.params)}
+        arrays |= {f"metrics/{name}": values for name, values in stored.values.items()}
+        text: Any = np.array(json.dumps(about))
+        write_atomically(self.path, lambda file: np.savez(file, about=text, **arrays))  # type: ignore[arg-type]
+
+    def params(self, stored: Stored) -> Any:
+        """Return the reported parameters of a finished run."""
+        shapes = jax.eval_shape(lambda arguments: trajectory(arguments, self.start.static)[0], self.start.arguments)
+        return restored(shapes, stored.params, self)
+
+    def damaged(self, error: Any) -> Refusal:
+        """Return the refusal of a file that cannot be used."""
+        return Refusal(
+            f"checkpoint {self.path} must be readable, got a damaged file ({type(error).__name__}). "
+            "Delete it to start again"
+        )
+
+    @cached_property
+    def fixed(self) -> dict[str, str]:
+        """Everything but arrays of rounds that the run depends on, as text by name."""
+        return fixed_parts(self.start)
+
+    @cached_property
+    def program(self) -> str:
+        """Digest of the text of the run's programs."""
+        return program_digest(self.start)
+
+    def _compare(self, about: Mapping[str, Any], stored: Mapping[str, str], own: Mapping[str, str]) -> None:
+        """Raise Refusal unless all texts are equal."""
+        for name in (*stored, *own):
+            one, other = stored.get(name, "none"), own.get(name, "none")
+            if one != other:
+                values = ", got another" if DIGEST in one + other else f", {one}, got {other}"
+                remedy = self._remedy(about, name)
+                raise Refusal(f"{name} must be as in the checkpoint {self.path}{values}. {remedy}")
+
+    def _remedy(self, about: Mapping[str, Any], name: str) -> str:
+        if about.get("rounds") in (None, self.start.static.size.rounds):
+            return "Use what the run began with, or another folder"
+        advice = REMEDIES.get(name, "")
+        if name == "eval_every":
+            advice = f"Give eval_every = {about['fixed'][name]}"
+        advice = f"{advice}, keep" if advice else "It changes with the number of rounds: keep"
+        return f"{advice} rounds = {about['rounds']}, or use another folder"
+
+
+def plain(tree: Any) -> list[np.ndarray]:
+    """Return the leaves of a pytree as host arrays, keys as key data."""
+    is_key = lambda leaf: jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # noqa: E731
+    return [np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def restored(like: Any, leaves: list[np.ndarray], checkpoint: Checkpoint) -> Any:
+    """Return a pytree of arrays of the structure, types and devices of another one, from the leaves of `plain`."""
+    templates, tree = jax.tree.flatten(like)
+    try:
+        found = [_restored(template, leaf) for template, leaf in zip(templates, leaves, strict=True)]
+    except ValueError as error:
+        raise checkpoint.damaged(error) from error
+    return jax.tree.unflatten(tree, found)
+
+
+def _restored(like: Any, leaf: np.ndarray) -> Any:
+    if jax.numpy.issubdtype(like.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(like))
+    leaf = leaf.view(like.dtype) if leaf.dtype.kind == "V" else leaf  # NumPy writes bfloat16 as bytes
+    if (leaf.shape, leaf.dtype) != (like.shape, like.dtype):
+        raise ValueError(f"{leaf.shape} {leaf.dtype} for {like.shape} {like.dtype}")
+    return jax.device_put(leaf, getattr(like, "sharding", None))
+
+
+def _unpacked(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Stored:
+    parts: dict[str, dict[str, np.ndarray]] = {"carry": {}, "params": {}, "metrics": {}}
+    for name, array in arrays.items():
+        part, _, rest = name.partition("/")
+        parts[part][rest] = array
+    carry, params = ([parts[part][place] for place in sorted(parts[part])] for part in ("carry", "params"))
+    return Stored(int(about["evaluations"]), carry, parts["metrics"], params)
