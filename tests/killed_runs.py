@@ -4,8 +4,10 @@ Every killed run is a separate process, forked before jax starts any thread. It 
 number of chunks and a random fraction of a chunk's time, or before its first chunk, or after its last.
 
 `killed_runs.py MOMENTS parts` kills one of two parts that compute together. The other goes on, and a third completes.
+`killed_runs.py MOMENTS checkpoint` kills one run of 20,000 rounds, which goes on from its checkpoint.
 """
 
+import json
 import os
 import signal
 import sys
@@ -162,12 +164,77 @@ def main_parts(moments: int, home: Path) -> None:
     assert max(begun) <= CHUNKS + 2  # the killed part's chunk and its next one are begun twice
 
 
-def prepare(home: Path) -> float:
-    """Compile the program into a cache, set chunks of one run, and return the seconds it took."""
+ROUNDS, EVERY = 20_000, 100
+
+
+def run_with_checkpoints(folder: Path | None, told=None) -> dict[str, np.ndarray]:
+    """Return parameters and metrics of one run with 100 checkpoints in a folder."""
+    from fedprivjax import Ball, NoisySGD, Softmax, Uniform, linear_problem, simulate
+
+    rng = np.random.default_rng(0)
+    features, labels = rng.random((2 * ROUNDS, 50), np.float32), rng.integers(0, 3, 2 * ROUNDS)
+    problem = linear_problem(features, labels, Softmax(3), feature_bound=8.0, constraint=Ball(1.0))
+    protocol = NoisySGD(noise_std=1.0, clip=1.0, step_size=0.01)
+    options: dict[str, Any] = {"folder": folder, "checkpoint_every": None if folder is None else 2 * EVERY}
+    report = told or (lambda *_: None)
+    found = simulate(
+        protocol, problem, Uniform(10, 2), rounds=ROUNDS, eval_every=EVERY, on_evaluation=report, **options
+    )
+    return {"params": np.asarray(found.params), **{name: np.asarray(values) for name, values in found.metrics.items()}}
+
+
+def kill_with_checkpoints(folder: Path, after: int, wait: float) -> int:
+    """Kill a run `wait` seconds after `after` evaluations, and return its completed rounds, 0 without a checkpoint."""
+    from fedprivjax.engine.checkpoint import FILE
+
+    reader, writer = os.pipe()
+    child = forked(lambda: run_with_checkpoints(folder, lambda *_: os.write(writer, b".")))
+    os.close(writer)
+    seen = 0
+    while seen < after and (said := os.read(reader, after - seen)):
+        seen += len(said)
+    time.sleep(wait)
+    os.kill(child, signal.SIGKILL)
+    os.close(reader)
+    os.waitpid(child, 0)
+    if not (folder / FILE).is_file():
+        return 0
+    with np.load(folder / FILE) as arrays:
+        return json.loads(str(arrays["about"]))["completed"]
+
+
+def main_checkpoint(moments: int, home: Path) -> None:
+    set_environment(home)
+    import fedprivjax  # noqa: F401
+
+    rng = np.random.default_rng(2)
+    completed = [
+        kill_with_checkpoints(home / f"{number:03d}", int(rng.integers(ROUNDS // EVERY + 1)), rng.uniform(0, 0.02))
+        for number in range(moments)
+    ]
+    whole = run_with_checkpoints(None)
+    for number in range(moments):
+        found = run_with_checkpoints(home / f"{number:03d}")
+        assert found.keys() == whole.keys()
+        for name, values in whole.items():
+            np.testing.assert_array_equal(found[name], values, err_msg=name)
+    print(
+        f"{moments} kills of a run: {min(completed)} to {max(completed)} of {ROUNDS} rounds stored; all bit-identical"
+    )
+    assert any(0 < rounds < ROUNDS for rounds in completed)
+
+
+def set_environment(home: Path) -> None:
+    """Set one device, and a cache of compiled programs, before jax is imported."""
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_DEVICE}"
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(home / "compiled")
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # hides warnings about cached programs
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+
+
+def prepare(home: Path) -> float:
+    """Compile the program into a cache, set chunks of one run, and return the seconds it took."""
+    set_environment(home)
     import fedprivjax.experiment.run  # noqa: F401
 
     begun = time.perf_counter()
@@ -199,4 +266,5 @@ def main(moments: int, home: Path) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
         number = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-        (main_parts if sys.argv[2:] == ["parts"] else main)(number, Path(place))
+        mode = {"parts": main_parts, "checkpoint": main_checkpoint}.get("".join(sys.argv[2:]), main)
+        mode(number, Path(place))

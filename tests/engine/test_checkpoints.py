@@ -1,5 +1,8 @@
 """A run with a folder goes on from its checkpoint, bit for bit, if everything that it depends on is equal."""
 
+from dataclasses import replace
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from fedprivjax import (
     Full,
     Metric,
     NoisySGD,
+    Protocol,
     Refusal,
     Scaffold,
     Softmax,
@@ -31,18 +35,18 @@ NOISY = NoisySGD(noise_std=0.5, clip=1.0, step_size=0.1)
 CANCELLED = DPMu2(noise_std=0.5, clip=1.0, step_size=0.1)
 LOCAL = Scaffold(local_steps=2, batch=4, noise_std=0.0, step_size=0.1)
 USERS = UserAGD(noise_std=0.5, clip=1.0, step_size=0.1)
-OPTIONS = {"rounds": 20, "eval_every": 3, "seed": 3}
+OPTIONS: dict[str, Any] = {"rounds": 20, "eval_every": 3, "seed": 3}
 
 
 class Stopped(Exception):
     """Raised instead of a kill."""
 
 
-def run(protocol=NOISY, problem=PROBLEM, **changes):
+def run(protocol: Protocol = NOISY, problem=PROBLEM, **changes: Any):
     return simulate(protocol, problem, Uniform(6, 3), **{**OPTIONS, **changes})
 
 
-def stop(folder, after, **changes):
+def stop(folder, after, **changes: Any):
     """Run until an evaluation, and leave the checkpoint in a folder."""
 
     def stopping(rounds, metrics):
@@ -53,7 +57,7 @@ def stop(folder, after, **changes):
         run(folder=folder, on_evaluation=stopping, checkpoint_every=3, **changes)
 
 
-def assert_equal(one, other):
+def assert_equal(one: Any, other: Any):
     one, other = (jax.tree.leaves((run.params, run.iterates)) for run in (one, other))
     for left, right in zip(one, other, strict=True):
         np.testing.assert_array_equal(left, right)
@@ -88,8 +92,8 @@ def test_a_run_is_extended(rounds, tmp_path):
     assert_equal(run(folder=tmp_path, rounds=31), whole)
 
 
-REFUSED = {
-    "noise": ({"protocol": NOISY.replace(noise_std=0.25)}, "noise_std must be as in the checkpoint {}, 0.5, got 0.25"),
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "noise": ({"protocol": replace(NOISY, noise_std=0.25)}, "noise_std must be as in the checkpoint {}, 0.5, got 0.25"),
     "method": ({"protocol": CANCELLED}, "protocol must be as in the checkpoint {}, NoisySGD, got DPMu2"),
     "seed": ({"seed": 4}, "noise seed must be as in the checkpoint {}, 3, got 4"),
     "evaluations": ({"eval_every": 4}, "eval_every must be as in the checkpoint {}, 3, got 4"),
