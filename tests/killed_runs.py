@@ -176,7 +176,7 @@ def run_with_checkpoints(folder: Path | None, told=None) -> dict[str, np.ndarray
     problem = linear_problem(features, labels, Softmax(3), feature_bound=8.0, constraint=Ball(1.0))
     protocol = NoisySGD(noise_std=1.0, clip=1.0, step_size=0.01)
     options: dict[str, Any] = {"folder": folder, "checkpoint_every": None if folder is None else 2 * EVERY}
-    report = told or (lambda *_: None)
+    options |= {"rounds": ROUNDS, "eval_every": EVERY, "on_evaluation": told or (lambda *_: None)}
     found = simulate(
         protocol, problem, Uniform(10, 2), rounds=ROUNDS, eval_every=EVERY, on_evaluation=report, **options
     )

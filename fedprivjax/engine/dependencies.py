@@ -37,7 +37,7 @@ def fixed_parts(start: ReadyRun) -> dict[str, str]:
         "data": f"{DIGEST} {data_fingerprint(start.problem)}",
         **_named(start.problem.traced, "problem."),
         **_named(as_leaves(start.protocol.traced)),
-        "noise mechanism": f"{start.mechanism.name}, {DIGEST} {fingerprint(replace(start.mechanism, inputs=()))}",
+        "noise mechanism": f"{start.mechanism.name}, {DIGEST} {fingerprint(replace(start.mechanism, inputs=()))}",  # type: ignore[type-var]
     }
 
 
