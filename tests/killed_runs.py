@@ -177,9 +177,7 @@ def run_with_checkpoints(folder: Path | None, told=None) -> dict[str, np.ndarray
     protocol = NoisySGD(noise_std=1.0, clip=1.0, step_size=0.01)
     options: dict[str, Any] = {"folder": folder, "checkpoint_every": None if folder is None else 2 * EVERY}
     options |= {"rounds": ROUNDS, "eval_every": EVERY, "on_evaluation": told or (lambda *_: None)}
-    found = simulate(
-        protocol, problem, Uniform(10, 2), rounds=ROUNDS, eval_every=EVERY, on_evaluation=report, **options
-    )
+    found = simulate(protocol, problem, Uniform(10, 2), **options)
     return {"params": np.asarray(found.params), **{name: np.asarray(values) for name, values in found.metrics.items()}}
 
 

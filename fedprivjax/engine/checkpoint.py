@@ -191,7 +191,7 @@ def restored(like: Any, leaves: list[np.ndarray], checkpoint: Checkpoint) -> Any
 
 def _restored(like: Any, leaf: np.ndarray) -> Any:
     if jax.numpy.issubdtype(like.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(like))
+        return jax.random.wrap_key_data(jax.numpy.asarray(leaf), impl=jax.random.key_impl(like))
     leaf = leaf.view(like.dtype) if leaf.dtype.kind == "V" else leaf  # NumPy writes bfloat16 as bytes
     if (leaf.shape, leaf.dtype) != (like.shape, like.dtype):
         raise ValueError(f"{leaf.shape} {leaf.dtype} for {like.shape} {like.dtype}")
