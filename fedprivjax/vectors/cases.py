@@ -1,10 +1,17 @@
 """Reference runs of every method, by method and case."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
+from fedprivjax.method.adaptive_clip import AdaptiveClip
+from fedprivjax.method.encoders import Quantiser
+from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.plan.participation import Dropouts
-from fedprivjax.vectors.settings import FULL, PARTIAL, Case, both
+from fedprivjax.vectors.settings import FULL, OWN, PARTIAL, ROUNDS, UNEQUAL, Case, both
 
 NUMBERS = {"noise_std": 0.4, "step_size": 0.1}
 RANDOM_SIZE = Dropouts(PARTIAL, 0.3)
+ADAM = ServerOptimizer("adam", b1=0.8, b2=0.9)
 INCREMENTS = {"noise_std": 0.5, "step_size": 0.1, "clip": 0.6}
 
 
@@ -29,4 +36,206 @@ def dp_mu2() -> dict[str, Case]:
     )
 
 
-CASES = {"dp_mu2": dp_mu2}
+def noisy_sgd() -> dict[str, Case]:
+    """Return the cases of noisy SGD."""
+    clipped = {**NUMBERS, "clip": 0.6}
+    return both(
+        {
+            "partial": Case(clipped),
+            "full": Case(clipped, FULL),
+            "average": Case({**clipped, "average": True}),
+            "dropouts": Case(clipped, RANDOM_SIZE),
+            "batch": Case({**clipped, "batch": 2}),
+            "no-clip": Case(NUMBERS),
+            "server": Case({**clipped, "noise_std": 0.2, "trust": "server"}),
+            "adam": Case({**clipped, "server": ADAM}),
+        },
+        "partial",
+        "adam",
+    )
+
+
+def stale_momentum() -> dict[str, Case]:
+    """Return the cases of stale momentum."""
+    return both(
+        {
+            "partial": Case(INCREMENTS),
+            "full": Case(INCREMENTS, FULL),
+            "batch": Case({**INCREMENTS, "batch": 2}),
+            "sequence": Case({**INCREMENTS, "noise_schedule": tuple(1.0 + k / 4 for k in range(ROUNDS))}),
+        },
+        "partial",
+        "full",
+    )
+
+
+def noisy_minibatch_sgd() -> dict[str, Case]:
+    """Return the cases of minibatch SGD over machines' own records."""
+    subset = {**NUMBERS, "clip": 0.6, "batch": 3, "sampler": "subset"}
+    each = {**subset, "batch": 1}
+    return both(
+        {
+            "subset": Case(subset, data=OWN),
+            "replacement": Case({**subset, "sampler": "replacement"}, data=OWN),
+            "poisson": Case({**subset, "sampler": "poisson"}, data=OWN),
+            "full-batches": Case({**subset, "sampler": "full", "batch": None}, FULL, data=UNEQUAL),
+            "disjoint": Case({**each, "sampler": "disjoint"}, data=OWN),
+            "dropouts": Case(subset, RANDOM_SIZE, data=OWN),
+            "strongly-convex": Case({**subset, "strong_convexity": 0.1}, data=OWN),
+            "shuffler": Case({**each, "trust": "shuffler"}, data=OWN),
+            "window": Case({**subset, "window": 3}, data=OWN),
+            "adam": Case({**subset, "server": ADAM}, data=OWN),
+        },
+        "subset",
+        "full-batches",
+    )
+
+
+def accelerated_minibatch_sgd() -> dict[str, Case]:
+    """Return the cases of accelerated minibatch SGD."""
+    clipped = {**NUMBERS, "clip": 0.6, "batch": 3, "sampler": "subset"}
+    return both(
+        {
+            "partial": Case(clipped, data=OWN),
+            "full": Case(clipped, FULL, data=OWN),
+            "poisson": Case({**clipped, "sampler": "poisson"}, data=OWN),
+        },
+        "partial",
+        "full",
+    )
+
+
+def _local(extra: dict) -> dict[str, Case]:
+    """Return the cases of a method with local steps whose noise protects a record or a machine."""
+    plain = {"local_epochs": 2, "batch": 2, "step_size": 0.3}
+    record = {**plain, "unit": "record", "clip": 0.6, "noise_std": 0.2}
+    machine = {**plain, "unit": "machine", "update_clip": 0.4, "noise_std": 0.1}
+    steps = {"local_steps": 3, "batch": 3, "step_size": 0.3, "unit": "record", "clip": 0.6, "noise_std": 0.2}
+    return both(
+        {
+            "plain": Case(plain, data=OWN, noise=False),
+            "unequal": Case({**plain, "local_epochs": 1}, data=UNEQUAL, noise=False),
+            "record": Case(record, data=OWN),
+            "poisson-steps": Case({**steps, "sampler": "poisson"}, data=OWN),
+            "machine": Case(machine, data=OWN),
+            "machine-local": Case({**machine, "trust": "none"}, data=OWN),
+            "adaptive-clip": Case({**machine, "update_clip": AdaptiveClip(start=0.3), "noise_std": 1.0}, data=OWN),
+            "dropouts": Case(machine, RANDOM_SIZE, data=OWN),
+            "quantised": Case({**plain, "encoder": Quantiser(4)}, data=OWN, noise=False, given=("messages",)),
+        }
+        | {name: Case({**plain, **settings}, data=OWN, noise=False) for name, settings in extra.items()},
+        "record",
+        "machine",
+    )
+
+
+def fedavg() -> dict[str, Case]:
+    """Return the cases of FedAvg."""
+    cases = _local({"adam": {"server": ADAM, "server_step": 0.1}})
+    machine = {"local_epochs": 1, "batch": 2, "step_size": 0.3, "unit": "machine", "update_clip": 0.4}
+    cases.pop("machine-no-noise")
+    return {**cases, "tree": Case({**machine, "noise_std": 0.1, "noise_schedule": "tree"}, data=OWN)}
+
+
+def scaffold() -> dict[str, Case]:
+    """Return the cases of SCAFFOLD."""
+    return _local({"prox": {"prox": 0.5}})
+
+
+def local_sgd() -> dict[str, Case]:
+    """Return the cases of local SGD with one record a step."""
+    clipped = {**NUMBERS, "clip": 0.6, "batch": 3, "noise_std": 0.2}
+    return both(
+        {
+            "partial": Case(clipped, data=OWN),
+            "full": Case(clipped, FULL, data=OWN),
+            "disjoint": Case({**clipped, "sampler": "disjoint", "batch": 2}, data=OWN, rounds=4),
+            "dropouts": Case(clipped, RANDOM_SIZE, data=OWN),
+            "adam": Case({**clipped, "server": ADAM, "server_step": 0.1}, data=OWN),
+        },
+        "partial",
+        "adam",
+    )
+
+
+def _users() -> dict[str, Case]:
+    """Return the cases of sums over users: the sums of bits are given, because rounding is random."""
+    clipped = {**NUMBERS, "clip": 0.6}
+    return both(
+        {
+            "none": Case({**clipped, "trust": "none"}),
+            "server": Case({**clipped, "trust": "server"}),
+            "pan-private": Case({**clipped, "trust": "pan-private"}),
+            "bits": Case({**clipped, "noise_std": 3.0, "trust": "shuffler", "levels": 4}, given=("messages",)),
+        },
+        "none",
+    )
+
+
+def _momentum() -> dict[str, Case]:
+    """Return the cases of momentum with tree noise: the reported iterate is chosen at random, so it is given."""
+    clipped = {**NUMBERS, "clip": 0.6, "batch": 2, "alpha": 0.5}
+    reported = {"data": OWN, "given": ("params",)}
+    return both(
+        {
+            "server": Case(clipped, FULL, **reported),
+            "none": Case({**clipped, "trust": "none"}, FULL, **reported),
+            "reshuffled": Case({**clipped, "sampler": "reshuffled"}, FULL, **reported),
+        },
+        "server",
+    )
+
+
+def tree_momentum() -> dict[str, Case]:
+    """Return the cases of tree momentum."""
+    cases = _momentum()
+    base = cases["server"]
+    factors = ("sensitivity tree", "independent")
+    return cases | {
+        name.replace(" ", "-"): replace(base, settings={**base.settings, "factor": name}) for name in factors
+    }
+
+
+def reduced_tree_momentum() -> dict[str, Case]:
+    """Return the cases of reduced tree momentum."""
+    cases = {name: case for name, case in _momentum().items() if name != "reshuffled"}
+    base = cases["server"]
+    return cases | {"paper-allocation": replace(base, settings={**base.settings, "allocation": "paper"})}
+
+
+def released_minibatch_sgd() -> dict[str, Case]:
+    """Return the cases of the released minibatch SGD."""
+    clipped = {**NUMBERS, "clip": 0.6, "batch": 3, "sampler": "subset"}
+    message = {**clipped, "clip_at": "message"}
+    return both(
+        {
+            "mean": Case(clipped, data=OWN),
+            "sum": Case({**clipped, "aggregate": "sum"}, data=OWN),
+            "message-clip": Case({**message, "sampler": "replacement"}, data=OWN),
+        },
+        "mean",
+    )
+
+
+def released_local_sgd() -> dict[str, Case]:
+    """Return the cases of the released local SGD."""
+    clipped = {**NUMBERS, "clip": 0.6, "batch": 3, "noise_std": 0.2}
+    return both({"partial": Case(clipped, data=OWN), "full": Case(clipped, FULL, data=OWN)}, "partial")
+
+
+CASES: dict[str, Callable[[], dict[str, Case]]] = {
+    "dp_mu2": dp_mu2,
+    "noisy_sgd": noisy_sgd,
+    "stale_momentum": stale_momentum,
+    "noisy_minibatch_sgd": noisy_minibatch_sgd,
+    "accelerated_minibatch_sgd": accelerated_minibatch_sgd,
+    "fedavg": fedavg,
+    "scaffold": scaffold,
+    "local_sgd": local_sgd,
+    "user_sgd": _users,
+    "user_agd": _users,
+    "tree_momentum": tree_momentum,
+    "reduced_tree_momentum": reduced_tree_momentum,
+    "released_minibatch_sgd": released_minibatch_sgd,
+    "released_local_sgd": released_local_sgd,
+}

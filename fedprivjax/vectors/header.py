@@ -64,7 +64,7 @@ def case_header(method: str, case: Case, start: ReadyRun, arrays: Mapping[str, n
         "rounds": schedule.size.rounds,
         "divisor": float(schedule.divisor),
         "local_steps": None if cut is None else int(cut(start.plan.samples.shape[-1])),
-        "loss": described(problem.model.loss),
+        "loss": described(getattr(problem.model, "loss", None)),
         "constraint": described(problem.constraint),
         "guarantee": guarantee(start),
         "given": list(case.given),
@@ -87,8 +87,10 @@ def guarantee(start: ReadyRun) -> dict[str, Any] | None:
 def described(value: Any) -> Any:
     """Return an object as its class and its settings by name, and numbers, texts and lists as they are."""
     if is_dataclass(value) and not isinstance(value, type):
-        own = {each.name: getattr(value, each.name) for each in fields(value) if not each.metadata.get("derived")}
+        own = {each.name: getattr(value, each.name) for each in fields(value)}
         return {"class": type(value).__name__, "settings": {name: described(each) for name, each in own.items()}}
+    as_dict = getattr(value, "_asdict", None)
+    value = value if as_dict is None else as_dict()
     if isinstance(value, Mapping):
         return {str(name): described(each) for name, each in value.items()}
     if value is None or isinstance(value, str | bool):

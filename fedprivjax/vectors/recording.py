@@ -62,8 +62,9 @@ def _program(arguments: Arguments, size: Size) -> dict[str, Any]:
         if seen.steps is not None:
             arrays["local_steps"] = seen.steps
         arrays |= _noise(seen, dimension, problem.dimension)
-        if steps is not None:
-            arrays["step_noise"] = of_present(inputs, flat_steps(problem, steps))
+        rows = flat_steps(problem, steps)
+        if rows is not None:
+            arrays["step_noise"] = of_present(inputs, rows)
         for name, point in protocol.iterates(seen.state).items():
             arrays[f"iterate.{name}"] = _flat(problem, point)
         arrays |= {f"info.{name}": value for name, value in seen.info.items()}
@@ -85,7 +86,7 @@ def _named(prefix: str, tree: Any) -> dict[str, Any]:
     return {
         ".".join([prefix, *(part for entry in path if (part := _part(entry)))]): leaf
         for path, leaf in leaves
-        if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        if not jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
     }
 
 

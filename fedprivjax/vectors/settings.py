@@ -17,7 +17,7 @@ from fedprivjax.problem.problem import Problem
 MACHINES, PER_ROUND, RECORDS, FEATURES, CLASSES, ROUNDS = 6, 3, 8, 5, 3, 8
 RADIUS, DELTA, SEED = 1.0, 1e-5, 11
 PARTIAL, FULL = Uniform(MACHINES, PER_ROUND), Full(MACHINES)
-POOL, MACHINES_DATA, UNEQUAL = "pool", "machines", "unequal"
+POOL, OWN, UNEQUAL = "pool", "machines", "unequal"
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Case:
 
     def ready(self, method: type) -> ReadyRun:
         """Return the prepared run of a method, with noise that is sampled for every message."""
-        settings = dict(self.settings) if self.noise else {**self.settings, "noise_std": 0.0}
+        quiet = {"noise_std": 0.0} if "noise_std" in self.settings else {}
+        settings = dict(self.settings) if self.noise else {**self.settings, **quiet}
         options = {"rounds": self.rounds, "seed": SEED, "delta": DELTA, "metrics": (), "noise_method": "materialised"}
         return ready(method(**settings), problem(self.data), self.participation, **options)
 
@@ -71,7 +72,7 @@ def partition(data: str) -> Any:
     if data == POOL:
         return None
     rows = np.arange(MACHINES * RECORDS).reshape(MACHINES, RECORDS)
-    if data == MACHINES_DATA:
+    if data == OWN:
         return rows
     most = np.arange(MACHINES) + 3  # 3 to 8 records
     return np.where(np.arange(RECORDS) < most[:, None], rows, -1)
