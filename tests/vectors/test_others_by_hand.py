@@ -1,0 +1,114 @@
+"""FedAvg and noisy minibatch SGD, written in NumPy from their papers, agree with the reference vectors."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "experiments/vectors"
+OPTIMISERS = {"adam", "adaptive-clip"}  # cases that need more than the method itself
+
+
+@pytest.fixture(scope="module")
+def tools():
+    """The checker, and the gradients, clip and projection of dp_mu2_numpy.py."""
+    names = ("check_vectors", "dp_mu2_numpy")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        for name in names:
+            patch.delitem(sys.modules, name, raising=False)
+        yield [importlib.import_module(name) for name in names]
+        for name in names:
+            sys.modules.pop(name)
+
+
+def fedavg(tools, change=()):
+    """Return the step of FedAvg with local steps, and noise in steps, in messages, or at the server."""
+
+    def local_steps(inputs, slot, w, radius):
+        """Points of one machine after each of its steps, [steps, d]."""
+        setting, v, points = inputs["settings"], w, []
+        machine = inputs["unit"] == "machine"
+        for k in range(inputs["local_steps"]):
+            size = inputs["records"].shape[1] // inputs["local_steps"]
+            block = slice(k * size, (k + 1) * size)
+            used = inputs["weights"][slot, block] != 0
+            rows = tools.gradients(v, inputs["features"][slot, block][used], inputs["labels"][slot, block][used])
+            rows = rows if machine or setting["clip"] is None else tools.clipped(rows, setting["clip"])
+            fixed = inputs["unit"] == "record" or setting["local_steps"] is not None
+            g = rows.sum(axis=0) / (setting["batch"] if fixed else max(1, used.sum()))
+            g = g + (inputs["step_noise"][slot, k] if "step_noise" in inputs else 0)
+            v = tools.projected(v - setting["step_size"] * g, radius)
+            points.append(v)
+        return np.array(points)
+
+    def step(inputs, state):
+        setting, w = inputs["settings"], inputs["start"].astype(float) if state is None else state
+        inputs = {**inputs, "unit": setting["unit"]}
+        radius = inputs["header"]["constraint"]["settings"]["radius"]
+        filled = inputs["participants"] >= 0
+        points = np.array([local_steps(inputs, slot, w, radius) for slot in range(len(filled))])
+        messages = points[:, -1] - w
+        if setting["unit"] == "machine":
+            messages = tools.clipped(messages, setting["update_clip"])
+        messages = messages + inputs.get("message_noise", 0)
+        outputs = {"query": w, "messages": messages}
+        if setting["unit"] == "record":
+            starts = np.repeat(w[None, None], len(points), axis=0)
+            outputs["local_steps"] = np.diff(points, axis=1, prepend=starts)
+        if "messages" in inputs:  # rounded at random
+            del outputs["messages"]
+            messages = inputs["messages"]
+        divisor = inputs["divisor"] if setting["unit"] == "machine" and "count" not in change else max(1, filled.sum())
+        total = np.where(filled[:, None], messages, 0).sum(axis=0)
+        w = tools.projected(w + total / divisor + inputs.get("server_noise", 0), radius)
+        return {**outputs, "params": w}, w
+
+    return step
+
+
+def minibatch_sgd(tools):
+    """Return the step of noisy minibatch SGD with the weighted average, or that of a window."""
+
+    def step(inputs, state):
+        setting, start = inputs["settings"], inputs["start"].astype(float)
+        eta, radius = setting["step_size"], inputs["header"]["constraint"]["settings"]["radius"]
+        iterates = state or [start]
+        w, filled = iterates[-1], inputs["participants"] >= 0
+        features, labels = inputs["features"], inputs["labels"]
+        rows = tools.gradients(w, features.reshape(-1, features.shape[-1]), labels.reshape(-1))
+        rows = tools.clipped(rows, setting["clip"]).reshape(*labels.shape, -1)
+        messages = (inputs["weights"][:, :, None] * rows).sum(axis=1) + inputs.get("message_noise", 0)
+        mean = np.where(filled[:, None], messages, 0).sum(axis=0) / max(1, filled.sum())
+        after = tools.projected(w - eta * mean, radius)
+        iterates = [*iterates, after]
+        r = np.arange(inputs["round"])
+        weights = (1 - setting["strong_convexity"] * eta) ** -(r + 1.0)
+        params = np.average(iterates[:-1], axis=0, weights=weights)
+        if setting["window"] is not None:
+            params = np.mean([*[start] * setting["window"], *iterates[1:]][-setting["window"] :], axis=0)
+        return {"query": w, "messages": messages, "iterate.last": after, "params": params}, iterates
+
+    return step
+
+
+@pytest.mark.parametrize(("file", "method"), [("fedavg", fedavg), ("noisy_minibatch_sgd", minibatch_sgd)])
+def test_an_implementation_by_hand_agrees(tools, file, method):
+    checker, by_hand = tools
+    cases = {n: case for n, case in checker.load(FOLDER / f"{file}.npz").items() if n not in OPTIMISERS}
+    assert len(cases) >= 8
+    for name, case in cases.items():
+        found = checker.check(case, method(by_hand))
+        assert {"query", "params"} <= set(found), name
+        assert ("messages" in found) == ("messages" not in case.header["given"]), name
+        assert ("local_steps" in found) == ("local_steps" in case.arrays), name
+
+
+def test_the_number_of_machines_that_came_is_a_wrong_divisor(tools):
+    checker, by_hand = tools
+    case = checker.load(FOLDER / "fedavg.npz")["dropouts"]
+    with pytest.raises(checker.Difference) as found:
+        checker.check(case, fedavg(by_hand, change=("count",)))
+    assert (found.value.round, found.value.quantity) == (1, "params")  # E|S| = 2.127 is no number of machines
