@@ -106,18 +106,41 @@ def load(name: str, **options: Any) -> Any:
     return DATASETS[name].loader(**options)
 
 
-def may_share(name: str, other: str) -> bool:
+def may_share(
+    name: str, other: str, options: Mapping[str, Any] | None = None, other_options: Mapping[str, Any] | None = None
+) -> bool:
     """Return True if two datasets, given by their names in experiment files, may share records.
 
-    Custom tables and functions may share records with any real dataset. Synthetic datasets share none.
+    Custom tables and functions may share records with any real dataset. A synthetic dataset shares none with these, and
+    none with another draw: synthetic datasets may share records only if `seed` and `trial` are equal, since then
+    they use the same random numbers.
+
+    Args:
+        name: name of the first dataset.
+        other: name of the second dataset.
+        options: options of the first dataset. Default: none.
+        other_options: options of the second dataset. Default: none.
 
     >>> may_share("mnist", "mnist_pairs"), may_share("digits", "people.csv"), may_share("clusters", "people.csv")
     (True, True, False)
+    >>> may_share("logistic", "logistic", {"examples": 50}, {"examples": 90})
+    True
+    >>> may_share("logistic", "logistic", {"seed": 1})
+    False
     """
     one, another = DATASETS.get(name), DATASETS.get(other)
-    if name == other or one is None:
+    if one is None:
         return True
-    return bool(one.records_of) and (another is None or one.records_of == another.records_of)
+    if one.records_of:
+        return another is None or one.records_of == another.records_of
+    return another is not None and not another.records_of and not _other_draw(options or {}, other_options or {})
+
+
+def _other_draw(options: Mapping[str, Any], other_options: Mapping[str, Any]) -> bool:
+    """Return True if two synthetic datasets have different random streams. Seeds are words of 32 bits, as in NumPy."""
+    draws = [(given.get("seed", 0), given.get("trial", 0)) for given in (options, other_options)]
+    words = all(isinstance(number, int) and 0 <= number < 1 << 32 for draw in draws for number in draw)
+    return words and draws[0] != draws[1]
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:

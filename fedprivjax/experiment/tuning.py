@@ -257,4 +257,5 @@ def _data_note(experiment: Experiment, other: Experiment) -> str:
 
 def _may_share(experiment: Experiment, other: Experiment) -> bool:
     """Return True if the tuning data may share records with the experiment's."""
-    return datasets.may_share(other.problem.dataset, experiment.problem.dataset)
+    tuned, run = other.problem, experiment.problem
+    return datasets.may_share(tuned.dataset, run.dataset, tuned.options, run.options)

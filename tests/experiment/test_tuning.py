@@ -231,13 +231,21 @@ def test_tuning_round_trips_and_accepts_changes(tmp_path):
     assert experiment.tuning_experiment(again) == experiment.tuning_experiment(made)
 
 
-def test_data_that_may_overlap_are_reported_as_not_accounted_for():
-    said = raw(tuning={"problem": {"options": {"examples": 60, "features": 3}}})
+@pytest.mark.parametrize(
+    ("options", "ending"),
+    [
+        ({}, "on logistic, which may share data with this run: not accounted for"),
+        ({"seed": 1}, "on logistic; no data of this run had a part, so it costs them no privacy"),
+    ],
+)
+def test_data_that_may_overlap_are_reported_as_not_accounted_for(options, ending):
+    said = raw(tuning={"problem": {"options": {"examples": 60, "features": 3, **options}}})
     made = experiment.parse(said)
     data = scored(np.zeros((2, 2, 2)), clip=[0.5, 2.0], step_scale=[1e-6, 1.0])
     results = {"ours": data, "theirs": scored(np.zeros((3, 2)), step_scale=[1e-6, 1.0, 3.0])}
-    why = tuning.choices(made, experiment.tuning_experiment(made), results)["ours"].why
-    assert why.endswith("on logistic, which may share data with this run: not accounted for")
+    choice = tuning.choices(made, experiment.tuning_experiment(made), results)["ours"]
+    assert choice.why.endswith(ending)
+    assert choice.accounted == bool(options)
 
 
 TABLE = {"target": "y", "bounds": {"a": [0.0, 1.0]}}
