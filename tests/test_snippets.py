@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "notebooks" / name for name in ("index.md", "faq.md")),
+    *(ROOT / "notebooks" / name for name in ("index.md", "faq.md", "logging.md")),
     *sorted(ROOT.glob("notebooks/methods/*.md")),
 ]
 EXAMPLE = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
