@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
 from importlib.metadata import version
+from inspect import isfunction
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,7 @@ def guarantee(start: ReadyRun) -> dict[str, Any] | None:
 
 
 def described(value: Any) -> Any:
-    """Return an object as its class and its settings by name, and numbers, texts and lists as they are."""
+    """Return an object as its class and settings, a function as its name, and numbers, texts and lists as they are."""
     if is_dataclass(value) and not isinstance(value, type):
         own = {each.name: getattr(value, each.name) for each in fields(value)}
         return {"class": type(value).__name__, "settings": {name: described(each) for name, each in own.items()}}
@@ -97,6 +98,8 @@ def described(value: Any) -> Any:
         return value
     if isinstance(value, list | tuple):
         return [described(each) for each in value]
+    if isfunction(value):
+        return value.__name__
     return plain(value) if isinstance(value, int | float) or hasattr(value, "tolist") else str(value)
 
 
