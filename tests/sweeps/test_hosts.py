@@ -1,5 +1,6 @@
 """Several processes compute one run or one sweep: the numbers of one process, and a restart after a kill."""
 
+import json
 import re
 import sys
 import tomllib
@@ -154,6 +155,49 @@ def test_a_killed_process_ends_all_and_a_restart_resumes(alone, tmp_path):
         found = np.load(folder / f"{number}-found.npz")
         for name in found:
             np.testing.assert_array_equal(found[name], alone[name], err_msg=name)
+
+
+REPORTED = """
+import json
+number = jax.process_index()
+
+
+def report(index, round, metrics):
+    print("REPORT", json.dumps([index, round, metrics["train_loss"]]), flush=True)
+
+
+def failing(index, round, metrics):
+    raise KeyError("logger")
+
+
+def refused(callback):
+    try:
+        grid(on_evaluation=callback)
+    except (KeyError, Refusal) as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+
+
+grid(on_evaluation=report)
+refused(failing)
+refused(report if number == 0 else None)
+"""
+
+
+def test_the_first_process_reports_evaluations_and_its_exception_ends_all(alone, tmp_path):
+    results = launch(START + PROBLEM + REPORTED, 2, tmp_path / "log")
+    require_success(results)
+    first, second = (
+        [line for line in one.output.splitlines() if line.startswith(("REPORT", "KeyError", "Refusal"))]
+        for one in results
+    )
+    reports = [json.loads(line.removeprefix("REPORT ")) for line in first if line.startswith("REPORT")]
+    assert len(reports) == 16  # two values of μ, four seeds, two evaluations
+    for index, done, loss in reports:
+        assert loss == alone["train_loss"][[1.0, 4.0].index(index["mu"]), index["seed"], done // 3 - 1]
+    assert first[16:] == second
+    assert len(second) == 2
+    assert second[0] == "KeyError: 'logger'"
+    assert "on_evaluation must be equal in all processes, got a callable in process 0" in second[1]
 
 
 DIFFERENT = """
