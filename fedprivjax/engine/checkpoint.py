@@ -1,6 +1,7 @@
 """Checkpoint of one run on disk: its state, and digests of everything that the completed rounds depend on.
 
-A run goes on from a checkpoint only if all of them are equal. A run of more rounds is compared on the completed rounds.
+A run goes on from a checkpoint only if all of them are equal. Arrays of rounds are compared up to the next checkpoint,
+because a killed run may have reported these rounds: with the same noise for other messages, no guarantee covers both.
 """
 
 import json
@@ -65,6 +66,12 @@ def computed_in_folder(
     whole, last = segments.whole, segments.evaluations
     apart = max(1, ceil(whole / SHARE)) if every is None else ceil(every / segments.every)
     kept = {*range(apart, whole, apart), whole}
+
+    def following(evaluations: int) -> int:
+        """Return the rounds at the next checkpoint, before which a killed run may have reported."""
+        end = min(end for end in kept if end > evaluations)
+        return segments.rounds if end == whole else end * segments.every
+
     ends = sorted({end for end in (*kept, *range(1, last + 1, segment or last + 1), last) if end > first})
     for done in segments.run(ends, kept.__contains__, first):
         if segment:
@@ -73,11 +80,11 @@ def computed_in_folder(
             values = {name: np.asarray(value)[: done.evaluations] for name, value in done.values.items()}
             stored = Stored(done.evaluations, plain(done.carry), values, [])
             if done.evaluations < whole:
-                checkpoint.save(stored)
+                checkpoint.save(stored, following(done.evaluations))
     params, values = jax.block_until_ready(segments.output())
     assert stored is not None
     finished = {name: np.asarray(value) for name, value in values.items()}
-    checkpoint.save(stored._replace(values=finished, params=plain(params)))
+    checkpoint.save(stored._replace(values=finished, params=plain(params)), segments.rounds)
     return params, values
 
 
@@ -86,6 +93,7 @@ class Checkpoint:
 
     def __init__(self, folder: Path, start: ReadyRun):
         self.path, self.start, self.prefix = folder / FILE, start, Prefix(start)
+        self.reached = 0  # rounds that may have been reported
 
     def load(self) -> Stored | None:
         """Return the stored run, or None if there is none.
@@ -107,24 +115,30 @@ class Checkpoint:
                 raise
             raise self.damaged(error) from error
         self._compare(about, about["fixed"], self.fixed)
-        rounds, total = self.start.static.size.rounds, about["rounds"]
-        done = total if found.params else about["completed"]
-        if rounds < done:
-            remedy = f"Give rounds = {done}, or use another folder"
-            raise Refusal(f"rounds must be at least {done} as in the checkpoint {self.path}, got {rounds}. {remedy}")
-        self._compare(about, about["prefix"], self.prefix.to(about["completed"]))
+        rounds, total, self.reached = self.start.static.size.rounds, about["rounds"], about["reached"]
+        if rounds < self.reached:
+            least = f"at least {self.reached} as in the checkpoint {self.path} and the rounds to the next one"
+            raise Refusal(f"rounds must be {least}, got {rounds}. Give rounds = {total}, or use another folder")
+        self._compare(about, about["prefix"], self.prefix.to(self.reached))
         self._compare(about, {"program": about["program"]}, {"program": self.program})
         return found if rounds == total else found._replace(params=[])
 
-    def save(self, stored: Stored) -> None:
-        """Write the run at a checkpoint in place of the one before."""
-        completed = stored.evaluations * self.start.static.eval_every
-        about = {"format": str(FORMAT), "rounds": self.start.static.size.rounds, "completed": completed}
-        about |= {
+    def save(self, stored: Stored, following: int) -> None:
+        """Write the run at a checkpoint in place of the one before.
+
+        Args:
+            following: rounds at the next checkpoint.
+        """
+        self.reached = max(self.reached, following)
+        about = {
+            "format": str(FORMAT),
+            "rounds": self.start.static.size.rounds,
+            "completed": stored.evaluations * self.start.static.eval_every,
+            "reached": self.reached,
             "evaluations": stored.evaluations,
             "fixed": self.fixed,
             "program": self.program,
-            "prefix": self.prefix.to(completed),
+            "prefix": self.prefix.to(self.reached),
         }
         arrays = {f"carry/{place:06d}": leaf for place, leaf in enumerate(stored.carry)}
         arrays |= {f"params/{place:06d}": leaf for place, leaf in enumerate(stored.params)}

@@ -11,6 +11,7 @@ from fedprivjax import (
     Ball,
     DPMu2,
     Full,
+    Given,
     Metric,
     NoisySGD,
     Protocol,
@@ -97,7 +98,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "method": ({"protocol": CANCELLED}, "protocol must be as in the checkpoint {}, NoisySGD, got DPMu2"),
     "seed": ({"seed": 4}, "noise seed must be as in the checkpoint {}, 3, got 4"),
     "evaluations": ({"eval_every": 4}, "eval_every must be as in the checkpoint {}, 3, got 4"),
-    "rounds": ({"rounds": 8}, "rounds must be at least 9 as in the checkpoint {}, got 8"),
+    "rounds": ({"rounds": 8}, "rounds must be at least 12 as in the checkpoint {} and "),
     "data": (
         {"problem": linear_problem(-FEATURES, LABELS, Softmax(2), feature_bound=9.0, constraint=Ball(1.0))},
         "data must be as in the checkpoint {}, got another",
@@ -106,6 +107,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"problem": linear_problem(FEATURES, LABELS, Softmax(2), feature_bound=9.0, constraint=Ball(2.0))},
         "problem.constraint.radius must be as in the checkpoint {}, 1.0, got 2.0",
     ),
+    "rounds that were reported": ({"rounds": 11}, "rounds must be at least 12 as in the checkpoint {} and "),
     "order": ({"order": "stored"}, "plan.samples must be as in the checkpoint {}, got another"),
     "a target": (
         {"protocol": NoisySGD(mu=1.0, clip=1.0, step_size=0.1), "rounds": 30},
@@ -150,6 +152,29 @@ def test_a_method_whose_rounds_depend_on_their_number_is_not_extended(tmp_path):
     run(USERS, folder=tmp_path)
     with pytest.raises(Refusal, match=r"must be as in the checkpoint .* keep rounds = 20"):
         run(USERS, folder=tmp_path, rounds=30)
+
+
+def test_rounds_that_a_killed_or_finished_run_may_have_reported_are_not_computed_with_other_machines(tmp_path):
+    """With the same noise in messages of other machines, their difference would be without noise."""
+
+    def go(path, rounds, swapped_from=99, stop_at=99, **options):
+        def stopping(completed, metrics):
+            if completed >= stop_at:
+                raise Stopped
+
+        cohorts = [[0, 1, 2] if number < swapped_from else [3, 4, 5] for number in range(rounds)]
+        options |= {"seed": 3, "eval_every": 3, "checkpoint_every": 9, "folder": path, "on_evaluation": stopping}
+        return simulate(NOISY, SPLIT, Given(6, cohorts), **options)
+
+    with pytest.raises(Stopped):
+        go(tmp_path / "killed", 21, stop_at=15)
+    with pytest.raises(Refusal, match=r"^plan\.[a-z.]+ must be as in the checkpoint .*, got another"):
+        go(tmp_path / "killed", 21, swapped_from=10)
+    go(tmp_path / "killed", 21, swapped_from=18)
+    go(tmp_path / "finished", 20)
+    with pytest.raises(Refusal, match=r"^plan\.[a-z.]+ must be as in the checkpoint .* keep rounds = 20"):
+        go(tmp_path / "finished", 31, swapped_from=19)
+    go(tmp_path / "finished", 31, swapped_from=20)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", None])
