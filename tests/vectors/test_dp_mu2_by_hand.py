@@ -3,28 +3,13 @@
 The expected rounds, quantities and distances are derived from the recorded arrays, not from the implementation.
 """
 
-import importlib
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "experiments/vectors"
-
-
-@pytest.fixture(scope="module")
-def modules():
-    """The checker, the NumPy implementation, and its errors, imported as a user's script imports them."""
-    names = ("check_vectors", "dp_mu2_numpy", "dp_mu2_wrong")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(FOLDER))
-        for name in names:
-            patch.delitem(sys.modules, name, raising=False)
-        yield [importlib.import_module(name) for name in names]
-        for name in names:
-            sys.modules.pop(name)
 
 
 @pytest.fixture(scope="module")

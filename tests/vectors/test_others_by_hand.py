@@ -1,26 +1,11 @@
 """FedAvg and noisy minibatch SGD, written in NumPy from their papers, agree with the reference vectors."""
 
-import importlib
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "experiments/vectors"
-
-
-@pytest.fixture(scope="module")
-def tools():
-    """The checker, and the gradients, clip and projection of dp_mu2_numpy.py."""
-    names = ("check_vectors", "dp_mu2_numpy")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(FOLDER))
-        for name in names:
-            patch.delitem(sys.modules, name, raising=False)
-        yield [importlib.import_module(name) for name in names]
-        for name in names:
-            sys.modules.pop(name)
 
 
 def adam(g, memory, server):
