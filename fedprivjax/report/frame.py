@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from fedprivjax.atomic_write import write_atomically
+from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.report.baselines import is_better
@@ -50,25 +51,30 @@ class Frame(pd.DataFrame):
     notes: tuple[str, ...]
     chosen: frozenset[str]
 
-    def to_latex(self, buf: Any = None, **options: Any) -> str | None:  # type: ignore[override]
-        r"""Return a LaTeX table with the rules of booktabs: a row for each point, a column for each protocol.
+    def to_latex(  # type: ignore[override]
+        self, buf: Any = None, *, protocols: Literal["rows", "columns"] | None = None, **options: Any
+    ) -> str | None:
+        r"""Return a LaTeX table with the rules of booktabs, with a cell for each point and protocol.
 
-        A cell is the mean $\pm$ the half-width, in the metric's unit and decimals. In each row of several protocols,
+        A cell is the mean $\pm$ the half-width, in the metric's unit and decimals. At each point of several protocols,
         the best mean is bold, and so is every mean within the best mean's interval. Non-private protocols are not
         compared with private ones. Comments above the table state δ and the guarantees.
 
         Args:
             buf: path of the file to write, or None to return the text.
+            protocols: "rows" for a row for each protocol, "columns" for a column for each. Default: "rows" if there
+                are more protocols than points, else "columns". Eight protocols at five points are 6 inches wide.
             options: further arguments of pandas, such as `caption`, `label` and `position`.
+
+        Raises:
+            Refusal: if `protocols` is neither "rows" nor "columns".
         """
         cells: Any = pd.DataFrame(self._cells()).T
         cells.columns = [latex(f"{label}{CHOSEN.strip() * (label in self.chosen)}") for label in cells.columns]
-        names = [name for name in self.index.names if name != PROTOCOL]
-        if names:
-            rows = [point if isinstance(point, tuple) else (point,) for point in cells.index]
-            for place, name in reversed(list(enumerate(names))):
-                cells.insert(0, SYMBOLS.get(name, latex(name)), [f"{row[place]:g}" for row in rows])
-        usual = {"escape": False, "index": False, "column_format": "r" * len(cells.columns)}
+        place = protocols or ("rows" if len(cells.columns) > len(cells) else "columns")
+        require_choice("protocols", place, ("rows", "columns"))
+        cells, kind = self._with_points(cells) if place == "columns" else self._with_protocols(cells)
+        usual = {"escape": False, "index": False, "column_format": kind}
         text = "".join(f"% {' '.join(note.split())}\n" for note in self.notes) + cells.to_latex(**{**usual, **options})
         if self.chosen:
             note = rf"\multicolumn{{{len(cells.columns)}}}{{l}}{{\footnotesize {latex(CHOSEN_NOTE)}}} \\"
@@ -78,9 +84,26 @@ class Frame(pd.DataFrame):
         write_atomically(Path(buf), text)
         return None
 
+    def _with_points(self, cells: Any) -> tuple[Any, str]:
+        """Return cells with a row for each point, whose settings come first, and the format of columns."""
+        for place, name in reversed(list(enumerate(self._settings))):
+            cells.insert(0, _symbol(name), [f"{_values(point)[place]:g}" for point in cells.index])
+        return cells, "r" * len(cells.columns)
+
+    def _with_protocols(self, cells: Any) -> tuple[Any, str]:
+        """Return cells with a row for each protocol, whose label comes first, and the format of columns."""
+        heads = [", ".join(map(_setting, self._settings, _values(point))) for point in cells.index]
+        heads = heads if self._settings else [latex(self.metric.title)]
+        return cells.T.set_axis(heads, axis=1).reset_index(names=""), "l" + "r" * len(heads)
+
+    @property
+    def _settings(self) -> list[str]:
+        """Names of the swept settings."""
+        return [name for name in self.index.names if name != PROTOCOL]
+
     def _cells(self) -> dict[Any, dict[str, str]]:
         """Return the text of each cell, by point and label."""
-        axes = [name for name in self.index.names if name != PROTOCOL]
+        axes = self._settings
         rows: Any = self.groupby(level=axes if len(axes) > 1 else axes[0], sort=False) if axes else [("", self)]
         return {point: self._row(row) for point, row in rows}
 
@@ -155,6 +178,19 @@ def latex(text: str) -> str:
     '$\\sigma$ $\\geq$ 2'
     """
     return text.translate(LATEX)
+
+
+def _symbol(name: str) -> str:
+    return SYMBOLS.get(name, latex(name))
+
+
+def _setting(name: str, value: float) -> str:
+    return f"{_symbol(name)} = {value:g}"
+
+
+def _values(point: Any) -> tuple[float, ...]:
+    """Return the settings of a point of a group-by, whose only setting has no tuple."""
+    return point if isinstance(point, tuple) else (point,)
 
 
 def _at(values: xr.DataArray, point: Mapping[str, float]) -> float:

@@ -1,6 +1,8 @@
 """`frame`: means and half-widths as numbers, and a LaTeX table."""
 
 import re
+import shutil
+import subprocess
 
 import numpy as np
 import pandas as pd
@@ -56,12 +58,69 @@ def test_the_best_and_those_in_its_interval_are_bold(grid):
     best = with_values(grid, [0.8, 0.8], 0.01)
     rivals = {"near": with_values(grid, [0.8 - 0.99 * half] * 2), "far": with_values(grid, [0.8 - 1.01 * half] * 2)}
     free = with_values(grid, [0.99, 0.99], private=False)
-    header, first, second = cells(fpj.frame({"best": best, **rivals, "free": free}, ACCURACY).to_latex())
+    found = fpj.frame({"best": best, **rivals, "free": free}, ACCURACY)
+    header, first, second = cells(found.to_latex(protocols="columns"))
     assert header == [r"$\mu$", "best", "near", "far", "free"]
     assert (first[0], second[0]) == ("1", "2")
     assert first[1:] == second[1:]
     assert first[1] == rf"$\mathbf{{80.0}} \pm {100 * half:.1f}$"
     assert [r"\mathbf" in cell for cell in first[1:]] == [True, True, False, False]
+
+
+def test_more_protocols_than_points_are_rows(grid):
+    results = {
+        "a": with_values(grid, [0.8, 0.5]),
+        "b": with_values(grid, [0.7, 0.6]),
+        "c": with_values(grid, [0.1, 0.2]),
+    }
+    found = fpj.frame(results, ACCURACY)
+    text = found.to_latex()
+    best, rest = r"$\mathbf{{{}}} \pm 0.0$", r"${} \pm 0.0$"
+    assert cells(text) == [
+        ["", r"$\mu$ = 1", r"$\mu$ = 2"],
+        ["a", best.format("80.0"), rest.format("50.0")],
+        ["b", rest.format("70.0"), best.format("60.0")],
+        ["c", rest.format("10.0"), rest.format("20.0")],
+    ]
+    assert r"\begin{tabular}{lrr}" in text
+    assert text == found.to_latex(protocols="rows")
+    by_column = cells(found.to_latex(protocols="columns"))
+    assert [row[1:] for row in by_column[1:]] == [list(column) for column in zip(*cells(text)[1:], strict=True)][1:]
+    assert fpj.frame({"a": results["a"], "b": results["b"]}, ACCURACY).to_latex().count("{rrr}") == 1
+
+
+def test_rows_of_protocols_have_columns_of_points(grid):
+    steps = [with_values(grid, means) for means in ([0.8, 0.5], [0.7, 0.6])]
+    both = xr.concat(steps, pd.Index([4, 8], name="step_scale")).assign_attrs(grid.attrs)
+    header, row = cells(fpj.frame({"ours": both}, ACCURACY).to_latex(protocols="rows"))
+    means = {(4, 1): "80.0", (4, 2): "50.0", (8, 1): "70.0", (8, 2): "60.0"}
+    assert dict(zip(header[1:], row[1:], strict=True)) == {
+        rf"step\_scale = {step}, $\mu$ = {mu}": rf"${mean} \pm 0.0$" for (step, mu), mean in means.items()
+    }
+    one = {label: with_values(grid, [mean] * 2).isel(mu=0) for label, mean in (("a", 0.5), ("b", 0.6))}
+    text = fpj.frame(one, ACCURACY).to_latex()
+    assert cells(text) == [["", r"test accuracy \%"], ["a", r"$50.0 \pm 0.0$"], ["b", r"$\mathbf{60.0} \pm 0.0$"]]
+
+
+def test_protocols_are_rows_or_columns(grid):
+    found = fpj.frame(with_values(grid, [0.8, 0.9]), ACCURACY)
+    with pytest.raises(fpj.Refusal, match="unknown protocols 'row', did you mean 'rows'"):
+        found.to_latex(protocols="row")
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_eight_protocols_at_five_points_fit_six_inches(grid, tmp_path):
+    at = dict.fromkeys(["mu"], np.array([1.0, 2.0, 4.0, 8.0, 16.0]))
+    wide = xr.concat([with_values(grid, [0.8, 0.9], 0.01).isel(mu=[0])] * 5, "mu", join="override").assign_coords(at)
+    labels = ["minibatch SGD, full batches", "DP-μ²-FL, K = 7, Toeplitz", *(f"noisy SGD, K = {k}" for k in range(6))]
+    table = fpj.frame({label: wide.assign_attrs(grid.attrs) for label in labels}, ACCURACY).to_latex()
+    start = r"\documentclass{article}\usepackage{booktabs}\textwidth=6in\begin{document}\noindent "
+    page = f"{start}{table}\\end{{document}}"
+    (tmp_path / "page.tex").write_text(page, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, errors="replace")
+    assert done.returncode == 0, done.stdout
+    assert "Overfull" not in done.stdout
 
 
 def test_for_a_loss_the_smallest_is_bold(grid):
