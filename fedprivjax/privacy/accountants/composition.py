@@ -45,13 +45,12 @@ def composed_pair(one: "PrivacyLossDistribution", other: "PrivacyLossDistributio
     from dp_accounting.pld.pld_pmf import DensePLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-    grids = symmetric_grid(one), symmetric_grid(other)
-    if grids[0] is None or grids[1] is None or grids[0].spacing != grids[1].spacing:
+    first, second = symmetric_grid(one), symmetric_grid(other)
+    if first is None or second is None or first.spacing != second.spacing:
         return None
-    (spacing, low, chances, infinite), (_, low_other, chances_other, infinite_other) = grids
-    spilt = infinite + infinite_other - infinite * infinite_other
-    convolved = np.convolve(chances, chances_other)
-    return PrivacyLossDistribution(DensePLDPmf(spacing, low + low_other, convolved, spilt, True))
+    spilt = first.infinite + second.infinite - first.infinite * second.infinite
+    convolved = np.convolve(first.probabilities, second.probabilities)
+    return PrivacyLossDistribution(DensePLDPmf(first.spacing, first.lowest + second.lowest, convolved, spilt, True))
 
 
 def _power(each: np.ndarray, times: int) -> np.ndarray:

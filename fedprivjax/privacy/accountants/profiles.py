@@ -44,7 +44,7 @@ def loss_of_profile(epsilons: np.ndarray, deltas: np.ndarray, spacing: float) ->
     grid = np.arange(last + 1)
     above = _hull(epsilons, deltas, grid * spacing)
     below = -np.expm1(-grid * spacing) + np.exp(-grid * spacing) * above
-    profile = np.concatenate([below[:0:-1], above])
+    profile = np.maximum.accumulate(np.concatenate([below[:0:-1], above])[::-1])[::-1]  # despite rounding
     pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(spacing, -last, last, profile)
     return PrivacyLossDistribution(pmf)
 
@@ -63,7 +63,7 @@ def _hull(epsilons: np.ndarray, deltas: np.ndarray, at: np.ndarray) -> np.ndarra
         while len(hull) > 1 and _above(x, y, hull[-2], hull[-1], point):
             hull.pop()
         hull.append(point)
-    return np.minimum.accumulate(np.interp(np.exp(at), x[hull], y[hull]))  # constant after the last point
+    return np.interp(np.exp(at), x[hull], y[hull])  # constant after the last point
 
 
 def _above(x: np.ndarray, y: np.ndarray, left: int, middle: int, right: int) -> bool:
