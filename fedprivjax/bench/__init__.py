@@ -7,7 +7,18 @@ from typing import Any
 import jax
 from rich.table import Table
 
-from fedprivjax.bench import accelerator, cell, clients, federation, launches, network, start, sweeps, trees
+from fedprivjax.bench import (
+    accelerator,
+    cell,
+    checkpoints,
+    clients,
+    federation,
+    launches,
+    network,
+    start,
+    sweeps,
+    trees,
+)
 from fedprivjax.bench.this_machine import machine
 from fedprivjax.bench.timing import Line
 from fedprivjax.checks.refusal import Refusal
@@ -25,6 +36,7 @@ GROUPS: dict[str, Callable[[], Iterator[Line]]] = {
     "a network": network.lines,
     "local work": clients.lines,
     "a tree's noise": trees.lines,
+    "checkpoints": checkpoints.lines,
     "second start": start.lines,
     THROUGHPUT: accelerator.lines,
     "launches": launches.lines,

@@ -7,9 +7,8 @@ because a killed run may have reported these rounds: with the same noise for oth
 import json
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
-from functools import cached_property
-from math import ceil
+from collections.abc import Mapping
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,12 +19,11 @@ from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.dependencies import DIGEST, Prefix, fixed_parts, program_digest
 from fedprivjax.engine.prepare import ReadyRun
-from fedprivjax.engine.segments import Done, Segments
+from fedprivjax.engine.segments import placed_like
 from fedprivjax.engine.trajectory import trajectory
 
 FILE, FORMAT = "checkpoint.npz", 1
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
-SHARE = 20  # checkpoints of a run by default
 REMEDIES = {"noise_std": "Give noise_std instead of a target", "step_size": "Give step_size"}
 
 
@@ -45,54 +43,16 @@ class Stored(NamedTuple):
     params: list[np.ndarray]
 
 
-def computed_in_folder(
-    start: ReadyRun, folder: Path, every: int | None, segment: int | None, report: Callable[[Done], Any]
-) -> tuple[Any, Any]:
-    """Return the reported parameters and metrics of a run, from its checkpoint on if the folder has one.
-
-    Args:
-        every: rounds between checkpoints, rounded up to evaluations; None writes about 20.
-        segment: evaluations between reports, or None without reports.
-        report: function that is called with the state at these evaluations, before the checkpoint is written.
-    """
-    checkpoint = Checkpoint(folder, start)
-    stored = checkpoint.load()
-    if stored is not None and stored.params:
-        return checkpoint.params(stored), jax.tree.map(jax.numpy.asarray, stored.values)
-    segments, first = Segments(start), 0
-    if stored is not None:
-        first = stored.evaluations
-        segments.restore(restored(segments.carry, stored.carry, checkpoint), stored.values)
-    whole, last = segments.whole, segments.evaluations
-    apart = max(1, ceil(whole / SHARE)) if every is None else ceil(every / segments.every)
-    kept = {*range(apart, whole, apart), whole}
-
-    def following(evaluations: int) -> int:
-        """Return the rounds at the next checkpoint, before which a killed run may have reported."""
-        end = min(end for end in kept if end > evaluations)
-        return segments.rounds if end == whole else end * segments.every
-
-    ends = sorted({end for end in (*kept, *range(1, last + 1, segment or last + 1), last) if end > first})
-    for done in segments.run(ends, kept.__contains__, first):
-        if segment:
-            report(done)
-        if done.carry is not None:
-            values = {name: np.asarray(value)[: done.evaluations] for name, value in done.values.items()}
-            stored = Stored(done.evaluations, plain(done.carry), values, [])
-            if done.evaluations < whole:
-                checkpoint.save(stored, following(done.evaluations))
-    params, values = jax.block_until_ready(segments.output())
-    assert stored is not None
-    finished = {name: np.asarray(value) for name, value in values.items()}
-    checkpoint.save(stored._replace(values=finished, params=plain(params)), segments.rounds)
-    return params, values
-
-
 class Checkpoint:
-    """The checkpoint of a prepared run in a folder."""
+    """The checkpoint of a prepared run in a folder.
 
-    def __init__(self, folder: Path, start: ReadyRun):
-        self.path, self.start, self.prefix = folder / FILE, start, Prefix(start)
+    A worker of one thread computes what the run depends on, and writes, while the run goes on.
+    """
+
+    def __init__(self, folder: Path, start: ReadyRun, worker: Executor):
+        self.path, self.start, self.prefix, self.worker = folder / FILE, start, Prefix(start), worker
+        self._fixed, self._program = worker.submit(fixed_parts, start), worker.submit(program_digest, start)
+        self._saved: Future | None = None
         self.reached = 0  # rounds that may have been reported
 
     def load(self) -> Stored | None:
@@ -124,21 +84,30 @@ class Checkpoint:
         return found if rounds == total else found._replace(params=[])
 
     def save(self, stored: Stored, following: int) -> None:
-        """Write the run at a checkpoint in place of the one before.
+        """Write the run at a checkpoint in place of the one before, in the worker, which has written that one.
 
         Args:
-            following: rounds at the next checkpoint.
+            following: rounds at the next checkpoint. Later rounds are not reported before it is written.
         """
+        self.wait()
         self.reached = max(self.reached, following)
+        self._saved = self.worker.submit(self._write, stored, self.reached)
+
+    def wait(self) -> None:
+        """Wait until the last checkpoint is written, and raise its error."""
+        if self._saved is not None:
+            self._saved.result()
+
+    def _write(self, stored: Stored, reached: int) -> None:
         about = {
             "format": str(FORMAT),
             "rounds": self.start.static.size.rounds,
             "completed": stored.evaluations * self.start.static.eval_every,
-            "reached": self.reached,
+            "reached": reached,
             "evaluations": stored.evaluations,
             "fixed": self.fixed,
             "program": self.program,
-            "prefix": self.prefix.to(self.reached),
+            "prefix": self.prefix.to(reached),
         }
         arrays = {f"carry/{place:06d}": leaf for place, leaf in enumerate(stored.carry)}
         arrays |= {f"params/{place:06d}": leaf for place, leaf in enumerate(stored.params)}
@@ -158,15 +127,15 @@ class Checkpoint:
             "Delete it to start again"
         )
 
-    @cached_property
+    @property
     def fixed(self) -> dict[str, str]:
         """Everything but arrays of rounds that the run depends on, as text by name."""
-        return fixed_parts(self.start)
+        return self._fixed.result()
 
-    @cached_property
+    @property
     def program(self) -> str:
         """Digest of the text of the run's programs."""
-        return program_digest(self.start)
+        return self._program.result()
 
     def _compare(self, about: Mapping[str, Any], stored: Mapping[str, str], own: Mapping[str, str]) -> None:
         """Raise Refusal unless all texts are equal."""
@@ -209,7 +178,7 @@ def _restored(like: Any, leaf: np.ndarray) -> Any:
     leaf = leaf.view(like.dtype) if leaf.dtype.kind == "V" else leaf  # NumPy writes bfloat16 as bytes
     if (leaf.shape, leaf.dtype) != (like.shape, like.dtype):
         raise ValueError(f"{leaf.shape} {leaf.dtype} for {like.shape} {like.dtype}")
-    return jax.device_put(leaf, getattr(like, "sharding", None))
+    return placed_like(leaf, like)
 
 
 def _unpacked(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Stored:

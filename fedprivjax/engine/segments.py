@@ -61,7 +61,7 @@ class Segments:
         def filled(every: Any, values: Any) -> Any:
             rows = np.array(every)
             rows[: len(values)] = values[: len(rows)]
-            return jax.device_put(rows, every.sharding)
+            return placed_like(rows, every)
 
         self.carry = copied(carry)
         self.values = copied({name: filled(every, values[name]) for name, every in self.values.items()})
@@ -146,6 +146,13 @@ def finish_program(arguments: Arguments, carry: Carry, static: StaticArguments):
 def copied(values: Any) -> Any:
     """Return copies of arrays, which stay when the originals are donated."""
     return jax.tree.map(jnp.copy, values)
+
+
+def placed_like(leaf: np.ndarray, like: Any) -> jax.Array:
+    """Return a host array on the devices of another array, or on the default device if it has one or none."""
+    sharding = getattr(like, "sharding", None)
+    several = sharding is not None and len(sharding.device_set) > 1
+    return jax.device_put(leaf, sharding) if several else jnp.asarray(leaf)
 
 
 def _on_mesh(function: Callable[..., Any], static: StaticArguments) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least
-from fedprivjax.engine.checkpoint import computed_in_folder
+from fedprivjax.engine.checkpointed_run import computed_in_folder
 from fedprivjax.engine.fingerprint import require_equal_runs
 from fedprivjax.engine.finished_run import Run
 from fedprivjax.engine.hosts import is_first, local, replicated

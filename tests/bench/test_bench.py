@@ -95,6 +95,7 @@ def test_every_group_is_measured(group, monkeypatch):
             "a tree's noise": 2,
             "a network": 2,
             "local work": 3,
+            "checkpoints": 2,
             "second start": 5,
             "accelerator": 0,
             "launches": 0,

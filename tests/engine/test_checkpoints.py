@@ -73,11 +73,10 @@ def test_a_stopped_run_goes_on_bit_for_bit(protocol, problem, after, tmp_path):
     changes = {"protocol": protocol, "problem": problem}
     whole = run(on_evaluation=lambda *_: None, **changes)
     stop(tmp_path, after, **changes)
-    heard = []
+    heard, before = [], advance._cache_size()
     assert_equal(run(folder=tmp_path, on_evaluation=lambda rounds, _: heard.append(rounds), **changes), whole)
     assert heard == [rounds for rounds in (3, 6, 9, 12, 15, 18, 20) if rounds >= after]
     np.testing.assert_allclose(run(**changes).params, whole.params, rtol=1e-6)
-    before = advance._cache_size()
     assert_equal(run(folder=tmp_path, on_evaluation=lambda *_: pytest.fail("called"), **changes), whole)
     assert advance._cache_size() == before
     assert [path.name for path in tmp_path.iterdir()] == [FILE]

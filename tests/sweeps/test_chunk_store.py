@@ -267,6 +267,7 @@ def test_kill_minus_nine_loses_nothing_that_was_finished(tmp_path):
     ("words", "said"),
     [
         (["6"], r"6 kills: \{.*'under way': [1-6].*; all bit-identical\n$"),
+        (["4", "checkpoint"], r"4 kills of a run: .* of 20000 rounds stored; all bit-identical\n$"),
         (["4", "parts"], r"4 kills of a part: .*; all bit-identical\nchunks begun: 80 to 8[0-2]\n$"),
     ],
 )
