@@ -92,10 +92,14 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def differences(stored: Mapping[str, np.ndarray], new: Mapping[str, np.ndarray]) -> list[str]:
-    """Return a line for every array that is missing, added, or differs by more than `TOLERANCE` of its norm."""
+    """Return a line for every difference of two files' arrays and headers.
+
+    Arrays and stated numbers differ if they are apart by more than `TOLERANCE` of their norm.
+    """
     lines = [f"{name}: only in the file" for name in stored if name not in new]
     for name, value in new.items():
         if name == HEADER:
+            lines += _header_differences(*(json.loads(str(each[HEADER]))["cases"] for each in (stored, new)))
             continue
         if name not in stored or stored[name].shape != value.shape or stored[name].dtype != value.dtype:
             lines.append(f"{name}: missing in the file, or of another shape or type")
@@ -105,3 +109,15 @@ def differences(stored: Mapping[str, np.ndarray], new: Mapping[str, np.ndarray])
         if not apart <= TOLERANCE * norm:
             lines.append(f"{name}: differs by {apart / norm if norm else np.inf:.2g} of its norm")
     return lines
+
+
+def _header_differences(stored: Any, new: Any, at: str = HEADER) -> list[str]:
+    """Return a line for every value of a header that differs. Checksums follow from the arrays."""
+    if isinstance(stored, dict) and isinstance(new, dict):
+        names = sorted({*stored, *new} - {"sha256"})
+        return [line for name in names for line in _header_differences(stored.get(name), new.get(name), f"{at}/{name}")]
+    if isinstance(stored, float) and isinstance(new, float):
+        equal = abs(stored - new) <= TOLERANCE * abs(stored)
+    else:
+        equal = stored == new
+    return [] if equal else [f"{at}: {stored!r} in the file, now {new!r}"]

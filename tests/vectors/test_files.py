@@ -51,6 +51,18 @@ def test_todays_code_reproduces_a_case():
     assert len(differences(own, changed)) == 1
 
 
+def test_a_changed_guarantee_is_a_difference():
+    stored = read_arrays(FOLDER / "dp_mu2.npz")
+    header = json.loads(str(stored["header"]))
+    epsilon = header["cases"]["partial"]["guarantee"]["epsilon"]
+    header["cases"]["partial"]["guarantee"]["epsilon"] = epsilon / 2
+    changed = {**stored, "header": np.array(json.dumps(header))}
+    assert differences(stored, changed) == [
+        f"header/partial/guarantee/epsilon: {epsilon!r} in the file, now {epsilon / 2!r}"
+    ]
+    assert differences(stored, stored) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHOD_NAMES)
 def test_todays_code_reproduces_every_file(method):
