@@ -156,17 +156,17 @@ def _module(what: str, name: str, folder: Path | None) -> ModuleType:
         if own or not name.strip("."):
             places = "must be installed, next to the experiment file, or in the working directory"
             raise Refusal(f"{what} module {name!r} {places}") from None
-        raise Refusal(f"{what} module {name!r} must be importable, got {_cause(error)}") from error
+        raise Refusal(f"{what} module {name!r} must be importable, got {cause(error)}") from error
 
 
 def _file(name: str, folder: Path) -> Path:
     return folder.resolve() / (name.replace(".", "/") + ".py")
 
 
-def _cause(error: Exception) -> str:
+def cause(error: Exception) -> str:
     """Return an exception as one line, with the file and line where it was raised.
 
-    >>> _cause(ValueError("no"))
+    >>> cause(ValueError("no"))
     'ValueError: no'
     """
     frames = traceback.extract_tb(error.__traceback__)

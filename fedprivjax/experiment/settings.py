@@ -1,7 +1,6 @@
 """Sections of an experiment file and their keys."""
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +10,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets.partition import KINDS, partition
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
+from fedprivjax.experiment.callback import callback_of
 from fedprivjax.experiment.data import Source
 from fedprivjax.experiment.names import Imported, resolve
 from fedprivjax.experiment.participation import AnyKind, Section, overlaid
@@ -251,7 +251,7 @@ class EvaluationSettings(Settings, arbitrary_types_allowed=True):
         if not isinstance(raw, Mapping):
             return raw
         if isinstance(raw.get("callback"), str):
-            raw = {**raw, "on_evaluation": _callback(raw["callback"], info.context)}
+            raw = {**raw, "on_evaluation": callback_of(raw["callback"], info.context)}
         if not isinstance(raw.get("metrics"), list):
             return raw
         paths = [name for name in raw["metrics"] if isinstance(name, str) and ":" in name]
@@ -266,23 +266,6 @@ class EvaluationSettings(Settings, arbitrary_types_allowed=True):
     def chosen_metrics(self) -> list[str | Metric] | None:
         """The `metrics` argument of a run, or None for the problem's default."""
         return None if self.metrics is None else [self.custom_metrics.get(name, name) for name in self.metrics]
-
-
-def _callback(path: str, context: Mapping[str, Any] | None) -> Callable[..., Any]:
-    """Return the function that is called for every evaluation."""
-    wanted = f'callback {path!r} must be "module:function" of a function (index, round, metrics)'
-    if ":" not in path:
-        raise Refusal(f"{wanted}, got no colon")
-    found = resolve("callback", path, {}, context)
-    if not callable(found):
-        raise Refusal(f"{wanted}, got {found!r}")
-    try:
-        inspect.signature(found).bind({}, 0, {})
-    except TypeError as error:
-        raise Refusal(f"{wanted}, got one with {error}") from None
-    except ValueError:  # some functions of C extensions have no signature
-        pass
-    return found
 
 
 def _metric(path: str, context: Mapping[str, Any] | None) -> Metric:

@@ -64,10 +64,10 @@ def execute(
             shape = (len(start.seeds), start.index.size, *value.shape[2:])
             dtype = np.float32 if name == PARAMS else float
             metrics.setdefault(name, np.full(shape, np.nan, dtype))[place] = value
-        report_chunk(on_run, start, (draws, columns), values)
         done += count
         if progress:
             progress(done, prod(start.runs))
+        report_chunk(on_run, start, (draws, columns), values)
     (privacy, by_configuration), (costs, once) = start.privacy(), start.costs()
     by_configuration |= {**once, "seconds": np.full(start.index.size, seconds / done)}
     coordinates, attributes = start.coordinates(), start.attributes()

@@ -1,10 +1,12 @@
 """`[evaluation] callback`: what it is called with, that it does not decide about resuming, and its refusals."""
 
+import sys
+
 import pytest
 from small_file import EXPERIMENT
 
 import fedprivjax as fpj
-from fedprivjax import experiment
+from fedprivjax import cli, experiment
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment import folder as results_folder
 from fedprivjax.experiment.jobs import jobs, ready_experiment
@@ -22,6 +24,10 @@ def log(index, round, metrics):
 
 def two(index, round):
     pass
+
+
+def full(index, round, metrics):
+    raise OSError("the disk is full")
 
 
 NUMBER = 3
@@ -49,7 +55,7 @@ def load(tmp_path):
         line = "" if callback is None else f'callback = "{callback}"\n'
         (tmp_path / "spec.toml").write_text(text + line, encoding="utf-8")
         found = experiment.load(tmp_path / "spec.toml")
-        calls = [] if callback is None else found.evaluation.on_evaluation.__globals__["CALLS"]
+        calls = [] if callback is None else found.evaluation.on_evaluation.function.__globals__["CALLS"]
         calls.clear()
         return found, calls
 
@@ -102,6 +108,32 @@ def test_finished_results_are_read_without_the_callback_s_module(load, tmp_path)
     run(load()[0], tmp_path / "out")
     (tmp_path / "logs.py").unlink()
     assert fpj.load(tmp_path / "out").spec.evaluation.callback == "logs:log"
+
+
+def test_an_error_of_the_callback_is_a_refusal_with_its_line(load):
+    with pytest.raises(Refusal, match=r"callback 'logs:full' must not raise an error, got OSError: .* \(logs.py, line"):
+        load("logs:full")[0].evaluation.on_evaluation({}, 1, {})
+
+
+@pytest.mark.slow
+def test_an_error_of_the_callback_names_it_and_the_run_resumes(load, tmp_path, capsys, monkeypatch):
+    def called(*more):
+        words = ["fedprivjax", "run", tmp_path / "spec.toml", "--out", tmp_path / "out", *more]
+        monkeypatch.setattr(sys, "argv", list(map(str, words)))
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        return stopped.value.code or 0, " ".join(capsys.readouterr().err.split())
+
+    load("logs:full")
+    status, said = called()
+    assert status == 2
+    assert said.startswith(
+        "callback 'logs:full' must not raise an error, got OSError: the disk is full (logs.py, line "
+    )
+    assert said.endswith("Finished chunks are stored, so a run into a folder goes on with --resume")
+    assert list((tmp_path / "out/chunks").glob("*.npz"))
+    load()
+    assert called("--resume")[0] == 0
 
 
 @pytest.mark.parametrize(
