@@ -32,6 +32,7 @@ class Leaderboard:
     """Rows of private methods with their realised ε, seeds and costs. A notebook shows one table for each comparison.
 
     Methods are ranked together only if federation, metric, δ, target ε, unit, relation and trust model are equal.
+    Without a target ε, the realised ε must be equal.
 
     Attributes:
         rows: rows, sorted by comparison and method. `FIELDS` has the names of their fields.
@@ -166,8 +167,11 @@ def _checked(rows: Iterable[Any], place: str) -> list[Row]:
 
 def _key(row: Row, fields: tuple[str, ...] = KEY) -> str:
     """Return the fields that identify a row, as text in which numbers are sorted by size."""
-    return json.dumps([_sortable(row[name]) for name in fields], ensure_ascii=False, sort_keys=True)
+    values = [_sortable(row[name]) for name in fields]
+    own = [_sortable(row["epsilon"])] if row["target_epsilon"] is None else []  # rows of unequal ε are not compared
+    return json.dumps([*values[: len(GROUP)], *own, *values[len(GROUP) :]], ensure_ascii=False, sort_keys=True)
 
 
 def _sortable(value: Any) -> Any:
-    return f"{float(value):024.9f}" if isinstance(value, int | float) else value
+    # the second part tells numbers below 1e-9 apart
+    return f"{float(value):024.9f} {float(value)!r}" if isinstance(value, int | float) else value

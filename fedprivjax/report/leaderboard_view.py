@@ -37,7 +37,8 @@ def row_table(rows: Sequence[Row], *, named: bool = False) -> Sheet:
     first = rows[0]
     metric = known(first["metric"])
     setting = "".join(f", {name} {value:g}" for name, value in first["setting"].items())
-    level = "ε given by the noise" if first["target_epsilon"] is None else f"ε = {first['target_epsilon']:.3g}"
+    target = first["target_epsilon"]
+    level = f"ε = {first['epsilon']:.4g} given by the noise" if target is None else f"ε = {target:.3g}"
     subject = f"{level} at δ = {first['delta']:g} for {first['unit']} ({first['relation']}), trust: {first['trust']}"
     setting += f" (federation {first['federation']})" * named
     table = Sheet(f"{first['experiment']}{setting}: {metric.title}, mean ± 95% interval; {subject}")

@@ -139,6 +139,21 @@ def test_rows_of_other_guarantees_or_federations_have_their_own_table(board):
         assert len({table.title for table in other.tables}) == len(other.tables)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"delta": 1e-10}, {"delta": 1e-12}),
+        ({"target_epsilon": None, "epsilon": 28.3}, {"target_epsilon": None, "epsilon": 133.8}),
+    ],
+)
+def test_rows_of_unequal_privacy_do_not_replace_each_other_and_are_not_ranked_together(board, one, other):
+    row = board.rows[0]
+    joined = board.joined([{**row, **one}, {**row, **other}])
+    assert len(joined.rows) == len(board.rows) + 2
+    assert len(joined.tables) == len(board.tables) + 2
+    assert len({table.title for table in joined.tables}) == len(joined.tables)
+
+
 def test_the_best_mean_comes_first(board):
     for rows in board._groups():
         assert [row["mean"] for row in rows] == sorted(row["mean"] for row in rows)
