@@ -26,7 +26,8 @@ _digests: dict[int, str] = {}  # digests of data by `id` of live problems
 
 def fixed_parts(start: ReadyRun) -> dict[str, str]:
     """Return everything but arrays of rounds that a run depends on, as text by name."""
-    static = start.static
+    static, terms = start.static, start.guarantee.terms
+    secret = [one.name for one in terms.assumptions if one.name.startswith("secret")]
     mesh = None if static.mesh is None else dict(static.mesh.shape)
     return {
         **versions(),
@@ -34,6 +35,8 @@ def fixed_parts(start: ReadyRun) -> dict[str, str]:
         "mesh": str(mesh),
         "precision": static.precision,
         "protocol": type(start.protocol).__name__,
+        "trust": terms.trust,  # completed rounds are not more secret afterwards
+        "secrecy": ", ".join(secret) or "nothing secret",
         "eval_every": str(static.eval_every),
         "metrics": ", ".join(metric.name for metric in static.metrics),
         "noise seed": str(start.seeds.noise),

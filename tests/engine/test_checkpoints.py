@@ -10,13 +10,16 @@ import pytest
 from fedprivjax import (
     Ball,
     DPMu2,
+    FedAvg,
     Full,
     Given,
     Metric,
+    NoisyMinibatchSGD,
     NoisySGD,
     Protocol,
     Refusal,
     Scaffold,
+    SecretSubsets,
     Softmax,
     Uniform,
     UserAGD,
@@ -129,6 +132,24 @@ def test_another_run_is_refused_in_one_line(changes, line, stopped):
         run(folder=stopped, **changes)
     assert str(caught.value).startswith(line.format(stopped / FILE))
     assert "\n" not in str(caught.value)
+
+
+def test_a_public_schedule_does_not_become_secret_afterwards(tmp_path):
+    method = FedAvg(
+        noise_std=0.5, update_clip=1.0, step_size=0.1, local_steps=1, batch=4, unit="machine", trust="server"
+    )
+    public = simulate(method, SPLIT, Uniform(6, 3), folder=tmp_path, **OPTIONS)
+    alone = simulate(method, SPLIT, SecretSubsets(6, 3), **OPTIONS)
+    assert alone.guarantee.epsilon < public.guarantee.epsilon
+    with pytest.raises(Refusal, match=r"^secrecy must be .*, nothing secret, got secret participation\. Use what"):
+        simulate(method, SPLIT, SecretSubsets(6, 3), folder=tmp_path, **OPTIONS)
+
+
+def test_senders_are_not_hidden_afterwards(tmp_path):
+    method = NoisyMinibatchSGD(noise_std=0.5, clip=1.0, step_size=0.1, sampler="subset", batch=1)
+    run(method, SPLIT, folder=tmp_path)
+    with pytest.raises(Refusal, match=r"^trust must be as in the checkpoint .*, none, got shuffler"):
+        run(replace(method, trust="shuffler"), SPLIT, folder=tmp_path)
 
 
 def test_a_metric_of_another_program_is_refused(tmp_path):
