@@ -132,9 +132,9 @@ class Terms:
 
     @property
     def stated_relation(self) -> str:
-        """Relation as text. A machine that is added on a public schedule has an update instead of zero."""
+        """Relation as text. A machine, or a group, that is added on a public schedule has updates instead of zeros."""
         public = any(one.name == "public participation" for one in self.assumptions)
-        zero_out = self.unit == MACHINE and self.relation == ADD_OR_REMOVE and public
+        zero_out = self.unit.endswith(MACHINE) and self.relation == ADD_OR_REMOVE and public
         return f"{self.relation} (zero-out)" if zero_out else self.relation
 
     def as_mapping(self) -> dict[str, Any]:

@@ -244,6 +244,8 @@ def test_zeroed_machines_are_not_added_machines():
     with pytest.raises(Refusal, match=r"'add-or-remove-one \(zero-out\)', got 'add-or-remove-one'"):
         gdp_of(1.0, terms=public).then(gdp_of(1.0, terms=secret))
     assert gdp_of(1.0, terms=public).then(gdp_of(1.0, terms=public)).terms.stated_relation.endswith("(zero-out)")
+    with pytest.raises(Refusal, match=r"'add-or-remove-one \(zero-out\)', got 'add-or-remove-one'"):
+        gdp_of(1.0, terms=public).for_group(2).then(gdp_of(1.0, terms=secret).for_group(2))
     replaced = [gdp_of(1.0, terms=terms).for_relation(REPLACE_ONE) for terms in (public, secret)]
     assert replaced[0].then(replaced[1]).mu == pytest.approx(8**0.5)
 
