@@ -26,6 +26,7 @@ CACHE = "FEDPRIVJAX_CACHE"  # environment variable that names the folder; empty 
 SLOW = 0.2  # seconds; faster computations are not cached
 SHORT = 16  # hexadecimal digits of a digest in names of user-visible files
 PACKAGE = Path(__file__).parent
+DAMAGED = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)  # errors of reading an archive
 
 
 def cache_folder() -> Path | None:
@@ -125,7 +126,7 @@ def read_chunk(path: Path) -> dict[str, np.ndarray] | None:
     try:
         with path.open("rb") as file, np.load(file) as arrays:
             return dict(arrays)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+    except DAMAGED:
         warn(f"chunk {path} is damaged: it is computed again")
         return None
 

@@ -14,6 +14,7 @@ The README next to this file describes the arrays.
 """
 
 import json
+import zlib
 from hashlib import sha256
 from types import SimpleNamespace
 from zipfile import BadZipFile
@@ -46,7 +47,7 @@ def load(path):
             arrays = {name: file[name] for name in file.files}
         header = json.loads(str(arrays["header"]))
         version, cases = header["format"], header["cases"]
-    except (OSError, ValueError, KeyError, EOFError, TypeError, BadZipFile) as error:
+    except (OSError, ValueError, KeyError, EOFError, TypeError, RuntimeError, BadZipFile, zlib.error) as error:
         raise VectorError(f"{path} must hold reference vectors, got {type(error).__name__}") from None
     if version != FORMAT:
         raise VectorError(f"{path} must have format {FORMAT}, got format {version}. Copy the checker of that format")

@@ -5,8 +5,6 @@ because a killed run may have reported these rounds: with the same noise for oth
 """
 
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -17,13 +15,14 @@ import numpy as np
 
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.disk_cache import DAMAGED
 from fedprivjax.engine.dependencies import DIGEST, Prefix, fixed_parts, program_digest
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.segments import placed_like
 from fedprivjax.engine.trajectory import trajectory
 
 FILE, FORMAT = "checkpoint.npz", 1
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
+UNREADABLE = (*DAMAGED, KeyError, TypeError)
 REMEDIES = {"noise_std": "Give noise_std instead of a target", "step_size": "Give step_size"}
 
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets.table_rows import TableRows
+from fedprivjax.disk_cache import DAMAGED
 from fedprivjax.engine.finished_run import SavedRun
 from fedprivjax.engine.saved_run import FORMAT, PARAMS, RUN, unpacked
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
@@ -44,7 +44,7 @@ def load_run(path: str | Path, problem: Problem | None = None) -> SavedRun:
         run = _run_of(fields, leaves)
     except Refusal:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, BadZipFile, EOFError) as error:
+    except (*DAMAGED, KeyError, TypeError, AttributeError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise Refusal(f"{path} must be a run as it was saved, and cannot be read: {why}") from error
     return run if problem is None else with_problem(run, problem)

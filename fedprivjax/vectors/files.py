@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.disk_cache import DAMAGED
 from fedprivjax.protocols.registry import METHODS
 from fedprivjax.vectors.cases import CASES
 from fedprivjax.vectors.header import FORMAT, case_header, header_text
@@ -34,7 +34,7 @@ def check_vectors(folder: Path) -> Iterator[tuple[Path, list[str]]]:
     """Compare files with the arrays of today's code, and yield each file with its differences, one line each.
 
     Raises:
-        Refusal: a file is missing, damaged, or of another format.
+        Refusal: if a file is missing, damaged, or of another format.
     """
     for method in CASES:
         path = folder / f"{method}.npz"
@@ -76,13 +76,14 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of a file by name.
 
     Raises:
-        Refusal: the file is missing, damaged, or of another format.
+        Refusal: if the file is missing, damaged, or of another format.
     """
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-        version = json.loads(str(arrays[HEADER]))["format"]
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+        header = json.loads(str(arrays[HEADER]))
+        version, _ = header["format"], header["cases"]
+    except (*DAMAGED, KeyError, TypeError) as error:
         raise Refusal(
             f"{path} must hold reference vectors, got {type(error).__name__}. Run `fedprivjax vectors`"
         ) from None

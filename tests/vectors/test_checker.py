@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.vectors import read_arrays
+
 FOLDER = Path(__file__).parents[2] / "experiments/vectors"
 CHECKER = runpy.run_path(str(FOLDER / "check_vectors.py"))
 load, check, compared = CHECKER["load"], CHECKER["check"], CHECKER["compared"]
@@ -37,6 +40,7 @@ def test_the_checker_imports_numpy_alone():
     lines = [line for line in text.splitlines() if line.startswith(("import ", "from "))]
     assert lines == [
         "import json",
+        "import zlib",
         "from hashlib import sha256",
         "from types import SimpleNamespace",
         "from zipfile import BadZipFile",
@@ -110,3 +114,17 @@ def test_bad_files_are_one_line(tmp_path):
     np.savez(path, **arrays)
     with pytest.raises(VectorError, match="got others in case 'partial'"):
         load(path)
+
+
+@pytest.mark.parametrize(("read", "error"), [(load, VectorError), (read_arrays, Refusal)])
+def test_a_changed_byte_is_one_line_or_not_read(tmp_path, read, error):
+    path, errors = tmp_path / "damaged.npz", []
+    whole = (FOLDER / "released_local_sgd.npz").read_bytes()
+    for place in range(100, len(whole), len(whole) // 60):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x5A]) + whole[place + 1 :])
+        try:
+            read(path)
+        except error as found:
+            errors.append(str(found))
+    assert len(errors) > 40
+    assert all("must hold reference vectors" in text or "must have the arrays of its header" in text for text in errors)
