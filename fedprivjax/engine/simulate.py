@@ -86,7 +86,7 @@ def simulate(
 
     Raises:
         Refusal: the settings are invalid, or not those of the checkpoint, or it is damaged. Nothing has been compiled
-            yet.
+            yet. With `folder`, a protocol or metric that calls the host is refused at the first checkpoint.
 
     >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))

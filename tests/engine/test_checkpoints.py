@@ -160,6 +160,15 @@ def test_a_metric_of_another_program_is_refused(tmp_path):
         run(folder=tmp_path, metrics=[other])
 
 
+def test_a_metric_that_calls_the_host_is_refused(tmp_path):
+    def loud(problem, snapshot):
+        jax.debug.callback(lambda: None)
+        return abs(snapshot.params).sum()
+
+    with pytest.raises(Refusal, match=r"^protocol and metrics must not call the host in a run with folder"):
+        run(folder=tmp_path, metrics=[Metric("loud", loud)])
+
+
 def test_noise_that_depends_on_the_number_of_rounds_is_not_extended(tmp_path):
     simulate(CANCELLED, PROBLEM, Full(6), folder=tmp_path, **OPTIONS)
     with pytest.raises(

@@ -280,6 +280,30 @@ def test_processes_that_differ_are_refused_and_may_compute_by_themselves(alone, 
     assert said[1][8] == f"Refusal: mesh must have devices of all 2 processes, got 1 of them. {remedy}"
 
 
+SEGMENTS = """
+machines = {"machines": jax.device_count()}
+options = {"rounds": 5, "eval_every": 2, "mesh": machines, "metrics": ["train_loss"]}
+plain = simulate(LOCAL, OWNED, Uniform(8, 5), **options)
+heard = lambda rounds, metrics: print(rounds, sorted(metrics), flush=True)
+found = simulate(LOCAL, OWNED, Uniform(8, 5), on_evaluation=heard, **options)
+np.testing.assert_array_equal(found.params, plain.params)
+np.testing.assert_array_equal(found.metrics["train_loss"], plain.metrics["train_loss"])
+try:
+    simulate(LOCAL, OWNED, Uniform(8, 5), folder=FOLDER, **options)
+except Refusal as error:
+    print(error, flush=True)
+"""
+
+
+def test_evaluations_are_reported_in_the_first_process(tmp_path):
+    code = START + PROBLEM + f"FOLDER = {str(tmp_path / 'file')!r}\n" + SEGMENTS
+    results = launch(code, 2, tmp_path / "log")
+    require_success(results)
+    said = [[line for line in one.output.splitlines() if "Gloo" not in line] for one in results]
+    refusal = "folder must go with one process, got 2. Leave it out"
+    assert said == [["2 ['train_loss']", "4 ['train_loss']", "5 ['train_loss']", refusal], [refusal]]
+
+
 SPEC = EXPERIMENT + "mu = [1, 2]\n"
 
 
