@@ -179,6 +179,18 @@ def test_other_containers_are_refused():
         (lambda grid: grid.sel(mu=1.0), r"^dataset must have a single value along seed, got \{'seed': 2\}\. Fix it"),
         (lambda grid: grid.isel(mu=0, seed=0, parameter=0), "^dataset must have all parameters, got one"),
         (lambda grid: grid.isel(mu=0, seed=0, round=-1), "^dataset must have every round, got 4 alone"),
+        (
+            lambda grid: grid.isel(mu=0, seed=0, parameter=slice(2)),
+            r"^dataset must have all parameters, \d+, got 2\. Leave out",
+        ),
+        (
+            lambda grid: grid.isel(mu=0).max("seed", keep_attrs=True),
+            "^dataset must have the seed of a single run, got none",
+        ),
+        (
+            lambda grid: grid.isel(mu=0, seed=0).drop_vars("guarantee"),
+            "^dataset must have the guarantee of a single run, got none",
+        ),
     ],
 )
 def test_datasets_that_are_no_run_are_refused(grid, change, message):
