@@ -28,6 +28,8 @@ from fedprivjax import (
 )
 from fedprivjax.engine.checkpoint import FILE
 from fedprivjax.engine.segments import advance
+from fedprivjax.protocols import PROTOCOLS
+from fedprivjax.testing.device_cases import cases
 
 RNG = np.random.default_rng(0)
 FEATURES, LABELS = RNG.normal(size=(240, 3)), RNG.integers(0, 2, 240)
@@ -240,3 +242,24 @@ def test_a_run_on_a_mesh_goes_on(protocol, problem, tmp_path):
     assert_equal(run(folder=tmp_path, **changes), whole)
     with pytest.raises(Refusal, match=r"^mesh must be as in the checkpoint"):
         run(folder=tmp_path, protocol=protocol, problem=problem)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("mesh", [None, {"machines": 4}], ids=["device", "mesh"])
+def test_every_method_goes_on_and_segments_are_the_plain_run(name, mesh, tmp_path):
+    case = next(iter(cases({name: PROTOCOLS[name]})))
+    options = {"rounds": 12, "eval_every": 5, "metrics": ["train_loss", "noise_norm"], "mesh": mesh}
+
+    def go(**changes: Any):
+        return simulate(case.protocol, case.problem, case.participation, **options, **changes)
+
+    def stopping(rounds, metrics):
+        if rounds >= 10:
+            raise Stopped
+
+    plain = go()
+    assert_equal(go(on_evaluation=lambda *_: None), plain)
+    with pytest.raises(Stopped):
+        go(folder=tmp_path, on_evaluation=stopping, checkpoint_every=5)
+    assert_equal(go(folder=tmp_path), plain)
