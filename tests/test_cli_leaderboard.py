@@ -98,12 +98,18 @@ def test_a_custom_method_joins_the_others(call):
 
 def test_refusals_are_lines(call):
     status, _, said = call("leaderboard", "--into", "none.json")
-    assert (status, said) == (2, "leaderboard file must exist, got none.json\n")
+    assert (status, said) == (
+        2,
+        "leaderboard file must exist, got none.json. Write it with fedprivjax leaderboard RESULTS --into\n",
+    )
     status, _, said = call("run", "small.toml", "--set", "protocol=@small.txt")
-    assert (status, said) == (2, "protocol file must exist, got 'small.txt'\n")
+    assert (status, said) == (2, "protocol file must exist, got 'small.txt'. Write protocol=@FILE\n")
     Path("empty.toml").write_text("", encoding="utf-8")
     status, _, said = call("run", "small.toml", "--set", "protocol=@empty.toml")
-    assert (status, said) == (2, "empty.toml must have [[protocol]] entries, got none\n")
+    assert (status, said) == (
+        2,
+        "empty.toml must have [[protocol]] entries, got none. Write them as in an experiment file\n",
+    )
     assert call("run", "small.toml", "--set", "sweep.seeds=2", "--out", "c")[0] == 0
     assert not Path("c", "frontier.json").exists()
     status, _, said = call("leaderboard", "c")

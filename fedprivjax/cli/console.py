@@ -88,10 +88,10 @@ def _protocols_of(file: Path) -> list[dict[str, Any]]:
     from fedprivjax.experiment.read import read_toml
 
     if not file.is_file():
-        raise Refusal(f"protocol file must exist, got {str(file)!r}")
+        raise Refusal(f"protocol file must exist, got {str(file)!r}. Write protocol=@FILE")
     found = read_toml(file).get("protocol")
     if not isinstance(found, list) or not found or not all(isinstance(one, dict) for one in found):
-        raise Refusal(f"{file} must have [[protocol]] entries, got none")
+        raise Refusal(f"{file} must have [[protocol]] entries, got none. Write them as in an experiment file")
     return found
 
 

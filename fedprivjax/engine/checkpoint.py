@@ -76,7 +76,7 @@ class Checkpoint:
         self._compare(about, about["fixed"], self.fixed)
         rounds, total, self.reached = self.start.static.size.rounds, about["rounds"], about["reached"]
         if rounds < self.reached:
-            least = f"at least {self.reached} as in the checkpoint {self.path} and the rounds to the next one"
+            least = f"at least {self.reached}, which the run of the checkpoint {self.path} may have reported"
             raise Refusal(f"rounds must be {least}, got {rounds}. Give rounds = {total}, or use another folder")
         self._compare(about, about["prefix"], self.prefix.to(self.reached))
         self._compare(about, {"program": about["program"]}, {"program": self.program})

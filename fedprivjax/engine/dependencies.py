@@ -20,7 +20,7 @@ from fedprivjax.problem.problem import Problem
 
 OF_ROUNDS = ("plan", "noise over rounds", "noise from the host")  # parts of `per_round`
 OF_DATA = "problem.pool", "problem.test"
-DIGEST = "digest"  # marks texts that are no values
+DIGEST = "digest"  # marks texts that are not values
 _digests: dict[int, str] = {}  # digests of data by `id` of live problems
 
 
@@ -77,7 +77,8 @@ def program_digest(start: ReadyRun) -> str:
     They are lowered for the rounds of one evaluation, so that the text does not contain the number of rounds.
 
     Raises:
-        Refusal: if a program calls the host, because its text does not contain the called function."""
+        Refusal: if a program calls the host, because its text does not contain the called function.
+    """
     arguments, static = start.arguments, start.static
     inputs, drawn, host_noise = jax.tree.map(lambda leaf: leaf[: static.eval_every], per_round(arguments))
     mechanism = replace(arguments.mechanism, inputs=drawn)  # type: ignore[type-var]

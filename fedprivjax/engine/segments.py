@@ -29,7 +29,7 @@ class Done(NamedTuple):
         rounds: number of completed rounds.
         evaluations: number of completed evaluations.
         latest: metrics of the last evaluation by name.
-        carry: copy of the carry, or None if it was not asked for.
+        carry: copy of the carry, or None if none was requested.
         values: copy of the metrics so far by name, [all evaluations, ...], or None.
     """
 

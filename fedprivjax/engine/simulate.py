@@ -61,7 +61,6 @@ def simulate(
             (completed rounds, total rounds).
         on_evaluation: function that is called with (completed rounds, metrics) after every evaluation, on the host. The
             metrics are floats by name: those of the reported point and of the rounds. Its exceptions end the run.
-
         folder: folder of a checkpoint, `checkpoint.npz`. The same call goes on from it after the run was killed, with
             the same numbers bit for bit. A finished run is read and returned. Evaluations after the last checkpoint are
             reported to the callbacks again. `run.costs["seconds"]` are those of the last call.
@@ -85,8 +84,9 @@ def simulate(
     cover it.
 
     Raises:
-        Refusal: the settings are invalid, or not those of the checkpoint, or it is damaged. Nothing has been compiled
-            yet. With `folder`, a protocol or metric that calls the host is refused at the first checkpoint.
+        Refusal: if the settings are invalid or not those of the checkpoint, or the checkpoint is damaged. Nothing has
+            been compiled yet. With `folder`, a protocol or metric that calls the host is refused at the first
+            checkpoint.
 
     >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))

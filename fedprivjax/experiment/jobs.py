@@ -28,7 +28,7 @@ from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, as_seeds
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.draws import number_of
-from fedprivjax.sweeps.kept import state_kept
+from fedprivjax.sweeps.kept import print_size
 from fedprivjax.sweeps.prepare import ReadySweep, ready_sweep
 
 Progress = Callable[[int, int], None]
@@ -125,7 +125,7 @@ def ready_experiment(experiment: Experiment, say: Say = None, *, judge: bool = F
         judged = experiment if judge else experiment.but(expected=[])
         verdict.check_recorded(judged, recorded(todo), records(todo))
     if experiment.sweep.keep:
-        state_kept({job.identity: (job.runs, job.dimension) for job in todo}.values())
+        print_size({job.identity: (job.runs, job.dimension) for job in todo}.values())
     took = perf_counter() - begun
     if not chooses:
         return ReadyExperiment(experiment, todo, took)

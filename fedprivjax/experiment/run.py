@@ -138,8 +138,8 @@ def _run_part(
         chosen = choices(ready.experiment, ready.before.experiment, found)
         todo, finished = jobs(at_choices(ready.experiment, chosen)), ready.before.runs
     reports = _reports(todo, ready.experiment.evaluation.on_evaluation)
-    told = {job.prepare: reports[job.identity] for job in todo}
-    all_finished = execute_together(_sweeps(todo), part, chunks, shifted(progress, finished, ready.runs), told)
+    by_sweep = {job.prepare: reports[job.identity] for job in todo}
+    all_finished = execute_together(_sweeps(todo), part, chunks, shifted(progress, finished, ready.runs), by_sweep)
     with claimed(chunks / f"results{CLAIM}") as mine:
         return _written(ready, folder) if all_finished and mine else None
 

@@ -94,7 +94,10 @@ class AveragedSteps(ClientMethod):
         return server._replace(w=w, last=appended(server.last, w), optimizer=optimizer)
 
     def moves(self, server, own, data: LocalData, noise) -> tuple[Any, Any]:
-        """Every local step of a machine, leaves [K, ...], and its noise, [K, d] or None, as arguments of `client`."""
+        """Every local step of a machine, leaves [K, ...], and its noise, [K, d] or None.
+
+        Arguments are those of `client`.
+        """
         return self.walk(server.w, data, noise, every_step=True)[1]
 
     def noisy_steps(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
@@ -106,7 +109,7 @@ class AveragedSteps(ClientMethod):
         return self._every_step(problem, state, inputs, noise, key)[1]
 
     def _every_step(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[Any, Any]:
-        """Local steps of the participants, and the noise of each or None."""
+        """Return every local step, leaves [per_round, K, ...], and its noise, [per_round, K, d] or None."""
         shared = self.shared(state.server, noise)
 
         def one(inputs, noise, key):

@@ -119,7 +119,7 @@ def leaderboard(path: str | Path | None = None) -> Leaderboard:
     """
     file = bundle() / "frontier" / FRONTIER if path is None else Path(path)
     if not file.is_file():
-        raise Refusal(f"leaderboard file must exist, got {file}")
+        raise Refusal(f"leaderboard file must exist, got {file}. Write it with fedprivjax leaderboard RESULTS --into")
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

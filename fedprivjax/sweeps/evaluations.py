@@ -46,7 +46,7 @@ def by_evaluation(
         number_seeds: True to report the position of a seed in place of the seed.
 
     Raises:
-        Refusal: `on_evaluation` is neither None nor a callable.
+        Refusal: if `on_evaluation` is neither None nor a callable.
 
     >>> report = by_evaluation(print, [{"protocol": "ours"}])
     >>> report(FinishedRun({"mu": 2.0, "seed": 0}, 0, [5, 10], {"test_loss": [0.5, 0.25]}))

@@ -126,8 +126,8 @@ def execute_together(
     while computed:  # others may have finished or lost their chunks meanwhile
         computed, missing, before = 0, 0, 0
         for prepare, runs in sweeps.items():
-            told = shifted(progress, before, total), reports.get(prepare)
-            own, others = _execute_part(prepare(), part, folder, *told)
+            callbacks = shifted(progress, before, total), reports.get(prepare)
+            own, others = _execute_part(prepare(), part, folder, *callbacks)
             computed, missing, before = computed + own, missing + others, before + runs
             make_room()
     return missing == 0
@@ -210,10 +210,10 @@ def _dispatched(start: ReadySweep, over: Spread | None, indices: Indices) -> dic
 
 def _program_arguments(start: ReadySweep, over: Spread | None, indices: Indices) -> tuple[Any, ...]:
     """Return the arguments of `run_chunk` for a chunk, with the last run repeated so that it divides over devices."""
-    keep = (PARAMS in start.keep,) if start.keep else ()
+    keep = PARAMS in start.keep
     if over is None:
-        return *chunk_arguments(start, *indices), start.static, *((None, *keep) if keep else ())
-    return *replicated(chunk_arguments(start, *over.padded(*indices)), start.mesh), start.static, over, *keep
+        return *chunk_arguments(start, *indices), start.static, over, keep
+    return *replicated(chunk_arguments(start, *over.padded(*indices)), start.mesh), start.static, over, keep
 
 
 def _copied(values: Mapping[str, jax.Array], seconds: float) -> dict[str, np.ndarray]:

@@ -75,7 +75,7 @@ def unflattened(vector: np.ndarray, structure: str) -> Any:
     return jax.tree.unflatten(tree, leaves)
 
 
-def state_kept(runs: Iterable[tuple[int, int]]) -> None:
+def print_size(runs: Iterable[tuple[int, int]]) -> None:
     """Print the size of the kept parameters on stderr, in the first process.
 
     Args:

@@ -22,7 +22,7 @@ from fedprivjax.sweeps.configurations import axes_of
 from fedprivjax.sweeps.devices import sweep_mesh
 from fedprivjax.sweeps.evaluations import OnEvaluation, by_evaluation
 from fedprivjax.sweeps.execute import execute, execute_together
-from fedprivjax.sweeps.kept import state_kept
+from fedprivjax.sweeps.kept import print_size
 from fedprivjax.sweeps.part import as_part
 from fedprivjax.sweeps.prepare import ready_sweep
 from fedprivjax.sweeps.shapes import INTEGERS, joined, shapes_of
@@ -145,7 +145,7 @@ def sweep(
         ]
     runs = [prod(start.runs) for start in starts]
     if starts[0].keep:
-        state_kept((number, problem.dimension) for number in runs)
+        print_size((number, problem.dimension) for number in runs)
     reports = [by_evaluation(on_evaluation, [shape.at]) for shape in shapes]
     chunks = None if folder is None else Path(folder)
     done, parts = 0, []

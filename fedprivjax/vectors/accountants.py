@@ -204,7 +204,7 @@ def read_accountants(folder: Path) -> list[tuple[Mechanism, float, float]]:
     """Return every mechanism of the table in a folder, with its lower and upper bound on ε.
 
     Raises:
-        Refusal: the file is missing, or not the table.
+        Refusal: if the file is missing, or not the table.
     """
     path = folder / NAME
     try:

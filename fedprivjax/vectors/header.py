@@ -86,7 +86,7 @@ def guarantee(start: ReadyRun) -> dict[str, Any] | None:
 
 
 def described(value: Any) -> Any:
-    """Return an object as its class and settings, a function as its name, and numbers, texts and lists as they are."""
+    """Return an object as its class and settings, a function as its name, and other values unchanged."""
     if is_dataclass(value) and not isinstance(value, type):
         own = {each.name: getattr(value, each.name) for each in fields(value)}
         return {"class": type(value).__name__, "settings": {name: described(each) for name, each in own.items()}}

@@ -102,7 +102,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "method": ({"protocol": CANCELLED}, "protocol must be as in the checkpoint {}, NoisySGD, got DPMu2"),
     "seed": ({"seed": 4}, "noise seed must be as in the checkpoint {}, 3, got 4"),
     "evaluations": ({"eval_every": 4}, "eval_every must be as in the checkpoint {}, 3, got 4"),
-    "rounds": ({"rounds": 8}, "rounds must be at least 12 as in the checkpoint {} and "),
+    "rounds": ({"rounds": 8}, "rounds must be at least 12, which the run of the checkpoint {} may "),
     "data": (
         {"problem": linear_problem(-FEATURES, LABELS, Softmax(2), feature_bound=9.0, constraint=Ball(1.0))},
         "data must be as in the checkpoint {}, got another",
@@ -111,7 +111,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"problem": linear_problem(FEATURES, LABELS, Softmax(2), feature_bound=9.0, constraint=Ball(2.0))},
         "problem.constraint.radius must be as in the checkpoint {}, 1.0, got 2.0",
     ),
-    "rounds that were reported": ({"rounds": 11}, "rounds must be at least 12 as in the checkpoint {} and "),
+    "rounds that were reported": (
+        {"rounds": 11},
+        "rounds must be at least 12, which the run of the checkpoint {} may ",
+    ),
     "order": ({"order": "stored"}, "plan.samples must be as in the checkpoint {}, got another"),
     "a target": (
         {"protocol": NoisySGD(mu=1.0, clip=1.0, step_size=0.1), "rounds": 30},
