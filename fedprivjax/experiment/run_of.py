@@ -1,6 +1,7 @@
 """Single runs of a dataset whose parameters were kept."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import xarray as xr
@@ -9,10 +10,14 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.finished_run import SavedRun
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.experiment.load_run import predictor_from, with_problem
+from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.kept import METHOD, PARAMETER, PARAMS, PREDICTOR, STRUCTURE, unflattened
 from fedprivjax.sweeps.results import guarantee_of
+from fedprivjax.sweeps.selection import UNACCOUNTED
 
+NOT_COVERED = Assumption("not covered")
 COSTS = ("sent_messages", "sent_bits", "gradients_per_use", "rounds_taken", "gradients_per_record", "sent_bytes")
 COSTS += ("idle_steps", "client_state_bytes", "seconds")
 
@@ -21,7 +26,7 @@ def run_of(dataset: xr.Dataset, problem: Problem | None = None) -> SavedRun:
     """Return one run of a sweep or an experiment whose parameters were kept, without its protocol and plan.
 
     Its guarantee is that of `guarantee_of`: on the least private of the schedules of its configuration. It does not
-    cover the choice of this run by results. Its `seconds` are the mean of all runs.
+    cover the choice of this run by results, and says so after `select`. Its `seconds` are the mean of all runs.
 
     Args:
         dataset: dataset with every axis fixed, seed included, such as `grid.sel(mu=2.0).isel(seed=0)`.
@@ -51,7 +56,7 @@ def run_of(dataset: xr.Dataset, problem: Problem | None = None) -> SavedRun:
         rounds=data["round"].values[chosen].astype(int),
         iterates=_iterates({name: each.isel(round=chosen) for name, each in metrics.items()}),
         params=unflattened(data[PARAMS].values, values.attrs[STRUCTURE]),
-        guarantee=guarantee_of(data),
+        guarantee=_guarantee(data),
         costs={name: float(data[name]) for name in COSTS if name in data},
         method=str(data[METHOD].values.item()),
         predictor=predictor_from(json.loads(str(data[PREDICTOR].values.item())) if PREDICTOR in data else None),
@@ -59,6 +64,14 @@ def run_of(dataset: xr.Dataset, problem: Problem | None = None) -> SavedRun:
         non_private_data=tuple(filter(None, dataset.attrs["non_private_data"].split("; "))),
     )
     return run if problem is None else with_problem(run, problem)
+
+
+def _guarantee(data: xr.Dataset) -> PrivacyGuarantee:
+    """Return the guarantee of one run. It says that hyper-parameters are not covered if results chose them."""
+    found = guarantee_of(data)
+    if UNACCOUNTED not in data.attrs or NOT_COVERED in found.assumptions:
+        return found
+    return replace(found, terms=replace(found.terms, assumptions=(*found.assumptions, NOT_COVERED)))
 
 
 def _params(dataset: xr.Dataset) -> xr.DataArray:

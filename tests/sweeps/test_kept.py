@@ -198,6 +198,13 @@ def test_datasets_that_are_no_run_are_refused(grid, change, message):
         fpj.run_of(change(grid))
 
 
+def test_a_run_that_was_chosen_by_results_says_so(grid):
+    chosen = fpj.select(grid, over="mu", metric="test_loss").isel(seed=0)
+    said = "hyper-parameters and data preparation are not covered"
+    assert said in [str(one) for one in fpj.run_of(chosen).guarantee.assumptions]
+    assert said not in [str(one) for one in fpj.run_of(grid.isel(mu=0, seed=0)).guarantee.assumptions]
+
+
 @pytest.mark.parametrize("keep", ["params", ["metrics"], 3, [["params"]]])
 def test_other_parts_are_refused(keep, softmax_problem):
     with pytest.raises(Refusal, match=r'^keep must be a list of "params", got '):
