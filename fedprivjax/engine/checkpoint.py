@@ -69,6 +69,8 @@ class Checkpoint:
             own = {"format of the file": str(FORMAT)}
             self._compare(about, {"format of the file": about["format"]}, own)
             found = _unpacked(about, arrays)
+            if missing := {"fixed", "rounds", "reached", "prefix", "program"} - set(about):
+                raise KeyError(*missing)
         except UNREADABLE as error:
             if isinstance(error, Refusal):
                 raise

@@ -1,5 +1,6 @@
 """A run with a folder goes on from its checkpoint, bit for bit, if everything that it depends on is equal."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -215,6 +216,16 @@ def test_rounds_that_a_killed_or_finished_run_may_have_reported_are_not_computed
 def test_a_damaged_checkpoint_is_refused(content, stopped, tmp_path):
     whole = (stopped / FILE).read_bytes()
     (tmp_path / FILE).write_bytes(whole[: len(whole) // 2] if content is None else content)
+    with pytest.raises(Refusal, match=rf"^checkpoint .*{FILE} must be readable, got a damaged file"):
+        run(folder=tmp_path)
+
+
+def test_a_checkpoint_without_a_part_is_refused(stopped, tmp_path):
+    with np.load(stopped / FILE, allow_pickle=False) as found:
+        arrays = dict(found)
+    about = json.loads(str(arrays.pop("about")))
+    del about["reached"]
+    np.savez(tmp_path / FILE, about=np.array(json.dumps(about)), **arrays)
     with pytest.raises(Refusal, match=rf"^checkpoint .*{FILE} must be readable, got a damaged file"):
         run(folder=tmp_path)
 
