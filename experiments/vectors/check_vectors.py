@@ -47,6 +47,8 @@ def load(path):
             arrays = {name: file[name] for name in file.files}
         header = json.loads(str(arrays["header"]))
         version, cases = header["format"], header["cases"]
+    except FileNotFoundError:
+        raise VectorError(f"{path} must be a file, got none of this name") from None
     except (OSError, ValueError, KeyError, EOFError, TypeError, RuntimeError, BadZipFile, zlib.error) as error:
         raise VectorError(f"{path} must hold reference vectors, got {type(error).__name__}") from None
     if version != FORMAT:
@@ -78,7 +80,10 @@ def check(vectors, step, tolerance=1e-4):
     """
     state, seen = None, set()
     for t in range(1, vectors.header["rounds"] + 1):
-        outputs, state = step(inputs_of(vectors, t), state)
+        returned = step(inputs_of(vectors, t), state)
+        if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], dict)):
+            raise VectorError(f"step must return (outputs, state) with a dict of outputs, got {returned!r:.60}")
+        outputs, state = returned
         unknown = sorted(set(outputs) - set(compared(vectors)))
         if unknown:
             raise VectorError(f"outputs must be among {', '.join(compared(vectors))}, got {unknown[0]!r}")

@@ -133,6 +133,8 @@ def numeric(column: str, values: Series) -> np.ndarray:
     """
     if pd.api.types.is_datetime64_any_dtype(values):
         raise Refusal(f"column {column!r} must hold numbers, got dates, such as {values.iloc[0]}. {DATES}")
+    if pd.api.types.is_complex_dtype(values):
+        raise Refusal(f"column {column!r} must hold real numbers, got {values.iloc[0]}. Use its real part")
     numbers = as_numbers(values)
     wrong = np.flatnonzero(np.isnan(numbers))
     if wrong.size:

@@ -12,16 +12,17 @@ from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
-from fedprivjax.report.baselines import is_better
+from fedprivjax.report.baselines import CONSTANT, is_better
 from fedprivjax.report.choices import CHOSEN, CHOSEN_NOTE
 from fedprivjax.report.display import Showable, laid_out, recorded_by, usual_metric
 from fedprivjax.report.number_format import points_of
-from fedprivjax.report.tables import footnotes, metric_runs, results_table
+from fedprivjax.report.tables import footnotes, metric_floor, metric_runs, results_table
 from fedprivjax.sweeps.results import mean_interval
 from fedprivjax.sweeps.selection import UNACCOUNTED
 from fedprivjax.sweeps.variable_descriptions import custom_metrics
 
 PROTOCOL, MEAN, HALF, EPSILON = "protocol", "mean", "half_width", "realised_epsilon"
+DAGGER = r"^\dagger"  # mark of a mean that is worse than the constant predictor's value
 SYMBOLS = {"mu": r"$\mu$", "epsilon": r"$\varepsilon$", "machines": "$M$", "per_round": "$m$", "rounds": "$T$"}
 SPECIAL = {each: f"\\{each}" for each in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
 MATHS = {  # pdflatex stops at these characters in text
@@ -44,12 +45,14 @@ class Frame(pd.DataFrame):
         notes: title and footnotes of the table.
         chosen: labels of protocols with settings that were chosen by results, which no guarantee covers. The LaTeX
             table marks them.
+        floor: value of the constant predictor, or None. The LaTeX table marks means that are worse.
     """
 
-    _metadata: ClassVar[list[str]] = ["metric", "notes", "chosen"]  # pyright: ignore[reportIncompatibleVariableOverride]
+    _metadata: ClassVar[list[str]] = ["metric", "notes", "chosen", "floor"]  # pyright: ignore[reportIncompatibleVariableOverride]
     metric: Metric
     notes: tuple[str, ...]
     chosen: frozenset[str]
+    floor: float | None
 
     def to_latex(  # type: ignore[override]
         self, buf: Any = None, *, protocols: Literal["rows", "columns"] | None = None, **options: Any
@@ -58,7 +61,8 @@ class Frame(pd.DataFrame):
 
         A cell is the mean $\pm$ the half-width, in the metric's unit and decimals. At each point of several protocols,
         the best mean is bold, and so is every mean within the best mean's interval. Non-private protocols are not
-        compared with private ones. Comments above the table state δ and the guarantees.
+        compared with private ones. A dagger marks a mean that is worse than the constant predictor's, and a note below
+        states that value. Comments above the table state δ and the guarantees.
 
         Args:
             buf: path of the file to write, or None to return the text.
@@ -76,9 +80,13 @@ class Frame(pd.DataFrame):
         cells, kind = self._with_points(cells) if place == "columns" else self._with_protocols(cells)
         usual = {"escape": False, "index": False, "column_format": kind}
         text = "".join(f"% {' '.join(note.split())}\n" for note in self.notes) + cells.to_latex(**{**usual, **options})
-        if self.chosen:
-            note = rf"\multicolumn{{{len(cells.columns)}}}{{l}}{{\footnotesize {latex(CHOSEN_NOTE)}}} \\"
-            text = text.replace("\\bottomrule\n", f"\\bottomrule\n{note}\n")
+        below = [latex(CHOSEN_NOTE)] if self.chosen else []
+        if self.floor is not None and DAGGER in text:
+            below.append(f"${DAGGER}$ worse than the {CONSTANT}'s {self.metric.text(self.floor)}")
+        rows = "".join(
+            rf"\multicolumn{{{len(cells.columns)}}}{{l}}{{\footnotesize {note}}} \\" + "\n" for note in below
+        )
+        text = text.replace("\\bottomrule\n", f"\\bottomrule\n{rows}")
         if buf is None:
             return text
         write_atomically(Path(buf), text)
@@ -123,7 +131,9 @@ class Frame(pd.DataFrame):
             return "--"
         value = self.metric.text(mean)
         value = rf"\mathbf{{{value}}}" if bold else value
-        return f"${value}$" if np.isnan(half) else rf"${value} \pm {self.metric.text(half)}$"
+        value = value if np.isnan(half) else rf"{value} \pm {self.metric.text(half)}"
+        worse = self.floor is not None and is_better(self.floor, mean, self.metric)
+        return f"${value}{DAGGER}$" if worse else f"${value}$"
 
 
 def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str | None = None) -> Frame:
@@ -165,6 +175,7 @@ def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str
     made = Frame(rows, columns=[MEAN, HALF, EPSILON], index=index)
     made.metric = metric
     made.notes = (results_table(this.layout, this.best, metric).title, *footnotes(this.layout, this.best))
+    made.floor = metric_floor(this.layout, this.best, metric)
     made.chosen = frozenset(label for label in summaries if UNACCOUNTED in this.best[label].attrs)
     return made
 

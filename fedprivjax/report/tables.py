@@ -55,7 +55,7 @@ def results_table(layout: Layout, best: Mapping[str, xr.Dataset], metric: str | 
     the layout's iterate if the protocol has it, else of the output. With fewer than three seeds there are no intervals.
     """
     metric = known(metric)
-    runs, floor = metric_runs(layout, best, metric), _floor(layout, best, metric)
+    runs, floor = metric_runs(layout, best, metric), metric_floor(layout, best, metric)
     interval = min(values.sizes["seed"] for values in runs.values()) >= INTERVAL
     cells: Cells = {
         marked(label, best[label]): partial(_cell, *mean_interval(values), metric, interval, floor)
@@ -115,7 +115,7 @@ def metric_runs(layout: Layout, best: Mapping[str, xr.Dataset], metric: Metric) 
     }
 
 
-def _floor(layout: Layout, best: Mapping[str, xr.Dataset], metric: Metric) -> float | None:
+def metric_floor(layout: Layout, best: Mapping[str, xr.Dataset], metric: Metric) -> float | None:
     """Return the constant predictor's value, or None if it is not shown."""
     return constant_of(best, metric) if "constant" in layout.baselines else None
 
@@ -177,7 +177,7 @@ def _baselines(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
     """Return definitions of the baselines that are shown, and comparisons of protocols with them."""
     metrics = _shown_metrics(layout, best)
     of = {metric.name: metric_runs(layout, best, metric) for metric in metrics}
-    floors = {metric.name: _floor(layout, best, metric) for metric in metrics}
+    floors = {metric.name: metric_floor(layout, best, metric) for metric in metrics}
     lines = []
     if any(floor is not None for floor in floors.values()):
         lines.append(

@@ -42,7 +42,7 @@ def noisy_sgd() -> dict[str, Case]:
     return both(
         {
             "partial": Case(clipped),
-            "full": Case(clipped, FULL),
+            "full": Case({**clipped, "step_size": 0.5}, FULL),  # reaches the boundary of the ball
             "average": Case({**clipped, "average": True}),
             "dropouts": Case(clipped, RANDOM_SIZE),
             "batch": Case({**clipped, "batch": 2}),

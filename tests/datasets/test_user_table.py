@@ -237,6 +237,7 @@ def test_listed_clients_are_machines_in_that_order():
         ({}, {"features": ["x", "y"]}, "features must be without the target and the client, got 'y'"),
         ({"x": ["1", "2", "3", "n.a."]}, {}, "column 'x' must hold numbers, got 'n.a.' (row 4 of the data)"),
         ({"x": [1, np.inf, 2, 3]}, {}, "column 'x' must be finite, got inf (row 2 of the data)"),
+        ({"x": [1.0 + 1j] * 4}, {}, "column 'x' must hold real numbers, got (1+1j). Use its real part"),
         ({"x": pd.to_datetime(["2020-01-01"] * 4)}, {}, "column 'x' must hold numbers, got dates, such as 2020-01-01"),
         (
             {"x": [1, None, None, 3]},

@@ -180,6 +180,15 @@ def test_a_choice_by_results_is_marked(grid):
     assert "‡ chosen by results, not covered by the guarantee" in sheet.notes
 
 
+def test_a_mean_below_the_constant_predictor_is_marked(grid):
+    below = with_values(grid, [0.4, 0.9])
+    below[ACCURACY].attrs["constant_predictor"] = 0.52
+    text = fpj.frame(below, ACCURACY).to_latex()
+    assert [row[1] for row in cells(text)[1:]] == [r"$40.0 \pm 0.0^\dagger$", r"$90.0 \pm 0.0$"]
+    assert text.count(r"$^\dagger$ worse than the constant predictor's 52.0") == 1
+    assert "dagger" not in fpj.frame(below.isel(mu=[1]), ACCURACY).to_latex()
+
+
 def test_a_custom_metric_named_by_text_has_its_own_direction(grid):
     own = fpj.Metric("hits", lambda problem, snapshot: 0.0, better="higher", digits=1)
     both = {"low": with_values(grid, [1.0, 1.0]), "high": with_values(grid, [2.0, 2.0])}

@@ -100,7 +100,7 @@ def test_bad_outputs_are_one_line(cases, outputs, message):
 
 def test_bad_files_are_one_line(tmp_path):
     path = tmp_path / "other.npz"
-    with pytest.raises(VectorError, match="must hold reference vectors, got FileNotFoundError"):
+    with pytest.raises(VectorError, match="must be a file, got none of this name"):
         load(path)
     np.savez(path, header=np.array(json.dumps({"format": 2, "cases": {}})))
     with pytest.raises(VectorError, match="must have format 1, got format 2"):
@@ -128,3 +128,10 @@ def test_a_changed_byte_is_one_line_or_not_read(tmp_path, read, error):
             errors.append(str(found))
     assert len(errors) > 40
     assert all("must hold reference vectors" in text or "must have the arrays of its header" in text for text in errors)
+
+
+@pytest.mark.parametrize("returned", [None, {"params": 0.0}, (0.0, None), ({}, None, None)])
+def test_a_step_that_returns_something_else_is_refused_in_one_line(returned):
+    case = next(iter(load(FOLDER / "dp_mu2.npz").values()))
+    with pytest.raises(VectorError, match=r"^step must return \(outputs, state\) with a dict of outputs, got"):
+        check(case, lambda inputs, state: returned)
