@@ -270,7 +270,7 @@ def test_tiny_is_small_and_no_larger_than_the_original(participation, sweep, rou
 def test_chunks_are_written_unless_disabled(monkeypatch, tmp_path):
     seen = []
     real = runner.execute
-    monkeypatch.setattr(runner, "execute", lambda start, told, chunks: seen.append(chunks) or real(start, told, chunks))
+    monkeypatch.setattr(runner, "execute", lambda start, *rest: seen.append(rest[1]) or real(start, *rest))
     for name, keep in (("kept", True), ("not", False)):
         runner.run_ready(ready_experiment(make()), tmp_path / name, keep=keep)
     assert seen == [tmp_path / "kept" / "chunks", None]

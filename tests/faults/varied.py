@@ -43,7 +43,7 @@ class DriftUnclipped(LocalSGD):
             g = minibatch.gradient(v, divisor=1, clip=self.clip) + here - there
             z = self.step_noise((noise, slot), minibatch.step, data.problem.dimension)
             after = v - self.step_scale * self.step_size * (g if z is None else g + z)
-            return after, after - v
+            return after, (after - v, z)
 
         return data.scan(step, start)
 
