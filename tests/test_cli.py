@@ -421,16 +421,19 @@ def test_an_error_in_a_users_module_is_one_line_or_a_traceback(call, spec):
 
 SLOWLY = """
 import signal, time
+import jax
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored by what runs in the background
 from fedprivjax.sweeps import execute
-dispatched, begun = execute._dispatched, []
+dispatched, begun, found = execute._dispatched, [], []
 
 def slowly(*arguments):
     begun.append(1)
     if len(begun) == 3:
+        jax.block_until_ready(found)
         print("third", flush=True)
         time.sleep(60)
-    return dispatched(*arguments)
+    found.append(dispatched(*arguments))
+    return found[-1]
 
 execute._dispatched = slowly
 from fedprivjax.cli import main
