@@ -175,6 +175,7 @@ def test_a_metric_that_calls_the_host_is_refused(tmp_path):
         run(folder=tmp_path, metrics=[Metric("loud", loud)])
 
 
+@pytest.mark.slow
 def test_noise_that_depends_on_the_number_of_rounds_is_not_extended(tmp_path):
     simulate(CANCELLED, PROBLEM, Full(6), folder=tmp_path, **OPTIONS)
     with pytest.raises(
@@ -183,6 +184,7 @@ def test_noise_that_depends_on_the_number_of_rounds_is_not_extended(tmp_path):
         simulate(CANCELLED, PROBLEM, Full(6), folder=tmp_path, **{**OPTIONS, "rounds": 30})
 
 
+@pytest.mark.slow
 def test_a_method_whose_rounds_depend_on_their_number_is_not_extended(tmp_path):
     run(USERS, folder=tmp_path)
     with pytest.raises(Refusal, match=r"must be as in the checkpoint .* keep rounds = 20"):
