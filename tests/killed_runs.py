@@ -16,6 +16,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,10 @@ def forked(work) -> int:
     return child
 
 
-def kill(folder: Path, after: int, wait: float) -> None:
-    """Kill a run that writes to `folder`, `wait` seconds after `after` chunks, unless it ends earlier."""
+def kill(work: Callable[[Callable[..., Any]], Any], after: int, wait: float) -> None:
+    """Run `work(told)` in a process, and kill it `wait` seconds after `after` calls of `told`, or let it end."""
     reader, writer = os.pipe()
-    child = forked(lambda: run(folder, lambda done, total: os.write(writer, b".")))
+    child = forked(lambda: work(lambda *_: os.write(writer, b".")))
     os.close(writer)
     seen = 0
     while seen < after and (said := os.read(reader, after - seen)):
@@ -185,16 +186,7 @@ def kill_with_checkpoints(folder: Path, after: int, wait: float) -> int:
     """Kill a run `wait` seconds after `after` evaluations, and return its completed rounds, 0 without a checkpoint."""
     from fedprivjax.engine.checkpoint import FILE
 
-    reader, writer = os.pipe()
-    child = forked(lambda: run_with_checkpoints(folder, lambda *_: os.write(writer, b".")))
-    os.close(writer)
-    seen = 0
-    while seen < after and (said := os.read(reader, after - seen)):
-        seen += len(said)
-    time.sleep(wait)
-    os.kill(child, signal.SIGKILL)
-    os.close(reader)
-    os.waitpid(child, 0)
+    kill(lambda told: run_with_checkpoints(folder, told), after, wait)
     if not (folder / FILE).is_file():
         return 0
     with np.load(folder / FILE) as arrays:
@@ -247,7 +239,8 @@ def main(moments: int, home: Path) -> None:
     folders = [home / f"{number:03d}" for number in range(moments)]
     for folder in folders:
         after = int(rng.integers(CHUNKS + 1))
-        kill(folder, after, rng.uniform(0, took if after == 0 else 0.2 if after == CHUNKS else 0.02))
+        wait = rng.uniform(0, took if after == 0 else 0.2 if after == CHUNKS else 0.02)
+        kill(lambda told, folder=folder: run(folder, told), after, wait)
     kept = [len(list(folder.glob("chunks/*.npz"))) for folder in folders]
     finished = [(folder / "results.nc").is_file() for folder in folders]
     warnings.simplefilter("error")

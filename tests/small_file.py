@@ -12,7 +12,7 @@ per_round = 3
 rounds = 8
 """
 
-EXPERIMENT = """
+TITLED = """
 title = "small"
 [problem]
 dataset = "least_squares"
@@ -22,9 +22,15 @@ radius = 2.0
 machines = 6
 per_round = 3
 rounds = 4
+"""
+
+EXPERIMENT = (
+    TITLED
+    + """
 [[protocol]]
 name = "dp_mu2"
 label = "ours"
 [sweep]
 seeds = 2
-"""  # [sweep] is its last section, for a test to add its values
+"""
+)  # [sweep] is its last section, for a test to add its values

@@ -5,22 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from small_file import TITLED
 
 from fedprivjax import cli
 
-SPEC = """
-title = "small"
-
-[problem]
-dataset = "least_squares"
-options = { examples = 60, features = 3 }
-radius = 2.0
-
-[participation]
-machines = 6
-per_round = 3
-rounds = 4
-
+SPEC = (
+    TITLED
+    + """
 [tuning]
 problem = { options = { examples = 60, features = 3, seed = 1 } }
 seeds = 1
@@ -38,6 +29,7 @@ seeds = 3
 metrics = ["excess_risk"]
 select = "excess_risk"
 """
+)
 MINE = """
 [[protocol]]
 name = "mine:Mine"

@@ -4,7 +4,6 @@ import hashlib
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
-from weakref import finalize
 
 import jax
 import numpy as np
@@ -16,12 +15,10 @@ from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.segments import advance, begin_program, finish_program
 from fedprivjax.engine.trajectory import per_round
 from fedprivjax.method.interface import as_leaves
-from fedprivjax.problem.problem import Problem
 
 OF_ROUNDS = ("plan", "noise over rounds", "noise from the host")  # parts of `per_round`
 OF_DATA = "problem.pool", "problem.test"
 DIGEST = "digest"  # marks texts that are not values
-_digests: dict[int, str] = {}  # digests of data by `id` of live problems
 
 
 def fixed_parts(start: ReadyRun) -> dict[str, str]:
@@ -40,7 +37,7 @@ def fixed_parts(start: ReadyRun) -> dict[str, str]:
         "eval_every": str(static.eval_every),
         "metrics": ", ".join(metric.name for metric in static.metrics),
         "noise seed": str(start.seeds.noise),
-        "data": _data_digest(start.problem),
+        "data": f"{DIGEST} {data_fingerprint(start.problem)}",
         **_named(start.problem.traced, "problem."),
         **_named(as_leaves(start.protocol.traced)),
         "noise mechanism": f"{start.mechanism.name}, {DIGEST} {fingerprint(replace(start.mechanism, inputs=()))}",  # type: ignore[type-var]
@@ -94,14 +91,6 @@ def program_digest(start: ReadyRun) -> str:
         remedy = "Remove the callback, or run without folder"
         raise Refusal(f"protocol and metrics must not call the host in a run with folder, got a callback. {remedy}")
     return f"{DIGEST} {fingerprint(*texts)}"
-
-
-def _data_digest(problem: Problem) -> str:
-    """Return a digest of the data, which is kept as long as the problem."""
-    if id(problem) not in _digests:
-        _digests[id(problem)] = f"{DIGEST} {data_fingerprint(problem)}"
-        finalize(problem, _digests.pop, id(problem), None)
-    return _digests[id(problem)]
 
 
 def _named(tree: Any, before: str = "") -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 from typing import Any
+from weakref import finalize
 
 import jax
 import numpy as np
@@ -13,6 +14,7 @@ from fedprivjax.method.interface import as_leaves
 from fedprivjax.problem.problem import Problem
 
 HOISTED = "jax_use_simplified_jaxpr_constants"
+_of_data: dict[int, str] = {}  # digests of data by `id` of live problems
 
 
 def fingerprint(*parts) -> str:
@@ -28,8 +30,11 @@ def versions() -> dict[str, str]:
 
 
 def data_fingerprint(problem: Problem) -> str:
-    """Return a digest of the training and test examples."""
-    return fingerprint(problem.pool if problem.stored else None, problem.test)
+    """Return a digest of the training and test examples, computed once for a problem."""
+    if id(problem) not in _of_data:
+        _of_data[id(problem)] = fingerprint(problem.pool if problem.stored else None, problem.test)
+        finalize(problem, _of_data.pop, id(problem), None)
+    return _of_data[id(problem)]
 
 
 def program_text(program: Any, *arguments: Any) -> str:
