@@ -21,7 +21,7 @@ ABANDONED = 24 * 3600.0  # seconds since its last write after which a temporary 
 ATTEMPTS = 3  # another process may remove the folder meanwhile
 
 
-def write_atomically(path: Path, content: Content) -> None:
+def write_atomically(path: Path, content: Content, *, follow: bool = False) -> None:
     """Write one file as in `write_together`.
 
     >>> from tempfile import TemporaryDirectory
@@ -30,7 +30,7 @@ def write_atomically(path: Path, content: Content) -> None:
     ...     Path(folder, "new", "file").read_text()
     'text'
     """
-    write_together({path: content})
+    write_together({path: content}, follow=follow)
 
 
 def create_atomically(path: Path, content: Content) -> bool:
@@ -60,20 +60,23 @@ def create_atomically(path: Path, content: Content) -> bool:
     return True
 
 
-def write_together(files: Mapping[Path, Content]) -> None:
+def write_together(files: Mapping[Path, Content], *, follow: bool = False) -> None:
     """Write files and create their folders. No file is replaced before all contents are on disk.
 
-    A path that is a link, a pipe or a device is written directly.
+    A link, a pipe or a device under a file's name is replaced, so that a folder from elsewhere cannot direct the
+    content to another file.
 
     Args:
         files: content by path, in the order of replacement: bytes, text in UTF-8, or a function that writes to a
             binary file and may be called again.
+        follow: True for paths that the user has named, such as /dev/stdout. Links, pipes and devices are then written
+            directly.
 
     Raises:
         OSError: if a file cannot be written. `filename` is its path. No file has changed, unless a rename fails after
             the first file.
     """
-    special = {path: content for path, content in files.items() if _special(path)}
+    special = {path: content for path, content in files.items() if follow and _special(path)}
     regular = {path: content for path, content in files.items() if path not in special}
     for attempt in range(1, ATTEMPTS + 1):
         try:

@@ -112,15 +112,25 @@ def test_what_a_killed_process_left_goes_after_a_day(tmp_path):
     assert sorted(os.listdir(tmp_path)) == [young.name, "file"]
 
 
-def test_links_and_devices_are_written_in_place(tmp_path):
+def test_links_and_devices_that_the_user_names_are_written_in_place(tmp_path):
     target, link = tmp_path / "target", tmp_path / "link"
     target.write_text("old")
     link.symlink_to(target)
-    write_atomically(link, "new")
+    write_atomically(link, "new", follow=True)
     assert link.is_symlink()
     assert target.read_text() == "new"
-    write_atomically(Path(os.devnull), "gone")
+    write_atomically(Path(os.devnull), "gone", follow=True)
     assert not Path(os.devnull).is_file()
+
+
+def test_a_link_or_pipe_in_a_folder_is_replaced(tmp_path):
+    target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
+    target.write_text("old")
+    link.symlink_to(target)
+    os.mkfifo(pipe)
+    write_together({link: "new", pipe: "new"})
+    assert [path.read_text() for path in (target, link, pipe)] == ["old", "new", "new"]
+    assert link.is_file() and not link.is_symlink() and pipe.is_file()
 
 
 def test_no_other_file_of_the_package_writes_files():

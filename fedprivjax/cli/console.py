@@ -115,7 +115,7 @@ def require_folders(**files: Path | None) -> None:
 def write_json(value: Any, file: Path | None) -> None:
     """Write a value as JSON, unless the file is None."""
     if file is not None:
-        write_atomically(file, json.dumps(value, indent=1, ensure_ascii=False))
+        write_atomically(file, json.dumps(value, indent=1, ensure_ascii=False), follow=True)
 
 
 @contextmanager

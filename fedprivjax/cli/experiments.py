@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from rich.markup import escape
 
+from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.cli.console import Change, Out, Resume, Spec, app, each, load, out, progress, status_line
 from fedprivjax.cli.hosts import join_job
@@ -358,7 +359,7 @@ def _write_rows(results, folder: Path) -> list[Path]:
     board, _ = entries(results)
     if not board.rows:
         return []
-    board.save(folder / FRONTIER)
+    write_atomically(folder / FRONTIER, board.to_json())
     return [folder / FRONTIER]
 
 

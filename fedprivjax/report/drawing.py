@@ -37,13 +37,13 @@ Point = Mapping[str, float]
 
 def save(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
     """Write figures as PNG files named by their keys, and return the paths."""
-    return [save_figure(figure, folder / f"{name}.png") for name, figure in figures.items()]
+    return [save_figure(figure, folder / f"{name}.png", follow=False) for name, figure in figures.items()]
 
 
-def save_figure(figure: Figure, file: Path) -> Path:
-    """Write a figure as PNG, and return its path."""
+def save_figure(figure: Figure, file: Path, *, follow: bool = True) -> Path:
+    """Write a figure as PNG, and return its path. With `follow`, links are followed as in `write_together`."""
     with matplotlib.rc_context({"savefig.dpi": 130}):
-        write_atomically(file, lambda written: figure.savefig(written, format="png"))
+        write_atomically(file, lambda written: figure.savefig(written, format="png"), follow=follow)
     return file
 
 

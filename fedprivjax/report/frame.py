@@ -89,7 +89,7 @@ class Frame(pd.DataFrame):
         text = text.replace("\\bottomrule\n", f"\\bottomrule\n{rows}")
         if buf is None:
             return text
-        write_atomically(Path(buf), text)
+        write_atomically(Path(buf), text, follow=True)
         return None
 
     def _with_points(self, cells: Any) -> tuple[Any, str]:

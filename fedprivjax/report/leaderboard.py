@@ -94,7 +94,7 @@ class Leaderboard:
 
     def save(self, path: str | Path) -> None:
         """Write the file that `leaderboard` reads."""
-        write_atomically(Path(path), self.to_json())
+        write_atomically(Path(path), self.to_json(), follow=True)
 
     def _groups(self) -> list[list[Row]]:
         groups: dict[str, list[Row]] = {}
