@@ -130,7 +130,9 @@ def test_a_link_or_pipe_in_a_folder_is_replaced(tmp_path):
     os.mkfifo(pipe)
     write_together({link: "new", pipe: "new"})
     assert [path.read_text() for path in (target, link, pipe)] == ["old", "new", "new"]
-    assert link.is_file() and not link.is_symlink() and pipe.is_file()
+    assert link.is_file()
+    assert not link.is_symlink()
+    assert pipe.is_file()
 
 
 def test_no_other_file_of_the_package_writes_files():
