@@ -140,6 +140,8 @@ def event_of(protocol, problem, plan) -> Event:
         event = event.without(PUBLIC_PARTICIPATION).assuming(Assumption("secret participation", scheme))
     elif protocol.calibrate_to == PLAN and protocol.noise_std != 0:
         event = event.assuming(Assumption("noise of the schedule"))
+    if event.terms.zeroes:
+        event = event.assuming(Assumption("public machines", {"machines": plan.size.machines}))
     return _with_public_sizes(event, problem) if plan.depends_on_sizes or problem.weighted_by_size else event
 
 

@@ -27,6 +27,8 @@ SENTENCES = {
     "public rate": "the probability {rate:.4g} of a record and the divisor {batch} of a sum are public constants",
     "noise of the schedule": "the noise is fixed for the public schedule that was drawn, and may be too little for "
     "another",
+    "public machines": "the number of machines, {machines}, is a public constant: a machine that is left out "
+    "sends zeros",
     "public sizes": "each machine's number of records is public, which only replace-one allows",
     "public steps": "the largest number of a machine's local steps in a round, {steps}, is a public constant",
     "public order": "the order in which records are used is public and independent of the data",
@@ -132,10 +134,27 @@ class Terms:
 
     @property
     def stated_relation(self) -> str:
-        """Relation as text. A machine, or a group, that is added on a public schedule has updates instead of zeros."""
-        public = any(one.name == "public participation" for one in self.assumptions)
-        zero_out = self.unit.endswith(MACHINE) and self.relation == ADD_OR_REMOVE and public
-        return f"{self.relation} (zero-out)" if zero_out else self.relation
+        """Relation as text. A machine, or a group, that is added to a public number of machines replaces zeros.
+
+        >>> Terms("server", "a theorem", unit=MACHINE, relation=ADD_OR_REMOVE).stated_relation
+        'add-or-remove-one (zero-out)'
+        """
+        return f"{self.relation} (zero-out)" if self.zeroes else self.relation
+
+    @property
+    def zeroes(self) -> bool:
+        """True if a machine is added or left out: noise and divisors follow the number of machines, which is public."""
+        return self.unit.endswith(MACHINE) and self.relation == ADD_OR_REMOVE
+
+    @property
+    def same_sizes(self) -> bool:
+        """True if all neighbouring datasets have the same machines with the same numbers of records."""
+        return self.unit.endswith(RECORD) and self.relation == REPLACE_ONE
+
+    @property
+    def hides_sizes(self) -> bool:
+        """True if neighbouring datasets differ in their numbers of records, and these are not assumed to be public."""
+        return not self.same_sizes and not any(one.name == "public sizes" for one in self.assumptions)
 
     def as_mapping(self) -> dict[str, Any]:
         """Return the terms as JSON values."""

@@ -260,6 +260,42 @@ def test_the_probability_of_too_many_machines_is_added_to_delta(monkeypatch):
     assert str(scheme) in stated
 
 
+# ---- the number of machines is public
+
+
+def scales_apart(ratio, numbers, epsilon):
+    """Return δ(ε) between normals of two scales with this ratio, in so many numbers: exact, by their squared norm."""
+    threshold = 2 * (epsilon + numbers * np.log(ratio)) / (1 - ratio**-2)  # of the squared norm over the smaller scale²
+    larger, smaller = (scipy.stats.chi2.sf(threshold / scale**2, numbers) for scale in (ratio, 1.0))
+    return larger - np.exp(epsilon) * smaller
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dimension", "delta"), [(64, 0.0046), (650, 0.54), (7850, 0.99997)])
+def test_noise_and_divisor_tell_the_number_of_machines(dimension, delta):
+    """Noise for 100 and 101 machines differs by 1%, which 50 rounds of zero updates show: a machine is not added."""
+    noises = []
+    for machines in (100, 101):
+        problem = linear_problem(np.ones((machines, 1, 4)), np.zeros((machines, 1), int), Softmax(2))
+        plan = plan_of(PoissonCohorts(machines, 0.1), 50, problem=problem)
+        noises.append(calibrate(method(), problem, plan, epsilon=2.0, delta=DELTA).noise_std)
+    np.testing.assert_allclose(noises[0] / noises[1], 1.01, rtol=2e-3)
+    assert scales_apart(noises[0] / noises[1], 50 * dimension, 2.0) == pytest.approx(delta, rel=0.05)
+
+
+@pytest.mark.parametrize("scheme", [PoissonCohorts(MACHINES, 0.1), Uniform(MACHINES, 3)])
+def test_a_machine_is_zeroed_and_their_number_an_assumption(scheme):
+    stated = event(scheme, 8.0).guarantee(DELTA)
+    assert str(stated).splitlines()[0].endswith("all records of one machine (add-or-remove-one (zero-out))")
+    known = [one.values for one in stated.assumptions if one.name == "public machines"]
+    assert known == [{"machines": MACHINES}]
+    for text in (str(stated), stated.paragraph()):
+        assert (
+            f"the number of machines, {MACHINES}, is a public constant: a machine that is left out sends zeros" in text
+        )
+    assert "zero" not in str(event(scheme, 8.0, REPLACE_ONE).guarantee(DELTA))
+
+
 # ---- what is refused
 
 
@@ -353,8 +389,6 @@ class SingleClip(NoisyUpdates):
 def test_public_schedules_count_every_participation(relation):
     schedule = plan_of(Uniform(MACHINES, 3)).schedule
     of_participations(event(Uniform(MACHINES, 3), 8.0, relation), schedule, 8.0, relation)
-    assert "zero-out" in str(event(Uniform(MACHINES, 3), 8.0).guarantee(DELTA))
-    assert "zero-out" not in str(event(PoissonCohorts(MACHINES, 0.1), 8.0).guarantee(DELTA))
 
 
 @pytest.mark.parametrize("fault", [CountedOnce, SingleClip])

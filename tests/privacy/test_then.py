@@ -15,7 +15,14 @@ from fedprivjax.privacy.composed_curve import ParallelCurve, SequentialCurve
 from fedprivjax.privacy.curve import AccountedCurve, GaussianCurve, ListedCurve
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.per_machine import Grouped
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, MACHINE, PUBLIC_PARTICIPATION, REPLACE_ONE, Assumption, Terms
+from fedprivjax.privacy.terms import (
+    ADD_OR_REMOVE,
+    MACHINE,
+    PUBLIC_PARTICIPATION,
+    RECORD,
+    Assumption,
+    Terms,
+)
 
 TERMS = Terms("none", "theorem A")
 KARY = np.array([0.7, 0.2, 0.1]), np.array([0.1, 0.2, 0.7])
@@ -245,16 +252,17 @@ def test_the_smaller_view_is_covered(larger, smaller):
     assert one.then(other).trust == other.then(one).trust == smaller
 
 
-def test_zeroed_machines_are_not_added_machines():
+def test_machines_are_zeroed_under_public_and_secret_participation():
     public = Terms("server", "A", (PUBLIC_PARTICIPATION,), MACHINE, ADD_OR_REMOVE)
-    secret = Terms("server", "A", (), MACHINE, ADD_OR_REMOVE)
-    with pytest.raises(Refusal, match=r"'add-or-remove-one \(zero-out\)', got 'add-or-remove-one'"):
-        gdp_of(1.0, terms=public).then(gdp_of(1.0, terms=secret))
-    assert gdp_of(1.0, terms=public).then(gdp_of(1.0, terms=public)).terms.stated_relation.endswith("(zero-out)")
-    with pytest.raises(Refusal, match=r"'add-or-remove-one \(zero-out\)', got 'add-or-remove-one'"):
-        gdp_of(1.0, terms=public).for_group(2).then(gdp_of(1.0, terms=secret).for_group(2))
-    replaced = [gdp_of(1.0, terms=terms).for_relation(REPLACE_ONE) for terms in (public, secret)]
-    assert replaced[0].then(replaced[1]).mu == pytest.approx(8**0.5)
+    secret = Terms("server", "A", (Assumption("public machines", {"machines": 9}),), MACHINE, ADD_OR_REMOVE)
+    for terms in (public, secret):
+        assert terms.stated_relation == "add-or-remove-one (zero-out)"
+        assert gdp_of(1.0, terms=terms).for_group(2).terms.stated_relation.endswith("(zero-out)")
+    both = gdp_of(1.0, terms=public).then(gdp_of(1.0, terms=secret))
+    assert both.mu == pytest.approx(2**0.5)
+    assert "run 2: the number of machines, 9, is a public constant" in str(both)
+    record = Terms("server", "A", (), RECORD, ADD_OR_REMOVE)
+    assert gdp_of(1.0, terms=record).terms.stated_relation == "add-or-remove-one"
 
 
 @pytest.mark.parametrize("unit", [MACHINE, "any 2 of: one record of one machine"])

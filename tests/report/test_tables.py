@@ -304,7 +304,9 @@ def test_titles_name_units_and_relations_that_differ(best, other, named):
 def test_axes_of_epsilon_name_the_relations(best):
     both = {"ours": best["ours"], "theirs": restated(best["ours"], unit=MACHINE, relation=ADD_OR_REMOVE)}
     labels = [axis.get_xlabel() for axis in plots.metric_against_epsilon(both).axes]
-    assert [label.endswith(f", unit: machine and record, {ADD_OR_REMOVE}, {REPLACE_ONE})") for label in labels] == [
+    assert [
+        label.endswith(f", unit: machine and record, {ADD_OR_REMOVE} (zero-out), {REPLACE_ONE})") for label in labels
+    ] == [
         True,
         True,
     ]
