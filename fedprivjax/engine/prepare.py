@@ -35,6 +35,7 @@ from fedprivjax.privacy.calibration import calibrate_and_check, given_target, re
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.large_delta import large_delta, large_delta_of_machines
+from fedprivjax.privacy.streams import NOISE, PARTICIPATION, SAMPLES, Streams
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import MACHINE, RECORD, Assumption
 from fedprivjax.problem.devices import MACHINES, RUNS, as_mesh, divided_rows
@@ -97,7 +98,14 @@ class ReadyRun:
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy guarantee of the run."""
-        return self.event.guarantee(self.delta)
+        return replace(self.event.guarantee(self.delta), streams=self._streams)
+
+    @property
+    def _streams(self) -> Streams:
+        """Random streams of the run. The schedule and the samples of records must be secret if the plan says so."""
+        found, hidden = self.seeds._asdict(), self.plan.schedule.secret is not None
+        secret = {NOISE} | ({SAMPLES} if self.plan.secret or hidden else set()) | ({PARTICIPATION} if hidden else set())
+        return Streams(found.items(), [(name, found[name]) for name in secret])
 
     @property
     def delta_warning(self) -> str:

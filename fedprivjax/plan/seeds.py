@@ -51,7 +51,7 @@ def as_seeds(seed: int | Seeds) -> Seeds:
         require_at_least("seed", one, 0)
         if one >= 2**32:
             raise Refusal(f"seed must be below 2³², got {one}")
-    return seeds
+    return Seeds(*map(int, seeds))
 
 
 def participation_rng(seeds: Seeds) -> np.random.Generator:

@@ -31,6 +31,7 @@ def composed_guarantee(
     if not isinstance(second, type(first)):
         raise Refusal(f"other must be a guarantee, got {type(second).__name__}. Use run.guarantee")
     require_choice("records", records, RECORDS)
+    _require_other_streams(first, second)
     delta = _stated_delta(first, second, records, delta)
     mus, by_machine = None, False
     if first.mus is not None and second.mus is not None:
@@ -46,8 +47,16 @@ def composed_guarantee(
         event=None,
         listed=None,
         proved=first.proved and second.proved,
+        streams=first.streams | second.streams,
     )
     return composed if mus is not None else _with_curve(composed, first, second, records)
+
+
+def _require_other_streams(first: "PrivacyGuarantee", second: "PrivacyGuarantee") -> None:
+    """Raise Refusal if both runs have a random stream in common that must be secret. The message names no seed."""
+    for name in first.streams.shared(second.streams):
+        remedy = "One seed is one stream, for all methods and data. Run one of them with another seed"
+        raise Refusal(f"other must have {name} of its own, got the {name} of this run. {remedy}")
 
 
 def _with_curve(

@@ -17,7 +17,7 @@ from fedprivjax.privacy.accountants.records import RecordAccountant, accounted
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.per_machine import Grouped, group_identical
 from fedprivjax.privacy.target import Target
-from fedprivjax.privacy.terms import Assumption, Terms
+from fedprivjax.privacy.terms import PRIVATE_SEED, Assumption, Terms
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -118,7 +118,11 @@ class Event:
     def guarantee(self, delta: float) -> PrivacyGuarantee:
         """Return the privacy guarantee, with ε stated at δ."""
         epsilons = self.epsilons(delta) if self.mus is None else None
-        return PrivacyGuarantee(delta, self.terms, self.mus, epsilons, self.accounting, self, proved=self.proved)
+        stated = PrivacyGuarantee(delta, self.terms, self.mus, epsilons, self.accounting, self, proved=self.proved)
+        if not stated.private:
+            return stated
+        terms = replace(self.terms, assumptions=(*self.terms.assumptions, PRIVATE_SEED))
+        return replace(stated, terms=terms)
 
     def assuming(self, assumption: Assumption) -> Self:
         """Return a copy of the event with one more assumption."""

@@ -1,7 +1,7 @@
 """Privacy guarantees: the privacy parameters with their unit, relation, trust model, theorem and assumptions."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from fedprivjax.privacy.composed_terms import SAME
 from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, GroupCurve, ListedCurve, spread
 from fedprivjax.privacy.paragraph import paragraph
 from fedprivjax.privacy.per_machine import Grouped
+from fedprivjax.privacy.streams import Streams
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, RECORD, RELATIONS, REPLACE_ONE, TRUST, Assumption, Terms
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class PrivacyGuarantee:
         listed: curve of a guarantee that was converted from another, or None.
         proved: True if the stated values are proved upper bounds, False if they are claims. Preserved by conversions
             and files.
+        streams: random streams of the run, by which `then` refuses runs of one seed. They are neither printed nor
+            saved: a guarantee that was read from a file, or planned without a run, has none.
 
     Raises:
         Refusal: if delta or a parameter is out of range, or if neither `mus` nor `epsilons` is given.
@@ -60,6 +63,7 @@ class PrivacyGuarantee:
     event: Any = None
     listed: Curve | None = None
     proved: bool = True
+    streams: Streams = field(default=Streams(), repr=False)
 
     def __post_init__(self) -> None:
         require_between("delta", self.delta, 0, 1)
@@ -252,9 +256,13 @@ class PrivacyGuarantee:
         the larger parameter (McSherry 2009, Theorem 4).
 
         If both runs have the same number of machines, machine k must be the same in both, and μ are composed machine by
-        machine. Else the worst machines are composed. The result assumes that the runs have different seeds, and that
-        neither their number nor their privacy parameters were chosen by results on the data. The trust model is the
-        weaker of the two: the result covers only what an adversary sees under it in both runs.
+        machine. Else the worst machines are composed. The trust model is the weaker of the two: the result covers only
+        what an adversary sees under it in both runs.
+
+        One seed is one stream of noise, whatever the method: the difference of two releases with the same noise is
+        free of it. The result assumes that the runs have different seeds, and that neither their number nor their
+        privacy parameters were chosen by results on the data. Equal seeds are refused. Those of a guarantee that was
+        read from a file, of one of a sweep's dataset, or of a planned run are not known, and not compared.
 
         Args:
             other: guarantee of the other run.
@@ -264,8 +272,9 @@ class PrivacyGuarantee:
                 the same.
 
         Raises:
-            Refusal: if unit or relation differ, no trust model covers the other, δ differ and none is given, or records
-                are disjoint and the unit is not one record.
+            Refusal: if both runs have the same noise, or one has the other's secret samples or participation; if unit
+                or relation differ, no trust model covers the other, δ differ and none is given, or records are disjoint
+                and the unit is not one record.
 
         >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset, simulate
         >>> data, method = datasets.load("digits"), DPMu2(mu=3.0, clip=1.6)

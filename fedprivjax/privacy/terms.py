@@ -54,6 +54,7 @@ SENTENCES = {
     "honest users": "at least {users} users of every round add their own noise",
     "rounded normals": "binomial sums are approximated by rounded normals, within {distance:.2g} in total variation "
     "over all rounds, up to a shift of less than one level",
+    "private seed": "the seed is secret: all noise follows from it",
     "independent runs": "the noise and the samples of the runs are independent: no two runs have the same seed",
     "planned runs": "the number of runs and their privacy parameters depend neither on the data nor on earlier runs",
     "disjoint records": "the first {first} of these runs have no record in common with the others, and which runs may "
@@ -97,6 +98,7 @@ class Assumption:
 
 
 PUBLIC_PARTICIPATION = Assumption("public participation")
+PRIVATE_SEED = Assumption("private seed")
 USED_ONCE = Assumption("used once"), PUBLIC_PARTICIPATION
 
 

@@ -13,7 +13,7 @@ from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsi
 from fedprivjax.privacy.events import GaussianEvent, RecordEvent, Releases
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.per_machine import Grouped
-from fedprivjax.privacy.terms import RECORD, Assumption, Terms
+from fedprivjax.privacy.terms import PRIVATE_SEED, RECORD, Assumption, Terms
 
 DELTA = 1e-5
 SAMPLERS = ["replacement", "subset", "poisson", "disjoint", "full"]
@@ -157,7 +157,7 @@ def test_the_guarantee_of_an_event():
     assert found.epsilon == event.epsilon(DELTA)
     assert (found.delta, found.trust, found.theorem) == (DELTA, "none", TERMS.theorem)
     assert (found.unit, found.relation) == ("one record of one machine", "replace-one")
-    assert found.assumptions == (clipped,)
+    assert found.assumptions == (clipped, PRIVATE_SEED)
 
 
 def guarantee(*epsilons, trust="none"):
