@@ -208,6 +208,37 @@ def test_reproduce_fails_if_a_cell_misses(call, spec):
     assert Path("there", "results.nc").is_file()
 
 
+@pytest.mark.slow
+def test_a_figure_of_lowy_and_razaviyayn_is_reproduced(call, tmp_path):
+    status, said, _ = call("reproduce", "lowy-razaviyayn-2023/figure3/as-run", "--out", tmp_path)
+    assert status == 0
+    assert "lowy-razaviyayn-2023/figure3/as-run: " in said
+    assert "cells within their tolerance" in said
+
+
+def test_tables_and_verdict_are_printed_although_by_products_fail(call, spec, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "there/report.html")
+
+    def faulty(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("fedprivjax.report.leaderboard.entries", faulty)
+    with monkeypatch.context() as fails:
+        fails.setattr("fedprivjax.report.page.write_page", full)
+        status, said, line = call("reproduce", spec, "--out", "there")
+    assert status == 2
+    assert "excess risk" in said
+    assert "2 of 2" in said
+    assert line == (
+        "there/report.html must be writable, got No space left on device. The results are saved. Finish with "
+        "fedprivjax report there\n"
+    )
+    with pytest.raises(ZeroDivisionError):  # a bug looks like one
+        cli.experiments.report(Path("there"))
+    assert Path("there", "report.html").is_file()
+
+
 def test_an_experiment_without_expected_numbers_cannot_be_reproduced(call, spec):
     assert "must have [[expected]] numbers" in refused(call("reproduce", spec, "--set", "expected=[]"))
     assert not Path("results").exists()

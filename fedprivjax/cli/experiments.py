@@ -12,13 +12,11 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from rich.markup import escape
 
-from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.cli.console import Change, Out, Resume, Spec, app, each, load, out, progress, status_line
 from fedprivjax.cli.hosts import join_job
 from fedprivjax.cli.interrupts import Stopped
-
-MOST_SHOWN = 2000  # largest number of machines in the plot of the data partition
+from fedprivjax.cli.outcome import Outcome, finish, judged, show
 
 
 @app.command()
@@ -70,13 +68,13 @@ def run(
         chosen = _named([spec], change, folder, resume=resume, tiny=tiny)
     from_first(lambda: _claim_each(chosen))
     done: dict[str, Any] = {}
+    failures: list[Exception] = []
     for name, one in chosen.items():
         if len(chosen) > 1:
             out.print(f"{name}: {one.experiment.title}", style="bold", markup=False, highlight=False)
-        if own is None or tiny:
-            _run(one, done, keep=not tiny)
-        else:
-            _run_part(one, own)
+        outcome = _run(one, done, keep=not tiny) if own is None or tiny else _run_part(one, own)
+        failures += outcome.failures
+    finish(failures)
 
 
 @app.command()
@@ -87,20 +85,16 @@ def reproduce(
     resume: Resume = False,
 ) -> None:
     """Run experiments and compare results with the expected numbers. Exit status 1 if too few are within tolerance."""
-    from fedprivjax.experiment import verdict
-    from fedprivjax.report import verdicts
-
     done: dict[str, Any] = {}
+    failures: list[Exception] = []
     good = True
     chosen = _named(specs, change, folder, resume=resume, judge=True)
     _claim_each(chosen)
     for name, one in chosen.items():
-        judged = verdict.verdicts(one.experiment, _run(one, done, judge=True))
-        line, holds = verdicts.verdict_line(judged)
-        for table in verdicts.verdict_tables(judged):
-            out.print(table)
-        out.print(f"{name}: {line}")
-        good = good and holds
+        outcome = _run(one, done, judge=True)
+        good = judged(name, one.experiment, outcome.best) and good
+        failures += outcome.failures
+    finish(failures)
     raise typer.Exit(0 if good else 1)
 
 
@@ -116,13 +110,7 @@ def report(folder: Annotated[Path, typer.Argument(help="a results folder")]) -> 
     if results_folder.begun(folder) and not (folder / results_folder.RESULTS).is_file():
         _join(folder, folder / results_folder.SPEC)
     results = load_results(folder)
-    experiment = results.spec
-    try:
-        partition = _partition_plot(experiment)
-    except (Refusal, OSError) as error:
-        partition = None
-        out.print(f"data partition is not redrawn: {error}", markup=False, highlight=False, soft_wrap=True)
-    _show(experiment, results, folder, partition)
+    finish(show(results.spec, results, folder).failures)
 
 
 @app.command()
@@ -236,7 +224,7 @@ def _claim_each(chosen: dict[str, Named]) -> None:
             results_folder.claim(one.folder, one.experiment, resume=one.resume)
 
 
-def _run(one: Named, done: dict[str, Any], *, keep: bool = True, judge: bool = False):
+def _run(one: Named, done: dict[str, Any], *, keep: bool = True, judge: bool = False) -> Outcome:
     """Run an experiment into a folder, and show it. After a stop or on a full disk, the message says how to resume.
 
     Of several processes that run it together, the first shows it.
@@ -253,11 +241,11 @@ def _run(one: Named, done: dict[str, Any], *, keep: bool = True, judge: bool = F
             noted = _noting(runs, on_progress)
             runner.run_ready(ready, folder, resume=resume, keep=keep, progress=noted, done=done)
     if not is_first():
-        return {}
-    return _show(experiment, load_results(folder), folder, None if judge else _partition_plot(experiment))
+        return Outcome({})
+    return show(experiment, load_results(folder), folder, partition=not judge)
 
 
-def _run_part(one: Named, part) -> None:
+def _run_part(one: Named, part) -> Outcome:
     """Run a part of an experiment. Show the results if it wrote them, else print a line on the other parts."""
     from fedprivjax.experiment import run as runner
     from fedprivjax.experiment.results import load as load_results
@@ -269,10 +257,10 @@ def _run_part(one: Named, part) -> None:
         with progress(f"{experiment.title}, part {part}") as on_progress:
             found = runner.run_part(ready, folder, part, progress=_noting(runs, on_progress))
     if found is not None:
-        _show(experiment, load_results(folder), folder, _partition_plot(experiment))
-        return
+        return show(experiment, load_results(folder), folder)
     line = f"part {part} is finished. Other parts still compute, and the last of them writes the results to {folder}"
     out.print(f"{line}. If one was stopped, start it again", markup=False, highlight=False, soft_wrap=True)
+    return Outcome({})
 
 
 def _join(folder: Path, spec: Path) -> None:
@@ -331,57 +319,6 @@ def _of_writing(error: OSError, folder: Path) -> bool:
     if isinstance(error, Refusal):
         return False
     return error.filename is None or Path(error.filename).absolute().is_relative_to(folder.absolute())
-
-
-def _show(experiment, results, folder: Path, partition):
-    """Print the tables, and write the plots and the page."""
-    from fedprivjax.experiment.results import choices_in
-    from fedprivjax.experiment.tuning import selected
-    from fedprivjax.report.display import shown
-    from fedprivjax.report.drawing import save
-    from fedprivjax.report.page import write_page
-
-    this = shown(experiment, selected(experiment, results), partition, choices_in(folder, experiment))
-    out.print(this.tables())
-    plots = this.plots()
-    written = [*save(plots, folder), write_page(this, results, plots), *_write_rows(results, folder)]
-    names = ", ".join(["results.nc", *(file.name for file in written)])
-    out.print(f"written to {folder}: {names}", soft_wrap=True, markup=False, highlight=False)
-    return this.best
-
-
-def _write_rows(results, folder: Path) -> list[Path]:
-    """Write the rows that can enter the leaderboard, if there are any, and return the path of their file."""
-    from fedprivjax.report.leaderboard import FRONTIER, entries
-
-    if not results.provenance.get("command"):
-        return []
-    board, _ = entries(results)
-    if not board.rows:
-        return []
-    write_atomically(folder / FRONTIER, board.to_json())
-    return [folder / FRONTIER]
-
-
-def _partition_plot(experiment):
-    """Print a line on the data, and return the plot of the partition, or None if no partition is fixed."""
-    from fedprivjax.datasets import Dataset
-    from fedprivjax.experiment.build import machines_of, make_data
-    from fedprivjax.report.partition_plot import data_lines, plot_partition
-
-    shape = experiment.shapes[0]
-    if "trial" in shape:
-        return None
-    machines = machines_of(experiment.participation, shape)
-    data, table = make_data(experiment.problem, machines, records=shape.get("records"))
-    if not isinstance(data, Dataset):
-        return None
-    for line in data_lines(data):
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
-    if table is None or len(table) > MOST_SHOWN:
-        return None
-    names = {"class_names": data.class_names, "machine_names": data.machine_names}
-    return plot_partition(data.labels, table, classes=data.classes, **names)
 
 
 def _how_to_go_on(folder: Path, runs: int, total: int) -> str:

@@ -7,12 +7,13 @@ from typing import Any
 
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.datasets import Dataset
-from fedprivjax.experiment import Experiment, ProblemSettings, ProtocolSettings, tuning_experiment
+from fedprivjax.experiment import Expected, Experiment, ProblemSettings, ProtocolSettings, tuning_experiment
 from fedprivjax.experiment.build import machines_of, make_participation, make_protocol, points, present
 from fedprivjax.experiment.jobs import Problems, problem_at
 from fedprivjax.experiment.protocol import flattened
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TuningSettings
+from fedprivjax.experiment.verdict import check_cells
 from fedprivjax.plan.feasibility import fresh_messages, most_rounds
 from fedprivjax.problem.problem import Problem
 
@@ -41,7 +42,8 @@ def tiny(experiment: Experiment) -> Experiment:
       sizes. Machines keep all their records if a method's settings do not allow fewer,
     * ten machines in a round, with the same participation rate, if the data can be partitioned over any number of
       machines and no setting depends on that number,
-    * 200 test examples of a built-in dataset.
+    * 200 test examples of a built-in dataset,
+    * the expected numbers of cells that it contains. They are those of the full size.
     """
     source = replace(experiment.problem.source, test_examples=TESTED, _loaded=[])
     small = _fewer_machines(experiment.but(problem=experiment.problem.but(source=source)))
@@ -65,14 +67,28 @@ def _small_runs(experiment: Experiment, *, fewer_records: bool = True) -> Experi
         evaluation=experiment.evaluation.but(every=5),
         problem=_fewer_records(problem, _max_machines(experiment)) if fewer_records else problem,
         tuning=_scaled_down_tuning(experiment),
-        expected=[],
     )
+    small = small.but(expected=[kept for one in small.expected for kept in _comparable(small, one)])
     problems: Problems = {}
     each = [(one, shape, problem_at(small, one, shape, problems)) for one in small.protocol for shape in small.shapes]
     most = [rounds for one, shape, problem in each for rounds in _max_rounds(small, one, shape, problem)]
     least = [_min_rounds(one, problem) for one, _, problem in each]
     rounds = max(min([ROUNDS, *planned, *swept, *most]), *least)
     return small.but(participation=small.participation.but(rounds=rounds))
+
+
+def _comparable(small: Experiment, expected: Expected) -> Iterator[Expected]:
+    """Yield an `[[expected]]` entry with the cells that a scaled-down sweep contains, if it contains any."""
+
+    def contains(one: Expected) -> bool:
+        with suppress(Refusal):
+            check_cells(small.but(expected=[one]))
+            return True
+        return False
+
+    kept = expected.but(cells=[cell for cell in expected.cells if contains(expected.but(cells=[cell]))])
+    if kept.cells or (not expected.cells and contains(kept)):
+        yield kept
 
 
 def _scaled_down_tuning(experiment: Experiment) -> TuningSettings | None:

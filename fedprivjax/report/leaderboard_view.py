@@ -78,6 +78,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
     tuned = any(row["tuned"] for row in rows)
     return [
         *(f"‡ not covered by the guarantee. {text}" for text in chosen),
+        "realised ε, relation and theorem are those of the worst run, also over trials with data of their own",
         *["settings tuned on other data are stated in the field `tuned`"] * tuned,
         *dict.fromkeys(f"{row['experiment']}: {row['command']}" for row in rows),
         "simulation randomness: not for deployment",

@@ -14,8 +14,6 @@ from fedprivjax.datasets import mnist
 from fedprivjax.datasets.insurance import available as insurance_available
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import read as reading
-from fedprivjax.experiment.jobs import ready_experiment
-from fedprivjax.experiment.tiny import tiny
 from fedprivjax.plan.participation import Balanced, Full, Given, Uniform, Varying
 from fedprivjax.problem.losses import Absolute, GemanMcClure, Hinge, Huber, Logistic, Pinball, Tukey
 from fedprivjax.problem.smoothing import Moreau
@@ -165,15 +163,6 @@ def test_a_bundled_experiment_that_takes_long_can_be_prepared(name):
 @pytest.mark.parametrize("name", [name for name in NAMES if name.values[0] in WHOLE])
 def test_a_bundled_experiment_can_be_prepared_whole(name):
     prepared(name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_a_bundled_experiment_can_be_made_tiny(name):
-    parsed = experiment.load(name)
-    if not AT_HAND.get(parsed.problem.dataset, lambda: True)():
-        pytest.skip(f"the {parsed.problem.dataset} files are at hand nowhere")
-    assert ready_experiment(tiny(parsed)).runs >= len(parsed.protocol)
 
 
 def test_small_settings_reach_the_objects():

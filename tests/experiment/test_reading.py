@@ -107,7 +107,7 @@ def test_the_report_imports_no_user_code(handed, name, monkeypatch, capsys):
         cli.main()
     assert not stopped.value.code, capsys.readouterr()
     assert (into / "report.html").is_file()
-    told = "data partition is not redrawn: user code must be imported to run, got 'evilmod:load'"
+    told = "data partition is not drawn: user code must be imported to run, got 'evilmod:load'"
     assert (told in capsys.readouterr().out) == (name == "dataset")
 
 

@@ -4,16 +4,17 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from fedprivjax import experiment, final, run_of
+from fedprivjax import experiment, final, load, run_of
 from fedprivjax.datasets.insurance import available
+from fedprivjax.experiment import folder, verdict
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
-from fedprivjax.experiment import verdict
 from fedprivjax.experiment.settings import Cell
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.privacy.noise_rules import moments_batch
 from fedprivjax.report import plots, tables, verdicts
 from fedprivjax.report.layout import layout
+from fedprivjax.report.leaderboard import entries
 
 ROWS = "age,sex,bmi,children,smoker,region,charges\n"
 
@@ -70,6 +71,22 @@ def test_every_trial_keeps_its_parameters_and_its_preparation_of_rows(insured):
     best = selected(made, {"ours": data})["ours"]
     assert "params" not in best
     assert best["seed"].size == 2
+
+
+def test_rows_of_the_leaderboard_have_the_guarantee_of_the_worst_trial(steps, tmp_path):
+    made, data = steps
+    folder.claim(tmp_path, made)
+    folder.save({"ours": data}, tmp_path, "trials", 1.0, {"experiment": "trials", "command": "fedprivjax run trials"})
+    best = load(tmp_path).best["ours"]
+    assert set(best["guarantee"].dims) == {"epsilon", "seed"}
+    assert np.unique(best["guarantee"].sel(epsilon=1.0)).size == 3
+    board, refused = entries(tmp_path)
+    assert not refused
+    assert [row["target_epsilon"] for row in board.rows] == [1.0, 4.0]
+    for row in board.rows:
+        assert row["epsilon"] == pytest.approx(float(best["realised_epsilon"].sel(epsilon=row["target_epsilon"]).max()))
+        assert row["seeds"] == 3
+    assert "those of the worst run, also over trials" in str(board)
 
 
 def test_data_seeds_and_steps_of_every_trial_are_its_own(steps):

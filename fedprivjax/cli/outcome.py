@@ -1,0 +1,131 @@
+"""Output of a finished run: tables, verdict, and the by-products in its folder."""
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from fedprivjax.atomic_write import write_atomically
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.cli.console import out
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+MOST_SHOWN = 2000  # largest number of machines in the plot of the data partition
+
+
+class Outcome(NamedTuple):
+    """Results that were shown.
+
+    Attributes:
+        best: datasets by label, each protocol's grid reduced to its best point.
+        failures: exceptions of by-products that could not be written. The results themselves are saved.
+    """
+
+    best: "Mapping[str, xr.Dataset]"
+    failures: tuple[Exception, ...] = ()
+
+
+def show(experiment, results, folder: Path, *, partition: bool = True) -> Outcome:
+    """Print the tables, and write the plots, the page and the rows of the leaderboard.
+
+    Args:
+        partition: whether to print lines on the data and to draw their partition.
+    """
+    from fedprivjax.experiment.results import choices_in
+    from fedprivjax.experiment.tuning import selected
+    from fedprivjax.report.display import shown
+    from fedprivjax.report.drawing import save
+    from fedprivjax.report.page import write_page
+
+    failures: list[Exception] = []
+    written: list[Path] = []
+    plots: dict[str, Figure] = {}
+    this = shown(experiment, selected(experiment, results), choices=choices_in(folder, experiment))
+    if partition:
+        with _by_product(folder, failures):
+            this = replace(this, partition=_partition_plot(experiment))
+    out.print(this.tables())
+    with _by_product(folder, failures):
+        plots = this.plots()
+        written += save(plots, folder)
+    with _by_product(folder, failures):
+        written.append(write_page(this, results, plots))
+    with _by_product(folder, failures):
+        written += _write_rows(results, folder)
+    names = ", ".join(["results.nc", *(file.name for file in written)])
+    out.print(f"written to {folder}: {names}", soft_wrap=True, markup=False, highlight=False)
+    return Outcome(this.best, tuple(failures))
+
+
+@contextmanager
+def _by_product(folder: Path, failures: list[Exception]) -> Iterator[None]:
+    """Append an exception to `failures` instead of raising it. An error of writing becomes a Refusal with a remedy."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) and not isinstance(error, Refusal):
+            got = f"{error.filename or folder} must be writable, got {error.strerror or error}"
+            error = Refusal(f"{got}. The results are saved. Finish with fedprivjax report {shlex.quote(str(folder))}")
+        failures.append(error)
+
+
+def judged(name: str, experiment, best: "Mapping[str, xr.Dataset]") -> bool:
+    """Print the comparison with an experiment's expected numbers. Return True if enough cells are within tolerance."""
+    from fedprivjax.experiment.verdict import verdicts
+    from fedprivjax.report.verdicts import verdict_line, verdict_tables
+
+    found = verdicts(experiment, best)
+    for table in verdict_tables(found):
+        out.print(table)
+    line, holds = verdict_line(found)
+    out.print(f"{name}: {line}")
+    return holds
+
+
+def finish(failures: Iterable[Exception]) -> None:
+    """Raise the first exception of a by-product, if there is one, after all tables and verdicts are printed."""
+    for failure in failures:
+        raise failure
+
+
+def _write_rows(results, folder: Path) -> list[Path]:
+    """Write the rows that can enter the leaderboard, if there are any, and return the path of their file."""
+    from fedprivjax.report.leaderboard import FRONTIER, entries
+
+    if not results.provenance.get("command"):
+        return []
+    board, _ = entries(results)
+    if not board.rows:
+        return []
+    write_atomically(folder / FRONTIER, board.to_json())
+    return [folder / FRONTIER]
+
+
+def _partition_plot(experiment) -> "Figure | None":
+    """Print a line on the data, and return the plot of the partition, or None if no partition is fixed or readable."""
+    from fedprivjax.datasets import Dataset
+    from fedprivjax.experiment.build import machines_of, make_data
+    from fedprivjax.report.partition_plot import data_lines, plot_partition
+
+    shape = experiment.shapes[0]
+    if "trial" in shape:
+        return None
+    try:
+        machines = machines_of(experiment.participation, shape)
+        data, table = make_data(experiment.problem, machines, records=shape.get("records"))
+    except (Refusal, OSError) as error:
+        out.print(f"data partition is not drawn: {error}", markup=False, highlight=False, soft_wrap=True)
+        return None
+    if not isinstance(data, Dataset):
+        return None
+    for line in data_lines(data):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    if table is None or len(table) > MOST_SHOWN:
+        return None
+    names = {"class_names": data.class_names, "machine_names": data.machine_names}
+    return plot_partition(data.labels, table, classes=data.classes, **names)

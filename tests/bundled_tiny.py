@@ -1,0 +1,85 @@
+"""Run every bundled experiment scaled down: `run --tiny`, `report`, and the verdict on its expected numbers.
+
+    python tests/bundled_tiny.py [NAME or FOLDER …]
+
+Numbers are not judged at this size: all that may fail is the code. Exit status 1 if an experiment fails. Each of two
+processes runs whole folders, whose experiments share compiled programs.
+"""
+
+import os
+import sys
+import tempfile
+import time
+import traceback
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from multiprocessing import get_context
+from pathlib import Path
+
+PROCESSES = 2
+
+
+def work(names: list[str], parent: Path) -> list[str]:
+    """Run experiments in this process, and return the names of those that failed."""
+    return [name for name in names if not passed(name, parent / name)]
+
+
+def passed(name: str, into: Path) -> bool:
+    """Run one experiment, and print its time or its output and traceback. Without its data it is not run."""
+    from fedprivjax.datasets import DataNotFound
+
+    start, said = time.perf_counter(), StringIO()
+    try:
+        with redirect_stdout(said), redirect_stderr(said):
+            judged = shown(name, into)
+        print(f"{name}: {judged}, {time.perf_counter() - start:.1f} s", flush=True)
+    except DataNotFound as error:
+        print(f"{name}: not run, {error}", flush=True)
+    except BaseException:
+        print(f"{name}: FAILED\n{said.getvalue()}\n{traceback.format_exc()}", flush=True)
+        return False
+    return True
+
+
+def shown(name: str, into: Path) -> str:
+    """Run, report and judge an experiment through the functions of the command line, and return what was judged."""
+    from fedprivjax.cli import experiments, outcome
+    from fedprivjax.experiment.results import load
+
+    experiments.run(name, folder=into, tiny=True)
+    experiments.report(into)
+    results = load(into)
+    if not results.spec.expected:
+        return "nothing to judge"
+    outcome.judged(name, results.spec, results.best)
+    return f"{len(results.spec.expected)} expected"
+
+
+def prepare(compiled: str) -> None:
+    """Give this process its own cache of compiled programs, whose entries are not written atomically."""
+    os.environ |= {
+        "JAX_COMPILATION_CACHE_DIR": f"{compiled}/{os.getpid()}",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+
+
+def main(wanted: list[str]) -> int:
+    from fedprivjax.experiment import bundled
+
+    names = [
+        name for name in bundled() if not wanted or any(name == one or name.startswith(f"{one}/") for one in wanted)
+    ]
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(name.rpartition("/")[0], []).append(name)
+    start, each = time.perf_counter(), sorted(groups.values(), key=len, reverse=True)
+    with tempfile.TemporaryDirectory() as folder, get_context("spawn").Pool(PROCESSES, prepare, (folder,)) as pool:
+        found = pool.starmap(work, [(group, Path(folder)) for group in each], chunksize=1)
+    failed = [name for group in found for name in group]
+    print(f"{len(names)} experiments in {time.perf_counter() - start:.0f} s, failed: {', '.join(failed) or 'none'}")
+    return 1 if failed or not names else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
