@@ -8,8 +8,6 @@ is not writable, nothing is cached and no error is reported.
 
 import hashlib
 import os
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import version
@@ -20,13 +18,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fedprivjax.atomic_write import write_atomically
+from fedprivjax.bounded_read import Unreadable, arrays_from
 from fedprivjax.checks.user_warnings import warn
 
 CACHE = "FEDPRIVJAX_CACHE"  # environment variable that names the folder; empty disables the cache
 SLOW = 0.2  # seconds; faster computations are not cached
 SHORT = 16  # hexadecimal digits of a digest in names of user-visible files
 PACKAGE = Path(__file__).parent
-DAMAGED = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)  # errors of reading an archive
 
 
 def cache_folder() -> Path | None:
@@ -124,9 +122,8 @@ def read_chunk(path: Path) -> dict[str, np.ndarray] | None:
     if not path.is_file():
         return None
     try:
-        with path.open("rb") as file, np.load(file) as arrays:
-            return dict(arrays)
-    except DAMAGED:
+        return arrays_from(path, follow=False)
+    except (OSError, Unreadable):
         warn(f"chunk {path} is damaged: it is computed again")
         return None
 

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -13,6 +12,7 @@ import typer
 from rich.console import Console
 
 from fedprivjax.atomic_write import write_atomically
+from fedprivjax.bounded_read import Unreadable, toml_value
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.cli.interrupts import StoppableCommands
 from fedprivjax.report.text_table import usual_width
@@ -100,8 +100,8 @@ def parse_change(text: str) -> tuple[str, Any]:
     if not equals or not key.strip():
         raise Refusal(f"--set must be section.key=value, got {text!r}")
     try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        return key.strip(), toml_value(f"value = {value}")["value"]
+    except Unreadable:
         return key.strip(), value  # a bare word is a string
 
 

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
-from zipfile import BadZipFile
 
 import lazy_loader
-import numpy as np
 
+from fedprivjax.bounded_read import Unreadable, arrays_from
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.datasets.dataset import DataError, DataNotFound
@@ -122,9 +121,8 @@ def _parquet(path: Path) -> Frame:
 
 def _archive(path: Path) -> tuple[Frame, dict[str, tuple[list[str], tuple[int, ...]]]]:
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-    except (BadZipFile, ValueError, EOFError) as error:
+        arrays = arrays_from(path)
+    except Unreadable as error:
         raise DataError(f"{path.name} must be an archive of plain arrays, as np.savez writes it: {error}") from None
     lengths = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
     if len(set(lengths.values())) != 1:

@@ -14,15 +14,14 @@ import jax
 import numpy as np
 
 from fedprivjax.atomic_write import write_atomically
+from fedprivjax.bounded_read import arrays_from, json_value
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.disk_cache import DAMAGED
 from fedprivjax.engine.dependencies import DIGEST, Prefix, fixed_parts, program_digest
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.segments import placed_like
 from fedprivjax.engine.trajectory import trajectory
 
 FILE, FORMAT = "checkpoint.npz", 1
-UNREADABLE = (*DAMAGED, KeyError, TypeError)
 REMEDIES = {"noise_std": "Give noise_std instead of a target", "step_size": "Give step_size"}
 
 
@@ -63,25 +62,24 @@ class Checkpoint:
         if not self.path.exists():
             return None
         try:
-            with self.path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-                arrays = dict(found)
-            about = json.loads(str(arrays.pop("about")))
+            arrays = arrays_from(self.path, follow=False)
+            about = json_value(str(arrays.pop("about")))
             own = {"format of the file": str(FORMAT)}
             self._compare(about, {"format of the file": about["format"]}, own)
             found = _unpacked(about, arrays)
-            if missing := {"fixed", "rounds", "reached", "prefix", "program"} - set(about):
-                raise KeyError(*missing)
-        except UNREADABLE as error:
-            if isinstance(error, Refusal):
-                raise
+            fixed, prefix = ({name: str(text) for name, text in about[part].items()} for part in ("fixed", "prefix"))
+            program, total, self.reached = str(about["program"]), int(about["rounds"]), int(about["reached"])
+        except Refusal:
+            raise
+        except Exception as error:  # a damaged file may hold anything
             raise self.damaged(error) from error
-        self._compare(about, about["fixed"], self.fixed)
-        rounds, total, self.reached = self.start.static.size.rounds, about["rounds"], about["reached"]
+        self._compare(about, fixed, self.fixed)
+        rounds = self.start.static.size.rounds
         if rounds < self.reached:
             least = f"at least {self.reached}, which the run of the checkpoint {self.path} may have reported"
             raise Refusal(f"rounds must be {least}, got {rounds}. Give rounds = {total}, or use another folder")
-        self._compare(about, about["prefix"], self.prefix.to(self.reached))
-        self._compare(about, {"program": about["program"]}, {"program": self.program})
+        self._compare(about, prefix, self.prefix.to(self.reached))
+        self._compare(about, {"program": program}, {"program": self.program})
         return found if rounds == total else found._replace(params=[])
 
     def save(self, stored: Stored, following: int) -> None:

@@ -5,7 +5,6 @@ import os
 import platform
 import shutil
 import subprocess
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -19,10 +18,12 @@ import tomli_w
 import xarray as xr
 
 from fedprivjax.atomic_write import write_atomically, write_together
+from fedprivjax.bounded_read import TOML_BYTES, Unreadable, json_from, json_value, text_of, toml_value
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.disk_cache import code_version
 from fedprivjax.experiment import Experiment, to_mapping
+from fedprivjax.experiment.netcdf_limits import require_bounded
 from fedprivjax.sweeps.claims import held
 from fedprivjax.sweeps.kept import METHOD, PREDICTOR
 
@@ -123,22 +124,27 @@ def load(folder: str | Path) -> dict[str, xr.Dataset]:
     """Load the datasets of a results folder into memory, by protocol label.
 
     Raises:
-        Refusal: if the file is missing or cannot be read.
+        Refusal: if the file is missing, a link, or cannot be read.
     """
-    return load_file(_existing(Path(folder) / RESULTS))[0]
+    return load_file(_existing(Path(folder) / RESULTS), follow=False)[0]
 
 
-def load_file(file: Path) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
+def load_file(file: Path, *, follow: bool = True) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
     """Load a netCDF file into memory: its datasets by group, and its attributes.
 
     A file without groups, such as a sweep's `to_netcdf`, is one dataset under the file's name.
 
+    Args:
+        follow: whether the file may be a link, as one that the user has named.
+
     Raises:
-        Refusal: if the file is missing or cannot be read.
+        Refusal: if the file is missing, cannot be read, or is not within the limits of `netcdf_limits`.
     """
-    with _readable(file), xr.open_datatree(file, engine="h5netcdf") as tree:
-        groups = tree.children or {file.stem: tree}
-        loaded, attributes = {label: group.to_dataset().load() for label, group in groups.items()}, tree.attrs
+    with _readable(file):
+        require_bounded(file, follow=follow)
+        with xr.open_datatree(file, engine="h5netcdf") as tree:
+            groups = tree.children or {file.stem: tree}
+            loaded, attributes = {label: group.to_dataset().load() for label, group in groups.items()}, tree.attrs
     named = {
         label: data.assign({name: data[name].astype(object) for name in TEXTS if name in data})
         for label, data in loaded.items()
@@ -150,21 +156,25 @@ def load_provenance(folder: str | Path) -> Provenance:
     """Load the provenance of a folder's results.
 
     Raises:
-        Refusal: if the file is missing or not a JSON object.
+        Refusal: if the file is missing, a link, or not a JSON object.
     """
     file = _existing(Path(folder) / PROVENANCE)
     with _readable(file):
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json_from(file, follow=False)
     if not isinstance(found, dict):
         raise Refusal(f"{file} must be a JSON object, got {type(found).__name__}")
     return found
 
 
 def load_settings(folder: str | Path) -> str:
-    """Return the text of `spec.toml`, the experiment's settings, or "" for a folder without that file."""
+    """Return the text of `spec.toml`, the experiment's settings, or "" for a folder without that file.
+
+    Raises:
+        Refusal: if the file is a link or cannot be read.
+    """
     file = Path(folder) / SPEC
     with _readable(file):
-        return file.read_text(encoding="utf-8") if file.is_file() else ""
+        return text_of(file, TOML_BYTES, follow=False) if file.is_file() else ""
 
 
 def provenance(found: Mapping[str, xr.Dataset], seconds: float | None = None) -> Provenance:
@@ -218,7 +228,7 @@ def checksums(found: Mapping[str, xr.Dataset]) -> dict[str, Any]:
     texts = [text for data in found.values() for text in str(data.attrs.get("data", "")).splitlines()]
     by_name: dict[str, dict[str, None]] = {}
     for text in dict.fromkeys(texts):
-        for name, digest in json.loads(text).items():
+        for name, digest in json_value(text).items():
             by_name.setdefault(name, {})[digest] = None
     return {name: list(digests) if len(digests) > 1 else next(iter(digests)) for name, digests in by_name.items()}
 
@@ -236,10 +246,10 @@ def _existing(file: Path) -> Path:
 
 @contextmanager
 def _readable(file: Path) -> Iterator[None]:
-    """Raise Refusal if the block cannot read a file."""
+    """Raise Refusal if the block cannot read a file. Parsers of damaged files raise exceptions of all kinds."""
     try:
         yield
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
+    except Exception as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise Refusal(f"{file} must be a file as it was written, and cannot be read: {why}") from error
 
@@ -277,6 +287,6 @@ def _without_callback(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _settings(spec: Path) -> dict[str, Any] | None:
     """Return the settings of a results folder that a run must share to resume, or None if the file is damaged."""
     try:
-        return _without_callback(tomllib.loads(spec.read_text(encoding="utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return _without_callback(toml_value(text_of(spec, TOML_BYTES, follow=False)))
+    except Unreadable:
         return None

@@ -2,13 +2,13 @@
 
 import difflib
 import sysconfig
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from fedprivjax.bounded_read import TOML_BYTES, Unreadable, opened, text_of, toml_value
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric
@@ -71,15 +71,16 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
 def read_toml(path: Path) -> dict[str, Any]:
     """Return a TOML file as a mapping. Raise Refusal if it is not valid TOML."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return toml_value(text_of(path, TOML_BYTES))
+    except Unreadable as error:
         _require_brackets(path)
         raise Refusal(f"{path.name} is not valid TOML: {error}") from None
 
 
 def _require_brackets(path: Path) -> None:
     """Raise Refusal if `[protocol]` or `[expected]` is in single brackets, naming its line."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    with opened(path) as file:
+        lines = file.read(TOML_BYTES).decode("utf-8", errors="replace").splitlines()
     heads = [line.partition("#")[0].replace(" ", "").strip() for line in lines]
     for name in ("protocol", "expected"):
         single = [number for number, head in enumerate(heads, 1) if head == f"[{name}]"]

@@ -1,6 +1,5 @@
 """Results of a finished experiment: datasets, guarantees, settings and provenance."""
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
+from fedprivjax.bounded_read import Unreadable, toml_value
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment import Experiment, folder, parse, tuning_experiment
@@ -54,8 +54,8 @@ class Results(Mapping[str, xr.Dataset]):
         if not self.settings:
             raise Refusal(f"results folder must hold {folder.SPEC}, got {self.folder} without it")
         try:
-            return parse(tomllib.loads(self.settings), self.folder, recorded=custom_metrics(self.datasets.values()))
-        except tomllib.TOMLDecodeError as error:
+            return parse(toml_value(self.settings), self.folder, recorded=custom_metrics(self.datasets.values()))
+        except Unreadable as error:
             raise Refusal(f"{file} is not valid TOML: {error}") from None
 
     @cached_property
@@ -153,6 +153,8 @@ def choices_in(results: Path, experiment: Experiment) -> dict[str, Choice]:
     kept = results / folder.CHOICE
     if experiment.tuning is None or not (kept / folder.RESULTS).is_file():
         return {}
+    if kept.is_symlink():
+        raise Refusal(f"{kept} must be a folder, got a link. Copy the folder that it names")
     return choices(experiment, tuning_experiment(experiment), folder.load(kept))
 
 

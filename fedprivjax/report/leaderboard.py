@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedprivjax.atomic_write import write_atomically
+from fedprivjax.bounded_read import json_from
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment import bundle
@@ -121,7 +122,7 @@ def leaderboard(path: str | Path | None = None) -> Leaderboard:
     if not file.is_file():
         raise Refusal(f"leaderboard file must exist, got {file}. Write it with fedprivjax leaderboard RESULTS --into")
     try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
+        stored = json_from(file)
     except (OSError, ValueError) as error:
         raise Refusal(f"{file} must be a JSON file, and cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(stored, dict) or not isinstance(stored.get("rows"), list):

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.atomic_write import write_atomically
+from fedprivjax.bounded_read import arrays_from, json_value
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.disk_cache import DAMAGED
 from fedprivjax.protocols.registry import METHODS
 from fedprivjax.vectors.cases import CASES
 from fedprivjax.vectors.header import FORMAT, case_header, header_text
@@ -79,11 +79,10 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         Refusal: if the file is missing, damaged, or of another format.
     """
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        header = json.loads(str(arrays[HEADER]))
+        arrays = arrays_from(path)
+        header = json_value(str(arrays[HEADER]))
         version, _ = header["format"], header["cases"]
-    except (*DAMAGED, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise Refusal(
             f"{path} must hold reference vectors, got {type(error).__name__}. Run `fedprivjax vectors`"
         ) from None
