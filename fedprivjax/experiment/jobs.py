@@ -25,7 +25,7 @@ from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.feasibility import require_possible
 from fedprivjax.plan.participation import Participation
-from fedprivjax.plan.seeds import Seeds, as_seeds
+from fedprivjax.plan.seeds import Seeds, as_seeds, distinct_resamples
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.draws import number_of
 from fedprivjax.sweeps.kept import print_size
@@ -299,4 +299,6 @@ def _recorded(start: ReadySweep, iterate: str) -> list[str]:
 
 def _of_trial(seeds: int | list[int], trial: int) -> list[Seeds]:
     """Return the seeds of one trial."""
-    return [as_seeds(seed).resample(trial) for seed in (range(seeds) if isinstance(seeds, int) else seeds)]
+    each = [as_seeds(seed) for seed in (range(seeds) if isinstance(seeds, int) else seeds)]
+    found = distinct_resamples(each, range(trial + 1))
+    return [found[seed, trial] for seed in each]

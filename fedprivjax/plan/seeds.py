@@ -5,6 +5,8 @@ the noise seed: `run_key` for the mechanism, `round_keys` for the noise of each 
 protocol's other randomness.
 """
 
+from collections.abc import Iterable, Sequence
+from itertools import count, product
 from typing import NamedTuple
 
 import jax
@@ -36,8 +38,34 @@ class Seeds(NamedTuple):
         >>> Seeds(1, 1, 1).resample(0) != Seeds(1, 1, 1).resample(1)
         True
         """
-        words = (np.random.SeedSequence(seed, spawn_key=(RESAMPLED, index)).generate_state(1)[0] for seed in self)
-        return Seeds(*map(int, words))
+        return Seeds(*(resampled_seed(seed, index) for seed in self))
+
+
+def resampled_seed(seed: int, index: int, attempt: int = 0) -> int:
+    """Return a seed of 32 bits for an index. Two of 10⁵ are equal by chance; another attempt gives another one."""
+    spawn_key = (RESAMPLED, index, attempt) if attempt else (RESAMPLED, index)
+    return int(np.random.SeedSequence(seed, spawn_key=spawn_key).generate_state(1)[0])
+
+
+def distinct_resamples(seeds: Sequence[Seeds], indices: Iterable[int]) -> dict[tuple[Seeds, int], Seeds]:
+    """Return `Seeds.resample` of all seeds and indices, with other seeds in place of those that are equal by chance.
+
+    Seeds that have a stream in common still have it in common for the same index.
+
+    >>> one, other = Seeds(1, 1, 1), Seeds(1, 1, 2)
+    >>> found = distinct_resamples([one, other], range(3))
+    >>> found[one, 2] == one.resample(2), found[one, 2].samples == found[other, 2].samples
+    (True, True)
+    """
+    words: dict[tuple[int, int, int], int] = {}
+    taken: set[tuple[int, int]] = set()
+    pairs = list(product(seeds, indices))
+    for seed, index in pairs:
+        for place in (place for place in enumerate(seed) if (*place, index) not in words):
+            attempts = (resampled_seed(place[1], index, attempt) for attempt in count())
+            words[(*place, index)] = word = next(one for one in attempts if (place[0], one) not in taken)
+            taken.add((place[0], word))
+    return {(seed, index): Seeds(*(words[(*place, index)] for place in enumerate(seed))) for seed, index in pairs}
 
 
 def as_seeds(seed: int | Seeds) -> Seeds:
@@ -67,21 +95,23 @@ def samples_rng(seeds: Seeds) -> np.random.Generator:
 def configuration_seed(seeds: Seeds, configuration: int) -> int:
     """Return the seed of a configuration's host noise, for sweeps whose configurations do not share noise.
 
+    It has 128 bits, so that no two configurations have the same by chance.
+
     >>> configuration_seed(Seeds(1, 1, 1), 0) != configuration_seed(Seeds(1, 1, 1), 1)
     True
     """
-    return int(np.random.SeedSequence(seeds.noise, spawn_key=(CONFIGURATION, configuration)).generate_state(1)[0])
+    words = np.random.SeedSequence(seeds.noise, spawn_key=(CONFIGURATION, configuration)).generate_state(4)
+    return int.from_bytes(words.astype("<u4").tobytes(), "little")
 
 
-def binomial_stream(noise_seed: int, configuration: int | None = None) -> np.random.SeedSequence:
-    """Return the stream of binomial noise sampled on the host, for a noise seed or one of its configurations.
+def configuration_key(key: jax.Array, configuration) -> jax.Array:
+    """Return the noise key of a configuration, for sweeps whose configurations do not share noise. All are distinct."""
+    return jax.random.fold_in(key, configuration)
 
-    >>> draws = [binomial_stream(seed, one).generate_state(1)[0] for seed in (0, 1) for one in (None, 0, 1)]
-    >>> len(set(draws))
-    6
-    """
-    spawn_key = (BINOMIAL,) if configuration is None else (BINOMIAL, configuration)
-    return np.random.SeedSequence(noise_seed, spawn_key=spawn_key)
+
+def binomial_stream(noise_seed: int) -> np.random.SeedSequence:
+    """Return the stream of binomial noise sampled on the host, for a noise seed."""
+    return np.random.SeedSequence(noise_seed, spawn_key=(BINOMIAL,))
 
 
 def shuffler_rng(noise_seed: int) -> np.random.Generator:

@@ -72,16 +72,16 @@ def over_devices(function, spread: Spread | None):
 
     Args:
         function: function of arguments with leaves [draws, configurations, ...], [draws, ...],
-            [draws, configurations, ...], without these axes, and [configurations]. It returns leaves
+            [draws, configurations, ...], without these axes, and [draws, configurations]. It returns leaves
             [draws, configurations, ...], which are replicated if the devices belong to several processes.
     """
     if spread is None:
         return function
     axis, everywhere = 0 if spread.by_draw else 1, PartitionSpec()
     several = together(spread.mesh)  # no process can read the others' devices
-    both, draw, of_ids = PartitionSpec(RUNS), PartitionSpec(RUNS), everywhere
+    both, draw = PartitionSpec(RUNS), PartitionSpec(RUNS)
     if not spread.by_draw:
-        both, draw, of_ids = PartitionSpec(None, RUNS), everywhere, PartitionSpec(RUNS)
+        both, draw = PartitionSpec(None, RUNS), everywhere
 
     def call(configurations, drawn, host_noises, problem, ids):
         leaves, tree = jax.tree.flatten(problem)
@@ -92,7 +92,7 @@ def over_devices(function, spread: Spread | None):
                 return values
             return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, RUNS, axis=axis, tiled=True), values)
 
-        specs, out = (both, draw, both, specs_of(problem), of_ids), everywhere if several else both
+        specs, out = (both, draw, both, specs_of(problem), both), everywhere if several else both
         mapped = jax.shard_map(on_device, mesh=spread.mesh, in_specs=specs, out_specs=out, check_vma=False)
         return mapped(configurations, drawn, host_noises, leaves, ids)
 

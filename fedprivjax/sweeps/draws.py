@@ -6,7 +6,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
-from fedprivjax.plan.seeds import Seeds, as_seeds, configuration_seed
+from fedprivjax.plan.seeds import Seeds, as_seeds, distinct_resamples
 
 
 def shared_draws(axes: Mapping[str, np.ndarray], resample: Sequence[str]) -> np.ndarray:
@@ -30,15 +30,13 @@ def resampled_rows(index: np.ndarray, resampled: np.ndarray) -> np.ndarray:
     return np.array([np.flatnonzero((resampled == row[0]).any(axis=1))[0] for row in index])
 
 
-def seeds_of_draw(seed: Seeds, resampled: np.ndarray, point: int, common_noise: bool) -> Seeds:
-    """Return the seeds of a draw at a point.
-
-    They are independent for each resampled point. Without common noise, points that share the other streams have
-    different noise seeds.
-    """
-    own = seed if resampled[point] < 0 else seed.resample(int(resampled[point]))
-    apart = np.flatnonzero(resampled == resampled[point]).size > 1 and not common_noise
-    return own._replace(noise=configuration_seed(own, point)) if apart else own
+def seeds_of_draws(seeds: Sequence[Seeds], resampled: np.ndarray) -> list[Seeds]:
+    """Return the seeds of every draw, seed by seed. Those of different resampled points are independent."""
+    if resampled[0] < 0:
+        return [seed for seed in seeds for _ in resampled]
+    rows = resampled.tolist()
+    found = distinct_resamples(seeds, sorted(set(rows)))
+    return [found[seed, row] for seed in seeds for row in rows]
 
 
 def number_of(seeds: int | Sequence[int | Seeds]) -> int:

@@ -20,6 +20,7 @@ from fedprivjax.engine.pipeline import in_turn, one_ahead
 from fedprivjax.engine.prepare import Arguments, StaticArguments
 from fedprivjax.engine.progress import OnProgress, shifted
 from fedprivjax.engine.simulate import trajectory
+from fedprivjax.plan.seeds import configuration_key
 from fedprivjax.problem.devices import RUNS
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.sweeps.chunk_store import ChunkStore, agreed_fingerprint, open_store, sweep_fingerprint
@@ -231,7 +232,7 @@ def chunk_arguments(start: ReadySweep, draws: np.ndarray, columns: np.ndarray) -
     )
     mechanisms, inputs = stacked([one.mechanism for one in drawn]), stacked([one.inputs for one in drawn])
     keys = jnp.stack([one.key for one in drawn])
-    ids = None if start.common_noise else jnp.asarray(columns)
+    ids = None if start.common_noise else jnp.asarray(places)
     return leaves, (mechanisms, inputs, keys), host_noises, start.problem, ids
 
 
@@ -253,7 +254,7 @@ def run_chunk(
         drawn: mechanism, round inputs and noise key, leaves [draws, ...].
         host_noises: pre-sampled host noise, leaves [draws, configurations, rounds, ...], or None.
         problem: problem of all configurations, apart from their constraints.
-        ids: indices [configurations] if configurations have independent noise, or None.
+        ids: indices in the grid, [draws, configurations], if configurations have independent noise, or None.
         over: distribution over devices, or None for one device.
         keep: whether to return `params`, the parameters as vectors, shape [draws, configurations, parameter].
     """
@@ -261,7 +262,7 @@ def run_chunk(
     def run_all(configurations, drawn, host_noises, problem, ids):
         def one(configuration, host_noise, own_id, drawn):
             (protocol, constraint), (mechanism, inputs, key) = configuration, drawn
-            key = key if own_id is None else jax.random.fold_in(key, own_id)
+            key = key if own_id is None else configuration_key(key, own_id)
             arguments = Arguments(protocol, replace(problem, constraint=constraint), mechanism, inputs, host_noise, key)
             params, metrics = trajectory(arguments, static)
             finite = jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((params, metrics))]))
@@ -269,7 +270,7 @@ def run_chunk(
             return {**metrics, **kept, "diverged": ~finite}
 
         one_draw = jax.vmap(one, in_axes=(0, 0, None if ids is None else 0, None))
-        all_draws = jax.vmap(one_draw, in_axes=(0, 0, None, 0))
+        all_draws = jax.vmap(one_draw, in_axes=(0, 0, None if ids is None else 0, 0))
         return all_draws(configurations, host_noises, ids, drawn)
 
     return over_devices(run_all, over)(configurations, drawn, host_noises, problem, ids)

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import product
 from typing import Any
 
 import jax
@@ -21,13 +20,13 @@ from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.arguments import plain_numbers
 from fedprivjax.plan.feasibility import require_possible
 from fedprivjax.plan.participation import Participation
-from fedprivjax.plan.seeds import Seeds, configuration_seed
+from fedprivjax.plan.seeds import Seeds, configuration_key, configuration_seed
 from fedprivjax.problem.predictor import predictor_of
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.checksums import data_checksums
 from fedprivjax.sweeps.configurations import SIZES, Configuration, Configurations, axes_of, calibrated, grid
 from fedprivjax.sweeps.devices import one_run, sweep_mesh
-from fedprivjax.sweeps.draws import number_of, resampled_rows, seed_labels, seed_list, seeds_of_draw, shared_draws
+from fedprivjax.sweeps.draws import number_of, resampled_rows, seed_labels, seed_list, seeds_of_draws, shared_draws
 from fedprivjax.sweeps.kept import METHOD, as_keep, structure_of
 from fedprivjax.sweeps.memory import chunk_sizes
 
@@ -194,7 +193,8 @@ class ReadySweep:
         start, host_noise = self.starts[draw], self.host_noise(draw, configuration)
         protocol, constraint = jax.tree.map(lambda leaf: leaf[configuration], self.configurations.leaves)
         problem = replace(start.problem.traced, constraint=constraint)
-        return Arguments(protocol, problem, start.mechanism, start.inputs, host_noise, start.key)
+        key = start.key if self.common_noise else configuration_key(start.key, configuration)
+        return Arguments(protocol, problem, start.mechanism, start.inputs, host_noise, key)
 
 
 def ready_sweep(
@@ -254,10 +254,11 @@ def ready_sweep(
     settings = {"rounds": rounds, "metrics": metrics, "eval_every": eval_every, "delta": delta, "order": order}
     settings |= {"noise_method": noise_method, "precision": precision, "mesh": one_run(mesh)}
     starts = []
-    for seed, (point, example) in product(seeds, enumerate(_examples(points, index))):
+    examples = _examples(points, index)
+    for number, seed in enumerate(seeds_of_draws(seeds, resampled)):
         if preparing is not None:
-            preparing("sampling schedules", len(starts) + 1, draws)
-        own = {"seed": seeds_of_draw(seed, resampled, point, common_noise), **settings}
+            preparing("sampling schedules", number + 1, draws)
+        own, example = {"seed": seed, **settings}, examples[number % len(index)]
         starts.append(ready(example.protocol, example.problem, participation, target=example.target, **own))
     starts = [replace(start, mechanism=aligned) for start, aligned in zip(starts, _aligned(starts), strict=True)]
     place = {configuration: point for point, row in enumerate(index) for configuration in row}

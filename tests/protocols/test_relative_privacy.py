@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 from cases import MACHINES, POOL, sparing
@@ -177,7 +178,8 @@ def test_a_profile_of_epsilons_can_be_swept(name):
         )
     assert [one.seeds for one in start.starts] == [seed for seed in start.seeds for _ in range(3)]
     apart = ready_sweep(protocol, TABLE, law, over={"epsilon": [0.5, 8.0]}, seeds=2, common_noise=False, **more)
-    assert len({one.seeds.noise for one in apart.starts}) == 4
+    keys = [apart.arguments(draw, draw % 2).key for draw in range(4)]
+    assert len({jax.random.key_data(key).tobytes() for key in keys}) == 4
     drawn = ready_sweep(protocol, TABLE, law, over={"epsilon": [0.5, 8.0]}, seeds=2, resample=["epsilon"], **more)
     assert [one.seeds for one in drawn.starts] == [s.resample(place) for s in drawn.seeds for place in range(2)]
 
