@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metric import Metric, Snapshot
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
@@ -15,8 +16,22 @@ OUTPUT = "output"
 
 
 def iterate_names(protocol, problem: Problem, size: Size) -> tuple[str, ...]:
-    """Return the names of iterates at which metrics are evaluated: "output", then the protocol's other iterates."""
-    found = jax.eval_shape(lambda: protocol.iterates(protocol.init(problem, size, jax.random.key(0))))
+    """Return the names of iterates at which metrics are evaluated: "output", then the protocol's other iterates.
+
+    Raises:
+        Refusal: if an iterate has another structure or other shapes than the output, such as a row for each machine.
+    """
+
+    def points():
+        state = protocol.init(problem, size, jax.random.key(0))
+        return protocol.output(state), protocol.iterates(state)
+
+    output, found = jax.eval_shape(points)
+    for name, point in found.items():
+        if jax.tree.structure(point) != jax.tree.structure(output) or _shapes(point) != _shapes(output):
+            got = f"{_shapes(output)}, got {_shapes(point)} for {name!r} of {protocol.name}"
+            remedy = "Return one point of each name, such as a mean over machines"
+            raise Refusal(f"iterates must have the structure and shapes of the output, {got}. {remedy}")
     return (OUTPUT, *sorted(found))
 
 
@@ -56,6 +71,11 @@ def by_iterate(
     for place, iterate in enumerate(names[1:], 1):
         tables[iterate] = {name: arrays[name][:, place] for name in arrays if name in several}
     return tables
+
+
+def _shapes(point: Any) -> Any:
+    """Return the shape of every leaf of a point, in its structure."""
+    return jax.tree.map(lambda leaf: list(leaf.shape), point)
 
 
 def _iterates(protocol, state) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from fedprivjax.checks.user_warnings import warn
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
 from fedprivjax.engine.costs import taken, totals
 from fedprivjax.engine.hosts import exchanged, local_of, together
+from fedprivjax.engine.iterates import iterate_names
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, MetricLike, check_metrics, default_metrics, require_list
 from fedprivjax.engine.precision import FLOAT32, PRECISIONS
@@ -260,6 +261,7 @@ def ready(
     metrics = default_metrics(problem) if metrics is None else require_list(metrics)
     info = info_names(calibrated, problem, plan) if set(map(str, metrics)) - set(METRICS) else ()
     chosen = check_metrics(problem, metrics, info)
+    iterate_names(calibrated, problem, plan.size)  # raises Refusal
     static = StaticArguments(plan.size, chosen, min(eval_every, plan.size.rounds), mesh, precision)
     mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
     require_decorated(mechanism)

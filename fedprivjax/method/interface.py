@@ -160,7 +160,7 @@ class Protocol(Calibrated, Decorated):
         return self.output(state)
 
     def iterates(self, state: Any) -> dict[str, Any]:
-        """Return other iterates by name, which are evaluated in addition to the output."""
+        """Return other iterates by name, points like the output, which are evaluated in addition to it."""
         return {}
 
     @property

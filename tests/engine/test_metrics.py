@@ -1,6 +1,7 @@
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +9,14 @@ import numpy as np
 import optax
 import pytest
 from cases import sparing
+from flax import struct
 from scipy.special import logsumexp
 
 from fedprivjax import (
     Ball,
+    Full,
     Logistic,
+    NoisySGD,
     Protocol,
     Refusal,
     Snapshot,
@@ -22,6 +26,7 @@ from fedprivjax import (
     general_problem,
     linear_problem,
     procedural_problem,
+    ready,
 )
 from fedprivjax.engine import chunked_sums
 from fedprivjax.engine.iterates import evaluate
@@ -324,6 +329,31 @@ def test_metrics_of_parameters_are_recorded_for_every_iterate_and_those_of_round
     np.testing.assert_allclose(found["spread"], np.std(PARAMS) * np.array([1, 2]), rtol=1e-5)
     np.testing.assert_allclose([found["noise_norm"], found["<lambda>"]], [5.0, PARAMS.sum()], rtol=1e-5)
     assert found["clipped"] == 0.25
+
+
+@struct.dataclass
+class OtherIterates(NoisySGD):
+    """A protocol that reports points which are not like its output."""
+
+    other: Any = struct.field(pytree_node=False, default=None)
+
+    def iterates(self, state):
+        return {"each": self.other(self.output(state))}
+
+
+@pytest.mark.parametrize(
+    ("other", "got"),
+    [
+        (lambda point: jnp.stack([point] * 5), r"\[3, 4\], got \[5, 3, 4\] for 'each'"),
+        (lambda point: {"w": point}, r"\[3, 4\], got {'w': \[3, 4\]} for 'each'"),
+    ],
+    ids=["a row a machine", "a dict"],
+)
+def test_iterates_of_other_shapes_are_refused_before_anything_is_compiled(other, got):
+    protocol = OtherIterates(noise_std=0.1, clip=1.0, step_size=0.1, other=other)
+    with pytest.raises(Refusal, match=f"^iterates must have the structure and shapes of the output, {got}"):
+        ready(protocol, make(), Full(2), rounds=2)
+    assert ready(protocol.replace(other=lambda point: 2 * point), make(), Full(2), rounds=2)
 
 
 def test_a_scalar_of_the_rounds_is_a_metric_on_private_data_where_the_protocol_reports_it():
