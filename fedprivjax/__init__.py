@@ -12,12 +12,15 @@ _public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str):
-    """Return a public name, imported at its first use. For a former name, the error names the current one."""
+    """Return a public name, imported at its first use. For another name, the error names the current or nearest one."""
     try:
         return _public(name)
     except AttributeError as error:
-        from fedprivjax.checks.values import RENAMED
+        if name in __all__ or name.startswith("_"):
+            raise
+        from fedprivjax.checks.values import RENAMED, nearest_name
 
-        for new in RENAMED.get(name, ()) if name not in __all__ else ():
+        for new in RENAMED.get(name, ()):
             raise AttributeError(f"{error}: it is now {new!r}") from None
-        raise
+        near = nearest_name(name, __all__)
+        raise AttributeError(f"{error}{near and f', did you mean {near!r}?'}") from None

@@ -41,13 +41,16 @@ class Decorated:
         known, decorated = settings_of(cls), "__dataclass_fields__" in vars(cls)
         if known is None or (not decorated and "__init__" in vars(cls)):  # a constructor of its own
             return super().__new__(cls)
-        for name in (name for name in settings if name not in known):
+        whole = len(args) + len(settings) >= len(known)  # a copy or an unflattened object, with every field
+        derived = () if whole or not decorated else derived_of(cls)
+        for name in (name for name in settings if name not in known or name in derived):
             if not decorated:
                 raise without_decorator(cls)
             if name in cls.elsewhere:
                 raise Refusal(f"unknown setting of {cls.__name__} {name!r}. {cls.elsewhere[name]}")
-            derived = [one.name for one in vars(cls)["__dataclass_fields__"].values() if one.metadata.get("derived")]
-            require_keywords(cls.__name__, [name], [one for one in known if one not in derived])
+            if name in derived:
+                raise Refusal(f"{name} must be left out of {cls.__name__}, which derives it before a run. Remove it")
+            require_keywords(cls.__name__, [name], [one for one in known if one not in derived_of(cls)])
         return super().__new__(cls)
 
 
@@ -56,6 +59,12 @@ def settings_of(cls: type) -> tuple[str, ...] | None:
     """Return the argument names of a class's constructor, or None if it takes any."""
     known = list(inspect.signature(cls.__init__).parameters.values())[1:]
     return None if any(one.kind is one.VAR_KEYWORD for one in known) else tuple(one.name for one in known)
+
+
+@cache
+def derived_of(cls: type) -> tuple[str, ...]:
+    """Return the fields of a dataclass with the metadata `derived`, which are set before a run."""
+    return tuple(one.name for one in vars(cls)["__dataclass_fields__"].values() if one.metadata.get("derived"))
 
 
 def require_decorated(value: Decorated) -> None:

@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Container, Iterable
 from contextlib import suppress
+from math import inf, log10
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ OTHER_WORDS: dict[str, tuple[str, str]] = {  # names in other libraries: the nam
     "mu": ("epsilon", " This method takes an ε. A sweep of mu is converted to it"),
     "table": ("dataset", ""),
     "bernoulli": ("binomial", ""),
+    **dict.fromkeys(("noniid", "non_iid", "non-iid"), ("dirichlet", " by_label and shards are not iid either")),
     "fedavg": ("fedavg", ""),
     "fedprox": ("fedavg", " FedProx is FedAvg with prox"),
     "dp_fedavg": ("fedavg", " DP-FedAvg is FedAvg with unit = 'machine'"),
@@ -46,6 +49,7 @@ RENAMED: dict[str, tuple[str, ...]] = {  # former names, and their possible repl
     "table": ("partition_table",),
     "test_share": ("test_fraction",),
 }
+FLOAT32 = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # sizes that are not 0 or infinite
 NUMBERS = ("mu", "noise_std", "step_size", "step_scale")  # settings of a protocol that take a single number
 
 
@@ -58,14 +62,37 @@ def require_positive(name: str, value: Any, *, optional: bool = False, infinite:
     """
     if optional and value is None:
         return
-    if isinstance(value, bool | str | list | tuple | dict) or value is None:
-        raise Refusal(f"{name} must be a positive number, got {unquoted(value)}")
+    if isinstance(value, bool | str | list | tuple | dict | FunctionType) or value is None:
+        given = called(value) if isinstance(value, FunctionType) else unquoted(value)
+        raise Refusal(f"{name} must be a positive number, got {given}")
     if not isinstance(value, int | float | np.number):
         return  # a tracer, an array or a placeholder of a tree transformation
     if not value > 0:
         raise Refusal(f"{name} must be positive, got {value}")
-    if np.isinf(value) and not infinite:
+    if value == inf and not infinite:
         raise Refusal(f"{name} must be finite, got {value}")
+    require_float32(name, value)
+
+
+def require_float32(name: str, value: Any) -> None:
+    """Raise Refusal if a concrete finite number is 0 or infinite in float32, in which programs compute, and is not 0.
+
+    >>> require_float32("step_size", 1e-50)
+    Traceback (most recent call last):
+    fedprivjax.Refusal: step_size must be between 1.18e-38 and 3.4e+38, as float32 holds, got 1e-50
+    """
+    low, high = FLOAT32
+    if value and abs(value) < inf and not low <= abs(value) <= high:
+        raise Refusal(f"{name} must be between {low:.3g} and {high:.3g}, as float32 holds, got {short(value)}")
+
+
+def short(value: Any) -> str:
+    """Return a number as text. A long integer is shortened to its power of ten.
+
+    >>> short(10**30), short(0.25)
+    ('about 10^30', '0.25')
+    """
+    return f"about 10^{round(log10(abs(value)))}" if isinstance(value, int) and abs(value) > 10**18 else str(value)
 
 
 def require_flag(name: str, value: Any) -> None:
@@ -121,6 +148,18 @@ def require_choice(name: str, value: Any, choices: Iterable[str], *, listed: int
     near = near or difflib.get_close_matches(str(value), known, n=NEAREST, cutoff=0.0)
     others = f" (nearest: {', '.join(near)})" if len(near) > 1 else ""
     raise Refusal(f"unknown {name} {value!r}{hint}{others}")
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is nearest, apart from case and underscores, or "" if none is near.
+
+    >>> nearest_name("DPSGD", ["NoisySGD", "NoisyMinibatchSGD"]), nearest_name("Fedavg", ["FedAvg"])
+    ('NoisyMinibatchSGD', 'FedAvg')
+    """
+    plain = {one.replace("_", "").lower(): one for one in known}
+    word = OTHER_WORDS.get(name.lower(), (name, ""))[0].replace("_", "").lower()
+    near = [word] if word in plain else difflib.get_close_matches(word, plain, n=1, cutoff=0.7)
+    return plain[near[0]] if near else ""
 
 
 def require_current(name: str, value: Any, known: Container[str]) -> None:

@@ -33,14 +33,14 @@ def from_arrays(
         labels: labels, shape [examples].
         test_features, test_labels: held-out examples, or None.
         feature_bound: public bound B on the L2 norm of a feature vector, without the appended constant.
-        classes: number of classes, with labels 0 … classes − 1, or None for regression, even of labels 0 … k − 1.
+        classes: number of classes, with labels 0 … classes − 1, or None for regression.
         bias: whether to append a constant feature 1. The bound becomes √(B² + 1).
         label_bound: public bound on `|label|` for regression.
         machine_of: each example's machine if the data are already partitioned, int, shape [examples].
 
     Raises:
         ValueError: as in `Dataset`, if class labels are not integers, and if without `classes` the labels are a few
-            integers other than 0 … k − 1, such as 1, 2, 3. Pass these as floats for regression.
+            different integers. Pass these as floats for regression.
 
     >>> from_arrays(np.eye(3), [0, 1, 0], feature_bound=1.0, classes=2, bias=True).features[1].tolist()
     [0.0, 1.0, 0.0, 1.0]
@@ -94,17 +94,19 @@ def _features(features, bias: bool) -> np.ndarray:
 def _labels(name: str, labels, classes: int | None) -> np.ndarray:
     if classes is not None:
         return _integers(name, labels)
-    if np.issubdtype(np.asarray(labels).dtype, np.integer):
+    if np.asarray(labels).dtype.kind in "iub":
         _require_no_classes(name, np.unique(labels))
-    return np.asarray(labels, np.float32)
+    with np.errstate(over="ignore"):  # too large for float32, which `Dataset` rejects
+        return np.asarray(labels, np.float32)
 
 
 def _require_no_classes(name: str, found: np.ndarray) -> None:
-    """Raise Refusal if integers look like classes that are not numbered 0 … k − 1."""
-    if 1 < found.size <= MOST_CLASSES and not np.array_equal(found, np.arange(found.size)):
+    """Raise Refusal if integers or truth values look like classes."""
+    if 1 < found.size <= MOST_CLASSES:
+        kind = "truth values" if found.dtype.kind == "b" else "integers"
         raise Refusal(
             f"{name} must be 0 … k − 1 with classes = k, or floats for regression, "
-            f"got the {found.size} integers {', '.join(map(str, found[:5]))}{', …' if found.size > 5 else ''}"
+            f"got the {found.size} {kind} {', '.join(map(str, found[:5]))}{', …' if found.size > 5 else ''}"
         )
 
 

@@ -22,6 +22,8 @@ from fedprivjax.problem.networks import NetworkCorrect, NetworkLoss, first_param
 from fedprivjax.problem.problem import Problem, Table
 from fedprivjax.problem.raw_rows import RawRows
 
+CHANNELS = (1, 3)  # usual numbers of channels
+
 
 @known_keywords
 def from_dataset(
@@ -55,7 +57,7 @@ def from_dataset(
     650
     """
     if not isinstance(dataset, Dataset | Stream):
-        known = 'as datasets.load("digits") and datasets.from_arrays(X, y, feature_bound=1.0) make it'
+        known = 'as datasets.load("digits") and datasets.from_arrays(X, y, feature_bound=1.0, classes=2) make it'
         raise Refusal(f"dataset must be a Dataset or a Stream, {known}, got {called(dataset)}")
     usual = _usual_loss(dataset)
     loss = usual if loss is None else loss
@@ -136,10 +138,19 @@ def _network_problem(
     if isinstance(dataset, Stream):
         start = first_parameters(function.network, dataset.test_features.shape[1:], seed, start)
         return procedural_problem(dataset.generate, function, seed=dataset.seed, start=start, **options)
+    _require_channels_last(dataset.picture)
     require_labels(dataset.labels, loss)
     pool = dataset.inputs(dataset.features), dataset.labels
     start = first_parameters(function.network, pool[0].shape[1:], seed, start)
     return general_problem(function, pool, start, **options)
+
+
+def _require_channels_last(picture: tuple[int, int, int] | None) -> None:
+    if picture is not None and picture[0] in CHANNELS and picture[2] > max(CHANNELS) + 1:
+        raise Refusal(
+            f"images must be [examples, height, width, channels] for a network, got {picture} each, "
+            f"which looks like channels first. Use np.moveaxis(features, 1, -1)"
+        )
 
 
 def _usual_loss(dataset: Dataset | Stream) -> LinearLoss:

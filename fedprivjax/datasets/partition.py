@@ -28,7 +28,7 @@ def partition(
     *,
     kind: str = "iid",
     classes_per_machine: int = 2,
-    alpha: float = 0.5,
+    alpha: float | None = None,
     shards_per_machine: int = 2,
     sizes: str | Sequence[float] | None = None,
     spread: float = 1.0,
@@ -58,8 +58,8 @@ def partition(
         classes_per_machine: number of classes that a machine holds, for kind `by_label`.
         shards_per_machine: number of shards of sorted examples that a machine holds, for kind `shards`.
         spread: standard deviation of the logarithm of "lognormal" sizes.
-        alpha: concentration of the Dirichlet distribution, of kind `dirichlet` or of `sizes`. Smaller values give
-            classes that fewer machines share, or more unequal sizes.
+        alpha: concentration of the Dirichlet distribution, required for kind `dirichlet` and for `sizes` "dirichlet".
+            Smaller values give classes that fewer machines share, or more unequal sizes. A common value is 0.5.
         sizes: sizes for `iid` and `quantiles`: "lognormal", "dirichlet", or one number per machine. "lognormal" sizes
             are proportional to exp(spread·z_i) with standard normal z_i. "dirichlet" sizes have proportions from
             Dirichlet(alpha, …, alpha). Integers are numbers of examples. Fractions of all examples have a sum of at
@@ -100,7 +100,6 @@ def partition(
     elif kind == "quantiles":
         parts = _quantiles(labels, machines, counts, rng)
     else:
-        require_positive("alpha", alpha)
         parts = _dirichlet(labels, machines, alpha, rng)
     return _occupied(parts, empty)
 
@@ -141,7 +140,12 @@ def by_machine(machine_of, machines: int | None = None) -> list[np.ndarray]:
 
 
 def unequal_sizes(
-    examples: int, machines: int, sizes: str | Sequence[float], alpha: float, spread: float, rng: np.random.Generator
+    examples: int,
+    machines: int,
+    sizes: str | Sequence[float],
+    alpha: float | None,
+    spread: float,
+    rng: np.random.Generator,
 ) -> np.ndarray:
     """Return the number of examples of each machine, int, shape [machines].
 
@@ -152,10 +156,9 @@ def unequal_sizes(
     """
     if isinstance(sizes, str):
         require_choice("sizes", sizes, SIZES)
-        require_positive("alpha", alpha)
         require_positive("spread", spread)
         weights = np.exp(spread * rng.standard_normal(machines))
-        shares = weights / weights.sum() if sizes == "lognormal" else rng.dirichlet(np.full(machines, alpha))
+        shares = weights / weights.sum() if sizes == "lognormal" else rng.dirichlet(_concentrations(machines, alpha))
         counts = np.floor(examples * shares).astype(int)
         rest = np.argsort(counts - examples * shares, kind="stable")[: examples - counts.sum()]
         counts[rest] += 1
@@ -258,11 +261,19 @@ def _owners(shards: np.ndarray, machines: int, each: int, rng: np.random.Generat
     return owners
 
 
-def _dirichlet(labels: np.ndarray, machines: int, alpha: float, rng: np.random.Generator) -> list[np.ndarray]:
+def _concentrations(machines: int, alpha: float | None) -> np.ndarray:
+    if alpha is None:
+        raise Refusal("alpha must be given for a Dirichlet distribution, got none. Set it, for example to 0.5")
+    require_positive("alpha", alpha)
+    return np.full(machines, alpha)
+
+
+def _dirichlet(labels: np.ndarray, machines: int, alpha: float | None, rng: np.random.Generator) -> list[np.ndarray]:
+    concentrations = _concentrations(machines, alpha)
     dealt: list[list[np.ndarray]] = [[] for _ in range(machines)]
     for label in np.unique(labels):
         owned = rng.permutation(np.flatnonzero(labels == label))
-        counts = rng.multinomial(owned.size, rng.dirichlet(np.full(machines, alpha)))
+        counts = rng.multinomial(owned.size, rng.dirichlet(concentrations))
         for machine, piece in enumerate(np.split(owned, np.cumsum(counts)[:-1])):
             dealt[machine].append(piece)
     return [rng.permutation(np.concatenate(pieces)) for pieces in dealt]

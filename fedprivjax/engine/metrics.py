@@ -352,8 +352,8 @@ def _as_metric(metric: MetricLike, info: Sequence[Any]) -> Metric:
         if metric.of == "info":
             require_choice("metric", metric.name, info)
         return metric
-    if callable(metric):  # it may use the noise, so it is of the round
-        return Metric(_name(metric), metric, of="round")
+    if callable(metric):
+        return Metric(_name(metric), metric)
     if metric in info:
         return of_info(metric)
     require_choice("metric", metric, [*METRICS, *info])

@@ -1,6 +1,7 @@
 """Text of a protocol: its name and the settings that differ from the defaults."""
 
 from dataclasses import MISSING, fields
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -43,4 +44,6 @@ def formatted_value(value: Any) -> str:
         if not numbers.size:
             return "no numbers"
         return f"{numbers.size} numbers from {numbers.min():.4g} to {numbers.max():.4g}"
+    if isinstance(value, FunctionType):
+        return value.__qualname__.partition(".")[0]  # optax names a schedule after its factory
     return f"{value:.4g}" if isinstance(value, float | np.floating) else str(value)

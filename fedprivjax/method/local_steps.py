@@ -1,5 +1,6 @@
 """Base of methods that average local steps: a machine's steps, and the server's step and state."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +10,8 @@ from fedprivjax.method.client_method import ClientMethod, ClientState
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.minibatch_round import appended, mean_of, room
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.method.server_step import initial, stepped
+from fedprivjax.method.server_step import initial, rates_of, stepped
+from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
 
@@ -29,6 +31,7 @@ class AveragedSteps(ClientMethod):
     Subclasses have the settings `step_size`, `step_scale`, `clip`, `server`, `server_step` and `window`.
 
     Attributes:
+        server_steps: learning rate of each round, [rounds], if `server_step` is a schedule, which calibration sets.
         prox: ρ of a proximal term, or None.
         divisor: divisor of a step's sum of gradients, or None for its number of records.
     """
@@ -38,6 +41,7 @@ class AveragedSteps(ClientMethod):
     clip: Any
     server: Any
     server_step: Any
+    server_steps: Any
     window: Any
 
     prox: Any = None
@@ -46,7 +50,22 @@ class AveragedSteps(ClientMethod):
     def server_init(self, problem: Problem, size: Size, key) -> Any:
         w = problem.start
         last = room(w, self.window) if self.window and self.window > 1 else None
-        return ServerState(w, last, initial(self.server, w, self.server_step))
+        return ServerState(w, last, initial(self.server, w, self.learning_rate))
+
+    @property
+    def learning_rate(self) -> Any:
+        """Learning rate of the server: a number, or an array [rounds] for a schedule."""
+        return self.server_step if self.server_steps is None else self.server_steps
+
+    @property
+    def traced(self):
+        """Copy as in `Protocol.traced`. A schedule is replaced by its numbers."""
+        return super().traced if self.server_steps is None else replace(super().traced, server_step=None)  # type: ignore[type-var]
+
+    def fitted(self, problem: Problem, plan: Plan):
+        """Return a copy as in `ClientMethod.fitted`, with the learning rate of each round."""
+        rates = rates_of(self.server_step, plan.size.rounds)
+        return replace(super().fitted(problem, plan), server_steps=rates)  # type: ignore[type-var]
 
     def step_noise(self, noise: Any, step: Any, dimension: int) -> jax.Array | None:
         """Return the noise in the gradient of a machine's local step, [d], or None. Default: None.
@@ -88,7 +107,7 @@ class AveragedSteps(ClientMethod):
 
     def moved(self, problem: Problem, server: ServerState, mean) -> ServerState:
         """The server's state after its step along the mean update."""
-        step = 1.0 if self.server is None else self.server_step
+        step = 1.0 if self.server is None else self.learning_rate
         w, optimizer = stepped(self.server, server.optimizer, server.w, jax.tree.map(jnp.negative, mean), step)
         w = problem.constraint.project(w)
         return server._replace(w=w, last=appended(server.last, w), optimizer=optimizer)

@@ -103,16 +103,18 @@ def free_names(factory: Callable) -> set[str]:
 
 
 @cache
-def check_runs(blank: Any, shapes: tuple[tuple[int, ...], ...], tree: Any) -> None:
+def check_runs(blank: Any, shapes: tuple[tuple[int, ...], ...], tree: Any, scheduled: bool) -> None:
     """Check as in `ServerOptimizer.check`, cached by optimiser and parameter shapes; numbers have no effect.
 
     Args:
         blank: `ServerOptimizer` without its numbers.
         shapes, tree: shapes and structure of the parameters.
+        scheduled: as in `ServerOptimizer.check`.
     """
     import optax
 
     number = jax.ShapeDtypeStruct((), jnp.float32)
+    step = jax.ShapeDtypeStruct((1,), jnp.float32) if scheduled else number
     server = blank.filled([number] * len(blank.names))
     params = jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes])
 
@@ -127,7 +129,7 @@ def check_runs(blank: Any, shapes: tuple[tuple[int, ...], ...], tree: Any) -> No
         return state, *reversed(made.update(params, state, params))
 
     try:
-        before, after, updates = jax.eval_shape(once, server, params, number)
+        before, after, updates = jax.eval_shape(once, server, params, step)
     except Refusal:
         raise
     except Exception as error:

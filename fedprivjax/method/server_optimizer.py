@@ -116,13 +116,15 @@ class ServerOptimizer:
     # ---- traced
 
     def made(self, step) -> "optax.GradientTransformation":
-        """Return the transformation with the step as its learning rate."""
+        """Return the transformation with the step, or an array with the step of each round, as its learning rate."""
         import optax
 
         settings = {**dict(zip(self.names, self.values, strict=True)), **dict(self.fixed)}
+        scheduled = jnp.ndim(step) == 1
         if RATE in parameters(self.factory):
-            return self.factory(**{RATE: step}, **settings)
-        return optax.chain(self.factory(**settings), optax.scale(-step))
+            return self.factory(**{RATE: (lambda count: step[count]) if scheduled else step}, **settings)
+        scaled = optax.scale_by_schedule(lambda count: -step[count]) if scheduled else optax.scale(-step)
+        return optax.chain(self.factory(**settings), scaled)
 
     def init(self, w, step) -> Any:
         """Return the state before the first round, a pytree of arrays."""
@@ -137,15 +139,18 @@ class ServerOptimizer:
 
     # ---- on the host
 
-    def check(self, params) -> None:
+    def check(self, params, *, scheduled: bool = False) -> None:
         """Raise Refusal if the optimiser cannot be run on parameters of these shapes.
+
+        Args:
+            scheduled: True for an array of learning rates, one for each round.
 
         Raises:
             Refusal: if the factory does not return a transformation, its state is not a pytree of arrays of fixed
                 shapes, its updates have other shapes than the parameters, or it raises an exception.
         """
         leaves, tree = jax.tree.flatten(params)
-        check_runs(self._blank, tuple(np.shape(leaf) for leaf in leaves), tree)
+        check_runs(self._blank, tuple(np.shape(leaf) for leaf in leaves), tree, scheduled)
 
     def mean_length(self, params, norm: float, rounds: int) -> float:
         """Return the mean length of T updates at learning rate 1 along a constant direction of the given norm.

@@ -5,9 +5,10 @@ from math import isfinite
 from typing import Any
 
 import jax
+import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import called
+from fedprivjax.checks.values import called, require_positive
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.problem.problem import Problem
 
@@ -54,6 +55,31 @@ def require_server(server: Any) -> None:
         raise Refusal(f"server must be a ServerOptimizer, such as ServerOptimizer(optax.adam, b1=0.9), got {given}")
 
 
+def require_server_step(server_step: Any) -> None:
+    """Raise Refusal unless a learning rate is None, a positive number, or a schedule (a function)."""
+    if not callable(server_step):
+        require_positive("server_step", server_step, optional=True)
+
+
+def rates_of(server_step: Any, rounds: int) -> np.ndarray | None:
+    """Return the learning rate of each round if it is a schedule, float32 [rounds], or None if it is a number.
+
+    >>> import optax
+    >>> rates_of(optax.exponential_decay(1.0, transition_steps=1, decay_rate=0.5), 3).tolist()
+    [1.0, 0.5, 0.25]
+    """
+    if not callable(server_step):
+        return None
+    wanted = "server_step must be a number, or a schedule: a function from a round, from 0, to a number of at least 0"
+    try:
+        rates = np.asarray(jax.vmap(server_step)(np.arange(rounds)), np.float32)
+    except Exception as error:
+        raise Refusal(f"{wanted}, got {called(server_step)} that raises {type(error).__name__}") from error
+    if rates.shape != (rounds,) or not (np.isfinite(rates) & (rates >= 0)).all():
+        raise Refusal(f"{wanted}, got {rates.ravel()[:3].tolist()}")
+    return rates
+
+
 def require_learning_rate(server: ServerOptimizer | None, server_step: Any) -> None:
     """Raise Refusal if a server optimiser has no learning rate, or a learning rate no optimiser."""
     if (server is None) != (server_step is None):
@@ -61,7 +87,7 @@ def require_learning_rate(server: ServerOptimizer | None, server_step: Any) -> N
         raise Refusal(f"server and server_step must be given together, got only {there}. Set both or none")
 
 
-def check_server(server: ServerOptimizer | None, problem: Problem) -> None:
-    """Raise Refusal if the optimiser cannot be run on the problem's parameters."""
+def check_server(server: ServerOptimizer | None, problem: Problem, step: Any = None) -> None:
+    """Raise Refusal if the optimiser cannot be run on the problem's parameters, with a step or a schedule of steps."""
     if server is not None:
-        server.check(problem.start)
+        server.check(problem.start, scheduled=callable(step))

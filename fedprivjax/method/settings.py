@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import NUMBERS, require_choice, require_one, require_positive
-from fedprivjax.noise.sums import Given, SumFactor
+from fedprivjax.checks.values import NUMBERS, require_choice, require_float32, require_one, require_positive
+from fedprivjax.noise.sums import Given, Materialised, SumFactor, rows_of
 
 SMALLEST_CLIP = 1e-12  # squares of smaller coordinates would underflow in float32, below 1e-19
 
@@ -54,6 +54,7 @@ def check_noise(protocol, *targets: str) -> None:
     given = {name: value for name, value in numbers.items() if isinstance(value, int | float | np.number)}
     if not 0 <= given.get("noise_std", 0) < np.inf:
         raise Refusal(f"noise_std must be finite and not negative, got {protocol.noise_std}")
+    require_float32("noise_std", given.get("noise_std", 0))
     if len(given) > 1:
         (a, one), (b, other), *_ = given.items()
         raise Refusal(f"give {a} or {b}, not both, got {a} = {one} and {b} = {other}")
@@ -63,7 +64,8 @@ def fixed_schedule(noise_schedule: Any, names: Iterable[str], factors: Mapping[s
     """Return a noise schedule as a static setting: one of `names`, a tuple of numbers, or a factor of running sums.
 
     Args:
-        noise_schedule: name, list of numbers, or factor: a name, {name: its setting}, a `SumFactor` or a matrix.
+        noise_schedule: name, list of numbers, or factor: a name, {name: its setting}, a `SumFactor`, a matrix, or an
+            object with `materialize(n)`, which returns a matrix.
         names: names of noise schedules.
         factors: classes of `SumFactor` by name; empty if factors are not allowed.
     """
@@ -74,12 +76,13 @@ def fixed_schedule(noise_schedule: Any, names: Iterable[str], factors: Mapping[s
     if isinstance(noise_schedule, str):
         require_choice("noise_schedule", noise_schedule, (*names, *factors))
         return factors[noise_schedule]() if noise_schedule in factors else noise_schedule
-    if not isinstance(noise_schedule, Sequence | np.ndarray):
+    if hasattr(noise_schedule, "materialize") and factors:
+        return Materialised(noise_schedule)
+    if not (isinstance(noise_schedule, Sequence) or hasattr(noise_schedule, "__array__")):
         raise Refusal(f"noise_schedule must be a name or a list of numbers, got {noise_schedule!r}")
     try:
-        if factors and np.ndim(noise_schedule) == 2:
-            return Given(tuple(tuple(float(value) for value in row) for row in noise_schedule))
-        return tuple(float(value) for value in noise_schedule)
+        numbers: Any = np.asarray(noise_schedule)
+        return Given(rows_of(numbers)) if factors and numbers.ndim == 2 else tuple(float(value) for value in numbers)
     except (TypeError, ValueError) as error:
         if isinstance(error, Refusal):
             raise

@@ -9,7 +9,7 @@ from jax.core import Tracer
 
 from fedprivjax.checks.decorated import Decorated, require_decorated
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import NUMBERS, called, require_one, require_positive
+from fedprivjax.checks.values import NUMBERS, called, require_float32, require_one, require_positive
 from fedprivjax.plan.participation import check_participation
 from fedprivjax.problem.problem import Problem
 
@@ -74,10 +74,13 @@ def require_protocol(protocol: Any) -> Any:
         if isinstance(value, str):
             static = "Declare a setting that is not a number as struct.field(pytree_node=False)"
             raise Refusal(f"{name} must be a number, got {value!r}. {static}")
-        if name in POSITIVE and isinstance(value, int | float | np.number):
+        if not isinstance(value, int | float | np.number):
+            continue
+        if name in POSITIVE:
             require_positive(name, value, infinite=name in INFINITE)
-        if name == "noise_std" and isinstance(value, int | float | np.number) and not 0 <= value < np.inf:
+        if name == "noise_std" and not 0 <= value < np.inf:
             raise Refusal(f"noise_std must be finite and not negative, got {value}")
+        require_float32(name, value)
     return protocol
 
 

@@ -6,6 +6,7 @@ from math import inf
 from typing import Any
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import short
 from fedprivjax.problem.devices import device_memory
 
 COUNTED = 2**31  # machines, rounds and records are int32
@@ -23,7 +24,7 @@ def require_counted(**sizes: int) -> None:
     """
     for name, size in sizes.items():
         if size >= COUNTED:
-            raise Refusal(f"{name} must be below 2³¹, as int32 counts them, got {size}")
+            raise Refusal(f"{name} must be below 2³¹, as int32 counts them, got {short(size)}")
 
 
 def require_room(machines: int, per_round: int, rounds: int, records: int = 1, draws: int = 1) -> None:

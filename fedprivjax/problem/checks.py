@@ -13,8 +13,11 @@ from fedprivjax.problem.constraints import BUILT_IN, ConstraintSet
 from fedprivjax.problem.losses import LinearLoss
 
 
-def numbers(name: str, values) -> np.ndarray:
+def numbers(name: str, values, remedy: str = "") -> np.ndarray:
     """Return values as a numeric array.
+
+    Args:
+        remedy: sentence for rows of different lengths.
 
     >>> numbers("labels", ["a", "b"])
     Traceback (most recent call last):
@@ -23,7 +26,7 @@ def numbers(name: str, values) -> np.ndarray:
     try:
         array = np.asarray(values)
     except ValueError:
-        raise Refusal(f"{name} must be an array of numbers, got rows of different lengths") from None
+        raise Refusal(f"{name} must be an array of numbers, got rows of different lengths{remedy}") from None
     if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
         raise Refusal(f"{name} must be numbers, got {array.dtype}")
     return array
@@ -176,7 +179,8 @@ def _what(value) -> str:
 
 def table_rows(table, examples: int) -> np.ndarray:
     """Return the validated partition table, int [machines, max_records], with the padding −1 at the end of each row."""
-    rows = numbers("partition_table", table)
+    remedy = ". datasets.table(parts)[0] pads the parts that datasets.partition returns with −1"
+    rows = numbers("partition_table", table, remedy)
     used = rows[rows >= 0]
     if rows.ndim != 2 or not np.issubdtype(rows.dtype, np.integer):
         raise Refusal(f"partition_table must be integers [machines, most], got {rows.dtype} {rows.shape}")

@@ -25,7 +25,7 @@ from jax.flatten_util import ravel_pytree
 
 from fedprivjax.checks.decorated import PYTREE, Decorated
 from fedprivjax.checks.refusal import Refusal, Undefined
-from fedprivjax.checks.values import require_positive
+from fedprivjax.checks.values import require_positive, short
 
 LARGEST = 1e18  # largest size, whose square is finite in float32
 CLOSE = 1e-6  # tolerance for float32 rounding, relative to a set's size
@@ -138,7 +138,7 @@ class Box(ConstraintSet):
     def __post_init__(self):
         for name in ("low", "high"):
             _require_number(name, getattr(self, name))
-            _require_float32(name, getattr(self, name))
+            _require_square(name, getattr(self, name))
         if _concrete(self.low, self.high) and not self.low < self.high:
             raise Refusal(f"high must be above low ({self.low:g}), got {self.high:g}")
 
@@ -301,20 +301,20 @@ def _on_simplex(values, scale):
 
 def _require_size(name: str, value: Any) -> None:
     """Raise Refusal unless a size is positive, with a square that float32 holds."""
+    _require_square(name, value)
     require_positive(name, value)
-    _require_float32(name, value)
 
 
-def _require_float32(name: str, value: Any) -> None:
+def _require_square(name: str, value: Any) -> None:
     """Raise Refusal if a concrete finite size has a square beyond float32."""
     if isinstance(value, int | float | np.number) and LARGEST < abs(value) < inf:
-        raise Refusal(f"{name} must be at most {LARGEST:g}, whose square float32 holds, got {value:g}")
+        raise Refusal(f"{name} must be at most {LARGEST:g}, whose square float32 holds, got {short(value)}")
 
 
 def _require_number(name: str, value: Any) -> None:
     if isinstance(value, bool | str | list | tuple | dict) or value is None:
         raise Refusal(f"{name} must be a number, got {value!r}")
-    if isinstance(value, int | float | np.number) and np.isnan(value):
+    if isinstance(value, int | float | np.number) and value != value:
         raise Refusal(f"{name} must be a number, got nan")
 
 

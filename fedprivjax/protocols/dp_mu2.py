@@ -84,7 +84,8 @@ class DPMu2(MessageMethod):
         trust: "none" (every message is public) or "server" (only query points are public).
         noise_schedule: distribution of the privacy budget over messages, see `fedprivjax.noise.schedules`; or
             correlation of the messages' noises: "toeplitz", "optimal", {"toeplitz": p}, a lower triangular matrix with
-            columns of norm at most 1, or any `SumFactor`, see `fedprivjax.noise.sums`.
+            columns of norm at most 1, an object with `materialize(messages)`, which returns a matrix, or any
+            `SumFactor`, see `fedprivjax.noise.sums`.
         relative_privacy: relative μ of the machines in any unit, one number each: the largest corresponds to `mu`;
             untrusted server only. None means equal μ.
         cancel: False keeps the old noise (the papers' fresh-noise ablation; untrusted server only).

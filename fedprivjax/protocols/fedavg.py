@@ -66,7 +66,8 @@ class FedAvg(FedAvgSettings):
             `AdaptiveClip` that follows the updates' norms.
         prox: ρ of the proximal term (FedProx), or None for FedAvg.
         server: `ServerOptimizer` of the pseudo-gradient −Δ, for FedAvgM, FedAdam and FedYogi. None adds the mean.
-        server_step: learning rate of the server optimiser, required with it.
+        server_step: learning rate of the server optimiser, required with it: a number, or an optax schedule, which is
+            a function of the round from 0, such as `optax.cosine_decay_schedule(1.0, 100)`.
         local_epochs: E, passes over a machine's records in a round. Either it or `local_steps` is given.
         local_steps: K, number of steps in a round, each on an independent sample of records.
         batch: B, number of records of a step, or None for all records of the machine.
@@ -79,7 +80,8 @@ class FedAvg(FedAvgSettings):
             needs Poisson samples of a public `rate`.
         noise_schedule: correlation of a trusted server's noise over rounds, with unit = "machine": "independent",
             "tree", "toeplitz" (banded), "optimal" (fitted to the schedule), or a lower triangular matrix F with one row
-            per round. `noise_std` is that of the released entries of F·x; with a name, also that of the first mean.
+            per round, also as an object with `materialize(rounds)`, which returns F. `noise_std` is that of the
+            released entries of F·x; with a name, also that of the first mean.
         window: number of last iterates whose mean is reported.
         encoder: `Encoder` of the messages, such as `Quantiser(levels=16)`, or None. A machine's own noise is added
             before it, and a trusted server's noise follows the bound on the norm of encoded messages.

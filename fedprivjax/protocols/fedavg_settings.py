@@ -13,7 +13,7 @@ from fedprivjax.method.encoders import Encoder
 from fedprivjax.method.local_privacy import UNITS
 from fedprivjax.method.local_steps import AveragedSteps
 from fedprivjax.method.server_optimizer import ServerOptimizer
-from fedprivjax.method.server_step import check_server, require_learning_rate, require_server
+from fedprivjax.method.server_step import check_server, require_learning_rate, require_server, require_server_step
 from fedprivjax.method.settings import check_numbers, require_clip
 from fedprivjax.noise.rounds import INDEPENDENT, over_rounds, round_factor
 from fedprivjax.plan.plan import Plan
@@ -37,6 +37,7 @@ class FedAvgSettings(AveragedSteps):
     update_clip: Any = struct.field(default=None, metadata={"part": AdaptiveClip, "number": True})
     prox: Any = None
     server_step: Any = None
+    server_steps: Any = struct.field(default=None, metadata={"derived": True})
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
     local_epochs: int | None = struct.field(pytree_node=False, default=None)
     local_steps: int | None = struct.field(pytree_node=False, default=None)
@@ -61,8 +62,8 @@ class FedAvgSettings(AveragedSteps):
             object.__setattr__(self, "trust", "server" if self.unit == "machine" else "none")
         check_numbers(self, "mu", "epsilon")
         require_choice("trust", self.trust, ("server", "none"))
-        for name in ("server_step", "prox"):
-            require_positive(name, getattr(self, name), optional=True)
+        require_server_step(self.server_step)
+        require_positive("prox", self.prox, optional=True)
         require_clip("update_clip", self.update_clip)
         require_at_least("window", self.window, 1)
         require_choice("relation", self.relation, RELATIONS)
@@ -127,7 +128,7 @@ class FedAvgSettings(AveragedSteps):
         return isinstance(self.update_clip, AdaptiveClip)
 
     def check(self, problem: Problem, plan: Plan) -> None:
-        check_server(self.server, problem)
+        check_server(self.server, problem, self.server_step)
         if problem.machine_weights is not None and self.minibatches.of_step.independent:
             raise Refusal(
                 f"machine_weights must be left out with the sampler {self.minibatches.of_step.name!r}: a machine whose "

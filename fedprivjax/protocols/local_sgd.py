@@ -19,7 +19,7 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_choice, require_positive
+from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.method.client_method import ClientState
 from fedprivjax.method.default_steps import binds, clipped_pace
 from fedprivjax.method.local_data import LocalData
@@ -32,7 +32,7 @@ from fedprivjax.method.record_mechanism import RecordMechanism
 from fedprivjax.method.record_method import RecordMethod
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.server_optimizer import ServerOptimizer
-from fedprivjax.method.server_step import check_server, require_learning_rate, require_server
+from fedprivjax.method.server_step import check_server, require_learning_rate, require_server, require_server_step
 from fedprivjax.noise import Mechanism, PerStep
 from fedprivjax.noise.fresh import step_noise
 from fedprivjax.plan.plan import Plan
@@ -71,13 +71,15 @@ class LocalSGD(AveragedSteps, RecordMethod):
         window: number of last iterates whose mean is reported, or None for the mean of all iterates before w_R.
         server: `ServerOptimizer` with w_r minus the mean of the end points as its gradient: FedAvgM with momentum,
             FedAdam (Reddi et al. 2021). None takes the mean, which equals sgd with a `server_step` of 1.
-        server_step: learning rate of the server optimiser, required with `server`; `step_size` is for local steps.
+        server_step: learning rate of the server optimiser, required with `server`, as in `FedAvg`; `step_size` is for
+            local steps.
 
     **Privacy**: (ε_i, δ_i)-DP for replacing one record if every local step is released; messages are post-processing.
     Stronger claims hold for linear losses only.
     """
 
     server_step: Any = None
+    server_steps: Any = struct.field(default=None, metadata={"derived": True})
     sampler: str | Sampler = struct.field(pytree_node=False, default="replacement")
     window: int | None = struct.field(pytree_node=False, default=None)
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
@@ -90,7 +92,7 @@ class LocalSGD(AveragedSteps, RecordMethod):
     def __post_init__(self):
         super().__post_init__()
         require_server(self.server)
-        require_positive("server_step", self.server_step, optional=True)
+        require_server_step(self.server_step)
         if np.ndim(self.batch):  # type: ignore[arg-type]
             raise Refusal("batch must be one number for local SGD: all machines take the same number of steps")
         sampler = self.minibatches
@@ -159,7 +161,7 @@ class LocalSGD(AveragedSteps, RecordMethod):
         return PerStep(np.asarray(self.records.message_noise(problem, plan), np.float32))
 
     def check(self, problem: Problem, plan: Plan) -> None:
-        check_server(self.server, problem)
+        check_server(self.server, problem, self.server_step)
 
     def event(self, problem: Problem, plan: Plan) -> RecordEvent:
         return self.records.event(problem, plan, self.noise_std, theorem=EVERY_STEP)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
+from fedprivjax.engine.finished_run import Run, SavedRun
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known, require_recorded
 from fedprivjax.engine.metrics import shown as usual
@@ -196,9 +197,9 @@ def laid_out(results: Showable, iterate: str | None) -> Shown:
     elif isinstance(results, Mapping) and results and all(isinstance(data, xr.Dataset) for data in results.values()):
         this = _of_datasets(results)
     else:
-        raise Refusal(
-            f"results must be a folder, the result of load, or datasets of sweeps, got {type(results).__name__}"
-        )
+        wanted = "results must be a folder, the result of load, or datasets of sweeps"
+        one = ". Use run.metrics, or sweep(…, seeds=[seed])" if isinstance(results, Run | SavedRun) else ""
+        raise Refusal(f"{wanted}, got {type(results).__name__}{one}")
     return this if iterate is None else replace(this, layout=replace(this.layout, iterate=iterate))
 
 

@@ -205,10 +205,11 @@ def _axis(protocol, name: str, values: Sequence[float], sizes: Sequence[str]) ->
     if isinstance(values, int | float | np.number):
         raise Refusal(f"{name} must be swept over a list of numbers, got {values}. Write [{values}]")
     try:
-        axis = np.atleast_1d(np.asarray(values, float))
+        texts = np.asarray(values).dtype.kind in "SU"  # NumPy would convert "1" to a number
+        axis = np.zeros(0) if texts else np.atleast_1d(np.asarray(values, float))
     except (TypeError, ValueError):
         axis = np.zeros(0)
-    if isinstance(values, str) or axis.ndim != 1 or axis.size == 0:
+    if axis.ndim != 1 or axis.size == 0:
         raise Refusal(f"{name} must be swept over a list of numbers, got {values!r}")
     if np.isnan(axis).any():
         raise Refusal(f"{name} must be swept over numbers, got nan")

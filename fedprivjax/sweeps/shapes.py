@@ -47,7 +47,7 @@ def shapes_of(participation: Participation, rounds: int | None, axes: Mapping[st
 
 def _check(rounds: int | None, name: str, values: Any) -> None:
     if isinstance(values, str | Mapping) or np.ndim(values) != 1 or len(values) == 0:
-        raise Refusal(f"{name} must be swept over a list of integers, got {called(values)}")
+        raise Refusal(f"{name} must be swept over a list of integers, got {[] if values == [] else called(values)}")
     for value in values:
         require_at_least(name, value, 1)
     if len(set(values)) < len(values):

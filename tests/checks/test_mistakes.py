@@ -68,7 +68,7 @@ OBJECT = "protocol must be an object of a flax.struct.dataclass, such as DPMu2(m
 CLASS = "protocol must be an object, such as DPMu2(...), got the class DPMu2"
 LOSS = "loss must be an object, such as Softmax(classes) or Logistic(), got "
 SETS = 'dataset must be a Dataset or a Stream, as datasets.load("digits") and '
-SETS += "datasets.from_arrays(X, y, feature_bound=1.0) make it, got "
+SETS += "datasets.from_arrays(X, y, feature_bound=1.0, classes=2) make it, got "
 LEAVES = "mu, epsilon, noise_std, step_size, step_scale, clip, radius, low, high, scale"
 
 MISTAKES = {

@@ -32,7 +32,7 @@ def test_what_is_not_positive_is_refused(value, message):
     assert refusal(require_positive, "step", value) == message
 
 
-@pytest.mark.parametrize("value", [1, 1e-300, np.float32(2.0), np.int64(3), object(), jnp.float32(1.0)])
+@pytest.mark.parametrize("value", [1, 1e-30, np.float32(2.0), np.int64(3), object(), jnp.float32(1.0)])
 def test_positive_numbers_and_placeholders_pass(value):
     require_positive("step", value)
 

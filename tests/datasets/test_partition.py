@@ -204,7 +204,7 @@ def test_table_pads_and_counts():
 
 
 def test_table_and_machines_undo_each_other():
-    parts = split(BALANCED, 7, kind="dirichlet")
+    parts = split(BALANCED, 7, kind="dirichlet", alpha=0.5)
     rows, counts = table(parts)
     owner = np.empty(BALANCED.size, np.int32)
     for machine in range(7):

@@ -645,6 +645,12 @@ def test_a_protocols_other_iterate_may_be_expected():
     assert message == "unknown iterate of 'noise_norm' in [[expected]] 'last' (known: output)"
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "marked.toml"
+    path.write_text(SMALL, encoding="utf-8-sig")
+    assert reading.read_toml(path) == tomllib.loads(SMALL)
+
+
 @pytest.fixture
 def file(tmp_path: Path):
     path = tmp_path / "small.toml"
@@ -870,6 +876,7 @@ def test_every_leaf_can_be_swept_and_no_static_setting(name):
         "epoch",
         "stds",
         "server",
+        "server_steps",
         "expected",
     }
     assert set(sweepable(method)) == leaves | {"mu", "epsilon", "noise_std", "radius", "low", "high", "scale"}

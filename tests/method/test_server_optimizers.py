@@ -12,6 +12,7 @@ from cases import PARTIAL, POOL, RECORD_CASES, SHARES, SOME_MACHINES
 from oracles import optimizers
 
 from fedprivjax import (
+    FedAvg,
     LocalSGD,
     NoisyMinibatchSGD,
     NoisySGD,
@@ -27,6 +28,7 @@ from fedprivjax import (
     sweep,
     transcript,
 )
+from fedprivjax.engine.metrics import mean_loss
 from fedprivjax.engine.prepare import ready
 from fedprivjax.method.server_checks import optimizers as named
 from fedprivjax.protocols import ReleasedLocalSGD, ReleasedMinibatchSGD
@@ -163,6 +165,33 @@ def test_sweeping_its_numbers_is_one_program():
     cell = of_iterate(grid.test_loss).sel({"server.b1": 0.9, "seed": 1})
     np.testing.assert_allclose(cell, alone.metrics["test_loss"], rtol=1e-5)
     assert guarantee_of(grid.sel({"server.b1": 0.9})).mu == pytest.approx(4.0, rel=1e-5)
+
+
+def test_a_schedule_is_a_step_of_the_round_and_does_not_recompile():
+    """A transcript follows a loop by hand, and a sweep ends where the loop does."""
+    make = partial(FedAvg, local_steps=2, batch=3, step_size=0.5, server=ServerOptimizer("sgd", momentum=0.9))
+    method = make(server_step=optax.exponential_decay(0.8, 2, 0.5))
+    view = transcript(method, SHARES, PARTIAL, rounds=5, seed=1)
+    w, speed = np.zeros(3), np.zeros(3)
+    for number, (query, messages) in enumerate(zip(view.queries, view.messages, strict=True)):
+        np.testing.assert_allclose(query, w, atol=1e-5)
+        speed = messages.mean(axis=0) + 0.9 * speed
+        w = w + 0.8 * 0.5 ** (number / 2) * speed
+        w = w / max(1.0, np.linalg.norm(w) / 1.5)
+    options = {
+        "over": {"step_size": [0.1, 0.5]},
+        "seeds": [1],
+        "rounds": 5,
+        "eval_every": 5,
+        "metrics": ("train_loss",),
+    }
+    grid = sweep(method, SHARES, PARTIAL, **options)
+    loss = mean_loss(SHARES, jnp.asarray(w, jnp.float32), SHARES.pool)
+    np.testing.assert_allclose(grid.train_loss.sel(step_size=0.5).values.ravel(), loss, rtol=1e-5)
+    before = run_chunk._cache_size()
+    other = sweep(make(server_step=optax.cosine_decay_schedule(0.1, 5)), SHARES, PARTIAL, **options)
+    assert run_chunk._cache_size() == before
+    assert (abs(other.train_loss - grid.train_loss) > 1e-3).all()
 
 
 def _of_run(options):

@@ -11,6 +11,7 @@ from cases import SHARES
 
 from fedprivjax import (
     AdaptiveClip,
+    DPMu2,
     FedAvg,
     Full,
     LinearLoss,
@@ -25,7 +26,7 @@ from fedprivjax import (
 )
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.noise.normals import normals
-from fedprivjax.noise.rounds import ROUND_FACTORS, Recursive, TreeOfRounds, round_factor
+from fedprivjax.noise.rounds import ROUND_FACTORS, Recursive, TreeOfRounds, over_rounds, round_factor
 from fedprivjax.noise.rounds import factor as of_rounds
 from fedprivjax.noise.rounds.factor import GivenFactor, RoundFactor, coefficients, exposures, rounds_of
 from fedprivjax.plan.schedule import Schedule
@@ -38,6 +39,30 @@ KEY = jax.random.key(3)
 
 def given(matrix) -> GivenFactor:
     return GivenFactor(tuple(tuple(row) for row in np.asarray(matrix, float).tolist()))
+
+
+class Elsewhere:
+    """A factor of another library."""
+
+    def materialize(self, n):
+        return jnp.asarray(np.tril(1.0 / (1 + np.subtract.outer(np.arange(n), np.arange(n)).clip(0))))
+
+
+def test_factors_of_other_libraries_are_those_of_their_matrix():
+    schedule = Schedule(4, np.arange(8, dtype=np.int32).reshape(4, 2) % 4)
+    matrix = np.asarray(Elsewhere().materialize(4), float)
+    wanted, found = over_rounds(matrix), over_rounds(Elsewhere())
+    assert over_rounds(jnp.asarray(matrix)) == wanted
+    for factor in (wanted, found):
+        factor.check(schedule, 3)
+        np.testing.assert_allclose(factor.matrix(schedule), matrix)
+    np.testing.assert_allclose(found.exposures(schedule), wanted.exposures(schedule))
+    np.testing.assert_array_equal(found.mechanism(schedule).inputs, wanted.mechanism(schedule).inputs)
+    assert found.first_std(schedule) == wanted.first_std(schedule)
+    scaled = matrix / np.linalg.norm(matrix, axis=0).max()
+    sums = [DPMu2(mu=1.0, clip=1.0, noise_schedule=given) for given in (Elsewhere(), jnp.asarray(0.5 * scaled))]
+    np.testing.assert_allclose(sums[0].noise_schedule.factor(4, None), scaled, rtol=1e-6)
+    np.testing.assert_allclose(sums[1].noise_schedule.factor(4, None), 0.5 * scaled, rtol=1e-6)
 
 
 def random_schedule(rng) -> Schedule:

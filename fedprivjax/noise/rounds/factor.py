@@ -10,7 +10,7 @@ which it reaches if the entries are at least 0. Later updates may depend on earl
 triangular (Denisov et al. 2022; several participations: Choquette-Choo, McMahan, Rush & Thakurta 2023).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,7 +27,7 @@ from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.rounds.fit import fitted, pattern_sums
 from fedprivjax.noise.rounds.sampler import Recursive, TreeOfRounds
 from fedprivjax.noise.sums.correlated import HALF_UNIT, MAX_ROUNDED
-from fedprivjax.noise.sums.factor import require_factor
+from fedprivjax.noise.sums.factor import require_factor, rows_of
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.plan.uses import Uses
 
@@ -48,6 +48,7 @@ class RoundFactor:
     """
 
     most: ClassVar[int] = int((MAX_BYTES / 8) ** 0.5)
+    instead: ClassVar[str] = "tree"  # schedule for more rounds
 
     def __str__(self) -> str:
         return type(self).__name__
@@ -62,9 +63,14 @@ class RoundFactor:
         Raises:
             Refusal: if the schedule has more than `most` rounds.
         """
-        if schedule.size.rounds > self.most:
-            raise Refusal(f"rounds must be at most {self.most} for {self}, got {schedule.size.rounds}. Use 'tree'")
+        self.require_room(schedule)
         return schedule.once(("factor over rounds", self), lambda: self.matrix(schedule))
+
+    def require_room(self, schedule: Schedule) -> None:
+        """Raise Refusal if the schedule has more than `most` rounds."""
+        if schedule.size.rounds > self.most:
+            use = f"Use {self.instead!r}"
+            raise Refusal(f"rounds must be at most {self.most} for {self}, got {schedule.size.rounds}. {use}")
 
     def exposures(self, schedule: Schedule) -> np.ndarray:
         """Return the exposure of every machine, float64 [machines]. Dropouts count as present."""
@@ -160,6 +166,7 @@ class OptimalFactor(RoundFactor):
     """
 
     most: ClassVar[int] = MAX_FITTED
+    instead: ClassVar[str] = "toeplitz"
 
     def matrix(self, schedule: Schedule) -> np.ndarray:
         start = ToeplitzFactor().known(schedule)
@@ -228,6 +235,36 @@ class GivenFactor(RoundFactor):
             )
 
 
+@dataclass(frozen=True, eq=False)
+class MaterialisedFactor(RoundFactor):
+    """A factor of another library: an object whose `materialize(n)` returns F for n rounds.
+
+    jax_privacy calls F the strategy matrix C; its noising matrix is the inverse.
+    """
+
+    source: Any
+
+    def given(self, schedule: Schedule) -> GivenFactor:
+        """Return F as a `GivenFactor`, cached."""
+        self.require_room(schedule)
+        rounds = schedule.size.rounds
+        return schedule.once(
+            ("materialised factor", self), lambda: GivenFactor(rows_of(np.asarray(self.source.materialize(rounds))))
+        )
+
+    def matrix(self, schedule: Schedule) -> np.ndarray:
+        return self.given(schedule).matrix(schedule)
+
+    def mechanism(self, schedule: Schedule) -> Mechanism:
+        return self.given(schedule).mechanism(schedule)
+
+    def first_std(self, schedule: Schedule) -> float:
+        return self.given(schedule).first_std(schedule)
+
+    def check(self, schedule: Schedule, dimension: int) -> None:
+        self.given(schedule).check(schedule, dimension)
+
+
 ROUND_FACTORS: dict[str, type[RoundFactor]] = {
     "tree": TreeFactor,
     "toeplitz": ToeplitzFactor,
@@ -236,21 +273,27 @@ ROUND_FACTORS: dict[str, type[RoundFactor]] = {
 
 
 def over_rounds(noise_schedule: Any) -> Any:
-    """Return a noise schedule over rounds as a static setting: a name, or a factor for a matrix.
+    """Return a noise schedule over rounds as a static setting: a name, or a factor.
+
+    A factor is given as a matrix, or as an object with `materialize(n)`, which returns one.
 
     >>> over_rounds([[1.0, 0.0], [0.5, 1.0]])
     GivenFactor(rows=((1.0, 0.0), (0.5, 1.0)))
     """
     if isinstance(noise_schedule, RoundFactor):
         return noise_schedule
+    if hasattr(noise_schedule, "materialize"):
+        return MaterialisedFactor(noise_schedule)
     if isinstance(noise_schedule, str):
         require_choice("noise_schedule", noise_schedule, (INDEPENDENT, *ROUND_FACTORS))
         return noise_schedule
-    wrong = f"noise_schedule must be a name or a matrix as a list of rows, got {noise_schedule!s:.60}"
-    if isinstance(noise_schedule, Mapping) or not isinstance(noise_schedule, Sequence | np.ndarray):
+    wrong = (
+        f"noise_schedule must be a name or a matrix as a list of rows, got {' '.join(str(noise_schedule).split()):.60}"
+    )
+    if not (isinstance(noise_schedule, Sequence) or hasattr(noise_schedule, "__array__")):
         raise Refusal(wrong)
     try:
-        return GivenFactor(tuple(tuple(float(value) for value in row) for row in noise_schedule))
+        return GivenFactor(rows_of(np.asarray(noise_schedule)))
     except (TypeError, ValueError) as error:
         if isinstance(error, Refusal):
             raise

@@ -1,7 +1,7 @@
 """Noise on running sums, correlated over all messages of a machine by a factor of the prefix-sum matrix."""
 
 from fedprivjax.noise.sums.correlated import CorrelatedSums
-from fedprivjax.noise.sums.factor import SUM_FACTORS, Given, Optimal, SumFactor, Toeplitz
+from fedprivjax.noise.sums.factor import SUM_FACTORS, Given, Materialised, Optimal, SumFactor, Toeplitz, rows_of
 from fedprivjax.noise.sums.optimum import noise_lower_bound, noise_of, optimal_factor
 from fedprivjax.noise.sums.workload import anytime_workload
 
@@ -9,6 +9,7 @@ __all__ = [
     "SUM_FACTORS",
     "CorrelatedSums",
     "Given",
+    "Materialised",
     "Optimal",
     "SumFactor",
     "Toeplitz",
@@ -16,4 +17,5 @@ __all__ = [
     "noise_lower_bound",
     "noise_of",
     "optimal_factor",
+    "rows_of",
 ]

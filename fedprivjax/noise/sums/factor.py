@@ -15,6 +15,7 @@ Independent noise on every running sum, with relative standard deviations r, is 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -130,7 +131,28 @@ class Given(SumFactor):
         return np.asarray(self.rows, float)[:messages, :messages]
 
 
+@dataclass(frozen=True, eq=False)
+class Materialised(SumFactor):
+    """A factor of another library: an object whose `materialize(n)` returns F for n messages.
+
+    It is scaled so that its largest column norm is 1. jax_privacy calls F the strategy matrix C; its noising matrix is
+    the inverse.
+    """
+
+    source: Any
+
+    def factor(self, messages, workload) -> np.ndarray:
+        factor = np.asarray(self.source.materialize(messages), float)
+        require_factor(factor)
+        return factor / np.linalg.norm(factor, axis=0).max()
+
+
 SUM_FACTORS: dict[str, type[SumFactor]] = {"toeplitz": Toeplitz, "optimal": Optimal}
+
+
+def rows_of(matrix: Any) -> tuple[tuple[float, ...], ...]:
+    """Return a matrix as a tuple of rows."""
+    return tuple(tuple(float(value) for value in row) for row in matrix)
 
 
 def require_factor(factor: np.ndarray) -> None:

@@ -10,6 +10,7 @@ from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_at_least
 from fedprivjax.plan.participation.sizes import moment
 from fedprivjax.plan.schedule import Schedule
+from fedprivjax.plan.size_limits import require_counted
 
 
 class Participation(Decorated):
@@ -128,5 +129,6 @@ def check_sizes(machines: int, per_round: int) -> None:
     """Raise Refusal unless 1 ≤ per_round ≤ machines."""
     require_at_least("machines", machines, 1)
     require_at_least("per_round", per_round, 1)
+    require_counted(machines=machines, per_round=per_round)
     if per_round > machines:
         raise Refusal(f"per_round must be at most machines ({machines}), got {per_round}")

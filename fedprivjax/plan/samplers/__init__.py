@@ -2,7 +2,7 @@
 
 from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice
+from fedprivjax.checks.values import called, require_choice
 from fedprivjax.plan.samplers.epochs import Cyclic, Disjoint, Epochs, Full, OnePassPool, Reshuffled
 from fedprivjax.plan.samplers.interface import Batch, Occurrences, Sampler
 from fedprivjax.plan.samplers.local import LocalEpochs, LocalSteps, LocalWork
@@ -46,6 +46,8 @@ def as_sampler(sampler: Sampler | str, batch: Batch = None, rate: float | None =
     """
     if rate is not None and sampler != Poisson.name:
         raise Refusal(f"rate must be left out, or given with sampler = 'poisson', got {rate} with {sampler!r}")
+    if not isinstance(sampler, str | Sampler):
+        raise Refusal(f"sampler must be a name, such as 'subset', or a Sampler, got {called(sampler)}")
     if isinstance(sampler, str):
         require_choice("sampler", sampler, SAMPLERS)
         if rate is not None:

@@ -87,6 +87,11 @@ class LocalEpochs(LocalWork):
         return self.epochs * np.maximum(sizes, 1)
 
     def steps(self, sizes: np.ndarray) -> np.ndarray:
+        if self.batch is not None and self.batch > (most := max(1, int(sizes.max()))):  # type: ignore[operator]
+            raise Refusal(
+                f"batch must be at most {most}, the most records of a machine, got {self.batch}. "
+                f"Leave it out for all records"
+            )
         return self.epochs * (np.minimum(sizes, 1) if self.batch is None else -(-sizes // self.batch))
 
     def step_width(self, sizes: np.ndarray, messages: int) -> int:
