@@ -1,6 +1,7 @@
 """Storage of a sweep's finished chunks, from which an interrupted run resumes and which several processes fill."""
 
 import json
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from uuid import uuid4
 import numpy as np
 
 from fedprivjax.atomic_write import create_atomically, write_atomically
+from fedprivjax.bounded_read import json_from
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.disk_cache import code_version, read_chunk, write_chunk
@@ -20,6 +22,10 @@ from fedprivjax.engine.prepare import StaticArguments
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.sweeps.claims import CLAIM, claimed
 from fedprivjax.sweeps.prepare import ReadySweep
+
+SECONDS = "seconds"  # of a chunk, with compilation
+DIVERGED = "diverged"
+LARGEST = 2**20  # runs of a chunk
 
 
 class ChunkStore:
@@ -45,9 +51,11 @@ class ChunkStore:
         if create_atomically(path, own):
             return self.sizes
         try:
-            begun = json.loads(path.read_text(encoding="utf-8"))
+            begun = json_from(path, follow=False)
             (draws, configurations), code = begun["sizes"], begun["code"]
-            self.sizes = int(draws), int(configurations)
+            if not all(type(size) is int and size > 0 for size in begun["sizes"]) or draws * configurations > LARGEST:
+                raise ValueError(begun["sizes"])
+            self.sizes = draws, configurations
         except (ValueError, KeyError, TypeError):
             warn(f"{path} is damaged: chunks of other sizes are computed again")
             write_atomically(path, own)
@@ -68,9 +76,17 @@ class ChunkStore:
         """Hold the claim of a chunk within a block. The value is False if another process holds it."""
         return claimed(self._path(index).with_suffix(CLAIM))
 
-    def load(self, index: int) -> dict[str, np.ndarray] | None:
-        """Return a finished chunk's arrays, or None as in `read_chunk`."""
-        return read_chunk(self._path(index))
+    def load(self, index: int, shape: tuple[int, int] | None = None) -> dict[str, np.ndarray] | None:
+        """Return a finished chunk's arrays, or None as in `read_chunk`.
+
+        Args:
+            shape: numbers of draws and configurations. A chunk of another shape is damaged.
+        """
+        arrays = read_chunk(self._path(index))
+        if arrays is None or shape is None or _is_chunk(arrays, shape):
+            return arrays
+        warn(f"chunk {self._path(index)} is damaged: it is computed again")
+        return None
 
     def save(self, index: int, arrays: dict[str, np.ndarray]) -> None:
         """Write a finished chunk."""
@@ -94,11 +110,23 @@ class FirstStore(ChunkStore):
         self.sizes = from_first(super().settle)
         return self.sizes
 
-    def load(self, index: int) -> dict[str, np.ndarray] | None:
-        return from_first(partial(super().load, index))
+    def load(self, index: int, shape: tuple[int, int] | None = None) -> dict[str, np.ndarray] | None:
+        return from_first(partial(super().load, index, shape))
 
     def save(self, index: int, arrays: dict[str, np.ndarray]) -> None:
         from_first(partial(super().save, index, arrays))
+
+
+def _is_chunk(arrays: Mapping[str, np.ndarray], shape: tuple[int, int]) -> bool:
+    """Return True if arrays are the seconds of a chunk, and numbers of its runs."""
+    of_runs = {name: array for name, array in arrays.items() if name != SECONDS}
+    seconds = arrays.get(SECONDS, np.zeros(1))
+    return (
+        seconds.shape == ()
+        and DIVERGED in of_runs
+        and all(array.dtype.kind in "biuf" for array in arrays.values())
+        and all(array.shape[:2] == shape for array in of_runs.values())
+    )
 
 
 def open_store(folder: Path, start: ReadySweep, name: str) -> ChunkStore:

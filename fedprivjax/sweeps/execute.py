@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.compiled import make_room
 from fedprivjax.engine.hosts import exchanged, local, on_all, replicated, together
 from fedprivjax.engine.pipeline import in_turn, one_ahead
@@ -23,7 +24,7 @@ from fedprivjax.engine.simulate import trajectory
 from fedprivjax.plan.seeds import configuration_key
 from fedprivjax.problem.devices import RUNS
 from fedprivjax.problem.program import typed_jit
-from fedprivjax.sweeps.chunk_store import ChunkStore, agreed_fingerprint, open_store, sweep_fingerprint
+from fedprivjax.sweeps.chunk_store import SECONDS, ChunkStore, agreed_fingerprint, open_store, sweep_fingerprint
 from fedprivjax.sweeps.configurations import stacked
 from fedprivjax.sweeps.device_memory import fitted
 from fedprivjax.sweeps.devices import Spread, over_devices, spread
@@ -35,7 +36,6 @@ from fedprivjax.sweeps.prepare import ReadySweep
 from fedprivjax.sweeps.results import sweep_dataset
 from fedprivjax.sweeps.variable_descriptions import described, metric_words
 
-SECONDS = "seconds"  # of a chunk, with compilation
 Indices = tuple[np.ndarray, np.ndarray]  # draws and columns of a chunk
 
 
@@ -61,6 +61,7 @@ def execute(
         count = np.unique(draws).size * np.unique(columns).size
         seconds += float(values.pop(SECONDS))
         place = (draws // len(start.index))[:, None], start.configurations_of(draws, columns)
+        _require_alike(metrics, values, folder)
         for name, value in values.items():
             shape = (len(start.seeds), start.index.size, *value.shape[2:])
             dtype = np.float32 if name == PARAMS else float
@@ -74,6 +75,13 @@ def execute(
     coordinates, attributes = start.coordinates(), start.attributes()
     data = sweep_dataset({**metrics, **privacy, **costs}, by_configuration | start.methods(), coordinates, attributes)
     return described(_with_structure(start, data), metric_words(start.static.metrics, start.first.problem))
+
+
+def _require_alike(metrics: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray], folder: Path | None) -> None:
+    """Raise Refusal unless a chunk has the metrics of the chunks before."""
+    one, other = ({name: value.shape[2:] for name, value in each.items()} for each in (metrics, values))
+    if metrics and one != other:
+        raise Refusal(f"chunks in {folder} must be those of one run, got arrays of other names or shapes. Delete them")
 
 
 def _with_structure(start: ReadySweep, data: xr.Dataset) -> xr.Dataset:
@@ -95,7 +103,8 @@ def computed_chunks(
     every, over = list(enumerate(chunks(start.runs, sizes))), spread(start.mesh, sizes)
 
     def load_or_dispatch(chunk: tuple[int, Indices]) -> dict[str, Any]:
-        stored = store.load(chunk[0]) if store else None
+        draws, columns = chunk[1]
+        stored = store.load(chunk[0], (draws.size, columns.size)) if store else None
         return _dispatched(start, over, chunk[1]) if stored is None else stored
 
     for (number, indices), (found, seconds) in zip(every, in_order(load_or_dispatch, every), strict=True):

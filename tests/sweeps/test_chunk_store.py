@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedprivjax import Balanced, Ball, DPMu2, Full, Given, Seeds, Softmax, Uniform, linear_problem, sweep
+from fedprivjax import Balanced, Ball, DPMu2, Full, Given, Refusal, Seeds, Softmax, Uniform, linear_problem, sweep
 from fedprivjax.sweeps import chunk_store
 from fedprivjax.sweeps.chunk_store import ChunkStore, fingerprint, sweep_fingerprint
 from fedprivjax.sweeps.execute import execute
@@ -184,7 +184,29 @@ def test_a_damaged_chunk_is_computed_again(prepared, tmp_path, left):
     same(values(execute(prepared(), None, tmp_path)), whole)  # and is whole again
 
 
-@pytest.mark.parametrize("text", ["", '{"sizes": [2', "{}", '{"sizes": 3, "code": "x"}', "[]"])
+SIZES = (
+    "[0, 0]",
+    "[-1, 1]",
+    '["1", "1"]',
+    "[1000000000, 1000000000]",
+    "[1, 1, 1]",
+    "[true, 1]",
+    "[1e400, 1]",
+    "[" * 10**5,
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        '{"sizes": [2',
+        "{}",
+        '{"sizes": 3, "code": "x"}',
+        "[]",
+        *(f'{{"sizes": {one}, "code": "x"}}' for one in SIZES),
+    ],
+)
 def test_damaged_notes_of_a_run_begin_it_anew(tmp_path, text):
     """Chunks of sizes that nobody knows are not taken for others."""
     chunks = ChunkStore(tmp_path, "run", (2, 1))
@@ -196,6 +218,36 @@ def test_damaged_notes_of_a_run_begin_it_anew(tmp_path, text):
     again = ChunkStore(tmp_path, "run", (2, 1))
     assert again.settle() == (4, 2)
     assert again.load(0) is None
+
+
+CHUNK = {"diverged": np.zeros((2, 1), bool), "loss": np.zeros((2, 1, 3)), "seconds": np.float64(1.0)}
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"diverged": np.zeros((1, 2), bool)},
+        {"loss": np.zeros((2, 2, 3))},
+        {"loss": np.array([["a"], ["b"]])},
+        {"seconds": np.zeros(2)},
+    ],
+)
+def test_a_chunk_of_other_arrays_is_damaged(tmp_path, spoilt):
+    chunks = ChunkStore(tmp_path, "run", (2, 1))
+    chunks.save(0, CHUNK)
+    assert chunks.load(0, (2, 1)).keys() == CHUNK.keys()
+    for arrays in ({}, CHUNK | spoilt):
+        chunks.save(0, arrays)
+        with pytest.warns(UserWarning, match="is damaged: it is computed again"):
+            assert chunks.load(0, (2, 1)) is None
+
+
+def test_chunks_of_other_metrics_are_refused(prepared, tmp_path):
+    execute(prepared(), None, tmp_path)
+    path = sorted(tmp_path.glob("*.npz"))[1]
+    np.savez(path, **np.load(path), other=np.zeros((2, 1)))
+    with pytest.raises(Refusal, match="must be those of one run, got arrays of other names or shapes"):
+        execute(prepared(), None, tmp_path)
 
 
 def test_chunks_without_their_notes_are_not_taken(tmp_path):
