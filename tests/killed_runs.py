@@ -90,6 +90,7 @@ def resumed(folder: Path) -> xr.Dataset:
 
     run(folder, resume=(folder / "spec.toml").is_file())
     assert sorted(path.name for path in folder.iterdir() if path.suffix != ".part") == [
+        "inputs.json",
         "provenance.json",
         "results.nc",
         "spec.toml",

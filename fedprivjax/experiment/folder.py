@@ -1,4 +1,4 @@
-"""Results folders: `spec.toml`, `results.nc`, `provenance.json`, plots and a report page."""
+"""Results folders: `spec.toml`, `inputs.json`, `results.nc`, `provenance.json`, plots and a report page."""
 
 import json
 import os
@@ -17,17 +17,18 @@ import jax
 import tomli_w
 import xarray as xr
 
-from fedprivjax.atomic_write import write_atomically, write_together
+from fedprivjax.atomic_write import Content, write_together
 from fedprivjax.bounded_read import TOML_BYTES, Unreadable, json_from, json_value, text_of, toml_value
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.disk_cache import code_version
 from fedprivjax.experiment import Experiment, to_mapping
+from fedprivjax.experiment.inputs import Inputs, read_inputs, without_callback
 from fedprivjax.experiment.netcdf_limits import require_bounded
 from fedprivjax.sweeps.claims import held
 from fedprivjax.sweeps.kept import METHOD, PREDICTOR
 
-CHUNKS, SPEC, RESULTS, PROVENANCE = "chunks", "spec.toml", "results.nc", "provenance.json"
+CHUNKS, SPEC, INPUTS, RESULTS, PROVENANCE = "chunks", "spec.toml", "inputs.json", "results.nc", "provenance.json"
 CHOICE = "choice"  # results folder of the tuning runs
 SHOWN, WIDEST = 3, 60  # in a message: number of differing settings, characters of a value
 HOW = "fedprivjax.load(file), or xarray.open_datatree(file, engine='h5netcdf'): a group for each protocol"
@@ -37,31 +38,75 @@ TEXTS = ("guarantee", METHOD, PREDICTOR)  # variables
 Provenance = dict[str, Any]
 
 
-def claim(folder: Path, experiment: Experiment, *, resume: bool = False, shared: bool = False) -> None:
-    """Create the folder and write `spec.toml` into it.
+def claim(
+    folder: Path, experiment: Experiment, inputs: Inputs | None = None, *, resume: bool = False, shared: bool = False
+) -> None:
+    """Create the folder and write `spec.toml` and `inputs.json` into it.
 
     Args:
+        inputs: data, code and versions of the run, or None to leave `inputs.json` as it is.
         resume: whether a run in the folder is resumed, which must have begun.
         shared: whether other processes may run the same experiment in the folder.
 
     Raises:
-        ValueError: if the folder holds results of other settings or an unfinished run, has nothing to resume, or is
-            not writable.
+        ValueError: if the folder holds results of other settings, data or code, or an unfinished run, has nothing to
+            resume, or is not writable.
     """
     spec, settings = folder / SPEC, to_mapping(experiment)
+    again = resume or shared
     if resume and not shared and not spec.is_file():
         raise Refusal(f"nothing to resume in {folder}")
-    if spec.is_file() and (other := _settings(spec)) != (own := _without_callback(settings)):
+    if spec.is_file() and (other := _settings(spec)) != (own := without_callback(settings)):
         differ = "" if other is None else f": {_differences(other, own)}"
         raise Refusal(f"results folder {folder} holds results of different settings{differ}. Choose another with --out")
-    if not (resume or shared) and any(
-        file for part in (folder, folder / CHOICE) for file in (part / CHUNKS).glob("*.npz")
-    ):
+    if inputs is not None:
+        check_inputs(folder, inputs, again=again)
+    if not again and any(_chunks(part) for part in (folder, folder / CHOICE)):
         raise Refusal(f"results folder {folder} holds an unfinished run: add --resume, or choose another with --out")
+    files = {spec: tomli_w.dumps(settings)}
+    if inputs is not None and not (again and _in_use(folder)):
+        files[folder / INPUTS] = inputs.text()
     try:
-        write_atomically(spec, tomli_w.dumps(settings))
+        write_together(files)
     except OSError as error:
         raise Refusal(f"results folder {folder} must be writable: {error.strerror}") from error
+
+
+def check_inputs(folder: Path, inputs: Inputs, *, again: bool = True) -> None:
+    """Raise Refusal if the folder holds results, or chunks of results, of other data or code.
+
+    Finished results of another version of the package or of jax give a warning, and their chunks are refused.
+
+    Args:
+        inputs: data, code and versions of the run.
+        again: whether finished results are loaded; False if they are computed again.
+    """
+    if not _in_use(folder):
+        return
+    there = read_inputs(folder / INPUTS)
+    remedy = "Choose another folder with --out, or delete this one"
+    if there is None:
+        raise Refusal(f"results folder {folder} must hold {INPUTS} as it was written, with which to compare. {remedy}")
+    if changes := inputs.changes_from(there):
+        wanted = f"results folder {folder} must hold results of the same data and code"
+        raise Refusal(f"{wanted}, got results of other {', other '.join(changes)}. {remedy}")
+    if inputs.versions == there.versions:
+        return
+    if _chunks(folder) and not finished(folder):
+        wanted = f"the run in {folder} must be resumed by the code that began it, and it has changed"
+        raise Refusal(f"{wanted}: {there.version} there and {inputs.version} here. {remedy}")
+    if again:
+        warn(f"{folder} holds results of {there.version}, loaded by {inputs.version}")
+
+
+def _chunks(folder: Path) -> bool:
+    """Return True if the folder holds a finished chunk."""
+    return any((folder / CHUNKS).glob("*.npz"))
+
+
+def _in_use(folder: Path) -> bool:
+    """Return True if the folder holds results or finished chunks, or another process computes a chunk."""
+    return (folder / RESULTS).is_file() or _chunks(folder) or held(folder / CHUNKS)
 
 
 def begun(folder: Path) -> bool:
@@ -70,7 +115,10 @@ def begun(folder: Path) -> bool:
 
 
 def finished(folder: Path) -> bool:
-    """Return True if the folder holds readable results. Warn, and return False, if a file is damaged."""
+    """Return True if the folder holds readable results of the run that `inputs.json` describes.
+
+    Warn, and return False, if a file is damaged, or `results.nc` and `provenance.json` are of different runs.
+    """
     if not (folder / RESULTS).is_file():
         return False
     for name, read in ((RESULTS, load), (PROVENANCE, load_provenance)):
@@ -79,7 +127,13 @@ def finished(folder: Path) -> bool:
         except Refusal:
             warn(f"{folder / name} is damaged: it is computed again")
             return False
-    return True
+    try:
+        made = load_with_provenance(folder)[1]
+    except Refusal as refusal:
+        warn(f"the results in {folder} are computed again: {refusal}")
+        return False
+    inputs = read_inputs(folder / INPUTS)
+    return inputs is None or inputs.versions["code"] == made.get("code")
 
 
 def save(
@@ -88,29 +142,35 @@ def save(
     title: str = "",
     seconds: float | None = None,
     source: Mapping[str, str] | None = None,
+    experiment: Experiment | None = None,
+    inputs: Inputs | None = None,
 ) -> None:
     """Write `results.nc`, with one group per protocol label, and `provenance.json`. Remove the chunks.
 
-    Both files are written together; if that fails, the folder stays unchanged. The netCDF file is built in memory,
+    All files are written together; if that fails, the folder stays unchanged. The netCDF file is built in memory,
     because HDF5 ends the process if a write fails.
 
     Args:
         title: title of the experiment, an attribute of the netCDF file.
         seconds: wall time of the runs in seconds, with compilation and calibration, or None if unknown.
         source: name and command of the experiment, keys "experiment" and "command", or None if unknown.
+        experiment, inputs: contents of `spec.toml` and `inputs.json`, which are written too, or None.
 
     Raises:
         OSError: if a file cannot be written. The chunks then stay on disk.
     """
     made = {**provenance(found, seconds), **(source or {})}
     origin = {name: str(made[name]) for name in ORIGIN if made.get(name) is not None}
-    origin |= {"settings": text} if (text := load_settings(folder)) else {}
+    spec = load_settings(folder) if experiment is None else tomli_w.dumps(to_mapping(experiment))
+    origin |= {"settings": spec} if spec else {}
     root = xr.Dataset(attrs={"title": title, "groups": list(found), "how_to_open": HOW, **origin})
     tree = xr.DataTree.from_dict({"/": root, **found})
     netcdf = BytesIO()
     tree.to_netcdf(netcdf, engine="h5netcdf")
+    begun: dict[Path, Content] = {} if experiment is None else {folder / SPEC: spec}  # somebody may have deleted it
+    begun |= {} if inputs is None else {folder / INPUTS: inputs.text()}
     text = json.dumps(made, indent=1, ensure_ascii=False)
-    write_together({folder / PROVENANCE: text, folder / RESULTS: netcdf.getvalue()})
+    write_together({**begun, folder / PROVENANCE: text, folder / RESULTS: netcdf.getvalue()})
     remove_chunks(folder)
 
 
@@ -150,6 +210,22 @@ def load_file(file: Path, *, follow: bool = True) -> tuple[dict[str, xr.Dataset]
         for label, data in loaded.items()
     }
     return named, {str(name): value for name, value in attributes.items()}
+
+
+def load_with_provenance(folder: str | Path) -> tuple[dict[str, xr.Dataset], Provenance]:
+    """Load the datasets and the provenance of a results folder.
+
+    Raises:
+        Refusal: if a file is missing, cannot be read, or is of another run than the other.
+    """
+    found, attributes = load_file(_existing(Path(folder) / RESULTS))
+    made = load_provenance(folder)
+    dates = {"there": str(attributes.get("date")), "here": str(made.get("date"))}
+    if dates["there"] != dates["here"]:
+        there, here = (_value(dates, name) for name in dates)
+        wanted = f"{Path(folder) / PROVENANCE} must be of the same run as {RESULTS}, which is of {there}, got {here}"
+        raise Refusal(f"{wanted}. Repair the folder by the same run with --resume")
+    return found, made
 
 
 def load_provenance(folder: str | Path) -> Provenance:
@@ -278,15 +354,9 @@ def _flat(value: Any, key: str = "") -> dict[str, Any]:
     return {name: one for part, each in entries for name, one in _flat(each, f"{key}.{part}".lstrip(".")).items()}
 
 
-def _without_callback(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings without the callback, on which no result depends."""
-    evaluation = settings.get("evaluation", {})
-    return {**settings, "evaluation": {key: value for key, value in evaluation.items() if key != "callback"}}
-
-
 def _settings(spec: Path) -> dict[str, Any] | None:
     """Return the settings of a results folder that a run must share to resume, or None if the file is damaged."""
     try:
-        return _without_callback(toml_value(text_of(spec, TOML_BYTES, follow=False)))
+        return without_callback(toml_value(text_of(spec, TOML_BYTES, follow=False)))
     except Unreadable:
         return None

@@ -17,6 +17,7 @@ from fedprivjax.experiment import TRIAL, Experiment, ProtocolSettings, tuning_ex
 from fedprivjax.experiment.baselines import problem_alone
 from fedprivjax.experiment.build import machines_of, make_participation, make_problem, make_protocol, points, present
 from fedprivjax.experiment.check import check_targets
+from fedprivjax.experiment.inputs import Inputs, inputs_of
 from fedprivjax.experiment.names import unimported
 from fedprivjax.experiment.participation import AnyKind
 from fedprivjax.experiment.read import IN_TUNING
@@ -47,7 +48,7 @@ class Job:
         prepare: function that returns the prepared sweep. With trials it prepares again at each call, because the
             samples of all trials would not fit in memory.
         identity: cache key. Jobs with equal keys have equal runs.
-        dimension: number of parameters.
+        problem: problem that the protocol solves.
         alone: problem of the baseline "alone", or None without that baseline.
     """
 
@@ -56,7 +57,7 @@ class Job:
     runs: int
     prepare: Callable[[], ReadySweep]
     identity: str
-    dimension: int
+    problem: Problem
     alone: Problem | None = None
 
 
@@ -108,6 +109,11 @@ class ReadyExperiment:
         """Number of runs, tuning runs included."""
         return sum(job.runs for job in self.jobs) + (0 if self.before is None else self.before.runs)
 
+    @cached_property
+    def inputs(self) -> Inputs:
+        """Data, user code and versions that the results depend on, without those of `before`."""
+        return inputs_of(self.experiment, self.jobs)
+
 
 def ready_experiment(experiment: Experiment, say: Say = None, *, judge: bool = False) -> ReadyExperiment:
     """Validate, calibrate and prepare an experiment.
@@ -125,7 +131,7 @@ def ready_experiment(experiment: Experiment, say: Say = None, *, judge: bool = F
         judged = experiment if judge else experiment.but(expected=[])
         verdict.check_recorded(judged, recorded(todo), records(todo))
     if experiment.sweep.keep:
-        print_size({job.identity: (job.runs, job.dimension) for job in todo}.values())
+        print_size({job.identity: (job.runs, job.problem.dimension) for job in todo}.values())
     took = perf_counter() - begun
     if not chooses:
         return ReadyExperiment(experiment, todo, took)
@@ -252,7 +258,7 @@ class _Draft:
             self.check_recorded()
         prepare = again if start is None or trial == 0 else lambda: start
         runs = prod(len(values) for values in self.options["over"].values()) * number_of(sweep.seeds)
-        return Job(self.settings.label, self.shape, runs, prepare, self.identity(), self.problem.dimension, self.alone)
+        return Job(self.settings.label, self.shape, runs, prepare, self.identity(), self.problem, self.alone)
 
     def identity(self) -> str:
         """Return the cache key of the job. Jobs with equal keys have equal runs."""

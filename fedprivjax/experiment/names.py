@@ -1,5 +1,6 @@
 """Names in experiment files: built-in objects by name, user-defined objects by import path."""
 
+import ast
 import inspect
 import sys
 import traceback
@@ -16,7 +17,11 @@ from pydantic import BaseModel, Field, ValidationInfo, model_validator
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
+from fedprivjax.disk_cache import digest
 from fedprivjax.experiment.section import Settings
+
+_imported: dict[tuple[str, Path | None], tuple[str, ModuleType]] = {}  # role and module by import path and folder
+_digests: dict[ModuleType, str] = {}  # of the modules' code
 
 
 @dataclass(frozen=True)
@@ -76,11 +81,39 @@ def resolve(what: str, name: str, known: Mapping[str, Any], context: Mapping[str
     if of_results(context):
         return Unimported(name)
     path, _, attribute = name.partition(":")
-    module = _module(what, path, (context or {}).get("folder"))
+    folder = (context or {}).get("folder")
+    module = _module(what, path, folder)
+    _imported[name, folder] = what, module
+    _digests.setdefault(module, _code_digest(module))
     if attribute not in vars(module):
         here = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
         require_choice(f"{what} in {path}", attribute, here)
     return vars(module)[attribute]
+
+
+def code_of(settings: Any, folder: Path | None) -> dict[str, str]:
+    """Return digests of the modules of all user-defined objects in settings, by role and import path.
+
+    Comments and layout do not matter. The code that these modules import is not included.
+
+    Args:
+        settings: settings in the form of a file, in which every import path has been resolved.
+        folder: folder of the experiment file.
+    """
+    if isinstance(settings, str):
+        if (settings, folder) not in _imported:
+            return {}
+        what, module = _imported[settings, folder]
+        return {f"{what} {settings!r}": _digests[module]}
+    entries = settings.values() if isinstance(settings, Mapping) else settings if isinstance(settings, list) else ()
+    return {name: found for each in entries for name, found in code_of(each, folder).items()}
+
+
+def _code_digest(module: ModuleType) -> str:
+    """Return a digest of a module's code, or of its bytes if it is no Python file."""
+    file = Path(module.__file__ or "")
+    content = file.read_bytes() if file.is_file() else b""
+    return digest(ast.unparse(ast.parse(content)) if file.suffix == ".py" else content)
 
 
 class Imported(Settings):

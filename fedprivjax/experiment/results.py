@@ -140,7 +140,7 @@ def load(results: str | Path) -> Results:
     """
     given = Path(results)
     if given.is_dir():
-        return Results(given, folder.load(given), folder.load_provenance(given), folder.load_settings(given))
+        return Results(given, *folder.load_with_provenance(given), folder.load_settings(given))
     if not given.is_file():
         raise Refusal(f"results folder must exist, got {given}")
     found, attributes = folder.load_file(given)

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 import xarray as xr
 
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.engine.alone import alone, machines_of
 from fedprivjax.engine.compiled import make_room
 from fedprivjax.engine.hosts import from_first
@@ -25,6 +25,7 @@ from fedprivjax.engine.progress import shifted
 from fedprivjax.experiment import TRIAL, Experiment
 from fedprivjax.experiment import folder as results_folder
 from fedprivjax.experiment.jobs import Job, Progress, ReadyExperiment, jobs, ready_experiment
+from fedprivjax.experiment.read import IN_TUNING
 from fedprivjax.experiment.tuning import at_choices, choices, with_choices
 from fedprivjax.sweeps.claims import CLAIM, claimed
 from fedprivjax.sweeps.evaluations import OnEvaluation, OnRun, by_evaluation
@@ -78,25 +79,44 @@ def run_ready(
         keep: whether to write every finished chunk to the folder, so that a stopped run can be resumed.
         folder, resume, progress, done: as in `run`.
     """
-    done, begun = {} if done is None else done, perf_counter()
+    done = {} if done is None else done
     if folder is None:
         return _datasets(ready, None, done, progress, resume=False, keep=False)
-    loaded = from_first(lambda: _opened(ready, folder, resume=resume))
-    if loaded is not None:
-        return loaded
-    found = _datasets(ready, folder, done, progress, resume=resume, keep=keep)
-    seconds = ready.seconds + perf_counter() - begun
-    from_first(lambda: results_folder.save(found, folder, ready.experiment.title, seconds, ready.source))
-    return found
+    loaded = from_first(lambda: _opened(ready, folder, resume=resume, keep=keep))
+    return _saved(ready, folder, done, progress, resume=resume, keep=keep) if loaded is None else loaded
 
 
-def _opened(ready: ReadyExperiment, folder: Path, *, resume: bool) -> dict[str, xr.Dataset] | None:
-    """Claim a results folder, and return its results if a run resumes and they are finished, else None."""
-    results_folder.claim(folder, ready.experiment, resume=resume)
+def _opened(ready: ReadyExperiment, folder: Path, *, resume: bool, keep: bool) -> dict[str, xr.Dataset] | None:
+    """Claim a results folder, and return its results if a run resumes and they are finished, else None.
+
+    A run that keeps no chunks replaces finished results, regardless of their data and code.
+    """
+    if keep or resume:
+        _check_tuning(ready, folder, again=resume)
+    results_folder.claim(folder, ready.experiment, ready.inputs if keep or resume else None, resume=resume)
     if not (resume and results_folder.finished(folder)):
         return None
     results_folder.remove_chunks(folder)  # a run may have been killed before it removed them
     return results_folder.load(folder)
+
+
+def _check_tuning(ready: ReadyExperiment, folder: Path, *, again: bool = True) -> None:
+    """Raise Refusal if the folder holds tuning runs of other data or code."""
+    if ready.before is not None:
+        with within(IN_TUNING):
+            results_folder.check_inputs(folder / results_folder.CHOICE, ready.before.inputs, again=again)
+
+
+def _saved(
+    ready: ReadyExperiment, folder: Path, done: Done, progress: Progress | None, *, resume: bool, keep: bool
+) -> dict[str, xr.Dataset]:
+    """Compute an experiment, write its results to its claimed folder, and return them."""
+    begun = perf_counter()
+    found = _datasets(ready, folder, done, progress, resume=resume, keep=keep)
+    seconds = ready.seconds + perf_counter() - begun
+    made = ready.experiment
+    from_first(lambda: results_folder.save(found, folder, made.title, seconds, ready.source, made, ready.inputs))
+    return found
 
 
 def run_part(
@@ -116,7 +136,8 @@ def run_part(
     """
     if jax.process_count() > 1:
         raise Refusal(f"part must be left out in a job of {jax.process_count()} processes that compute together")
-    results_folder.claim(folder, ready.experiment, shared=True)
+    _check_tuning(ready, folder)
+    results_folder.claim(folder, ready.experiment, ready.inputs, shared=True)
     chunks = folder / results_folder.CHUNKS
     with claimed(chunks / f"{uuid4().hex}{CLAIM}"):  # no process removes the chunks meanwhile
         found = _run_part(ready, folder, chunks, part, progress)
@@ -146,6 +167,8 @@ def _run_part(
 
 def join(ready: ReadyExperiment, folder: Path) -> bool:
     """Write the results if all runs are finished but no process wrote them. Return False if runs are missing."""
+    _check_tuning(ready, folder)
+    results_folder.check_inputs(folder, ready.inputs)
     if results_folder.finished(folder):
         return True
     todo = ready.jobs
@@ -164,7 +187,8 @@ def join(ready: ReadyExperiment, folder: Path) -> bool:
 def _written(ready: ReadyExperiment, folder: Path) -> dict[str, xr.Dataset]:
     """Write the results of finished chunks and return them. Their evaluations are not reported again."""
     evaluation = ready.experiment.evaluation.but(on_evaluation=None)
-    return run_ready(replace(ready, experiment=ready.experiment.but(evaluation=evaluation)), folder, resume=True)
+    silent = replace(ready, experiment=ready.experiment.but(evaluation=evaluation))
+    return _saved(silent, folder, {}, None, resume=True, keep=True)
 
 
 def _sweeps(todo: list[Job]) -> dict[Callable[[], ReadySweep], int]:

@@ -89,7 +89,7 @@ def not_covered(best: Mapping[str, xr.Dataset]) -> list[str]:
         *(f"Warning: {text}." for text in deltas),
         *([f"Runs without privacy: {'; '.join(none)}."] if none else []),
         "The composition of several runs on the same data: each guarantee is for one run.",
-        "The checksums of the data below, which are computed from private data.",
+        "The checksums of the data, below and in `inputs.json`, which are computed from private data.",
         PRNG,
     ]
 

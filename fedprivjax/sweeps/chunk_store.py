@@ -168,6 +168,12 @@ def sweep_fingerprint(start: ReadySweep) -> str:
     return fingerprint(text, *inputs, *start.keep)
 
 
+def code_text(start: ReadySweep) -> str:
+    """Return the text of one run's program, or "" if it has host callbacks, whose functions no text contains."""
+    text = lowered_text(run_program, start.arguments(0, 0), start.static)
+    return "" if "callback" in text else text
+
+
 def program_text(arguments: Any, static: StaticArguments) -> str:
     """Return the text of one run's program, equal in all processes. It includes the code of user functions.
 

@@ -142,7 +142,7 @@ def test_finished_runs_are_joined_and_missing_ones_are_not(tmp_path, monkeypatch
     """As after a stop between the last chunk and the results. The seconds are those of all parts."""
     ready = ready_experiment(experiment.parse(RAW))
     with monkeypatch.context() as stopped:
-        stopped.setattr(run_module, "run_ready", lambda *_, **__: None)
+        stopped.setattr(run_module, "_saved", lambda *_, **__: None)
         run_part(ready, tmp_path, Part(1, 2))
     chunk = next(iter((tmp_path / results_folder.CHUNKS).glob("*.npz")))
     kept = chunk.rename(tmp_path / "kept")

@@ -1,0 +1,121 @@
+"""Data, user code and versions that a run's results depend on: what `inputs.json` of a results folder holds.
+
+`spec.toml` names the data and the user's modules, and `inputs.json` has digests of their contents, by which results of
+files that have changed since are recognised. It identifies neither a seed nor a sample. No guarantee covers its
+checksums, which are computed from private data.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from fedprivjax.bounded_read import json_from
+from fedprivjax.disk_cache import code_version, digest
+from fedprivjax.experiment.names import code_of
+from fedprivjax.experiment.read import to_mapping
+from fedprivjax.experiment.settings import TRIAL, Experiment
+from fedprivjax.sweeps.checksums import data_checksums
+from fedprivjax.sweeps.chunk_store import code_text
+
+if TYPE_CHECKING:
+    from fedprivjax.experiment.jobs import Job
+
+Digests = dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Data, user code and versions that a run's results depend on.
+
+    Attributes:
+        versions: version of the package, digest of its code, and version of jax, by name.
+        backend: kind of device, such as "cpu", for which `programs` were written out.
+        data: name or file of the dataset.
+        checksums: checksums of the arrays of examples, and of their partition, by name, one for each distinct array.
+        modules: digest of the module of every user-defined object, by role and import path.
+        programs: digests of every protocol's programs, by label. Empty if the settings name no user-defined object: the
+            settings and versions then determine the programs.
+    """
+
+    versions: dict[str, str]
+    backend: str
+    data: str
+    checksums: Digests
+    modules: dict[str, str]
+    programs: Digests
+
+    @property
+    def version(self) -> str:
+        """Versions as text."""
+        return "fedprivjax {fedprivjax} (code {code}) with jax {jax}".format_map(self.versions)
+
+    def text(self) -> str:
+        """Return the content of `inputs.json`."""
+        return json.dumps(asdict(self), indent=1, ensure_ascii=False)
+
+    def changes_from(self, other: "Inputs") -> list[str]:
+        """Return names of the data and code that differ. Versions are left out."""
+        arrays = _different(self.checksums, other.checksums)
+        data = [f"data {self.data!r} ({', '.join(arrays)})"] if arrays else []
+        modules = _different(self.modules, other.modules)
+        same = self.versions == other.versions and self.backend == other.backend
+        programs = _different(self.programs, other.programs) if same and not modules else []
+        return data + modules + [f"code of protocol {label!r}" for label in programs]
+
+
+def read_inputs(file: Path) -> Inputs | None:
+    """Return the content of an `inputs.json`, or None if the file is missing, a link or damaged."""
+    try:
+        found = Inputs(**json_from(file, follow=False))
+        mappings = found.versions, found.checksums, found.modules, found.programs
+        good = all(isinstance(each, dict) for each in mappings) and _printable(asdict(found))
+        return found if good and found.version else None
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        return None
+
+
+def _printable(value: Any) -> bool:
+    """Return True if all keys and texts can be printed in a message."""
+    if isinstance(value, dict):
+        return all(_printable(key) and _printable(each) for key, each in value.items())
+    return all(map(_printable, value)) if isinstance(value, list) else str(value).isprintable()
+
+
+def inputs_of(experiment: Experiment, jobs: "Iterable[Job]") -> Inputs:
+    """Return the inputs of an experiment's jobs. Nothing is compiled.
+
+    If the settings name user-defined objects, every program is traced, so that the code which they import counts.
+    """
+    jobs = list(jobs)
+    modules = code_of(without_callback(to_mapping(experiment)), experiment.context["folder"])
+    checksums: dict[str, dict[str, None]] = {}
+    for problem in {id(job.problem): job.problem for job in jobs}.values():
+        for name, found in data_checksums(problem, partition=True).items():
+            checksums.setdefault(name, {})[found] = None
+    programs: Digests = {}
+    for job in (job for job in jobs if modules and not job.shape.get(TRIAL)):  # all trials have the same programs
+        programs.setdefault(job.label, []).append(digest(code_text(job.prepare())))
+    return Inputs(
+        versions={"fedprivjax": version("fedprivjax"), "code": code_version(), "jax": jax.__version__},
+        backend=jax.default_backend(),
+        data=experiment.problem.dataset,
+        checksums={name: list(found) for name, found in checksums.items()},
+        modules=modules,
+        programs=programs,
+    )
+
+
+def without_callback(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings without the callback, on which no result depends."""
+    evaluation = settings.get("evaluation", {})
+    return {**settings, "evaluation": {key: value for key, value in evaluation.items() if key != "callback"}}
+
+
+def _different(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return the keys whose values differ."""
+    return [key for key in {**one, **other} if one.get(key) != other.get(key)]

@@ -1,0 +1,248 @@
+"""Results are loaded, and chunks taken, only if data and code are those of the run."""
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fedprivjax import Refusal, experiment
+from fedprivjax.experiment import folder as results_folder
+from fedprivjax.experiment import inputs, names
+from fedprivjax.experiment.inputs import read_inputs
+from fedprivjax.experiment.jobs import ready_experiment
+from fedprivjax.experiment.run import join, run_part, run_ready
+from fedprivjax.sweeps.part import Part
+
+LOSS = """
+import jax.numpy as jnp
+from flax import struct
+from fedprivjax import Logistic
+from halved import half
+
+@struct.dataclass
+class Half(Logistic):
+    def value(self, score, label):
+        return half(super().value(score, label))
+
+    def residual(self, score, label):
+        return half(super().residual(score, label))
+"""
+HELPER = "def half(value):\n    return 0.5 * value\n"
+SPEC = """
+title = "people"
+[problem]
+dataset = "people.csv"
+options = { target = "ill", bounds = { age = [0, 100], weight = [0, 100] }, test_fraction = 0.5 }
+loss = "halving:Half"
+partition = { kind = "iid" }
+radius = 2.0
+[participation]
+machines = 6
+per_round = 3
+rounds = 2
+[[protocol]]
+name = "noisy_minibatch_sgd"
+label = "ours"
+sampler = "poisson"
+batch = 2
+clip = 1.0
+[sweep]
+mu = [1.0]
+seeds = 1
+"""
+
+
+RESULTS = {"ours": xr.Dataset({"test_loss": 0.7})}
+
+
+def write_files(place: Path) -> Path:
+    rng = np.random.default_rng(0)
+    rows = [f"{rng.integers(20, 90)},{rng.integers(40, 99)},{number % 2}" for number in range(48)]
+    (place / "people.csv").write_text("\n".join(["age,weight,ill", *rows]))
+    (place / "halving.py").write_text(LOSS)
+    (place / "halved.py").write_text(HELPER)
+    (place / "people.toml").write_text(SPEC)
+    return place
+
+
+def prepared(place: Path, **changes):
+    """Prepare the experiment as a new process would."""
+    names._load.cache_clear()
+    for name in ("halving", "halved"):
+        sys.modules.pop(name, None)
+    return ready_experiment(experiment.load(place / "people.toml", changes))
+
+
+def replace_in(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Files of an experiment, and results in "out", as if it had been run."""
+    place = write_files(tmp_path_factory.mktemp("people"))
+    made = prepared(place)
+    results_folder.claim(place / "out", made.experiment, made.inputs)
+    results_folder.save(RESULTS, place / "out", experiment=made.experiment, inputs=made.inputs)
+    return place
+
+
+@pytest.fixture(scope="module")
+def ready(finished):
+    return prepared(finished)
+
+
+@pytest.fixture
+def out(finished, tmp_path):
+    """A copy of the finished results."""
+    return Path(shutil.copytree(finished / "out", tmp_path / "out"))
+
+
+@pytest.fixture
+def place(finished, tmp_path, monkeypatch):
+    """The finished experiment, whose files a test may change."""
+    copy = tmp_path / finished.name
+    shutil.copytree(finished, copy)
+    replace_in(copy / "out" / "spec.toml", str(finished), str(copy))
+    replace_in(copy / "out" / "inputs.json", str(finished), str(copy))
+    monkeypatch.chdir(copy)
+    return copy
+
+
+def with_chunk(out: Path) -> Path:
+    """Add a chunk, as if a kill had left it."""
+    chunk = out / results_folder.CHUNKS / "chunk.npz"
+    chunk.parent.mkdir(exist_ok=True)
+    chunk.touch()
+    return chunk
+
+
+def unfinished(out: Path) -> None:
+    (out / "results.nc").unlink()
+    with_chunk(out)
+
+
+CHANGES = {
+    "a value": ("people.csv", ",1\n", ",0\n", r"got results of other data '\S+people\.csv' \(\w+\.label"),
+    "the loss": ("halving.py", "half(super", "3 * half(super", "got results of other loss 'halving:Half'. Choose"),
+    "an import": ("halved.py", "0.5", "0.25", "got results of other code of protocol 'ours'. Choose another folder"),
+}
+RUNS = {
+    "run": lambda ready, out: run_ready(ready, out),
+    "resume": lambda ready, out: run_ready(ready, out, resume=True),
+    "part": lambda ready, out: run_part(ready, out, Part(1, 2)),
+    "report": lambda ready, out: join(ready, out),
+}
+
+
+@pytest.mark.parametrize("state", [with_chunk, unfinished])
+@pytest.mark.parametrize("change", list(CHANGES))
+def test_results_of_other_data_or_code_are_refused_and_kept(place, change, state):
+    file, old, new, message = CHANGES[change]
+    replace_in(place / file, old, new)
+    state(place / "out")
+    before = {path: path.read_bytes() for path in (place / "out").rglob("*") if path.is_file()}
+    ready = prepared(place)
+    for run in RUNS.values():
+        with pytest.raises(Refusal, match=message):
+            run(ready, place / "out")
+    assert {path: path.read_bytes() for path in (place / "out").rglob("*") if path.is_file()} == before
+
+
+def test_comments_and_layout_are_no_other_code(place):
+    replace_in(place / "halving.py", "\n@struct", "\n# half of it\n\n\n@struct")
+    chunk = with_chunk(place / "out")
+    assert run_ready(prepared(place), place / "out", resume=True).keys() == {"ours"}
+    assert not chunk.exists()
+
+
+@pytest.fixture
+def of_another_version(ready, monkeypatch):
+    """The prepared experiment in a process with another version of the code."""
+    monkeypatch.setattr(inputs, "code_version", lambda: "another")
+    return replace(ready)
+
+
+def test_finished_results_of_another_version_are_loaded_with_both_versions(of_another_version, out):
+    before = (out / "inputs.json").read_bytes()
+    for run in ("resume", "part"):
+        with pytest.warns(
+            UserWarning, match=r"holds results of fedprivjax \S+ \(code \w+\) .*by fedprivjax .*another\)"
+        ):
+            assert RUNS[run](of_another_version, out).keys() == {"ours"}
+    assert (out / "inputs.json").read_bytes() == before
+
+
+def test_an_unfinished_run_of_another_version_is_refused(of_another_version, out):
+    unfinished(out)
+    for run in ("run", "resume", "part"):
+        with pytest.raises(
+            Refusal, match=r"resumed by the code that began it, and it has changed: .* \(code another\)"
+        ):
+            RUNS[run](of_another_version, out)
+    assert (out / results_folder.CHUNKS / "chunk.npz").is_file()
+
+
+def test_chunks_of_a_newer_version_are_not_those_of_the_results(of_another_version, out, monkeypatch):
+    """A run was begun again by another version and stopped: it goes on, and its chunks are not removed."""
+    (out / "inputs.json").write_text(of_another_version.inputs.text())
+    chunk = with_chunk(out)
+    monkeypatch.setattr(
+        "fedprivjax.experiment.run._datasets", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        run_ready(of_another_version, out, resume=True)
+    assert chunk.is_file()
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"versions": 1}', "[" * 100_000, "\x1b"])
+def test_results_without_their_inputs_are_refused(ready, out, text):
+    file = out / "inputs.json"
+    if text == "\x1b":
+        text = json.dumps({**json.loads(file.read_text()), "data": text})
+    file.unlink() if text is None else file.write_text(text)
+    with pytest.raises(Refusal, match=r"must hold inputs\.json as it was written"):
+        run_ready(ready, out, resume=True)
+
+
+def test_a_run_that_keeps_no_chunks_replaces_results_of_other_data(place, monkeypatch):
+    replace_in(place / "people.csv", ",1\n", ",0\n")
+    monkeypatch.setattr("fedprivjax.experiment.run._datasets", lambda *_, **__: RESULTS)
+    ready = prepared(place)
+    run_ready(ready, place / "out", keep=False)
+    assert read_inputs(place / "out" / "inputs.json") == ready.inputs
+
+
+def test_inputs_identify_no_seed(ready, finished):
+    """Two runs of the same data and code, with other secret samples and noise, have the same inputs."""
+    other = ready_experiment(experiment.load(finished / "people.toml", {"sweep.seeds": [2]})).inputs
+    assert other.programs
+    assert ready.inputs == other
+
+
+def test_other_pilot_data_are_refused(place):
+    """Of `[tuning]`, before the runs on the chosen points, and with finished results."""
+    source = SPEC[SPEC.index("dataset") : SPEC.index("loss")]
+    tuning = f"[tuning.problem]\n{source.replace('people', 'pilot')}"
+    spec = SPEC.replace("clip = 1.0\n", "grid = { step_size = [0.1, 0.2] }\nclip = 1.0\n")
+    (place / "people.toml").write_text(spec + tuning)
+    shutil.copy(place / "people.csv", place / "pilot.csv")
+    replace_in(place / "pilot.csv", ",1\n", ",0\n")
+    ready, out = prepared(place), place / "tuned"
+    assert ready.before is not None
+    results_folder.claim(out / results_folder.CHOICE, ready.before.experiment, ready.before.inputs)
+    shutil.copy(place / "out" / "results.nc", out / results_folder.CHOICE)
+    results_folder.claim(out, ready.experiment, ready.inputs, shared=True)
+    replace_in(place / "pilot.csv", ",0\n", ",1\n")
+    changed = prepared(place)
+    for run in RUNS.values():
+        with pytest.raises(Refusal, match=r"\[tuning\]: .*got results of other data '\S+pilot\.csv' \(\w+\.label"):
+            run(changed, out)
+    assert json.loads((out / results_folder.CHOICE / "inputs.json").read_text())["data"] == str(place / "pilot.csv")
