@@ -220,7 +220,7 @@ def features_of(frame: Frame, names: Sequence[str], rows: np.ndarray, wanted: Pr
     found = {name: _feature(name, frame[name], rows, wanted, arrays) for name in names}
     bare = [name for name, feature in found.items() if feature is None]
     if bare:
-        each = ", ".join(f"{json.dumps(name, ensure_ascii=False)} = [0, 100]" for name in bare)
+        each = ", ".join(f"{json.dumps(name, ensure_ascii=False)} = [low, high]" for name in bare)
         raise Refusal(
             f"bounds of {', '.join(map(repr, bare))} must be given. Set public limits, such as bounds = {{ {each} }}, "
             f'or standardise = "{STATISTICS}", which is not private, or feature_bound for the numbers as they are'

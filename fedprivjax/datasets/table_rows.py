@@ -1,6 +1,6 @@
 """Preparation of a table's rows: the features of its columns, and the units of its target."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -18,6 +18,7 @@ from fedprivjax.problem.raw_rows import RawRows
 
 pd: Any = lazy_loader.load("pandas")
 
+WARNED = 10  # largest number of columns that have a warning each
 SLACK = 1e-9  # relative rounding error of a norm that is not reported
 
 
@@ -53,7 +54,8 @@ class TableRows(RawRows):
             return RawRows(self.width).features(rows)
         frame = self._complete(rows)
         matrix = matrix_of(self.columns, frame)
-        self._warn_of_moved(frame)
+        for each, moved in outside(self.columns, frame):
+            warn(f"{moved} values of {each.column!r} in rows are outside of its bounds {limits(each)}: moved to them")
         short = np.count_nonzero(np.linalg.norm(matrix, axis=1) > self.bound * (1 + SLACK))
         if short:
             warn(f"{short} rows have features of norm above feature_bound = {self.bound:g}: shortened to it")
@@ -83,15 +85,30 @@ class TableRows(RawRows):
         known = {column.column: column.categories or () for column in self.columns if column.column in self.listed}
         return complete(given, names, Preparation("", fill=self.fill, categories=known))
 
-    def _warn_of_moved(self, frame: Frame) -> None:
-        """Warn of values outside of public bounds, which are moved to them as in training."""
-        for each in self.columns:
-            if each.categories is None and each.low > -inf:
-                values = numeric(each.column, frame[each.column])
-                moved = np.count_nonzero((values < each.low) | (values > each.high))
-                if moved:
-                    limits = f"[{each.low:g}, {each.high:g}]"
-                    warn(f"{moved} values of {each.column!r} in rows are outside of its bounds {limits}: moved to them")
+
+def outside(columns: Iterable[Feature], frame: Frame) -> Iterator[tuple[Feature, int]]:
+    """Yield the columns that have values outside of their public bounds, and the number of these values."""
+    for each in columns:
+        if each.categories is None and each.low > -inf:
+            values = numeric(each.column, frame[each.column])
+            moved = int(np.count_nonzero((values < each.low) | (values > each.high)))
+            if moved:
+                yield each, moved
+
+
+def warn_of_clipped(columns: Iterable[Feature], frame: Frame) -> None:
+    """Warn of training and test values outside of public bounds, by column, the most frequent first."""
+    found = sorted(outside(columns, frame), key=lambda pair: -pair[1])
+    for each, moved in found[:WARNED]:
+        rows = f"{100 * moved / len(frame):.2g}% of {len(frame)} rows lie outside {limits(each)} and are moved to it"
+        warn(f"{each.column}: {rows}. No guarantee covers this count")
+    if found[WARNED:]:
+        warn(f"{len(found) - WARNED} more columns have values outside of their bounds. No guarantee covers this count")
+
+
+def limits(column: Feature) -> str:
+    """Return the public bounds of a column as text."""
+    return f"[{column.low:g}, {column.high:g}]"
 
 
 def feature_names(columns: Sequence[Feature]) -> tuple[str, ...]:

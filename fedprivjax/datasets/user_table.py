@@ -29,7 +29,7 @@ from fedprivjax.datasets.columns import (
 from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.datasets.preparation import TASKS, Preparation, prepared_by
 from fedprivjax.datasets.reading import Columns, Frame, Series, checked, read_columns
-from fedprivjax.datasets.table_rows import TableRows, feature_names, matrix_of, shortened
+from fedprivjax.datasets.table_rows import TableRows, feature_names, matrix_of, shortened, warn_of_clipped
 
 pd: Any = lazy_loader.load("pandas")
 
@@ -70,8 +70,8 @@ def read_table(
 
     Texts in the target are classes in sorted order, and so are whole numbers with few distinct values. `class_names`
     stores the original values. The `client` column defines the machines. Numbers outside the public `bounds` of their
-    column are clipped. Parts that are computed from the data, and therefore not private, are listed in `not_covered`,
-    which results repeat.
+    column are clipped, with a warning of their share, which no guarantee covers. Parts that are computed from the data,
+    and therefore not private, are listed in `not_covered`, which results repeat.
 
     Args:
         path: `.csv`, `.parquet` or `.npz` file, see `read_columns`.
@@ -144,6 +144,7 @@ def _dataset(columns: Columns, held: Columns | None, wanted: Preparation, source
     clients = None if wanted.client is None else _clients_of(frame[wanted.client], wanted)
     rows, rest = _split(len(frame), clients, 0.0 if held is not None else wanted.test_fraction, wanted.seed)
     features = features_of(frame, names, rows, wanted, columns.arrays)
+    warn_of_clipped([*features, target.number], frame)
     bound = wanted.feature_bound or sqrt(len(features))
     train, test = frame.iloc[rows], frame.iloc[rest] if held is None else _held(held, names, wanted)
     made = from_arrays(

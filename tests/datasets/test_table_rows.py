@@ -10,6 +10,7 @@ import pytest
 import fedprivjax as fpj
 from fedprivjax import Refusal
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* lie outside ")  # of tests that clip values on purpose
 RNG = np.random.default_rng(1)
 FRAME = pd.DataFrame(
     {

@@ -10,6 +10,7 @@ from fedprivjax import Ball, Full, NoisySGD, Refusal, Squared, from_dataset, sim
 from fedprivjax.datasets import DataError, DataNotFound, from_frame, read_table
 from fedprivjax.protocols import PROTOCOLS
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* lie outside ")  # of tests that clip values on purpose
 AWKWARD = (
     '\ufeffclinic,age, income,smoker,"town, region",outcome\r\n'
     '"St. Mary\'s, North",34,1e4,yes,"east, inner",ill\r\n'
@@ -184,8 +185,22 @@ def test_many_different_whole_numbers_are_numbers():
     assert from_frame(table[:20], "y", bounds={"x": [0, 1]}).classes == 20
 
 
+def test_values_outside_of_bounds_are_warned_of_by_column():
+    wide = {f"c{i}": [1.0, 2.0, 3.0, 4.0] for i in range(11)}
+    with pytest.warns(UserWarning, match="lie outside") as caught:
+        bounded(frame(y=[0.0, 7.5, 12.0, 5.0]), bounds={"x": [0, 3], "y": [0, 10]})
+    assert [str(each.message) for each in caught] == [
+        "x: 75% of 4 rows lie outside [0, 3] and are moved to it. No guarantee covers this count",
+        "y: 25% of 4 rows lie outside [0, 10] and are moved to it. No guarantee covers this count",
+    ]
+    with pytest.warns(UserWarning, match="lie outside|1 more columns have values outside") as caught:
+        bounded(frame(**wide), features=list(wide), bounds={name: [0, 1] for name in wide})
+    assert len(caught) == 11
+
+
 def test_a_targets_bounds_scale_it_and_bound_the_loss():
-    data = bounded(frame(y=[0.0, 7.5, 12.0, 5.0]), bounds={"x": [0, 20], "y": [0, 10]})
+    with pytest.warns(UserWarning, match=r"^y: 25% of 4 rows lie outside \[0, 10\]"):
+        data = bounded(frame(y=[0.0, 7.5, 12.0, 5.0]), bounds={"x": [0, 20], "y": [0, 10]})
     assert (data.labels.tolist(), data.label_bound) == ([-1, 0.5, 1, 0], 1.0)
 
 
@@ -258,7 +273,11 @@ def test_listed_clients_are_machines_in_that_order():
             "leave those rows out of the table",
         ),
         ({}, {"fill": {"x": "none"}}, "fill of 'x' must be a number, as the column, got 'none'"),
-        ({}, {"bounds": {}}, "bounds of 'x' must be given. Set public limits, such as bounds = { \"x\" = [0, 100] }"),
+        (
+            {},
+            {"bounds": {}},
+            "bounds of 'x' must be given. Set public limits, such as bounds = { \"x\" = [low, high] }",
+        ),
         ({}, {"bounds": {"x": [5, 5]}}, "bounds of 'x' must be two numbers [low, high] with low < high, got [5, 5]"),
         ({}, {"classes": ["n", "q"]}, "column 'y' must be one of n, q, got 'p' (row 2 of the data)"),
         ({}, {"clients": ["a"]}, "column 'who' must be one of a, got 'b' (row 2 of the data)"),

@@ -189,7 +189,7 @@ def test_more_classes_than_the_loss_takes(said):
 def test_all_columns_that_need_bounds_are_named_at_once(said):
     message = said(("bounds = { bill = [0, 1], flipper = [0, 1] }", ""))
     assert message.startswith("bounds of 'bill', 'flipper' must be given. Set public limits, such as bounds = { ")
-    assert '{ "bill" = [0, 100], "flipper" = [0, 100] }' in message
+    assert '{ "bill" = [low, high], "flipper" = [low, high] }' in message
 
 
 def test_columns_of_dates(said):
