@@ -34,13 +34,14 @@ def show(experiment, results, folder: Path, *, partition: bool = True) -> Outcom
     """Print the tables, and write the plots, the page and the rows of the leaderboard.
 
     Args:
-        partition: whether to print lines on the data and to draw their partition.
+        partition: whether to print lines on the data and to draw their partition, unless a guarantee hides their sizes.
     """
     from fedprivjax.experiment.results import choices_in
     from fedprivjax.experiment.tuning import selected
     from fedprivjax.report.display import shown
     from fedprivjax.report.drawing import save
     from fedprivjax.report.page import write_page
+    from fedprivjax.report.relations import hide_sizes
 
     failures: list[Exception] = []
     written: list[Path] = []
@@ -48,7 +49,7 @@ def show(experiment, results, folder: Path, *, partition: bool = True) -> Outcom
     this = shown(experiment, selected(experiment, results), choices=choices_in(folder, experiment))
     if partition:
         with _by_product(folder, failures):
-            this = replace(this, partition=_partition_plot(experiment))
+            this = replace(this, partition=None if hide_sizes(this.best) else _partition_plot(experiment))
     out.print(this.tables())
     with _by_product(folder, failures):
         plots = this.plots()

@@ -35,6 +35,7 @@ class SavedRun:
         guarantee: privacy guarantee of the run.
         costs: costs of one machine per round and of the whole run, see `ReadyRun.costs`, and `seconds`, the wall time
             with compilation, which differs between runs.
+        expected: names of costs that are expected values, because samples or participation are secret.
         method: protocol and its settings, as text.
         predictor: loss, network and preparation of raw rows, or None if the model is a custom function.
         non_private_metrics: names of metrics computed on private data, which the guarantee does not cover.
@@ -51,6 +52,7 @@ class SavedRun:
     predictor: Predictor | None = None
     non_private_metrics: tuple[str, ...] = ()
     non_private_data: tuple[str, ...] = ()
+    expected: tuple[str, ...] = ()
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:
@@ -145,6 +147,7 @@ class SavedRun:
             "iterates": plain(self.iterates),
             "guarantee": json.loads(self.guarantee.to_json()),
             "costs": plain(self.costs),
+            "expected": list(self.expected),
             "method": self.method,
             "predictor": plain(None if self.predictor is None else self.predictor.as_mapping()),
             "non_private_metrics": list(self.non_private_metrics),
@@ -178,12 +181,10 @@ class Run(SavedRun):
         protocol: calibrated protocol.
         plan: schedule and samples of the run. Only its public part, `plan.public`, may be released; text of a run
             contains no more.
+        data_used: number and percentage of stored examples that messages use, as text. Of secret samples and cohorts it
+            is an expected value. Empty if examples are computed, or if the guarantee hides numbers of records.
     """
 
     protocol: Protocol
     plan: Plan
-
-    @property
-    def data_used(self) -> str:
-        """Number and percentage of stored examples used by messages, as text; empty if the pool size is unknown."""
-        return self.plan.data_used
+    data_used: str = ""

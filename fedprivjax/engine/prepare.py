@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -14,12 +15,13 @@ from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
-from fedprivjax.engine.costs import taken, totals
+from fedprivjax.engine.costs import totals
 from fedprivjax.engine.hosts import exchanged, local_of, together
 from fedprivjax.engine.iterates import iterate_names
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, MetricLike, check_metrics, default_metrics, require_list
 from fedprivjax.engine.precision import FLOAT32, PRECISIONS
+from fedprivjax.engine.published import TELLS_SIZE, Published, delta_warning, published
 from fedprivjax.method.division import part_of_size
 from fedprivjax.method.interface import Protocol, as_leaves
 from fedprivjax.method.round import RoundInputs
@@ -35,10 +37,9 @@ from fedprivjax.plan.validate_plan import require_valid_plan
 from fedprivjax.privacy.calibration import calibrate_and_check, given_target, require_trusted, target_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.large_delta import large_delta, large_delta_of_machines
 from fedprivjax.privacy.streams import NOISE, PARTICIPATION, SAMPLES, Streams
 from fedprivjax.privacy.target import Target
-from fedprivjax.privacy.terms import MACHINE, RECORD, Assumption
+from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.devices import MACHINES, RUNS, as_mesh, divided_rows
 from fedprivjax.problem.problem import Problem
 
@@ -92,7 +93,8 @@ class ReadyRun:
     delta: float
 
     def __str__(self) -> str:
-        return f"ReadyRun: {self.protocol}\n{self.problem}\n{self.plan}\n{self.event}\n  target: {self.target}"
+        used = f"\n  data: {self.published.data_used}" if self.published.data_used else ""
+        return f"ReadyRun: {self.protocol}\n{self.problem}\n{self.plan}{used}\n{self.event}\n  target: {self.target}"
 
     __repr__ = __str__
 
@@ -108,55 +110,32 @@ class ReadyRun:
         secret = {NOISE} | ({SAMPLES} if self.plan.secret or hidden else set()) | ({PARTICIPATION} if hidden else set())
         return Streams(found.items(), [(name, found[name]) for name in secret])
 
+    @cached_property
+    def published(self) -> Published:
+        """What the run may report about its plan and data, see `published`."""
+        return published(self)
+
     @property
     def delta_warning(self) -> str:
-        """A warning if δ exceeds 1/n for a machine of n records, or an empty text; see `large_delta`.
-
-        If the guarantee is for one machine, n is the number of machines. Empty for other units than a record or a
-        machine, or if the run has no noise.
-        """
-        unit = self.event.terms.unit
-        if self.protocol.noise_std != 0 and unit == MACHINE:
-            return large_delta_of_machines(self.delta, self.plan.size.machines)
-        if self.protocol.noise_std == 0 or unit != RECORD:
-            return ""
-        schedule = self.plan.schedule
-        sizes = (
-            (schedule.total if schedule.secret is None else np.full(schedule.machines, schedule.size.rounds))
-            * self.plan.width
-            if self.problem.partition_table is None
-            else self.problem.partition_table.sizes
-        )
-        return large_delta(self.delta, sizes, self.problem.machine_name)
+        """Reported warning of a δ that is too large, or ""."""
+        return self.published.delta_warning
 
     @property
     def influence(self) -> str:
-        """Description of the machines' influence if dataset sizes differ but weights do not, otherwise ""."""
-        table, schedule = self.problem.partition_table, self.plan.schedule
-        equal = schedule.secret is not None or np.ptp(schedule.total) == 0
-        if table is None or self.problem.machine_weights is not None or np.ptp(table.sizes) == 0 or not equal:
-            return ""
-        least, most = int(np.argmin(table.sizes)), int(np.argmax(table.sizes))
-        private = self.event.terms.unit == RECORD and self.protocol.noise_std and np.ndim(self.target.epsilon) == 0
-        small, large = map(self.problem.machine_name, (least, most))
-        louder = f", and {small} sets the noise" if private else ""
-        sized = f"{small} ({table.sizes[least]:,} of {table.sizes.sum():,} records)"
-        return f"every machine counts equally: {sized} as much as {large} ({table.sizes[most]:,}){louder}"
+        """Reported description of the machines' influence if dataset sizes differ but weights do not, otherwise ""."""
+        return self.published.weights
 
     @property
     def costs(self) -> dict[str, float]:
         """Costs of one machine per round, see `Protocol.costs`, and of the whole run.
 
-        Those of the run are `rounds_taken`, `gradients_per_record` (NaN if records are computed), and `sent_bytes`, the
-        mean over machines. Methods with local work or client state add `Protocol.run_costs`.
+        Those of the run are `rounds_taken`, `gradients_per_record`, and `sent_bytes`, the mean over machines. Methods
+        with local work or client state add `Protocol.run_costs`. If samples or cohorts are secret, they are expected
+        values. `gradients_per_record` is NaN if records are computed, or if the guarantee hides their number and it
+        depends on that.
         """
-        each, (rounds, messages, uses) = self.protocol.costs(self.problem), taken(self.problem, self.plan)
-        return (
-            each
-            | {"rounds_taken": rounds}
-            | totals(each, messages, uses)
-            | self.protocol.run_costs(self.problem, self.plan)
-        )
+        each, known = self.protocol.costs(self.problem), self.published
+        return each | {"rounds_taken": known.rounds} | totals(each, known.messages, known.uses) | known.run_costs
 
     @property
     def inputs(self) -> RoundInputs:
@@ -266,8 +245,9 @@ def ready(
     mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
     require_decorated(mechanism)
     start = ReadyRun(calibrated, problem, plan, seeds, mechanism, static, event, target, delta)
-    if start.delta_warning:
-        warn(start.delta_warning)
+    warning = delta_warning(start)
+    if warning:
+        warn(warning if start.delta_warning else f"{warning}. {TELLS_SIZE}")
     if participation.depends_on_sizes and problem.weighted_by_size and np.ptp(plan.schedule.total):
         warn(f"{TWICE}. Leave out machine_weights, or choose another participation")
     return start

@@ -165,6 +165,8 @@ def execute(
         plan=start.plan,
         non_private_metrics=private,
         non_private_data=start.problem.not_covered,
+        expected=start.published.expected,
+        data_used=start.published.data_used,
     )
 
 

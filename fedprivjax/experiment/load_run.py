@@ -86,4 +86,5 @@ def _run_of(fields: Mapping[str, Any], leaves: list[np.ndarray]) -> SavedRun:
         predictor=predictor_from(fields["predictor"]),
         non_private_metrics=tuple(fields["non_private_metrics"]),
         non_private_data=tuple(fields["non_private_data"]),
+        expected=tuple(fields.get("expected", ())),
     )

@@ -62,6 +62,7 @@ def run_of(dataset: xr.Dataset, problem: Problem | None = None) -> SavedRun:
         predictor=predictor_from(json.loads(str(data[PREDICTOR].values.item())) if PREDICTOR in data else None),
         non_private_metrics=tuple(filter(None, dataset.attrs["non_private_metrics"].split(", "))),
         non_private_data=tuple(filter(None, dataset.attrs["non_private_data"].split("; "))),
+        expected=tuple(filter(None, dataset.attrs.get("expected", "").split(", "))),
     )
     return run if problem is None else with_problem(run, problem)
 

@@ -59,7 +59,7 @@ def draw_plan(
             return _secret(problem, schedule, order, sampler, seeds, facts)
         plan = replace(_with_samples(problem, schedule, order, sampler, seeds), **facts)
         if chosen and shares is not None and not participation.at_most_once:
-            warn_of_unused_data(plan, participation, shares)
+            warn_of_unused_data(problem, plan, participation, shares)
         return plan
 
 

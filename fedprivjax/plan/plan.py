@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, fields
 from functools import cached_property
+from math import isnan
+from textwrap import shorten
 
 import numpy as np
 
@@ -56,10 +58,9 @@ class Plan(Once):
     planned_uses: np.ndarray | None = None
 
     def __str__(self) -> str:
-        most = "at most " if self.secret or self.weights is not None else ""
-        which = f"{most}{self.width}, {'secret' if self.secret or self.schedule.secret else 'public'}"
-        data = f"\n  data: {self.data_used}" if not self.secret and self.data_used else ""  # never samples
-        return f"Plan: {self.schedule}\n  records of a message: {which}{data}"
+        which = "1" if self.sampler is None else shorten(str(self.sampler), 100)  # its width tells numbers of records
+        known = "secret" if self.secret or self.schedule.secret else "public"
+        return f"Plan: {self.schedule}\n  records of a message: {which}, {known}"
 
     __repr__ = __str__
 
@@ -130,18 +131,16 @@ class Plan(Once):
     def part_used(self) -> float:
         """Percentage of the pool's examples that at least one message uses.
 
-        NaN if the pool size is unknown or participation is secret.
+        NaN if the pool size is unknown, or if samples or participation are secret, see `plan.data_used`.
         """
-        if not self.examples or self.schedule.secret is not None:
+        if not self.examples or self.secret or self.schedule.secret is not None:
             return np.nan
         return 100 * self.used / self.examples
 
     @property
     def data_used(self) -> str:
-        """`used` as text, or the empty string if the pool size is unknown or participation is secret."""
-        if self.schedule.secret is not None:
-            return ""
-        return f"{self.used} of {self.examples} examples ({self.part_used:.3g}%)" if self.examples else ""
+        """`used` as text, or the empty string if `part_used` is NaN."""
+        return "" if isnan(self.part_used) else f"{self.used} of {self.examples} examples ({self.part_used:.3g}%)"
 
     @property
     def width(self) -> int:

@@ -5,19 +5,22 @@ from bisect import bisect_left
 import numpy as np
 
 from fedprivjax.checks.user_warnings import warn
+from fedprivjax.plan.data_used import data_used
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.participation.weighted_sampling import rounds_filled
 from fedprivjax.plan.plan import Plan
+from fedprivjax.problem.problem import Problem
 
 HALF = 50  # percent of the data; a run limited by the smallest dataset that uses less causes a warning
 
 
-def warn_of_unused_data(plan: Plan, participation: Participation, shares: np.ndarray) -> None:
+def warn_of_unused_data(problem: Problem, plan: Plan, participation: Participation, shares: np.ndarray) -> None:
     """Warn if most of the data stay unused because the smallest dataset limits the rounds."""
     of_smallest = plan.size.rounds == participation.rounds_of_shares(shares) and 2 * shares.min() < shares.mean()
-    if participation.depends_on_sizes or not of_smallest or plan.part_used >= HALF:
+    used = data_used(problem, plan)
+    if participation.depends_on_sizes or not of_smallest or used.part >= HALF:
         return
-    warn(f"a run uses {plan.data_used}: rounds end with the smallest share; {_remedy(participation, shares, plan)}")
+    warn(f"a run uses {used}: rounds end with the smallest share; {_remedy(participation, shares, plan)}")
 
 
 def _remedy(participation: Participation, shares: np.ndarray, plan: Plan) -> str:

@@ -14,6 +14,7 @@ COUNTED = {
     "messages": "messages a machine sends",
     "bytes": "bytes a machine sends",
 }
+EXPECTED = {"gradients_per_record": COUNTED["gradients"], "sent_bytes": COUNTED["bytes"]}  # may be expected values
 SAME = 0.005  # relative difference up to which costs share a row
 
 

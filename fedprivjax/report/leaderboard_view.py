@@ -81,6 +81,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
         "realised ε, relation and theorem are those of the worst run, also over trials with data of their own",
         *["settings tuned on other data are stated in the field `tuned`"] * tuned,
         *dict.fromkeys(f"{row['experiment']}: {row['command']}" for row in rows),
+        "gradients and bytes are expected values where samples or participation are secret",
         "simulation randomness: not for deployment",
     ]
 

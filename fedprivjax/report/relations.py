@@ -20,6 +20,11 @@ def private_terms(best: Mapping[str, xr.Dataset]) -> list[Terms]:
     return [one.terms for data in best.values() if "guarantee" in data for one in _guarantees(data) if one.private]
 
 
+def hide_sizes(best: Mapping[str, xr.Dataset]) -> bool:
+    """Return True if the guarantee of a private configuration hides numbers of records."""
+    return any(terms.hides_sizes for terms in private_terms(best))
+
+
 def _guarantees(data: xr.Dataset) -> list[PrivacyGuarantee]:
     texts = {text for text in data["guarantee"].values.ravel() if isinstance(text, str) and text}
     return [PrivacyGuarantee.from_json(text) for text in sorted(texts)]

@@ -22,11 +22,11 @@ from fedprivjax.report.baselines import (
     is_better,
 )
 from fedprivjax.report.choices import CHOSEN_NOTE, marked
-from fedprivjax.report.costs import costs_table, with_costs
+from fedprivjax.report.costs import EXPECTED, costs_table, with_costs
 from fedprivjax.report.layout import Layout, shown_in
 from fedprivjax.report.number_format import epsilon_text, points_of, rounds_title, target_epsilon, title_of
 from fedprivjax.report.plots import TOLERANCE, misses_target
-from fedprivjax.report.relations import mixed, private_terms, terms_of
+from fedprivjax.report.relations import hide_sizes, mixed, private_terms, terms_of
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.sweeps.results import INTERVAL, figure, has, mean_interval, preferred, rounds_to
 from fedprivjax.sweeps.selection import UNACCOUNTED
@@ -157,8 +157,8 @@ def footnotes(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
         lines.append(CHOSEN_NOTE)
     if any(_any(best, name) for name in layout.rounds_to):
         lines.append("rounds to a value: > x (k of n) means that k of n runs reach it, and that the mean is above x")
-    lines += [*_unequal(best), *_used(best), *_baselines(layout, best)]
-    lines += _weights(best)
+    lines += [*_unequal(best), *_expected(best), *_baselines(layout, best)]
+    lines += [] if hide_sizes(best) else [*_used(best), *_weights(best)]
     names = non_private_metrics(best)
     if names:
         lines.append(f"non-private metric: {', '.join(names)}")
@@ -232,6 +232,13 @@ def _weights(best: Mapping[str, xr.Dataset]) -> list[str]:
     """Return the sentences on weights of machines of unequal size, each once and in its longest form."""
     said = list(dict.fromkeys(data.attrs.get("weights", "") for data in best.values()))
     return [text for text in said if text and not any(other != text and other.startswith(text) for other in said)]
+
+
+def _expected(best: Mapping[str, xr.Dataset]) -> list[str]:
+    """Return a line that names costs of secret samples or cohorts, which are expected values."""
+    names = dict.fromkeys(name for data in best.values() for name in data.attrs.get("expected", "").split(", ") if name)
+    costs = " and ".join(EXPECTED[name] for name in names)
+    return [f"{costs}: expected values where samples or participation are secret"] if names else []
 
 
 def _used(best: Mapping[str, xr.Dataset]) -> list[str]:

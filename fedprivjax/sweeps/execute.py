@@ -34,7 +34,7 @@ from fedprivjax.sweeps.memory import chunks, divided
 from fedprivjax.sweeps.part import CHUNKS_OF_A_PART, Part
 from fedprivjax.sweeps.prepare import ReadySweep
 from fedprivjax.sweeps.results import sweep_dataset
-from fedprivjax.sweeps.variable_descriptions import described, metric_words
+from fedprivjax.sweeps.variable_descriptions import described, expected_words, metric_words
 
 Indices = tuple[np.ndarray, np.ndarray]  # draws and columns of a chunk
 
@@ -74,7 +74,8 @@ def execute(
     by_configuration |= {**once, "seconds": np.full(start.index.size, seconds / done)}
     coordinates, attributes = start.coordinates(), start.attributes()
     data = sweep_dataset({**metrics, **privacy, **costs}, by_configuration | start.methods(), coordinates, attributes)
-    return described(_with_structure(start, data), metric_words(start.static.metrics, start.first.problem))
+    words = metric_words(start.static.metrics, start.first.problem) | expected_words(start.first.published.expected)
+    return described(_with_structure(start, data), words)
 
 
 def _require_alike(metrics: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray], folder: Path | None) -> None:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fedprivjax.engine.costs import taken, totals
+from fedprivjax.engine.costs import totals
 from fedprivjax.engine.iterates import iterate_names
 from fedprivjax.engine.metrics import MetricLike, non_private
 from fedprivjax.engine.precision import FLOAT32
@@ -110,9 +110,10 @@ class ReadySweep:
         apart, together = "sampled independently for each configuration", "shared by the grid's configurations"
         noise = f"{together}, whose guarantees do not compose" if self.common_noise else apart
         optional = {
-            "data_used": first.plan.data_used,
-            "delta_warning": next(filter(None, (start.delta_warning for start in self.starts)), ""),
-            "weights": first.influence,
+            "data_used": first.published.data_used,
+            "expected": ", ".join(first.published.expected),
+            "delta_warning": next(filter(None, (start.published.delta_warning for start in self.starts)), ""),
+            "weights": first.published.weights,
         }
         return {
             "protocol": first.protocol.name,
@@ -169,8 +170,9 @@ class ReadySweep:
         pairs = zip(self.configurations.protocols, self.grid, strict=True)
         of_each = [protocol.costs(configuration.problem) for protocol, configuration in pairs]
         each = {name: np.array([costs[name] for costs in of_each]) for name in of_each[0]}
-        rounds, messages, uses = self._by_run([taken(start.problem, start.plan) for start in self.starts])
-        further = [start.protocol.run_costs(start.problem, start.plan) for start in self.starts]
+        known = [start.published for start in self.starts]
+        rounds, messages, uses = self._by_run([(one.rounds, one.messages, one.uses) for one in known])
+        further = [one.run_costs for one in known]
         of_runs = zip(further[0], self._by_run([list(costs.values()) for costs in further]), strict=True)
         return totals(each, messages, uses) | dict(of_runs), each | {"rounds_taken": rounds[0].astype(int)}
 

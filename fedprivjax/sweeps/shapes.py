@@ -13,7 +13,7 @@ from fedprivjax.plan.participation import Participation
 from fedprivjax.sweeps.variable_descriptions import CONSTANT
 
 ROUNDS = "rounds"
-OF_SHAPES = ("noise", "data_used", "weights", "alone")  # text attributes that may differ between points
+OF_SHAPES = ("noise", "data_used", "expected", "weights", "alone")  # text attributes that may differ between points
 INTEGERS = ("machines", "per_round", ROUNDS)  # ordered as the dimensions of a dataset
 
 

@@ -70,6 +70,11 @@ def described(data: xr.Dataset, words: Mapping[str, Mapping[str, Any]] | None = 
     return copy
 
 
+def expected_words(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return attributes of costs that are expected values, by name."""
+    return {name: {"long_name": f"{WORDS[name]}: expected value"} for name in names}
+
+
 def metric_words(metrics: Iterable[Metric], problem: Problem) -> dict[str, dict[str, Any]]:
     """Return attributes of metrics by name.
 

@@ -76,13 +76,14 @@ def test_a_plan_as_text():
     start = ready(CASES["sampled"], PROBLEM, Full(4), rounds=5)
     assert str(start.plan).splitlines() == [
         "Plan: Schedule: 5 rounds of 4 of 4 machines, each takes part 5 to 5 times",
-        "  records of a message: at most 3, secret",
+        "  records of a message: Subset(batch=3), secret",
     ]
     assert not start.plan.drawn
-    assert start.plan.used == np.unique(start.plan.samples).size
+    assert start.plan.data_used == start.plan.public.data_used == ""
     known = replace(start.plan, secret=False)
-    assert f"  data: {start.plan.used} of 60 examples ({start.plan.part_used:.3g}%)" in str(known)
-    assert "data:" not in str(start.plan.public)
+    used = np.unique(known.samples).size
+    assert known.data_used == f"{used} of 60 examples ({100 * used / 60:.3g}%)"
+    assert "data:" not in str(known)
 
 
 def test_a_protocol_as_text_and_its_repr():

@@ -128,7 +128,7 @@ def test_text_of_a_plan_draws_no_samples_and_is_the_same_after_they_are_drawn(pr
     start = ready(protocol, PROBLEM, Full(4), rounds=5)
     before = repr(start), repr(start.plan)
     assert not start.plan.drawn
-    assert f"records of a message: at most {start.plan.width}, secret" in before[1]
+    assert f"records of a message: {protocol.minibatches}, secret" in before[1]
     monkeypatch.undo()
     assert start.plan.samples.shape[2] == start.plan.width
     assert before == (repr(start), repr(start.plan))

@@ -129,7 +129,7 @@ def test_all_that_is_printed_of_a_run_is_the_same_for_all_cohorts(scheme):
             str(start.guarantee),
             start.delta_warning,
             start.influence,
-            start.costs,
+            repr(start.costs),
         )
         for start in starts
     ]
@@ -143,7 +143,7 @@ def test_costs_are_expected_values():
         each = start.protocol.costs(SHARES)
         np.testing.assert_allclose(start.costs["sent_bytes"], ROUNDS * mean / MACHINES * each["sent_bits"] / 8)
     public = begun(PublicFedAvg(noise_std=1.0), Uniform(MACHINES, 2)).costs
-    assert begun(SecretFedAvg(noise_std=1.0), PAIRS).costs == pytest.approx(public)
+    assert begun(SecretFedAvg(noise_std=1.0), PAIRS).costs == pytest.approx(public, nan_ok=True)
 
 
 def test_a_transcript_shows_the_public_part_of_the_plan():

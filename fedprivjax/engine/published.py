@@ -1,0 +1,100 @@
+"""Decides what a run may report about its plan and its data, besides metrics, parameters and its guarantee.
+
+Everything that results, pages and files tell about a plan or about numbers of records comes from `published`:
+
+* of secret samples and cohorts expected values, never the realised ones;
+* nothing that tells a number of records if neighbouring datasets differ in it, see `Terms.hides_sizes`.
+"""
+
+from math import nan
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fedprivjax.plan.data_used import data_used
+from fedprivjax.privacy.large_delta import large_delta, large_delta_of_machines
+from fedprivjax.privacy.terms import MACHINE, RECORD
+
+if TYPE_CHECKING:  # its module imports this one
+    from fedprivjax.engine.prepare import ReadyRun
+
+IDLE = "idle_steps"
+TELLS_SIZE = "This warning tells a private number of records: no output of the run repeats it"
+
+
+class Published(NamedTuple):
+    """Reported facts of a run's plan and data.
+
+    Attributes:
+        data_used: number and percentage of the stored examples that messages use, as text, or "".
+        rounds: number of rounds.
+        messages: rounds in which a machine sends, mean over all machines.
+        uses: uses of a record by messages, mean over all records, or NaN if records are computed or their number is
+            private and sets it.
+        run_costs: `Protocol.run_costs`.
+        expected: names of costs that are expected values.
+        weights: description of the machines' influence, or "".
+        delta_warning: warning of a δ that is too large, or "".
+    """
+
+    data_used: str
+    rounds: int
+    messages: float
+    uses: float
+    run_costs: dict[str, float]
+    expected: tuple[str, ...]
+    weights: str
+    delta_warning: str
+
+
+def published(start: "ReadyRun") -> Published:
+    """Return what a prepared run may report about its plan and data. No other code decides it."""
+    terms, schedule = start.event.terms, start.plan.schedule
+    found, further = data_used(start.problem, start.plan), start.protocol.run_costs(start.problem, start.plan)
+    hidden = terms.hides_sizes
+    if hidden and IDLE in further:  # local epochs take as many steps as a machine has records
+        further = further | {IDLE: nan}
+    return Published(
+        data_used="" if hidden else str(found),
+        rounds=start.plan.size.rounds,
+        messages=found.messages,
+        uses=found.constant_uses if hidden else found.uses,
+        run_costs=further,
+        expected=("gradients_per_record",) * found.expected + ("sent_bytes",) * (schedule.secret is not None),
+        weights="" if hidden else influence(start),
+        delta_warning="" if hidden and terms.unit != MACHINE else delta_warning(start),
+    )
+
+
+def delta_warning(start: "ReadyRun") -> str:
+    """Return a warning if δ exceeds 1/n for a machine of n records, or an empty text; see `large_delta`.
+
+    If the guarantee is for one machine, n is the number of machines. Empty for other units than a record or a machine,
+    or if the run has no noise.
+    """
+    unit, problem, schedule = start.event.terms.unit, start.problem, start.plan.schedule
+    if start.protocol.noise_std != 0 and unit == MACHINE:
+        return large_delta_of_machines(start.delta, start.plan.size.machines)
+    if start.protocol.noise_std == 0 or unit != RECORD:
+        return ""
+    sizes: Any = (
+        (schedule.total if schedule.secret is None else np.full(schedule.machines, schedule.size.rounds))
+        * start.plan.width
+        if problem.partition_table is None
+        else problem.partition_table.sizes
+    )
+    return large_delta(start.delta, sizes, problem.machine_name)
+
+
+def influence(start: "ReadyRun") -> str:
+    """Return a description of the machines' influence if dataset sizes differ but weights do not, otherwise ""."""
+    problem, schedule = start.problem, start.plan.schedule
+    table, equal = problem.partition_table, schedule.secret is not None or np.ptp(schedule.total) == 0
+    if table is None or problem.machine_weights is not None or np.ptp(table.sizes) == 0 or not equal:
+        return ""
+    least, most = int(np.argmin(table.sizes)), int(np.argmax(table.sizes))
+    private = start.event.terms.unit == RECORD and start.protocol.noise_std and np.ndim(start.target.epsilon) == 0
+    small, large = map(problem.machine_name, (least, most))
+    louder = f", and {small} sets the noise" if private else ""
+    sized = f"{small} ({table.sizes[least]:,} of {table.sizes.sum():,} records)"
+    return f"every machine counts equally: {sized} as much as {large} ({table.sizes[most]:,}){louder}"
