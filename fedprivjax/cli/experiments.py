@@ -85,15 +85,21 @@ def reproduce(
     resume: Resume = False,
 ) -> None:
     """Run experiments and compare results with the expected numbers. Exit status 1 if too few are within tolerance."""
+    from fedprivjax.report.verdicts import verdict_line
+
     done: dict[str, Any] = {}
     failures: list[Exception] = []
+    found: list[Any] = []
     good = True
     chosen = _named(specs, change, folder, resume=resume, judge=True)
     _claim_each(chosen)
     for name, one in chosen.items():
         outcome = _run(one, done, judge=True)
-        good = judged(name, one.experiment, outcome.best) and good
+        found += (own := judged(name, one.experiment, outcome.best))
+        good = verdict_line(own)[1] and good
         failures += outcome.failures
+    if len(chosen) > 1:
+        out.print(f"{len(chosen)} experiments: {verdict_line(found)[0]}", markup=False, highlight=False, soft_wrap=True)
     finish(failures)
     raise typer.Exit(0 if good else 1)
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
+    from fedprivjax.experiment.verdict import Verdict
+
 MOST_SHOWN = 2000  # largest number of machines in the plot of the data partition
 
 
@@ -75,17 +77,16 @@ def _by_product(folder: Path, failures: list[Exception]) -> Iterator[None]:
         failures.append(error)
 
 
-def judged(name: str, experiment, best: "Mapping[str, xr.Dataset]") -> bool:
-    """Print the comparison with an experiment's expected numbers. Return True if enough cells are within tolerance."""
+def judged(name: str, experiment, best: "Mapping[str, xr.Dataset]") -> "list[Verdict]":
+    """Print the comparison with an experiment's expected numbers, and return it cell by cell."""
     from fedprivjax.experiment.verdict import verdicts
     from fedprivjax.report.verdicts import verdict_line, verdict_tables
 
     found = verdicts(experiment, best)
     for table in verdict_tables(found):
         out.print(table)
-    line, holds = verdict_line(found)
-    out.print(f"{name}: {line}")
-    return holds
+    out.print(f"{name}: {verdict_line(found)[0]}", markup=False, highlight=False, soft_wrap=True)
+    return found
 
 
 def finish(failures: Iterable[Exception]) -> None:

@@ -9,7 +9,7 @@ from fedprivjax.engine.metrics import METRICS, OF_MEAN, recorded_name
 from fedprivjax.experiment.baselines import ALONE
 from fedprivjax.experiment.names import unimported
 from fedprivjax.experiment.section import STRUCTURAL
-from fedprivjax.experiment.settings import Expected, Experiment, SweepSettings
+from fedprivjax.experiment.settings import ALONG_AXIS, Expected, Experiment, SweepSettings
 from fedprivjax.privacy.target import NO_TARGET, SET_TARGET, UNLIMITED
 
 
@@ -151,8 +151,9 @@ def _check_expected(experiment: Experiment) -> None:
 
 
 def _check_axis(expected: Expected) -> None:
-    if (expected.rule == "slope") != (expected.axis is not None):
-        raise Refusal(f"axis in [[expected]] must go with rule 'slope', got {expected.axis!r} with {expected.rule!r}")
+    if (expected.rule in ALONG_AXIS) != (expected.axis is not None):
+        rules = "'slope', 'increases' or 'decreases'"
+        raise Refusal(f"axis in [[expected]] must go with rule {rules}, got {expected.axis!r} with {expected.rule!r}")
     for cell in expected.cells:
         if expected.axis in cell.at:
-            raise Refusal(f"expected cell {cell.at} must leave {expected.axis} out: it is the slope's axis")
+            raise Refusal(f"expected cell {cell.at} must leave {expected.axis} out: it is the rule's axis")

@@ -295,6 +295,10 @@ class Cell(Settings):
     runs: int | None = None
 
 
+ORDER = {"increases": 1, "decreases": -1}  # rules on the order of means along an axis
+ALONG_AXIS = ("slope", *ORDER)
+
+
 class Expected(Settings):
     """`[[expected]]`: published or expected numbers of one protocol and metric, and the rule of comparison.
 
@@ -303,7 +307,11 @@ class Expected(Settings):
     value plus `tolerance`; "above" the mean of the protocol `other` at the same iterate, or at its output if it has no
     such iterate (of this protocol: always its output); "paired_above", the mean difference to `other`, seed by seed,
     has its 95% interval above the value (default: 0); "slope", an exponent in the swept `axis` of at most the value
-    plus `tolerance`; "shown" is not judged.
+    plus `tolerance`; "increases" and "decreases", every change from one value of the swept `axis` to the next, paired
+    by seed, has its 95% interval on that side of 0; "shown" is not judged.
+
+    Origins: "table", a table of a paper; "text", a claim in a paper's text; "code", runs of the authors' released code;
+    "run", an earlier run or program of this project; "derivation", a theorem or an exact computation.
 
     Attributes:
         protocol: label of the protocol.
@@ -312,13 +320,15 @@ class Expected(Settings):
         rounds: value of a run: its "last" evaluation, or the "mean" over all evaluations.
         rounds_to: value of the metric, or None. With it, the number compared is the first evaluated round at which a
             run reaches this value, or infinity if it never does.
-        source: place of the number in the paper.
+        source: place of the number, such as "Table 1".
+        origin: kind of the source. Verdicts count the cells of each kind apart. Default: not stated, or for "above",
+            "paired_above", "increases" and "decreases" a comparison within the run.
         rule: rule of comparison.
         tolerance: tolerance of the rule, in its unit.
         share: fraction of the cells of rule "within_se" that must be within tolerance.
         limit: largest deviation of any cell of rule "within_se", in standard errors.
         other: label of the protocol of rules "above" and "paired_above".
-        axis: swept setting of rule "slope".
+        axis: swept setting of rules "slope", "increases" and "decreases".
         cells: the numbers.
     """
 
@@ -328,8 +338,19 @@ class Expected(Settings):
     rounds: Literal["last", "mean"] = "last"
     rounds_to: float | None = None
     source: str = ""
+    origin: Literal["", "table", "text", "code", "run", "derivation"] = ""
     rule: Literal[
-        "within", "within_sd", "within_se", "at_least", "at_most", "above", "paired_above", "slope", "shown"
+        "within",
+        "within_sd",
+        "within_se",
+        "at_least",
+        "at_most",
+        "above",
+        "paired_above",
+        "slope",
+        "increases",
+        "decreases",
+        "shown",
     ] = "within"
     tolerance: float = 0.0
     share: float = 1.0

@@ -12,9 +12,18 @@ from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric, nothing
 from fedprivjax.engine.metrics import known, recorded_name, require_recorded
 from fedprivjax.experiment import Cell, Expected, Experiment
+from fedprivjax.experiment.settings import ORDER
 from fedprivjax.sweeps.results import figure, mean_interval, preferred, rounds_to
 
 ROUNDS = Metric("rounds", nothing, of="mean", digits=1)
+COMPARISON = "comparison within the run"
+ORIGINS = {  # kinds of sources of expected numbers as text
+    "table": "paper's table",
+    "text": "paper's text",
+    "code": "authors' released code",
+    "run": "earlier run of this project",
+    "derivation": "derivation",
+}
 
 
 class Verdict(NamedTuple):
@@ -23,7 +32,8 @@ class Verdict(NamedTuple):
     Attributes:
         expected: entry of `[[expected]]`.
         at: values of the cell's swept settings.
-        mean: mean over seeds; the exponent for rule "slope", the mean difference for "paired_above".
+        mean: mean over seeds; the exponent for rule "slope", the mean difference for "paired_above", the mean change
+            that is nearest to the wrong side for "increases" and "decreases".
         half: half the 95% interval of the mean.
         sd: standard deviation over seeds; for "paired_above" that of the difference, for "within_se" the standard error
             of the difference of the two means, for "slope" the standard error of the exponent.
@@ -58,7 +68,7 @@ def check_cells(experiment: Experiment) -> None:
     """Raise Refusal if the sweep will not contain an expected cell as a single number.
 
     That is the case if a cell's value is not swept, a cell leaves an axis with several values open, or the axis of a
-    slope has fewer than three positive values.
+    slope has fewer than three positive values, that of an order fewer than two.
     """
     swept = experiment.sweep.over
     fixed = {settings.label: settings.fixed for settings in experiment.protocol}
@@ -68,7 +78,7 @@ def check_cells(experiment: Experiment) -> None:
                 raise Refusal(f"expected cell {name} = {value:g} must be swept, got {swept.get(name, [])}")
         own = fixed.get(expected.protocol, set())
         if expected.axis is not None:
-            _check_slope(expected.axis, [] if expected.axis in own else swept.get(expected.axis, []))
+            _check_axis(expected, [] if expected.axis in own else swept.get(expected.axis, []))
         for cell in expected.cells if expected.protocol in fixed else []:
             several = [name for name, values in swept.items() if len(values) > 1 and name not in own]
             _check_fixed(cell, [name for name in several if name != expected.axis])
@@ -104,6 +114,16 @@ def check_recorded(
             )
 
 
+def origin_of(expected: Expected) -> str:
+    """Return the kind of source of an entry's numbers as text, or "" if it is not stated.
+
+    >>> origin_of(Expected(protocol="a", origin="code")), origin_of(Expected(protocol="a", rule="above", other="b"))
+    ("authors' released code", 'comparison within the run')
+    """
+    compared = expected.rule in ("above", "paired_above", *ORDER)
+    return ORIGINS.get(expected.origin, COMPARISON if compared else "")
+
+
 def describe(expected: Expected) -> str:
     """Return the rule of a comparison as text.
 
@@ -125,6 +145,8 @@ def describe(expected: Expected) -> str:
         "above": f"above {expected.other}",
         "paired_above": "95% interval above it",
         "slope": f"at most {expected.tolerance:g} above it",
+        "increases": "95% interval above 0",
+        "decreases": "95% interval below 0",
         "shown": "not judged",
     }[expected.rule]
     return rule + over
@@ -158,6 +180,8 @@ def _judge(expected: Expected, cell: Cell, best: Mapping[str, xr.Dataset]) -> Ve
     if expected.protocol not in best:
         return Verdict(expected, cell.at, np.nan, np.nan, np.nan, 0, cell.value, None)
     runs = _runs(expected.protocol, expected, cell, best, expected.iterate)
+    if expected.axis is not None and expected.rule in ORDER:
+        return _judge_order(expected, cell, runs, expected.axis)
     if expected.axis is not None:
         slope, half, error = exponent(runs, expected.axis)
         holds = None if cell.value is None else slope <= cell.value + expected.tolerance
@@ -179,6 +203,17 @@ def _judge(expected: Expected, cell: Cell, best: Mapping[str, xr.Dataset]) -> Ve
         pooled = np.sqrt((cell.sd**2 * (cell.runs - 1) + ours) / (cell.runs + count - 2))
         sd = float(pooled * np.sqrt(1 / cell.runs + 1 / count))
     return Verdict(expected, cell.at, mean, half, sd, count, value, _holds(expected, mean, half, sd, value))
+
+
+def _judge_order(expected: Expected, cell: Cell, runs: xr.DataArray, axis: str) -> Verdict:
+    """Judge the change between neighbouring values of the axis, paired by seed, that is nearest to the wrong side."""
+    sign = ORDER[expected.rule]
+    changes = runs.sortby(axis).diff(axis)
+    mean, half = mean_interval(changes)
+    nearest = int((sign * mean - half).fillna(-np.inf).argmin(axis))
+    change, width = float(mean[nearest]), float(half[nearest])
+    sd = float(changes.isel({axis: nearest}).std("seed", ddof=1, skipna=False)) if runs.sizes["seed"] > 1 else np.nan
+    return Verdict(expected, cell.at, change, width, sd, runs.sizes["seed"], 0.0, sign * change - width > 0)
 
 
 def _others_iterate(expected: Expected, best: Mapping[str, xr.Dataset]) -> str:
@@ -235,9 +270,12 @@ def _check_fixed(cell: Cell, axes: Iterable[str]) -> None:
         raise Refusal(f"expected cell {cell.at} must fix {', '.join(left)}")
 
 
-def _check_slope(axis: str, values: Sequence[float]) -> None:
-    if len(values) < 3 or min(values) <= 0:
-        raise Refusal(f"axis of a slope in [[expected]] must have three positive values, got {axis} = {list(values)}")
+def _check_axis(expected: Expected, values: Sequence[float]) -> None:
+    if expected.rule in ORDER and len(values) < 2:
+        raise Refusal(f"axis of an order in [[expected]] must have two values, got {expected.axis} = {list(values)}")
+    if expected.rule == "slope" and (len(values) < 3 or min(values) <= 0):
+        got = f"{expected.axis} = {list(values)}"
+        raise Refusal(f"axis of a slope in [[expected]] must have three positive values, got {got}")
 
 
 def _holds(expected: Expected, mean: float, half: float, sd: float, value: float | None) -> bool | None:

@@ -7,7 +7,8 @@ import numpy as np
 
 from fedprivjax.engine.metrics import known
 from fedprivjax.experiment import Expected
-from fedprivjax.experiment.verdict import Verdict, describe, judged_metric
+from fedprivjax.experiment.settings import ORDER
+from fedprivjax.experiment.verdict import Verdict, describe, judged_metric, origin_of
 from fedprivjax.report.number_format import rounds_title, title_of
 from fedprivjax.report.text_table import Sheet
 
@@ -22,9 +23,14 @@ def verdict_tables(found: Iterable[Verdict]) -> list[Sheet]:
 def _verdict_table(found: list[Verdict]) -> Sheet:
     expected = found[0].expected
     metric, words = judged_metric(expected), _words(expected)
-    source = f", {expected.source}" if expected.source else ""
+    stated = f"{origin}: {expected.source}" if (origin := origin_of(expected)) and expected.source else ""
+    source = f", {stated or expected.source or origin}" if stated or expected.source or origin else ""
     what, text = f"{words} (mean ± 95% interval)", metric.text
-    if expected.axis is not None:
+    if expected.rule in ORDER:
+        what = (
+            f"{words}, the change along {expected.axis} nearest to the wrong side (mean ± 95% interval, paired by seed)"
+        )
+    elif expected.axis is not None:
         what, text = f"exponent of {words} in {expected.axis} (least squares of logarithms ± 95% interval)", _exponent
     paired = f" less {expected.other}, paired by seed" if expected.rule == "paired_above" else ""
     table = Sheet(f"{expected.protocol}{paired}: {what}{source}; {describe(expected)}")
@@ -34,7 +40,7 @@ def _verdict_table(found: list[Verdict]) -> Sheet:
     for v in found:
         where = ", ".join(f"{name} {value:g}" for name, value in v.at.items())
         value, difference = "", ""
-        if v.value is not None:
+        if v.value is not None and expected.rule not in ORDER:
             value = text(v.value)
             difference = "" if np.isnan(v.mean) else text(v.mean - v.value, sign=True)
         table.add_row(where, f"{text(v.mean)} ± {text(v.half)}", text(v.sd), value, difference, VERDICTS[v.holds])
@@ -55,12 +61,14 @@ def _exponent(value: float, *, sign: bool = False) -> str:
 def verdict_line(found: Iterable[Verdict]) -> tuple[str, bool]:
     """Return a summary line, and whether enough cells are within tolerance.
 
-    All judged cells must be, or the fraction `share` of those of an entry that sets it.
+    All judged cells must be, or the fraction `share` of those of an entry that sets it. The line counts cells by the
+    origin of their expected numbers.
     """
-    judged = [v for v in found if v.holds is not None]
+    listed = list(found)
+    judged = [v for v in listed if v.holds is not None]
     if not judged:
         return "nothing to judge", True
-    line = f"{sum(bool(v.holds) for v in judged)} of {len(judged)} cells within their tolerance"
+    line = f"{_held(judged)} cells within their tolerance{_by_origin(judged)}"
     shares = sorted({v.expected.share for v in judged})
     enough = [np.mean([bool(v.holds) for v in judged if v.expected.share == share]) >= share for share in shares]
     far = [_errors(v) for v in judged if v.expected.rule == "within_se"]
@@ -69,7 +77,23 @@ def verdict_line(found: Iterable[Verdict]) -> tuple[str, bool]:
         line += f" ({' and '.join(f'{share:.0%}' for share in shares)} required)"
     if far:
         line += f", the furthest at {max(far):.2g} standard errors"
+    shown = sum(v.value is not None and v.holds is None for v in listed)
+    line += f"; {shown} more are shown and not judged" if shown else ""
     return line, all(enough) and within
+
+
+def _held(judged: list[Verdict]) -> str:
+    return f"{sum(bool(v.holds) for v in judged)} of {len(judged)}"
+
+
+def _by_origin(judged: list[Verdict]) -> str:
+    """Return the counts of cells by the origin of their expected numbers as text, or "" if no origin is stated."""
+    groups: dict[str, list[Verdict]] = {}
+    for v in judged:
+        groups.setdefault(origin_of(v.expected) or "origin not stated", []).append(v)
+    if len(groups) == 1 and not origin_of(judged[0].expected):
+        return ""
+    return f" ({', '.join(f'{origin} {_held(own)}' for origin, own in groups.items())})"
 
 
 def _errors(v: Verdict) -> float:

@@ -1,4 +1,7 @@
+import csv
 import math
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ from fedprivjax import experiment
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment import Cell, Expected, Experiment, verdict
 from fedprivjax.experiment.check import check
+from fedprivjax.experiment.read import read_toml
 from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.experiment.tuning import _best
 from fedprivjax.report import tables, verdicts
@@ -256,6 +260,8 @@ def test_the_cells_of_a_bundled_experiment_are_swept(name):
         ("above", "test_loss", "above theirs"),
         ("paired_above", "test_loss", "95% interval above it"),
         ("slope", "test_loss", "at most 0.02 above it"),
+        ("increases", "test_loss", "95% interval above 0"),
+        ("decreases", "test_loss", "95% interval below 0"),
         ("shown", "test_loss", "not judged"),
     ],
 )
@@ -437,10 +443,12 @@ def test_slopes_are_checked_before_anything_runs():
     swept.sweep.over["step_scale"] = [1.0, 2.0, 3.0]
     with pytest.raises(ValueError, match=r"expected cell {} must fix mu"):
         verdict.check_cells(swept)
-    with pytest.raises(ValueError, match=r"expected cell {'mu': 1.0} must leave mu out: it is the slope's axis"):
+    with pytest.raises(ValueError, match=r"expected cell {'mu': 1.0} must leave mu out: it is the rule's axis"):
         make([{**entry, "cells": [{"at": {"mu": 1.0}}]}])
     for wrong in ({"rule": "slope"}, {"axis": "mu"}):
-        with pytest.raises(ValueError, match=r"axis in \[\[expected\]\] must go with rule 'slope', got "):
+        with pytest.raises(
+            ValueError, match=r"axis in \[\[expected\]\] must go with rule 'slope', 'increases' or 'decreases'"
+        ):
             make([wrong])
 
 
@@ -464,3 +472,109 @@ def test_a_grid_is_chosen_from_by_the_iterate_that_is_shown():
         assert _best(data, ["step_size"], EvaluationSettings(iterate=iterate))["best_step_size"].item() == best
     without = data.sel(iterate="output", drop=True)
     assert _best(without, ["step_size"], EvaluationSettings(iterate="last"))["best_step_size"].item() == 1.0
+
+
+STEPS = np.random.default_rng(2).normal(scale=0.01, size=(3, 8)).cumsum(axis=0)
+
+
+@pytest.mark.parametrize(
+    ("means", "rule", "holds"),
+    [
+        ([1.0, 1.1, 1.3], "increases", True),
+        ([1.0, 1.1, 1.3], "decreases", False),
+        ([1.0, 0.9, 0.7], "decreases", True),
+        ([1.0, 1.3, 1.1], "increases", False),
+        ([1.0, 1.001, 1.3], "increases", False),  # higher by less than the interval
+        ([1.0, np.nan, 1.3], "increases", False),
+        ([1.0, 1.0, 1.0], "increases", False),  # a constant predictor has no order
+    ],
+)
+def test_an_order_along_an_axis_needs_every_change_on_its_side(means, rule, holds):
+    runs = np.array(means)[:, None] + STEPS
+    entry = {"rule": rule, "axis": "mu", "source": "Table 1", "origin": "table"}
+    for order in ([0, 1, 2], [2, 0, 1]):  # values may be swept in any order
+        values = np.array([1.0, 2.0, 4.0])[order]
+        (found,) = verdict.verdicts(make([entry], mu=values), {"ours": dataset(runs[order], mu=values)})
+        assert found.holds is holds
+    if np.isfinite(means).all():
+        changes = np.diff(runs, axis=0).mean(axis=1)
+        assert np.isclose(changes, found.mean).any()
+    title = verdicts.verdict_tables([found])[0].title
+    assert "test loss, the change along mu nearest to the wrong side" in title
+    assert "paper's table: Table 1" in title
+
+
+def test_an_order_needs_two_values():
+    with pytest.raises(ValueError, match=r"axis of an order .* must have two values, got mu = \[1.0\]"):
+        verdict.check_cells(make([{"rule": "increases", "axis": "mu"}], mu=[1]))
+
+
+def test_the_line_counts_the_cells_of_each_origin_apart():
+    cells = {"cells": [{"at": {"mu": 1}, "value": 0.5}, {"at": {"mu": 2}, "value": 9.0}]}
+    entries = [
+        {"origin": "table", **cells},
+        {"origin": "run", **cells, "rule": "at_most"},
+        {"rule": "above", "other": "theirs"},
+        {"origin": "table", **cells, "rule": "shown"},
+    ]
+    best = {label: dataset([RUNS, RUNS], mu=[1.0, 2.0]) for label in ("ours", "theirs")}
+    line, holds = verdicts.verdict_line(verdict.verdicts(make(entries), best))
+    assert not holds
+    assert line == (
+        "3 of 6 cells within their tolerance (paper's table 1 of 2, earlier run of this project 2 of 2, comparison "
+        "within the run 0 of 2); 2 more are shown and not judged"
+    )
+
+
+def counted():
+    """Return the numbers of judged cells of all bundled files by origin, without comparisons within a run."""
+    counts = Counter()
+    for file in experiment.bundled().values():
+        for entry in read_toml(file).get("expected", []):
+            judged = 0 if entry.get("rule") == "shown" else sum("value" in cell for cell in entry.get("cells", []))
+            assert entry.get("origin") or not judged, f"{file} must state the origin of {entry['source']!r}"
+            counts[entry.get("origin", "")] += judged
+    return counts
+
+
+def test_the_page_states_the_counts_of_expected_numbers():
+    counts = counted()
+    page = Path(__file__).parents[2].joinpath("notebooks", "papers", "index.md").read_text(encoding="utf-8")
+    for origin, text in (("table", "tables of papers"), ("code", "runs of the authors' released code")):
+        assert f"| {counts[origin]} | {text}" in page
+    assert f"| {counts['run']} | earlier runs" in page
+    assert f"| {counts['derivation']} | derivations" in page
+    assert f"| {counts['text']} | numbers in a paper's text" in page
+
+
+METHODS = {"MB-SGD": "MB", "local SGD": "Local", "noisy MB-SGD": "LDP_MB", "noisy local SGD": "LDP_Local"}
+
+
+def test_numbers_of_the_authors_code_are_those_of_the_bundled_table():
+    file = experiment.bundle() / "lowy-razaviyayn-2023" / "authors_code.csv"
+    with file.open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    seen = 0
+    for path in file.parent.rglob("*.toml"):
+        made = read_toml(path)
+        machines, per_round = made["participation"]["machines"], made["participation"].get("per_round")
+        options = made["problem"]["options"]
+        kind = f"mnist_p{options['similarity']:g}" if "similarity" in options else "insurance"
+        for entry in (one for one in made["expected"] if "released code" in one["source"]):
+            for cell in entry["cells"]:
+                at = cell.get("at", {})
+                wanted = {"experiment": kind, "N": machines, "M": at.get("per_round", per_round)}
+                wanted |= {"algorithm": METHODS[entry["protocol"]], "eps": at.get("epsilon")}
+                (row,) = (row for row in rows if all(same(row[key], value) for key, value in wanted.items()))
+                assert cell["value"] == round(float(row["mean"]), 6)
+                if entry["rule"] == "within_se":
+                    assert (cell["sd"], cell["runs"]) == (round(float(row["std"]), 6), int(row["trials"]))
+                seen += 1
+    assert seen == 3 * 70
+
+
+def same(text, value):
+    """Return True if a cell of the CSV file has a value; None is empty."""
+    if value is None or isinstance(value, str):
+        return text == (value or "")
+    return text != "" and float(text) == value
