@@ -5,7 +5,7 @@ from fedprivjax.auditing import audit, views
 from fedprivjax.auditing.neighbouring import Federation
 
 SETTINGS = {"participation": Uniform(4, 2), "rounds": 8, "records": 12}
-FEDERATION = Federation(**SETTINGS)
+FEDERATION = Federation(**SETTINGS, dense=False)
 CHUNK = 512
 
 

@@ -31,6 +31,7 @@ from fedprivjax.auditing.scores import (
 from fedprivjax.auditing.views import MOST, ViewOptions, Views, chunk_of, different, observed, own_releases
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.user_warnings import warn
 from fedprivjax.checks.values import called, require_at_least, require_between
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.noise import Randomised
@@ -46,6 +47,7 @@ PREPARING = 8192  # runs per neighbouring dataset that fix weights and threshold
 PREPARED = 2**20  # offset of their seeds from those of the counted runs
 CANDIDATES = 12  # largest number of records tried in the search for the most exposed one
 TIE = 1e-6  # relative difference below which two machines' claims count as equal
+CLEARER = 1.02  # separation, relative to that of another canary, from which a canary is preferred to it
 ATTAINED = 0.5  # smallest fraction of the claimed μ that canaries must achieve
 
 
@@ -254,17 +256,42 @@ def prepared(
 ) -> Prepared:
     """Return prepared runs that differ in the most exposed record, the distribution of their views, and options.
 
-    If messages show whether they were clipped, the canary is clipped with both labels or with one, whichever the view
-    shows better. An absent canary is never clipped, and a clipped one would differ from it by more than is claimed.
+    Parameters are in two arrays if the federation does not say otherwise and the method takes them.
     """
     known = delta, seed, public, preparing
-    if not protocol.shows_clipping:
-        return _prepared(protocol, federation, *known)
-    unclipped = _prepared(protocol, replace(federation, unclipped=True), *known)
-    if unclipped[0].absent:
-        return unclipped
-    clipped = _prepared(protocol, federation, *known)
-    return max(unclipped, clipped, key=lambda found: separation(found[1], clearest(found[1])))
+    if federation.leaves is not None:
+        return _clearest(protocol, federation, *known)
+    try:
+        return _clearest(protocol, replace(federation, leaves=2), *known)
+    except Exception as error:
+        found = _clearest(protocol, replace(federation, leaves=1), *known)
+        warn(
+            f"{protocol.name} is audited with its parameters in one array: with two it raises "
+            f"{type(error).__name__} ({error}). Clipping array by array is then not seen"
+        )
+        return found
+
+
+def _clearest(protocol, federation: Federation, *known: Any) -> Prepared:
+    """Return prepared runs with the canary that the view shows best, of those that the federation leaves open.
+
+    If messages show whether they were clipped, the canary is clipped with both labels or with one. An absent canary is
+    never clipped, and a clipped one would differ from it by more than is claimed.
+    """
+    best: Prepared | None = None
+    for unclipped in (True, False) if protocol.shows_clipping else (federation.unclipped,):
+        if best is not None and best[0].absent:
+            continue
+        for dense in (False, True) if federation.dense is None else (federation.dense,):
+            found = _prepared(protocol, replace(federation, unclipped=unclipped, dense=dense), *known)
+            if best is None or _separation(found) > CLEARER * _separation(best):
+                best = found
+    assert best is not None
+    return best
+
+
+def _separation(found: Prepared) -> float:
+    return separation(found[1], clearest(found[1]))
 
 
 def _prepared(

@@ -1,11 +1,11 @@
 """Two neighbouring datasets ("worlds") in which one record, the canary, changes the releases as much as possible.
 
 With the linear loss, a record's gradient is its label times its features at every point. All labels are 0 except the
-canary's, which is negative in one world and positive in the other. The features lie along one axis. Along that axis a
-view is noise plus the canary, along all other axes it is noise only.
+canary's, which is negative in one world and positive in the other. The features lie along one direction, an axis or a
+dense vector. Along that direction a view is noise plus the canary, orthogonal to it noise only.
 
 With the quadratic loss, a gradient also grows with the point at which it is computed. Drift of local steps and
-differences of gradients then matter. The other records pull along the canary's axis, which causes drift. Clipped
+differences of gradients then matter. The other records pull along the canary's direction, which causes drift. Clipped
 gradients are the same as with the linear loss.
 
 If the guarantee is an ε for adding or removing a record or machine, the canary's labels are 0 in the first dataset. Its
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from fedprivjax.auditing.canary_model import AXES, CanaryLoss, SplitLinearModel, canary_direction, halves
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.engine.prepare import ReadyRun, ready
@@ -28,10 +29,8 @@ from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import ADD_OR_REMOVE
 from fedprivjax.problem.build import linear_problem
 from fedprivjax.problem.constraints import Ball
-from fedprivjax.problem.losses import LinearLoss
 from fedprivjax.problem.problem import Problem, Table
 
-AXES = (0, 1, 2, 3)  # audited axes: the canary's, then noise-only axes
 RADIUS = 1e3  # radius of the constraint set; steps are so short that no run comes near its boundary
 MACHINES, RECORDS, ROUNDS = 4, 12, 12
 SMOOTHNESS = 1e-9  # declared instead of 0, by which some default steps divide
@@ -43,32 +42,6 @@ PULL = 0.5  # ratio of the other records' gradient norms to the clip, with the q
 
 
 @dataclass(frozen=True)
-class CanaryLoss(LinearLoss):
-    """The loss `label·(score + curvature·score²/2)`, with gradient `label·(1 + curvature·score)·features`.
-
-    With curvature 0, the linear loss, the gradient is the same at every point.
-    """
-
-    curvature: float = 0.0
-
-    @property
-    def convex(self) -> bool:  # type: ignore[override]
-        return self.curvature == 0  # not convex for a negative label otherwise
-
-    def value(self, score, label):
-        return label * (score + self.curvature * score**2 / 2)
-
-    def lipschitz(self, feature_bound: float, radius: float = np.inf) -> float:
-        return feature_bound * (1 + self.curvature * feature_bound * radius if self.curvature else 1)
-
-    def smoothness(self, feature_bound: float) -> float:
-        return self.curvature * feature_bound**2
-
-    def label_range(self):
-        return (-1.0, 1.0)
-
-
-@dataclass(frozen=True)
 class Federation:
     """A small federation for an audit: few machines with few records each, in small dimension.
 
@@ -76,7 +49,7 @@ class Federation:
         participation: participation scheme. Its schedule is public, or sampled again in every run if it is secret.
         rounds: number of rounds.
         records: number of records per machine.
-        dimension: d. One axis is the canary's, the others show noise only.
+        dimension: d. One direction is the canary's, the others show noise only.
         canary: ratio of the norm of the canary's gradient to the clip. None is 100, or 10⁶ with the quadratic loss. A
             method without a clip gets a gradient of norm 1, its Lipschitz constant.
         order: order of records for methods without a sampler.
@@ -85,6 +58,10 @@ class Federation:
             correction of the drift of local steps.
         unclipped: True if the canary is just short enough not to be clipped with the positive label, for methods whose
             messages show whether they were clipped.
+        dense: True if the canary's gradient has no coordinate that is 0, False if it has one other than 0. None is the
+            one of the two that the view shows better. A sum of clipped messages shows both equally well.
+        leaves: number of arrays of parameters, 1 or 2, each of which holds half of a dense canary. None is 2 if the
+            method takes them.
     """
 
     participation: Participation
@@ -95,14 +72,17 @@ class Federation:
     order: str = "stored"
     loss: str = LINEAR
     unclipped: bool = False
+    dense: bool | None = None
+    leaves: int | None = None
 
     def __post_init__(self) -> None:
         require_choice("loss", self.loss, LENGTHS)
-        for name, least in (("rounds", 1), ("records", 1), ("dimension", len(AXES))):
+        require_choice("leaves", self.leaves, (None, 1, 2))
+        for name, least in (("rounds", 1), ("records", 1), ("dimension", AXES)):
             require_at_least(name, getattr(self, name), least)
 
     def problem(self, clip: Any, split: bool, canary: Any, label: float) -> Problem:
-        """Return the problem on one of the two datasets.
+        """Return the problem on one of the two datasets. `dense` and `leaves` are False and 1 if they are None.
 
         Args:
             clip: C, or None.
@@ -112,10 +92,9 @@ class Federation:
         """
         machines = self.participation.machines
         rows = machines * self.records
-        features = np.zeros((rows, self.dimension), np.float32)
         length = LENGTHS[self.loss] if self.canary is None else self.canary
         size = 1.0 if clip is None else length * float(np.max(clip))
-        features[:, AXES[0]] = size
+        features = np.tile(size * canary_direction(self.dimension, dense=bool(self.dense)), (rows, 1))
         labels = np.full(rows, 0.0 if self.loss == LINEAR else PULL / length, np.float32)
         labels[canary] = label
         table = np.arange(rows).reshape(machines, self.records) if split else None
@@ -124,7 +103,8 @@ class Federation:
         problem = linear_problem(
             features, labels, loss, feature_bound=bound, constraint=Ball(RADIUS), partition_table=table
         )
-        return replace(problem, own_smoothness=max(SMOOTHNESS, loss.smoothness(size)))
+        problem = replace(problem, own_smoothness=max(SMOOTHNESS, loss.smoothness(size)))
+        return problem if self.leaves != 2 else replace(problem, model=SplitLinearModel(loss), start=halves(problem.start))
 
     def positive_label(self, protocol: Any) -> float:
         """Return the canary's positive label. The negative one is −1, and that of an absent canary 0.
@@ -154,6 +134,7 @@ class Federation:
 
 
 FIXED, VARYING, DROPOUTS, SECRET = "fixed", "varying", "dropouts", "secret"
+SELDOM = Uniform(MACHINES, 1)  # if machines come often, the best factor over rounds leaves noise independent
 SCHEDULES: dict[str, tuple[Participation, ...]] = {
     FIXED: (Uniform(MACHINES, MACHINES // 2), Full(MACHINES)),
     VARYING: (Varying.between(MACHINES, 1, MACHINES - 1),),
@@ -171,8 +152,8 @@ def small_federation(
 ) -> Federation:
     """Return a federation of four machines for a protocol, with at least twelve records each.
 
-    Two machines take part per round, or all of them if the method requires it. A method that passes over all records
-    of a machine gets the necessary number of rounds. A method whose machines randomise their messages (`Randomised`)
+    Two machines take part per round, one if a server's noise is correlated over rounds, or all of them if the method
+    requires it. A method that passes over all records of a machine gets the necessary number of rounds. A method whose machines randomise their messages (`Randomised`)
     gets the smallest dimension, in which random coordinates show the canary most often.
 
     Args:
@@ -203,8 +184,10 @@ def small_federation(
         except Refusal as error:
             refusals.append(error)
             continue
+        if start.mechanism.correlated and scheme == SCHEDULES[FIXED][0]:
+            return replace(federation, participation=SELDOM)
         if isinstance(start.mechanism, Randomised):
-            return replace(federation, rounds=rounds or 1, dimension=len(AXES))
+            return replace(federation, rounds=rounds or 1, dimension=AXES)
         return federation
     raise refusals[0] if participation == FIXED else NotAllowed(str(refusals[0]))
 

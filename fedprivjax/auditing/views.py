@@ -1,4 +1,4 @@
-"""The adversary's view of many runs along the canary's axis: one row per run, one column per number."""
+"""The adversary's view of many runs along the canary's direction: one row per run, one column per number."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.auditing.neighbouring import AXES, Worlds, labels_of, with_labels
+from fedprivjax.auditing.canary_model import AXES, audited_directions
+from fedprivjax.auditing.neighbouring import Worlds, labels_of, with_labels
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.prepare import Arguments, ReadyRun
@@ -50,9 +51,9 @@ class Views(NamedTuple):
 
 
 class RawViews(NamedTuple):
-    """Recorded numbers along the audited axes, leaves [runs, rounds, ..., axes], and scalars reported by rounds.
+    """Recorded numbers along the audited directions, leaves [runs, rounds, ..., `AXES`], and scalars of the rounds.
 
-    A message of several vectors, or of a vector and scalars, has several parts, [runs, rounds, per_round, parts, axes].
+    A message of several vectors, or of a vector and scalars, has several parts: [runs, rounds, per_round, parts, `AXES`].
     """
 
     points: Any
@@ -64,24 +65,28 @@ class RawViews(NamedTuple):
 
 
 @typed_jit(static_argnames="size")
-def _raw(arguments: Arguments, keys, labels, secrets: dict[str, Any], size: Size) -> RawViews:
+def _raw(arguments: Arguments, keys, labels, secrets: dict[str, Any], directions, size: Size) -> RawViews:
     """Run the audit's compiled program. It serves both datasets and any canary.
 
     Args:
+        directions: audited directions, [`AXES`, d].
         secrets: each run's own inputs that are secret, by their names in `RoundInputs`, [runs, rounds, ...].
     """
-    dimension, chosen = arguments.problem.dimension, jnp.asarray(AXES)
+    dimension = arguments.problem.dimension
+
+    def projected(vectors):
+        return jnp.matmul(vectors.astype(jnp.float32), directions.T, precision="highest")
 
     def along(leaf):
         rows = leaf.reshape(leaf.shape[0], -1)
         rows = rows.reshape(leaf.shape[0], -1, dimension if rows.shape[1] % dimension == 0 else 1)
-        return (rows if rows.shape[-1] == 1 else rows[..., chosen]).astype(jnp.float32)
+        return rows.astype(jnp.float32) if rows.shape[-1] == 1 else projected(rows)
 
     def parts_along(rows):
         vectors = rows.shape[-1] // dimension
         vectors, scalars = jnp.split(rows, [vectors * dimension], axis=-1)
-        vectors = vectors.reshape(*rows.shape[:-1], -1, dimension)[..., chosen]
-        scalars = jnp.broadcast_to(scalars[..., None], (*scalars.shape, len(AXES)))
+        vectors = projected(vectors.reshape(*rows.shape[:-1], -1, dimension))
+        scalars = jnp.broadcast_to(scalars[..., None], (*scalars.shape, AXES))
         return jnp.concatenate([vectors, scalars], axis=-2)
 
     def one(key, labels, secrets):
@@ -92,11 +97,26 @@ def _raw(arguments: Arguments, keys, labels, secrets: dict[str, Any], size: Size
         ends = [protocol.query(state), protocol.output(state), *protocol.iterates(state).values()]
         ends = [flat_rows(problem, jax.tree.map(lambda leaf: leaf[None], end)) for end in ends]
         points = jnp.concatenate([queries, *ends])
-        steps = None if steps is None else steps[..., chosen]
-        internal, broadcast = jax.tree.map(along, (internal, broadcast))
-        return RawViews(points[:, chosen], parts_along(sent), steps, internal, info, broadcast)
+        steps = None if steps is None else projected(steps)
+        internal, broadcast = jax.tree.map(along, _vectors((internal, broadcast), problem.start))
+        return RawViews(projected(points), parts_along(sent), steps, internal, info, broadcast)
 
     return jax.vmap(one)(keys, labels, secrets)
+
+
+def _vectors(tree: Any, start: Any) -> Any:
+    """Return a tree in which subtrees with the structure of the parameters are vectors, [..., d]."""
+    like = jax.tree.structure(start)
+    if like == jax.tree.structure(0):
+        return tree
+
+    def vector(node):
+        if jax.tree.structure(node) != like:
+            return node
+        pairs = zip(jax.tree.leaves(node), jax.tree.leaves(start), strict=True)
+        return jnp.concatenate([leaf.reshape(*leaf.shape[: leaf.ndim - own.ndim], -1) for leaf, own in pairs], axis=-1)
+
+    return jax.tree.map(vector, tree, is_leaf=lambda node: jax.tree.structure(node) == like)
 
 
 @dataclass(frozen=True)
@@ -117,7 +137,7 @@ class ViewOptions:
 def observed(
     start: ReadyRun, seed: int, begin: int, options: ViewOptions, labels: np.ndarray | None = None
 ) -> list[Views]:
-    """Return the views of `chunk_of(start)` runs, along the canary's axis and along noise-only axes.
+    """Return the views of `chunk_of(start)` runs, along the canary's direction and along noise-only directions.
 
     Args:
         seed: seed of the noise, and of secret samples and participation.
@@ -137,9 +157,10 @@ def observed(
     labels = labels_of(start.problem) if labels is None else labels
     labels = np.broadcast_to(labels, (runs, labels.shape[-1]))
     secrets = _secrets(start, np.random.default_rng([seed, begin]), runs)
-    raw = _raw(start.arguments, keys, labels, secrets, start.plan.size)
+    directions = audited_directions(np.asarray(start.problem.pool.features[0]))
+    raw = _raw(start.arguments, keys, labels, secrets, directions, start.plan.size)
     raw = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), raw)
-    return [_seen(start, raw, place, seed, options) for place in range(len(AXES))]
+    return [_seen(start, raw, place, seed, options) for place in range(AXES)]
 
 
 def _seen(start: ReadyRun, raw: RawViews, place: int, seed: int, options: ViewOptions) -> Views:

@@ -22,6 +22,7 @@ class Mechanism(Decorated):
 
     kind, decorator = "mechanism", PYTREE
     inputs: Any
+    correlated: ClassVar[bool] = False  # True if the noise of a server's rounds is correlated
     inside: ClassVar[bool] = False  # True if noise is part of the machines' computation, not added to messages
     uses_host_noise: ClassVar[bool] = True  # True if a round's noise may depend on the protocol's `host_noise`
     method: ClassVar[str] = "auto"  # the `noise_method` that selects this class

@@ -33,6 +33,7 @@ OF_PRIVACY: dict[str, Property] = {  # not defined for a protocol that declares 
     "the noise has the stated distribution": noise.noise_has_stated_distribution,
     "the guarantee can be saved and printed": privacy.guarantee_can_be_saved,
     "the target is met": privacy.target_is_met,
+    "an encoder keeps its bound": privacy.encoder_keeps_its_bound,
     "the transcript follows the run": privacy.transcript_follows_the_run,
     "the view fits the trust model": privacy.view_fits_trust_model,
 }

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import jax
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
@@ -15,6 +16,8 @@ from fedprivjax.testing.noise import unit_noise
 from fedprivjax.testing.trial import Trial, close
 
 DELTA = 1e-5
+ENCODED = 200  # encodings of each message
+ROUNDING = 1e-5  # of a norm, in float32
 TARGETS = Target(mu=1.0, delta=DELTA), Target(epsilon=2.0, delta=DELTA)
 
 
@@ -75,6 +78,25 @@ def view_fits_trust_model(trial: Trial) -> None:
         np.testing.assert_array_equal(seen, sent)
     if trust == "shuffler":
         _hides_senders(trial, sent)
+
+
+def encoder_keeps_its_bound(trial: Trial) -> None:
+    """Check that no encoded message is longer than `norm_bound` allows, for messages along one axis and dense ones.
+
+    A trusted server's noise covers this bound. Messages have norm 1.
+    """
+    encoder = getattr(trial.protocol, "encoder", None)
+    if encoder is None or trial.start.protocol.trust != "server":
+        return
+    dimension = trial.protocol.message_dimension(trial.problem)
+    bound, keys = float(encoder.norm_bound(1.0, dimension)), jax.random.split(jax.random.key(0), ENCODED)
+    messages = np.array([np.eye(dimension)[0], np.ones(dimension), *np.random.default_rng(0).normal(size=(3, dimension))])
+    messages = (messages / np.linalg.norm(messages, axis=1, keepdims=True)).astype(np.float32)
+    encoded = jax.vmap(jax.vmap(encoder.encode, (None, 0)), (0, None))(messages, keys)
+    longest = np.linalg.norm(np.asarray(encoded, float), axis=-1).max()
+    assert longest <= bound * (1 + ROUNDING), (
+        f"encoded messages of norm 1 must have norm at most {bound:.4g}, got {longest:.4g}"
+    )
 
 
 def _hides_senders(trial: Trial, sent: np.ndarray) -> None:

@@ -66,7 +66,7 @@ QUICK = [
         "the clip shows the count",
     ),
     *("a control without noise", "a machine's C for 2C", "the cohort's own number"),
-    *("the last batch's own length", "a machine's rounds once"),
+    *("the last batch's own length", "a machine's rounds once", "every leaf clipped", "random levels"),
 ]
 
 

@@ -7,8 +7,9 @@ from audited import FEDERATION, SETTINGS
 
 from fedprivjax import DPMu2, FedAvg, Full, NoisyMinibatchSGD, NoisySGD, Refusal, Uniform, audit
 from fedprivjax.auditing.neighbouring import (
-    AXES,
+    MACHINES,
     RADIUS,
+    ROUNDS,
     CanaryLoss,
     Federation,
     labels_of,
@@ -58,7 +59,7 @@ def test_records_gradients_lie_along_the_canarys_axis_and_attain_the_bound(name)
     problem = pair_of(protocol).start.problem
     features = np.asarray(problem.pool.features)
     length = 1.0 if protocol.clip is None else 100.0 * CLIP
-    np.testing.assert_allclose(features[:, AXES[0]], length, rtol=1e-6)
+    np.testing.assert_allclose(features[:, 0], length, rtol=1e-6)
     assert not features[:, 1:].any()
     for score in (-2.0, 3.0):
         assert jax.grad(CanaryLoss().value)(score, -1.0) == -1.0

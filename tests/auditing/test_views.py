@@ -13,7 +13,8 @@ from scipy.stats import binom, chisquare
 
 from fedprivjax import DPMu2, Full, NoisyMinibatchSGD, NoisySGD, Refusal, UserSGD
 from fedprivjax.auditing import views
-from fedprivjax.auditing.neighbouring import AXES, Federation, Worlds, worlds
+from fedprivjax.auditing.canary_model import AXES
+from fedprivjax.auditing.neighbouring import Federation, Worlds, worlds
 from fedprivjax.auditing.views import NOBODY, ViewOptions, chunk_of, different, observed
 
 RUNS, CLIP = CHUNK, 0.3
@@ -132,8 +133,8 @@ def test_the_views_steps_are_those_of_a_run():
     start = pair.starts[1]
     arguments = start.arguments._replace(key=jax.random.fold_in(jax.random.key(5), 0))
     _, (queries, sent, _, info, _) = views.replay(arguments, start.plan.size)
-    for place, axis in enumerate(AXES):
-        found = observed(start, 5, 0, ViewOptions(("message_norm",)))[place].values[0]
+    for axis in range(AXES):
+        found = observed(start, 5, 0, ViewOptions(("message_norm",)))[axis].values[0]
         np.testing.assert_allclose(found[:7], np.diff(queries[:, axis]), rtol=1e-4, atol=1e-7)
         np.testing.assert_allclose(found[9:25], np.asarray(sent)[..., axis].ravel(), rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(found[25:], info["message_norm"], rtol=1e-5)

@@ -16,8 +16,8 @@ from fedprivjax import (
 from fedprivjax.auditing.neighbouring import RADIUS, SMOOTHNESS, Federation
 from fedprivjax.problem.models import Example
 
-SMALL = Federation(Uniform(3, 2), rounds=6, records=12, dimension=4)
-EVERYONE = Federation(Full(3), rounds=6, records=6, dimension=4)
+SMALL = Federation(Uniform(3, 2), rounds=6, records=12, dimension=4, dense=False)
+EVERYONE = Federation(Full(3), rounds=6, records=6, dimension=4, dense=False)
 MU, CLIP = 2.0, 1.0
 TARGET = {"mu": MU, "clip": CLIP}
 

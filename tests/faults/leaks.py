@@ -1,7 +1,9 @@
 """Planted faults that an audit must detect."""
 
+from dataclasses import replace
+
 from faults import clients, messages, noise
-from faults.federations import CHOSEN, CLIP, EDGE, EVERYONE, LEAVES, MU, SELDOM, TARGET
+from faults.federations import CHOSEN, CLIP, EDGE, EVERYONE, LEAVES, MU, SELDOM, SMALL, TARGET
 from faults.row import LEAK, Audited, Fault
 
 from fedprivjax import (
@@ -57,6 +59,10 @@ def adapted(trust, method=FedAvg, clip=AdaptiveClip):
     return method(unit="machine", noise_std=Z, trust=trust, update_clip=adaptive, **work)
 
 
+ROUNDS_CORRELATED = {**clients.MACHINE, "epsilon": 2.0, "noise_schedule": "toeplitz"}
+ENCODED = {**clients.MACHINE, "epsilon": 2.0}
+LONG = Federation(Full(2), rounds=2, records=1, dimension=25)  # 5 is the root of 25
+
 Z, COUNT_NOISE = 2.0, 1.2  # updates then have 1.8 times the noise of the pair
 
 AUDITS = {
@@ -110,6 +116,27 @@ AUDITS = {
     ),
     "a kernel forgotten": audited(
         "kernels are not clipped", messages.KernelForgotten(**TARGET), NoisySGD(**TARGET), federation=LEAVES["kernel"]
+    ),
+    "every leaf clipped": audited(
+        "every array of parameters is clipped to C",
+        messages.LeavesClipped(**TARGET),
+        NoisySGD(**TARGET),
+        federation=replace(SMALL, dense=True),
+        runs=FEW,
+    ),
+    "an encoder's own bound": audited(
+        "an encoder that lengthens messages five times, said to lengthen none",
+        FedAvg(encoder=messages.ShortSigns(), **ENCODED),
+        FedAvg(encoder=messages.Signs(), **ENCODED),
+        federation=LONG,
+        runs=FEW,
+    ),
+    "correlated as independent": audited(
+        "noise of a Toeplitz factor accounted as independent",
+        noise.CountedAsIndependent(**ROUNDS_CORRELATED),
+        FedAvg(**ROUNDS_CORRELATED),
+        federation=None,
+        runs=FEW,
     ),
     "clipped mean": audited(
         "the mean is clipped, not its records",

@@ -16,6 +16,7 @@ from fedprivjax import (
     NoisySGD,
     TreeMomentum,
 )
+from fedprivjax.method.encoders import Encoder, Quantiser
 from fedprivjax.method.record_mechanism import RecordMechanism
 from fedprivjax.method.round import add_noise, cohort_messages, flat_rows
 from fedprivjax.method.views import in_the_clear
@@ -90,6 +91,18 @@ class KernelForgotten(LeafForgotten):
 
 
 @struct.dataclass
+class LeavesClipped(AsSent):
+    """Every array of parameters is clipped to norm C, and the norm of all is assumed to be C."""
+
+    def messages(self, problem, state, inputs, noise, key):
+        rows = cohort_messages(problem, self.machine(state, inputs.round), inputs, None)
+        return jax.tree.map(lambda leaf: jax.vmap(self._clipped)(leaf), rows)
+
+    def _clipped(self, leaf):
+        return leaf * self.clip / jnp.maximum(jnp.linalg.norm(leaf), self.clip)
+
+
+@struct.dataclass
 class ClippedMean(NoisyMinibatchSGD):
     """A machine clips the mean over its batch instead of every record's gradient."""
 
@@ -112,6 +125,36 @@ class CountedAsRecords(ReleasedMinibatchSGD):
     @property
     def traced(self):
         return as_another(ReleasedMinibatchSGD, self)
+
+
+@dataclass(frozen=True)
+class Signs(Encoder):
+    """The signs of a message, times its norm: √d times as long as the message if no coordinate is 0."""
+
+    def encode(self, message, key):
+        return jnp.linalg.norm(message) * jnp.sign(message)
+
+    def bits(self, dimension):
+        return 32.0 + dimension
+
+    def norm_bound(self, norm, dimension):
+        return norm * dimension**0.5
+
+
+@dataclass(frozen=True)
+class ShortSigns(Signs):
+    """The same, said to be no longer than the message."""
+
+    def norm_bound(self, norm, dimension):
+        return norm
+
+
+@dataclass(frozen=True)
+class ShortLevels(Quantiser):
+    """A quantiser whose random rounding is said to lengthen no message."""
+
+    def norm_bound(self, norm, dimension):
+        return norm
 
 
 # ---- records, participation, and what is published

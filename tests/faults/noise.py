@@ -105,6 +105,15 @@ class StuckCount(DPMu2):
         return as_another(DPMu2, self)
 
 
+@struct.dataclass
+class CountedAsIndependent(FedAvg):
+    """Noise that is correlated over rounds, in an event of independent noise."""
+
+    def event(self, problem, plan):
+        exposure = Grouped.of(np.sqrt(plan.schedule.total))
+        return replace(super().event(problem, plan), exposure=exposure, releases=None)
+
+
 class NoiseForTwo(CancelledNoise):
     """Noise for two messages, with exposure 1."""
 

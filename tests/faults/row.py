@@ -17,14 +17,14 @@ class Audited(NamedTuple):
 
     Attributes:
         protocol: audited protocol.
-        federation: federation of its runs.
+        federation: federation of its runs, or None for that of `small_federation`.
         runs: number of runs per neighbouring dataset.
         delta: δ of the bounds on ε. Without a claimed μ, a large δ gives the most power.
         public: names of reported scalars that are published.
     """
 
     protocol: Any
-    federation: Federation = SMALL
+    federation: Federation | None = SMALL
     runs: int = 30_000
     delta: float = 1e-5
     public: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ from faults.claims import (
     of_supports,
 )
 from faults.federations import CLIP, TARGET
-from faults.leaks import AUDITS
+from faults.leaks import AUDITS, ENCODED
 from faults.row import LEAK, NOISE, Drawn, Fault, Held, Numbers
 from neighbours import KEY
 from noise_distributions import SAMPLES, factor_path, path, standing_covariance, tree_covariance
@@ -50,6 +50,7 @@ from fedprivjax import (
     linear_problem,
 )
 from fedprivjax.engine.prepare import round_inputs
+from fedprivjax.method.encoders import Quantiser
 from fedprivjax.method.private_mean import BitMean, GaussianMean
 from fedprivjax.method.round import flat_rows
 from fedprivjax.noise import Fresh, choose
@@ -319,6 +320,14 @@ CONTRACT = {
     ),
     "no noise on messages": held(
         "noise in the aggregate alone", LEAK, messages.OwnNoiseForgotten(**TARGET), NoisySGD(**TARGET), SEEN
+    ),
+    "random levels": held(
+        "an encoder's random rounding said to lengthen no message",
+        LEAK,
+        FedAvg(encoder=messages.ShortLevels(1), **ENCODED),
+        FedAvg(encoder=Quantiser(1), **ENCODED),
+        "an encoder keeps its bound",
+        SHARES,
     ),
     "a quiet trajectory": held(
         "4/5 of the noise in the aggregate", NOISE, noise.QuietTrajectory(**TARGET), DPMu2(**TARGET), NOISY

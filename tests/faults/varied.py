@@ -8,8 +8,9 @@ from flax import struct
 
 from fedprivjax import Dropouts, Full, LocalSGD, NoisySGD, Varying
 from fedprivjax.auditing.neighbouring import Federation
+from fedprivjax.method.round import add_noise
 
-SIZES = {"rounds": 6, "records": 6, "dimension": 4}
+SIZES = {"rounds": 6, "records": 6, "dimension": 4, "dense": False}
 UNEVEN = {
     "varying": Federation(Varying(4, (0.75, 0.0, 0.0, 0.25)), **SIZES),
     "dropouts": Federation(Dropouts(Full(4), 0.6), **SIZES),
@@ -18,7 +19,7 @@ EVEN = Federation(Full(4), **SIZES)
 SERVER = {"mu": 2.0, "clip": 1.0, "trust": "server"}
 
 LOCAL = {"epsilon": 2.0, "clip": 1.0, "batch": 3}
-WALKS = Federation(Full(2), rounds=4, records=6, dimension=4, loss="quadratic")
+WALKS = Federation(Full(2), rounds=4, records=6, dimension=4, loss="quadratic", dense=False)
 ALWAYS = replace(WALKS, records=1)  # the canary is used in every step
 
 
@@ -40,10 +41,12 @@ class DriftUnclipped(LocalSGD):
 
         def step(v, minibatch):
             here, there = (minibatch.gradient(w, divisor=1) for w in (v, start))
-            g = minibatch.gradient(v, divisor=1, clip=self.clip) + here - there
+            g = minibatch.gradient(v, divisor=1, clip=self.clip)
+            g = jax.tree.map(lambda g, here, there: g + here - there, g, here, there)
             z = self.step_noise((noise, slot), minibatch.step, data.problem.dimension)
-            after = v - self.step_scale * self.step_size * (g if z is None else g + z)
-            return after, (after - v, z)
+            step = add_noise(data.problem, g, z)
+            after = jax.tree.map(lambda v, g: v - self.step_scale * self.step_size * g, v, step)
+            return after, (jax.tree.map(jnp.subtract, after, v), z)
 
         return data.scan(step, start)
 

@@ -23,6 +23,7 @@ class TreeOfRounds(Mechanism):
     """
 
     label: ClassVar[str] = "tree over rounds"
+    correlated: ClassVar[bool] = True
     rounds: int = struct.field(pytree_node=False)
     inputs: Any = ()
 
@@ -48,6 +49,7 @@ class Recursive(Mechanism):
     """
 
     label: ClassVar[str] = "correlated over rounds"
+    correlated: ClassVar[bool] = True
     inputs: Any
 
     @property
