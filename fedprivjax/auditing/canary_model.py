@@ -94,10 +94,10 @@ def joined(params: dict[str, Any]) -> Any:
 class SplitOuter(Outer):
     """A factored gradient of two arrays of parameters, see `halves`."""
 
-    def written_out(self):
+    def written_out(self) -> Any:
         return halves(super().written_out())
 
-    def total(self):
+    def total(self) -> Any:
         return halves(super().total())
 
 

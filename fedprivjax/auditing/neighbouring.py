@@ -77,7 +77,8 @@ class Federation:
 
     def __post_init__(self) -> None:
         require_choice("loss", self.loss, LENGTHS)
-        require_choice("leaves", self.leaves, (None, 1, 2))
+        if self.leaves not in (None, 1, 2):
+            raise Refusal(f"leaves must be 1, 2 or None, got {self.leaves!r}")
         for name, least in (("rounds", 1), ("records", 1), ("dimension", AXES)):
             require_at_least(name, getattr(self, name), least)
 
@@ -104,7 +105,9 @@ class Federation:
             features, labels, loss, feature_bound=bound, constraint=Ball(RADIUS), partition_table=table
         )
         problem = replace(problem, own_smoothness=max(SMOOTHNESS, loss.smoothness(size)))
-        return problem if self.leaves != 2 else replace(problem, model=SplitLinearModel(loss), start=halves(problem.start))
+        return (
+            problem if self.leaves != 2 else replace(problem, model=SplitLinearModel(loss), start=halves(problem.start))
+        )
 
     def positive_label(self, protocol: Any) -> float:
         """Return the canary's positive label. The negative one is −1, and that of an absent canary 0.
@@ -153,8 +156,9 @@ def small_federation(
     """Return a federation of four machines for a protocol, with at least twelve records each.
 
     Two machines take part per round, one if a server's noise is correlated over rounds, or all of them if the method
-    requires it. A method that passes over all records of a machine gets the necessary number of rounds. A method whose machines randomise their messages (`Randomised`)
-    gets the smallest dimension, in which random coordinates show the canary most often.
+    requires it. A method that passes over all records of a machine gets the necessary number of rounds. A method whose
+    machines randomise their messages (`Randomised`) gets the smallest dimension, in which random coordinates show the
+    canary most often.
 
     Args:
         rounds: number of rounds. Default: 12, or 1 if machines randomise their messages. Over 12 rounds their pure ε

@@ -1,7 +1,7 @@
 """Scores of an attacker: one number per run, larger if the canary's label is +1.
 
 All weights and thresholds are fixed before the counted runs, from the claim and from separate runs. The noise's
-covariance is measured along the directions that the canary does not change. The shift is measured by runs on both datasets
+covariance is measured along directions that the canary does not change. The shift is measured by runs on both datasets
 with the same noise. For a correct protocol the linear score is therefore the likelihood ratio of its Gaussian
 distribution.
 """

@@ -53,7 +53,7 @@ class Views(NamedTuple):
 class RawViews(NamedTuple):
     """Recorded numbers along the audited directions, leaves [runs, rounds, ..., `AXES`], and scalars of the rounds.
 
-    A message of several vectors, or of a vector and scalars, has several parts: [runs, rounds, per_round, parts, `AXES`].
+    A message of several vectors, or of a vector and scalars, has parts, [runs, rounds, per_round, parts, `AXES`].
     """
 
     points: Any

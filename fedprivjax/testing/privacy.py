@@ -90,7 +90,9 @@ def encoder_keeps_its_bound(trial: Trial) -> None:
         return
     dimension = trial.protocol.message_dimension(trial.problem)
     bound, keys = float(encoder.norm_bound(1.0, dimension)), jax.random.split(jax.random.key(0), ENCODED)
-    messages = np.array([np.eye(dimension)[0], np.ones(dimension), *np.random.default_rng(0).normal(size=(3, dimension))])
+    messages = np.array(
+        [np.eye(dimension)[0], np.ones(dimension), *np.random.default_rng(0).normal(size=(3, dimension))]
+    )
     messages = (messages / np.linalg.norm(messages, axis=1, keepdims=True)).astype(np.float32)
     encoded = jax.vmap(jax.vmap(encoder.encode, (None, 0)), (0, None))(messages, keys)
     longest = np.linalg.norm(np.asarray(encoded, float), axis=-1).max()

@@ -96,7 +96,7 @@ def test_a_method_of_one_array_is_audited_in_one_with_a_warning(monkeypatch):
 
 
 def test_a_refusal_is_the_same_for_one_array_and_two():
-    with pytest.raises(Refusal, match="^NoisySGD must have a finite ε to be audited, got inf$"):
+    with pytest.raises(Refusal, match=r"^NoisySGD must have a finite ε to be audited, got inf$"):
         audit.audit(NoisySGD(noise_std=0.0, clip=1.0), FEDERATION, runs=1000)
 
 

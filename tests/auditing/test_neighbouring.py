@@ -7,9 +7,7 @@ from audited import FEDERATION, SETTINGS
 
 from fedprivjax import DPMu2, FedAvg, Full, NoisyMinibatchSGD, NoisySGD, Refusal, Uniform, audit
 from fedprivjax.auditing.neighbouring import (
-    MACHINES,
     RADIUS,
-    ROUNDS,
     CanaryLoss,
     Federation,
     labels_of,

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from cases import MACHINES, POOL, SHARES
+from dp_accounting.pld.pld_pmf import DensePLDPmf
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from faults.federations import CLIP
 from neighbours import KEY, sent_by, with_sample
 
@@ -31,6 +33,7 @@ from fedprivjax.method.interface import as_leaves
 from fedprivjax.method.shuffled_sums import VectorSum
 from fedprivjax.plan.samplers import Replacement
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.accountants import composition
 from fedprivjax.privacy.accountants.binomial import vector
 from fedprivjax.privacy.accountants.binomial.accountant import BinomialSums
 from fedprivjax.privacy.accountants.binomial.parameters import Bits
@@ -159,6 +162,19 @@ def of_sampler(counted):
     settings = {"records": 20, "rounds": 10, "delta": 1e-5}
     attained = attainable_epsilon(2.0, SampledReleases(sampler=Replacement(5), **settings))
     return sampled_epsilon(2.0, SampledReleases(sampler=counted, **settings)), attained
+
+
+def of_infinite_losses(grid):
+    """Return the ε of a loss of 0, 1 or inf with probabilities 1/2, 0.3 and 0.2, and the exact one.
+
+    It solves 0.3(1 − e^{ε−1}) = δ − 0.2.
+
+    Args:
+        grid: function that reads dp-accounting's probabilities.
+    """
+    loss = PrivacyLossDistribution(DensePLDPmf(1.0, 0, np.array([0.5, 0.3]), 0.2, True))
+    with patch.object(composition, "symmetric_grid", grid):
+        return composition.epsilon_between(loss, 0.3)[1], 1 + np.log(2 / 3)
 
 
 def of_rule(rule):

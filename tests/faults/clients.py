@@ -1,6 +1,7 @@
 """Planted faults in FedAvg and SCAFFOLD, with the brute force and the distributions that find them."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,8 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.engine.prepare import round_inputs
+from fedprivjax.method import client_method
+from fedprivjax.plan.samplers import LocalEpochs
 
 CLIP = 0.3
 MACHINE = {"unit": "machine", "update_clip": CLIP, "local_epochs": 1, "batch": 3, "step_size": 5.0}
@@ -95,6 +98,28 @@ class RawKept(Scaffold):
         return message, Scaffold.client(raw, server, own, data, noise, key)[1], info
 
 
+@dataclass(frozen=True)
+class OneOrder(LocalEpochs):
+    """The order of the first round's epochs in all rounds."""
+
+    def draw(self, rows, schedule, rng, stored=False):
+        places, used = super().draw(rows, schedule, rng, stored)
+        return np.broadcast_to(places[:1], places.shape), used
+
+
+@struct.dataclass
+class Keyed(FedAvg):
+    """Normals of the machine's own key, or of its encoder's."""
+
+    encoded: bool = struct.field(pytree_node=False, default=False, kw_only=True)
+
+    def client(self, server, own, data, noise, key):
+        return jax.random.normal(key, (data.problem.dimension,)) * (not self.encoded), own, {}
+
+    def encode(self, message, key):
+        return jax.random.normal(key, message.shape) if self.encoded else message
+
+
 class Score(LinearLoss):
     """The score itself: the gradient is the record, at any point."""
 
@@ -153,3 +178,28 @@ def controls(protocol, samples, machines=3, steps=2):
     noise = protocol.noise((), (KEY, np.ones(machines, np.float32)), None)[1]
     sent = protocol.messages(problem, protocol.init(problem, plan.size, KEY), at, noise, KEY)
     return np.asarray(sent[1])
+
+
+def places(sampler, samples, rounds=3, records=4):
+    """Return the place of each machine's first record in its epochs, with mean 0 and variance 1: [rounds, machines]."""
+    rows, rng = np.arange(samples * records).reshape(samples, records), np.random.default_rng(3)
+    order, _ = sampler.draw(rows, Full(samples).draw(rounds, rng), rng)
+    return (np.argmax(order == 0, axis=2) - (records - 1) / 2) / np.sqrt((records**2 - 1) / 12)
+
+
+def keys_of_encoders(fold_in, samples):
+    """Return normals of a machine's key and of its encoder's, [2, samples]. `fold_in` is that of jax."""
+    problem = linear_problem(np.zeros((1, 1, samples)), np.zeros((1, 1), int), Logistic())
+    protocols = [Keyed(local_epochs=1, batch=1, step_size=1.0, encoded=encoded) for encoded in (False, True)]
+    plan = draw_plan(problem, Full(1), 1, sampler=protocols[0].minibatches)
+    at, sent = jax.tree.map(lambda leaf: leaf[0], round_inputs(plan)), []
+    with patch.object(jax.random, "fold_in", fold_in):
+        for protocol in protocols:
+            state = protocol.init(problem, plan.size, KEY)
+            sent.append(np.asarray(protocol.messages(problem, state, at, None, KEY)[0], float))
+    return np.array(sent)
+
+
+def key_of_the_client(key, data, fold_in=jax.random.fold_in):
+    """Return the key itself where an encoder's is asked for."""
+    return key if data is client_method.ENCODING else fold_in(key, data)

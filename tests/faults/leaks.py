@@ -117,12 +117,12 @@ AUDITS = {
     "a kernel forgotten": audited(
         "kernels are not clipped", messages.KernelForgotten(**TARGET), NoisySGD(**TARGET), federation=LEAVES["kernel"]
     ),
-    "every leaf clipped": audited(
+    "every leaf clipped": Fault(
         "every array of parameters is clipped to C",
-        messages.LeavesClipped(**TARGET),
-        NoisySGD(**TARGET),
-        federation=replace(SMALL, dense=True),
-        runs=FEW,
+        LEAK,
+        "audit",
+        Audited(messages.LeavesClipped(**TARGET), replace(SMALL, dense=True), FEW),
+        Audited(NoisySGD(**TARGET), runs=FEW),
     ),
     "an encoder's own bound": audited(
         "an encoder that lengthens messages five times, said to lengthen none",

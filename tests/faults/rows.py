@@ -18,6 +18,7 @@ from faults.claims import (
     of_each_round,
     of_epochs,
     of_halves,
+    of_infinite_losses,
     of_messages,
     of_rule,
     of_sampler,
@@ -55,8 +56,9 @@ from fedprivjax.method.private_mean import BitMean, GaussianMean
 from fedprivjax.method.round import flat_rows
 from fedprivjax.noise import Fresh, choose
 from fedprivjax.noise.factors.tree import Tree
-from fedprivjax.plan.samplers import Replacement, Subset
+from fedprivjax.plan.samplers import LocalEpochs, Replacement, Subset
 from fedprivjax.privacy.accountants.binomial.renyi import mass_outside
+from fedprivjax.privacy.accountants.dp_accounting_privates import symmetric_grid
 from fedprivjax.privacy.calibration import calibrate
 
 # ---- distributions of noise
@@ -139,6 +141,20 @@ DISTRIBUTIONS = {
     "a level missing": of_tree("nodes of two rounds have no noise", LEAK, noise.WithoutALevel()),
     "one key of local steps": walked(
         "a round's key in every local step", noise.OneKeyOfSteps(**WALK), LocalSGD(**WALK)
+    ),
+    "one order of epochs": drawn(
+        "the order of the first round's local epochs in all rounds",
+        NOISE,
+        lambda: clients.places(clients.OneOrder(1, 1), SAMPLES),
+        lambda: clients.places(LocalEpochs(1, 1), SAMPLES),
+        np.eye(3),
+    ),
+    "one key of a machine and its encoder": drawn(
+        "an encoder with the machine's key",
+        NOISE,
+        lambda: clients.keys_of_encoders(clients.key_of_the_client, SAMPLES),
+        lambda: clients.keys_of_encoders(jax.random.fold_in, SAMPLES),
+        np.eye(2),
     ),
     "a bit without noise": drawn(
         "the count that adapts the clip has no noise",
@@ -288,6 +304,12 @@ ACCOUNTED = {
         of_supports,
         lambda *noise: mass_outside(*noise) / 4,
         mass_outside,
+    ),
+    "infinite losses dropped": accounted(
+        "infinite losses left out of δ",
+        of_infinite_losses,
+        lambda loss: symmetric_grid(loss)._replace(infinite=0.0),
+        symmetric_grid,
     ),
     "bits rounded down": accounted(
         "a larger cohort's share of the noise bits rounded down", of_bits, noise.FlooredBits, BitMean

@@ -42,13 +42,14 @@ def test_every_method_has_a_file_and_all_are_small_together():
 
 
 def test_todays_code_reproduces_a_case():
-    stored = read_arrays(FOLDER / "dp_mu2.npz")
-    arrays, _ = case_arrays("dp_mu2", CASES["dp_mu2"]()["partial"])
-    named = {f"partial/{name}": value for name, value in arrays.items()}
-    own = {name: value for name, value in stored.items() if name.startswith("partial/")}
+    """Of a momentum, whose noise is recorded as it is in m_t and in m_{t−1}."""
+    stored = read_arrays(FOLDER / "tree_momentum.npz")
+    arrays, _ = case_arrays("tree_momentum", CASES["tree_momentum"]()["none"])
+    named = {f"none/{name}": value for name, value in arrays.items()}
+    own = {name: value for name, value in stored.items() if name.startswith("none/")}
     assert differences(own, named) == []
-    changed = {**named, "partial/params": named["partial/params"] * (1 + 2e-6)}
-    assert len(differences(own, changed)) == 1
+    for name, factor in (("none/messages", 1 + 2e-6), ("none/message_noise.before", 0.5)):  # 1 − α = 0.5
+        assert len(differences(own, {**named, name: named[name] * factor})) == 1
 
 
 def test_a_changed_guarantee_is_a_difference():

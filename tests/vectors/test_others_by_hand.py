@@ -1,4 +1,4 @@
-"""FedAvg and noisy minibatch SGD, written in NumPy from their papers, agree with the reference vectors."""
+"""FedAvg, noisy minibatch SGD and tree momentum, in NumPy from their papers, agree with the reference vectors."""
 
 from pathlib import Path
 
@@ -91,6 +91,47 @@ def minibatch_sgd(tools):
         return {"query": w, "messages": messages, "iterate.last": after, "params": params}, (iterates, memory)
 
     return step
+
+
+def momentum(tools, weight_before=lambda alpha: 1 - alpha):
+    """Return the step of normalised SGD with a momentum, whose recorded noise is that of m_t and of m_{t−1}."""
+
+    def step(inputs, state):
+        setting, start = inputs["settings"], inputs["start"].astype(float)
+        (w, before), alpha = state or (start, 0 * start), setting["alpha"]
+        features, labels = inputs["features"], inputs["labels"]
+        rows = tools.gradients(w, features.reshape(-1, features.shape[-1]), labels.reshape(-1))
+        rows = tools.clipped(rows, setting["clip"]).reshape(*labels.shape, -1)
+        own = alpha * (inputs["weights"][:, :, None] * rows).sum(axis=1)
+        m = (1 - alpha) * before + own.sum(axis=0) / inputs["divisor"]
+        now, last = (inputs.get(f"message_noise.{name}", np.zeros_like(own)) for name in ("now", "before"))
+        noisy = m + now.sum(axis=0) / inputs["divisor"] + inputs.get("server_noise.now", 0)
+        step = setting["step_size"] * setting["step_scale"]
+        after = tools.projected(
+            w - step * noisy / np.linalg.norm(noisy), inputs["header"]["constraint"]["settings"]["radius"]
+        )
+        messages = own + now - weight_before(alpha) * last
+        return {"query": w, "messages": messages, "state.momentum": m, "iterate.last": after}, (after, m)
+
+    return step
+
+
+@pytest.mark.parametrize("file", ["tree_momentum", "reduced_tree_momentum"])
+def test_a_momentum_by_hand_agrees(tools, file):
+    checker, by_hand = tools
+    cases = checker.load(FOLDER / f"{file}.npz")
+    assert {"none", "server", "server-no-noise"} <= set(cases)
+    for name, case in cases.items():
+        found = checker.check(case, momentum(by_hand))
+        assert found == ["iterate.last", "messages", "query", "state.momentum"], name
+
+
+def test_a_whole_noise_subtracted_is_a_wrong_message_of_a_momentum(tools):
+    checker, by_hand = tools
+    case = checker.load(FOLDER / "tree_momentum.npz")["none"]
+    with pytest.raises(checker.Difference) as found:
+        checker.check(case, momentum(by_hand, weight_before=lambda alpha: 1.0))
+    assert (found.value.round, found.value.quantity) == (2, "messages")
 
 
 @pytest.mark.parametrize(("file", "method"), [("fedavg", fedavg), ("noisy_minibatch_sgd", minibatch_sgd)])

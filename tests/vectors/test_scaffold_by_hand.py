@@ -27,6 +27,30 @@ def local_work(tools, inputs, slot, w, correction):
     return v, np.mean(gradients, axis=0)
 
 
+def of_machines(tools, kept=lambda pair, message: pair):
+    """Return the step of SCAFFOLD for cases that protect a machine: pairs are clipped, and c_i has no noise."""
+
+    def step(inputs, state):
+        setting, d = inputs["settings"], inputs["start"].size
+        w, c, own = state or (inputs["start"].astype(float), np.zeros(d), np.zeros((inputs["machines"], d)))
+        messages, own = np.zeros((len(inputs["participants"]), 2 * d)), own.copy()
+        scale = inputs["local_steps"] * setting["step_scale"] * setting["step_size"]
+        for slot, machine in enumerate(inputs["participants"]):
+            if machine >= 0:
+                v, mean = local_work(tools, inputs, slot, w, c - own[machine])
+                pair = np.concatenate([v - w, scale * (mean - own[machine])])
+                pair = tools.clipped(pair[None], setting["update_clip"])[0]
+                messages[slot] = pair + (inputs["message_noise"][slot] if "message_noise" in inputs else 0)
+                own[machine] += kept(pair, messages[slot])[d:] / scale
+        moved, changed = np.split(messages.sum(axis=0) / inputs["divisor"] + inputs.get("server_noise", 0), 2)
+        query, w = w, tools.projected(w + moved, inputs["header"]["constraint"]["settings"]["radius"])
+        c = c + changed * inputs["divisor"] / inputs["machines"] / scale
+        outputs = {"query": query, "messages": messages, "params": w}
+        return {**outputs, "state.own": own, "state.server.control": c}, (w, c, own)
+
+    return step
+
+
 def scaffold(tools, scale=lambda inputs: 1 / inputs["machines"]):
     """Return the step of SCAFFOLD for cases that protect nothing or a record."""
 
@@ -56,6 +80,22 @@ def test_scaffold_by_hand_agrees(tools):
     assert {"plain", "unequal", "record", "poisson-steps", "prox"} <= set(cases)
     for name, case in cases.items():
         assert checker.check(case, scaffold(by_hand)) == ["messages", "params", "query"], name
+
+
+def test_scaffold_of_machines_by_hand_agrees(tools):
+    checker, by_hand = tools
+    cases = checker.load(FOLDER / "scaffold.npz")
+    for name in ("machine", "machine-local", "machine-no-noise", "dropouts"):
+        found = checker.check(cases[name], of_machines(by_hand))
+        assert {"messages", "state.own", "state.server.control"} <= set(found), name
+
+
+def test_a_control_variate_with_its_noise_is_wrong(tools):
+    checker, by_hand = tools
+    case = checker.load(FOLDER / "scaffold.npz")["machine-local"]
+    with pytest.raises(checker.Difference) as found:
+        checker.check(case, of_machines(by_hand, kept=lambda pair, message: message))
+    assert (found.value.round, found.value.quantity) == (1, "state.own")
 
 
 def test_a_mean_over_the_cohort_is_a_wrong_control_variate(tools):
