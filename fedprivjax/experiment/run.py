@@ -27,7 +27,7 @@ from fedprivjax.experiment import folder as results_folder
 from fedprivjax.experiment.jobs import Job, Progress, ReadyExperiment, jobs, ready_experiment
 from fedprivjax.experiment.read import IN_TUNING
 from fedprivjax.experiment.tuning import at_choices, choices, with_choices
-from fedprivjax.sweeps.claims import CLAIM, claimed
+from fedprivjax.sweeps.claims import CLAIM, any_free, claimed
 from fedprivjax.sweeps.evaluations import OnEvaluation, OnRun, by_evaluation
 from fedprivjax.sweeps.execute import complete, execute, execute_together
 from fedprivjax.sweeps.part import Part
@@ -161,8 +161,14 @@ def _run_part(
     reports = _reports(todo, ready.experiment.evaluation.on_evaluation)
     by_sweep = {job.prepare: reports[job.identity] for job in todo}
     all_finished = execute_together(_sweeps(todo), part, chunks, shifted(progress, finished, ready.runs), by_sweep)
-    with claimed(chunks / f"results{CLAIM}") as mine:
-        return _written(ready, folder) if all_finished and mine else None
+    writing = chunks / f"results{CLAIM}"
+    while all_finished and not results_folder.finished(folder):
+        with claimed(writing) as mine:
+            if mine:
+                return _written(ready, folder)
+        if not any_free([writing]):
+            return None
+    return results_folder.load(folder) if all_finished else None
 
 
 def join(ready: ReadyExperiment, folder: Path) -> bool:

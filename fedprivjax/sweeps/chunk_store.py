@@ -74,7 +74,11 @@ class ChunkStore:
 
     def claimed(self, index: int) -> AbstractContextManager[bool]:
         """Hold the claim of a chunk within a block. The value is False if another process holds it."""
-        return claimed(self._path(index).with_suffix(CLAIM))
+        return claimed(self.claim(index))
+
+    def claim(self, index: int) -> Path:
+        """Return the file of a chunk's claim."""
+        return self._path(index).with_suffix(CLAIM)
 
     def load(self, index: int, shape: tuple[int, int] | None = None) -> dict[str, np.ndarray] | None:
         """Return a finished chunk's arrays, or None as in `read_chunk`.

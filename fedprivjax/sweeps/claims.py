@@ -1,17 +1,19 @@
 """Claims of chunks, by which processes that share a folder avoid computing the same chunk.
 
-A claim is a file that one process creates and touches while it computes. A claim that was not touched for `EXPIRY`
-seconds has expired: its process has ended, or cannot reach the folder. Claims only save work, because every process
-that computes a chunk writes the same numbers.
+A claim is a file that one process creates and touches while it computes. It has expired if its process ran on this
+computer and has ended, or if it was not touched for `EXPIRY` seconds: its process ended or cannot reach the folder.
+Claims only save work, because every process that computes a chunk writes the same numbers.
 """
 
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from threading import Event, Thread
+from time import sleep
 
 from fedprivjax.atomic_write import create_atomically
 
@@ -53,10 +55,24 @@ def held(folder: Path) -> bool:
     return any(not _expired(path) for path in folder.glob(f"*{CLAIM}"))
 
 
+def any_free(paths: Iterable[Path]) -> bool:
+    """Wait until one of these claims is released or expires, and return True, or until all are touched: False.
+
+    A touch shows that the claim's process still runs. The wait takes at most `EXPIRY` seconds.
+    """
+    waiting = {path: _touched_at(path) for path in paths}
+    while waiting:
+        if any(_expired(path) for path in waiting):
+            return True
+        waiting = {path: before for path, before in waiting.items() if _touched_at(path) == before}
+        sleep(TOUCHED / 10 if waiting else 0)
+    return False
+
+
 def _take(path: Path) -> bool:
     if path.exists() and _expired(path):
         path.unlink(missing_ok=True)
-    return create_atomically(path, f"{socket.gethostname()} {os.getpid()}\n")
+    return create_atomically(path, f"{_computer()} {os.getpid()}\n")
 
 
 def _touch(path: Path, ended: Event) -> None:
@@ -67,6 +83,8 @@ def _touch(path: Path, ended: Event) -> None:
 
 def _expired(path: Path) -> bool:
     """Return True if a claim has expired or is gone. Both times are the file server's."""
+    if _ended(path):
+        return True
     now = path.with_name(f".{os.getpid()}-{secrets.token_hex(8)}.part")
     try:
         now.touch(exist_ok=False)
@@ -75,3 +93,35 @@ def _expired(path: Path) -> bool:
         return True
     finally:
         now.unlink(missing_ok=True)
+
+
+def _touched_at(path: Path) -> float | None:
+    """Return the time of a claim's last touch, or None if it is gone."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return None
+
+
+def _ended(path: Path) -> bool:
+    """Return True if a claim's process ran on this computer and has ended."""
+    try:
+        computer, number = path.read_text(encoding="utf-8").split()
+        if os.name != "posix" or computer != _computer():
+            return False
+        os.kill(int(number), 0)  # sends nothing
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError, OverflowError):
+        return False
+    return False
+
+
+@cache
+def _computer() -> str:
+    """Return a name of this computer since its start, and of the container: processes of others have other numbers."""
+    parts = [socket.gethostname()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return "/".join(parts)

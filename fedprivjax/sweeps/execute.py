@@ -25,6 +25,7 @@ from fedprivjax.plan.seeds import configuration_key
 from fedprivjax.problem.devices import RUNS
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.sweeps.chunk_store import SECONDS, ChunkStore, agreed_fingerprint, open_store, sweep_fingerprint
+from fedprivjax.sweeps.claims import any_free
 from fedprivjax.sweeps.configurations import stacked
 from fedprivjax.sweeps.device_memory import fitted
 from fedprivjax.sweeps.devices import Spread, over_devices, spread
@@ -124,8 +125,9 @@ def execute_together(
 ) -> bool:
     """Compute the chunks of sweeps together with other parts, and return True if all are finished.
 
-    A part computes its share of every sweep first, then the chunks that no other part has claimed. False means that
-    other parts hold the claims of the missing chunks, so that one of them will find all finished.
+    A part computes its share of every sweep first, then the chunks that no other part has claimed. It waits until each
+    missing chunk's part has shown that it runs, and computes the chunks of parts that have ended. False means that
+    other parts compute the missing chunks, so that one of them will find all finished.
 
     Args:
         sweeps: number of runs of every sweep, by the function that prepares it.
@@ -133,15 +135,16 @@ def execute_together(
         progress: as in `sweep`.
         reports: function that gets every run that this part computes, by the function that prepares the sweep.
     """
-    computed, missing, total = 1, 0, sum(sweeps.values())
-    while computed:  # others may have finished or lost their chunks meanwhile
-        computed, missing, before = 0, 0, 0
+    total = sum(sweeps.values())
+    while True:  # others may have finished or lost their chunks meanwhile
+        computed, missing, before = 0, [], 0
         for prepare, runs in sweeps.items():
             callbacks = shifted(progress, before, total), reports.get(prepare)
             own, others = _execute_part(prepare(), part, folder, *callbacks)
             computed, missing, before = computed + own, missing + others, before + runs
             make_room()
-    return missing == 0
+        if not (computed or any_free(missing)):
+            return not missing
 
 
 def complete(sweeps: Iterable[Callable[[], ReadySweep]], folder: Path) -> bool:
@@ -156,8 +159,8 @@ def complete(sweeps: Iterable[Callable[[], ReadySweep]], folder: Path) -> bool:
 
 def _execute_part(
     start: ReadySweep, part: Part, folder: Path, progress: OnProgress | None, on_run: OnRun | None = None
-) -> tuple[int, int]:
-    """Return the number of chunks that this part has computed now, and the number of chunks that are missing."""
+) -> tuple[int, list[Path]]:
+    """Return the number of chunks that this part has computed now, and the claims of the chunks that are missing."""
     start = fitted(start, partial(_compiled, start))
     sizes = divided(start.sizes, start.runs, CHUNKS_OF_A_PART * part.of, start.mesh.shape[RUNS])
     store = ChunkStore(folder, sweep_fingerprint(start), sizes)
@@ -179,7 +182,7 @@ def _execute_part(
                 computed += 1
                 report_chunk(on_run, start, every[number][1], arrays)
             if progress:
-                finished = len(every) - _missing(store, every)
+                finished = len(every) - len(_missing(store, every))
                 progress(finished * prod(start.runs) // len(every), prod(start.runs))
     return computed, _missing(store, every)
 
@@ -193,9 +196,9 @@ def _claim(store: ChunkStore, number: int, claims: ExitStack) -> ExitStack | Non
     return None
 
 
-def _missing(store: ChunkStore, every: Sequence) -> int:
-    """Return the number of chunks that are missing in a store."""
-    return sum(not store.has(number) for number in range(len(every)))
+def _missing(store: ChunkStore, every: Sequence) -> list[Path]:
+    """Return the files of the claims of the chunks that are missing in a store."""
+    return [store.claim(number) for number in range(len(every)) if not store.has(number)]
 
 
 def _fitted(start: ReadySweep) -> ReadySweep:

@@ -17,7 +17,7 @@ from fedprivjax.experiment import run as run_module
 from fedprivjax.experiment.jobs import ready_experiment
 from fedprivjax.experiment.run import join, run, run_part
 from fedprivjax.sweeps import claims
-from fedprivjax.sweeps.claims import CLAIM, claimed, held
+from fedprivjax.sweeps.claims import CLAIM, any_free, claimed, held
 from fedprivjax.sweeps.memory import run_bytes
 from fedprivjax.sweeps.part import Part, as_part, part_of_scheduler
 from fedprivjax.sweeps.prepare import ready_sweep
@@ -99,8 +99,9 @@ def test_parts_one_after_another_are_one_sweep_bit_for_bit(softmax_problem, of_o
         same(found, whole)
 
 
-def test_a_chunk_that_another_process_computes_is_left_to_it(softmax_problem, of_one_run, tmp_path):
-    """The sweep is not finished while it computes, and is finished afterwards."""
+def test_a_chunk_that_another_process_computes_is_left_to_it(softmax_problem, of_one_run, tmp_path, monkeypatch):
+    """The sweep is not finished while it computes, and is finished afterwards, or when its process was killed."""
+    monkeypatch.setattr(claims, "TOUCHED", 0.05)
     arguments = METHOD, softmax_problem, SCHEME
     sweep(*arguments, folder=tmp_path, **of_one_run)
     chunk = sorted(tmp_path.glob("*.npz"))[0]
@@ -109,6 +110,7 @@ def test_a_chunk_that_another_process_computes_is_left_to_it(softmax_problem, of
         assert mine
         assert sweep(*arguments, folder=tmp_path, part=(1, 2), **of_one_run) is None
         assert not chunk.is_file()
+    claim_of(ended(), chunk.with_suffix(CLAIM))
     found = sweep(*arguments, folder=tmp_path, part=(1, 2), **of_one_run)
     assert found is not None
     same(found, sweep(*arguments, **of_one_run))
@@ -131,6 +133,51 @@ def test_an_expired_claim_is_taken_and_a_touched_one_is_not(tmp_path, monkeypatc
         with claimed(path) as second:
             assert not second
     assert not path.exists()
+
+
+def ended() -> int:
+    """Return the number of a process that has ended."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def claim_of(process: int, path: Path, computer: str | None = None) -> Path:
+    """Write the claim of a process."""
+    path.write_text(f"{computer or claims._computer()} {process}\n")
+    return path
+
+
+def test_the_claim_of_a_process_that_has_ended_is_taken_at_once(tmp_path):
+    """On this computer alone: on another one, the number may be that of a running process."""
+    running, other = claim_of(os.getppid(), tmp_path / "running"), claim_of(ended(), tmp_path / "other", "elsewhere")
+    for path, taken in ((claim_of(ended(), tmp_path / "ended"), True), (running, False), (other, False)):
+        with claimed(path) as mine:
+            assert mine is taken
+
+
+@pytest.mark.parametrize("content", ["", "half", "a b c", f"here {10**30}", "\0 1"])
+def test_a_damaged_claim_holds_until_it_expires(tmp_path, monkeypatch, content):
+    monkeypatch.setattr(claims, "_computer", lambda: "here")
+    path = tmp_path / "damaged"
+    path.write_text(content)
+    with claimed(path) as mine:
+        assert not mine
+
+
+def test_a_part_waits_for_a_touch_or_for_the_expiry(tmp_path, monkeypatch):
+    monkeypatch.setattr(claims, "TOUCHED", 0.02)
+    assert not any_free([])
+    assert any_free([tmp_path / "released"])
+    with claimed(tmp_path / "one") as one, claimed(tmp_path / "other") as other:
+        assert one
+        assert other
+        assert not any_free([tmp_path / "one", tmp_path / "other"])
+        silent = claim_of(1, tmp_path / "silent", "elsewhere")
+        monkeypatch.setattr(claims, "EXPIRY", 0.1)
+        assert any_free([tmp_path / "one", silent])
+    with claimed(silent) as mine:
+        assert mine
 
 
 def test_a_sweep_is_cut_into_enough_chunks_for_its_parts(softmax_problem, tmp_path):
