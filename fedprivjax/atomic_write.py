@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from time import time
+from time import monotonic, sleep, time
 from typing import Any, BinaryIO
 
 Content = bytes | str | Callable[[BinaryIO], Any]
 
 PART = ".part"
 ABANDONED = 24 * 3600.0  # seconds since its last write after which a temporary file is removed
+EMPTY = 0.3  # largest number of seconds to wait for the content of an empty file
 ATTEMPTS = 3  # another process may remove the folder meanwhile
 
 
@@ -36,6 +37,8 @@ def write_atomically(path: Path, content: Content, *, follow: bool = False) -> N
 def create_atomically(path: Path, content: Content) -> bool:
     """Write one file unless it exists, and return True if it was written. One of several processes writes it.
 
+    On file systems without hard links, such as exFAT, the file is empty for a moment. False is returned after that.
+
     Raises:
         OSError: if the file cannot be written. `filename` is its path.
 
@@ -45,12 +48,14 @@ def create_atomically(path: Path, content: Content) -> bool:
     ([True, False], 'one')
     """
     if path.exists():
+        _wait_for_content(path)
         return False
     written = path.with_name(f".{os.getpid()}-{secrets.token_hex(8)}{PART}")
     try:
         write_atomically(written, content)
-        os.link(written, path)
+        _move_new(written, path)
     except FileExistsError:
+        _wait_for_content(path)
         return False
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
@@ -58,6 +63,35 @@ def create_atomically(path: Path, content: Content) -> bool:
         with suppress(OSError):
             written.unlink()
     return True
+
+
+def _move_new(written: Path, path: Path) -> None:
+    """Move a file to a name that does not exist yet.
+
+    Raises:
+        FileExistsError: if the name exists.
+    """
+    try:
+        os.link(written, path)
+        return
+    except FileExistsError:
+        raise
+    except OSError:  # no hard links: an empty file reserves the name
+        path.open("xb").close()
+    try:
+        os.replace(written, path)
+    except OSError:
+        with suppress(OSError):
+            path.unlink()
+        raise
+
+
+def _wait_for_content(path: Path) -> None:
+    """Wait while a file is empty, which another process may be about to replace."""
+    deadline = monotonic() + EMPTY
+    with suppress(OSError):
+        while path.stat().st_size == 0 and monotonic() < deadline:
+            sleep(EMPTY / 50)
 
 
 def write_together(files: Mapping[Path, Content], *, follow: bool = False) -> None:

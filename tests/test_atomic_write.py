@@ -1,16 +1,19 @@
 """Files are written whole or not at all, whoever else writes, reads or ends meanwhile."""
 
+import errno
 import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
+from time import sleep
 
 import pytest
 
 from fedprivjax import atomic_write
-from fedprivjax.atomic_write import write_atomically, write_together
+from fedprivjax.atomic_write import create_atomically, write_atomically, write_together
 
 WRITER = """
 import sys
@@ -101,6 +104,44 @@ def test_a_stop_leaves_what_was_there_and_no_part(tmp_path, stop):
         write_atomically(path, stopped)
     assert path.read_text() == "old"
     assert parts(tmp_path) == []
+
+
+def no_hard_links(*_):
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
+def test_without_hard_links_one_of_several_creates_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "link", no_hard_links)
+    with ThreadPoolExecutor(8) as threads:
+        for turn in range(20):
+            file = tmp_path / f"{turn}"
+            made = list(threads.map(lambda number, file=file: create_atomically(file, str(number)), range(8)))
+            assert made.count(True) == 1
+            assert file.read_text() == str(made.index(True))
+    assert parts(tmp_path) == []
+
+
+def test_without_hard_links_a_process_waits_for_the_content(tmp_path, monkeypatch):
+    """The name is reserved before the content is there. A failure releases it."""
+    file, replace = tmp_path / "file", os.replace
+
+    def slowly(source, target):
+        if target == file:
+            writer.submit(lambda: seen.append((create_atomically(file, "other"), file.read_text())))
+            sleep(0.05)
+        replace(source, target)
+
+    seen: list = []
+    monkeypatch.setattr(os, "link", no_hard_links)
+    monkeypatch.setattr(os, "replace", slowly)
+    with ThreadPoolExecutor(1) as writer:
+        assert create_atomically(file, "one")
+    assert seen == [(False, "one")]
+    file.unlink()
+    monkeypatch.setattr(os, "replace", lambda *_: no_hard_links())
+    with pytest.raises(OSError, match="not permitted"):
+        create_atomically(file, "one")
+    assert not file.exists()
 
 
 def test_what_a_killed_process_left_goes_after_a_day(tmp_path):
