@@ -1,7 +1,8 @@
 """Finished runs: everything that may be released, and with it the calibrated protocol and the plan."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -167,10 +168,15 @@ class SavedRun:
             f"last metrics: {shorten(last, 120) or 'none'}",
             f"privacy: {private if self.guarantee.private else 'non-private'}",
             f"wall time: {self.costs['seconds']:.3g} s",
+            *self._warnings(),
         ]
         return "\n  ".join(lines)
 
     __repr__ = __str__
+
+    def _warnings(self) -> list[str]:
+        """Return lines at the end of the text of a run."""
+        return []
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -183,8 +189,18 @@ class Run(SavedRun):
             contains no more.
         data_used: number and percentage of stored examples that messages use, as text. Of secret samples and cohorts it
             is an expected value. Empty if examples are computed, or if the guarantee hides numbers of records.
+        worse_than_constant: last value and the constant predictor's as text, of each metric for which the constant is
+            better. The constant is computed from the training labels, without privacy. `save` does not write it.
     """
 
     protocol: Protocol
     plan: Plan
     data_used: str = ""
+    worse_than_constant: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def _warnings(self) -> list[str]:
+        return [
+            f"{name} {last} is worse than the constant predictor ({constant}, not private). See 'Why is a result worse "
+            f"than the constant predictor?' in the FAQ (notebooks/faq.md)"
+            for name, (last, constant) in self.worse_than_constant.items()
+        ]

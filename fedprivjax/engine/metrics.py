@@ -1,6 +1,6 @@
 """Built-in metrics, and checks of the metrics that a run records."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -141,6 +141,27 @@ def _majority(problem: Problem, examples: Any) -> float | None:
 def _majority_error(problem: Problem) -> float | None:
     accuracy = _majority(problem, problem.test)
     return None if accuracy is None else 1 - accuracy
+
+
+def worse_than_constant(
+    problem: Problem, metrics: Iterable[Metric], values: Mapping[str, np.ndarray]
+) -> dict[str, tuple[str, str]]:
+    """Return the last value and the constant predictor's as text, of each metric for which the constant is better.
+
+    The constant predictor is computed from the training labels, without privacy.
+
+    Args:
+        values: recorded metrics by name, shape [evaluations].
+    """
+    found = {}
+    for metric in metrics:
+        constant = metric.constant(problem)
+        if constant is not None and metric.name in values:
+            last, sign = float(values[metric.name][-1]), 1 if metric.better == "higher" else -1
+            if sign * last < sign * constant:
+                unit = "%" if metric.unit == "%" else ""
+                found[metric.name] = (f"{metric.text(last)}{unit}", f"{metric.text(constant)}{unit}")
+    return found
 
 
 FRACTION: dict[str, Any] = {"limits": share, "unit": "%", "digits": 1}

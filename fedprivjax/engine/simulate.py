@@ -17,8 +17,8 @@ from fedprivjax.engine.checkpointed_run import computed_in_folder
 from fedprivjax.engine.fingerprint import require_equal_runs
 from fedprivjax.engine.finished_run import Run
 from fedprivjax.engine.hosts import is_first, local, replicated
-from fedprivjax.engine.iterates import by_iterate, iterate_names
-from fedprivjax.engine.metrics import MetricLike, non_private
+from fedprivjax.engine.iterates import OUTPUT, by_iterate, iterate_names
+from fedprivjax.engine.metrics import MetricLike, non_private, worse_than_constant
 from fedprivjax.engine.precision import FLOAT32
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, ready
 from fedprivjax.engine.progress import OnProgress, progress_callback
@@ -167,6 +167,7 @@ def execute(
         non_private_data=start.problem.not_covered,
         expected=start.published.expected,
         data_used=start.published.data_used,
+        worse_than_constant=worse_than_constant(start.problem, start.static.metrics, iterates[OUTPUT]),
     )
 
 

@@ -348,6 +348,8 @@ class PrivacyGuarantee:
         ]
         return "\n  ".join(lines)
 
+    __repr__ = __str__
+
     def _conversions(self) -> str:
         large = " (large: ε > 10)" if self.large and self.private else ""
         exact = f"(ε, δ) = ({self.epsilon:.4g}, {self.delta:g}) exact{large}"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any
 
 import matplotlib
@@ -102,6 +103,12 @@ class StyledFigure(Figure):
         """Write the figure as in matplotlib. In the style "paper" a name without an ending gets ".pdf"."""
         with matplotlib.rc_context(self._style.settings):
             super().savefig(fname, **options)
+
+    def _repr_png_(self) -> bytes:
+        """Return the figure as PNG. A notebook shows it, also without `%matplotlib inline`."""
+        written = BytesIO()
+        self.savefig(written, format="png")
+        return written.getvalue()
 
 
 def new_figure(width: float, height: float, across: int, rows: int) -> Figure:

@@ -61,8 +61,8 @@ class Frame(pd.DataFrame):
 
         A cell is the mean $\pm$ the half-width, in the metric's unit and decimals. At each point of several protocols,
         the best mean is bold, and so is every mean within the best mean's interval. Non-private protocols are not
-        compared with private ones. A dagger marks a mean that is worse than the constant predictor's, and a note below
-        states that value. Comments above the table state δ and the guarantees.
+        compared with private ones. A dagger marks a mean that is worse than the constant predictor's, which is never
+        bold, and a note below states that value. Comments above the table state δ and the guarantees.
 
         Args:
             buf: path of the file to write, or None to return the text.
@@ -130,9 +130,9 @@ class Frame(pd.DataFrame):
         if np.isnan(mean):
             return "--"
         value = self.metric.text(mean)
-        value = rf"\mathbf{{{value}}}" if bold else value
-        value = value if np.isnan(half) else rf"{value} \pm {self.metric.text(half)}"
         worse = self.floor is not None and is_better(self.floor, mean, self.metric)
+        value = rf"\mathbf{{{value}}}" if bold and not worse else value
+        value = value if np.isnan(half) else rf"{value} \pm {self.metric.text(half)}"
         return f"${value}{DAGGER}$" if worse else f"${value}$"
 
 

@@ -1,6 +1,8 @@
 """Printed forms of problems, protocols, plans, runs and events: a few readable lines without arrays."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from fedprivjax import (
     ready,
     simulate,
 )
+from fedprivjax.engine.metrics import known, worse_than_constant
 from fedprivjax.protocols import PROTOCOLS
 
 PROBLEM = linear_problem(
@@ -59,6 +62,22 @@ def test_a_run_as_text():
     assert lines[4].startswith("  wall time: ")
     assert len(lines) == 5
     assert max(map(len, lines)) < 160
+
+
+def test_a_run_that_is_worse_than_the_constant_predictor_says_so():
+    labels = (np.arange(12) % 4 == 0).astype(int)  # three quarters are of class 0, in the test data a quarter
+    rows = np.ones((12, 5)) / 5
+    problem = linear_problem(rows, labels, Logistic(), constraint=Ball(1.0), test=(rows, 1 - labels))
+    metrics = [known(name) for name in ("test_accuracy", "test_loss")]
+    assert worse_than_constant(problem, metrics, {"test_accuracy": [0.1, 0.5]}) == {}
+    found = worse_than_constant(problem, metrics, {"test_accuracy": [0.5, 0.2], "test_loss": [9.0, 9.0]})
+    assert found == {"test_accuracy": ("20.0%", "25.0%")}
+    run = replace(simulate(CASES["gaussian"], PROBLEM, Full(4), rounds=5), worse_than_constant=found)
+    said = repr(run).splitlines()[-1]
+    assert "test_accuracy 20.0% is worse than the constant predictor (25.0%, not private)" in said
+    question = re.search("'(.*)'", said)[1]
+    assert f"### {question}\n" in Path(__file__).parents[2].joinpath("notebooks", "faq.md").read_text(encoding="utf-8")
+    assert repr(run.guarantee) == str(run.guarantee)
 
 
 def test_a_problem_as_text():

@@ -187,6 +187,11 @@ def test_a_mean_below_the_constant_predictor_is_marked(grid):
     assert [row[1] for row in cells(text)[1:]] == [r"$40.0 \pm 0.0^\dagger$", r"$90.0 \pm 0.0$"]
     assert text.count(r"$^\dagger$ worse than the constant predictor's 52.0") == 1
     assert "dagger" not in fpj.frame(below.isel(mu=[1]), ACCURACY).to_latex()
+    other = with_values(grid, [0.3, 0.8])
+    other[ACCURACY].attrs["constant_predictor"] = 0.52
+    _, first, second = cells(fpj.frame({"ours": below, "other": other}, ACCURACY).to_latex())
+    assert first[1:] == [r"$40.0 \pm 0.0^\dagger$", r"$30.0 \pm 0.0^\dagger$"]  # the best of those worse is not bold
+    assert second[1:] == [r"$\mathbf{90.0} \pm 0.0$", r"$80.0 \pm 0.0$"]
 
 
 def test_a_custom_metric_named_by_text_has_its_own_direction(grid):

@@ -5,6 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import xarray as xr
+from IPython.core.formatters import DisplayFormatter
 from matplotlib.colors import to_rgb
 
 from fedprivjax import Refusal, mean_interval
@@ -49,6 +50,12 @@ def lab(light):
     part = TO_XYZ @ light / WHITE
     x, y, z = np.where(part > 0.008856, np.cbrt(part), 7.787 * part + 16 / 116)
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def test_a_notebook_shows_a_figure_without_the_inline_backend():
+    figure = plots.metric_against({"ours": dataset("step_scale")}, "step_scale", "test_accuracy")
+    shown, _ = DisplayFormatter().format(figure)
+    assert shown["image/png"].startswith(b"\x89PNG")
 
 
 def test_colours_differ_in_lightness():
