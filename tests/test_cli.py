@@ -1,5 +1,6 @@
 import errno
 import gc
+import io
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import xarray as xr
 
 import fedprivjax
 from fedprivjax import cli, experiment
+from fedprivjax.checks.printable import is_hidden
 from fedprivjax.cli import listing
 from fedprivjax.cli.settings_help import settings_of
 from fedprivjax.datasets import DataNotFound, mnist
@@ -598,16 +600,31 @@ def test_a_results_folder_of_other_settings(call, spec):
     assert Path("there", "spec.toml").read_bytes() == before
 
 
-def test_results_are_shown_again_from_their_folder(call, spec):
+def test_results_are_shown_again_from_their_folder(call, spec, file_size_limit):
     status, first, _ = call("run", spec)
     assert status == 0
     into = Path("results") / "small"
     assert {"report.html", "results.nc", "provenance.json", "spec.toml"} <= {path.name for path in into.iterdir()}
-    (into / "report.html").unlink()
+    Path("mine").write_text("mine", encoding="utf-8")
+    links = [path for path in into.iterdir() if path.suffix in (".png", ".html")]
+    for path in links:
+        path.unlink()
+        path.symlink_to(Path("mine").resolve())
     status, again, _ = call("report", into)
     assert status == 0
     assert again == first
+    assert Path("mine").read_text(encoding="utf-8") == "mine"
+    assert not any(path.is_symlink() for path in links)
     assert (into / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    settings = (into / "spec.toml").read_text(encoding="utf-8")
+    hostile = settings.replace('notes = ""', r'notes = "red \u001b[31m \u202e"')
+    (into / "spec.toml").write_text(hostile, encoding="utf-8")
+    with file_size_limit(10_000):
+        answer = call("report", into)
+    assert refused(answer).endswith(f"The results are saved. Finish with fedprivjax report {into}")
+    assert r"red \x1b[31m \u202e" in answer[1]
+    assert not any(map(is_hidden, answer[1]))
+    assert folder.finished(into)
     for content, said in DAMAGED.items():
         (into / "spec.toml").write_bytes(content)
         answer = call("report", into)
@@ -623,6 +640,25 @@ def test_results_are_shown_again_from_their_folder(call, spec):
         assert said.startswith(f"{into / name} must be a file as it was written, and cannot be read: ")
     assert refused(call("report", into)).startswith(f"{into / 'results.nc'} must be")
     assert refused(call("report", "nowhere")) == "results folder must exist, got nowhere"
+
+
+@pytest.mark.parametrize("key", ["title", "notes", "protocol.0.label"])
+def test_control_characters_are_refused_before_a_run(call, spec, key):
+    said = refused(call("run", spec, "--set", f"{key}=red \x1b[31m"))
+    assert said.endswith(r"must have no control or invisible characters, got 'red \x1b[31m'. Leave out '\x1b'")
+    assert os.listdir() == [spec]
+
+
+def test_an_output_in_ascii_shows_other_characters_as_escapes(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
+    monkeypatch.setattr(sys, "argv", ["fedprivjax", "list", "dp_mu2"])
+    monkeypatch.setattr(cli.interrupts, "leave", sys.exit)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    sys.stdout.flush()
+    assert not stopped.value.code
+    assert rb"\u03" in written.getvalue()
 
 
 def test_the_version_is_printed(call):

@@ -3,11 +3,14 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from fedprivjax.checks.printable import message_text
+
 
 class Refusal(ValueError):
     """Invalid settings or data. The message is one line with the name, the condition and the given value.
 
-    Raised before anything is compiled. The command line prints the message and exits with status 2.
+    Raised before anything is compiled. The command line prints the message and exits with status 2. The text of the
+    message has no control characters, and at most 200 characters of a value.
 
     Attributes:
         machine: index of the machine that the message names as "machine <index>", or None.
@@ -18,6 +21,9 @@ class Refusal(ValueError):
     def __init__(self, *args: object, machine: int | None = None):
         super().__init__(*args)
         self.machine = machine
+
+    def __str__(self) -> str:
+        return message_text(Exception.__str__(self))
 
 
 class Undefined(Refusal, TypeError):

@@ -4,6 +4,8 @@ import inspect
 import sys
 import warnings
 
+from fedprivjax.checks.printable import message_text
+
 PACKAGE = __name__.partition(".")[0]
 
 
@@ -18,4 +20,4 @@ def warn(message: str) -> None:
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == PACKAGE:
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, stacklevel=level)
+    warnings.warn(message_text(message), stacklevel=level)

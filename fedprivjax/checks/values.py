@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from fedprivjax.checks.printable import is_hidden
 from fedprivjax.checks.refusal import Refusal
 
 LIST = 10  # largest number of choices that a message lists; with more, it names the nearest
 NEAREST = 3
+NAMED = 80  # characters of a text in a message
 OTHER_WORDS: dict[str, tuple[str, str]] = {  # names in other libraries: the name here, and any difference
     "learning_rate": ("step_size", ""),
     "lr": ("step_size", ""),
@@ -93,6 +95,20 @@ def short(value: Any) -> str:
     ('about 10^30', '0.25')
     """
     return f"about 10^{round(log10(abs(value)))}" if isinstance(value, int) and abs(value) > 10**18 else str(value)
+
+
+def require_printable(name: str, text: str, *, breaks: bool = True) -> None:
+    r"""Raise Refusal if a text has control or invisible characters. Line breaks are allowed if `breaks`.
+
+    >>> require_printable("title", "red \x1b[31m")
+    Traceback (most recent call last):
+    fedprivjax.Refusal: title must have no control or invisible characters, got 'red \x1b[31m'. Leave out '\x1b'
+    """
+    for each in text:
+        if is_hidden(each) or (each == "\n" and not breaks):
+            raise Refusal(
+                f"{name} must have no control or invisible characters, got {text[:NAMED]!r}. Leave out {each!r}"
+            )
 
 
 def require_flag(name: str, value: Any) -> None:

@@ -1,5 +1,6 @@
 """The command line: `fedprivjax list | run | report | reproduce | privacy | audit | plan | leaderboard | …`."""
 
+import io
 import logging
 import os
 import sys
@@ -25,6 +26,7 @@ def main() -> None:
     line with the command that resumes, and exits with status 130.
     """
     _keep_compiled()
+    _print_everything()
     _show_log()
     warned.clear()
     warnings.showwarning = _warned
@@ -43,6 +45,13 @@ def main() -> None:
     except Exception as error:
         end_job(error, 1)
         raise
+
+
+def _print_everything() -> None:
+    """Print characters that an output cannot encode as escapes, such as μ in ASCII, instead of ending the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _warned(message, category, filename, lineno, file=None, line=None) -> None:

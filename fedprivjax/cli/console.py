@@ -9,18 +9,30 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.bounded_read import Unreadable, toml_value
+from fedprivjax.checks.printable import printable
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.cli.interrupts import StoppableCommands
 from fedprivjax.report.text_table import usual_width
 
 TRACEBACK = "--traceback"
 
-out = Console(width=None if sys.stdout.isatty() else usual_width())
-err = Console(stderr=True)
+
+class PrintableConsole(Console):
+    """A console that prints control characters of any text as escapes."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Yield the segments of a renderable, as `Console.render`, with printable text."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
+out = PrintableConsole(width=None if sys.stdout.isatty() else usual_width())
+err = PrintableConsole(stderr=True)
 
 Spec = Annotated[str, typer.Argument(help="a TOML file, or the name of a bundled experiment")]
 Change = Annotated[

@@ -273,14 +273,16 @@ def _join(folder: Path, spec: Path) -> None:
     """Write the results of a folder whose runs are finished.
 
     Raises:
-        Refusal: with the command that computes what is missing, or if the experiment names modules of the user.
+        Refusal: with the command that computes what is missing, or if the experiment names modules of the user, or the
+            chunks are behind a link, which only a run follows.
     """
     from fedprivjax.experiment import run as runner
+    from fedprivjax.experiment.folder import CHUNKS
     from fedprivjax.experiment.names import unimported
     from fedprivjax.experiment.read import parse, read_toml
 
-    experiment = parse(read_toml(spec), folder, recorded={})  # imports no user code
-    custom = bool(unimported(experiment))
+    experiment = parse(read_toml(spec, follow=False), folder, recorded={})  # imports no user code
+    custom = bool(unimported(experiment)) or (folder / CHUNKS).is_symlink()  # chunks that may be another folder's
     if custom or not runner.join(_ready(Named(experiment, folder, resume=True, source={})), folder):
         given = "SPEC" if custom else shlex.quote(str(spec))
         command = f"fedprivjax run {given} --out {shlex.quote(str(folder))} --resume"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_positive
+from fedprivjax.checks.values import require_at_least, require_positive, require_printable
 from fedprivjax.problem.losses import LinearLoss
 from fedprivjax.problem.raw_rows import RawRows
 
@@ -81,6 +81,7 @@ class Dataset:
     raw_rows: RawRows | None = None
 
     def __post_init__(self):
+        require_printable("name", self.name, breaks=False)
         require_positive("feature_bound", self.feature_bound)
         require_positive("label_bound", self.label_bound, infinite=True)
         require_positive("noise_lipschitz", self.noise_lipschitz, optional=True)

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from fedprivjax.atomic_write import write_together
+from fedprivjax.checks.printable import printable
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.hosts import is_first
 from fedprivjax.engine.iterates import OUTPUT
@@ -170,7 +171,7 @@ class SavedRun:
             f"wall time: {self.costs['seconds']:.3g} s",
             *self._warnings(),
         ]
-        return "\n  ".join(lines)
+        return printable("\n  ".join(lines))
 
     __repr__ = __str__
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice
+from fedprivjax.checks.values import require_choice, require_printable
 from fedprivjax.engine.chunked_sums import summed
 from fedprivjax.engine.metric import Metric, Snapshot, always, as_losses, never, not_negative, of_info, share
 from fedprivjax.problem.devices import number_of
@@ -332,6 +332,8 @@ def check_metrics(problem: Problem, metrics: Sequence[MetricLike], info: Sequenc
     if taken:
         raise Refusal(f"metrics must not have the name {taken[0]!r}, which results use already")
     for metric in found:
+        require_printable("name of a metric", metric.name, breaks=False)
+        require_printable("label of a metric", metric.label, breaks=False)
         missing = metric.needs(problem)
         if missing:
             raise Refusal(f"metric '{metric.name}' must have {missing}, and the problem has none")

@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedprivjax.bounded_read import TOML_BYTES, Unreadable, opened, text_of, toml_value
+from fedprivjax.bounded_read import TOML_BYTES, Unreadable, text_of, toml_value
 from fedprivjax.checks.refusal import Refusal, within
-from fedprivjax.checks.values import require_choice
+from fedprivjax.checks.values import require_choice, require_printable
 from fedprivjax.engine.metric import Metric
 from fedprivjax.experiment.baselines import with_baselines
 from fedprivjax.experiment.build import natural_machines
@@ -68,24 +68,24 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
     return parse(raw, path.parent)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return a TOML file as a mapping. Raise Refusal if it is not valid TOML."""
+def read_toml(path: Path, *, follow: bool = True) -> dict[str, Any]:
+    """Return a TOML file as a mapping. Raise Refusal if it is not valid TOML, or a link that is not to be followed."""
+    text = ""
     try:
-        return toml_value(text_of(path, TOML_BYTES))
+        text = text_of(path, TOML_BYTES, follow=follow)
+        return toml_value(text)
     except Unreadable as error:
-        _require_brackets(path)
+        _require_brackets(path.name, text)
         raise Refusal(f"{path.name} is not valid TOML: {error}") from None
 
 
-def _require_brackets(path: Path) -> None:
+def _require_brackets(file: str, text: str) -> None:
     """Raise Refusal if `[protocol]` or `[expected]` is in single brackets, naming its line."""
-    with opened(path) as file:
-        lines = file.read(TOML_BYTES).decode("utf-8", errors="replace").splitlines()
-    heads = [line.partition("#")[0].replace(" ", "").strip() for line in lines]
+    heads = [line.partition("#")[0].replace(" ", "").strip() for line in text.splitlines()]
     for name in ("protocol", "expected"):
         single = [number for number, head in enumerate(heads, 1) if head == f"[{name}]"]
         if single and (len(single) > 1 or f"[[{name}]]" in heads):
-            wanted = f"{path.name} must have every {name} under [[{name}]], got [{name}] in line {single[0]}"
+            wanted = f"{file} must have every {name} under [[{name}]], got [{name}] in line {single[0]}"
             raise Refusal(f"{wanted}. Double the brackets")
 
 
@@ -112,9 +112,19 @@ def parse(
         entries = raw["protocol"] if isinstance(raw.get("protocol"), list) else []
         refuse(error, Experiment, [labelled(entry) if isinstance(entry, Mapping) else "" for entry in entries])
     experiment = with_baselines(experiment)
+    if not of_results(context):
+        _require_printable(experiment)
     check(experiment)
     experiment = experiment if of_results(context) else _with_machines(experiment)
     return experiment if experiment.tuning is None else _located(experiment, experiment.tuning)
+
+
+def _require_printable(experiment: Experiment) -> None:
+    """Raise Refusal if texts that tables and plots show have control characters."""
+    require_printable("title", experiment.title, breaks=False)
+    require_printable("notes", experiment.notes)
+    for one in experiment.protocol:
+        require_printable("label of a protocol", one.label, breaks=False)
 
 
 def tuning_experiment(experiment: Experiment) -> Experiment:

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from fedprivjax.bounded_read import Unreadable, toml_value
+from fedprivjax.checks.printable import printable
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment import Experiment, folder, parse, tuning_experiment
@@ -20,8 +21,6 @@ from fedprivjax.sweeps.variable_descriptions import custom_metrics
 
 class UnknownLabel(Refusal, KeyError):
     """Raised for a protocol label that is not in the results. It is also a `KeyError`, as for any mapping."""
-
-    __str__ = Exception.__str__  # KeyError.__str__ would quote the line
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +116,7 @@ class Results(Mapping[str, xr.Dataset]):
         took = "" if made.get("wall_seconds") is None else f", in {made['wall_seconds']:.3g} s"
         version, date, device = (made.get(name, "?") for name in ("fedprivjax", "date", "device"))
         origin = f"fedprivjax {version}, {date}{took}, on {device}"
-        return "\n  ".join([f"results in {self.folder}", origin, *map(self._line, self.datasets)])
+        return printable("\n  ".join([f"results in {self.folder}", origin, *map(self._line, self.datasets)]))
 
     __repr__ = __str__
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedprivjax.checks.printable import printable
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
 from fedprivjax.privacy import attack_metrics, gdp
@@ -346,7 +347,7 @@ class PrivacyGuarantee:
             f"per machine ({each.machines}): {symbol} min {each.min:.4g}, median {each.median:.4g}, max {each.max:.4g}",
             *(f"assumes: {assumption}" for assumption in self.assumptions),
         ]
-        return "\n  ".join(lines)
+        return printable("\n  ".join(lines))
 
     __repr__ = __str__
 

@@ -9,6 +9,7 @@ import pandas as pd
 import xarray as xr
 
 from fedprivjax.atomic_write import write_atomically
+from fedprivjax.checks.printable import printable
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
@@ -143,6 +144,9 @@ def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str
     95% interval (NaN for a single seed), both NaN if a run diverged, and `realised_epsilon` of the worst run (infinite
     if non-private). Numbers are in the recorded unit: an accuracy of 93% is 0.93. `to_latex` gives the paper's table.
 
+    Labels are those of the results. `to_csv` writes them as they are: control characters and spreadsheet formulas in
+    labels from elsewhere are not escaped. `to_latex` and tables escape control characters.
+
     Args:
         results: as in `table`.
         metric: the metric. Default: the first one that the command line draws.
@@ -181,14 +185,14 @@ def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str
 
 
 def latex(text: str) -> str:
-    r"""Return text with LaTeX's special characters escaped.
+    r"""Return text with LaTeX's special characters escaped, and control characters as in `printable`.
 
     >>> latex("dp_mu2, 5%")
     'dp\\_mu2, 5\\%'
     >>> latex("σ ≥ 2")
     '$\\sigma$ $\\geq$ 2'
     """
-    return text.translate(LATEX)
+    return printable(text).translate(LATEX)
 
 
 def _symbol(name: str) -> str:

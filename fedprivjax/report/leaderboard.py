@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.bounded_read import json_from
+from fedprivjax.checks.printable import printable
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment import bundle
@@ -104,7 +105,7 @@ class Leaderboard:
         return [ranked(rows) for rows in groups.values()]
 
     def __str__(self) -> str:
-        return "\n".join([*map(plain, self.tables), *notes(self.rows)])
+        return "\n".join([*map(plain, self.tables), *map(printable, notes(self.rows))])
 
     __repr__ = __str__
 

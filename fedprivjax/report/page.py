@@ -13,6 +13,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from fedprivjax.atomic_write import write_atomically
+from fedprivjax.checks.printable import printable
 from fedprivjax.experiment.results import Results
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.privacy.paragraph import PRNG
@@ -42,7 +43,7 @@ def write_page(shown: Shown, results: Results, plots: Mapping[str, Figure]) -> P
 
 
 def page(shown: Shown, results: Results, plots: Mapping[str, Figure]) -> str:
-    """Return the page as HTML. All user-defined text is escaped."""
+    """Return the page as HTML. User-defined text is escaped, and so are its control characters."""
     tables = shown.tables()
     drawn = {name: _plot(name, figure) for name, figure in plots.items()}
     lead = next((name for name in drawn if name.endswith(LEAD)), None)
@@ -125,6 +126,10 @@ def _rows(provenance: Mapping[str, Any], above: str = "") -> list[tuple[str, str
 @cache
 def _template() -> Template:
     loader = PackageLoader("fedprivjax.report", "")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True).get_template(
-        "page.html"
-    )
+    options: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True}
+    return Environment(loader=loader, finalize=_printable, **options).get_template("page.html")
+
+
+def _printable(value: Any) -> Any:
+    """Return text as in `printable`. Tables are so already."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -12,6 +12,8 @@ from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
+from fedprivjax.checks.printable import printable
+
 if TYPE_CHECKING:  # importing pandas takes a third of a second
     import pandas as pd
 
@@ -46,6 +48,8 @@ class Column:
 class Sheet:
     """A table. If it is too wide it is split into several, each starting with the first `keys` columns.
 
+    Control characters of titles, headers and cells, such as those of a label from elsewhere, become escapes (`\\x1b`).
+
     >>> sheet = Sheet("accuracy")
     >>> sheet.add_columns("mu", "ours")
     >>> sheet.add_row("1", "0.5 ± 0.1")
@@ -58,14 +62,17 @@ class Sheet:
     columns: list[Column] = field(default_factory=list)
     sections: set[int] = field(default_factory=set)
 
+    def __post_init__(self):
+        self.title = printable(self.title)
+
     def add_columns(self, *headers: str, justify: Justify = "right") -> None:
         """Add columns. All columns must be added before the first row."""
-        self.columns += [Column(header, justify) for header in headers]
+        self.columns += [Column(printable(header), justify) for header in headers]
 
     def add_row(self, *cells: str) -> None:
         """Add a row, with one cell per column."""
         for column, cell in zip(self.columns, cells, strict=True):
-            column.cells.append(cell)
+            column.cells.append(printable(cell))
 
     def add_section(self) -> None:
         """Add a line under the rows so far."""
@@ -78,7 +85,7 @@ class Sheet:
 
     @property
     def frame(self) -> "pd.DataFrame":
-        """Data frame of the cells as text, with the headers as columns."""
+        """Data frame of the cells as text, with the headers as columns. Control characters are escaped."""
         import pandas as pd
 
         return pd.DataFrame(self.rows, columns=[column.header for column in self.columns])
@@ -124,7 +131,7 @@ def plain(renderable: Any, width: int | None = None) -> str:
     """Return a renderable as plain text, by default as wide as the terminal."""
     console = Console(width=width or usual_width(), file=StringIO(), color_system=None, force_jupyter=False)
     console.print(renderable)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    text = printable(console.file.getvalue())  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
