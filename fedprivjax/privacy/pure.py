@@ -9,11 +9,11 @@ with B binomial. At δ = 0 it is basic composition, ε = k·ε₀.
 """
 
 from dataclasses import dataclass, field
-from math import exp, inf, nan
+from math import exp, inf, log, nan
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.stats import binom
+from scipy.special import gammaln
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy.accountant_result import UPPER, AccountantResult
@@ -23,6 +23,8 @@ from fedprivjax.privacy.terms import Terms
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
+
+ROUNDED = 2.0**-50  # bounds the rounding of ε, relative to the logarithms that it is computed from
 
 
 def composed_epsilon(level: float, count: int, delta: float) -> float:
@@ -38,12 +40,22 @@ def composed_epsilon(level: float, count: int, delta: float) -> float:
     """
     if count == 0 or level == inf:
         return inf if count else 0.0
+    lie, truth = _log_cumulative(count, -level)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        found = lie + np.log(-np.expm1(log(delta) - lie)) - truth if delta else lie - truth
+    most = float(np.max(found[np.isfinite(found)], initial=0.0))
+    rounded = ROUNDED * (count * (1 + level) + float(gammaln(count + 1))) if most else 0.0
+    return float(np.clip(most + rounded, 0.0, count * level))
+
+
+def _log_cumulative(count: int, odds: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the logarithms of P[B(k, q) ≤ m] and P[B(k, 1 − q) ≤ m], float64 [k + 1], with ln(q/(1 − q)) = `odds`."""
     few = np.arange(count + 1)
-    lie = exp(-level) / (1 + exp(-level))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        gain = np.log(np.maximum(binom.cdf(few, count, lie) - delta, 0.0))
-        found = np.where(gain > -inf, gain - binom.logcdf(few, count, 1 - lie), -inf)
-    return float(np.clip(np.max(found), 0.0, count * level))
+    choices = gammaln(count + 1) - gammaln(few + 1) - gammaln(count - few + 1)
+    least, most = -np.logaddexp(0, -odds), -np.logaddexp(0, odds)  # ln q and ln(1 − q)
+    lie = choices + few * least + (count - few) * most
+    truth = choices + few * most + (count - few) * least
+    return np.logaddexp.accumulate(lie), np.logaddexp.accumulate(truth)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ from math import exp, inf, prod
 import numpy as np
 import pytest
 from scipy.optimize import brentq
+from scipy.stats import binom
 
 from fedprivjax import Grouped, PureEvent, Refusal, Terms
 from fedprivjax.privacy.pure import composed_epsilon
@@ -37,6 +38,18 @@ def test_epsilon_agrees_with_dp_accounting(level, count):
     assert event.epsilon(1e-5) == pytest.approx(other.epsilon, rel=1e-2)
     assert event.epsilon(1e-5) <= other.epsilon * (1 + 1e-6)
     assert event.epsilon(1e-5) <= count * level
+
+
+@pytest.mark.parametrize(("level", "count", "delta"), [(1.0, 3000, 1e-5), (0.01, 20_000, 1e-10)])
+def test_many_messages_compose_exactly(level, count, delta):
+    """δ at the found ε is the target, with the losses (k − 2m)·ε₀ of randomised responses."""
+    found = composed_epsilon(level, count, delta)
+    lies = np.arange(count + 1)
+    losses = (count - 2 * lies) * level
+    chances = binom.pmf(lies, count, 1 / (1 + exp(level)))
+    achieved = chances @ -np.expm1(np.minimum(found - losses, 0))
+    assert achieved == pytest.approx(delta, rel=1e-6)
+    assert found < 0.7 * count * level
 
 
 def test_a_planted_level_or_count_is_found():

@@ -11,7 +11,7 @@ from fedprivjax.plan.samplers.interface import PLACES, Batch, Occurrences, Sampl
 
 NO_LIMIT = 2**62  # number of records that allows every batch
 NEVER = 1e-12  # probability, over a run, that a Poisson sample exceeds the padding and loses a record
-NEGLIGIBLE = 1e-15  # probability of the larger numbers of occurrences, which are ignored
+RAREST = 1e-25  # probability of the larger numbers of occurrences, which are ignored
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Replacement(Sampler):
         return rng.integers(0, sizes[:, None], (sizes.size, width)), batches
 
     def occurrences(self, records: int, batch: int) -> Occurrences:
-        most = int(scipy.stats.binom.isf(NEGLIGIBLE, batch, 1 / records)) + 1
+        most = int(scipy.stats.binom.isf(RAREST, batch, 1 / records)) + 1
         times = np.arange(1, most + 1)
         return Occurrences(times.astype(float), scipy.stats.binom.pmf(times, batch, 1 / records))
 

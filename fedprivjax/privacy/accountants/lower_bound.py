@@ -13,7 +13,7 @@ import scipy
 
 from fedprivjax.checks.values import require_positive
 from fedprivjax.privacy.accountants.composition import composed, epsilon_between
-from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon, shift_distribution
+from fedprivjax.privacy.accountants.sampled import NEGLIGIBLE, SampledReleases, sampled_epsilon, shift_distribution
 from fedprivjax.privacy.terms import ADD_OR_REMOVE
 
 CELLS = 100_000  # number of cells of a discretised mixture density
@@ -35,6 +35,9 @@ def attainable_epsilon(noise_multiplier: float, releases: SampledReleases) -> fl
         return sampled_epsilon(noise_multiplier, releases)
     require_positive("noise_multiplier", noise_multiplier)
     times, chances = shift_distribution(sampler, releases.records, whole)
+    tails = np.cumsum(chances[::-1])[::-1]
+    kept = np.append(True, tails[:-1] > NEGLIGIBLE)  # all but the rarest numbers of occurrences
+    times, chances = times[kept], chances[kept]
     times, chances = np.append(0.0, times), np.append(1 - chances.sum(), chances)
     pairs: list[tuple[Mixture, Mixture]] = [((times, chances), (-times, chances))]
     if releases.relation == ADD_OR_REMOVE:  # the record is absent from one of the datasets

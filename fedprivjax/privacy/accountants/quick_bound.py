@@ -10,9 +10,8 @@ Source: Doroshenko, Ghazi, Kamath, Kumar & Manurangsi 2022, Connect the Dots.
 from functools import cache
 from math import inf, isinf
 
-from fedprivjax.plan.samplers.subsampling import NEGLIGIBLE
 from fedprivjax.privacy.accountants.composition import TAIL, composed, epsilon_between
-from fedprivjax.privacy.accountants.sampled import SampledReleases, one_release, sampled_epsilon
+from fedprivjax.privacy.accountants.sampled import NEGLIGIBLE, SampledReleases, one_release, sampled_epsilon
 
 COARSE = 16  # spacing divided by the finer grid's: takes a tenth of the time
 

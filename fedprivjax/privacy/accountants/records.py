@@ -14,13 +14,21 @@ from fedprivjax.privacy.accountants.composition import MOST
 from fedprivjax.privacy.accountants.dp_accounting_backend import dp_accounting_relation, gaussian_results
 from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
 from fedprivjax.privacy.accountants.quick_bound import quick_epsilon
-from fedprivjax.privacy.accountants.sampled import SampledReleases, moved, sampled_epsilon, shift_distribution
+from fedprivjax.privacy.accountants.sampled import (
+    SampledReleases,
+    moved,
+    resolved,
+    sampled_epsilon,
+    shift_distribution,
+)
 from fedprivjax.privacy.accountants.shuffled import shuffled_epsilon
 from fedprivjax.privacy.terms import REPLACE_ONE
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
     from dp_accounting.privacy_accountant import PrivacyAccountant
+
+SPACING = 5e-4  # of the losses of dp-accounting's accountant
 
 
 def accounted(ratio: float) -> float:
@@ -145,8 +153,9 @@ class Sampled(RecordAccountant):
         except Refusal:
             return (attained,)
         relation = dp_accounting_relation(self.relation)
+        exact = resolved(self._multiplier(ratio), sampled, SPACING)
         found: list[tuple[str, PrivacyAccountant, str]] = [
-            ("dp-accounting PLD", PLDAccountant(relation, 5e-4), EXACT),
+            ("dp-accounting PLD", PLDAccountant(relation, SPACING), EXACT if exact else UPPER),
             ("dp-accounting RDP", RdpAccountant(neighboring_relation=relation), UPPER),
         ]
         results = [
@@ -222,11 +231,11 @@ class SampledMachines(Sampled):
     cut: float = 0.0
 
     def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
-        left = delta - releases * self.cut
+        left = delta - releases * self.cut * (1 + 1e-9)  # despite rounding
         return super().epsilon(ratio, records, batch, releases, delta=left) if left > 0 else inf
 
     def quick_epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
-        left = delta - releases * self.cut
+        left = delta - releases * self.cut * (1 + 1e-9)  # despite rounding
         return super().quick_epsilon(ratio, records, batch, releases, delta=left) if left > 0 else inf
 
     def occurrences(self, records: int, batch: int) -> None:

@@ -10,6 +10,10 @@ subsampling (Balle, Barthe & Gaboardi 2018). With η the probability that the re
 and releases are composed as privacy loss distributions. Both directions are bounded, so the result also holds for
 adaptively chosen releases.
 
+If losses are far smaller than their usual grid, or the rounding errors of so many releases are not far below δ, the
+grid is finer and losses are weighted before they are composed (`fine_grid.py`, `tilted.py`). If that takes too much
+memory, the smaller one of the usual bound and of a Rényi bound holds.
+
 For adding or removing a record, Poisson samples have dp-accounting's pair of distributions. The rate and the divisor K
 are then public constants, and a record moves a release by 1/z standard deviations.
 
@@ -29,11 +33,12 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
 from fedprivjax.plan.samplers import Occurrences, Sampler, as_sampler
-from fedprivjax.plan.samplers.subsampling import NEGLIGIBLE
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.composition import HEADROOM, composed, epsilon_between
+from fedprivjax.privacy.accountants import fine_grid
+from fedprivjax.privacy.accountants.composition import HEADROOM, ROUNDED, composed, epsilon_between
 from fedprivjax.privacy.accountants.dp_accounting_backend import dp_accounting_relation
 from fedprivjax.privacy.accountants.noise_search import search_min_noise
+from fedprivjax.privacy.accountants.tilted import Composed
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE
 
 if TYPE_CHECKING:
@@ -43,7 +48,11 @@ GRID = 5e-4  # spacing of privacy losses; the estimate is an upper bound for any
 FINEST, SPREAD = 1e-4, 0.02  # least spacing for independent samples, and its ratio to a loss's standard deviation
 LONGEST = 5000.0  # larger losses of one release are treated as infinite
 MAX_CELLS = 1e6  # largest number of cells of one release's losses, for independent samples
+NEGLIGIBLE = 1e-15  # δ of the larger losses of one release, which are treated as infinite
 KEPT = 32  # number of cached composed losses, some megabytes each
+KEPT_FINE = 8  # of these on finer grids
+COARSEST, FINER = 5, 10  # cells per standard deviation of a loss: fewer are refined, to the second number
+SPENT = 0.01  # largest part of δ lost to rounding in a Fourier transform of unweighted losses
 
 
 @dataclass(frozen=True)
@@ -109,7 +118,8 @@ def moved(relation: str) -> int:
 def sampled_epsilon(noise_multiplier: float, releases: SampledReleases) -> float:
     """Return an upper bound on ε of a machine's releases, for one of its records.
 
-    The bound is exact if the sampler is "full" or "disjoint", or takes all records.
+    For Poisson samples it is within 2% of ε for z from 0.5 to 500, rates from 1e-4 to 1, up to 10⁶ rounds and δ from
+    1e-10 to 1e-3. The bound is exact if the sampler is "full" or "disjoint", or takes all records.
 
     Args:
         noise_multiplier: z = σ·K/L, or σ/C for messages that are clipped as a whole. inf is perfect privacy.
@@ -127,8 +137,15 @@ def sampled_epsilon(noise_multiplier: float, releases: SampledReleases) -> float
     if not releases.amplified:
         return float(gdp.epsilon(releases.moved * sqrt(releases.with_record) / noise_multiplier, releases.delta))
     message = releases.whole_message, releases.relation
-    loss = _loss(noise_multiplier, releases.sampler, releases.records, releases.rounds, *message)
-    return inf if loss is None else epsilon_between(loss, releases.delta)[1]
+    settings = noise_multiplier, releases.sampler, releases.records
+    cells = _cells(noise_multiplier, releases)
+    fine = _fine_losses(*settings, releases.rounds, *message, cells) if cells else ()
+    found = max((loss.epsilon(releases.delta) for loss in fine), default=inf)
+    if found < inf:
+        return found
+    found = max((loss.renyi_epsilon(releases.delta) for loss in fine), default=inf)
+    loss = _loss(*settings, releases.rounds, *message)
+    return found if loss is None else min(found, epsilon_between(loss, releases.delta)[1])
 
 
 @lru_cache(maxsize=KEPT)
@@ -149,9 +166,55 @@ def one_release(
     Args:
         coarse: factor of the grid's spacing. A larger factor is faster and gives a slightly larger bound.
     """
+    spacing = _spacing(z, sampler, records, whole, relation)
+    if spacing is None:
+        return None
+    times, chances = shift_distribution(sampler, records, whole)
     if sampler.independent and not whole:
-        return _independent(z, float(shift_distribution(sampler, records).chances.sum()), relation, coarse)
-    return _subsampled(z, *shift_distribution(sampler, records, whole), coarse)
+        # the error of connecting the dots is of second order in the spacing
+        return _independent(z, float(chances.sum()), relation, coarse * spacing)
+    return _subsampled(z, times, chances, coarse * spacing)
+
+
+def resolved(z: float, releases: SampledReleases, spacing: float) -> bool:
+    """Return True if unweighted losses with this spacing determine ε, to some parts in a thousand."""
+    enough = spacing * COARSEST <= _deviation(z, releases)
+    return enough and releases.rounds * ROUNDED <= SPENT * releases.delta
+
+
+def _deviation(z: float, releases: SampledReleases) -> float:
+    """Return a lower bound on the standard deviation of the loss of one release."""
+    times, chances = shift_distribution(releases.sampler, releases.records, releases.whole_message)
+    return releases.moved * float(times @ chances) / z
+
+
+def _cells(z: float, releases: SampledReleases) -> int:
+    """Return the number of cells of a finer grid in one cell of `one_release`, or 0 if that suffices.
+
+    The finer grid holds all losses of the other one, so its bound is never larger.
+    """
+    message = releases.whole_message, releases.relation
+    spacing = _spacing(z, releases.sampler, releases.records, *message)
+    if spacing is None or resolved(z, releases, spacing):
+        return 0
+    deviation = _deviation(z, releases)
+    return 1 if spacing * COARSEST <= deviation else ceil(FINER * spacing / deviation)
+
+
+@lru_cache(maxsize=KEPT_FINE)
+def _fine_losses(
+    z: float, sampler: Sampler, records: int, rounds: int, whole: bool, relation: str, cells: int
+) -> tuple[Composed, ...]:
+    """Return the composed losses of all releases in each direction on the finer grid, or () if it is too long."""
+    spacing = _spacing(z, sampler, records, whole, relation)
+    assert spacing is not None
+    shifts = shift_distribution(sampler, records, whole)
+    if whole or not sampler.independent:
+        grids = fine_grid.subsampled(z, shifts, spacing / cells)
+    else:
+        pair = fine_grid.added if relation == ADD_OR_REMOVE else fine_grid.replaced
+        grids = pair(1 / z, float(shifts.chances.sum()), spacing / cells)
+    return tuple(Composed(grid, rounds) for grid in grids)
 
 
 @cache
@@ -182,15 +245,25 @@ def shift_distribution(sampler: Sampler, records: int, whole_message: bool = Fal
     return Occurrences(np.ones(1), np.array([occurrences.chances.sum()])) if whole_message else occurrences
 
 
-def _subsampled(z: float, times: np.ndarray, chances: np.ndarray, coarse: int) -> "PrivacyLossDistribution | None":
-    """Return the bound's loss distribution for one release, or None if it has losses above `LONGEST`."""
+def _spacing(z: float, sampler: Sampler, records: int, whole: bool, relation: str) -> float | None:
+    """Return the spacing of the losses of `one_release`, or None if there are losses above `LONGEST`."""
+    shifts = shift_distribution(sampler, records, whole)
+    if whole or not sampler.independent:
+        longest = _longest_loss(z, *shifts)
+        return None if longest is None else max(min(GRID, longest / 2000), longest / 4e4)
+    shift = moved(relation) / z
+    longest = shift**2 / 2 + 9 * shift  # beyond nine standard deviations a loss is negligible
+    finest = max(SPREAD * float(shifts.chances.sum()) / z, FINEST)
+    return None if longest > LONGEST else max(min(finest, GRID), longest / MAX_CELLS)
+
+
+def _subsampled(z: float, times: np.ndarray, chances: np.ndarray, spacing: float) -> "PrivacyLossDistribution":
+    """Return the bound's loss distribution for one release."""
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
     longest = _longest_loss(z, times, chances)
-    if longest is None:
-        return None
-    spacing = coarse * max(min(GRID, longest / 2000), longest / 4e4)  # the error is of second order in the spacing
+    assert longest is not None
     grid = np.arange(ceil(longest / spacing) + 1)
     above = np.minimum.accumulate(profile(grid * spacing, times, chances, z))
     below = -np.expm1(-grid * spacing) + np.exp(-grid * spacing) * above  # profile at −ε, by symmetry
@@ -217,17 +290,13 @@ def profile(epsilon, times: np.ndarray, chances: np.ndarray, z: float) -> np.nda
     return sum(chance * gdp.delta(inner, 2 * j / z) for j, chance in zip(times, chances, strict=True))  # type: ignore
 
 
-def _independent(z: float, rate: float, relation: str, coarse: int) -> "PrivacyLossDistribution | None":
+def _independent(z: float, rate: float, relation: str, spacing: float) -> "PrivacyLossDistribution":
     from dp_accounting.pld import privacy_loss_distribution
 
-    shift = (2 if relation == REPLACE_ONE else 1) / z
-    longest = shift**2 / 2 + 9 * shift  # beyond nine standard deviations a loss is negligible
-    if longest > LONGEST:
-        return None
     return privacy_loss_distribution.from_gaussian_mechanism(
         z,
         sensitivity=1.0,
         sampling_prob=rate,
-        value_discretization_interval=coarse * max(min(max(SPREAD * rate / z, FINEST), GRID), longest / MAX_CELLS),
+        value_discretization_interval=spacing,
         neighboring_relation=dp_accounting_relation(relation),
     )
