@@ -39,20 +39,28 @@ Provenance = dict[str, Any]
 
 
 def claim(
-    folder: Path, experiment: Experiment, inputs: Inputs | None = None, *, resume: bool = False, shared: bool = False
+    folder: Path,
+    experiment: Experiment,
+    inputs: Inputs | None = None,
+    source: Mapping[str, str] | None = None,
+    *,
+    resume: bool = False,
+    shared: bool = False,
 ) -> None:
     """Create the folder and write `spec.toml` and `inputs.json` into it.
 
     Args:
         inputs: data, code and versions of the run, or None to leave `inputs.json` as it is.
+        source: as in `save`.
         resume: whether a run in the folder is resumed, which must have begun.
         shared: whether other processes may run the same experiment in the folder.
 
     Raises:
         ValueError: if the folder holds results of other settings, data or code, or an unfinished run, has nothing to
-            resume, or is not writable.
+            resume, is not writable, or if a text cannot be stored.
     """
     spec, settings = folder / SPEC, to_mapping(experiment)
+    _require_texts({**settings, **(source or {}), "results folder": str(folder)})
     again = resume or shared
     if resume and not shared and not spec.is_file():
         raise Refusal(f"nothing to resume in {folder}")
@@ -336,6 +344,21 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
     each = [f"{key} = {_value(one, key)} there and {_value(other, key)} here" for key in keys[:SHOWN]]
     return ", ".join(each) + (f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else "")
+
+
+def _require_texts(settings: Mapping[str, Any]) -> None:
+    """Raise Refusal if a text cannot be written in UTF-8, such as a name of a file in Latin-1, or contains NUL."""
+    flat = _flat(settings)
+    for key, value in flat.items():
+        name = key if key.isprintable() else repr(key)
+        for text in (key, *(value if isinstance(value, list) else [value])):
+            if not isinstance(text, str):
+                continue
+            if "\0" in text:
+                raise Refusal(f"{name} must be without NUL characters, got {_value(flat, key)}")
+            if text.encode(errors="replace").decode() != text:
+                wanted = f"{name} must be text in UTF-8, got {_value(flat, key)}"
+                raise Refusal(f"{wanted}. If it is a path, rename the file or folder")
 
 
 def _value(settings: Mapping[str, Any], key: str) -> str:

@@ -93,7 +93,8 @@ def _opened(ready: ReadyExperiment, folder: Path, *, resume: bool, keep: bool) -
     """
     if keep or resume:
         _check_tuning(ready, folder, again=resume)
-    results_folder.claim(folder, ready.experiment, ready.inputs if keep or resume else None, resume=resume)
+    inputs = ready.inputs if keep or resume else None
+    results_folder.claim(folder, ready.experiment, inputs, ready.source, resume=resume)
     if not (resume and results_folder.finished(folder)):
         return None
     results_folder.remove_chunks(folder)  # a run may have been killed before it removed them
@@ -137,7 +138,7 @@ def run_part(
     if jax.process_count() > 1:
         raise Refusal(f"part must be left out in a job of {jax.process_count()} processes that compute together")
     _check_tuning(ready, folder)
-    results_folder.claim(folder, ready.experiment, ready.inputs, shared=True)
+    results_folder.claim(folder, ready.experiment, ready.inputs, ready.source, shared=True)
     chunks = folder / results_folder.CHUNKS
     with claimed(chunks / f"{uuid4().hex}{CLAIM}"):  # no process removes the chunks meanwhile
         found = _run_part(ready, folder, chunks, part, progress)

@@ -1,5 +1,7 @@
 import hashlib
+import json
 import os
+import shutil
 import sys
 import tomllib
 from datetime import UTC, datetime, timedelta
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from fedprivjax import Refusal, experiment
+from fedprivjax import Refusal, experiment, load
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.folder import checksums, commit, provenance
@@ -167,6 +169,51 @@ def test_claiming_refuses_an_unwritable_folder(tmp_path, below):
     with pytest.raises(ValueError, match=r"^results folder \S+ must be writable: [^\n]+$"):
         folder.claim(tmp_path / "file" / below, make())
     assert (tmp_path / "file").read_text(encoding="utf-8") == "in the way"
+
+
+@pytest.mark.parametrize(
+    ("changes", "source", "below", "message"),
+    [
+        ({"title": "a\0b"}, {}, "", r"^title must be without NUL characters, got 'a\\x00b'$"),
+        ({"notes": "caf\udce9"}, {}, "", r"^notes must be text in UTF-8, got 'caf\\udce9'\. If it is a path, rename"),
+        ({}, {"experiment": "caf\udce9.toml"}, "", r"^experiment must be text in UTF-8, got 'caf\\udce9.toml'\. If it"),
+        ({}, {}, "caf\udce9", r"^results folder must be text in UTF-8, got "),
+    ],
+)
+def test_texts_that_cannot_be_stored_are_refused(tmp_path, changes, source, below, message):
+    with pytest.raises(Refusal, match=message):
+        folder.claim(tmp_path / below / "there", make().but(**changes), None, source)
+    assert not os.listdir(tmp_path)
+
+
+def test_a_folder_that_is_removed_meanwhile_has_its_settings_in_the_end(found, tmp_path, monkeypatch):
+    def removing(*_, **__):
+        shutil.rmtree(tmp_path / "out")
+        return found
+
+    monkeypatch.setattr(runner, "_datasets", removing)
+    ready = ready_experiment(make())
+    runner.run_ready(ready, tmp_path / "out")
+    assert sorted(os.listdir(tmp_path / "out")) == ["inputs.json", "provenance.json", "results.nc", "spec.toml"]
+    assert load(tmp_path / "out").spec == make()
+    assert runner.run_ready(ready, tmp_path / "out", resume=True).keys() == found.keys()
+
+
+def test_results_beside_the_provenance_of_another_run_are_refused_and_repaired(found, tmp_path, monkeypatch):
+    """As after a kill between the two renames, before the chunks are removed."""
+    ready = ready_experiment(make())
+    monkeypatch.setattr(runner, "_datasets", lambda *_, **__: found)
+    runner.run_ready(ready, tmp_path)
+    made = folder.load_provenance(tmp_path)
+    (tmp_path / "provenance.json").write_text(json.dumps({**made, "date": "2020-01-01T00:00:00+00:00"}))
+    message = (
+        r"provenance\.json must be of the same run as results\.nc, which is of '\S+', got '2020-01-01T00:00:00\+00:00'"
+    )
+    with pytest.raises(Refusal, match=message):
+        load(tmp_path)
+    with pytest.warns(UserWarning, match=rf"are computed again: \S+{message}"):
+        runner.run_ready(ready, tmp_path, resume=True)
+    assert load(tmp_path).keys() == found.keys()
 
 
 @pytest.mark.parametrize("size", [0, 700, 1500, 20_000])
