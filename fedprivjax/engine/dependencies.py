@@ -10,7 +10,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.disk_cache import SHORT
-from fedprivjax.engine.fingerprint import data_fingerprint, fingerprint, program_text, versions
+from fedprivjax.engine.fingerprint import calls_host, data_fingerprint, fingerprint, program_text, versions
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.segments import advance, begin_program, finish_program
 from fedprivjax.engine.trajectory import per_round
@@ -87,7 +87,7 @@ def program_digest(start: ReadyRun) -> str:
         program_text(advance, cut, carry, values, *at, static, static.eval_every),
         program_text(finish_program, cut, carry, static),
     ]
-    if any("callback" in text for text in texts):
+    if any(map(calls_host, texts)):
         remedy = "Remove the callback, or run without folder"
         raise Refusal(f"protocol and metrics must not call the host in a run with folder, got a callback. {remedy}")
     return f"{DIGEST} {fingerprint(*texts)}"

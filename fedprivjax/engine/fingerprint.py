@@ -1,5 +1,6 @@
 """Fingerprints of a run's inputs, and their comparison between the processes that compute a run together."""
 
+import re
 from importlib.metadata import version
 from typing import Any
 from weakref import finalize
@@ -13,6 +14,7 @@ from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.method.interface import as_leaves
 from fedprivjax.problem.problem import Problem
 
+HOST_CALL = re.compile(r'(custom_call @"?|call_target_name = ")[\w.]*callback|is_host_transfer = true')
 HOISTED = "jax_use_simplified_jaxpr_constants"
 _of_data: dict[int, str] = {}  # digests of data by `id` of live problems
 
@@ -51,6 +53,15 @@ def program_text(program: Any, *arguments: Any) -> str:
     finally:
         if hoisted:
             jax.config.update(HOISTED, hoisted)
+
+
+def calls_host(text: str) -> bool:
+    """Return True if a program's text has a host callback. Functions may have "callback" in their names.
+
+    >>> calls_host("call @callback_loss(%0)"), calls_host("stablehlo.custom_call @xla_ffi_python_cpu_callback(%0)")
+    (False, True)
+    """
+    return HOST_CALL.search(text) is not None
 
 
 def require_equal_runs(start: ReadyRun) -> None:

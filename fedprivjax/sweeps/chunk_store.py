@@ -15,7 +15,7 @@ from fedprivjax.bounded_read import json_from
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.disk_cache import code_version, read_chunk, write_chunk
-from fedprivjax.engine.fingerprint import data_fingerprint, fingerprint, versions
+from fedprivjax.engine.fingerprint import calls_host, data_fingerprint, fingerprint, versions
 from fedprivjax.engine.fingerprint import program_text as lowered_text
 from fedprivjax.engine.hosts import from_first, require_equal, together
 from fedprivjax.engine.prepare import StaticArguments
@@ -166,7 +166,7 @@ def sweep_fingerprint(start: ReadySweep) -> str:
     noises = [fingerprint(noise) for noise in host_noises]
     drawn = [(one.mechanism, one.inputs, one.seeds) for one in start.starts]
     text = program_text(one_run, start.static)
-    if "callback" in text and together(start.mesh):
+    if calls_host(text) and together(start.mesh):
         text = from_first(lambda: text)
     inputs = start.first.problem.traced, start.configurations.leaves, start.index, drawn, noises, start.common_noise
     return fingerprint(text, *inputs, *start.keep)
@@ -184,4 +184,4 @@ def program_text(arguments: Any, static: StaticArguments) -> str:
     The text of a program with host callbacks is always unique, because it does not contain the called functions.
     """
     text = lowered_text(run_program, arguments, static)
-    return text if "callback" not in text else f"{text}\n{uuid4()}"
+    return f"{text}\n{uuid4()}" if calls_host(text) else text

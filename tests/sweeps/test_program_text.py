@@ -8,7 +8,7 @@ from types import ModuleType
 import jax
 import pytest
 
-from fedprivjax.sweeps.chunk_store import sweep_fingerprint
+from fedprivjax.sweeps.chunk_store import program_text, sweep_fingerprint
 from fedprivjax.sweeps.execute import execute
 from fedprivjax.sweeps.prepare import ready_sweep
 
@@ -91,7 +91,7 @@ CHANGES = {
 }
 
 PRINTED = """
-from fedprivjax.sweeps.chunk_store import sweep_fingerprint
+from fedprivjax.sweeps.chunk_store import program_text, sweep_fingerprint
 from fedprivjax.sweeps.prepare import ready_sweep
 print(sweep_fingerprint(ready_sweep(protocol, problem, fpj.Uniform(6, 3), **settings)))
 """
@@ -159,6 +159,12 @@ def test_a_program_that_calls_the_host_is_never_resumed(call):
     change = 'Half.of(jnp.linalg.norm(snapshot.params["w"]))', call
     sweep = sweep_of(*change)
     assert sweep_fingerprint(sweep) != sweep_fingerprint(sweep)  # the text cannot tell what is called
+
+
+def test_the_name_of_a_metric_does_not_call_the_host():
+    named = sweep_of('"metrics": [size, "squared"]', '"metrics": [fpj.Metric("size_callback", size), "squared"]')
+    assert "size_callback" in program_text(named.arguments(0, 0), named.static)
+    assert sweep_fingerprint(named) == sweep_fingerprint(named)
 
 
 def test_noise_made_on_the_host_is_told_apart():
