@@ -105,7 +105,8 @@ def normals_per_second() -> float:
 
 def _sweep_seconds(levels: int, seeds: int, rounds: int) -> float:
     """Return the seconds of a sweep, after a warm-up unless it is so large that compilation takes little of them."""
-    start = cell.sweep_of(np.linspace(1, 16, levels).tolist(), seeds, rounds, memory_budget=MEMORY)
+    budget = {"memory_budget": MEMORY, "min_chunks": 1}
+    start = cell.sweep_of(np.linspace(1, 16, levels).tolist(), seeds, rounds, **budget)
     if levels * seeds <= WARMED:
         return side_by_side({"sweep": lambda: execute(start).to_dict()}, repeats=1)["sweep"]
     began = perf_counter()

@@ -251,7 +251,7 @@ class _Draft:
     def job(self, say: Say) -> Job:
         """Calibrate, and return the job."""
         trial, sweep = self.shape.get(TRIAL), self.experiment.sweep
-        limits = {"memory_budget": sweep.memory_budget, "mesh": sweep.mesh}
+        limits = {"memory_budget": sweep.memory_budget, "min_chunks": sweep.min_chunks, "mesh": sweep.mesh}
         again = partial(ready_sweep, self.protocol, self.problem, self.participation, **limits, **self.options)
         with within(self.settings.place):
             start = None if trial else again(preparing=_preparing(self.settings.label, self.shape, say))

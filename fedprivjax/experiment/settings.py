@@ -155,6 +155,7 @@ class SweepSettings(Settings):
         noise_method: sampler of the machines' noise; "auto" is the cheapest exact one.
         precision: precision of products on an accelerator, "float32" or the faster "tf32".
         memory_budget: approximate memory of a chunk of runs on a device, in bytes.
+        min_chunks: least number of chunks, if there are as many runs for each device.
         mesh: numbers of devices that divide the runs and the machines of every run, such as
             `{ runs = 2, machines = 4 }`; all devices divide the runs by default.
         keep: `["params"]` stores the parameters of every run in the results, for `fedprivjax.run_of`.
@@ -170,6 +171,7 @@ class SweepSettings(Settings):
     noise_method: str = "auto"
     precision: str = "float32"
     memory_budget: int = 2 * 2**30
+    min_chunks: int = Field(default=64, ge=1)
     mesh: dict[str, int] | None = None
     keep: list[Literal["params"]] = []
 

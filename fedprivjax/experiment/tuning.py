@@ -21,7 +21,7 @@ from fedprivjax.sweeps.selection import POINT, UNACCOUNTED, at_best, best_point
 
 OF_DATA = ("options", "picture")  # keys of `[problem]` that belong to its dataset
 DECLARED = ("lipschitz", "distance", "machine_weights")  # declared for one dataset; they may not hold for another
-OF_SWEEP = ("common_noise", "noise_method", "precision", "memory_budget", "mesh")
+OF_SWEEP = ("common_noise", "noise_method", "precision", "memory_budget", "min_chunks", "mesh")
 
 
 # ---- the rule

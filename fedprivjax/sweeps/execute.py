@@ -16,23 +16,22 @@ import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.compiled import make_room
-from fedprivjax.engine.hosts import exchanged, local, on_all, replicated, together
+from fedprivjax.engine.hosts import local, on_all, replicated, together
 from fedprivjax.engine.pipeline import in_turn, one_ahead
 from fedprivjax.engine.prepare import Arguments, StaticArguments
 from fedprivjax.engine.progress import OnProgress, shifted
 from fedprivjax.engine.simulate import trajectory
 from fedprivjax.plan.seeds import configuration_key
-from fedprivjax.problem.devices import RUNS
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.sweeps.chunk_store import SECONDS, ChunkStore, agreed_fingerprint, open_store, sweep_fingerprint
 from fedprivjax.sweeps.claims import any_free
 from fedprivjax.sweeps.configurations import stacked
-from fedprivjax.sweeps.device_memory import fitted
+from fedprivjax.sweeps.device_memory import require_room
 from fedprivjax.sweeps.devices import Spread, over_devices, spread
 from fedprivjax.sweeps.evaluations import OnRun, report_chunk, require_same_report
 from fedprivjax.sweeps.kept import PARAMS, PREDICTOR, STRUCTURE, flat
-from fedprivjax.sweeps.memory import chunks, divided
-from fedprivjax.sweeps.part import CHUNKS_OF_A_PART, Part
+from fedprivjax.sweeps.memory import chunks
+from fedprivjax.sweeps.part import Part
 from fedprivjax.sweeps.prepare import ReadySweep
 from fedprivjax.sweeps.results import sweep_dataset
 from fedprivjax.sweeps.variable_descriptions import described, expected_words, metric_words
@@ -53,7 +52,7 @@ def execute(
     """
     require_same_report(on_run, start)
     found = "" if folder is None and not together(start.mesh) else agreed_fingerprint(start)
-    start = _fitted(start)
+    _require_room(start)
     store = None if folder is None else open_store(folder, start, found)
     sizes = start.sizes if store is None else store.settle()
     metrics: dict[str, np.ndarray] = {}  # each of shape [seeds, configurations, ...]
@@ -161,9 +160,8 @@ def _execute_part(
     start: ReadySweep, part: Part, folder: Path, progress: OnProgress | None, on_run: OnRun | None = None
 ) -> tuple[int, list[Path]]:
     """Return the number of chunks that this part has computed now, and the claims of the chunks that are missing."""
-    start = fitted(start, partial(_compiled, start))
-    sizes = divided(start.sizes, start.runs, CHUNKS_OF_A_PART * part.of, start.mesh.shape[RUNS])
-    store = ChunkStore(folder, sweep_fingerprint(start), sizes)
+    _require_room(start)
+    store = ChunkStore(folder, sweep_fingerprint(start), start.sizes)
     sizes = store.settle()
     every, over = list(enumerate(chunks(start.runs, sizes))), spread(start.mesh, sizes)
     computed = 0
@@ -201,12 +199,13 @@ def _missing(store: ChunkStore, every: Sequence) -> list[Path]:
     return [store.claim(number) for number in range(len(every)) if not store.has(number)]
 
 
-def _fitted(start: ReadySweep) -> ReadySweep:
-    """Return the sweep with chunks that fit the memory of the devices of all processes, see `fitted`."""
-    if not together(start.mesh):
-        return fitted(start, partial(_compiled, start))
-    found = on_all(lambda: fitted(start, partial(_compiled, start)))
-    return replace(found, sizes=min(exchanged(found.sizes), key=prod))
+def _require_room(start: ReadySweep) -> None:
+    """Raise Refusal if a chunk does not fit in the free memory of the devices, of all processes if they are several."""
+    check = partial(require_room, start, partial(_compiled, start))
+    if together(start.mesh):
+        on_all(check)
+    else:
+        check()
 
 
 def _compiled(start: ReadySweep, sizes: tuple[int, int]) -> Any:

@@ -14,6 +14,8 @@ from fedprivjax.method.division import part_of_size
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.problem.memory_estimate import numbers_of_one
 
+MIN_CHUNKS = 64  # of a sweep with as many runs, so that 64 processes can share it and a stopped one loses little
+
 
 def chunk_sizes(
     start: ReadyRun,
@@ -23,10 +25,12 @@ def chunk_sizes(
     devices_of_run: int = 1,
     *,
     keep: bool = False,
+    min_chunks: int = MIN_CHUNKS,
 ) -> tuple[int, int]:
     """Return the numbers of draws and configurations of a chunk that needs at most about `budget` bytes per device.
 
-    The draws divide over the devices if there are enough, otherwise the configurations.
+    The draws divide over the devices if there are enough, otherwise the configurations. The sizes follow from the
+    arguments alone, so that any number of processes, at any time, computes the same chunks, with equal bits.
 
     Args:
         start: one prepared run of the sweep.
@@ -34,6 +38,7 @@ def chunk_sizes(
         devices: number of devices that the runs are divided over.
         devices_of_run: number of devices that the machines of one run are divided over.
         keep: whether parameters are kept.
+        min_chunks: least number of chunks, see `divided`.
 
     Raises:
         ValueError: if the budget is too small for one run.
@@ -46,7 +51,8 @@ def chunk_sizes(
     local = _ceil(runs[0], over_draws), _ceil(runs[1], over_configurations)
     configurations = min(local[1], (budget - per_draw) // per_configuration)
     draws = min(local[0], budget // (per_draw + configurations * per_configuration))
-    return over_draws * _even(local[0], draws), over_configurations * _even(local[1], configurations)
+    sizes = over_draws * _even(local[0], draws), over_configurations * _even(local[1], configurations)
+    return divided(sizes, runs, min_chunks, (over_draws, over_configurations))
 
 
 def chunks(runs: tuple[int, int], sizes: tuple[int, int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -63,20 +69,26 @@ def chunks(runs: tuple[int, int], sizes: tuple[int, int]) -> Iterator[tuple[np.n
             )
 
 
-def divided(sizes: tuple[int, int], runs: tuple[int, int], least: int, devices: int = 1) -> tuple[int, int]:
+def divided(
+    sizes: tuple[int, int], runs: tuple[int, int], least: int, one: tuple[int, int] = (1, 1)
+) -> tuple[int, int]:
     """Return chunk sizes, at most `sizes`, with at least `least` chunks if there are as many runs for each device.
 
-    A size that divides over the devices still does.
+    The draws are divided first, since the configurations of a draw share its noise. With fewer runs, a chunk has all
+    configurations of one draw on each device, as far as `sizes` allow.
 
-    >>> divided((100, 24), (100, 24), least=8), divided((2, 1), (2, 1), least=8)
-    ((13, 24), (1, 1))
+    Args:
+        one: numbers of draws and of configurations of a chunk with one run on each device. Sizes are multiples of it.
+
+    >>> divided((100, 24), (100, 24), least=64), divided((8, 12), (8, 12), least=64), divided((4, 3), (4, 3), least=64)
+    ((1, 24), (1, 1), (1, 3))
     """
-    one = tuple(devices if size % devices == 0 else 1 for size in sizes)
-    while _ceil(runs[0], sizes[0]) * _ceil(runs[1], sizes[1]) < least and sizes != one:
-        axis = 0 if sizes[0] * one[1] >= sizes[1] * one[0] else 1
-        half = _ceil(_ceil(sizes[axis], one[axis]), 2) * one[axis]
-        sizes = (half, sizes[1]) if axis == 0 else (sizes[0], half)
-    return sizes
+    axes = (0, 1) if runs[0] * runs[1] >= least * one[0] * one[1] else (0,)
+    found = list(sizes)
+    for axis in axes:
+        while _ceil(runs[0], found[0]) * _ceil(runs[1], found[1]) < least and found[axis] > one[axis]:
+            found[axis] = _ceil(found[axis] // one[axis], 2) * one[axis]
+    return found[0], found[1]
 
 
 def run_bytes(start: ReadyRun, devices: int = 1, *, keep: bool = False) -> tuple[int, int]:

@@ -8,7 +8,6 @@ from typing import NamedTuple, TypeVar
 from fedprivjax.checks.refusal import Refusal
 
 Item = TypeVar("Item")
-CHUNKS_OF_A_PART = 4  # least number of chunks of a part, if there are as many runs
 
 # Variables of the number of this process from 0 or from a first number, and of the number of processes.
 SCHEDULERS = (

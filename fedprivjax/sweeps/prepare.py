@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from fedprivjax.checks.values import require_at_least
 from fedprivjax.engine.costs import totals
 from fedprivjax.engine.iterates import iterate_names
 from fedprivjax.engine.metrics import MetricLike, non_private
@@ -28,7 +29,7 @@ from fedprivjax.sweeps.configurations import SIZES, Configuration, Configuration
 from fedprivjax.sweeps.devices import one_run, sweep_mesh
 from fedprivjax.sweeps.draws import number_of, resampled_rows, seed_labels, seed_list, seeds_of_draws, shared_draws
 from fedprivjax.sweeps.kept import METHOD, as_keep, structure_of
-from fedprivjax.sweeps.memory import chunk_sizes
+from fedprivjax.sweeps.memory import MIN_CHUNKS, chunk_sizes
 
 MEMORY_BUDGET = 2 * 2**30
 
@@ -216,6 +217,7 @@ def ready_sweep(
     noise_method: str = "auto",
     precision: str = FLOAT32,
     memory_budget: int = MEMORY_BUDGET,
+    min_chunks: int = MIN_CHUNKS,
     keep: Sequence[str] = (),
     mesh: Mesh | Mapping[str, int] | None = None,
     preparing: Callable[[str, int, int], Any] | None = None,
@@ -232,8 +234,10 @@ def ready_sweep(
         resample: swept names along which all randomness (participation, samples, noise) is resampled. Use it to select
             along an axis: common random numbers keep each configuration's distribution, but not that of the selected
             best.
-        memory_budget: approximate number of bytes of a chunk per device. It changes the number of chunks, not the
-            results. On an accelerator, chunks are fitted to it, and to the free memory, by the compiled program.
+        memory_budget: approximate number of bytes of a chunk per device. It changes the sizes of chunks, and results by
+            rounding. On an accelerator, a chunk whose compiled program needs more than the free memory is refused.
+        min_chunks: least number of chunks, if there are as many runs for each device: processes share a sweep chunk by
+            chunk. An accelerator is busier with fewer and larger chunks; 1 uses the whole budget.
         keep: ["params"] keeps the parameters of every run, which `run_of` reads. Their size is printed first.
         mesh: mesh of devices, or their number along each axis, such as {"runs": 2, "machines": 4}. The axis "runs"
             divides the seeds or the configurations, and the axis "machines" the machines of every run, as in `ready`.
@@ -243,6 +247,7 @@ def ready_sweep(
         protocol, problem, participation, rounds, metrics, eval_every, delta, order, noise_method, precision: as in
             `ready`.
     """
+    require_at_least("min_chunks", min_chunks, 1)
     protocol, mesh, keep = plain_numbers(protocol), sweep_mesh(mesh), as_keep(keep)
     if keep:
         structure_of(problem)  # raises Refusal
@@ -269,7 +274,8 @@ def ready_sweep(
     configurations = calibrated(points, plans, on_progress)
     for one in configurations.protocols:
         one.check_method(noise_method)
-    sizes = chunk_sizes(starts[0], (len(starts), index.shape[1]), memory_budget, *mesh.devices.shape, keep=bool(keep))
+    limits = {"keep": bool(keep), "min_chunks": min_chunks}
+    sizes = chunk_sizes(starts[0], (len(starts), index.shape[1]), memory_budget, *mesh.devices.shape, **limits)
     shared = mesh, common_noise, memory_budget, keep
     return ReadySweep(starts, axes, points, configurations, seeds, index, sizes, *shared)
 

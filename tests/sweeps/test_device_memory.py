@@ -1,16 +1,15 @@
-"""Chunk sizes on an accelerator, simulated by CPU devices that report memory."""
+"""Memory of a chunk on an accelerator, simulated by CPU devices that report memory."""
 
 import logging
 import re
 from functools import cache
-from math import prod
 
 import numpy as np
 import pytest
 
 from fedprivjax import Ball, DPMu2, Refusal, Softmax, Uniform, linear_problem
 from fedprivjax.sweeps import device_memory, execute
-from fedprivjax.sweeps.device_memory import fitted, fitted_sizes, peak_bytes
+from fedprivjax.sweeps.device_memory import peak_bytes, require_room
 from fedprivjax.sweeps.memory import run_bytes
 from fedprivjax.sweeps.prepare import ready_sweep
 
@@ -20,76 +19,56 @@ OVER = {"mu": [1.0, 2.0, 3.0, 4.0]}
 
 
 @cache
-def prepared(budget=2**31, devices=1, seeds=8):
+def prepared(budget=2**31, devices=1, seeds=8, min_chunks=1):
     options = {"over": OVER, "seeds": seeds, "rounds": 6, "eval_every": 6, "mesh": {"runs": devices}}
-    return ready_sweep(DPMu2(clip=1.0, step_size=0.1), PROBLEM, Uniform(10, 4), memory_budget=budget, **options)
-
-
-def linear(start, factor, devices=1):
-    """Return a measurement that is `factor` times the estimate."""
-    per_draw, per_configuration = run_bytes(start.first)
-    return lambda sizes: int(factor * sizes[0] * (per_draw + sizes[1] * per_configuration) / devices)
-
-
-@pytest.mark.parametrize(("factor", "devices"), [(0.1, 1), (1.0, 1), (3.0, 2), (10.0, 1)])
-def test_chunks_fit_the_budget_and_use_it(factor, devices):
-    whole = linear(prepared(), factor, devices)((8, 4))
-    budget = whole // 3
-    start = prepared(max(budget, sum(run_bytes(prepared().first))), devices)
-    measure = linear(start, factor, devices)
-    sizes, taken = fitted_sizes(start, budget, measure)
-    assert taken == measure(sizes) <= budget
-    assert taken > budget / 4
-    assert any(size % devices == 0 for size in sizes)
-
-
-def test_a_sweep_that_fits_is_measured_once():
-    start, seen = prepared(), []
-    assert fitted_sizes(start, 2**31, lambda sizes: seen.append(sizes) or 1000) == ((8, 4), 1000)
-    assert seen == [(8, 4)]
-
-
-def test_memory_that_does_not_shrink_as_estimated_still_fits():
-    start = prepared()
-    sizes, taken = fitted_sizes(start, 1000, lambda sizes: 900 + 50 * prod(sizes))
-    assert (sizes, taken) == ((1, 1), 950)
-
-
-def test_one_run_above_the_budget_is_refused():
-    with pytest.raises(Refusal, match=r"^memory_budget must be at least 5000 bytes for one run on each device, got 10"):
-        fitted_sizes(prepared(), 10, lambda sizes: 5000)
+    options |= {"memory_budget": budget, "min_chunks": min_chunks}
+    return ready_sweep(DPMu2(clip=1.0, step_size=0.1), PROBLEM, Uniform(10, 4), **options)
 
 
 @pytest.fixture
 def card(monkeypatch):
-    """Return a function that makes every device report free memory, and the log's messages."""
+    """Return a function that makes every device report free memory, and a chunk's program need bytes."""
 
-    def make(free):
+    def make(free, taken):
         monkeypatch.setattr(device_memory, "free_memory", lambda device: free)
+        monkeypatch.setattr(device_memory, "peak_bytes", lambda program, start: taken)
 
     return make
 
 
 def test_a_cpu_keeps_the_estimate():
-    start = prepared()
-    assert fitted(start, lambda sizes: pytest.fail("nothing is compiled")) is start
+    require_room(prepared(), lambda sizes: pytest.fail("nothing is compiled"))
 
 
-@pytest.mark.slow
-def test_a_sweep_on_a_card_runs_in_chunks_of_the_compiled_program(card, caplog, monkeypatch):
-    expected = execute.execute(prepared())
-    start, compiled = prepared(), []
-    whole = peak_bytes(execute._compiled(start, start.sizes), start)
-    card(whole // 2 / device_memory.USABLE)
-    own = execute._compiled
-    monkeypatch.setattr(execute, "_compiled", lambda *args: compiled.append(own(*args)) or compiled[-1])
+@pytest.mark.parametrize("min_chunks", [1, 8])
+def test_a_chunk_above_the_free_memory_is_refused_with_a_budget_that_fits(card, min_chunks):
+    """The sizes of chunks never follow the free memory, with which the last bits of results would change."""
+    start = prepared(min_chunks=min_chunks)
+    card(1000, 3600)
+    with pytest.raises(
+        Refusal, match=r"^memory_budget must be at most \d+ bytes for 900 free ones, got 2147483648:"
+    ) as e:
+        require_room(start, lambda sizes: None)
+    smaller = prepared(int(re.findall(r"\d+", str(e.value))[0]), min_chunks=min_chunks)
+    assert np.prod(smaller.sizes) <= np.prod(start.sizes) / 4
+    card(1000, 900)
+    require_room(start, lambda sizes: None)
+
+
+def test_one_run_above_the_free_memory_is_refused(card):
+    card(1000, 901)
+    with pytest.raises(
+        Refusal, match=r"^memory_budget must leave room for one run on each device, got .* needs 901 bytes"
+    ):
+        require_room(prepared(sum(run_bytes(prepared().first))), lambda sizes: None)
+
+
+def test_the_memory_of_a_chunk_is_logged(card, caplog):
+    card(2**32, 2**30)
     with caplog.at_level(logging.INFO, "fedprivjax"):
-        found = execute.execute(start)
-    assert compiled
-    assert peak_bytes(compiled[-1], start) < whole
+        require_room(prepared(), lambda sizes: None)
     (message,) = caplog.messages
-    assert re.match(r"DPMu2: [2-9] chunks of \d × \d runs need \S+ GiB on each of 1 devices", message)
-    np.testing.assert_allclose(found["noise_norm"], expected["noise_norm"], rtol=1e-5)
+    assert re.match(r"DPMu2: 1 chunks of 8 × 4 runs need 1 GiB on each of 1 devices \(.*, 4 GiB free\)", message)
 
 
 @pytest.mark.slow

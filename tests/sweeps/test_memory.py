@@ -62,7 +62,7 @@ def test_a_budget_is_respected_and_used(job, seed):
     per_seed, per_configuration = run_bytes(job)
     runs = tuple(int(n) for n in rng.integers(1, 40, 2))
     budget = int((per_seed + per_configuration) * 10 ** rng.uniform(0, 3))
-    seeds, members = chunk_sizes(job, runs, budget)
+    seeds, members = chunk_sizes(job, runs, budget, min_chunks=1)
     assert 1 <= seeds <= runs[0]
     assert 1 <= members <= runs[1]
     assert seeds * (per_seed + members * per_configuration) <= budget
@@ -72,18 +72,35 @@ def test_a_budget_is_respected_and_used(job, seed):
         assert twice > budget / 2
 
 
-def test_a_sweep_that_fits_is_one_chunk(job):
-    assert chunk_sizes(job, (7, 9), 2**40) == (7, 9)
+def test_a_sweep_that_fits_is_one_chunk_if_one_is_enough(job):
+    assert chunk_sizes(job, (7, 9), 2**40, min_chunks=1) == (7, 9)
     per_seed, per_configuration = run_bytes(job)
     exactly = 7 * (per_seed + 9 * per_configuration)
-    assert chunk_sizes(job, (7, 9), exactly) == (7, 9)
-    assert chunk_sizes(job, (7, 9), exactly - 1) == (4, 9)  # 7 in two nearly equal parts
+    assert chunk_sizes(job, (7, 9), exactly, min_chunks=1) == (7, 9)
+    assert chunk_sizes(job, (7, 9), exactly - 1, min_chunks=1) == (4, 9)  # 7 in two nearly equal parts
 
 
 def test_members_of_one_seed_stay_together_while_they_fit(job):
     per_seed, per_configuration = run_bytes(job)
     assert chunk_sizes(job, (7, 9), per_seed + 9 * per_configuration) == (1, 9)
     assert chunk_sizes(job, (7, 9), per_seed + 9 * per_configuration - 1) == (1, 5)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_there_are_64_chunks_where_there_are_as_many_runs(job, seed):
+    """Else the configurations of a draw, which share its noise, stay together."""
+    rng = np.random.default_rng(seed)
+    runs = tuple(int(n) for n in rng.integers(1, 80, 2))
+    devices = int(rng.choice([1, 2]))
+    sizes = chunk_sizes(job, runs, 2**40, devices)
+    number = len(list(chunks(runs, sizes)))
+    if runs[0] * runs[1] >= 64 * devices:
+        assert number >= 64
+    else:
+        assert sizes[0] == (devices if runs[0] >= devices else 1)
+        assert sizes[1] >= runs[1]
+    if number >= 128 and sizes[0] > 1:  # no more than needed
+        assert len(list(chunks(runs, (2 * sizes[0], sizes[1])))) < 64
 
 
 def test_a_budget_below_one_run_is_refused(job):

@@ -180,9 +180,20 @@ def test_a_part_waits_for_a_touch_or_for_the_expiry(tmp_path, monkeypatch):
         assert mine
 
 
-def test_a_sweep_is_cut_into_enough_chunks_for_its_parts(softmax_problem, tmp_path):
-    sweep(METHOD, softmax_problem, SCHEME, folder=tmp_path, part=(1, 1), mesh={"runs": 1}, **OPTIONS)
-    assert len(list(tmp_path.glob("*.npz"))) >= 4
+def test_any_number_of_parts_gives_equal_bits_and_computes_the_same_chunks(softmax_problem, tmp_path):
+    """Resumed or not, with the default budget."""
+    arguments = METHOD, softmax_problem, SCHEME
+    whole = sweep(*arguments, **OPTIONS)
+    kept = []
+    for name, order in (("one", [(1, 1)]), ("three", [(3, 3), (1, 3)]), ("more", [(9, 64)])):
+        for part in order:
+            found = sweep(*arguments, folder=tmp_path / name, part=part, **OPTIONS)
+            assert found is not None
+            same(found, whole)
+        kept.append({file.name for file in (tmp_path / name).glob("*.npz")})
+    assert kept[0] == kept[1] == kept[2]
+    next((tmp_path / "one").glob("*.npz")).unlink()
+    same(sweep(*arguments, folder=tmp_path / "one", **OPTIONS), whole)
 
 
 def test_finished_runs_are_joined_and_missing_ones_are_not(tmp_path, monkeypatch):

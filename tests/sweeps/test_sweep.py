@@ -134,10 +134,10 @@ def test_chunks_change_no_number(grid):
     assert seen == [(done, 12) for done in range(1, 13)]
 
 
-def test_a_sweep_that_fits_reports_once(grid):
+def test_a_small_sweep_reports_once_for_a_seed(grid):
     seen = []
-    swept(GRID, progress=lambda *done: seen.append(done))
-    assert seen == [(12, 12)]
+    swept(GRID, progress=lambda *done: seen.append(done), mesh=ONE)
+    assert seen == [(4, 12), (8, 12), (12, 12)]
 
 
 def test_common_noise_is_shared_by_the_members(grid):
@@ -159,7 +159,8 @@ def test_without_common_noise_every_member_draws_its_own(grid):
 @pytest.mark.slow
 def test_chunks_change_no_members_draws():
     """Uneven chunks: 3 seeds as 2 + 1, 4 configurations as 3 + 1."""
-    whole = ready_sweep(PROTOCOL, PROBLEM, SOME, over=GRID, seeds=SEEDS, common_noise=False, mesh=ONE, **COMMON)
+    options = {"common_noise": False, "mesh": ONE, "min_chunks": 1}
+    whole = ready_sweep(PROTOCOL, PROBLEM, SOME, over=GRID, seeds=SEEDS, **options, **COMMON)
     assert whole.sizes == (3, 4)
     seen = []
     cut = execute(replace(whole, sizes=(2, 3)), lambda *done: seen.append(done))
