@@ -12,14 +12,13 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.checks.values import called
 from fedprivjax.datasets.dataset import Dataset
-from fedprivjax.datasets.partition import by_machine
-from fedprivjax.datasets.partition import table as rows
+from fedprivjax.datasets.partition import by_machine, table_of
 from fedprivjax.datasets.stream import Stream
 from fedprivjax.problem.build import general_problem, linear_problem, procedural_problem
 from fedprivjax.problem.checks import require_labels, require_loss
 from fedprivjax.problem.losses import LinearLoss, Logistic, Softmax, Squared
 from fedprivjax.problem.networks import NetworkCorrect, NetworkLoss, first_parameters, ready_network
-from fedprivjax.problem.problem import Problem, Table
+from fedprivjax.problem.problem import Origin, Problem, Table
 from fedprivjax.problem.raw_rows import RawRows
 
 CHANNELS = (1, 3)  # usual numbers of channels
@@ -66,7 +65,7 @@ def from_dataset(
     options = {"constraint": constraint, "start": start, "lipschitz": lipschitz, "distance": distance}
     if isinstance(dataset, Dataset):
         if partition_table is None and dataset.machine_of is not None:
-            partition_table = rows(by_machine(dataset.machine_of))[0]
+            partition_table = own_table(dataset)
         options |= {"partition_table": partition_table, "machine_weights": machine_weights}
     elif partition_table is not None:
         raise Refusal("partition_table must be None for a stream: every machine computes its own examples")
@@ -86,6 +85,15 @@ def from_dataset(
         note = "as in the authors' code a statistic of private data: noise calibrated with it is not private"
         return replace(problem, own_lipschitz=dataset.noise_lipschitz, lipschitz_note=note)
     return problem
+
+
+def own_table(dataset: Dataset, machines: int | None = None) -> np.ndarray:
+    """Return the partition table of a dataset that is partitioned, [machines, max_records], with its origin.
+
+    Args:
+        machines: number of machines. None is the largest machine index plus one.
+    """
+    return table_of(by_machine(dataset.machine_of, machines), Origin(machines=dataset.machines_from))
 
 
 def _test(dataset: Dataset | Stream, inputs: Callable[[np.ndarray], np.ndarray] = np.asarray):
@@ -116,7 +124,7 @@ def described(problem: Problem, dataset: Dataset | Stream) -> Problem:
     """Return the problem with facts of its dataset: uncovered parts, clients' names, and preparation of raw rows."""
     table, names = problem.partition_table, dataset.machine_names
     if table is not None and len(names) == len(table.rows):
-        table = Table(table.rows, names)
+        table = Table(table.rows, names, table.origin)
     known = {"not_covered": dataset.not_covered, "raw_rows": dataset.raw_rows or _features_as_they_are(dataset)}
     return replace(problem, partition_table=table, **known)
 

@@ -47,6 +47,8 @@ class Dataset:
         class_names, machine_names: names of classes and machines, in their order, or empty if unknown.
         not_covered: texts on parts that were computed from private data. No guarantee covers them, and results repeat
             the texts.
+        machines_from: text on machines that are values found in the data, or empty if they are public. Guarantees cover
+            it only if neighbouring datasets have the same machines.
         columns: columns of the table from which the dataset was made, by name, shape [examples] each, or None.
         target: name of the predicted column, or empty.
         raw_rows: preparation of further raw rows, for predictions, or None if they are given as `features`.
@@ -79,6 +81,7 @@ class Dataset:
     columns: Mapping[str, np.ndarray] | None = None
     target: str = ""
     raw_rows: RawRows | None = None
+    machines_from: str = ""
 
     def __post_init__(self):
         require_printable("name", self.name, breaks=False)

@@ -8,6 +8,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_positive
 from fedprivjax.problem.checks import numbers
+from fedprivjax.problem.problem import Origin
 
 KINDS = {
     "iid": "random permutation, cut into parts of equal or given sizes",
@@ -17,9 +18,29 @@ KINDS = {
     "quantiles": "sorted by the target and cut into one part per machine",
     "by_value": "one machine per value of a label or a column",
 }
+BY_VALUES = ("by_label", "dirichlet", "shards", "quantiles")  # kinds by which one value moves other records
 EMPTY = ("error", "drop", "keep")
 SIZES = ("lognormal", "dirichlet")
 SIZED = ("iid", "quantiles")  # kinds that accept sizes
+
+
+class Parts(list[np.ndarray]):
+    """Parts of a partition, one array of example indices per machine.
+
+    Attributes:
+        origin: how the parts follow from private values.
+    """
+
+    origin: Origin = Origin()
+
+
+class TableRows(np.ndarray):
+    """Partition table with the origin of its parts, which a `Problem` repeats in its results."""
+
+    origin: Origin = Origin()
+
+    def __array_finalize__(self, source):
+        self.origin = getattr(source, "origin", Origin())
 
 
 def partition(
@@ -34,8 +55,11 @@ def partition(
     spread: float = 1.0,
     empty: str = "error",
     seed: int | np.random.Generator = 0,
-) -> list[np.ndarray]:
+) -> Parts:
     """Partition examples over machines, each example to at most one machine.
+
+    By all kinds but `iid` and `by_value`, one changed label may move many other records, which no guarantee covers.
+    The result and its `table` carry a text on this, and results of a problem with this table repeat it.
 
     * `iid`: a random permutation, cut into equal parts, or with `sizes` into unequal ones. The remainder of
       examples/machines is dropped.
@@ -84,7 +108,7 @@ def partition(
     if sizes is not None and kind not in SIZED:
         raise Refusal(f"sizes must go with kind {' or '.join(map(repr, SIZED))}, got kind {kind!r}")
     if kind == "by_value":
-        return _by_value(labels, machines)
+        return _parts(_by_value(labels, machines), Origin(machines="the machines, which are the values in the data"))
     require_at_least("machines", machines, 1)  # pyright: ignore[reportArgumentType]
     machines = int(machines or 0)
     if machines > labels.size:
@@ -101,11 +125,23 @@ def partition(
         parts = _quantiles(labels, machines, counts, rng)
     else:
         parts = _dirichlet(labels, machines, alpha, rng)
-    return _occupied(parts, empty)
+    by_values = f"which machine holds a record, a partition by private values ({kind})"
+    return _parts(_occupied(parts, empty), Origin(by_values) if kind in BY_VALUES else Origin())
+
+
+def _parts(parts: list[np.ndarray], origin: Origin) -> Parts:
+    found = Parts(parts)
+    found.origin = origin
+    return found
+
+
+def table_of(parts: list[np.ndarray], origin: Origin) -> np.ndarray:
+    """Return the partition table of parts, [machines, max_records], with their origin."""
+    return table(_parts(parts, origin))[0]
 
 
 def table(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the partition table of parts.
+    """Return the partition table of parts. It has the origin of the parts of `partition`.
 
     Returns:
         Indices, int32 [machines, max_records], padded with −1, and the sizes, int32 [machines].
@@ -117,6 +153,8 @@ def table(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     counts = np.array([len(part) for part in parts], np.int32)
     rows = np.full((len(parts), counts.max(initial=0)), -1, np.int32)
     rows[np.arange(rows.shape[1]) < counts[:, None]] = np.concatenate([*parts, np.array([], np.int32)])
+    rows = rows.view(TableRows)
+    rows.origin = getattr(parts, "origin", Origin())
     return rows, counts
 
 

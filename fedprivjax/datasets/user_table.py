@@ -52,10 +52,11 @@ class Target(NamedTuple):
 
 
 class Clients(NamedTuple):
-    """Machine of each row, int, shape [rows], and clients' names by machine."""
+    """Machine of each row, int, shape [rows], clients' names by machine, and whether they are found in the data."""
 
     of: np.ndarray
     names: tuple[str, ...]
+    found: bool
 
 
 def read_table(
@@ -158,6 +159,7 @@ def _dataset(columns: Columns, held: Columns | None, wanted: Preparation, source
         machine_of=None if clients is None else clients.of[rows],
         name=columns.name,
     )
+    found = clients is not None and clients.found
     return replace(
         made,
         source=source,
@@ -166,6 +168,7 @@ def _dataset(columns: Columns, held: Columns | None, wanted: Preparation, source
         not_covered=tuple(
             text for text in (*(feature.not_covered for feature in features), target.not_covered) if text
         ),
+        machines_from=f"the machines, which are the values of {wanted.client!r} in the data" * found,
         columns=Rows(columns.frame, rows),
         target=wanted.target,
         picture=_picture(columns, names),
@@ -258,7 +261,8 @@ def _clients_of(values: Series, wanted: Preparation) -> Clients:
             f"clients must have a row each, got none of {', '.join(map(repr, bare[:5]))}: "
             f'empty = "drop" leaves them out'
         )
-    return Clients((np.cumsum(sizes > 0) - 1)[owner], tuple(name for name in known if name not in bare))
+    names = tuple(name for name in known if name not in bare)
+    return Clients((np.cumsum(sizes > 0) - 1)[owner], names, wanted.clients is None or len(names) < len(known))
 
 
 def _countable(values: Series) -> bool:

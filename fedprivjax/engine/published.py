@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedprivjax.plan.data_used import data_used
+from fedprivjax.privacy.calibration import not_covered
 from fedprivjax.privacy.large_delta import large_delta, large_delta_of_machines
 from fedprivjax.privacy.terms import MACHINE, RECORD
 
@@ -35,6 +36,7 @@ class Published(NamedTuple):
         expected: names of costs that are expected values.
         weights: description of the machines' influence, or "".
         delta_warning: warning of a δ that is too large, or "".
+        not_covered: texts on what follows from private records and the guarantee does not cover.
     """
 
     data_used: str
@@ -45,6 +47,7 @@ class Published(NamedTuple):
     expected: tuple[str, ...]
     weights: str
     delta_warning: str
+    not_covered: tuple[str, ...]
 
 
 def published(start: "ReadyRun") -> Published:
@@ -63,6 +66,7 @@ def published(start: "ReadyRun") -> Published:
         expected=("gradients_per_record",) * found.expected + ("sent_bytes",) * (schedule.secret is not None),
         weights="" if hidden else influence(start),
         delta_warning="" if hidden and terms.unit != MACHINE else delta_warning(start),
+        not_covered=not_covered(start.problem, terms),
     )
 
 

@@ -164,7 +164,7 @@ def execute(
         protocol=start.protocol,
         plan=start.plan,
         non_private_metrics=private,
-        non_private_data=start.problem.not_covered,
+        non_private_data=start.published.not_covered,
         expected=start.published.expected,
         data_used=start.published.data_used,
         worse_than_constant=worse_than_constant(start.problem, start.static.metrics, iterates[OUTPUT]),

@@ -9,7 +9,7 @@ import numpy as np
 from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.datasets.as_problem import from_dataset
+from fedprivjax.datasets.as_problem import from_dataset, own_table
 from fedprivjax.experiment.data import Data
 from fedprivjax.experiment.names import unimported
 from fedprivjax.experiment.participation import AnyKind
@@ -67,7 +67,7 @@ def make_data(
         if data.machine_names and machines != len(data.machine_names):
             clients = f"{len(data.machine_names)}, the clients in the data"
             raise Refusal(f"participation.machines must be {clients}, or be left out, got {machines}")
-        return data, datasets.table(datasets.by_machine(data.machine_of, machines))[0]
+        return data, own_table(data, machines)
     return data, None
 
 

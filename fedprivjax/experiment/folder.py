@@ -25,6 +25,7 @@ from fedprivjax.disk_cache import code_version
 from fedprivjax.experiment import Experiment, to_mapping
 from fedprivjax.experiment.inputs import Inputs, read_inputs, without_callback
 from fedprivjax.experiment.netcdf_limits import require_bounded
+from fedprivjax.sweeps.checksums import UNSALTED
 from fedprivjax.sweeps.claims import held
 from fedprivjax.sweeps.kept import METHOD, PREDICTOR
 
@@ -282,6 +283,7 @@ def provenance(found: Mapping[str, xr.Dataset], seconds: float | None = None) ->
         "devices": jax.device_count(),
         "precision": ", ".join(dict.fromkeys(str(data.attrs.get("precision", "")) for data in found.values())),
         "data_sha256": checksums(found),
+        "not_covered": UNSALTED.format("data_sha256"),
     }
 
 

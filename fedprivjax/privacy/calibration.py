@@ -14,7 +14,8 @@ from fedprivjax.privacy.events import Event, GaussianEvent, TargetRatio
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.min_noise import cached_min_noise
 from fedprivjax.privacy.target import PLAN, TARGETS, Target
-from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, REPLACE_ONE, Assumption
+from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, REPLACE_ONE, Assumption, Terms
+from fedprivjax.problem.problem import Origin
 from fedprivjax.problem.projection_check import require_true_projection
 
 SENSITIVITY_UNKNOWN = (
@@ -142,7 +143,16 @@ def event_of(protocol, problem, plan) -> Event:
         event = event.assuming(Assumption("noise of the schedule"))
     if event.terms.zeroes:
         event = event.assuming(Assumption("public machines", {"machines": plan.size.machines}))
-    return _with_public_sizes(event, problem) if plan.depends_on_sizes or problem.weighted_by_size else event
+    if plan.depends_on_sizes or problem.weighted_by_size:
+        event = _with_public_sizes(event, problem)
+    parts = "; ".join(not_covered(problem, event.terms))
+    return event.assuming(Assumption("not covered data", {"parts": parts})) if parts else event
+
+
+def not_covered(problem, terms: Terms) -> tuple[str, ...]:
+    """Return texts on what follows from private records before a run, and these terms do not cover."""
+    origin = Origin() if problem.partition_table is None else problem.partition_table.origin
+    return (*problem.not_covered, *filter(None, (origin.values, "" if terms.same_sizes else origin.machines)))
 
 
 def _with_public_sizes(event: Event, problem) -> Event:

@@ -51,6 +51,7 @@ SENTENCES = {
     "rescaled messages": "messages are scaled by another batch's norm: no bound holds",
     "honest but curious": "an honest-but-curious server, which sends the protocol's own query points",
     "not covered": "hyper-parameters and data preparation are not covered",
+    "not covered data": "these are taken as public and not covered, although they follow from private records: {parts}",
     "honest users": "at least {users} users of every round add their own noise",
     "rounded normals": "binomial sums are approximated by rounded normals, within {distance:.2g} in total variation "
     "over all rounds, up to a shift of less than one level",

@@ -104,7 +104,7 @@ def linear_problem(
         optimum=None if optimum is None else _linear_params("optimum", optimum, shape, ": is it this loss's?"),
         model=LinearModel(loss),
         feature_bound=feature_bound,
-        partition_table=None if partition_table is None else Table(table_rows(partition_table, features.shape[0])),
+        partition_table=None if partition_table is None else _table(partition_table, features.shape[0]),
         excess=excess,
         own_lipschitz=lipschitz,
         distance=distance,
@@ -168,7 +168,7 @@ def general_problem(
         optimum=None if optimum is None else _general_params("optimum", optimum),
         model=GeneralModel(function, correct),
         own_smoothness=smoothness,
-        partition_table=None if partition_table is None else Table(table_rows(partition_table, examples)),
+        partition_table=None if partition_table is None else _table(partition_table, examples),
         excess=excess,
         own_lipschitz=lipschitz,
         distance=distance,
@@ -257,6 +257,11 @@ class _Labelled:
         norm = jnp.minimum(jnp.nan_to_num(norm, nan=0.0, posinf=0.0), most)
         within = jnp.clip(jnp.nan_to_num(label, nan=0.0), *self.labels).astype(label.dtype)
         return Example(features, within, norm)
+
+
+def _table(given: Any, examples: int) -> Table:
+    """Return a partition table, checked. Its origin is that of `datasets.table`, if it has one."""
+    return Table(table_rows(given, examples), origin=getattr(given, "origin", None))
 
 
 def _merge_machines(features, labels, table):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import inf, isfinite, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -23,6 +23,19 @@ from fedprivjax.problem.raw_rows import RawRows
 SIZES = "sizes"  # machine_weights proportional to the machines' numbers of records
 
 
+class Origin(NamedTuple):
+    """How a partition over machines follows from private records, as texts that results repeat.
+
+    Attributes:
+        values: rule by which a record's value moves other records, which no guarantee covers, or "".
+        machines: source of machines that were found in the data, or "". A guarantee covers it if all neighbouring
+            datasets have the same machines.
+    """
+
+    values: str = ""
+    machines: str = ""
+
+
 class Table(Once):
     """Partition of the examples over machines: int32 [machines, max_records], padded with −1.
 
@@ -30,9 +43,11 @@ class Table(Once):
 
     Attributes:
         names: the clients' names, one for each machine, or empty if clients have none.
+        origin: how the partition follows from private records. By default as `rows` states it, see `datasets.table`.
     """
 
-    def __init__(self, rows: np.ndarray, names: Sequence[str] = ()):
+    def __init__(self, rows: np.ndarray, names: Sequence[str] = (), origin: Origin | None = None):
+        self.origin = getattr(rows, "origin", Origin()) if origin is None else origin
         self.rows = np.asarray(rows, np.int32)
         self.names = tuple(names)
 

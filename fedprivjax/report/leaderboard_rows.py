@@ -22,6 +22,7 @@ from fedprivjax.report.display import Shown, laid_out, usual_metric
 from fedprivjax.report.leaderboard_fields import Row, faults
 from fedprivjax.report.number_format import points_of
 from fedprivjax.report.tables import metric_runs
+from fedprivjax.sweeps.checksums import UNSALTED
 from fedprivjax.sweeps.results import has, mean_interval
 from fedprivjax.sweeps.selection import UNACCOUNTED
 from fedprivjax.sweeps.variable_descriptions import custom_metrics
@@ -44,6 +45,7 @@ def leaderboard_rows(results: Results) -> tuple[list[Row], list[str]]:
     this = laid_out(results, None)
     metric = _metric_of(results, this)
     runs = metric_runs(this.layout, this.best, metric)
+    digested = "" if results.spec.problem.dataset in DATASETS else UNSALTED.format("federation")
     rows, refused = [], []
     for label, data in this.best.items():
         protocol = next(one.name for one in results.spec.protocol if one.label == label)
@@ -53,6 +55,7 @@ def leaderboard_rows(results: Results) -> tuple[list[Row], list[str]]:
                 refused.append(f"{place}: {metric.name} must be recorded, got none")
                 continue
             row = {**origin, "method": label, "protocol": protocol, **_measured(data, runs[label], metric, point)}
+            row["not_covered"] = "; ".join(filter(None, (row["not_covered"], digested)))
             found = [f"{place}: {fault}" for fault in faults(row)]
             refused += found
             rows += [] if found else [row]

@@ -55,7 +55,7 @@ def page(shown: Shown, results: Results, plots: Mapping[str, Figure]) -> str:
         lead=None if lead is None else drawn.pop(lead),
         plots=list(drawn.values()),
         guarantees={label: guarantee_texts(data) for label, data in shown.best.items()},
-        not_covered=not_covered(shown.best),
+        not_covered=not_covered(shown.best, drawn=shown.partition is not None),
         settings=results.settings,
         origin=_rows(results.provenance),
     )
@@ -75,8 +75,13 @@ def guarantee_texts(data: xr.Dataset) -> list[GuaranteeText]:
     return [GuaranteeText("; ".join(filter(None, where)), paragraph) for paragraph, where in paragraphs.items()]
 
 
-def not_covered(best: Mapping[str, xr.Dataset]) -> list[str]:
-    """Return the limits of the guarantees on the page, one sentence each."""
+def not_covered(best: Mapping[str, xr.Dataset], *, drawn: bool = False) -> list[str]:
+    """Return the limits of the guarantees on the page, one sentence each.
+
+    Args:
+        drawn: whether the page has a plot of the partition.
+    """
+    prepared = dict.fromkeys(data.attrs.get("non_private_data", "") for data in best.values())
     chosen = [f"{label}: {data.attrs['selected']}" for label, data in best.items() if "selected" in data.attrs]
     private = non_private_metrics(best)
     large = [label for label, data in best.items() if exceeds(data["realised_epsilon"], LARGE_EPSILON)]
@@ -85,6 +90,8 @@ def not_covered(best: Mapping[str, xr.Dataset]) -> list[str]:
     return [
         "Hyper-parameters that are chosen from these results, and the preparation of the data.",
         *chosen,
+        *(f"Computed from private records: {text}." for text in prepared if text),
+        *["The plot of the partition, which counts private records and labels."] * drawn,
         *([f"Metrics computed on private data: {', '.join(private)}."] if private else []),
         *([f"ε > {LARGE_EPSILON:g} protects little by itself: {'; '.join(large)}."] if large else []),
         *(f"Warning: {text}." for text in deltas),

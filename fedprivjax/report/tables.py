@@ -157,8 +157,8 @@ def footnotes(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
         lines.append(CHOSEN_NOTE)
     if any(_any(best, name) for name in layout.rounds_to):
         lines.append("rounds to a value: > x (k of n) means that k of n runs reach it, and that the mean is above x")
-    lines += [*_unequal(best), *_expected(best), *_baselines(layout, best)]
-    lines += [] if hide_sizes(best) else [*_used(best), *_weights(best)]
+    told = {} if hide_sizes(best) else best
+    lines += [*_unequal(best), *_used(told), *_expected(best), *_baselines(layout, best), *_weights(told)]
     names = non_private_metrics(best)
     if names:
         lines.append(f"non-private metric: {', '.join(names)}")

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedprivjax.problem.problem import Problem
 
+UNSALTED = "{}: unsalted checksums of private data, not covered by a guarantee"
 COMPUTED = "computed from a seed, not stored"
 _known: dict[int, str] = {}  # checksums of live arrays by `id`, because sweeps need them often
 

@@ -24,7 +24,7 @@ from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, configuration_key, configuration_seed
 from fedprivjax.problem.predictor import predictor_of
 from fedprivjax.problem.problem import Problem
-from fedprivjax.sweeps.checksums import data_checksums
+from fedprivjax.sweeps.checksums import UNSALTED, data_checksums
 from fedprivjax.sweeps.configurations import SIZES, Configuration, Configurations, axes_of, calibrated, grid
 from fedprivjax.sweeps.devices import one_run, sweep_mesh
 from fedprivjax.sweeps.draws import number_of, resampled_rows, seed_labels, seed_list, seeds_of_draws, shared_draws
@@ -115,13 +115,14 @@ class ReadySweep:
             "expected": ", ".join(first.published.expected),
             "delta_warning": next(filter(None, (start.published.delta_warning for start in self.starts)), ""),
             "weights": first.published.weights,
+            "non_private_attributes": UNSALTED.format("data") * problem.stored,
         }
         return {
             "protocol": first.protocol.name,
             "delta": first.delta,
             "selection": "not accounted for: guarantees do not cover the choice of hyper-parameters by these results",
             "non_private_metrics": ", ".join(non_private(problem, self.static.metrics)),
-            "non_private_data": "; ".join(problem.not_covered),
+            "non_private_data": "; ".join(first.published.not_covered),
             "noise": f"{first.mechanism.name}, {noise}",
             "precision": self.static.precision,
             "data": json.dumps(data_checksums(problem)),

@@ -4,10 +4,10 @@ import json
 from dataclasses import fields, replace
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
+from uncomputed import compute_nothing
 
 import fedprivjax as fpj
 from fedprivjax import FedAvg, Full, LocalSGD, NoisyMinibatchSGD, PoissonCohorts, SecretSubsets, Softmax, Uniform
@@ -16,6 +16,7 @@ from fedprivjax.cli.outcome import _write_rows
 from fedprivjax.engine import simulate as simulation
 from fedprivjax.engine.prepare import ready
 from fedprivjax.experiment import folder
+from fedprivjax.experiment.inputs import inputs_of
 from fedprivjax.experiment.jobs import jobs
 from fedprivjax.experiment.run import run_jobs
 from fedprivjax.plan import draw
@@ -27,7 +28,6 @@ from fedprivjax.report.page import write_page
 from fedprivjax.report.text_table import plain
 from fedprivjax.sweeps import execute as execution
 from fedprivjax.sweeps.kept import PARAMS
-from fedprivjax.sweeps.memory import chunks
 from fedprivjax.sweeps.prepare import ready_sweep
 
 FULL, COHORTS = {"kind": "full"}, {"kind": "poisson_cohorts", "rate": 0.5}
@@ -66,18 +66,7 @@ def other_sample(monkeypatch):
 
 @pytest.fixture
 def nothing_computed(monkeypatch):
-    """Replace the runs of sweeps and of `simulate` by zeros: metrics and parameters may differ, nothing else."""
-
-    def of_sweep(start, store, sizes):
-        evaluations = len(start.coordinates()["round"])
-        for draws, columns in chunks(start.runs, sizes):
-            shape = len(draws), len(columns)
-            values = {metric.name: np.zeros((*shape, evaluations)) for metric in start.static.metrics}
-            kept = {PARAMS: np.zeros((*shape, start.first.problem.dimension))} if start.keep else {}
-            yield (draws, columns), {**values, **kept, "diverged": np.zeros(shape), "seconds": np.ones(())}
-
-    monkeypatch.setattr(execution, "computed_chunks", of_sweep)
-    monkeypatch.setattr(simulation, "_computed", lambda start, watch: (jnp.zeros(start.problem.dimension), {}))
+    compute_nothing(monkeypatch)
 
 
 def experiment_of(protocol, participation):
@@ -99,7 +88,7 @@ def experiment_of(protocol, participation):
 
 def files_of(made, todo, into):
     """Return what an experiment publishes: datasets, texts of files without dates, and the privacy command's table."""
-    folder.claim(into, made)
+    folder.claim(into, made, inputs_of(made, todo))
     folder.save(run_jobs(todo), into, "small", 1.0, {"experiment": "two", "command": "fedprivjax run two"})
     results = fpj.load(into)
     this = shown(made, results.best)
@@ -144,7 +133,7 @@ def test_two_secret_samples_publish_the_same(name, tmp_path, other_sample, nothi
     (data, texts, told), (other, other_texts, other_told) = found
     private = [each for each in data.data_vars if "round" in data[each].dims]
     xr.testing.assert_identical(data.drop_vars([*private, PARAMS]), other.drop_vars([*private, PARAMS]))
-    assert set(texts) >= {"spec.toml", "provenance.json", "frontier.json", "report.html"}
+    assert set(texts) >= {"spec.toml", "inputs.json", "provenance.json", "frontier.json", "report.html"}
     for file, text in texts.items():
         assert text == other_texts[file], file
     for field, value in told.items():

@@ -9,6 +9,7 @@ from fedprivjax.privacy.terms import RECORD, SENTENCES, Assumption, Terms, lipsc
 VALUES = {
     "bound": 0.5,
     "machines": 100,
+    "parts": "classes",
     "constant": 1.25,
     "note": "",
     "smoothness": 2.0,

@@ -225,10 +225,10 @@ def test_costs_do_not_tell_secret_cohorts(method, scheme):
     """Machines differ in their numbers of steps, so the realised share of idle steps would show who took part."""
     protocol, problem = method(update_clip=0.3, local_epochs=1, **MACHINE), problem_of(tuple(range(1, 13)))
 
-    def costs(participation):
-        return [ready(protocol, problem, participation, rounds=2, seed=seed).costs for seed in range(4)]
+    def starts(participation):
+        return [ready(protocol, problem, participation, rounds=2, seed=seed) for seed in range(4)]
 
-    secret, public = costs(scheme), costs(Uniform(12, 8))
-    assert all(np.isnan(one["idle_steps"]) for one in secret)
-    assert len({tuple(one[name] for name in sorted(one) if name != "idle_steps") for one in secret}) == 1
-    assert len({one["idle_steps"] for one in public}) > 1
+    secret, public = starts(scheme), starts(Uniform(12, 8))
+    assert len({repr(start.costs) for start in secret}) == 1
+    assert np.isnan([start.costs["idle_steps"] for start in [*secret, *public]]).all(), "sizes are private, too"
+    assert len({start.protocol.run_costs(problem, start.plan)["idle_steps"] for start in public}) > 1
