@@ -1,22 +1,19 @@
-"""A wheel's data files: every bundled experiment and every file of reference vectors is listed in pyproject.toml."""
+"""A wheel's data files: the folder of bundled experiments is installed where `bundle` looks for it."""
 
+import sysconfig
 import tomllib
 from pathlib import Path
 
+from fedprivjax.experiment import read
+
 ROOT = Path(__file__).parents[1]
-BUNDLED = ("*.toml", "*.npz", "*.csv", "vectors/*")
 
 
-def test_every_bundled_file_is_listed():
+def test_a_wheel_installs_the_experiments_where_they_are_looked_for(monkeypatch):
+    """`.ci/packaging` builds the wheel, and compares its files with the folder's."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    listed = settings["tool"]["setuptools"]["data-files"]
-    found = {}
-    for target, patterns in listed.items():
-        for pattern in patterns:
-            for path in ROOT.glob(pattern):
-                found[path] = target
-    files = {path for pattern in BUNDLED for path in (ROOT / "experiments").rglob(pattern) if path.is_file()}
-    files = {path for path in files if "__pycache__" not in path.parts}
-    assert sorted(files - set(found)) == []
-    for path in files:
-        assert found[path] == f"share/fedprivjax/{path.parent.relative_to(ROOT)}"
+    shared = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
+    monkeypatch.setattr(read, "__file__", "/elsewhere/fedprivjax/experiment/read.py")
+    assert {Path(sysconfig.get_path("data"), target): ROOT / folder for folder, target in shared.items()} == {
+        read.bundle(): ROOT / "experiments"
+    }
