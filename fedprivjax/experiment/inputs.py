@@ -13,18 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
 from fedprivjax.bounded_read import json_from
 from fedprivjax.disk_cache import code_version, digest
+from fedprivjax.engine.fingerprint import data_fingerprint
 from fedprivjax.experiment.names import code_of
 from fedprivjax.experiment.read import to_mapping
 from fedprivjax.experiment.settings import TRIAL, Experiment
+from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.checksums import data_checksums
 from fedprivjax.sweeps.chunk_store import code_text
 
 if TYPE_CHECKING:
     from fedprivjax.experiment.jobs import Job
 
+PARTITION = "partition"
 Digests = dict[str, list[str]]
 
 
@@ -61,6 +65,7 @@ class Inputs:
     def changes_from(self, other: "Inputs") -> list[str]:
         """Return names of the data and code that differ. Versions are left out."""
         arrays = _different(self.checksums, other.checksums)
+        arrays = [name for name in arrays if name != PARTITION] or arrays  # its digest depends on the other arrays
         data = [f"data {self.data!r} ({', '.join(arrays)})"] if arrays else []
         modules = _different(self.modules, other.modules)
         same = self.versions == other.versions and self.backend == other.backend
@@ -95,11 +100,11 @@ def inputs_of(experiment: Experiment, jobs: "Iterable[Job]") -> Inputs:
     modules = code_of(without_callback(to_mapping(experiment)), experiment.context["folder"])
     checksums: dict[str, dict[str, None]] = {}
     for problem in {id(job.problem): job.problem for job in jobs}.values():
-        for name, found in data_checksums(problem, partition=True).items():
+        for name, found in {**data_checksums(problem), **_partition(problem)}.items():
             checksums.setdefault(name, {})[found] = None
     programs: Digests = {}
     for job in (job for job in jobs if modules and not job.shape.get(TRIAL)):  # all trials have the same programs
-        programs.setdefault(job.label, []).append(digest(code_text(job.prepare())))
+        programs.setdefault(job.label, []).append(_with_data(job.problem, code_text(job.prepare())))
     return Inputs(
         versions={"fedprivjax": version("fedprivjax"), "code": code_version(), "jax": jax.__version__},
         backend=jax.default_backend(),
@@ -114,6 +119,20 @@ def without_callback(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings without the callback, on which no result depends."""
     evaluation = settings.get("evaluation", {})
     return {**settings, "evaluation": {key: value for key, value in evaluation.items() if key != "callback"}}
+
+
+def _partition(problem: Problem) -> dict[str, str]:
+    """Return the digest of the partition over machines by name, or nothing without a partition."""
+    table = problem.partition_table
+    return {} if table is None else {PARTITION: _with_data(problem, table.rows)}
+
+
+def _with_data(problem: Problem, content: str | np.ndarray) -> str:
+    """Return a digest of content and all examples.
+
+    A digest of the content alone would tell how many records there are, to anyone who tries all numbers of records.
+    """
+    return digest(data_fingerprint(problem), content)
 
 
 def _different(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

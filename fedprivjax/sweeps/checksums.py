@@ -14,11 +14,8 @@ COMPUTED = "computed from a seed, not stored"
 _known: dict[int, str] = {}  # checksums of live arrays by `id`, because sweeps need them often
 
 
-def data_checksums(problem: Problem, *, partition: bool = False) -> dict[str, str]:
+def data_checksums(problem: Problem) -> dict[str, str]:
     """Return the SHA-256 of the bytes (in C order, as in memory) of every array of examples, by name.
-
-    Args:
-        partition: whether to add that of the partition over machines, if there is one.
 
     No guarantee covers the checksums, because they are computed from private data. The checksum of a small dataset
     confirms a correct guess of the whole dataset.
@@ -34,8 +31,6 @@ def data_checksums(problem: Problem, *, partition: bool = False) -> dict[str, st
         for part, examples in parts.items()
         for path, leaf in jax.tree_util.tree_leaves_with_path(examples)
     }
-    if partition and problem.partition_table is not None:
-        found["partition"] = _checksum(problem.partition_table.rows)
     return found if problem.stored else {"training": COMPUTED, **found}
 
 

@@ -175,7 +175,7 @@ def sweep_fingerprint(start: ReadySweep) -> str:
 def code_text(start: ReadySweep) -> str:
     """Return the text of one run's program, or "" if it has host callbacks, whose functions no text contains."""
     text = lowered_text(run_program, start.arguments(0, 0), start.static)
-    return "" if "callback" in text else text
+    return "" if calls_host(text) else text
 
 
 def program_text(arguments: Any, static: StaticArguments) -> str:

@@ -227,6 +227,17 @@ def test_inputs_identify_no_seed(ready, finished):
     assert ready.inputs == other
 
 
+def test_inputs_do_not_tell_the_number_of_records(place, ready):
+    """Digests of programs and partitions, which depend on it, are not those of other data of equal size."""
+    replace_in(place / "people.csv", ",1\n", ",0\n")
+    other = prepared(place)
+    table = other.jobs[0].problem.partition_table
+    assert table is not None
+    np.testing.assert_array_equal(table.rows, ready.jobs[0].problem.partition_table.rows)
+    assert other.inputs.programs != ready.inputs.programs
+    assert other.inputs.checksums["partition"] != ready.inputs.checksums["partition"]
+
+
 def test_other_pilot_data_are_refused(place):
     """Of `[tuning]`, before the runs on the chosen points, and with finished results."""
     source = SPEC[SPEC.index("dataset") : SPEC.index("loss")]
