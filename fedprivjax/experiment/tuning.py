@@ -1,6 +1,6 @@
 """Hyper-parameter tuning: the best point of every protocol's grid, on the run itself or on other data by `[tuning]`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TRIAL, EvaluationSettings, Experiment, ProblemSettings, TuningSettings
 from fedprivjax.sweeps.kept import PARAMS
 from fedprivjax.sweeps.results import figure, preferred, rounds_of
-from fedprivjax.sweeps.selection import POINT, UNACCOUNTED, at_best, best_point
+from fedprivjax.sweeps.selection import POINT, UNACCOUNTED, at_best, best_point, edges
 
 OF_DATA = ("options", "picture")  # keys of `[problem]` that belong to its dataset
 DECLARED = ("lipschitz", "distance", "machine_weights")  # declared for one dataset; they may not hold for another
@@ -213,7 +213,7 @@ def _choice(experiment: Experiment, other: Experiment, settings: ProtocolSetting
     fewest = diverged == diverged.min()
     best = best_point(runs, each, other.evaluation.known(metric).better)
     values = {name: float(runs[name].isel({POINT: best})) for name in settings.grid}
-    points = f"{settings.points}{_edges(settings.grid, values)}"
+    points = f"{settings.points}{edges(settings.grid, values)}"
     how = _rule(metric, points, score.where(fewest), fewest)
     return Choice(
         values=values,
@@ -232,19 +232,6 @@ def _rule(metric: str, points: str, score: xr.DataArray, fewest: xr.DataArray) -
     if fewest.all():
         return f"the best mean {metric} of {points}"
     return f"the best mean {metric} of those of {points} that diverged least,"
-
-
-def _edges(grid: Mapping[str, Sequence[float]], values: Mapping[str, float]) -> str:
-    """Return text that names the settings chosen at an end of three or more values, or "".
-
-    A wider grid may contain a better point.
-
-    >>> _edges({"clip": [0.5, 1.0], "step_scale": [1.0, 2.0, 4.0]}, {"clip": 1.0, "step_scale": 4.0})
-    ' (step_scale at the edge of its grid)'
-    """
-    several = {name: along for name, along in grid.items() if len(along) > 2}
-    ends = [name for name, along in several.items() if values[name] in (min(along), max(along))]
-    return f" ({', '.join(ends)} at the edge of its grid)" if ends else ""
 
 
 def _data_note(experiment: Experiment, other: Experiment) -> str:

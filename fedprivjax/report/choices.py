@@ -11,6 +11,9 @@ from fedprivjax.sweeps.selection import UNACCOUNTED
 
 CHOSEN = " ‡"  # mark of a protocol with such a choice
 CHOSEN_NOTE = "‡ chosen by results, not covered by the guarantee"
+NAIVE_NOTE = (
+    "intervals of ‡ are naive: the runs that chose a point also measure it, so they cover the mean in less than 95%"
+)
 
 
 def marked(label: str, data: xr.Dataset) -> str:
@@ -20,6 +23,15 @@ def marked(label: str, data: xr.Dataset) -> str:
     ('ours ‡', 'ours')
     """
     return label + CHOSEN * (UNACCOUNTED in data.attrs)
+
+
+def chosen_by_these_runs(best: Mapping[str, xr.Dataset]) -> bool:
+    """Return True if runs of a protocol both chose its settings and measure them, which biases mean and interval.
+
+    >>> chosen_by_these_runs({"ours": xr.Dataset(attrs={UNACCOUNTED: "clip", "grid_points": 3})})
+    False
+    """
+    return any(UNACCOUNTED in data.attrs and "grid_points" not in data.attrs for data in best.values())
 
 
 def with_marks(best: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:

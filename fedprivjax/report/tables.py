@@ -21,12 +21,13 @@ from fedprivjax.report.baselines import (
     constant_of,
     is_better,
 )
-from fedprivjax.report.choices import CHOSEN_NOTE, marked
+from fedprivjax.report.choices import CHOSEN_NOTE, NAIVE_NOTE, chosen_by_these_runs, marked
 from fedprivjax.report.costs import EXPECTED, costs_table, with_costs
 from fedprivjax.report.layout import Layout, shown_in
 from fedprivjax.report.number_format import epsilon_text, points_of, rounds_title, target_epsilon, title_of
 from fedprivjax.report.plots import TOLERANCE, misses_target
 from fedprivjax.report.relations import hide_sizes, mixed, private_terms, terms_of
+from fedprivjax.report.sweep_notes import sweep_notes
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.sweeps.results import INTERVAL, figure, has, mean_interval, preferred, rounds_to
 from fedprivjax.sweeps.selection import UNACCOUNTED
@@ -154,11 +155,12 @@ def footnotes(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
         if data["diverged"].any():
             lines.append(f"  {int(data['diverged'].sum())} of {data['diverged'].size} runs diverged (NaN)")
     if any(UNACCOUNTED in data.attrs for data in best.values()):
-        lines.append(CHOSEN_NOTE)
+        lines += [CHOSEN_NOTE, *[NAIVE_NOTE] * chosen_by_these_runs(best)]
     if any(_any(best, name) for name in layout.rounds_to):
         lines.append("rounds to a value: > x (k of n) means that k of n runs reach it, and that the mean is above x")
     told = {} if hide_sizes(best) else best
-    lines += [*_unequal(best), *_used(told), *_expected(best), *_baselines(layout, best), *_weights(told)]
+    lines += [*_swept(layout, best), *_unequal(best), *_used(told), *_expected(best), *_baselines(layout, best)]
+    lines += _weights(told)
     names = non_private_metrics(best)
     if names:
         lines.append(f"non-private metric: {', '.join(names)}")
@@ -219,6 +221,12 @@ def non_private_metrics(best: Mapping[str, xr.Dataset]) -> list[str]:
     """Return the recorded metrics that are computed on private data, which no guarantee covers."""
     listed = [data.attrs["non_private_metrics"].split(", ") for data in best.values()]
     return list(dict.fromkeys(name for each in listed for name in each if name))
+
+
+def _swept(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
+    """Return the remarks on swept settings, by the first tabulated metric."""
+    metrics = _shown_metrics(layout, best)
+    return sweep_notes(best, metric_runs(layout, best, metrics[0]), metrics[0]) if metrics else []
 
 
 def _unequal(best: Mapping[str, xr.Dataset]) -> list[str]:

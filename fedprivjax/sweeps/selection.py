@@ -1,9 +1,10 @@
 """Selection of a configuration by its results: one rule for sweeps and for experiments."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import xarray as xr
+from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
@@ -13,6 +14,9 @@ from fedprivjax.sweeps.results import final
 from fedprivjax.sweeps.variable_descriptions import custom_metrics
 
 POINT = "point"  # axis of a stacked grid
+NO_EFFECT = (
+    "at these steps step_size · clip and noise_std / clip do not depend on clip: set step_size to see its effect"
+)
 UNACCOUNTED = "unaccounted_choice"  # attribute with the settings that were chosen by results; no guarantee covers this
 
 
@@ -55,7 +59,7 @@ def select(
     >>> problem, rounds = from_dataset(datasets.load("digits"), constraint=Ball(8.0)), 2
     >>> grid = sweep(DPMu2(mu=2.0), problem, Uniform(20, 10), over={"clip": [1e-6, 1.6]}, seeds=3, rounds=rounds)
     >>> chosen = select(grid, over="clip", metric="test_loss")
-    >>> chosen["best_clip"].item(), chosen.attrs["selected"]
+    >>> chosen["best_clip"].item(), chosen.attrs["selected"].split("; ")[0]
     (1.6, 'clip by the best mean test_loss: not accounted for')
     """
     names = [over] if isinstance(over, str) else list(over)
@@ -81,6 +85,41 @@ def at_best(data: xr.Dataset, over: list[str], runs: xr.DataArray, metric: str, 
     chosen = chosen.assign({f"best_{name}": value for name, value in points.items()})
     if all(data.sizes[name] == 1 for name in over):
         return chosen
-    names = ", ".join(over)
-    said = {"selected": f"{names} by the best mean {metric}: not accounted for", UNACCOUNTED: names}
+    names, remark = ", ".join(over), edges({name: data[name].values for name in over}, points)
+    said = {"selected": f"{names} by the best mean {metric}{remark}: not accounted for", UNACCOUNTED: names}
+    if "clip" in over and clip_has_no_effect(data):
+        said["selected"] += f"; {NO_EFFECT}"
     return chosen.assign_attrs(data.attrs, **said)
+
+
+def edges(grid: Mapping[str, ArrayLike], chosen: Mapping[str, ArrayLike]) -> str:
+    """Return text that names the settings chosen at an end of three or more values, or "".
+
+    A wider grid may contain a better point.
+
+    Args:
+        chosen: chosen value of each setting, or its values, one for each cell.
+
+    >>> edges({"clip": [0.5, 1.0], "step_scale": [1.0, 2.0, 4.0]}, {"clip": 1.0, "step_scale": 4.0})
+    ' (step_scale at the edge of its grid)'
+    >>> edges({"clip": [0.5, 1.0, 2.0]}, {"clip": [0.5, 1.0]})
+    ' (clip at the edge of its grid in 1 of 2 cells)'
+    """
+    found = []
+    for name, values in grid.items():
+        ends = np.isin(np.ravel(chosen[name]), [np.min(values), np.max(values)])
+        if np.size(values) > 2 and ends.any():
+            cells = f" in {int(ends.sum())} of {ends.size} cells" if ends.size > 1 else ""
+            found.append(f"{name} at the edge of its grid{cells}")
+    return f" ({', '.join(found)})" if found else ""
+
+
+def clip_has_no_effect(data: xr.Dataset) -> bool:
+    """Return True if step_size · clip and noise_std / clip are constant along a swept clip, as with default steps.
+
+    Clipped gradients then move the parameters equally far, and by equal noise, at every clip below their norms.
+    """
+    if data.sizes.get("clip", 0) < 2 or "step_size" not in data or "noise_std" not in data:
+        return False
+    step, noise = data["step_size"] * data["clip"], data["noise_std"] / data["clip"]
+    return all(bool((each.max("clip") <= (1 + 1e-3) * each.min("clip")).all()) for each in (step, noise))

@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 
 import fedprivjax as fpj
+from fedprivjax.report.choices import NAIVE_NOTE
 from fedprivjax.report.frame import Frame
 from fedprivjax.sweeps.variable_descriptions import metric_words
 
@@ -178,6 +179,9 @@ def test_a_choice_by_results_is_marked(grid):
     sheet = fpj.table({"ours": chosen, "other": with_values(grid, [0.5, 0.6])}, ACCURACY)
     assert sheet.sheets[0].frame.columns.tolist()[2:4] == ["ours ‡", "other"]
     assert "‡ chosen by results, not covered by the guarantee" in sheet.notes
+    assert NAIVE_NOTE in sheet.notes  # the same runs choose and measure
+    tuned = chosen.assign_attrs(grid_points=2)
+    assert NAIVE_NOTE not in fpj.table(tuned, ACCURACY).notes
 
 
 def test_a_mean_below_the_constant_predictor_is_marked(grid):

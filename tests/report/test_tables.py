@@ -9,6 +9,7 @@ from rich.console import Console
 from scipy.stats import t
 
 from fedprivjax import PrivacyGuarantee, experiment
+from fedprivjax.engine.metrics import known
 from fedprivjax.experiment import Expected, verdict
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.privacy import gdp
@@ -16,8 +17,10 @@ from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, MACHINE, RECORD, REPLACE_ONE, Terms
 from fedprivjax.report import guarantees, plots, relations, tables, verdicts
 from fedprivjax.report.layout import layout
+from fedprivjax.report.sweep_notes import sweep_notes
 from fedprivjax.report.text_table import html_table
 from fedprivjax.sweeps.results import with_alone
+from fedprivjax.sweeps.selection import NO_EFFECT
 
 MU, PER_ROUND, SEEDS, DELTA = [1.0, 64.0], [2, 3], 3, 1e-3
 BOTH = ADD_OR_REMOVE, REPLACE_ONE
@@ -247,6 +250,29 @@ def test_an_axis_of_one_value_needs_no_column(best):
     runs = best["ours"]["test_loss"].isel(mu=0, per_round=0, round=-1)
     assert len(found["ours"]) == 1
     assert says(found["ours"][0], runs)
+
+
+def test_footnotes_name_a_clip_without_effect_and_a_best_cell_at_the_edge(best):
+    means = np.array([[0.5, 0.6, 0.7], [0.4, 0.9, 0.1]])[:, :, None]  # [mu, clip, seed]
+    data = xr.Dataset(
+        {
+            "test_accuracy": (("mu", "clip", "seed", "round"), np.broadcast_to(means, (2, 3, SEEDS))[..., None]),
+            "noise_std": (("mu", "clip"), [[1.0, 2.0, 4.0], [2.0, 4.0, 8.0]]),
+            "step_size": ("clip", [4.0, 2.0, 1.0]),
+        },
+        {"mu": MU, "clip": [1.0, 2.0, 4.0], "seed": range(SEEDS), "round": [5]},
+    )
+    metric = known("test_accuracy")
+    runs = data["test_accuracy"].isel(round=0)
+    assert sweep_notes({"ours": data}, {"ours": runs}, metric) == [
+        f"ours: {NO_EFFECT}",
+        "ours: the best cell is at the edge of the swept clip in 1 of 2 cells, by test accuracy",
+    ]
+    fixed = data.assign(step_size=data["step_size"] * 0 + 1.0)
+    assert sweep_notes({"ours": fixed}, {"ours": runs.isel(mu=1)}, metric) == []
+    assert sweep_notes({"ours": fixed}, {"ours": runs.isel(clip=[0, 1])}, metric) == []  # two values are no grid
+    best["ours"] = best["ours"].rename(mu="clip").assign(noise_std=("clip", MU), step_size=("clip", 1 / np.array(MU)))
+    assert f"ours: {NO_EFFECT}" in tables.footnotes(layout(make()), best)
 
 
 def test_footnotes_state_guarantees_selection_and_divergence(best):

@@ -8,7 +8,7 @@ from fedprivjax import Refusal, select
 from fedprivjax.report.baselines import CONSTANT
 from fedprivjax.report.choices import CHOSEN_NOTE
 from fedprivjax.report.plots import metric_against, metric_over_rounds
-from fedprivjax.sweeps.selection import UNACCOUNTED
+from fedprivjax.sweeps.selection import NO_EFFECT, UNACCOUNTED
 
 CLIPS, RATES = [0.1, 1.0, 10.0], [1.0, 2.0]
 
@@ -46,7 +46,8 @@ def test_for_a_loss_the_smallest_mean_is_chosen(grid):
 def test_several_axes_are_chosen_together(grid):
     chosen = select(grid, ["rate", "clip"])
     assert (chosen["best_rate"].item(), chosen["best_clip"].item()) == (2.0, 10.0)
-    assert chosen.attrs["selected"] == "rate, clip by the best mean test_accuracy: not accounted for"
+    edge = "(clip at the edge of its grid)"
+    assert chosen.attrs["selected"] == f"rate, clip by the best mean test_accuracy {edge}: not accounted for"
 
 
 def test_a_point_with_fewer_diverged_runs_is_chosen(grid):
@@ -56,7 +57,10 @@ def test_a_point_with_fewer_diverged_runs_is_chosen(grid):
 
 def test_a_choice_is_stated_and_a_single_value_is_none(grid):
     chosen = select(grid, "clip")
-    assert chosen.attrs["selected"] == "clip by the best mean test_accuracy: not accounted for"
+    edge = "(clip at the edge of its grid in 1 of 2 cells)"
+    assert chosen.attrs["selected"] == f"clip by the best mean test_accuracy {edge}: not accounted for"
+    scaled = grid.assign(step_size=1 / grid["clip"], noise_std=grid["clip"] * grid["rate"])
+    assert select(scaled, "clip").attrs["selected"].endswith("not accounted for; " + NO_EFFECT)
     assert chosen.attrs[UNACCOUNTED] == "clip"
     assert chosen.attrs["delta"] == 1e-5
     assert UNACCOUNTED not in select(grid.isel(clip=[1]), "clip").attrs
