@@ -5,12 +5,15 @@ import json
 import os
 import tracemalloc
 import zipfile
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 import pytest
 
+from fedprivjax import Grouped, PrivacyGuarantee, Refusal, Terms
 from fedprivjax.bounded_read import JSON_BYTES, Unreadable, arrays_from, json_from, json_value, toml_value
+from fedprivjax.cli.console import as_written
 
 SECONDS, BYTES = 2.0, 50e6  # of reading a hostile file
 
@@ -155,6 +158,40 @@ def test_arrays_are_read_as_numpy_wrote_them(tmp_path, write):
     assert list(found) == list(arrays)
     for name, array in arrays.items():
         np.testing.assert_array_equal(found[name], array, strict=True)
+
+
+GUARANTEE = json.loads(PrivacyGuarantee(1e-5, Terms("none", "a theorem"), mus=Grouped.of([1.0, 2.0])).to_json())
+MUS = {"values": [1.0, 2.0], "counts": [1, 1], "group": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"delta": "x"},
+        {"delta": [10**400]},
+        {"terms": 3},
+        {"terms": {"trust": "none", "theorem": "t", "assumptions": [{"name": "lipschitz", "values": {}}]}},
+        {"mus": MUS | {"counts": [10**15, 1]}},
+        {"mus": MUS | {"counts": [0, 2]}},
+        {"mus": MUS | {"values": [1.0]}},
+        {"mus": MUS | {"group": [0, 5]}},
+        {"mus": MUS | {"values": "x"}},
+        {"mus": "[" * 10**5},
+    ],
+    ids=range(10),
+)
+def test_hostile_guarantees(spoilt):
+    PrivacyGuarantee.from_json(json.dumps(GUARANTEE | {"mus": MUS}))
+    with pytest.raises(Refusal, match=r"^[^\n]+$") as caught:
+        PrivacyGuarantee.from_json(json.dumps(GUARANTEE | spoilt))
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("error", [KeyError("delta"), TypeError("a\nb"), OverflowError("large")])
+def test_results_that_no_run_has_written_are_refused_in_one_line(error):
+    wanted = rf"^there must be as a run wrote it, got {type(error).__name__}: [^\n]+$"
+    with pytest.raises(Refusal, match=wanted), as_written(Path("there")):
+        raise error
 
 
 def test_links_and_pipes(tmp_path):

@@ -41,6 +41,7 @@ def load_run(path: str | Path, problem: Problem | None = None) -> SavedRun:
         _require_format(path, fields["version"])
         leaves = arrays_from(Path(path, PARAMS), follow=False)
         run = _run_of(fields, [leaves[name] for name in sorted(leaves)])
+        repr(run)  # raises without the metrics and costs that it states
     except Refusal:
         raise
     except Exception as error:  # a file from elsewhere may hold anything
@@ -60,10 +61,17 @@ def with_problem(run: SavedRun, problem: Problem) -> SavedRun:
 
 
 def predictor_from(mapping: Mapping[str, Any] | None) -> Predictor | None:
-    """Return the predictor of a mapping from `Predictor.as_mapping`, or None without one."""
+    """Return the predictor of a mapping from `Predictor.as_mapping`, or None without one.
+
+    Raises:
+        Refusal: if the mapping is another one.
+    """
     if mapping is None:
         return None
-    return Predictor.from_mapping(mapping, ROWS[mapping["rows"]["kind"]].from_mapping(mapping["rows"]))
+    try:
+        return Predictor.from_mapping(mapping, ROWS[mapping["rows"]["kind"]].from_mapping(mapping["rows"]))
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise Refusal(f"predictor must be as a run writes it, got {mapping}") from error
 
 
 def _require_format(path: str | Path, version: Mapping[str, Any]) -> None:

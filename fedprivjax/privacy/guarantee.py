@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedprivjax.bounded_read import json_value
 from fedprivjax.checks.printable import printable
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
@@ -319,14 +320,22 @@ class PrivacyGuarantee:
     def from_json(cls, text: str) -> "PrivacyGuarantee":
         """Return the guarantee from the text of `to_json`. Above 4096 machines, their groups are not saved.
 
+        Raises:
+            Refusal: if the text is another one.
+
         >>> one = PrivacyGuarantee(1e-5, Terms("none", "a theorem"), mus=Grouped.of([1.0, 2.0]))
         >>> str(PrivacyGuarantee.from_json(one.to_json())) == str(one)
         True
         """
-        raw = json.loads(text)
-        mus, epsilons = (Grouped.from_mapping(raw[name]) if name in raw else None for name in ("mus", "epsilons"))
-        stated = {name: raw[name] for name in ("accounting", "proved") if name in raw}
-        return cls(raw["delta"], Terms.from_mapping(raw["terms"]), mus, epsilons, **stated)
+        try:
+            raw = json_value(text)
+            mus, epsilons = (Grouped.from_mapping(raw[name]) if name in raw else None for name in ("mus", "epsilons"))
+            stated = {name: raw[name] for name in ("accounting", "proved") if name in raw}
+            return cls(float(raw["delta"]), Terms.from_mapping(raw["terms"]), mus, epsilons, **stated)
+        except Refusal:
+            raise
+        except Exception as error:  # a text from elsewhere may hold anything
+            raise Refusal(f"guarantee must be a text of `to_json`, got {text!r}") from error
 
     @property
     def headline(self) -> str:

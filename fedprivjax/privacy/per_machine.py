@@ -10,6 +10,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.problem.memoize import Once
 
+MOST = 2**31  # machines in a file
 LISTED = 4096  # largest number of machines whose groups are saved
 
 
@@ -93,9 +94,16 @@ class Grouped:
 
     @classmethod
     def from_mapping(cls, mapping) -> "Grouped":
-        """Return the groups from `as_mapping`."""
+        """Return the groups from `as_mapping`. Raise ValueError if they do not fit each other."""
         group = np.array(mapping["group"], np.int32) if "group" in mapping else None
-        return cls(np.array(mapping["values"], float), np.array(mapping["counts"], int), group)
+        found = cls(np.array(mapping["values"], float), np.array(mapping["counts"], int), group)
+        if found.values.shape != found.counts.shape or found.values.ndim != 1 or not found.counts.size:
+            raise ValueError("values and counts must have one length")
+        if found.counts.min() < 1 or found.counts.sum(dtype=float) > MOST:
+            raise ValueError(f"counts must be positive, with a sum of at most {MOST}")
+        if group is not None and not np.array_equal(np.bincount(group, minlength=found.counts.size), found.counts):
+            raise ValueError("group must have as many machines as counts")
+        return found
 
 
 def grouped_once(keeper: Once, array: np.ndarray, compute: Callable[[np.ndarray, Any], np.ndarray]) -> Grouped:

@@ -167,4 +167,6 @@ class Terms:
     @classmethod
     def from_mapping(cls, mapping) -> "Terms":
         """Return the terms from `as_mapping`."""
-        return cls(**{**mapping, "assumptions": tuple(Assumption(**one) for one in mapping["assumptions"])})
+        assumptions = tuple(Assumption(**one) for one in mapping["assumptions"])
+        _ = [str(one) for one in assumptions]  # raises unless the values fit the sentence
+        return cls(**{**mapping, "assumptions": assumptions})

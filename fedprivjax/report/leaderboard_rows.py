@@ -83,11 +83,12 @@ def _sorted(value: Any) -> Any:
 def _origin(results: Results) -> Row:
     """Return the fields that all rows of the results share."""
     made = results.provenance
-    if not made.get("command"):
-        raise Refusal(
-            f"results in {results.folder} must state the command that made them, got none. Run the experiment with "
-            f"fedprivjax run"
-        )
+    for name in ("command", "experiment", "fedprivjax", "date"):
+        if not made.get(name):
+            raise Refusal(
+                f"results in {results.folder} must state the {name} that made them, got none. Run the experiment with "
+                f"fedprivjax run"
+            )
     return {
         "experiment": made["experiment"],
         "federation": federation(results),
