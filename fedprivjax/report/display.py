@@ -21,7 +21,7 @@ from fedprivjax.experiment import Experiment
 from fedprivjax.experiment.results import Results, load
 from fedprivjax.experiment.tuning import Choice
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.report.against_costs import differ_in_costs, metric_against_costs
+from fedprivjax.report.against_costs import metric_against_costs
 from fedprivjax.report.choices import choice_table
 from fedprivjax.report.colours import using
 from fedprivjax.report.costs import with_costs
@@ -136,9 +136,8 @@ def plot(
     Args:
         results: as in `table`.
         metric: metric to draw. Default: the first one that the command line draws.
-        against: horizontal axis: "epsilon", "round", "costs" (rounds, bytes and gradients, if protocols differ in
-            rounds or bytes), "bytes" (sent by a machine), "gradients" (per record) or any swept setting. Default: the
-            first of these that applies.
+        against: horizontal axis: "epsilon", "round", "costs" (rounds, bytes and gradients), "bytes" (sent by a
+            machine), "gradients" (per record) or any swept setting. Default: the first of these that applies.
         iterate: as in `table`.
         bands: True draws 95% intervals of the mean as bands, instead of the experiment's bars, also against ε and
             swept settings. Bands need three seeds.
@@ -218,9 +217,8 @@ def _axes(this: Shown) -> list[str]:
     swept = list(dict.fromkeys(name for name, size in sizes if size > 1 and name != "seed"))
     others = [name for name in swept if name not in LEVELS]
     rounds = any(data.sizes.get(ROUND, 0) > 1 for data in this.best.values())
-    costs = rounds and differ_in_costs(this.best)
-    each = COST if rounds and with_costs(this.best) else ()
-    return [EPSILON] * (others != swept) + others + [ROUND] * rounds + [COSTS] * costs + [*each]
+    costs = (COSTS, *COST) if rounds and with_costs(this.best) else ()
+    return [EPSILON] * (others != swept) + others + [ROUND] * rounds + [*costs]
 
 
 def usual_metric(this: Shown, against: str = EPSILON) -> str:

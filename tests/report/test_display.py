@@ -112,7 +112,7 @@ ROUNDS = {"against": "round"}
     ("asked", "message"),
     [
         ({"metric": "distant"}, r"unknown metric 'distant', did you mean 'distance'\?"),
-        ({"against": "machines"}, r"unknown axis of a plot 'machines' \(known: epsilon, round, bytes, gradients\)"),
+        ({"against": "machines"}, r"unknown axis of a plot 'machines' \(known: epsilon, round, costs, bytes, "),
         ({"metric": "excess_risk", "iterate": "lost"}, None),
     ],
 )
