@@ -6,12 +6,14 @@ Everything that results, pages and files tell about a plan or about numbers of r
 * nothing that tells a number of records if neighbouring datasets differ in it, see `Terms.hides_sizes`.
 """
 
+from dataclasses import replace
 from math import nan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fedprivjax.plan.data_used import data_used
+from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.calibration import not_covered
 from fedprivjax.privacy.large_delta import large_delta, large_delta_of_machines
 from fedprivjax.privacy.terms import MACHINE, RECORD
@@ -68,6 +70,13 @@ def published(start: "ReadyRun") -> Published:
         delta_warning="" if hidden and terms.unit != MACHINE else delta_warning(start),
         not_covered=not_covered(start.problem, terms),
     )
+
+
+def published_plan(start: "ReadyRun") -> Plan:
+    """Return the public part of a run's plan, without the samples if they tell numbers of records that are private."""
+    plan = start.plan
+    hidden = start.event.terms.hides_sizes and not plan.secret
+    return (replace(plan, secret=True) if hidden else plan).public
 
 
 def delta_warning(start: "ReadyRun") -> str:

@@ -11,6 +11,7 @@ from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.precision import products
 from fedprivjax.engine.prepare import Arguments, ReadyRun, ready
+from fedprivjax.engine.published import published_plan
 from fedprivjax.method.interface import Protocol
 from fedprivjax.method.round import RoundInputs, flat_rows
 from fedprivjax.method.views import UNSEEN, FullView
@@ -32,7 +33,8 @@ class Transcript(NamedTuple):
         messages: noisy message of each participant, [rounds, per_round, d], 0 in empty slots; in random order within a
             round behind a shuffler, or None under a trusted server.
         params: reported point.
-        plan: public part of the plan. Secret participants and samples have width 0.
+        plan: public part of the plan. Secret participants and samples have width 0, and so have samples that tell
+            numbers of records which the guarantee hides.
         internal: server's memory after each round, leaves [rounds, ...], or () if an intruder sees none of it.
         steps: every noisy step of each participant's local work, [rounds, per_round, steps, d], 0 in empty slots; None
             if the guarantee does not count local steps as released, or the adversary sees no messages.
@@ -78,7 +80,7 @@ def transcript(
     full = FullView(np.asarray(queries), np.asarray(sent), internal, start.seeds.noise, steps)
     seen = start.protocol.view(full)
     point = start.protocol.output(state)
-    return Transcript(seen.queries, seen.messages, point, start.plan.public, seen.internal, seen.steps, broadcast)
+    return Transcript(seen.queries, seen.messages, point, published_plan(start), seen.internal, seen.steps, broadcast)
 
 
 def require_noisy_messages(start: ReadyRun) -> None:

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.published import published_plan
 from fedprivjax.engine.transcript import Transcript, replay, transcript
 from fedprivjax.method.views import UNSEEN, FullView
 from fedprivjax.noise import Randomised
@@ -51,7 +52,7 @@ def transcript_follows_the_run(trial: Trial) -> None:
     if view is None:
         return
     close(view.params, trial.run.params, 1e-5, "the transcript's point")
-    public = trial.run.plan.public
+    public = published_plan(trial.start)
     np.testing.assert_array_equal(view.plan.schedule.participants, public.schedule.participants)
     np.testing.assert_array_equal(view.plan.samples, public.samples)
     assert view.queries.shape == (trial.rounds, trial.problem.dimension)

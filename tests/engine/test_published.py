@@ -12,9 +12,10 @@ from uncomputed import compute_nothing
 import fedprivjax as fpj
 from fedprivjax import FedAvg, Full, LocalSGD, NoisyMinibatchSGD, PoissonCohorts, SecretSubsets, Softmax, Uniform
 from fedprivjax import experiment as experiments
-from fedprivjax.cli.outcome import _write_rows
+from fedprivjax.cli import outcome
 from fedprivjax.engine import simulate as simulation
 from fedprivjax.engine.prepare import ready
+from fedprivjax.engine.published import published_plan
 from fedprivjax.experiment import folder
 from fedprivjax.experiment.inputs import inputs_of
 from fedprivjax.experiment.jobs import jobs
@@ -22,7 +23,7 @@ from fedprivjax.experiment.run import run_jobs
 from fedprivjax.plan import draw
 from fedprivjax.plan.data_used import data_used
 from fedprivjax.plan.samplers import Cyclic, LocalEpochs, LocalSteps, Poisson, Replacement, Subset
-from fedprivjax.report.display import shown
+from fedprivjax.report.display import Shown, shown
 from fedprivjax.report.guarantees import guarantee_tables
 from fedprivjax.report.page import write_page
 from fedprivjax.report.text_table import plain
@@ -93,7 +94,7 @@ def files_of(made, todo, into):
     results = fpj.load(into)
     this = shown(made, results.best)
     write_page(this, results, {})
-    _write_rows(results, into)
+    outcome._write_rows(results, into)
     origin = results.provenance
     texts = {file.name: file.read_text() for file in into.iterdir() if file.suffix != ".nc"}
     texts = {name: text.replace(origin["date"], "date") for name, text in texts.items()}
@@ -151,6 +152,18 @@ def owned(*sizes):
     return fpj.linear_problem(numbers, labels, Softmax(2), feature_bound=1.0, partition_table=rows, test=test)
 
 
+@pytest.mark.parametrize(("name", "drawn"), [("subset", True), ("cohorts", False)])
+def test_the_partition_is_drawn_unless_its_sizes_are_private(name, drawn, tmp_path, monkeypatch, nothing_computed):
+    asked = []
+    monkeypatch.setattr(outcome, "_partition_plot", asked.append)
+    monkeypatch.setattr(Shown, "plots", lambda self: {})
+    made = experiment_of(*PLANS[name])
+    folder.claim(tmp_path, made)
+    folder.save(run_jobs(jobs(made)), tmp_path)
+    assert outcome.show(made, fpj.load(tmp_path), tmp_path).failures == ()
+    assert asked == [made] * drawn
+
+
 STEP = {"step_size": 0.1, "batch": 2}
 HIDING = {
     "added record": (NoisyMinibatchSGD(sampler="poisson", rate=0.2, clip=1.0, **ADDED, **STEP), Full(4), 0.2),
@@ -193,6 +206,16 @@ def test_sizes_are_told_if_a_record_is_replaced_or_they_are_public():
     public = FedAvg(unit="machine", local_epochs=1, update_clip=1.0, noise_std=1.0, **STEP)
     drawn = ready(public, sizes, fpj.BySize(4, 2, [1, 2, 1, 4]), rounds=3)
     assert "of 39 examples" in drawn.published.data_used
+
+
+def test_a_transcripts_plan_has_no_samples_that_tell_private_sizes():
+    machine = FedAvg(unit="machine", local_epochs=1, update_clip=1.0, noise_std=1.0, **STEP)
+    start = ready(machine, owned(5, 9), Full(2), rounds=2)
+    plan = published_plan(start)
+    assert (plan.samples.size, plan.weights.size, plan.examples) == (0, 0, None)
+    np.testing.assert_array_equal(plan.schedule.participants, start.plan.schedule.participants)
+    record = ready(fpj.NoisySGD(noise_std=1.0, clip=1.0, step_size=0.1), owned(5, 9), Full(2), rounds=2)
+    np.testing.assert_array_equal(published_plan(record).samples, record.plan.samples)
 
 
 def test_a_private_size_is_warned_of_and_not_published():
