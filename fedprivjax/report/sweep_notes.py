@@ -17,9 +17,12 @@ def sweep_notes(best: Mapping[str, xr.Dataset], runs: Mapping[str, xr.DataArray]
     Args:
         runs: value of each run by which cells are compared, by label; shape [..., seed].
     """
-    lines = [f"{label}: {NO_EFFECT}" for label, data in best.items() if clip_has_no_effect(data)]
+    without_effect = [label for label, data in best.items() if clip_has_no_effect(data)]
+    lines = [f"{label}: {NO_EFFECT}" for label in without_effect]
     for label, values in runs.items():
         for axis in _tunable(values):
+            if axis == "clip" and label in without_effect:
+                continue
             at_edge = _at_edge(values, axis, metric)
             if at_edge.any():
                 cells = "" if at_edge.size == 1 else f" in {int(at_edge.sum())} of {at_edge.size} cells"
