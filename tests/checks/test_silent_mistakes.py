@@ -21,6 +21,7 @@ from fedprivjax import (
     Uniform,
     UserSGD,
     datasets,
+    draw_plan,
     from_dataset,
     plot,
     simulate,
@@ -60,10 +61,6 @@ REFUSED = {
     "truth values taken for numbers": (
         lambda: datasets.from_arrays(X, Y > 1, feature_bound=1.0),
         "labels must be 0 … k − 1 with classes = k, or floats for regression, got the 2 truth values False, True",
-    ),
-    "a batch of more records than any machine has": (
-        lambda: run(FedAvg(**LOCAL, batch=11)),
-        "batch must be at most 10, the most records of a machine, got 11. Leave it out for all records",
     ),
     "no alpha of a Dirichlet split": (
         lambda: datasets.partition(Y, 6, kind="dirichlet"),
@@ -174,6 +171,16 @@ def test_it_is_refused_in_one_line(call, line, monkeypatch):
 def test_an_unknown_name_of_the_package_names_the_nearest(name, nearest):
     with pytest.raises(AttributeError, match=f"No fedprivjax attribute {name}, did you mean '{nearest}'\\?$"):
         getattr(fedprivjax, name)
+
+
+@pytest.mark.parametrize("batch", [11, 10])
+def test_a_batch_above_all_machines_records_is_warned_of(batch):
+    sampler = FedAvg(**LOCAL, batch=batch).minibatches
+    if batch == 10:
+        draw_plan(PROBLEM, ALL, 2, sampler=sampler)
+        return
+    with pytest.warns(UserWarning, match="^batch = 11 is above all machines' numbers of records: a local step takes"):
+        draw_plan(PROBLEM, ALL, 2, sampler=sampler)
 
 
 def test_ordinary_numbers_pass():

@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, Undefined
+from fedprivjax.checks.user_warnings import warn
 from fedprivjax.checks.values import require_at_least
 from fedprivjax.plan.samplers.epochs import Full
 from fedprivjax.plan.samplers.interface import Batch, Sampler
@@ -87,11 +88,6 @@ class LocalEpochs(LocalWork):
         return self.epochs * np.maximum(sizes, 1)
 
     def steps(self, sizes: np.ndarray) -> np.ndarray:
-        if self.batch is not None and self.batch > (most := max(1, int(sizes.max()))):  # type: ignore[operator]
-            raise Refusal(
-                f"batch must be at most {most}, the most records of a machine, got {self.batch}. "
-                f"Leave it out for all records"
-            )
         return self.epochs * (np.minimum(sizes, 1) if self.batch is None else -(-sizes // self.batch))
 
     def step_width(self, sizes: np.ndarray, messages: int) -> int:
@@ -103,6 +99,10 @@ class LocalEpochs(LocalWork):
     def draw(self, rows, schedule, rng, stored=False):
         sizes = np.sum(rows >= 0, axis=1)
         each, step, most = self.steps(sizes) // self.epochs, self.step_width(sizes, 1), int(sizes.max())
+        if self.batch is not None and step > most:
+            warn(
+                f"batch = {step} is above all machines' numbers of records: a local step takes all records of a machine"
+            )
         shape = (*schedule.participants.shape, self.most_steps(sizes), step)
         places, used = np.zeros(shape, np.int32), np.zeros(shape, bool)
         for t, machines in enumerate(schedule.participants):
