@@ -19,6 +19,7 @@ from fedprivjax.method.views import FullView
 from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.schedule import Schedule, Size
 from fedprivjax.problem.program import typed_jit
+from fedprivjax.problem.random_keys import random_key
 
 NOBODY = -1
 CHUNK_FLOATS = 2**24  # largest number of message entries in memory
@@ -153,7 +154,7 @@ def observed(
     (np.float64(-1.0), np.float64(2.0))
     """
     runs = chunk_of(start)
-    keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(np.arange(begin, begin + runs))
+    keys = jax.vmap(partial(jax.random.fold_in, random_key(seed)))(np.arange(begin, begin + runs))
     labels = labels_of(start.problem) if labels is None else labels
     labels = np.broadcast_to(labels, (runs, labels.shape[-1]))
     secrets = _secrets(start, np.random.default_rng([seed, begin]), runs)

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from fedprivjax.bench import cell, clients
 from fedprivjax.bench.timing import Line, compiled_run, side_by_side
 from fedprivjax.noise.normals import normals
+from fedprivjax.problem.random_keys import random_key
 from fedprivjax.protocols import DPMu2
 from fedprivjax.report.drawing import panelled
 from fedprivjax.sweeps.execute import execute
@@ -98,7 +99,7 @@ def copy_bandwidth() -> float:
 def normals_per_second() -> float:
     """Return the number of normal numbers sampled per second, in vectors of the cell's size."""
     count, width = NORMALS
-    keys = jax.random.split(jax.random.key(0), count)
+    keys = jax.random.split(random_key(0), count)
     draw = jax.jit(jax.vmap(lambda key: normals(key, (width,))))
     return count * width / side_by_side({"draw": partial(draw, keys)})["draw"]
 

@@ -24,6 +24,7 @@ from fedprivjax.problem.build import linear_problem
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.losses import Softmax
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.random_keys import random_key
 from fedprivjax.protocols import DPMu2
 from fedprivjax.sweeps.prepare import ReadySweep, ready_sweep
 
@@ -74,7 +75,7 @@ def lines() -> Iterator[Line]:
             "factor": run_of(DPMu2(mu=8.0, noise_schedule="toeplitz")),
             "silent": run_of(protocol, Silent()),
             "clipped": run_of(DPMu2(mu=8.0, clip=5.6), Silent()),
-            "draw": partial(_draw, jax.random.key(1)),
+            "draw": partial(_draw, random_key(1)),
             "in place": run_of(protocol, Silent(), problem=InPlace(**vars(make()))),
             "floor": partial(_floor, jnp.ones((PER_ROUND, FEATURES)), jnp.zeros((2 * CLASSES, FEATURES))),
         },

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.values import require_at_least, require_fraction, require_positive
+from fedprivjax.problem.random_keys import random_key
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,7 @@ def stream(
     centres = (centres / np.linalg.norm(centres, axis=1, keepdims=True)).astype(np.float32)
     generate = Classes(centres, float(spread), float(heterogeneity))
     everyone = Classes(centres, float(spread), 0.0)
-    keys = jax.random.split(jax.random.key(np.uint32(seed) ^ np.uint32(1 << 31)), test_examples)
+    keys = jax.random.split(random_key(np.uint32(seed) ^ np.uint32(1 << 31)), test_examples)
     tested, labels = jax.jit(jax.vmap(lambda key: everyone(key, 0)))(keys)
     return Stream(generate, np.asarray(tested), np.asarray(labels), 1.0 + 1e-5, classes, seed)
 

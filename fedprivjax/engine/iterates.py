@@ -11,6 +11,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metric import Metric, Snapshot
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.random_keys import random_key
 
 OUTPUT = "output"
 
@@ -23,7 +24,7 @@ def iterate_names(protocol, problem: Problem, size: Size) -> tuple[str, ...]:
     """
 
     def points():
-        state = protocol.init(problem, size, jax.random.key(0))
+        state = protocol.init(problem, size, random_key(0))
         return protocol.output(state), protocol.iterates(state)
 
     output, found = jax.eval_shape(points)

@@ -42,6 +42,7 @@ from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.devices import MACHINES, RUNS, as_mesh, divided_rows
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.random_keys import random_key, require_random_settings
 
 TWICE = "machines of more records take part more often, and machine_weights = 'sizes' counts their size again"
 
@@ -219,6 +220,7 @@ def ready(
     (71, 65.3)
     """
     protocol = require_arguments(protocol, problem, participation)
+    require_random_settings()
     require_between("delta", delta, 0, 1)
     require_choice("noise method", noise_method, METHODS)
     require_choice("precision", precision, PRECISIONS)
@@ -273,7 +275,7 @@ def info_names(protocol: Protocol, problem: Problem, plan: Plan) -> tuple[str, .
     """Return the names of the scalars that a calibrated protocol's rounds report, which can be recorded."""
 
     def first_round(protocol, inputs):
-        key = jax.random.key(0)
+        key = random_key(0)
         state = protocol.init(problem.traced, plan.size, key)
         return protocol.round(problem.traced, state, jax.tree.map(lambda leaf: leaf[0], inputs), None, key)[1]
 

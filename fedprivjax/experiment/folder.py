@@ -25,6 +25,7 @@ from fedprivjax.disk_cache import code_version
 from fedprivjax.experiment import Experiment, to_mapping
 from fedprivjax.experiment.inputs import Inputs, read_inputs, without_callback
 from fedprivjax.experiment.netcdf_limits import require_bounded
+from fedprivjax.problem.random_keys import random_settings
 from fedprivjax.sweeps.checksums import UNSALTED
 from fedprivjax.sweeps.claims import held
 from fedprivjax.sweeps.kept import METHOD, PREDICTOR
@@ -263,7 +264,7 @@ def load_settings(folder: str | Path) -> str:
 
 
 def provenance(found: Mapping[str, xr.Dataset], seconds: float | None = None) -> Provenance:
-    """Return versions, the package's commit, date, wall time, machine and device, and checksums of the data.
+    """Return versions, commit, date, wall time, machine and device, random generator, and checksums of the data.
 
     Args:
         found: results by label, whose attribute `data` has the checksums.
@@ -281,6 +282,7 @@ def provenance(found: Mapping[str, xr.Dataset], seconds: float | None = None) ->
         "cpus": os.cpu_count(),
         "device": str(jax.devices()[0].device_kind),
         "devices": jax.device_count(),
+        **random_settings(),
         "precision": ", ".join(dict.fromkeys(str(data.attrs.get("precision", "")) for data in found.values())),
         "data_sha256": checksums(found),
         "not_covered": UNSALTED.format("data_sha256"),

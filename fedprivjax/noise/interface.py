@@ -9,6 +9,7 @@ import numpy as np
 
 from fedprivjax.checks.decorated import PYTREE, Decorated
 from fedprivjax.checks.refusal import Undefined
+from fedprivjax.problem.random_keys import random_key
 
 
 class Mechanism(Decorated):
@@ -64,5 +65,5 @@ class Mechanism(Decorated):
 
     def floats(self, dimension: int) -> int:
         """Return the number of floats that a seed holds while a round is sampled, beyond `inputs` and the samples."""
-        state = jax.eval_shape(lambda: self.init(dimension, jax.random.key(0)))
+        state = jax.eval_shape(lambda: self.init(dimension, random_key(0)))
         return 2 * sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(state) if leaf.dtype == jnp.float32)

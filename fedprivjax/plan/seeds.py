@@ -14,6 +14,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
+from fedprivjax.problem.random_keys import random_key
 
 PARTICIPATION, SAMPLES = 2**20 + 1, 2**20 + 2  # spawn keys, independent of `default_rng(seed)`, which user code may use
 RESAMPLED, CONFIGURATION = 2**20, 2**20 + 3
@@ -121,7 +122,7 @@ def shuffler_rng(noise_seed: int) -> np.random.Generator:
 
 def run_key(seeds: Seeds) -> jax.Array:
     """Return the key of a run's noise."""
-    return jax.random.key(seeds.noise)
+    return random_key(seeds.noise)
 
 
 def round_keys(key: jax.Array, rounds) -> jax.Array:

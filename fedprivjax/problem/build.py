@@ -34,6 +34,7 @@ from fedprivjax.problem.losses import LinearLoss
 from fedprivjax.problem.models import Example, GeneralModel, LinearModel
 from fedprivjax.problem.problem import Problem, Table
 from fedprivjax.problem.procedural import Procedural
+from fedprivjax.problem.random_keys import random_key
 
 
 @known_keywords
@@ -220,7 +221,7 @@ def procedural_problem(
     (10,)
     """
     require_at_least("seed", seed, 0)
-    shapes = jax.eval_shape(generate, jax.random.key(0), jnp.zeros((), jnp.int32))
+    shapes = jax.eval_shape(generate, random_key(0), jnp.zeros((), jnp.int32))
     options = {"constraint": constraint, "lipschitz": lipschitz, "distance": distance}
     options |= {"test": test, "optimum": optimum, "excess": excess}
     if not isinstance(loss, LinearLoss):

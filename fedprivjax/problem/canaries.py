@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.problem.gradients import Dense, scaled
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.random_keys import random_key
 
 STREAM = 0xCA9A_4135  # separates the canaries' random stream from all others
 
@@ -75,7 +76,7 @@ def direction(number, dimension: int):
     >>> bool(abs(one @ one - 1) < 1e-3), bool(abs(one @ other) < 0.05)
     (True, True)
     """
-    key = jax.random.fold_in(jax.random.key(np.uint32(STREAM)), number)
+    key = jax.random.fold_in(random_key(np.uint32(STREAM)), number)
     return jnp.where(jax.random.bernoulli(key, shape=(dimension,)), 1.0, -1.0) * dimension**-0.5
 
 

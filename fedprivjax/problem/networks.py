@@ -19,6 +19,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least, require_choice
 from fedprivjax.problem.checks import require_alike
 from fedprivjax.problem.losses import LinearLoss
+from fedprivjax.problem.random_keys import random_key, require_random_settings
 
 Activation = Literal["tanh", "gelu", "silu", "softplus", "relu"]
 ACTIVATIONS: dict[Activation, Callable[[Any], Any]] = {
@@ -240,6 +241,7 @@ def first_parameters(network: nn.Module | SplitModule, shape: tuple[int, ...], s
             does not fit the given parameters, or is an nnx module with parameters and a seed is given.
     """
     require_at_least("start_seed", seed, 0)
+    require_random_settings()
     if isinstance(network, SplitModule) and seed and start is None:
         raise Refusal(f"start_seed must be left out for an nnx module, which has parameters already, got {seed}")
 
@@ -248,7 +250,7 @@ def first_parameters(network: nn.Module | SplitModule, shape: tuple[int, ...], s
             return {"params": network.start}
         return network.init(key, jnp.zeros((1, *shape)))
 
-    variables: Any = jax.eval_shape(drawn, jax.random.key(0))
+    variables: Any = jax.eval_shape(drawn, random_key(0))
     if set(variables) - {"params"}:
         raise Refusal(f"network must have parameters only, since records must not share state, got {list(variables)}")
     if "params" not in variables:
@@ -257,7 +259,7 @@ def first_parameters(network: nn.Module | SplitModule, shape: tuple[int, ...], s
     if start is not None:
         require_alike("start", start, variables["params"], "the network's parameters")
         return start
-    return jax.jit(drawn)(jax.random.key(seed))["params"]
+    return jax.jit(drawn)(random_key(seed))["params"]
 
 
 def _require_no_randomness(network: nn.Module | SplitModule, variables: Any, shape: tuple[int, ...]) -> None:

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from fedprivjax.problem.random_keys import random_key
+
 STREAM = 0xDA7A_5EED  # separates the data's keys from those of a run's noise with the same seed
 
 
@@ -33,7 +35,7 @@ class Procedural:
         >>> stream.take(jnp.array([[0, 1]]), jnp.array([7])).shape
         (1, 2, 3)
         """
-        key = jax.random.fold_in(jax.random.key(self.seed), STREAM)
+        key = jax.random.fold_in(random_key(self.seed), STREAM)
 
         def one(k, machine):
             return self.generate(jax.random.fold_in(jax.random.fold_in(key, machine), k), machine)

@@ -13,6 +13,7 @@ from fedprivjax.engine.trajectory import BLOCK
 from fedprivjax.method.division import part_of_size
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.problem.memory_estimate import numbers_of_one
+from fedprivjax.problem.random_keys import random_key
 
 MIN_CHUNKS = 64  # of a sweep with as many runs, so that 64 processes can share it and a stopped one loses little
 
@@ -115,7 +116,7 @@ def run_bytes(start: ReadyRun, devices: int = 1, *, keep: bool = False) -> tuple
     way = 0 if problem.model.factored else numbers_of_one(problem)  # intermediate numbers of one record in a network
     computed = written_out if protocol.clip is not None else records
     messages = 4 * written_out * d + 2 * records * scores + 2 * computed * way
-    state = _floats(lambda: protocol.init(problem, part, jax.random.key(0)))
+    state = _floats(lambda: protocol.init(problem, part, random_key(0)))
     noise_state = _floats(lambda: protocol.noise_state(d, size))
     host_noise = _bytes(start.host_noise)
     inputs = 4 * rounds * (3 * per_round + 2 * slots) + _bytes(start.mechanism)  # without drawing secret samples
@@ -131,7 +132,7 @@ def _drawn(start: ReadyRun) -> int:
     first = jax.tree.map(lambda leaf: leaf[:1], mechanism.inputs)
 
     def draw():
-        key = jax.random.key(0)
+        key = random_key(0)
         keys = round_keys(key, np.ones(1, np.int32))
         return mechanism.draw(mechanism.init(dimension, key), first, keys, dimension)[1]
 

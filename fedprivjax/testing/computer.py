@@ -13,6 +13,7 @@ from fedprivjax.engine.precision import products
 from fedprivjax.engine.prepare import Arguments, ReadyRun
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.problem.program import typed_jit
+from fedprivjax.problem.random_keys import random_key
 from fedprivjax.sweeps.execute import chunk_arguments, run_chunk
 from fedprivjax.sweeps.prepare import ReadySweep
 from fedprivjax.testing.noise import noise_arguments, noise_path
@@ -71,7 +72,7 @@ class Computer:
 
     def bits(self) -> np.ndarray:
         """Return random bits of a key, uint32."""
-        return jax.device_get(jax.random.bits(self.on_device(jax.random.key(0)), (WIDTH,)))
+        return jax.device_get(jax.random.bits(self.on_device(random_key(0)), (WIDTH,)))
 
     def product(self, one: np.ndarray, other: np.ndarray, precision: str) -> np.ndarray:
         """Return a matrix product in a precision, a key of `engine.precision.PRECISIONS`."""

@@ -14,6 +14,7 @@ from fedprivjax.noise import Randomised
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import round_keys
+from fedprivjax.problem.random_keys import random_key
 from fedprivjax.testing.trial import Trial
 
 NUMBERS = 4_000  # coordinates of a sample, each an independent path
@@ -89,7 +90,7 @@ def aggregated(start: ReadyRun, mechanism: Any, seed: int) -> Any:
 def noise_arguments(start: ReadyRun, mechanism: Any, seed: int) -> tuple[Any, Any, Any, jax.Array]:
     """Return the arguments of `noise_path` before `size`, for a seed."""
     host_noise = replace(start, mechanism=mechanism).host_noise_of(start.protocol, seed, NUMBERS)
-    return start.arguments.protocol, mechanism, host_noise, jax.random.key(seed)
+    return start.arguments.protocol, mechanism, host_noise, random_key(seed)
 
 
 def noise_path(protocol: Any, mechanism: Any, host_noise: Any, key: jax.Array, size: Size) -> jax.Array | None:
@@ -141,8 +142,8 @@ def unit_noise(start: ReadyRun, mechanism: Any, t: int) -> Any:
     Every participant's noise is that of its first message.
     """
     inputs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[t], mechanism.inputs)
-    key = round_keys(jax.random.key(1), np.arange(t + 1, t + 2))[0]
-    memory = mechanism.message_memory(NUMBERS, jax.random.key(1))
+    key = round_keys(random_key(1), np.arange(t + 1, t + 2))[0]
+    memory = mechanism.message_memory(NUMBERS, random_key(1))
     added = mechanism.message_noise(memory, inputs, key, NUMBERS)[1]
     if added is None:
         return None

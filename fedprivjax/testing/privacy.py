@@ -13,6 +13,7 @@ from fedprivjax.noise import Randomised
 from fedprivjax.privacy.calibration import calibrate_and_check, exceeds
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.target import Target
+from fedprivjax.problem.random_keys import random_key
 from fedprivjax.testing.noise import unit_noise
 from fedprivjax.testing.trial import Trial, close
 
@@ -90,7 +91,7 @@ def encoder_keeps_its_bound(trial: Trial) -> None:
     if encoder is None or trial.start.protocol.trust != "server":
         return
     dimension = trial.protocol.message_dimension(trial.problem)
-    bound, keys = float(encoder.norm_bound(1.0, dimension)), jax.random.split(jax.random.key(0), ENCODED)
+    bound, keys = float(encoder.norm_bound(1.0, dimension)), jax.random.split(random_key(0), ENCODED)
     messages = np.array(
         [np.eye(dimension)[0], np.ones(dimension), *np.random.default_rng(0).normal(size=(3, dimension))]
     )
