@@ -26,6 +26,7 @@ from fedprivjax.noise.fresh import Fresh
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.rounds.fit import fitted, pattern_sums
 from fedprivjax.noise.rounds.sampler import Recursive, TreeOfRounds
+from fedprivjax.noise.rounds.toeplitz_fit import optimised
 from fedprivjax.noise.sums.correlated import HALF_UNIT, MAX_ROUNDED
 from fedprivjax.noise.sums.factor import require_factor, rows_of
 from fedprivjax.plan.schedule import Schedule
@@ -145,16 +146,19 @@ class TreeFactor(RoundFactor):
 class ToeplitzFactor(RoundFactor):
     """F = A^½ (the same coefficients in every column), cut to a band: entries further below the diagonal are 0.
 
-    The bandwidth is 2^k − 1 or R − 1, whichever has the least noise in prefix sums at equal μ on the schedule.
-    With 100 of 1000 machines in each of 100 rounds, they have 0.39 times the variance of independent noise.
+    The bandwidth is 2^k − 1 or R − 1, or the smallest separation of a machine's rounds less one, with coefficients that
+    are optimised for it. The choice with the least noise in prefix sums at equal μ on the schedule is used.
+    With 100 of 1000 machines in each of 100 rounds, they have 0.39 times the variance of independent noise
+    if cohorts are uniform, 0.17 times if they are cyclic.
 
     Source: Fichtenberger, Henzinger & Upadhyay 2023; banded: Choquette-Choo et al. 2023.
     """
 
     def matrix(self, schedule: Schedule) -> np.ndarray:
-        rounds = schedule.size.rounds
-        best = min(bands(rounds), key=lambda band: _noise(coefficients(rounds, band), schedule))
-        return _of_column(coefficients(rounds, best))
+        rounds, widest = schedule.size.rounds, separation(schedule) - 1
+        columns = [coefficients(rounds, band) for band in sorted({*bands(rounds), widest})]
+        columns.append(optimised(coefficients(rounds, widest)[: widest + 1], rounds))
+        return _of_column(min(columns, key=lambda column: _noise(column, schedule)))
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,8 @@ class OptimalFactor(RoundFactor):
     """F with nearly the smallest noise in prefix sums at equal μ on the schedule, for at most 2000 rounds.
 
     The fit starts from `ToeplitzFactor`, is never worse, and is cached on disk. It stores R vectors of noise.
-    With 100 of 1000 machines in each of 100 rounds, prefix sums have 0.29 times the variance of independent noise.
+    With 100 of 1000 machines in each of 100 rounds, prefix sums have 0.29 times the variance of independent noise
+    if cohorts are uniform, 0.15 times if they are cyclic.
     """
 
     most: ClassVar[int] = MAX_FITTED
@@ -365,6 +370,13 @@ def scheduled(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
     machine = schedule.participants[when, slot]
     order = np.argsort(machine, kind="stable")
     return machine[order], when[order]
+
+
+def separation(schedule: Schedule) -> int:
+    """Return the smallest number of rounds between two participations of one machine, or R if there are none."""
+    machine, when = scheduled(schedule)
+    between = np.diff(when)[machine[1:] == machine[:-1]]
+    return int(np.min(between, initial=schedule.size.rounds))
 
 
 def rounds_of(schedule: Schedule, machine: int) -> np.ndarray:

@@ -7,6 +7,7 @@ import numpy as np
 import scipy
 
 from fedprivjax.disk_cache import cached, code_digest
+from fedprivjax.noise.rounds.separated_fit import is_separated, separated_fit
 
 POWERS = (8, 32, 128)  # norms over machines that approximate the largest exposure, one after another
 ITERATIONS = 30  # of each
@@ -19,7 +20,8 @@ AT_ONCE = 2**22  # largest number of entries in memory
 def fitted(start: np.ndarray, patterns: Sequence[np.ndarray]) -> np.ndarray:
     """Return F that nearly minimises `‖A·F⁻¹‖²·max_i Σ_{j,l} |(FᵀF)(t_j, t_l)|`, float64 [rounds, rounds].
 
-    It is scaled to F(1, 1) = 1, and never worse than the start.
+    It is scaled to F(1, 1) = 1, and never worse than the start. Orthogonal columns of a machine remain so, see
+    `separated_fit.py`.
 
     Args:
         start: initial factor.
@@ -56,6 +58,9 @@ def _is_factor(found: np.ndarray, start: np.ndarray) -> bool:
 
 
 def _fit(start: np.ndarray, patterns: Sequence[np.ndarray]) -> np.ndarray:
+    if is_separated(start, patterns):
+        found = separated_fit(start, patterns)
+        return min(found / found[0, 0], start / start[0, 0], key=lambda factor: _loss(factor, patterns))
     some, best = _busiest(patterns), start
     for power in POWERS:
         best = min(best, _descended(best, some, power), key=lambda factor: _loss(factor, patterns))
