@@ -10,7 +10,7 @@ import numpy as np
 import scipy
 
 POWERS = (16, 256, 4096)  # norms over machines that approximate the largest exposure, one after another
-WORK = 1.5e11  # multiplications in all: some seconds
+WORK = 5e11  # multiplications in all: 25 seconds at 1000 rounds
 ITERATIONS = 150  # largest number for each norm
 MEMORY = 20  # number of previous steps that approximate the curvature
 ROUNDED = 1e-12  # entries of X that count as 0, relative to its largest
