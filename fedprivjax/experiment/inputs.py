@@ -41,7 +41,8 @@ class Inputs:
         backend: kind of device, such as "cpu", for which `programs` were written out.
         data: name or file of the dataset.
         checksums: checksums of the arrays of examples, and of their partition, by name, one for each distinct array.
-        modules: digest of the module of every user-defined object, by role and import path.
+        modules: digest of the module of every user-defined object, by role and import path, and of the user's modules
+            that it imports, by name.
         programs: digests of every protocol's programs, by label. Empty if the settings name no user-defined object: the
             settings and versions then determine the programs.
     """
@@ -94,7 +95,7 @@ def _printable(value: Any) -> bool:
 def inputs_of(experiment: Experiment, jobs: "Iterable[Job]") -> Inputs:
     """Return the inputs of an experiment's jobs. Nothing is compiled.
 
-    If the settings name user-defined objects, every program is traced, so that the code which they import counts.
+    If the settings name user-defined objects, every program is traced, so that numbers which they read count, too.
     """
     jobs = list(jobs)
     modules = code_of(without_callback(to_mapping(experiment)), experiment.context["folder"])

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import sys
+import sysconfig
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ from fedprivjax.disk_cache import digest
 from fedprivjax.experiment.section import Settings
 
 _imported: dict[tuple[str, Path | None], tuple[str, ModuleType]] = {}  # role and module by import path and folder
-_digests: dict[ModuleType, str] = {}  # of the modules' code
+_digests: dict[ModuleType, dict[str, str]] = {}  # of the code of a module, with key "", and of those that it imports
+STANDARD = sysconfig.get_path("stdlib")
+INSTALLED = {"site-packages", "dist-packages"}  # folders of packages that are no code of the user
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,8 @@ def resolve(what: str, name: str, known: Mapping[str, Any], context: Mapping[str
     folder = (context or {}).get("folder")
     module = _module(what, path, folder)
     _imported[name, folder] = what, module
-    _digests.setdefault(module, _code_digest(module))
+    if module not in _digests:
+        _digests[module] = _code_digests(module, folder)
     if attribute not in vars(module):
         here = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
         require_choice(f"{what} in {path}", attribute, here)
@@ -92,28 +96,64 @@ def resolve(what: str, name: str, known: Mapping[str, Any], context: Mapping[str
 
 
 def code_of(settings: Any, folder: Path | None) -> dict[str, str]:
-    """Return digests of the modules of all user-defined objects in settings, by role and import path.
+    """Return digests of the modules of all user-defined objects in settings, and of the modules that they import.
 
-    Comments and layout do not matter. The code that these modules import is not included.
+    Comments and layout do not matter. Installed packages are not included.
 
     Args:
         settings: settings in the form of a file, in which every import path has been resolved.
         folder: folder of the experiment file.
+
+    Returns:
+        Digests by role and import path of the object, or by name of the imported module.
     """
     if isinstance(settings, str):
         if (settings, folder) not in _imported:
             return {}
         what, module = _imported[settings, folder]
-        return {f"{what} {settings!r}": _digests[module]}
+        found = _digests[module].items()
+        return {f"module {name!r}" if name else f"{what} {settings!r}": each for name, each in found}
     entries = settings.values() if isinstance(settings, Mapping) else settings if isinstance(settings, list) else ()
     return {name: found for each in entries for name, found in code_of(each, folder).items()}
 
 
-def _code_digest(module: ModuleType) -> str:
-    """Return a digest of a module's code, or of its bytes if it is no Python file."""
-    file = Path(module.__file__ or "")
-    content = file.read_bytes() if file.is_file() else b""
-    return digest(ast.unparse(ast.parse(content)) if file.suffix == ".py" else content)
+def _code_digests(module: ModuleType, folder: Path | None) -> dict[str, str]:
+    """Return digests of a module's code, with key "", and of the user's modules that it or they import, by name."""
+    files, found = {"": Path(module.__file__ or "")}, {}
+    packages = {"": module.__package__ or ""}
+    while files:
+        name, file = files.popitem()
+        content = file.read_bytes() if file.is_file() else b""
+        tree = ast.parse(content) if file.suffix == ".py" else None
+        found[name] = digest(content if tree is None else ast.unparse(tree))
+        package = packages.get(name, name if file.stem == "__init__" else name.rpartition(".")[0])
+        for each in () if tree is None else _imports(tree, package):
+            if each not in found and (imported := _user_file(each, folder)) not in (None, module.__file__):
+                files[each] = Path(imported)
+    return found
+
+
+def _imports(tree: ast.AST, package: str) -> set[str]:
+    """Return names of everything that a module imports, and of the packages around it."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            around = package.split(".")[: max(0, len(package.split(".")) - node.level + 1)] if node.level else []
+            base = ".".join([*around, *filter(None, [node.module])])
+            names |= {base, *(f"{base}.{each.name}" for each in node.names)}
+    return {name.rsplit(".", up)[0] for name in names for up in range(name.count(".") + 1)} - {""}
+
+
+def _user_file(name: str, folder: Path | None) -> str | None:
+    """Return the file of an imported module, or None if it is no module or belongs to an installed package."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None and folder is not None and name not in sys.modules and _file(name, folder).is_file():
+        file = str(_file(name, folder))  # imported when a function is called
+    own = name.partition(".")[0] not in (__package__ or "").split(".")
+    installed = file is None or INSTALLED & set(Path(file).parts) or Path(file).is_relative_to(STANDARD)
+    return file if own and not installed else None
 
 
 class Imported(Settings):

@@ -132,7 +132,7 @@ def unfinished(out: Path) -> None:
 CHANGES = {
     "a value": ("people.csv", ",1\n", ",0\n", r"got results of other data '\S+people\.csv' \(\w+\.label"),
     "the loss": ("halving.py", "half(super", "3 * half(super", "got results of other loss 'halving:Half'. Choose"),
-    "an import": ("halved.py", "0.5", "0.25", "got results of other code of protocol 'ours'. Choose another folder"),
+    "an import": ("halved.py", "0.5", "0.25", "got results of other module 'halved'. Choose another folder"),
 }
 RUNS = {
     "run": lambda ready, out: run_ready(ready, out),
@@ -154,6 +154,36 @@ def test_results_of_other_data_or_code_are_refused_and_kept(place, change, state
         with pytest.raises(Refusal, match=message):
             run(ready, place / "out")
     assert {path: path.read_bytes() for path in (place / "out").rglob("*") if path.is_file()} == before
+
+
+def test_modules_that_the_users_modules_import_are_their_code(tmp_path):
+    """Also if no program contains their numbers: those of a schedule, or of a callback. Installed packages are not."""
+    files = {
+        "scheme.py": "import numpy\nimport xarray as xr\nfrom schemes_of import cohorts\nONE = cohorts.ONE\n",
+        "schemes_of/__init__.py": "TWO = 2\n",
+        "schemes_of/cohorts.py": "from . import TWO\nfrom .deep.numbers import ONE\nimport scheme\n",
+        "schemes_of/deep/numbers.py": "def two():\n    from .. import TWO\n    return TWO\nONE = 1\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    def digests():
+        names._load.cache_clear()
+        for name in [name for name in sys.modules if name.startswith("schemes_of")]:
+            del sys.modules[name]
+        assert names.resolve("number", "scheme:ONE", {}, {"folder": tmp_path}) == 1
+        return names.code_of({"options": ["scheme:ONE"]}, tmp_path)
+
+    before = digests()
+    modules = {f"module 'schemes_of{name}'": name for name in ("", ".cohorts", ".deep.numbers")}
+    assert before.keys() == {"number 'scheme:ONE'", *modules}
+    for module, name in modules.items():
+        with (tmp_path / "schemes_of" / f"{name[1:].replace('.', '/') or '__init__'}.py").open("a") as file:
+            file.write("OTHER = 1\n")
+        after = digests()
+        assert [key for key in before if after[key] != before[key]] == [module]
+        before = after
 
 
 def test_comments_and_layout_are_no_other_code(place):
