@@ -16,9 +16,11 @@ from threading import Event, Thread
 from time import sleep
 
 from fedprivjax.atomic_write import create_atomically
+from fedprivjax.bounded_read import text_of
 
 CLAIM = ".claim"
 TOUCHED = 5.0  # seconds between two touches of a claim
+LONGEST = 4096  # largest number of bytes of a claim
 EXPIRY = 60.0  # seconds since its last touch after which a claim has expired
 
 
@@ -106,7 +108,7 @@ def _touched_at(path: Path) -> float | None:
 def _ended(path: Path) -> bool:
     """Return True if a claim's process ran on this computer and has ended."""
     try:
-        computer, number = path.read_text(encoding="utf-8").split()
+        computer, number = text_of(path, LONGEST, follow=False).split()
         if os.name != "posix" or computer != _computer():
             return False
         os.kill(int(number), 0)  # sends nothing

@@ -165,6 +165,16 @@ def test_a_damaged_claim_holds_until_it_expires(tmp_path, monkeypatch, content):
         assert not mine
 
 
+@pytest.mark.skipif(os.name != "posix", reason="there are no named pipes")
+def test_a_claim_that_is_a_pipe_or_a_link_is_not_read(tmp_path):
+    """A results folder from elsewhere could end reading neither a pipe nor /dev/zero."""
+    os.mkfifo(tmp_path / f"pipe{CLAIM}")
+    assert held(tmp_path)
+    (tmp_path / f"pipe{CLAIM}").unlink()
+    (tmp_path / f"link{CLAIM}").symlink_to("/dev/zero")
+    assert claims._ended(tmp_path / f"link{CLAIM}") is False
+
+
 def test_a_part_waits_for_a_touch_or_for_the_expiry(tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "TOUCHED", 0.02)
     assert not any_free([])
