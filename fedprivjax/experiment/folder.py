@@ -226,9 +226,9 @@ def load_with_provenance(folder: str | Path) -> tuple[dict[str, xr.Dataset], Pro
     """Load the datasets and the provenance of a results folder.
 
     Raises:
-        Refusal: if a file is missing, cannot be read, or is of another run than the other.
+        Refusal: if a file is missing, a link, cannot be read, or is of another run than the other.
     """
-    found, attributes = load_file(_existing(Path(folder) / RESULTS))
+    found, attributes = load_file(_existing(Path(folder) / RESULTS), follow=False)
     made = load_provenance(folder)
     dates = {"there": str(attributes.get("date")), "here": str(made.get("date"))}
     if dates["there"] != dates["here"]:
