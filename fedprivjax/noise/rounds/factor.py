@@ -10,6 +10,7 @@ which it reaches if the entries are at least 0. Later updates may depend on earl
 triangular (Denisov et al. 2022; several participations: Choquette-Choo, McMahan, Rush & Thakurta 2023).
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -24,6 +25,7 @@ from fedprivjax.noise.covariance import ROUND_UP, padded
 from fedprivjax.noise.factors.tree import Tree
 from fedprivjax.noise.fresh import Fresh
 from fedprivjax.noise.interface import Mechanism
+from fedprivjax.noise.rounds.excess import excess
 from fedprivjax.noise.rounds.fit import fitted, pattern_sums
 from fedprivjax.noise.rounds.sampler import Recursive, TreeOfRounds
 from fedprivjax.noise.rounds.toeplitz_fit import optimised
@@ -32,8 +34,11 @@ from fedprivjax.noise.sums.factor import require_factor, rows_of
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.plan.uses import Uses
 
+log = logging.getLogger("fedprivjax")
+
 INDEPENDENT = "independent"
 MAX_FITTED = 2000  # largest number of rounds of a fitted factor
+LOGGED = 200  # fits of more rounds log their excess
 POWER = 0.5  # of the prefix sums
 
 
@@ -116,7 +121,8 @@ class TreeFactor(RoundFactor):
     """Binary tree over rounds: row t of F sums the last b rounds, with b the lowest set bit of t.
 
     It stores the fewest vectors. Prefix sums have less noise than with independent noise only if machines seldom take
-    part: with 100 of 1000 machines in each of 100 rounds they have 1.35 times its variance at equal μ.
+    part: with 100 of 1000 machines in each of 100 rounds they have 1.35 times its variance at equal μ if cohorts are
+    uniform, 0.67 times if they are cyclic.
 
     Source: Dwork, Naor, Pitassi & Rothblum 2010; Chan, Shi & Song 2011; DP-FTRL (Kairouz et al. 2021).
     """
@@ -163,9 +169,11 @@ class ToeplitzFactor(RoundFactor):
 
 @dataclass(frozen=True)
 class OptimalFactor(RoundFactor):
-    """F with nearly the smallest noise in prefix sums at equal μ on the schedule, for at most 2000 rounds.
+    """F fitted to the smallest noise in prefix sums at equal μ on the schedule, for at most 2000 rounds.
 
     The fit starts from `ToeplitzFactor`, is never worse, and is cached on disk. It stores R vectors of noise.
+    `excess` bounds its distance from the optimum, and is logged above 200 rounds: less than 0.1% if rounds of each
+    machine are equally far apart, and looser bounds otherwise.
     With 100 of 1000 machines in each of 100 rounds, prefix sums have 0.29 times the variance of independent noise
     if cohorts are uniform, 0.15 times if they are cyclic.
     """
@@ -174,8 +182,21 @@ class OptimalFactor(RoundFactor):
     instead: ClassVar[str] = "toeplitz"
 
     def matrix(self, schedule: Schedule) -> np.ndarray:
-        start = ToeplitzFactor().known(schedule)
-        return fitted(start, [group.patterns for group in groups(schedule)])
+        patterns = [group.patterns for group in groups(schedule)]
+        found = fitted(ToeplitzFactor().known(schedule), patterns)
+        if len(found) > LOGGED:
+            log.info(
+                "%s of %d rounds: at most %.2g%% above the least noise", self, len(found), excess(found, patterns) * 100
+            )
+        return found
+
+    def excess(self, schedule: Schedule) -> float:
+        """Return a bound on the noise in prefix sums relative to the least one, less 1; inf if no bound is found.
+
+        >>> round(OptimalFactor().excess(Schedule(8, np.arange(8, dtype=np.int32)[:, None])), 3)
+        0.0
+        """
+        return excess(self.known(schedule), [group.patterns for group in groups(schedule)])
 
 
 @dataclass(frozen=True)

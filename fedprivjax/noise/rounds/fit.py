@@ -60,10 +60,10 @@ def _is_factor(found: np.ndarray, start: np.ndarray) -> bool:
 def _fit(start: np.ndarray, patterns: Sequence[np.ndarray]) -> np.ndarray:
     if is_separated(start, patterns):
         found = separated_fit(start, patterns)
-        return min(found / found[0, 0], start / start[0, 0], key=lambda factor: _loss(factor, patterns))
-    some, best = _busiest(patterns), start
+        return min(found / found[0, 0], start / start[0, 0], key=lambda factor: loss_of(factor, patterns))
+    some, best = busiest(patterns), start
     for power in POWERS:
-        best = min(best, _descended(best, some, power), key=lambda factor: _loss(factor, patterns))
+        best = min(best, _descended(best, some, power), key=lambda factor: loss_of(factor, patterns))
     return best / best[0, 0]
 
 
@@ -105,13 +105,14 @@ def _noise(factor: np.ndarray) -> tuple[float, np.ndarray]:
     return float(np.sum(sums**2)), -2 * inverse.T @ back @ inverse.T
 
 
-def _loss(factor: np.ndarray, patterns: Sequence[np.ndarray]) -> float:
+def loss_of(factor: np.ndarray, patterns: Sequence[np.ndarray]) -> float:
+    """Return `‖A·F⁻¹‖²·max_i Σ_{j,l} |(FᵀF)(t_j, t_l)|`."""
     gram = np.abs(factor.T @ factor)
     most = max(pattern_sums(gram, t).max() for t in patterns)
     return _noise(factor)[0] * float(most)
 
 
-def _busiest(patterns: Sequence[np.ndarray]) -> list[np.ndarray]:
+def busiest(patterns: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return the patterns with the most rounds, up to `MAX_PAIRS` pairs of rounds."""
     chosen, left = [], MAX_PAIRS
     for rounds in sorted(patterns, key=lambda rounds: -rounds.shape[1]):
