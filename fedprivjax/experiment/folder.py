@@ -19,7 +19,7 @@ import xarray as xr
 
 from fedprivjax.atomic_write import Content, write_together
 from fedprivjax.bounded_read import TOML_BYTES, Unreadable, json_from, json_value, text_of, toml_value
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.disk_cache import code_version
 from fedprivjax.experiment import Experiment, to_mapping
@@ -28,7 +28,7 @@ from fedprivjax.experiment.netcdf_limits import require_bounded
 from fedprivjax.problem.random_keys import random_settings
 from fedprivjax.sweeps.checksums import UNSALTED
 from fedprivjax.sweeps.claims import held
-from fedprivjax.sweeps.kept import METHOD, PREDICTOR
+from fedprivjax.sweeps.schema import TEXTS, require_schema
 
 CHUNKS, SPEC, INPUTS, RESULTS, PROVENANCE = "chunks", "spec.toml", "inputs.json", "results.nc", "provenance.json"
 CHOICE = "choice"  # results folder of the tuning runs
@@ -36,7 +36,6 @@ SHOWN, WIDEST = 3, 60  # in a message: number of differing settings, characters 
 HOW = "fedprivjax.load(file), or xarray.open_datatree(file, engine='h5netcdf'): a group for each protocol"
 PACKAGES = ("fedprivjax", "jax", "jaxlib", "flax", "optax", "numpy", "scipy", "xarray", "dp-accounting")
 ORIGIN = ("fedprivjax", "commit", "date", "experiment", "command")  # provenance in the netCDF file itself
-TEXTS = ("guarantee", METHOD, PREDICTOR)  # variables
 Provenance = dict[str, Any]
 
 
@@ -208,7 +207,8 @@ def load_file(file: Path, *, follow: bool = True) -> tuple[dict[str, xr.Dataset]
         follow: whether the file may be a link, as one that the user has named.
 
     Raises:
-        Refusal: if the file is missing, cannot be read, or is not within the limits of `netcdf_limits`.
+        Refusal: if the file is missing, cannot be read, is not within the limits of `netcdf_limits`, or has another
+            structure than results.
     """
     with _readable(file):
         require_bounded(file, follow=follow)
@@ -219,6 +219,9 @@ def load_file(file: Path, *, follow: bool = True) -> tuple[dict[str, xr.Dataset]
         label: data.assign({name: data[name].astype(object) for name in TEXTS if name in data})
         for label, data in loaded.items()
     }
+    for label, data in named.items():
+        with within(f"{label!r} in {file}"):
+            require_schema(data)
     return named, {str(name): value for name, value in attributes.items()}
 
 

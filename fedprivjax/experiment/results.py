@@ -14,6 +14,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment import Experiment, folder, parse, tuning_experiment
 from fedprivjax.experiment.folder import Provenance
+from fedprivjax.experiment.settings import TRIAL
 from fedprivjax.experiment.tuning import Choice, choices, selected
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.sweeps.variable_descriptions import custom_metrics
@@ -62,7 +63,11 @@ class Results(Mapping[str, xr.Dataset]):
         """Datasets by label, with each protocol's own grid reduced to its best point. Tables and plots show these.
 
         The best point is selected on the results themselves, so no guarantee covers the selection.
+
+        Raises:
+            Refusal: if the results are not those of the settings.
         """
+        _require_of(self.spec, self.datasets)
         return selected(self.spec, self.datasets)
 
     @cached_property
@@ -155,6 +160,20 @@ def choices_in(results: Path, experiment: Experiment) -> dict[str, Choice]:
     if kept.is_symlink():
         raise Refusal(f"{kept} must be a folder, got a link. Copy the folder that it names")
     return choices(experiment, tuning_experiment(experiment), folder.load(kept))
+
+
+def _require_of(spec: Experiment, datasets: Mapping[str, xr.Dataset]) -> None:
+    """Raise Refusal unless the datasets have the protocols and the axes of an experiment, with its swept values."""
+    for one in spec.protocol:
+        require_choice("protocol label", one.label, datasets)
+        data = datasets[one.label]
+        found, axes = set(map(str, data["diverged"].dims)), {*spec.sweep.over, *one.grid}
+        missing = {*one.grid} - found | {
+            n for n, each in spec.sweep.over.items() if not np.isin(each, data.get(n, each)).all()
+        }
+        if wrong := sorted(missing | found - axes - {"seed", TRIAL}):
+            wanted = f"results of {one.label!r} must have the axes and values in {folder.SPEC}"
+            raise Refusal(f"{wanted}, got others for {', '.join(wrong)}. Load them with the {folder.SPEC} of their run")
 
 
 def _guarantees(texts: xr.DataArray) -> xr.DataArray:

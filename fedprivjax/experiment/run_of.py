@@ -1,25 +1,26 @@
 """Single runs of a dataset whose parameters were kept."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import xarray as xr
 
+from fedprivjax.bounded_read import Unreadable, json_value
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.finished_run import SavedRun
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.experiment.load_run import predictor_from, with_problem
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import Assumption
+from fedprivjax.problem.predictor import Predictor
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.kept import METHOD, PARAMETER, PARAMS, PREDICTOR, STRUCTURE, unflattened
 from fedprivjax.sweeps.results import guarantee_of
+from fedprivjax.sweeps.schema import COSTS, RUN_COSTS
 from fedprivjax.sweeps.selection import UNACCOUNTED
 
 NOT_COVERED = Assumption("not covered")
-COSTS = ("sent_messages", "sent_bits", "gradients_per_use", "rounds_taken", "gradients_per_record", "sent_bytes")
-COSTS += ("idle_steps", "client_state_bytes", "seconds")
+OPTIONAL_COSTS = ("idle_steps", "client_state_bytes")
 
 
 def run_of(dataset: xr.Dataset, problem: Problem | None = None) -> SavedRun:
@@ -57,14 +58,22 @@ def run_of(dataset: xr.Dataset, problem: Problem | None = None) -> SavedRun:
         iterates=_iterates({name: each.isel(round=chosen) for name, each in metrics.items()}),
         params=unflattened(data[PARAMS].values, values.attrs[STRUCTURE]),
         guarantee=_guarantee(data),
-        costs={name: float(data[name]) for name in COSTS if name in data},
+        costs={name: float(data[name]) for name in RUN_COSTS + COSTS + OPTIONAL_COSTS if name in data},
         method=str(data[METHOD].values.item()),
-        predictor=predictor_from(json.loads(str(data[PREDICTOR].values.item())) if PREDICTOR in data else None),
+        predictor=_predictor(str(data[PREDICTOR].values.item())) if PREDICTOR in data else None,
         non_private_metrics=tuple(filter(None, dataset.attrs["non_private_metrics"].split(", "))),
         non_private_data=tuple(filter(None, dataset.attrs["non_private_data"].split("; "))),
         expected=tuple(filter(None, dataset.attrs.get("expected", "").split(", "))),
     )
     return run if problem is None else with_problem(run, problem)
+
+
+def _predictor(text: str) -> Predictor | None:
+    """Return the predictor of a dataset's text."""
+    try:
+        return predictor_from(json_value(text))
+    except Unreadable as error:
+        raise Refusal(f"{PREDICTOR} must be as a run writes it, got {text!r}") from error
 
 
 def _guarantee(data: xr.Dataset) -> PrivacyGuarantee:
@@ -84,7 +93,7 @@ def _params(dataset: xr.Dataset) -> xr.DataArray:
     for name in ("seed", "guarantee"):  # missing after a mean over seeds, whose guarantee is another
         if name not in dataset:
             raise Refusal(f"dataset must have the {name} of a single run, got none. Choose a run by sel or isel")
-    sizes = [int(np.prod(shape)) for shape in json.loads(dataset[PARAMS].attrs[STRUCTURE])["shapes"]]
+    sizes = [int(np.prod(shape)) for shape in json_value(dataset[PARAMS].attrs[STRUCTURE])["shapes"]]
     if dataset.sizes[PARAMETER] != sum(sizes):
         got = f"{sum(sizes)}, got {dataset.sizes[PARAMETER]}"
         raise Refusal(f"dataset must have all parameters, {got}. Leave out {PARAMETER} in sel or isel")

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedprivjax.bounded_read import json_value
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 from fedprivjax.engine.hosts import is_first
@@ -64,14 +65,21 @@ def structure_of(problem: Problem) -> str:
 def unflattened(vector: np.ndarray, structure: str) -> Any:
     """Return the parameters of a vector from `flat`.
 
+    Raises:
+        Refusal: if the structure is not one of `structure_of`, or of another number of parameters.
+
     >>> unflattened(np.arange(3), '{"tree": {"dict": [["w", "array"], ["b", "array"]]}, "shapes": [[], [2]]}')
     {'b': array(0), 'w': array([1, 2])}
     """
-    found = json.loads(structure)
-    shapes = [tuple(shape) for shape in found["shapes"]]
-    tree = jax.tree.structure(unpacked(found["tree"], [np.zeros(()) for _ in shapes]))
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
-    leaves = [np.reshape(part, shape) for part, shape in zip(np.split(vector, ends[:-1]), shapes, strict=True)]
+    try:
+        found = json_value(structure)
+        shapes = [tuple(shape) for shape in found["shapes"]]
+        tree = jax.tree.structure(unpacked(found["tree"], [np.zeros(()) for _ in shapes]))
+        ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+        leaves = [np.reshape(part, shape) for part, shape in zip(np.split(vector, ends[:-1]), shapes, strict=True)]
+    except Exception as error:  # a text from elsewhere may hold anything
+        wanted = f"{STRUCTURE} of {PARAMS} must be as a run writes it, for {len(vector)} numbers"
+        raise Refusal(f"{wanted}, got {structure!r}") from error
     return jax.tree.unflatten(tree, leaves)
 
 

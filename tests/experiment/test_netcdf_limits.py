@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from h5py import h5d, h5p, h5s, h5t
+from small_results import small_results
 
 from fedprivjax import Refusal
 from fedprivjax.experiment import folder
@@ -120,7 +121,7 @@ HOSTILE = {
 
 
 def written(path, spoil=lambda root: None):
-    data = xr.Dataset({"loss": ("seed", [1.0, 2.0])}, attrs={"delta": 1e-5, "words": ["one", "two"]})
+    data = small_results().assign(loss=("seed", [1.0, 2.0])).assign_attrs(words=["one", "two"])
     tree = xr.DataTree.from_dict({"/": xr.Dataset(), "group": data})
     tree.to_netcdf(path, engine="h5netcdf")
     with h5py.File(path, "r+") as root:
@@ -142,8 +143,8 @@ def test_a_hostile_file_is_refused_in_one_line(tmp_path, monkeypatch, spoil):
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_good_file_is_read(tmp_path, compressed):
-    data = xr.Dataset({"loss": ("seed", np.arange(1000.0)), "text": ("seed", np.array(["x" * 50] * 1000, object))})
-    encoding = {"loss": {"zlib": True, "fletcher32": True}} if compressed else {}
+    data = small_results(np.arange(6000.0).reshape(2, 1, 3000))
+    encoding = {"test_loss": {"zlib": True, "fletcher32": True}} if compressed else {}
     data.to_netcdf(tmp_path / "one.nc", engine="h5netcdf", encoding=encoding)
     (found, _) = folder.load_file(tmp_path / "one.nc")
     xr.testing.assert_equal(found["one"], data)

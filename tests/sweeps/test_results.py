@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from scipy import stats
+from small_results import small_results
 
 from fedprivjax import (
     Ball,
@@ -18,6 +19,7 @@ from fedprivjax import (
 )
 from fedprivjax.experiment import folder as results_folder
 from fedprivjax.privacy import gdp
+from fedprivjax.sweeps.schema import COSTS, NUMBERS, OF_CONFIGURATION, OF_RUN, REQUIRED, RUN_COSTS, TEXT_ATTRIBUTES
 
 NAN = np.nan
 
@@ -185,10 +187,13 @@ def test_the_output_is_meant_unless_another_iterate_is_named():
 
 
 def test_iterates_survive_their_folder(tmp_path):
-    values = np.arange(6.0).reshape(1, 3, 2)
-    data = xr.Dataset({"loss": (("seed", "round", "iterate"), values)}, {"iterate": np.array(["output", "last"])})
-    results_folder.save({"ours": data}, tmp_path)
-    assert final(results_folder.load(tmp_path)["ours"], "loss", "last").values.tolist() == [5.0]
+    results_folder.save({"ours": small_results(np.arange(12.0).reshape(2, 1, 3, 2))}, tmp_path)
+    assert final(results_folder.load(tmp_path)["ours"], "test_loss", "last").values.tolist() == [[5.0, 11.0]]
+
+
+def test_a_sweep_writes_what_is_required_of_results_from_elsewhere(swept):
+    assert {*OF_RUN, *OF_CONFIGURATION, *RUN_COSTS, *COSTS} <= set(swept.data_vars)
+    assert set(REQUIRED) <= set(swept.attrs) <= {*NUMBERS, *TEXT_ATTRIBUTES}
 
 
 def test_a_sweep_survives_its_folder(swept, tmp_path):
