@@ -52,9 +52,9 @@ def unequal():
 
 @pytest.fixture(scope="module")
 def many():
-    """200 machines of two records, 100 parameters."""
-    features, labels = RNG.normal(size=(400, 100)).astype(np.float32), RNG.integers(0, 2, 400)
-    return linear_problem(features, labels, Logistic(), partition_table=np.arange(400).reshape(200, 2))
+    """200 machines of three records, 100 parameters."""
+    features, labels = RNG.normal(size=(600, 100)).astype(np.float32), RNG.integers(0, 2, 600)
+    return linear_problem(features, labels, Logistic(), partition_table=np.arange(600).reshape(200, 3))
 
 
 @struct.dataclass

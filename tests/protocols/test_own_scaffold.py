@@ -30,7 +30,7 @@ def test_a_non_private_method_is_not_asked_about_privacy():
     assert report.held == (STABLE,)
     assert report.skipped == tuple(OF_PRIVACY)
     assert str(report) == (
-        "Scaffold: 1 of 9 properties hold\n"
+        "Scaffold: 1 of 10 properties hold\n"
         f"skipped because the protocol declares itself non-private: {', '.join(OF_PRIVACY)}"
     )
 
