@@ -9,6 +9,7 @@ is not writable, nothing is cached and no error is reported.
 import hashlib
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -114,18 +115,21 @@ def read(path: Path) -> np.ndarray | None:
         return None
 
 
-def read_chunk(path: Path) -> dict[str, np.ndarray] | None:
-    """Return the arrays of a finished chunk, an `.npz` file, by name, or None if there is none.
+def read_chunk(
+    path: Path, accepted: Callable[[Mapping[str, np.ndarray]], bool] = lambda arrays: True
+) -> dict[str, np.ndarray] | None:
+    """Return the arrays of a finished chunk, an `.npz` file, by name, or None if the file does not exist.
 
-    Warn, and return None, if the file is damaged.
+    Warn, and return None, if the file is damaged or its arrays are not accepted.
     """
     if not path.is_file():
         return None
-    try:
-        return arrays_from(path, follow=False)
-    except (OSError, Unreadable):
-        warn(f"chunk {path} is damaged: it is computed again")
-        return None
+    with suppress(OSError, Unreadable):
+        arrays = arrays_from(path, follow=False)
+        if accepted(arrays):
+            return arrays
+    warn(f"chunk {path} is damaged: it is computed again")
+    return None
 
 
 def write_chunk(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

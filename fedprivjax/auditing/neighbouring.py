@@ -83,7 +83,7 @@ class Federation:
             require_at_least(name, getattr(self, name), least)
 
     def problem(self, clip: Any, split: bool, canary: Any, label: float) -> Problem:
-        """Return the problem on one of the two datasets. `dense` and `leaves` are False and 1 if they are None.
+        """Return the problem on one of the two datasets. If they are None, `dense` is False and `leaves` 1.
 
         Args:
             clip: C, or None.

@@ -77,7 +77,7 @@ def groups() -> dict[str, Entries]:
 def sections() -> dict[str, Any]:
     """Return the sections of an experiment file that have no `kind` key, by heading."""
     from fedprivjax.datasets.preparation import Preparation
-    from fedprivjax.experiment import settings
+    from fedprivjax.experiment import expected, settings
     from fedprivjax.method.planning.setting import Setting
 
     return {
@@ -89,8 +89,8 @@ def sections() -> dict[str, Any]:
         "[sweep]": settings.SweepSettings,
         "[evaluation]": settings.EvaluationSettings,
         "[tuning]": settings.TuningSettings,
-        "[[expected]]": settings.Expected,
-        "[[expected.cells]]": settings.Cell,
+        "[[expected]]": expected.Expected,
+        "[[expected.cells]]": expected.Cell,
         "[plan]": Setting,
     }
 

@@ -36,7 +36,7 @@ def show(experiment, results, folder: Path, *, partition: bool = True) -> Outcom
     """Print the tables, and write the plots, the page and the rows of the leaderboard.
 
     Args:
-        partition: whether to print lines on the data and to draw their partition, unless a guarantee hides their sizes.
+        partition: True to print lines on the data and to draw their partition, unless a guarantee hides their sizes.
     """
     from fedprivjax.experiment.results import choices_in
     from fedprivjax.experiment.tuning import selected
@@ -90,13 +90,13 @@ def judged(name: str, experiment, best: "Mapping[str, xr.Dataset]") -> "list[Ver
 
 
 def finish(failures: Iterable[Exception]) -> None:
-    """Raise the first exception of a by-product, if there is one, after all tables and verdicts are printed."""
+    """Raise the first exception of a by-product, if any. Called after all tables and verdicts are printed."""
     for failure in failures:
         raise failure
 
 
 def _write_rows(results, folder: Path) -> list[Path]:
-    """Write the rows that can enter the leaderboard, if there are any, and return the path of their file."""
+    """Write the rows that can enter the leaderboard, and return the path of their file, or [] without rows."""
     from fedprivjax.report.leaderboard import FRONTIER, entries
 
     if not results.provenance.get("command"):

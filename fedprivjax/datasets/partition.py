@@ -34,7 +34,7 @@ class Parts(list[np.ndarray]):
     origin: Origin = Origin()
 
 
-class TableRows(np.ndarray):
+class PartitionTable(np.ndarray):
     """Partition table with the origin of its parts, which a `Problem` repeats in its results."""
 
     origin: Origin = Origin()
@@ -153,7 +153,7 @@ def table(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     counts = np.array([len(part) for part in parts], np.int32)
     rows = np.full((len(parts), counts.max(initial=0)), -1, np.int32)
     rows[np.arange(rows.shape[1]) < counts[:, None]] = np.concatenate([*parts, np.array([], np.int32)])
-    rows = rows.view(TableRows)
+    rows = rows.view(PartitionTable)
     rows.origin = getattr(parts, "origin", Origin())
     return rows, counts
 

@@ -9,10 +9,8 @@ def totals(costs: Mapping[str, Any], messages: Any, uses: Any) -> dict[str, Any]
 
     Args:
         costs: values of `Protocol.costs`, numbers or arrays.
-        messages: rounds in which a machine sends.
-        uses: uses of a record by messages.
-
-    The last two are numbers, or arrays that broadcast with the costs.
+        messages: number of rounds in which a machine sends, a number or an array that broadcasts with the costs.
+        uses: number of uses of a record by messages, likewise.
 
     >>> totals({"sent_bits": 320.0, "gradients_per_use": 2.0}, messages=5.0, uses=0.5)
     {'gradients_per_record': 1.0, 'sent_bytes': 200.0}

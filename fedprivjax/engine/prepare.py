@@ -113,7 +113,7 @@ class ReadyRun:
 
     @cached_property
     def published(self) -> Published:
-        """What the run may report about its plan and data, see `published`."""
+        """Facts of the plan and data that the run may report, see `published`."""
         return published(self)
 
     @property

@@ -7,9 +7,10 @@ from fedprivjax.checks.values import require_between, require_choice
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metrics import METRICS, OF_MEAN, recorded_name
 from fedprivjax.experiment.baselines import ALONE
+from fedprivjax.experiment.expected import ALONG_AXIS, Expected
 from fedprivjax.experiment.names import unimported
 from fedprivjax.experiment.section import STRUCTURAL
-from fedprivjax.experiment.settings import ALONG_AXIS, Expected, Experiment, SweepSettings
+from fedprivjax.experiment.settings import Experiment, SweepSettings
 from fedprivjax.privacy.target import NO_TARGET, SET_TARGET, UNLIMITED
 
 

@@ -51,7 +51,7 @@ def claim(
     """Create the folder and write `spec.toml` and `inputs.json` into it.
 
     Args:
-        inputs: data, code and versions of the run, or None to leave `inputs.json` as it is.
+        inputs: data, code and versions of the run, or None to keep the file `inputs.json`.
         source: as in `save`.
         resume: whether a run in the folder is resumed, which must have begun.
         shared: whether other processes may run the same experiment in the folder.

@@ -12,7 +12,7 @@ from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric, nothing
 from fedprivjax.engine.metrics import known, recorded_name, require_recorded
 from fedprivjax.experiment import Cell, Expected, Experiment
-from fedprivjax.experiment.settings import ORDER
+from fedprivjax.experiment.expected import ORDER
 from fedprivjax.sweeps.results import figure, mean_interval, preferred, rounds_to
 
 ROUNDS = Metric("rounds", nothing, of="mean", digits=1)

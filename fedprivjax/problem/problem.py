@@ -24,7 +24,7 @@ SIZES = "sizes"  # machine_weights proportional to the machines' numbers of reco
 
 
 class Origin(NamedTuple):
-    """How a partition over machines follows from private records, as texts that results repeat.
+    """Private records from which a partition over machines follows, as texts that results repeat.
 
     Attributes:
         values: rule by which a record's value moves other records, which no guarantee covers, or "".

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.engine.finished_run import Run, SavedRun
+from fedprivjax.engine.finished_run import SavedRun
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known, require_recorded
 from fedprivjax.engine.metrics import shown as usual
@@ -197,7 +197,7 @@ def laid_out(results: Showable, iterate: str | None) -> Shown:
         this = _of_datasets(results)
     else:
         wanted = "results must be a folder, the result of load, or datasets of sweeps"
-        one = ". Use run.metrics, or sweep(…, seeds=[seed])" if isinstance(results, Run | SavedRun) else ""
+        one = ". Use run.metrics, or sweep(…, seeds=[seed])" if isinstance(results, SavedRun) else ""
         raise Refusal(f"{wanted}, got {type(results).__name__}{one}")
     return this if iterate is None else replace(this, layout=replace(this.layout, iterate=iterate))
 

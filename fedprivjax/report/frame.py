@@ -144,7 +144,7 @@ def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str
     95% interval (NaN for a single seed), both NaN if a run diverged, and `realised_epsilon` of the worst run (infinite
     if non-private). Numbers are in the recorded unit: an accuracy of 93% is 0.93. `to_latex` gives the paper's table.
 
-    Labels are those of the results. `to_csv` writes them as they are: control characters and spreadsheet formulas in
+    Labels are those of the results. `to_csv` writes them unchanged: control characters and spreadsheet formulas in
     labels from elsewhere are not escaped. `to_latex` and tables escape control characters.
 
     Args:

@@ -140,7 +140,7 @@ COSTS = {"rounds": "taken", "gradients_per_record": "gradients", "sent_bytes": "
 
 
 def _worst_guarantee(at: xr.Dataset) -> PrivacyGuarantee | None:
-    """Return the guarantee with the largest ε, of trials whose data differ too, or None if there is none.
+    """Return the guarantee with the largest ε, over all seeds and trials, or None if no run is private.
 
     A claim counts as worse than any proved guarantee.
     """

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedprivjax.engine.metrics import known
 from fedprivjax.experiment import Expected
-from fedprivjax.experiment.settings import ORDER
+from fedprivjax.experiment.expected import ORDER
 from fedprivjax.experiment.verdict import Verdict, describe, judged_metric, origin_of
 from fedprivjax.report.number_format import rounds_title, title_of
 from fedprivjax.report.text_table import Sheet
@@ -23,8 +23,8 @@ def verdict_tables(found: Iterable[Verdict]) -> list[Sheet]:
 def _verdict_table(found: list[Verdict]) -> Sheet:
     expected = found[0].expected
     metric, words = judged_metric(expected), _words(expected)
-    stated = f"{origin}: {expected.source}" if (origin := origin_of(expected)) and expected.source else ""
-    source = f", {stated or expected.source or origin}" if stated or expected.source or origin else ""
+    stated = ": ".join(filter(None, (origin_of(expected), expected.source)))
+    source = f", {stated}" if stated else ""
     what, text = f"{words} (mean ± 95% interval)", metric.text
     if expected.rule in ORDER:
         what = (

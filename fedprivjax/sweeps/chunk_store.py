@@ -80,17 +80,13 @@ class ChunkStore:
         """Return the file of a chunk's claim."""
         return self._path(index).with_suffix(CLAIM)
 
-    def load(self, index: int, shape: tuple[int, int] | None = None) -> dict[str, np.ndarray] | None:
+    def load(self, index: int, shape: tuple[int, int]) -> dict[str, np.ndarray] | None:
         """Return a finished chunk's arrays, or None as in `read_chunk`.
 
         Args:
             shape: numbers of draws and configurations. A chunk of another shape is damaged.
         """
-        arrays = read_chunk(self._path(index))
-        if arrays is None or shape is None or _is_chunk(arrays, shape):
-            return arrays
-        warn(f"chunk {self._path(index)} is damaged: it is computed again")
-        return None
+        return read_chunk(self._path(index), partial(_is_chunk, shape))
 
     def save(self, index: int, arrays: dict[str, np.ndarray]) -> None:
         """Write a finished chunk."""
@@ -114,14 +110,14 @@ class FirstStore(ChunkStore):
         self.sizes = from_first(super().settle)
         return self.sizes
 
-    def load(self, index: int, shape: tuple[int, int] | None = None) -> dict[str, np.ndarray] | None:
+    def load(self, index: int, shape: tuple[int, int]) -> dict[str, np.ndarray] | None:
         return from_first(partial(super().load, index, shape))
 
     def save(self, index: int, arrays: dict[str, np.ndarray]) -> None:
         from_first(partial(super().save, index, arrays))
 
 
-def _is_chunk(arrays: Mapping[str, np.ndarray], shape: tuple[int, int]) -> bool:
+def _is_chunk(shape: tuple[int, int], arrays: Mapping[str, np.ndarray]) -> bool:
     """Return True if arrays are the seconds of a chunk, and numbers of its runs."""
     of_runs = {name: array for name, array in arrays.items() if name != SECONDS}
     seconds = arrays.get(SECONDS, np.zeros(1))

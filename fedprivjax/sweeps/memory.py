@@ -15,6 +15,7 @@ from fedprivjax.plan.seeds import round_keys
 from fedprivjax.problem.memory_estimate import numbers_of_one
 from fedprivjax.problem.random_keys import random_key
 
+MEMORY_BUDGET = 2 * 2**30  # bytes of a chunk on a device
 MIN_CHUNKS = 64  # of a sweep with as many runs, so that 64 processes can share it and a stopped one loses little
 
 
@@ -39,7 +40,7 @@ def chunk_sizes(
         devices: number of devices that the runs are divided over.
         devices_of_run: number of devices that the machines of one run are divided over.
         keep: whether parameters are kept.
-        min_chunks: least number of chunks, see `divided`.
+        min_chunks: smallest number of chunks, see `divided`.
 
     Raises:
         ValueError: if the budget is too small for one run.

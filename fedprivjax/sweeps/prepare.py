@@ -29,9 +29,7 @@ from fedprivjax.sweeps.configurations import SIZES, Configuration, Configuration
 from fedprivjax.sweeps.devices import one_run, sweep_mesh
 from fedprivjax.sweeps.draws import number_of, resampled_rows, seed_labels, seed_list, seeds_of_draws, shared_draws
 from fedprivjax.sweeps.kept import METHOD, as_keep, structure_of
-from fedprivjax.sweeps.memory import MIN_CHUNKS, chunk_sizes
-
-MEMORY_BUDGET = 2 * 2**30
+from fedprivjax.sweeps.memory import MEMORY_BUDGET, MIN_CHUNKS, chunk_sizes
 
 
 @dataclass(frozen=True)
@@ -237,8 +235,8 @@ def ready_sweep(
             best.
         memory_budget: approximate number of bytes of a chunk per device. It changes the sizes of chunks, and results by
             rounding. On an accelerator, a chunk whose compiled program needs more than the free memory is refused.
-        min_chunks: least number of chunks, if there are as many runs for each device: processes share a sweep chunk by
-            chunk. An accelerator is busier with fewer and larger chunks; 1 uses the whole budget.
+        min_chunks: smallest number of chunks, if there are as many runs for each device. Processes share a sweep chunk
+            by chunk, and an accelerator is busier with fewer and larger chunks: 1 uses the whole budget.
         keep: ["params"] keeps the parameters of every run, which `run_of` reads. Their size is printed first.
         mesh: mesh of devices, or their number along each axis, such as {"runs": 2, "machines": 4}. The axis "runs"
             divides the seeds or the configurations, and the axis "machines" the machines of every run, as in `ready`.

@@ -9,7 +9,7 @@ from fedprivjax.datasets.insurance import available
 from fedprivjax.experiment import folder, verdict
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
-from fedprivjax.experiment.settings import Cell
+from fedprivjax.experiment.expected import Cell
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.privacy.noise_rules import moments_batch
 from fedprivjax.report import plots, tables, verdicts

@@ -196,6 +196,10 @@ SIZES = (
 )
 
 
+SHAPE = (2, 1)
+CHUNK = {"diverged": np.zeros(SHAPE, bool), "loss": np.zeros((*SHAPE, 3)), "seconds": np.float64(1.0)}
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -211,16 +215,13 @@ def test_damaged_notes_of_a_run_begin_it_anew(tmp_path, text):
     """Chunks of sizes that nobody knows are not taken for others."""
     chunks = ChunkStore(tmp_path, "run", (2, 1))
     assert chunks.settle() == (2, 1)
-    chunks.save(0, {"a": np.arange(3)})
+    chunks.save(0, CHUNK)
     (tmp_path / "run.json").write_text(text)
     with pytest.warns(UserWarning, match=r"run\.json is damaged: chunks of other sizes are computed again"):
         assert ChunkStore(tmp_path, "run", (4, 2)).settle() == (4, 2)
     again = ChunkStore(tmp_path, "run", (2, 1))
     assert again.settle() == (4, 2)
-    assert again.load(0) is None
-
-
-CHUNK = {"diverged": np.zeros((2, 1), bool), "loss": np.zeros((2, 1, 3)), "seconds": np.float64(1.0)}
+    assert again.load(0, SHAPE) is None
 
 
 @pytest.mark.parametrize(
@@ -235,11 +236,11 @@ CHUNK = {"diverged": np.zeros((2, 1), bool), "loss": np.zeros((2, 1, 3)), "secon
 def test_a_chunk_of_other_arrays_is_damaged(tmp_path, spoilt):
     chunks = ChunkStore(tmp_path, "run", (2, 1))
     chunks.save(0, CHUNK)
-    assert chunks.load(0, (2, 1)).keys() == CHUNK.keys()
+    assert chunks.load(0, SHAPE).keys() == CHUNK.keys()
     for arrays in ({}, CHUNK | spoilt):
         chunks.save(0, arrays)
         with pytest.warns(UserWarning, match="is damaged: it is computed again"):
-            assert chunks.load(0, (2, 1)) is None
+            assert chunks.load(0, SHAPE) is None
 
 
 def test_chunks_of_other_metrics_are_refused(prepared, tmp_path):
@@ -253,33 +254,33 @@ def test_chunks_of_other_metrics_are_refused(prepared, tmp_path):
 def test_chunks_without_their_notes_are_not_taken(tmp_path):
     chunks = ChunkStore(tmp_path, "run", (2, 1))
     chunks.settle()
-    chunks.save(0, {"a": np.arange(3)})
+    chunks.save(0, CHUNK)
     (tmp_path / "run.json").unlink()
     other = ChunkStore(tmp_path, "run", (4, 2))
     other.settle()
-    assert other.load(0) is None
+    assert other.load(0, SHAPE) is None
 
 
 def test_chunks_of_other_sizes_or_other_code_are_never_mixed(tmp_path, monkeypatch):
     """Two processes that begin one folder with other memory budgets do not read each other's chunks."""
     one, other = ChunkStore(tmp_path, "run", (2, 1)), ChunkStore(tmp_path, "run", (1, 2))
-    one.save(0, {"a": np.arange(3)})
-    assert other.load(0) is None
-    other.save(0, {"a": np.arange(4)})
-    assert one.load(0)["a"].size == 3
+    one.save(0, CHUNK)
+    assert other.load(0, SHAPE) is None
+    other.save(0, CHUNK | {"loss": np.ones((*SHAPE, 4))})
+    assert one.load(0, SHAPE)["loss"].shape == (*SHAPE, 3)
     monkeypatch.setattr(chunk_store, "code_version", lambda: "another")
-    assert one.load(0) is None
+    assert one.load(0, SHAPE) is None
 
 
 def test_a_full_disk_loses_nothing_that_was_finished(tmp_path, file_size_limit):
     chunks = ChunkStore(tmp_path, "run")
-    chunks.save(0, {"a": np.arange(3)})
+    chunks.save(0, CHUNK)
     with file_size_limit(1000), pytest.raises(OSError, match="File too large") as caught:
         chunks.save(1, {"a": np.arange(1000)})
     assert caught.value.filename.endswith("-0001.npz")
     assert len(list(tmp_path.iterdir())) == 1
-    np.testing.assert_array_equal(chunks.load(0)["a"], np.arange(3))
-    assert chunks.load(1) is None
+    np.testing.assert_array_equal(chunks.load(0, SHAPE)["loss"], CHUNK["loss"])
+    assert chunks.load(1, SHAPE) is None
 
 
 @pytest.mark.slow

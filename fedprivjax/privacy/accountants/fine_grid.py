@@ -19,7 +19,7 @@ from fedprivjax.plan.samplers import Occurrences
 from fedprivjax.plan.samplers.subsampling import RAREST
 from fedprivjax.privacy.accountants.dp_accounting_privates import LossGrid
 
-REACH = 10.5  # normals beyond so many standard deviations count as infinite loss: probability 4e-26
+REACH = 10.5  # standard deviations; normals beyond them, of probability 4e-26, count as infinite loss
 MOST_CELLS = 2**21
 STEEPEST = 300.0  # largest loss, so that no exponential overflows
 UNIT = 8 * 2.0**-53  # bounds the relative rounding of a normal's tail

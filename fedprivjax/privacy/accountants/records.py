@@ -231,12 +231,16 @@ class SampledMachines(Sampled):
     cut: float = 0.0
 
     def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
-        left = delta - releases * self.cut * (1 + 1e-9)  # despite rounding
+        left = self._left(releases, delta)
         return super().epsilon(ratio, records, batch, releases, delta=left) if left > 0 else inf
 
     def quick_epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
-        left = delta - releases * self.cut * (1 + 1e-9)  # despite rounding
+        left = self._left(releases, delta)
         return super().quick_epsilon(ratio, records, batch, releases, delta=left) if left > 0 else inf
+
+    def _left(self, releases: int, delta: float) -> float:
+        """Return the part of δ that the cut of all releases leaves, rounded down."""
+        return delta - releases * self.cut * (1 + 1e-9)
 
     def occurrences(self, records: int, batch: int) -> None:
         return None  # they are defined for records only
