@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import xarray as xr
+from small_file import EXPERIMENT
 
 import fedprivjax
 from fedprivjax import cli, experiment
@@ -598,6 +599,14 @@ def test_a_results_folder_of_other_settings(call, spec):
     assert said.startswith("results folder there holds results of different settings: ")
     assert os.listdir("there") == ["spec.toml"]
     assert Path("there", "spec.toml").read_bytes() == before
+
+
+def test_linked_chunks_are_not_read_by_a_report(call, tmp_path):
+    folder.claim(tmp_path / "there", experiment.parse(tomllib.loads(EXPERIMENT)))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "there" / "chunks").symlink_to(tmp_path / "elsewhere")
+    wanted = f"Finish it with fedprivjax run SPEC --out {tmp_path / 'there'} --resume"
+    assert wanted in refused(call("report", tmp_path / "there"))
 
 
 def test_results_are_shown_again_from_their_folder(call, spec, file_size_limit):

@@ -328,6 +328,15 @@ def test_files_that_cannot_be_read(tmp_path, name, content, message):
         read_table(tmp_path / name, "y", bounds={"x": [0, 1]})
 
 
+@pytest.mark.parametrize("cell", ["9" * 400, f"-{'9' * 5000}", "1e400"])
+def test_numbers_beyond_those_of_a_computer_are_refused(tmp_path, cell):
+    (tmp_path / "a.csv").write_text(f"x,y\n0.5,1\n{cell},0\n", encoding="utf-8")
+    line = said(lambda: read_table(tmp_path / "a.csv", "y", bounds={"x": [0, 1]}))
+    assert "x" in line
+    assert "\n" not in line
+    assert len(line) < 400
+
+
 def test_missing_files_and_files_that_do_not_match(tmp_path):
     with pytest.raises(DataNotFound, match=r"^no data file '.*absent\.csv'$"):
         read_table(tmp_path / "absent.csv", "y")

@@ -8,6 +8,7 @@ import fedprivjax as fpj
 from fedprivjax import PrivacyGuarantee, Refusal, experiment, guarantee_of
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import run as runner
+from fedprivjax.experiment.results import choices_in
 
 
 def make():
@@ -120,3 +121,37 @@ def test_missing_files_are_named(kept, tmp_path):
     (tmp_path / "spec.toml").write_text("title = ", encoding="utf-8")
     with pytest.raises(Refusal, match=r"^\S+spec\.toml is not valid TOML: [^\n]+$"):
         fpj.load(tmp_path).spec  # noqa: B018
+
+
+def test_the_line_on_another_structure_names_the_file_and_the_protocol(kept, tmp_path):
+    spoilt = kept[1]["ours"].drop_vars("realised_mu")
+    folder.save({"ours": spoilt}, tmp_path)
+    wanted = rf"^'ours' in {tmp_path}/results\.nc: realised_mu must be a variable, got none\. [^\n]+$"
+    with pytest.raises(Refusal, match=wanted):
+        fpj.load(tmp_path)
+
+
+def test_results_of_another_experiment_are_refused(kept, tmp_path):
+    folder.claim(tmp_path, make())
+    ours, free = kept[1].values()
+    for found, said in (
+        ({"ours": ours}, "unknown protocol label 'free'"),
+        (
+            {"ours": ours.isel(step_size=0), "free": free},
+            r"results of 'ours' must have the axes .* got others for step_size",
+        ),
+        (
+            {"ours": ours.assign_coords(mu=[1.0, 3.0]), "free": free},
+            r"results of 'ours' must have .* got others for mu",
+        ),
+    ):
+        folder.save(found, tmp_path)
+        with pytest.raises(Refusal, match=rf"^{said}[^\n]*$"):
+            fpj.load(tmp_path).best  # noqa: B018
+
+
+def test_a_linked_folder_of_choices_is_refused(kept, tmp_path):
+    (tmp_path / "choice").symlink_to(kept[0])
+    tuned = make().model_copy(update={"tuning": object()})
+    with pytest.raises(Refusal, match=r"choice must be a folder, got a link\. Copy the folder that it names$"):
+        choices_in(tmp_path, tuned)
