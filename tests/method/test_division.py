@@ -52,8 +52,8 @@ def unequal():
 
 @pytest.fixture(scope="module")
 def many():
-    """200 machines of three records, 100 parameters."""
-    features, labels = RNG.normal(size=(600, 100)).astype(np.float32), RNG.integers(0, 2, 600)
+    """200 machines of three records, and a record that none holds; 100 parameters."""
+    features, labels = RNG.normal(size=(601, 100)).astype(np.float32), RNG.integers(0, 2, 601)
     return linear_problem(features, labels, Logistic(), partition_table=np.arange(600).reshape(200, 3))
 
 
@@ -205,8 +205,8 @@ def little_memory(monkeypatch):
 def test_data_that_do_not_fit_are_divided(many, little_memory):
     start = ready(DPMu2(noise_std=0.1, step_size=0.1, clip=0.3), many, Uniform(200, 7), rounds=2, mesh=machines(3))
     features = start.arguments.problem.pool.rows.features
-    assert features.shape == (402, 100)  # 400 records and two added rows
-    assert {shard.data.shape for shard in features.addressable_shards} == {(134, 100)}
+    assert features.shape == (603, 100)  # 601 records and two added rows
+    assert {shard.data.shape for shard in features.addressable_shards} == {(201, 100)}
     assert_equal_on(
         machines(3), start.protocol, many, Uniform(200, 7), rounds=4, metrics=["train_loss", "train_accuracy"]
     )
