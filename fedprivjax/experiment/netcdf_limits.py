@@ -16,7 +16,8 @@ from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5s, h5t, h5z  # type: ignore[att
 
 from fedprivjax.bounded_read import SLACK, Unreadable, allowed_bytes, opened, unreadable
 
-DEPTH, OBJECTS, ATTRIBUTES = 16, 50_000, 1_000_000  # of groups within groups, in a file, and of all objects together
+DEPTH, OBJECTS = 16, 50_000  # of groups within groups, and in a file
+OWN_ATTRIBUTES, ATTRIBUTES = 1000, 200_000  # of an object, for which HDF5 takes quadratic time, and of all together
 FILTERS = (h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32)
 PLAIN = (h5t.INTEGER, h5t.FLOAT, h5t.STRING, h5t.ENUM)  # classes of types of datasets
 HEAP = b"GCOL\x01\0\0\0"  # first bytes of a collection of texts, before its size
@@ -74,11 +75,13 @@ class _Walk:
             raise Unreadable("it has an object with two names")
         self.seen.add(place)
         self.objects += 1
-        self.attributes += (count := h5a.get_num_attrs(each))
-        if self.attributes > ATTRIBUTES:
-            raise Unreadable(f"it has more than {ATTRIBUTES} attributes")
-        for index in range(count):
-            self._attribute(h5a.open(each, index=index))
+        self.attributes += (own := h5a.get_num_attrs(each))
+        if own > OWN_ATTRIBUTES or self.attributes > ATTRIBUTES:
+            raise Unreadable(f"it has more than {ATTRIBUTES} attributes, or an object with more than {OWN_ATTRIBUTES}")
+        names: list[bytes] = []
+        h5a.iterate(each, names.append)
+        for name in names:
+            self._attribute(h5a.open(each, name))
 
     def _attribute(self, each: h5a.AttrID) -> None:
         """Count the bytes of an attribute, after its largest possible size."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import xarray as xr
 
+from fedprivjax.bounded_read import json_value
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, known
@@ -104,7 +105,7 @@ def custom_metrics(datasets: Iterable[xr.Dataset]) -> dict[str, Metric]:
     found = {}
     for name, text in said.items():
         try:
-            shown = {key: value for key, value in json.loads(text).items() if key in HOW}
+            shown = {key: value for key, value in json_value(text).items() if key in HOW}
             found[name] = Metric(name, known(name).function, **{**shown, "shown": tuple(shown["shown"])})
         except (ValueError, KeyError, TypeError, AttributeError):
             raise Refusal(f"{SHOWN} of {name!r} must be as a run writes it, got {text!r}") from None

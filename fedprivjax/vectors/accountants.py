@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedprivjax.atomic_write import write_atomically
+from fedprivjax.bounded_read import TOML_BYTES, text_of
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.vectors.accountant_bounds import Mechanism, bounds, mechanisms
 
@@ -48,7 +49,7 @@ def read_accountants(folder: Path) -> list[tuple[Mechanism, float, float]]:
     """
     path = folder / NAME
     try:
-        header, *lines = path.read_text(encoding="utf-8").splitlines()
+        header, *lines = text_of(path, TOML_BYTES).splitlines()
         if tuple(header.split(",")) != COLUMNS:
             raise ValueError("other columns")
         kinds = [type(field.default) if field.name != "mechanism" else str for field in fields(Mechanism)]

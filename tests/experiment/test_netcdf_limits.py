@@ -14,6 +14,7 @@ from small_results import small_results
 
 from fedprivjax import Refusal
 from fedprivjax.experiment import folder
+from fedprivjax.sweeps.variable_descriptions import SHOWN, custom_metrics
 
 SECONDS, BYTES = 3.0, 300e6  # of reading a hostile file
 EXTERNAL, HUGE = "secret", (24 * 2**30,)
@@ -95,6 +96,11 @@ def repeated_text(root):
         file.write(4000 * one)
 
 
+def many_attributes(root):
+    for index in range(4000):
+        root.attrs[f"attribute {index}"] = 1
+
+
 def attribute_of_texts(root):
     root.attrs["a"] = "x" * 2**20
     root.attrs["b"] = ["x"] * 200
@@ -117,7 +123,15 @@ HOSTILE = {
     lists: "neither",
     repeated_text: "declares more",
     attribute_of_texts: "too many texts",
+    many_attributes: "an object with more than 1000",
 }
+
+
+@pytest.mark.parametrize("text", ["[" * 10**5, "{}", "[]", '{"shown": 1}'])
+def test_a_metrics_attribute_that_no_run_has_written_is_refused(text):
+    data = xr.Dataset({"loss": ((), 1.0, {SHOWN: text})})
+    with pytest.raises(Refusal, match=r"^\w+ of 'loss' must be as a run writes it, got "):
+        custom_metrics([data])
 
 
 def written(path, spoil=lambda root: None):
