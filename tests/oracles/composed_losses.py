@@ -71,7 +71,7 @@ def _bounds(mass, start, end, rounds, delta, wanted):
         return (rounds * scipy.special.logsumexp(order * loss, b=mass) - log(delta)) / order
 
     scale = sqrt(rounds * (mass @ (loss - mass @ loss) ** 2))
-    orders = np.geomspace(0.01, 1000, 60) / scale
+    orders = np.geomspace(1e-6, 1000, 110) / scale
     values = [chernoff(order) for order in orders]
     best = int(np.argmin(values))
     order, guess = orders[best], values[best]
@@ -88,13 +88,13 @@ def _bounds(mass, start, end, rounds, delta, wanted):
     lowest = places.min()
     chances = np.bincount(places - lowest, mass)
     at = lowest * rounds, order, spacing
-    low = _epsilon(chances, *at, rounds, delta * (1 + SHARE))
-    high = _epsilon(chances, *at, rounds, delta * (1 - SHARE))
+    low = _epsilon(chances, *at, rounds, delta * (1 + SHARE))[0]
+    high = _epsilon(chances, *at, rounds, delta * (1 - SHARE))[1]
     return max(low + mean - moved, 0.0), max(high + mean + moved, 0.0)
 
 
 def _epsilon(chances, lowest, order, spacing, rounds, delta):
-    """ε ∈ ℝ at δ of sums of losses that are multiples of the spacing."""
+    """Two bounds on ε ∈ ℝ at δ of sums of losses that are multiples of the spacing, equal unless ε is far below 0."""
     places = np.arange(chances.size)
     with np.errstate(divide="ignore"):
         logs = np.log(chances) + order * spacing * places
@@ -132,4 +132,7 @@ def _epsilon(chances, lowest, order, spacing, rounds, delta):
         low -= wide
     while excess(high) > 0:
         high += wide
-    return low if low == high else scipy.optimize.brentq(excess, low, high, xtol=1e-9 * wide)
+    if excess(low) <= 0:
+        return -np.inf, low
+    found = scipy.optimize.brentq(excess, low, high, xtol=1e-9 * wide)
+    return found, found

@@ -1,14 +1,12 @@
 """ε of up to a million sampled releases, against bounds that the test computes itself."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 from oracles.composed_losses import bounds
 
 from fedprivjax.plan.samplers import Poisson, Subset
 from fedprivjax.privacy.accountants.fine_grid import added, replaced, subsampled
-from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon, shift_distribution
+from fedprivjax.privacy.accountants.sampled import SampledReleases, resolved, sampled_epsilon, shift_distribution
 from fedprivjax.privacy.accountants.tilted import Composed
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE
 
@@ -50,10 +48,10 @@ def test_known_values():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("relation", [*RELATIONS, "subset"])
-@pytest.mark.parametrize("z", [0.5, 2.0, 10.0, 500.0])
-@pytest.mark.parametrize("rate", [1e-4, 1e-2, 0.5])
+@pytest.mark.parametrize("z", [0.5, 10.0, 500.0])
+@pytest.mark.parametrize("rate", [1e-4, 0.5])
 def test_epsilon_is_near_the_truth_for_any_rounds_and_delta(relation, z, rate):
-    for rounds, delta in product((1, 1000, 10**6), (1e-10, 1e-3)):
+    for rounds, delta in ((1, 1e-3), (1000, 1e-10), (10**6, 1e-3), (10**6, 1e-10)):
         if relation == "subset" and z < 1 and rounds > 1000:
             continue  # ε is above 100
         check(relation, z, rate, rounds, delta)
@@ -86,6 +84,20 @@ def test_one_release_has_the_gaussian_profile(shift):
             assert exact <= Composed(grid, 400).epsilon(delta) <= 1.002 * exact + 1e-4
         exact = float(gdp.epsilon(2 * shift * 20, delta))
         assert exact <= Composed(replaced(shift, 1.0, shift / 20)[0], 400).epsilon(delta) <= 1.002 * exact
+
+
+@pytest.mark.parametrize(("delta", "epsilon"), [(1e-3, 0.0), (1e-5, 4.396e-3), (1e-10, 1.94166)])
+def test_rare_large_losses(delta, epsilon):
+    """At z = 0.5 and rate 1e-4 a loss has the deviation 7e-4, but may be above 10."""
+    found = [Composed(grid, 1).epsilon(delta) for grid in added(2.0, 1e-4, 1e-4)]
+    assert epsilon <= max(found) <= 1.005 * epsilon + 1e-4
+
+
+def test_the_usual_grid_is_kept_where_it_resolves_the_losses():
+    """Rare, large losses have a larger deviation than the rate times the shift, 2e-4."""
+    releases = releases_of(ADD_OR_REMOVE, 1e-4, 1000, 1e-10)
+    assert resolved(0.5, releases, 1e-4)
+    assert not resolved(5.0, releases, 1e-4)
 
 
 def test_a_loss_beyond_the_grid_is_infinite():

@@ -25,7 +25,7 @@ a message from −C to +C.
 
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from math import ceil, inf, isinf, log, sqrt
+from math import ceil, exp, expm1, inf, isinf, log, sinh, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +52,7 @@ NEGLIGIBLE = 1e-15  # δ of the larger losses of one release, which are treated 
 KEPT = 32  # number of cached composed losses, some megabytes each
 KEPT_FINE = 8  # of these on finer grids
 COARSEST, FINER = 5, 10  # cells per standard deviation of a loss: fewer are refined, to the second number
+MOST_LINEAR = 0.1  # largest typical loss that is linear in the rate
 SPENT = 0.01  # largest part of δ lost to rounding in a Fourier transform of unweighted losses
 
 
@@ -183,9 +184,12 @@ def resolved(z: float, releases: SampledReleases, spacing: float) -> bool:
 
 
 def _deviation(z: float, releases: SampledReleases) -> float:
-    """Return a lower bound on the standard deviation of the loss of one release."""
+    """Return nearly the standard deviation of the loss of one release, or less."""
     times, chances = shift_distribution(releases.sampler, releases.records, releases.whole_message)
-    return releases.moved * float(times @ chances) / z
+    rate, square = float(times @ chances), z**-2
+    if not releases.sampler.independent or releases.whole_message or rate * exp(min(1.5 * square, 50)) > MOST_LINEAR:
+        return releases.moved * rate / z
+    return rate * sqrt(expm1(square) if releases.relation == ADD_OR_REMOVE else 4 * sinh(square))
 
 
 def _cells(z: float, releases: SampledReleases) -> int:

@@ -18,6 +18,7 @@ from fedprivjax.privacy.accountants.dp_accounting_privates import LossGrid
 
 TAIL = 1e-15  # probability of the weighted losses outside the window
 STEP = 1.2  # ratio of neighbouring λ
+LADDER = -120, 60  # steps of the least and the largest λ; rare, large losses need a small one
 WIDEST = 2**24  # longest transform
 UNIT = 2.0**-53
 KEPT = 2**22  # number of probabilities in memory
@@ -86,7 +87,7 @@ class Composed:
 
     def _steepness(self, target: float) -> int:
         """Return the step of the λ with the least of Chernoff's bounds, which decrease and then increase."""
-        low, high = -20, 60
+        low, high = LADDER
         while high - low > 1:
             middle = (low + high) // 2
             falls = self._chernoff(middle, target) > self._chernoff(middle + 1, target)
