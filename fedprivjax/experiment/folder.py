@@ -245,13 +245,17 @@ def load_provenance(folder: str | Path) -> Provenance:
     """Load the provenance of a folder's results.
 
     Raises:
-        Refusal: if the file is missing, a link, or not a JSON object.
+        Refusal: if the file is missing, a link, not a JSON object, or its origin is not as a run writes it.
     """
     file = _existing(Path(folder) / PROVENANCE)
     with _readable(file):
         found = json_from(file, follow=False)
     if not isinstance(found, dict):
         raise Refusal(f"{file} must be a JSON object, got {type(found).__name__}")
+    for name in (*ORIGIN, "device", "wall_seconds"):
+        kind, words = (int | float, "a number") if name == "wall_seconds" else (str, "a text")
+        if not isinstance(found.get(name), kind | None):
+            raise Refusal(f"{name} in {file} must be {words} or null, got {_value(found, name)}")
     return found
 
 

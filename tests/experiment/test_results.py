@@ -1,5 +1,7 @@
 """Reading of a results folder: all files of a run, and guarantees as objects."""
 
+import json
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -155,3 +157,11 @@ def test_a_linked_folder_of_choices_is_refused(kept, tmp_path):
     tuned = make().model_copy(update={"tuning": object()})
     with pytest.raises(Refusal, match=r"choice must be a folder, got a link\. Copy the folder that it names$"):
         choices_in(tmp_path, tuned)
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("wall_seconds", "x"), ("date", [1]), ("fedprivjax", 3), ("device", {})])
+def test_provenance_of_another_kind_is_refused(kept, tmp_path, name, wrong):
+    text = json.dumps(folder.load_provenance(kept[0]) | {name: wrong})
+    (tmp_path / "provenance.json").write_text(text, encoding="utf-8")
+    with pytest.raises(Refusal, match=rf"^{name} in \S+provenance\.json must be a (text|number) or null, got [^\n]+$"):
+        folder.load_provenance(tmp_path)
