@@ -8,7 +8,7 @@ import xarray as xr
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_between
 from fedprivjax.sweeps.kept import METHOD, PARAMETER, PARAMS, PREDICTOR, STRUCTURE, unflattened
-from fedprivjax.sweeps.variable_descriptions import CONSTANT, custom_metrics
+from fedprivjax.sweeps.variable_descriptions import ALONE, CONSTANT, HALF, custom_metrics
 
 DIVERGED, GUARANTEE = "diverged", "guarantee"
 OF_RUN = (DIVERGED, "realised_mu", "realised_epsilon")  # a value for each run
@@ -39,6 +39,8 @@ def require_schema(data: xr.Dataset) -> None:
         _require(name in data.dims, name, "be an axis", "none")
     for name in map(str, data.data_vars):
         _require_variable(data[name], {str(axis) for axis in data[DIVERGED].dims})
+    for name in (f"{name.removesuffix(HALF)}{HALF}" for name in map(str, data.data_vars) if name.startswith(ALONE)):
+        _require(name in data.data_vars, name, "be a variable", "none")
     for name in map(str, data.dims):
         _require_axis(data, name)
     for name in REQUIRED:

@@ -77,6 +77,9 @@ def test_attributes_of_metrics_and_the_structure_of_parameters_are_checked():
     data = GOOD.copy()
     data["test_loss"].attrs["valid_max"] = "x"
     assert refused(data).startswith("valid_max of test_loss must be a number, got 'x'")
+    said = refused(GOOD.assign(alone_test_loss=1.0))
+    assert said.startswith("alone_test_loss_interval must be a variable, got none")
+    require_schema(GOOD.assign(alone_test_loss=1.0, alone_test_loss_interval=0.5))
     dated = GOOD.assign(test_loss=GOOD["test_loss"].astype("datetime64[ns]"))
     assert refused(dated).startswith("test_loss must have numbers, got values of type datetime64")
     for wrong in ("x", "[" * 1000, 3, "[]", json.dumps(SHAPES | {"shapes": [[4]]}), json.dumps(SHAPES | {"tree": 1})):
