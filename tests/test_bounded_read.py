@@ -5,7 +5,6 @@ import json
 import os
 import tracemalloc
 import zipfile
-from pathlib import Path
 from time import perf_counter
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 
 from fedprivjax import Grouped, PrivacyGuarantee, Refusal, Terms
 from fedprivjax.bounded_read import JSON_BYTES, Unreadable, arrays_from, json_from, json_value, toml_value
-from fedprivjax.cli.console import as_written
 
 SECONDS, BYTES = 2.0, 50e6  # of reading a hostile file
 
@@ -185,13 +183,6 @@ def test_hostile_guarantees(spoilt):
     with pytest.raises(Refusal, match=r"^[^\n]+$") as caught:
         PrivacyGuarantee.from_json(json.dumps(GUARANTEE | spoilt))
     assert len(str(caught.value)) < 300
-
-
-@pytest.mark.parametrize("error", [KeyError("delta"), TypeError("a\nb"), OverflowError("large")])
-def test_results_that_no_run_has_written_are_refused_in_one_line(error):
-    wanted = rf"^there must be as a run wrote it, got {type(error).__name__}: [^\n]+$"
-    with pytest.raises(Refusal, match=wanted), as_written(Path("there")):
-        raise error
 
 
 def test_links_and_pipes(tmp_path):

@@ -117,18 +117,6 @@ def parse_change(text: str) -> tuple[str, Any]:
         return key.strip(), value  # a bare word is a string
 
 
-@contextmanager
-def as_written(path: Path) -> Iterator[None]:
-    """Raise Refusal with the name of an exception in the block, which shows results that no run has written."""
-    try:
-        yield
-    except (Refusal, OSError):
-        raise
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise Refusal(f"{path} must be as a run wrote it, got {why}. {TRACEBACK} shows the place") from error
-
-
 def require_folders(**files: Path | None) -> None:
     """Raise Refusal if the folder of a file, named by its option, does not exist. Called before any slow work."""
     for option, file in files.items():

@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from fedprivjax.checks.refusal import Refusal, within
-from fedprivjax.cli.console import Change, Out, Resume, Spec, app, as_written, each, load, out, progress, status_line
+from fedprivjax.cli.console import Change, Out, Resume, Spec, app, each, load, out, progress, status_line
 from fedprivjax.cli.hosts import join_job
 from fedprivjax.cli.interrupts import Stopped
 from fedprivjax.cli.outcome import Outcome, finish, judged, show
@@ -116,8 +116,7 @@ def report(folder: Annotated[Path, typer.Argument(help="a results folder")]) -> 
     if results_folder.begun(folder) and not (folder / results_folder.RESULTS).is_file():
         _join(folder, folder / results_folder.SPEC)
     results = load_results(folder)
-    with as_written(folder):
-        finish(show(results.spec, results, folder).failures)
+    finish(show(results.spec, results, folder).failures)
 
 
 @app.command()

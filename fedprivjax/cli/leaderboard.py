@@ -7,7 +7,7 @@ import typer
 from rich.text import Text
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.cli.console import app, as_written, err, out, require_folders
+from fedprivjax.cli.console import app, err, out, require_folders
 
 
 @app.command()
@@ -36,8 +36,7 @@ def leaderboard(
     known = boards.leaderboard(into) if into is not None and into.exists() else boards.Leaderboard()
     shown = boards.Leaderboard() if results else boards.leaderboard(into)
     for each in results or ():
-        with as_written(each):
-            found, refused = boards.entries(each)
+        found, refused = boards.entries(each)
         for line in refused:
             err.print(f"{each}: refused: {line}", markup=False, highlight=False, soft_wrap=True)
         shown = shown.joined(found.rows)
