@@ -1,32 +1,24 @@
 """Results folders: `spec.toml`, `inputs.json`, `results.nc`, `provenance.json`, plots and a report page."""
 
 import json
-import os
-import platform
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import jax
 import tomli_w
 import xarray as xr
 
 from fedprivjax.atomic_write import Content, write_together
-from fedprivjax.bounded_read import TOML_BYTES, Unreadable, json_from, json_value, text_of, toml_value
+from fedprivjax.bounded_read import TOML_BYTES, Unreadable, json_from, text_of, toml_value
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.user_warnings import warn
-from fedprivjax.disk_cache import code_version
 from fedprivjax.experiment import Experiment, to_mapping
 from fedprivjax.experiment.inputs import Inputs, read_inputs, without_callback
 from fedprivjax.experiment.netcdf_limits import require_bounded
-from fedprivjax.problem.random_keys import random_settings
-from fedprivjax.sweeps.checksums import UNSALTED
+from fedprivjax.experiment.provenance import Provenance, provenance
 from fedprivjax.sweeps.claims import held
 from fedprivjax.sweeps.schema import TEXTS, require_schema
 
@@ -34,9 +26,7 @@ CHUNKS, SPEC, INPUTS, RESULTS, PROVENANCE = "chunks", "spec.toml", "inputs.json"
 CHOICE = "choice"  # results folder of the tuning runs
 SHOWN, WIDEST = 3, 60  # in a message: number of differing settings, characters of a value
 HOW = "fedprivjax.load(file), or xarray.open_datatree(file, engine='h5netcdf'): a group for each protocol"
-PACKAGES = ("fedprivjax", "jax", "jaxlib", "flax", "optax", "numpy", "scipy", "xarray", "dp-accounting")
 ORIGIN = ("fedprivjax", "commit", "date", "experiment", "command")  # provenance in the netCDF file itself
-Provenance = dict[str, Any]
 
 
 def claim(
@@ -268,69 +258,6 @@ def load_settings(folder: str | Path) -> str:
     file = Path(folder) / SPEC
     with _readable(file):
         return text_of(file, TOML_BYTES, follow=False) if file.is_file() else ""
-
-
-def provenance(found: Mapping[str, xr.Dataset], seconds: float | None = None) -> Provenance:
-    """Return versions, commit, date, wall time, machine and device, random generator, and checksums of the data.
-
-    Args:
-        found: results by label, whose attribute `data` has the checksums.
-        seconds: wall time of the runs in seconds, or None if unknown.
-    """
-    return {
-        **{name: version(name) for name in PACKAGES},
-        "commit": commit(Path(__file__).parents[2]),
-        "code": code_version(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "wall_seconds": None if seconds is None else round(seconds, 3),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpu": cpu(),
-        "cpus": os.cpu_count(),
-        "device": str(jax.devices()[0].device_kind),
-        "devices": jax.device_count(),
-        **random_settings(),
-        "precision": ", ".join(dict.fromkeys(str(data.attrs.get("precision", "")) for data in found.values())),
-        "data_sha256": checksums(found),
-        "not_covered": UNSALTED.format("data_sha256"),
-    }
-
-
-def commit(checkout: Path) -> str | None:
-    """Return the commit of a checkout, with "+" if tracked files differ from it, or None without a commit or git.
-
-    >>> commit(Path("/"))
-    """
-    if not (checkout / ".git").exists():
-        return None
-    try:
-        head = _git(checkout, "rev-parse", "HEAD")
-        return head + ("+" if _git(checkout, "status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def cpu() -> str:
-    """Return the processor's name, or its architecture if the system does not report a name."""
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def checksums(found: Mapping[str, xr.Dataset]) -> dict[str, Any]:
-    """Return the distinct checksums of the data by array name, a list if there are several datasets, such as trials."""
-    texts = [text for data in found.values() for text in str(data.attrs.get("data", "")).splitlines()]
-    by_name: dict[str, dict[str, None]] = {}
-    for text in dict.fromkeys(texts):
-        for name, digest in json_value(text).items():
-            by_name.setdefault(name, {})[digest] = None
-    return {name: list(digests) if len(digests) > 1 else next(iter(digests)) for name, digests in by_name.items()}
-
-
-def _git(checkout: Path, *words: str) -> str:
-    command = ["git", "--no-optional-locks", "-C", str(checkout), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
 
 def _existing(file: Path) -> Path:

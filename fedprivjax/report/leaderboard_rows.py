@@ -13,7 +13,7 @@ from fedprivjax.disk_cache import digest
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.experiment import to_mapping
-from fedprivjax.experiment.folder import checksums
+from fedprivjax.experiment.provenance import checksums
 from fedprivjax.experiment.results import Results
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.target import LEVELS

@@ -14,8 +14,8 @@ import xarray as xr
 from fedprivjax import Refusal, experiment, load
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import run as runner
-from fedprivjax.experiment.folder import checksums, commit, provenance
 from fedprivjax.experiment.jobs import ready_experiment
+from fedprivjax.experiment.provenance import checksums, commit, provenance
 
 UNITS = {"sent_bits": "bit", "sent_bytes": "byte", "seconds": "s"}
 
