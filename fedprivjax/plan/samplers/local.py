@@ -100,9 +100,8 @@ class LocalEpochs(LocalWork):
         sizes = np.sum(rows >= 0, axis=1)
         each, step, most = self.steps(sizes) // self.epochs, self.step_width(sizes, 1), int(sizes.max())
         if self.batch is not None and step > most:
-            warn(
-                f"batch = {step} is above all machines' numbers of records: a local step takes all records of a machine"
-            )
+            known = f"batch = {step} is above all machines' numbers of records"
+            warn(f"{known}: a local step takes all records of a machine. No guarantee covers this warning")
         shape = (*schedule.participants.shape, self.most_steps(sizes), step)
         places, used = np.zeros(shape, np.int32), np.zeros(shape, bool)
         for t, machines in enumerate(schedule.participants):

@@ -19,7 +19,7 @@ from fedprivjax.privacy.accountants.dp_accounting_privates import LossGrid
 TAIL = 1e-15  # probability of the weighted losses outside the window
 STEP = 1.2  # ratio of neighbouring λ
 LADDER = -120, 60  # steps of the least and the largest λ; rare, large losses need a small one
-WIDEST = 2**24  # longest transform
+WIDEST = 2**22  # longest transform
 UNIT = 2.0**-53
 KEPT = 2**22  # number of probabilities in memory
 
