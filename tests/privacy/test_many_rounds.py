@@ -52,7 +52,7 @@ def test_known_values():
 @pytest.mark.parametrize("rate", [1e-4, 0.5])
 def test_epsilon_is_near_the_truth_for_any_rounds_and_delta(relation, z, rate):
     for rounds, delta in ((1, 1e-3), (1000, 1e-10), (10**6, 1e-3), (10**6, 1e-10)):
-        if relation == "subset" and z < 1 and rounds > 1000:
+        if z < 1 and rounds > 1000 and (relation == "subset" or rate > 0.1):
             continue  # ε is above 100
         check(relation, z, rate, rounds, delta)
 
