@@ -245,3 +245,9 @@ def test_another_batch_is_all_that_changes():
 def test_what_a_sampler_must_define():
     with pytest.raises(TypeError, match="a sampler must define message"):
         Sampler.message(Subset(2), np.ones(1), np.ones(1), 1, 1, np.random.default_rng(0))
+
+
+def test_a_public_rate_is_stated_in_place_of_batch_by_records():
+    own, public = (Sampled(sampler).derivation for sampler in (Poisson(10), Poisson(10, rate=0.25)))
+    assert "each record independently with probability batch/records;" in own
+    assert "each record independently with probability 0.25;" in public

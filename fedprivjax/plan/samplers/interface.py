@@ -34,7 +34,7 @@ class Sampler(Decorated):
 
     Attributes:
         name: name in experiment files and messages.
-        description: description in lists and guarantees.
+        description: description in lists, and in guarantees, where `rule` may add constants.
         secret: True if every message is sampled independently and its records are secret, which amplifies privacy.
         independent: True if records are sampled independently, so that replacing one does not affect the others.
         repeats: True if a record may occur twice in a message, and a batch may be larger than the dataset.
@@ -64,6 +64,11 @@ class Sampler(Decorated):
     def of(cls, batch: Batch) -> Self:
         """Return the sampler with this batch."""
         return cls(batch)  # type: ignore[call-arg]
+
+    @property
+    def rule(self) -> str:
+        """`description` with this sampler's own constants, as guarantees state it."""
+        return self.description
 
     def with_batch(self, batch: Batch) -> Self:
         """Return a copy with another batch."""

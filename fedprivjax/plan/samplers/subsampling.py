@@ -89,6 +89,10 @@ class Poisson(Sampler):
     def __repr__(self) -> str:
         return f"Poisson(batch={self.batch!r})" if self.rate is None else f"Poisson({self.batch!r}, rate={self.rate!r})"
 
+    @property
+    def rule(self) -> str:
+        return self.description if self.rate is None else self.description.replace("batch/records", f"{self.rate:.6g}")
+
     def chance(self, records, batch):
         """Return the probability of each record, for one machine or for arrays of machines."""
         return batch / records if self.rate is None else self.rate + 0.0 * records

@@ -134,7 +134,7 @@ class Sampled(RecordAccountant):
         tight = self.sampler.independent and not self.whole_message
         pair = "its pair for replaced records" if self.relation == REPLACE_ONE else "its pair for added records"
         how = pair if tight else "a bound on the subsampled profile, in both directions"
-        return f"{clipping}privacy loss distributions of dp-accounting, from {how}; {self.sampler.description}"
+        return f"{clipping}privacy loss distributions of dp-accounting, from {how}; {self.sampler.rule}"
 
     def accountant_results(
         self, ratio: float, records: int, batch: int, releases: int, *, delta: float
