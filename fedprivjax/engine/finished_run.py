@@ -164,9 +164,9 @@ class SavedRun:
         last = ", ".join(f"{name} {values[-1]:.4g}" for name, values in self.metrics.items())
         private = f"ε = {self.guarantee.epsilon:.4g} at δ = {self.guarantee.delta:g} for {self.guarantee.unit}"
         lines = [
-            f"Run: {self.rounds[-1]} rounds of {shorten(self.method, 100)}",
+            f"Run: {self.rounds[-1]} rounds of {shorten(self.method, 140, placeholder=' …')}",
             f"parameters: {size}{', diverged' if self.diverged else ''}",
-            f"last metrics: {shorten(last, 120) or 'none'}",
+            f"last metrics: {shorten(last, 120, placeholder=' …') or 'none'}",
             f"privacy: {private if self.guarantee.private else 'non-private'}",
             f"wall time: {self.costs['seconds']:.3g} s",
             *self._warnings(),

@@ -121,3 +121,10 @@ def test_an_event_as_text():
         "Gaussian messages: noise 4, sensitivity 4",
         "  μ of 4 machines from 1 to 1, median 1",
     ]
+
+
+def test_a_run_names_its_sampler():
+    """Settings that do not fit are cut off after a whole setting, not to `sampler = [...]`."""
+    run = simulate(replace(CASES["sampled"], sampler="poisson", window=2), PROBLEM, Full(4), rounds=5)
+    assert "sampler = poisson" in str(run)
+    assert "[...]" not in str(run)
