@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from fedprivjax.auditing.neighbouring import (
 from fedprivjax.auditing.one_run import OneRunAudit, audit_one_run
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice, require_positive
-from fedprivjax.experiment import TRIAL, Experiment
+from fedprivjax.experiment import TRIAL, Experiment, bundled
 from fedprivjax.experiment.build import machines_of, make_participation, make_problem, present
 from fedprivjax.method.interface import BATCH, numbers_of
 from fedprivjax.privacy import gdp
@@ -116,7 +117,10 @@ def chosen(
         require_positive("epsilon", epsilon)
     if delta is not None:
         require_between("delta", delta, 0, 1)
-    experiment = None if spec in (*PROTOCOLS, EVERY) else load()
+    named = (*PROTOCOLS, EVERY)
+    if not Path(spec).suffix and spec not in bundled() and get_close_matches(spec, named):
+        require_choice("protocol", spec, named)
+    experiment = None if spec in named else load()
     if experiment is None:
         delta = 1e-5 if delta is None else delta
         found = protocols_named(spec, 2.0 if epsilon is None else epsilon, delta)
