@@ -309,7 +309,8 @@ def _flat(value: Any, key: str = "") -> dict[str, Any]:
     if isinstance(value, Mapping):
         entries = value.items()
     elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
-        entries = [(each.get("label", str(number)), each) for number, each in enumerate(value)]
+        labels = [each.get("label") if isinstance(each, Mapping) else None for each in value]
+        entries = [(label or str(number), each) for number, (label, each) in enumerate(zip(labels, value, strict=True))]
     else:
         return {key: value}
     return {name: one for part, each in entries for name, one in _flat(each, f"{key}.{part}".lstrip(".")).items()}

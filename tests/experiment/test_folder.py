@@ -186,6 +186,12 @@ def test_texts_that_cannot_be_stored_are_refused(tmp_path, changes, source, belo
     assert not os.listdir(tmp_path)
 
 
+def test_settings_of_lists_that_mix_texts_and_tables_are_claimed(tmp_path):
+    """Such as the feature maps of this file."""
+    folder.claim(tmp_path / "there", experiment.load("frontier/features-scattering"))
+    assert folder.begun(tmp_path / "there")
+
+
 def test_a_folder_that_is_removed_meanwhile_has_its_settings_in_the_end(found, tmp_path, monkeypatch):
     def removing(*_, **__):
         shutil.rmtree(tmp_path / "out")
