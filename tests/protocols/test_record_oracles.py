@@ -17,6 +17,7 @@ from fedprivjax import (
     sweep,
 )
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
+from fedprivjax.sweeps.results import of_iterate
 
 MACHINES, RECORDS, FEATURES, BATCH, ROUNDS, WINDOW, SEEDS = 5, 6, 4, 3, 12, 8, 200
 RNG = np.random.default_rng(7)
@@ -79,7 +80,7 @@ def test_with_noise_runs_have_the_law_of_the_loop(method):
     protocol = METHODS[method][0](noise_std=std, step_size=step)
     record = [coordinate(k) for k in range(FEATURES)]
     runs = sweep(protocol, problem_of("logistic"), SOME, rounds=ROUNDS, eval_every=ROUNDS, seeds=SEEDS, metrics=record)
-    ours = np.stack([runs[metric.__name__].values[:, -1] for metric in record], axis=1)
+    ours = np.stack([of_iterate(runs[metric.__name__]).values[:, -1] for metric in record], axis=1)
     loop = loop_of(method, "logistic")
 
     def theirs(scale):

@@ -373,4 +373,5 @@ def test_a_run_over_the_tasks_of_a_job_is_the_run(tmp_path):
     assert re.fullmatch(r"results folder \S+ holds results of different settings: sweep.seeds.*\n", refused.errors)
     assert not (tmp_path / "1").exists()
     found = results_folder.load(tmp_path / "0")["ours"].drop_vars("seconds")
-    xr.testing.assert_identical(found, run(experiment.parse(tomllib.loads(SPEC)))["ours"].drop_vars("seconds"))
+    alone = run(experiment.parse(tomllib.loads(SPEC)))["ours"].drop_vars("seconds")  # on other devices, in other chunks
+    xr.testing.assert_allclose(found, alone, rtol=1e-6)
