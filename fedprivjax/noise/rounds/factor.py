@@ -196,7 +196,7 @@ class OptimalFactor(RoundFactor):
         >>> round(OptimalFactor().excess(Schedule(8, np.arange(8, dtype=np.int32)[:, None])), 3)
         0.0
         """
-        return excess(self.known(schedule), [group.patterns for group in groups(schedule)])
+        return float(excess(self.known(schedule), [group.patterns for group in groups(schedule)]))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ def optimised(start: np.ndarray, rounds: int) -> np.ndarray:
         start: initial coefficients, [bandwidth + 1]. They are returned if the product of sizes is above `MOST`.
 
     >>> optimised(np.array([1.0, 0.5]), 3).round(3).tolist()
-    [1.0, 0.429, 0.0]
+    [1.0, 0.376, 0.0]
     """
     found = start
     if start.size > 1 and start.size * rounds <= MOST:
