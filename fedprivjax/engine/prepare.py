@@ -21,7 +21,7 @@ from fedprivjax.engine.iterates import iterate_names
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, MetricLike, check_metrics, default_metrics, require_list
 from fedprivjax.engine.precision import FLOAT32, PRECISIONS
-from fedprivjax.engine.published import TELLS_SIZE, Published, delta_warning, published
+from fedprivjax.engine.published import TELLS_SIZE, Published, batch_warning, delta_warning, published
 from fedprivjax.method.division import part_of_size
 from fedprivjax.method.interface import Protocol, as_leaves
 from fedprivjax.method.round import RoundInputs
@@ -250,6 +250,9 @@ def ready(
     warning = delta_warning(start)
     if warning:
         warn(warning if start.delta_warning else f"{warning}. {TELLS_SIZE}")
+    warning = batch_warning(start)
+    if warning:
+        warn(f"{warning}. {TELLS_SIZE}" if event.terms.hides_sizes else warning)
     if participation.depends_on_sizes and problem.weighted_by_size and np.ptp(plan.schedule.total):
         warn(f"{TWICE}. Leave out machine_weights, or choose another participation")
     return start

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedprivjax.plan.data_used import data_used
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import LocalEpochs
 from fedprivjax.privacy.calibration import not_covered
 from fedprivjax.privacy.large_delta import large_delta, large_delta_of_machines
 from fedprivjax.privacy.terms import MACHINE, RECORD
@@ -22,7 +23,9 @@ if TYPE_CHECKING:  # its module imports this one
     from fedprivjax.engine.prepare import ReadyRun
 
 IDLE = "idle_steps"
-TELLS_SIZE = "This warning tells a private number of records: no output of the run repeats it"
+TELLS_SIZE = (
+    "No guarantee covers this warning: it tells a private number of records, and no output of the run repeats it"
+)
 
 
 class Published(NamedTuple):
@@ -97,6 +100,17 @@ def delta_warning(start: "ReadyRun") -> str:
         else problem.partition_table.sizes
     )
     return large_delta(start.delta, sizes, problem.machine_name)
+
+
+def batch_warning(start: "ReadyRun") -> str:
+    """Return a warning if the batch of local epochs exceeds every machine's number of records, or an empty text."""
+    sampler, table = start.plan.sampler, start.problem.partition_table
+    if not isinstance(sampler, LocalEpochs) or sampler.batch is None or table is None:
+        return ""
+    if int(sampler.batch) <= table.sizes.max():
+        return ""
+    known = f"batch = {sampler.batch} is above all machines' numbers of records"
+    return f"{known}: a local step takes all records of a machine"
 
 
 def influence(start: "ReadyRun") -> str:

@@ -1,5 +1,6 @@
 """Input that would silently give other results, or a raw exception: each gives one line before anything is compiled."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,13 @@ from fedprivjax import (
     draw_plan,
     from_dataset,
     plot,
+    ready,
     simulate,
     sweep,
 )
 from fedprivjax.engine import simulate as simulation
 from fedprivjax.engine.finished_run import SavedRun
+from fedprivjax.engine.published import TELLS_SIZE
 from fedprivjax.noise.rounds.factor import OptimalFactor
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.sweeps import execute as sweeping
@@ -173,14 +176,24 @@ def test_an_unknown_name_of_the_package_names_the_nearest(name, nearest):
         getattr(fedprivjax, name)
 
 
-@pytest.mark.parametrize("batch", [11, 10])
-def test_a_batch_above_all_machines_records_is_warned_of(batch):
-    sampler = FedAvg(**LOCAL, batch=batch).minibatches
-    if batch == 10:
-        draw_plan(PROBLEM, ALL, 2, sampler=sampler)
-        return
-    with pytest.warns(UserWarning, match="^batch = 11 is above all machines' numbers of records: a local step takes"):
-        draw_plan(PROBLEM, ALL, 2, sampler=sampler)
+LARGE_BATCH = "batch = 11 is above all machines' numbers of records: a local step takes all records of a machine"
+OF_MACHINES = {"unit": "machine", "update_clip": 1.0, "noise_std": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, LARGE_BATCH),
+        (OF_MACHINES | {"relation": "replace-one"}, f"{LARGE_BATCH}. {TELLS_SIZE}"),
+        ({"unit": "record", "clip": 1.0, "noise_std": 1.0}, LARGE_BATCH),
+    ],
+)
+def test_a_batch_above_all_machines_records_is_warned_of(settings, says):
+    ready(FedAvg(**LOCAL, **settings, batch=10), PROBLEM, ALL, rounds=2)  # the numbers of records
+    method = FedAvg(**LOCAL, **settings, batch=11)
+    draw_plan(PROBLEM, ALL, 2, sampler=method.minibatches)  # sampling a plan warns of nothing
+    with pytest.warns(UserWarning, match=f"^{re.escape(says)}$"):
+        ready(method, PROBLEM, ALL, rounds=2)
 
 
 def test_ordinary_numbers_pass():

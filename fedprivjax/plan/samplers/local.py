@@ -6,7 +6,6 @@ from typing import ClassVar
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, Undefined
-from fedprivjax.checks.user_warnings import warn
 from fedprivjax.checks.values import require_at_least
 from fedprivjax.plan.samplers.epochs import Full
 from fedprivjax.plan.samplers.interface import Batch, Sampler
@@ -99,9 +98,6 @@ class LocalEpochs(LocalWork):
     def draw(self, rows, schedule, rng, stored=False):
         sizes = np.sum(rows >= 0, axis=1)
         each, step, most = self.steps(sizes) // self.epochs, self.step_width(sizes, 1), int(sizes.max())
-        if self.batch is not None and step > most:
-            known = f"batch = {step} is above all machines' numbers of records"
-            warn(f"{known}: a local step takes all records of a machine. No guarantee covers this warning")
         shape = (*schedule.participants.shape, self.most_steps(sizes), step)
         places, used = np.zeros(shape, np.int32), np.zeros(shape, bool)
         for t, machines in enumerate(schedule.participants):
