@@ -17,7 +17,7 @@ so that dividing by the factors gives the noises above. A machine that is absent
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from flax import struct
 
 from fedprivjax.checks.decorated import PYTREE, Decorated
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_between, require_one, require_positive
 from fedprivjax.method.formatting import changed_settings
 from fedprivjax.method.settings import SMALLEST_CLIP, require_clip
@@ -64,6 +65,8 @@ class AdaptiveClip(Decorated):
     """
 
     kind, decorator = "clip", PYTREE
+    stated: ClassVar[Stated] = Stated(by=("norm_bound",), concrete=True)
+    norm_bound: ClassVar[float] = 1.0  # bound on the norm of a pair of update and bit
     start: Any = None
     quantile: Any = 0.5
     rate: Any = 0.2

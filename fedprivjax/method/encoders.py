@@ -7,12 +7,14 @@ sensitivity is that of the encoded messages.
 
 from dataclasses import dataclass
 from math import ceil, inf, log2, sqrt
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from fedprivjax.checks.decorated import FROZEN, Decorated
 from fedprivjax.checks.refusal import Undefined
+from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_at_least, require_probability
 
 FLOAT = 32  # bits of a number
@@ -33,6 +35,7 @@ class Encoder(Decorated):
     """
 
     kind, decorator = "encoder", FROZEN
+    stated: ClassVar[Stated] = Stated(by=("norm_bound",), free=("bits",))
 
     def encode(self, message: jax.Array, key: jax.Array) -> jax.Array:
         """Return what the server reads from an encoded message, of the message's shape [d].

@@ -169,7 +169,7 @@ class NoisyUpdates:
         Raises:
             Refusal: if a trusted server adds noise to encoded messages whose norm has no bound.
         """
-        norm = 1.0 if self.adaptive else float(self.clip)
+        norm = self.clip.norm_bound if self.adaptive else float(self.clip)
         if self.encoder is None or self.trust != "server":
             return norm
         bound = float(self.encoder.norm_bound(norm, self.dimension))

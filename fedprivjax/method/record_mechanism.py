@@ -408,6 +408,6 @@ def _kinds_of(sizes: np.ndarray, sampler: Sampler, each: Sequence[Any]) -> Kinds
 
 def _public_sizes(sizes: np.ndarray, sampler: Sampler) -> np.ndarray:
     """Return the numbers of records on which noise may depend: batch/rate with a public rate; int, shape [machines]."""
-    if not isinstance(sampler, Poisson) or sampler.rate is None:
+    if type(sampler) is not Poisson or sampler.rate is None:
         return sizes
     return np.maximum(1, np.rint(np.broadcast_to(sampler.batches(sizes), sizes.shape) / sampler.rate)).astype(int)

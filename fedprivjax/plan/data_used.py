@@ -119,6 +119,6 @@ def _constant_uses(sampler: Sampler | None) -> float:
     """Return the expected uses of a record in a message that do not depend on the number of records, or NaN."""
     local = isinstance(sampler, LocalWork)
     step, steps = (sampler.of_step, sampler.uses) if local else (sampler, 1)
-    if isinstance(step, Full):
+    if type(step) is Full:
         return float(steps)
-    return steps * step.rate if isinstance(step, Poisson) and step.rate is not None else nan
+    return steps * step.rate if type(step) is Poisson and step.rate is not None else nan

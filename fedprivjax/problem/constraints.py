@@ -15,7 +15,7 @@ swept. `projection_check` tests its projection and its sizes before every run.
 
 from dataclasses import fields, replace
 from math import inf, sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from jax.flatten_util import ravel_pytree
 
 from fedprivjax.checks.decorated import PYTREE, Decorated
 from fedprivjax.checks.refusal import Refusal, Undefined
+from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_positive, short
 
 LARGEST = 1e18  # largest size, whose square is finite in float32
@@ -42,6 +43,7 @@ class ConstraintSet(Decorated):
     """
 
     kind, decorator = "constraint", PYTREE
+    stated: ClassVar[Stated] = Stated(by=("diameter", "radius"), free=("described", "sizes"))
     diameter: Any = inf
     radius: Any = inf
 

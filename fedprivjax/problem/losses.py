@@ -12,7 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from fedprivjax.checks.refusal import Undefined
+from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
+
+CONSTANTS = Stated(by=("lipschitz", "smoothness"), free=("correct", "prediction", "convex", "least"))
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class LinearLoss:
         least: lower bound on the loss, or −inf if it declares none.
     """
 
+    stated: ClassVar[Stated] = CONSTANTS
     outputs: ClassVar[Any] = 0
     squared: ClassVar[Any] = False
     convex: ClassVar[Any] = True
@@ -261,6 +265,7 @@ class Robust(LinearLoss):
     """
 
     scale: float
+    stated = CONSTANTS
     convex = False
     least = 0.0
 
@@ -331,6 +336,7 @@ class Kinked(LinearLoss):
     value. L is inf. Methods that need a finite L use the smoothed loss (`Moreau`).
     """
 
+    stated = CONSTANTS
     least = 0.0
 
     def kink(self, label: jax.Array) -> jax.Array:

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from fedprivjax.checks.restated import Stated
 from fedprivjax.problem.gradients import Dense, Outer, scaled
 from fedprivjax.problem.losses import LinearLoss
 
@@ -27,6 +28,7 @@ class LinearModel:
 
     loss: LinearLoss
 
+    stated: ClassVar[Stated] = Stated(by=("lipschitz", "smoothness"), free=("correct", "least"), concrete=True)
     factored = True  # gradients are residual ⊗ features
 
     @property
@@ -75,6 +77,7 @@ class GeneralModel:
     function: Callable[[Any, Any], Any]
     is_correct: Callable[[Any, Any], Any] | None = None
 
+    stated: ClassVar[Stated] = Stated(by=("lipschitz", "smoothness"))
     factored = False
     squared = False  # unknown
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import inf, isfinite, sqrt
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -12,6 +12,7 @@ from flax import struct
 from jax.flatten_util import ravel_pytree
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_choice, require_positive
 from fedprivjax.problem.constraints import ConstraintSet
 from fedprivjax.problem.devices import DividedRows, number_of
@@ -107,6 +108,8 @@ class Problem:
     excess: Callable[[Any], Any] | None = struct.field(pytree_node=False, default=None)
     not_covered: tuple[str, ...] = struct.field(pytree_node=False, default=())
     raw_rows: RawRows | None = struct.field(pytree_node=False, default=None)
+
+    stated: ClassVar[Stated] = Stated(by=("lipschitz", "smoothness"), concrete=True)
 
     def __post_init__(self):
         for name in ("own_lipschitz", "machine_weights"):

@@ -84,7 +84,8 @@ class FedAvg(FedAvgSettings):
             released entries of F·x; with a name, also that of the first mean.
         window: number of last iterates whose mean is reported.
         encoder: `Encoder` of the messages, such as `Quantiser(levels=16)`, or None. A machine's own noise is added
-            before it, and a trusted server's noise follows the bound on the norm of encoded messages.
+            before it, and a trusted server's noise follows the bound on the norm of encoded messages, which are
+            clipped to it.
 
     Machines with unequal numbers of steps are sorted by them in every round and computed in at most four classes, each
     as long as its longest machine. `Run.costs["idle_steps"]` is the share of computed steps that change nothing.
@@ -123,7 +124,8 @@ class FedAvg(FedAvgSettings):
         if self.encoder is None:
             return message
         vector, unravel = ravel_pytree(message)
-        return unravel(self.encoder.encode(vector, key))
+        encoded = self.encoder.encode(vector, key)
+        return unravel(encoded if self.encoded_norm is None else clip(Dense(encoded), self.encoded_norm).value)
 
     @property
     def noise_at_machines(self) -> bool:
@@ -263,11 +265,19 @@ class FedAvg(FedAvgSettings):
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         self.check_target(target)
         expected = float(plan.schedule.divisor) if self.adaptive else None
-        method = replace(self, weighted=problem.weights is not None, expected=expected)
+        norm = self._encoded_norm(problem)
+        method = replace(self, weighted=problem.weights is not None, expected=expected, encoded_norm=norm)
         calibrated = super(FedAvg, method).calibrate(problem, plan, target)
         if self.adaptive:
             self.update_clip.check(calibrated.noise_std if self.unit == "machine" else 0.0)
         return calibrated
+
+    def _encoded_norm(self, problem: Problem) -> float | None:
+        """Bound to which encoded messages are clipped before a trusted server's noise, or None."""
+        privacy = self.privacy(problem)
+        if isinstance(privacy, NoisyUpdates) and self.trust == "server" and self.encoder is not None:
+            return privacy.norm
+        return None
 
     @property
     def protects_machines(self) -> bool:

@@ -51,6 +51,7 @@ class FedAvgSettings(AveragedSteps):
     encoder: Encoder | None = struct.field(pytree_node=False, default=None, metadata={"part": Encoder})
     weighted: bool = struct.field(pytree_node=False, default=False, metadata={"derived": True})
     expected: Any = struct.field(default=None, metadata={"derived": True})
+    encoded_norm: Any = struct.field(default=None, metadata={"derived": True})
 
     weighs_machines: ClassVar[bool] = True
     plain: ClassVar[dict[str, Any]] = {"relation": REPLACE_ONE, "noise_schedule": INDEPENDENT}

@@ -9,6 +9,7 @@ import numpy as np
 from faults.noise import as_another
 from flax import struct
 from neighbours import KEY
+from restating import states
 
 from fedprivjax import (
     FedAvg,
@@ -98,6 +99,7 @@ class RawKept(Scaffold):
         return message, Scaffold.client(raw, server, own, data, noise, key)[1], info
 
 
+@states("settled", "uses", "of_step", "divisors")
 @dataclass(frozen=True)
 class OneOrder(LocalEpochs):
     """The order of the first round's epochs in all rounds."""

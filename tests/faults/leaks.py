@@ -125,8 +125,8 @@ AUDITS = {
         Audited(NoisySGD(**TARGET), runs=FEW),
     ),
     "an encoder's own bound": audited(
-        "an encoder that lengthens messages five times, said to lengthen none",
-        FedAvg(encoder=messages.ShortSigns(), **ENCODED | {"batch": 1}),
+        "an encoder that lengthens messages five times, said to lengthen none, and no clip of encoded messages",
+        messages.EncodedAnyhow(encoder=messages.ShortSigns(), **ENCODED | {"batch": 1}),
         FedAvg(encoder=messages.Signs(), **ENCODED | {"batch": 1}),
         federation=LONG,
         runs=FEW,

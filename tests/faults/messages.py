@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from faults.federations import SMALL
 from faults.noise import as_another
 from flax import struct
+from jax.flatten_util import ravel_pytree
+from restating import states
 
 from fedprivjax import (
     AdaptiveClip,
@@ -157,6 +159,17 @@ class ShortLevels(Quantiser):
         return norm
 
 
+@states("event")
+@struct.dataclass(kw_only=True)
+class EncodedAnyhow(FedAvg):
+    """Encoded messages are not clipped to the bound of their encoder."""
+
+    def encode(self, message, key):
+        vector, unravel = ravel_pytree(message)
+        assert self.encoder is not None
+        return unravel(self.encoder.encode(vector, key))
+
+
 # ---- records, participation, and what is published
 
 
@@ -253,6 +266,7 @@ class OwnNumber(TreeMomentum):
 # ---- an adaptive clip
 
 
+@states("norm_bound")
 @struct.dataclass(kw_only=True)
 class MultiplierOfUpdates(AdaptiveClip):
     """The updates have the noise multiplier z instead of z_Δ, and the bits are sent on top."""
@@ -261,6 +275,7 @@ class MultiplierOfUpdates(AdaptiveClip):
         return jnp.ones(())
 
 
+@states("norm_bound")
 @struct.dataclass(kw_only=True)
 class NoiseOfTheFirstClip(AdaptiveClip):
     """The noise of the updates is a multiple of the first clip, and they are clipped to the present one."""

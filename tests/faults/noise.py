@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from faults.federations import EVERYONE
 from flax import struct
+from restating import states
 
 from fedprivjax import (
     DPMu2,
@@ -244,6 +245,7 @@ class StepWithoutItsFactor(ReducedTreeMomentum):
         return ReducedTreeMomentum._drift(replace(self, step_scale=1.0), problem, plan)
 
 
+@states("squares", "contributions")
 @dataclass(frozen=True)
 class WithoutALevel(Tree):
     """Nodes of two rounds have no noise."""
@@ -364,6 +366,7 @@ class DrawnAnew(NothingTakenBack):
         return memory.at[inputs.machine].set(fresh), fresh - again
 
 
+@states("squares", "contributions")
 @dataclass(frozen=True)
 class NodesDrawnAnew(Tree):
     """A node's noise is resampled at every use of the node."""

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from restating import states
 from small_file import FEDERATION
 
 from fedprivjax import (
@@ -52,6 +53,7 @@ class Unchanged(Encoder):
         return 64.0 * dimension
 
 
+@states("norm_bound")
 @dataclass(frozen=True)
 class RoundedDown(Quantiser):
     """Planted: levels are never rounded up."""
@@ -61,6 +63,7 @@ class RoundedDown(Quantiser):
         return norm / self.levels * jnp.sign(message) * jnp.floor(self.levels * jnp.abs(message) / norm)
 
 
+@states("norm_bound")
 @dataclass(frozen=True)
 class Unscaled(Sparsifier):
     """Planted: the coordinates that are kept are not divided by their fraction."""

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.refusal import Undefined
+from fedprivjax.checks.restated import Stated
 from fedprivjax.plan.uses import Uses
 
 
@@ -46,6 +47,7 @@ class Factor:
         theorem: theorem named in guarantees.
     """
 
+    stated: ClassVar[Stated] = Stated(by=("squares", "contributions"), free=("variances", "theorem"))
     name: ClassVar[str]
     words: ClassVar[str] = ""
     theorem: ClassVar[str] = "Gaussian mechanisms, each chosen after the releases before; their composition"

@@ -19,6 +19,7 @@ import numpy as np
 import scipy
 
 from fedprivjax.checks.refusal import Refusal, Undefined
+from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_choice
 from fedprivjax.noise.chooser import MAX_BYTES
 from fedprivjax.noise.covariance import ROUND_UP, padded
@@ -53,6 +54,9 @@ class RoundFactor:
         most: largest number of rounds, so that F fits in memory.
     """
 
+    stated: ClassVar[Stated] = Stated(
+        by=("exposures",), free=("matrix", "most", "instead", "require_room", "excess"), concrete=True
+    )
     most: ClassVar[int] = int((MAX_BYTES / 8) ** 0.5)
     instead: ClassVar[str] = "tree"  # schedule for more rounds
 

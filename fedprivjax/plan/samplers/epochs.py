@@ -6,7 +6,8 @@ from typing import ClassVar, Self
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.plan.samplers.interface import PLACES, Batch, Sampler
+from fedprivjax.checks.restated import Stated
+from fedprivjax.plan.samplers.interface import CLAIMS, COUNTED, PLACES, Batch, Sampler
 from fedprivjax.plan.schedule import Schedule
 
 FEWER = "Use fewer rounds, a smaller batch, or participation by_size (BySize)"
@@ -15,6 +16,7 @@ FEWER = "Use fewer rounds, a smaller batch, or participation by_size (BySize)"
 class Epochs(Sampler):
     """A machine's k-th message uses the next slice of a permutation of its records, which the batch must divide."""
 
+    stated: ClassVar[Stated] = Stated(by=CLAIMS, free=("variance",), void=COUNTED)
     reshuffles: ClassVar[bool]
 
     def epoch(self, sizes: np.ndarray) -> np.ndarray:

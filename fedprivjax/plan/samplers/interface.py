@@ -8,10 +8,25 @@ import numpy as np
 
 from fedprivjax.checks.decorated import FROZEN, Decorated
 from fedprivjax.checks.refusal import Refusal, Undefined
+from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_at_least
 from fedprivjax.plan.schedule import Schedule
 
 Batch = int | Sequence[int] | None
+CLAIMS = (
+    "secret",
+    "settled",
+    "independent",
+    "repeats",
+    "one_pass",
+    "pooled",
+    "occurrences",
+    "releases",
+    "amplifies",
+    "empty",
+    "chance",
+)
+COUNTED = {"secret": False, "settled": False}  # guarantees then count the records in the plan
 PLACES = 2**18  # largest number of record places that one call samples
 
 
@@ -32,6 +47,10 @@ class Occurrences(NamedTuple):
 class Sampler(Decorated):
     """Base class of samplers. A custom sampler is a frozen dataclass that defines `message` or `draw`.
 
+    Guarantees rely on what a sampler states: the attributes below, `occurrences`, `releases` and `amplifies`. In a
+    private run, a subclass of a sampler of the package that samples otherwise must state what it inherits of these
+    itself. If it is neither `secret` nor `settled`, guarantees count its records instead.
+
     Attributes:
         name: name in experiment files and messages.
         description: description in lists, and in guarantees, where `rule` may add constants.
@@ -46,6 +65,9 @@ class Sampler(Decorated):
     """
 
     kind, decorator = "sampler", FROZEN
+    stated: ClassVar[Stated] = Stated(
+        by=CLAIMS, free=("variance",), void=COUNTED, instead=", or derive it from Sampler"
+    )
     name: ClassVar[str]
     description: ClassVar[str]
     secret: ClassVar[bool] = False

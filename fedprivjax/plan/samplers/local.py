@@ -6,9 +6,10 @@ from typing import ClassVar
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, Undefined
+from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_at_least
 from fedprivjax.plan.samplers.epochs import Full
-from fedprivjax.plan.samplers.interface import Batch, Sampler
+from fedprivjax.plan.samplers.interface import CLAIMS, Batch, Sampler
 
 
 class LocalWork(Sampler):
@@ -18,6 +19,7 @@ class LocalWork(Sampler):
     largest number of steps of a machine and B the largest batch of a step. Unused places have weight 0.
     """
 
+    stated: ClassVar[Stated] = Stated(by=(*CLAIMS, "uses", "of_step", "divisors"), free=("variance",))
     repeats: ClassVar[bool] = True  # a record occurs in several steps
 
     @property

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.restated import require_restated
 from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
 from fedprivjax.plan.samplers import Occurrences, Sampler, as_sampler
 from fedprivjax.privacy import gdp
@@ -84,6 +85,7 @@ class SampledReleases:
 
     def __post_init__(self):
         sampler = as_sampler(self.sampler, self.batch)
+        require_restated(sampler)
         require_at_least("records", self.records, 1)
         require_at_least("rounds", self.rounds, 1)
         object.__setattr__(self, "batch", sampler.batch_of(self.records))

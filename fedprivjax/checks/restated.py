@@ -1,0 +1,146 @@
+"""Check that a subclass which changes an object states anew what guarantees read from it.
+
+Guarantees read statements from objects, such as a sampler's secrecy or an encoder's bound on norms. A statement is true
+for the functions of the class that defines it. It says nothing about functions that a subclass overrides.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from inspect import getattr_static
+from typing import Any
+
+from fedprivjax.checks.refusal import Refusal
+
+PACKAGE = __name__.partition(".")[0]
+TEXTS = ("name", "description", "words", "label", "kind", "decorator", "elsewhere", "stated")
+GENERATED = ("replace", "_flax_dataclass")  # written into a class by flax
+
+
+@dataclass(frozen=True)
+class Stated:
+    """Rule on subclasses of a class of the package, as the class attribute `stated`.
+
+    A subclass that overrides a name defines the statement as well, or a class below it does.
+
+    Attributes:
+        by: names of the statement.
+        free: names that may be overridden without it. Names in `TEXTS`, and new defaults of fields, are always free.
+        concrete: True if the class itself makes a statement, False if its own definitions claim nothing.
+        void: values, by name, with which an object claims nothing.
+        instead: second remedy in messages.
+    """
+
+    by: tuple[str, ...]
+    free: tuple[str, ...] = ()
+    concrete: bool = False
+    void: Mapping[str, Any] = field(default_factory=dict)
+    instead: str = ""
+
+
+def require_restated(*objects: Any) -> None:
+    """Raise Refusal if the class of an object, or of an object in its fields, inherits a statement and changes more.
+
+    Classes of the package are exempt. Objects whose class has no `stated` are skipped.
+    """
+    for one in objects:
+        for part in _with_parts(one):
+            broken = _broken(type(part))
+            if broken is not None and not _claims_nothing(part):
+                raise Refusal(broken)
+
+
+def of_package(cls: type) -> bool:
+    """Return True for a class that a module of this package defines, and not only names."""
+    module = sys.modules.get(cls.__module__)
+    return cls.__module__.partition(".")[0] == PACKAGE and getattr(module, cls.__name__, None) is cls
+
+
+def _with_parts(value: Any) -> Iterator[Any]:
+    """Yield an object and, if it is a dataclass, the objects in its fields."""
+    yield value
+    if is_dataclass(value) and not isinstance(value, type):
+        for one in fields(value):
+            yield from _with_parts(getattr(value, one.name, None))
+
+
+def _claims_nothing(value: Any) -> bool:
+    void = _rule(type(value)).void
+    return bool(void) and all(getattr_static(value, name, None) is claim for name, claim in void.items())
+
+
+def _base(cls: type) -> type | None:
+    """Return the nearest class of the package that has a rule of its own, or None."""
+    return next((one for one in cls.__mro__ if "stated" in vars(one) and of_package(one)), None)
+
+
+def _rule(cls: type) -> Stated:
+    base: Any = _base(cls)
+    return base.stated
+
+
+@cache
+def _broken(cls: type) -> str | None:
+    """Return the message for a class that inherits a statement and changes what it is about, or None."""
+    base = _base(cls)
+    if base is None:
+        return None
+    rule, missing = _rule(cls), {}
+    for name in rule.by:
+        owner = _owner(cls, name)
+        claims = owner is not None and (rule.concrete or owner not in base.__mro__)
+        change = _change(cls, owner, rule.free) if owner is not None and claims else None
+        if change is not None:
+            missing[name] = owner, *change
+    if not missing:
+        return None
+    (owner, changing, changed), (first, *_) = next(iter(missing.values())), missing
+    names = " and ".join(filter(None, (", ".join([*missing][:-1]), [*missing][-1])))
+    remedy = f"Define {names} in {changing.__name__} as well{rule.instead}"
+    return (
+        f"{changed} must be overridden together with {names}, which guarantees rely on, got {changed} of "
+        f"{changing.__name__} and {first} of {_public_name(cls, owner)}. {remedy}"
+    )
+
+
+def _public_name(cls: type, owner: type) -> str:
+    """Return the name of a class, or of the first class below it that is not private."""
+    heirs = [one.__name__ for one in reversed(cls.__mro__) if issubclass(one, owner)]
+    return next(name for name in heirs if not name.startswith("_"))
+
+
+def _owner(cls: type, name: str) -> type | None:
+    """Return the class that defines a name, as an attribute or as a field, or None."""
+    return next((one for one in cls.__mro__ if name in vars(one) or name in _new_fields(one)), None)
+
+
+def _new_fields(cls: type) -> set[str]:
+    """Return the fields that a dataclass adds to those of its bases, which need no default in the class."""
+    return _fields(cls).difference(*map(_fields, cls.__mro__[1:]))
+
+
+def _fields(cls: type) -> set[str]:
+    return {one.name for one in fields(cls)} if is_dataclass(cls) else set()
+
+
+def _change(cls: type, owner: type, free: tuple[str, ...]) -> tuple[type, str] | None:
+    """Return a class, of those that the owner of a statement does not inherit from, and what it overrides, or None."""
+    for one in cls.__mro__:
+        if not issubclass(owner, one) and not of_package(one):
+            for name in vars(one):
+                if name not in free and _overrides(one, name, owner):
+                    return one, name
+    return None
+
+
+def _overrides(cls: type, name: str, owner: type) -> bool:
+    """Return True if a class changes an attribute that the owner of the statement may use."""
+    if name in TEXTS or name in GENERATED:
+        return False
+    if name.startswith("__") and name.endswith("__"):
+        return name == "__getattribute__"
+    if name in _fields(owner):
+        value = vars(cls)[name]
+        return callable(value) or hasattr(value, "__get__")  # anything but another default
+    return any(name in vars(one) for one in owner.__mro__)
