@@ -107,7 +107,7 @@ def batch_warning(start: "ReadyRun") -> str:
     sampler, table = start.plan.sampler, start.problem.partition_table
     if not isinstance(sampler, LocalEpochs) or sampler.batch is None or table is None:
         return ""
-    if int(sampler.batch) <= table.sizes.max():
+    if int(sampler.batch) <= table.sizes.max():  # type: ignore[arg-type]
         return ""
     known = f"batch = {sampler.batch} is above all machines' numbers of records"
     return f"{known}: a local step takes all records of a machine"
