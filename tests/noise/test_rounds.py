@@ -1,5 +1,6 @@
 """Noise correlated over rounds: exposures against brute force, factors, samplers, and refusals."""
 
+import time
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -232,10 +233,14 @@ def least_noise(factor, separation):
 LONG = [pytest.param(rounds, marks=pytest.mark.slow) for rounds in (200, 500, 1000)]
 
 
+def ten_uses(rounds):
+    separation = rounds // 10
+    return Schedule(separation, (np.arange(rounds) % separation).astype(np.int32)[:, None])
+
+
 @pytest.mark.parametrize("rounds", [50, *LONG])
 def test_factors_for_ten_uses_are_near_the_optimum(rounds, keeping, caplog):
-    separation = rounds // 10
-    schedule = Schedule(separation, (np.arange(rounds) % separation).astype(np.int32)[:, None])
+    separation, schedule = rounds // 10, ten_uses(rounds)
     toeplitz = ROUND_FACTORS["toeplitz"]().known(schedule)
     with caplog.at_level("INFO", "fedprivjax"):
         best = OptimalFactor().known(schedule)
@@ -247,6 +252,15 @@ def test_factors_for_ten_uses_are_near_the_optimum(rounds, keeping, caplog):
     assert noise_of(best, schedule) < 0.9 * noise_of(toeplitz, schedule)
     assert OptimalFactor().excess(schedule) == pytest.approx(noise_of(best, schedule) / least - 1, abs=1e-7)
     assert ("above the least noise" in caplog.text) == (rounds > 200)
+
+
+@pytest.mark.slow
+@pytest.mark.optimised
+def test_the_optimal_factor_of_a_thousand_rounds_takes_less_than_ten_seconds(keeping):
+    schedule = ten_uses(1000)
+    start = time.process_time()
+    OptimalFactor().known(schedule)
+    assert time.process_time() - start < 10
 
 
 def test_the_excess_bounds_any_factor():
