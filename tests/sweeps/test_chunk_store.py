@@ -321,6 +321,7 @@ def test_kill_minus_nine_loses_nothing_that_was_finished(tmp_path):
     [
         (["6"], r"6 kills: \{.*'under way': [1-6].*; all bit-identical\n$"),
         (["4", "checkpoint"], r"4 kills of a run: .* of 20000 rounds stored; all bit-identical\n$"),
+        # A killed part has 0 to 2 chunks that are begun but not stored: no kill of four need fall between two chunks.
         (["4", "parts"], r"4 kills of a part: .*; all bit-identical\nchunks begun: 8[0-2] to 8[0-2]\n$"),
     ],
 )
