@@ -42,7 +42,7 @@ from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.devices import MACHINES, RUNS, as_mesh, divided_rows
 from fedprivjax.problem.problem import Problem
-from fedprivjax.problem.random_keys import random_key, require_random_settings
+from fedprivjax.problem.random_keys import random_key, require_jax_settings
 
 TWICE = "machines of more records take part more often, and machine_weights = 'sizes' counts their size again"
 
@@ -220,7 +220,7 @@ def ready(
     (71, 65.3)
     """
     protocol = require_arguments(protocol, problem, participation)
-    require_random_settings()
+    require_jax_settings()
     require_between("delta", delta, 0, 1)
     require_choice("noise method", noise_method, METHODS)
     require_choice("precision", precision, PRECISIONS)

@@ -22,7 +22,7 @@ Provenance = dict[str, Any]
 
 
 def provenance(found: Mapping[str, xr.Dataset], seconds: float | None = None) -> Provenance:
-    """Return versions, commit, date, wall time, machine and device, random generator, and checksums of the data.
+    """Return versions, commit, date, wall time, machine and device, settings of jax, and checksums of the data.
 
     Args:
         found: results by label, whose attribute `data` has the checksums.
@@ -41,6 +41,7 @@ def provenance(found: Mapping[str, xr.Dataset], seconds: float | None = None) ->
         "device": str(jax.devices()[0].device_kind),
         "devices": jax.device_count(),
         **random_settings(),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "precision": ", ".join(dict.fromkeys(str(data.attrs.get("precision", "")) for data in found.values())),
         "data_sha256": checksums(found),
         "not_covered": UNSALTED.format("data_sha256"),

@@ -19,7 +19,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least, require_choice
 from fedprivjax.problem.checks import require_alike
 from fedprivjax.problem.losses import LinearLoss
-from fedprivjax.problem.random_keys import random_key, require_random_settings
+from fedprivjax.problem.random_keys import random_key, require_jax_settings
 
 Activation = Literal["tanh", "gelu", "silu", "softplus", "relu"]
 ACTIVATIONS: dict[Activation, Callable[[Any], Any]] = {
@@ -241,7 +241,7 @@ def first_parameters(network: nn.Module | SplitModule, shape: tuple[int, ...], s
             does not fit the given parameters, or is an nnx module with parameters and a seed is given.
     """
     require_at_least("start_seed", seed, 0)
-    require_random_settings()
+    require_jax_settings()
     if isinstance(network, SplitModule) and seed and start is None:
         raise Refusal(f"start_seed must be left out for an nnx module, which has parameters already, got {seed}")
 

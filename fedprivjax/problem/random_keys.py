@@ -1,4 +1,4 @@
-"""Keys of random numbers, of one generator whatever jax's settings are, and a check of the settings that change it."""
+"""Keys of random numbers, of one generator whatever jax's settings are, and a check of jax's other settings."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ from fedprivjax.checks.refusal import Refusal
 
 GENERATOR = "threefry2x32"
 SETTINGS = {"jax_random_seed_offset": 0, "jax_threefry_partitionable": True}  # of jax, with the values that runs need
+PROMOTION = "jax_numpy_dtype_promotion", "standard"
 
 
 def random_key(seed: Any) -> jax.Array:
@@ -24,13 +25,13 @@ def random_settings() -> dict[str, Any]:
     return {"prng_impl": GENERATOR, **{name: getattr(jax.config, name, value) for name, value in SETTINGS.items()}}
 
 
-def require_random_settings() -> None:
-    """Raise Refusal unless jax's settings that change random numbers have their default values.
+def require_jax_settings() -> None:
+    """Raise Refusal unless jax's settings that change random numbers, or refuse mixed types, have default values.
 
-    >>> require_random_settings()
+    >>> require_jax_settings()
     """
-    for name, value in SETTINGS.items():
-        found = random_settings()[name]
+    needed = [(name, value, "noise and starting points depend on it") for name, value in SETTINGS.items()]
+    for name, value, why in [*needed, (*PROMOTION, "programs mix types of numbers")]:
+        found = getattr(jax.config, name, value)
         if found != value:
-            remedy = f"Unset {name.upper()} in the environment"
-            raise Refusal(f"{name} must be {value}, got {found}: noise and starting points depend on it. {remedy}")
+            raise Refusal(f"{name} must be {value}, got {found}: {why}. Unset {name.upper()} in the environment")

@@ -55,6 +55,7 @@ def test_provenance_names_versions_machine_date_and_data(found, tmp_path):
     assert {name for name in written if written[name] != again[name]} <= {"date"}
     assert {"fedprivjax", "jax", "jaxlib", "numpy", "python", "platform", "device", "cpu", "commit"} <= written.keys()
     assert written["wall_seconds"] == 12.346
+    assert "--xla_force_host_platform_device_count=4" in written["xla_flags"]  # of all tests, see conftest.py
     assert abs(datetime.now(UTC) - datetime.fromisoformat(written["date"])) < timedelta(minutes=5)
     problem = experiment.make_problem(make().problem, 6)
     features = hashlib.sha256(np.asarray(problem.pool.features).tobytes()).hexdigest()

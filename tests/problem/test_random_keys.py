@@ -47,14 +47,23 @@ def test_no_key_is_made_elsewhere():
     assert {file for file, line in made if not line.lstrip().startswith((">>>", "..."))} == {"random_keys.py"}
 
 
-@pytest.mark.parametrize(("name", "value"), [("jax_random_seed_offset", 7), ("jax_threefry_partitionable", False)])
-def test_settings_that_change_random_numbers_are_refused(name, value):
+def refused(name, needed, value, why):
+    message = rf"^{name} must be {needed}, got {value}: {why}\. Unset {name.upper()} in the environment$"
     with setting(name, value):
-        assert random_settings()[name] == value
-        message = rf"^{name} must be {SETTINGS[name]}, got {value}: noise .* Unset {name.upper()} in the environment$"
         with pytest.raises(Refusal, match=message):
             ready(METHOD, PROBLEM, Full(2), rounds=1)
         with pytest.raises(Refusal, match=message):
             first_parameters(NETWORK, (3,), 0)
+
+
+def test_strict_types_are_refused():
+    refused("jax_numpy_dtype_promotion", "standard", "strict", "programs mix types of numbers")
+
+
+@pytest.mark.parametrize(("name", "value"), [("jax_random_seed_offset", 7), ("jax_threefry_partitionable", False)])
+def test_settings_that_change_random_numbers_are_refused(name, value):
+    with setting(name, value):
+        assert random_settings()[name] == value
+    refused(name, SETTINGS[name], value, "noise and starting points depend on it")
     assert ready(METHOD, PROBLEM, Full(2), rounds=1)
     assert random_key(3).dtype == jax.random.key(3).dtype
