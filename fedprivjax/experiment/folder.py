@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from fedprivjax.experiment import Experiment, to_mapping
 from fedprivjax.experiment.inputs import Inputs, read_inputs, without_callback
 from fedprivjax.experiment.netcdf_limits import require_bounded
 from fedprivjax.experiment.provenance import Provenance, provenance
+from fedprivjax.sweeps.chunk_store import remove_stores
 from fedprivjax.sweeps.claims import held
 from fedprivjax.sweeps.schema import TEXTS, require_schema
 
@@ -170,13 +171,23 @@ def save(
     begun |= {} if inputs is None else {folder / INPUTS: inputs.text()}
     text = json.dumps(made, indent=1, ensure_ascii=False)
     write_together({**begun, folder / PROVENANCE: text, folder / RESULTS: netcdf.getvalue()})
-    remove_chunks(folder)
+    remove_chunks(folder, linked=True)
 
 
-def remove_chunks(folder: Path) -> None:
-    """Remove the chunks of a finished run, unless another process still uses them."""
-    if not held(folder / CHUNKS):
-        shutil.rmtree(folder / CHUNKS, ignore_errors=True)
+def remove_chunks(folder: Path, *, linked: bool = False) -> None:
+    """Remove the chunks of a finished run, unless another process still uses them.
+
+    Args:
+        linked: whether to remove chunks behind a link, if this run wrote them. The link and other files there stay.
+    """
+    chunks = folder / CHUNKS
+    if held(chunks):
+        return
+    if not chunks.is_symlink():
+        shutil.rmtree(chunks, ignore_errors=True)
+    elif linked:
+        with suppress(OSError):
+            remove_stores(chunks)
 
 
 def load(folder: str | Path) -> dict[str, xr.Dataset]:

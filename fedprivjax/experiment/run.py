@@ -143,7 +143,7 @@ def run_part(
     with claimed(chunks / f"{uuid4().hex}{CLAIM}"):  # no process removes the chunks meanwhile
         found = _run_part(ready, folder, chunks, part, progress)
     if found is not None:
-        results_folder.remove_chunks(folder)
+        results_folder.remove_chunks(folder, linked=True)
     return found
 
 

@@ -1,6 +1,7 @@
 """Storage of a sweep's finished chunks, from which an interrupted run resumes and which several processes fill."""
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import partial
@@ -14,7 +15,7 @@ from fedprivjax.atomic_write import create_atomically, write_atomically
 from fedprivjax.bounded_read import json_from
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
-from fedprivjax.disk_cache import code_version, read_chunk, write_chunk
+from fedprivjax.disk_cache import SHORT, code_version, read_chunk, write_chunk
 from fedprivjax.engine.fingerprint import calls_host, data_fingerprint, fingerprint, versions
 from fedprivjax.engine.fingerprint import program_text as lowered_text
 from fedprivjax.engine.hosts import from_first, require_equal, together
@@ -26,6 +27,8 @@ from fedprivjax.sweeps.prepare import ReadySweep
 SECONDS = "seconds"  # of a chunk, with compilation
 DIVERGED = "diverged"
 LARGEST = 2**20  # runs of a chunk
+DIGEST = rf"[0-9a-f]{{{SHORT}}}"
+FILES = re.compile(rf"{DIGEST}(\.json|-{DIGEST}-\d+x\d+-\d+(\.npz|{re.escape(CLAIM)}))")  # of a store
 
 
 class ChunkStore:
@@ -98,6 +101,13 @@ class ChunkStore:
     def _path(self, index: int) -> Path:
         draws, configurations = self.sizes
         return self.folder / f"{self.fingerprint}-{code_version()}-{draws}x{configurations}-{index:04d}.npz"
+
+
+def remove_stores(folder: Path) -> None:
+    """Remove the files of all stores in a folder. Other files stay."""
+    for path in folder.iterdir():
+        if FILES.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 class FirstStore(ChunkStore):

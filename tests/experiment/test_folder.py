@@ -16,6 +16,7 @@ from fedprivjax.experiment import folder
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.jobs import ready_experiment
 from fedprivjax.experiment.provenance import checksums, commit, provenance
+from fedprivjax.sweeps.part import Part
 
 UNITS = {"sent_bits": "bit", "sent_bytes": "byte", "seconds": "s"}
 
@@ -262,3 +263,34 @@ def test_leftover_chunks_of_a_finished_folder_are_removed(tmp_path):
     (tmp_path / "chunks" / "one.npz").touch()
     runner.run_ready(ready, tmp_path, resume=True)
     assert not (tmp_path / "chunks").exists()
+
+
+def linked_chunks(home):
+    """Return a results folder and the folder behind its link `chunks`, with a file of the user."""
+    out, scratch = home / "out", home / "scratch"
+    for path in (out, scratch):
+        path.mkdir()
+    (scratch / "mine.json").touch()
+    (out / "chunks").symlink_to(scratch)
+    return out, scratch
+
+
+@pytest.mark.parametrize("part", [None, Part(1, 1)])
+def test_chunks_behind_a_link_are_removed_and_a_run_may_follow(tmp_path, part):
+    ready, (out, scratch) = ready_experiment(make()), linked_chunks(tmp_path)
+    if part is None:
+        runner.run_ready(ready, out)
+    else:
+        runner.run_part(ready, out, part)
+    assert os.listdir(scratch) == ["mine.json"]
+    runner.run_ready(ready, out)  # not refused as an unfinished run
+    assert os.listdir(scratch) == ["mine.json"]
+    assert (out / "chunks").is_symlink()
+
+
+def test_a_run_that_loads_results_removes_nothing_behind_a_link(tmp_path):
+    ready, (out, scratch) = ready_experiment(make()), linked_chunks(tmp_path)
+    runner.run_ready(ready, out)
+    (scratch / f"{'0' * 16}.json").touch()
+    runner.run_ready(ready, out, resume=True)
+    assert len(os.listdir(scratch)) == 2
