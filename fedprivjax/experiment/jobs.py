@@ -21,7 +21,7 @@ from fedprivjax.experiment.inputs import Inputs, inputs_of
 from fedprivjax.experiment.names import unimported
 from fedprivjax.experiment.participation import AnyKind
 from fedprivjax.experiment.read import IN_TUNING
-from fedprivjax.experiment.tuning import at_first
+from fedprivjax.experiment.tuning import at_first, check_classes
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.feasibility import require_possible
@@ -137,6 +137,7 @@ def ready_experiment(experiment: Experiment, say: Say = None, *, judge: bool = F
         return ReadyExperiment(experiment, todo, took)
     other = tuning_experiment(experiment)
     with within(IN_TUNING):
+        check_classes(todo[0].problem, other.problem)
         return ReadyExperiment(experiment, todo, took, ready_experiment(other, say))
 
 

@@ -1,5 +1,6 @@
 """Hyper-parameter tuning: the best point of every protocol's grid, on the run itself or on other data by `[tuning]`."""
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from fedprivjax.experiment.participation import merged
 from fedprivjax.experiment.protocol import ProtocolSettings, flattened
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TRIAL, EvaluationSettings, Experiment, ProblemSettings, TuningSettings
+from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.kept import PARAMS
 from fedprivjax.sweeps.results import figure, preferred, rounds_of
 from fedprivjax.sweeps.selection import POINT, UNACCOUNTED, at_best, best_point, edges
@@ -117,6 +119,23 @@ def check_other_data(problem: ProblemSettings, other: ProblemSettings) -> None:
     """Raise Refusal if the tuning data are the experiment's own: the same dataset with the same options."""
     if (problem.dataset, problem.options) == (other.dataset, other.options):
         raise Refusal(f"problem must have another dataset than the experiment, got {other.dataset!r} again")
+
+
+def check_classes(problem: Problem, other: ProblemSettings) -> None:
+    """Raise Refusal if synthetic tuning data have their default number of classes, and the experiment's have another.
+
+    Args:
+        problem: problem of the experiment.
+        other: problem of the tuning experiment.
+    """
+    info, loss = datasets.DATASETS.get(other.dataset), getattr(problem.model, "loss", None)
+    known = {} if info is None else inspect.signature(info.loader).parameters
+    if "classes" not in known or "classes" in other.options or not getattr(loss, "classifies", False):
+        return
+    default, wanted = known["classes"].default, loss.outputs or 2  # type: ignore[union-attr]
+    if default != wanted:
+        needed = f"problem.options must have classes for {other.dataset!r}, which has {default} classes by default"
+        raise Refusal(f"{needed} and the experiment's data {wanted}, got none. Set classes = {wanted}")
 
 
 def _problem(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

@@ -333,6 +333,22 @@ def test_tiny_tuning_data_have_one_feature_more_for_the_constant():
         assert tiny(experiment.parse(said)).tuning.problem["options"]["features"] == found
 
 
+@pytest.mark.parametrize(("dataset", "options"), [("clusters", {"examples": 120}), ("stream", {})])
+def test_the_classes_of_synthetic_tuning_data_are_the_experiments(dataset, options):
+    """Both have ten classes by default, and the experiment's data have two."""
+    said = raw(participation={"machines": 6})
+    said["tuning"]["problem"] |= {"dataset": dataset, "options": {**options, "features": 20}}
+    says = (
+        rf"^in \[tuning\]: problem.options must have classes for '{dataset}', which has 10 classes by default and the "
+        r"experiment's data 2, got none\. Set classes = 2$"
+    )
+    with pytest.raises(Refusal, match=says):
+        listed.ready_experiment(experiment.parse(said))
+    for own in (2, 10):  # which may differ from the experiment's, if this is said
+        said["tuning"]["problem"]["options"]["classes"] = own
+        assert listed.ready_experiment(experiment.parse(said)).before is not None
+
+
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     """Return a results folder, and its experiment file."""
