@@ -72,7 +72,7 @@ def _claims_nothing(value: Any) -> bool:
 
 def _base(cls: type) -> type | None:
     """Return the nearest class of the package that has a rule of its own, or None."""
-    return next((one for one in cls.__mro__ if "stated" in vars(one) and of_package(one)), None)
+    return next((one for one in cls.__mro__ if isinstance(vars(one).get("stated"), Stated) and of_package(one)), None)
 
 
 def _rule(cls: type) -> Stated:
@@ -125,22 +125,26 @@ def _fields(cls: type) -> set[str]:
 
 
 def _change(cls: type, owner: type, free: tuple[str, ...]) -> tuple[type, str] | None:
-    """Return a class, of those that the owner of a statement does not inherit from, and what it overrides, or None."""
+    """Return a class that changes what a statement covers, with the name that it overrides, or None.
+
+    A statement covers the classes that its owner inherits from, and classes of the package.
+    """
+    covered = [one for one in cls.__mro__ if issubclass(owner, one) or of_package(one)]
     for one in cls.__mro__:
-        if not issubclass(owner, one) and not of_package(one):
+        if one not in covered:
             for name in vars(one):
-                if name not in free and _overrides(one, name, owner):
+                if name not in free and _overrides(one, name, covered):
                     return one, name
     return None
 
 
-def _overrides(cls: type, name: str, owner: type) -> bool:
-    """Return True if a class changes an attribute that the owner of the statement may use."""
+def _overrides(cls: type, name: str, covered: list[type]) -> bool:
+    """Return True if a class changes an attribute that covered classes may use. Another default of a field is none."""
     if name in TEXTS or name in GENERATED:
         return False
     if name.startswith("__") and name.endswith("__"):
         return name == "__getattribute__"
-    if name in _fields(owner):
+    if any(name in _fields(one) for one in covered):
         value = vars(cls)[name]
-        return callable(value) or hasattr(value, "__get__")  # anything but another default
-    return any(name in vars(one) for one in owner.__mro__)
+        return callable(value) or hasattr(value, "__get__")
+    return any(name in vars(one) for one in covered)

@@ -1,4 +1,4 @@
-"""Checks of a custom client method: its overrides, and, while a program is traced, its results for one machine."""
+"""Checks of a custom client method while a program is traced: its results for one machine."""
 
 from typing import Any
 
@@ -49,30 +49,6 @@ def require_scalars(name: str, weight: Any, info: Any) -> None:
         raise Refusal(
             f"client_weight must return one number in {name}, got {_short(weight)}. Return the weight of one message"
         )
-
-
-def require_own_event(method: type, base: type, names: tuple[str, ...]) -> None:
-    """Raise Refusal if a method overrides what shapes its messages below the class that defines its `event`.
-
-    Args:
-        base: class whose own definitions of `names` are defaults.
-        names: functions that change the sensitivity of a message.
-    """
-    order = method.__mro__
-    stated = _place(order, "event")
-    for name in names:
-        place = _place(order, name)
-        if place < stated and order[place] is not base:
-            raise Refusal(
-                f"{name} must be overridden together with event, which states the sensitivity, got {name} of "
-                f"{order[place].__name__} and event of {order[stated].__name__}. Define event in "
-                f"{order[place].__name__} as well"
-            )
-
-
-def _place(order: tuple[type, ...], name: str) -> int:
-    """Return the place, in a method resolution order, of the class that defines a name."""
-    return next(place for place, one in enumerate(order) if name in vars(one))
 
 
 def _form(state: Any) -> tuple:

@@ -17,7 +17,6 @@ from flax import struct
 from fedprivjax.checks.refusal import Undefined
 from fedprivjax.method.client_checks import (
     require_message,
-    require_own_event,
     require_result,
     require_scalars,
     require_state,
@@ -131,15 +130,12 @@ class ClientMethod(Split, Protocol):
 
         The message has the noise that `client` adds. The server sums encoded messages, so they have its structure.
         A method that overrides this gives their size by `message_bits`. Noise of a trusted server must account for the
-        norm of encoded messages, see `Encoder.norm_bound`. A private method that overrides this also defines `event`.
+        norm of encoded messages, see `Encoder.norm_bound`.
         """
         return message
 
     def client_weight(self, data: LocalData) -> Any:
-        """Return the weight of a machine's message in the sum. Default: 1.
-
-        A private method that overrides this also defines `event`, because the weight changes the sensitivity.
-        """
+        """Return the weight of a machine's message in the sum, which changes its sensitivity. Default: 1."""
         return 1.0
 
     def serve(self, problem: Problem, server: Any, total: Any, weight: Any, inputs: RoundInputs, noise: Any) -> Any:
@@ -273,13 +269,6 @@ class ClientMethod(Split, Protocol):
         """Return the values of records, [..., K·B], by local step, [..., K, B]."""
         assert self.minibatches is not None
         return rows.reshape(*rows.shape[:-1], self.minibatches.cut(rows.shape[-1]), -1)
-
-    def check_overrides(self) -> None:
-        """Raise Refusal if a subclass overrides `client_weight` or `encode` of a method whose event it inherits.
-
-        The inherited event states the sensitivity of the inherited messages.
-        """
-        require_own_event(type(self), ClientMethod, ("client_weight", "encode"))
 
     # ---- unequal machines, on the host
 

@@ -12,6 +12,7 @@ from flax import struct
 
 from fedprivjax.checks.decorated import PYTREE, Decorated, settings_of
 from fedprivjax.checks.refusal import Refusal, Undefined
+from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.formatting import formatted
 from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
@@ -29,6 +30,11 @@ from fedprivjax.privacy.target import CALIBRATIONS, LEVELS, PLAN, RULE, TARGETS,
 from fedprivjax.problem.problem import Problem
 
 BATCH = 3  # largest number of records in a message of an audit
+FREE = (  # names of a private method that may be overridden without its event
+    *("default_step", "needed_noise", "theory_choices", "error_bound", "uses", "not_planned"),
+    *("costs", "run_costs", "message_bits", "client_state_bytes", "gradients_per_use", "gradients_spared"),
+    *("vectors_in_memory", "scaled_down", "audit_settings", "example_settings"),
+)
 EPOCH = 4  # batches that a machine's records make up in an audit
 
 
@@ -53,11 +59,17 @@ class Protocol(Calibrated, Decorated):
     traced; the other functions run on the host in float64. A method must define `init`, `round`, `output`, `mechanism`
     and `event`. All others have defaults.
 
+    A guarantee is inherited with the functions that it is about. In a private run, a subclass that overrides any name
+    but those in `FREE` must define `event` as well, or is refused.
+
     A method declares its own fields among `mu`, `epsilon`, `noise_std`, `delta`, `step_size`, `step_scale` and `clip`.
     The others have the values below.
     """
 
     kind, decorator = "protocol", PYTREE
+    stated: ClassVar[Stated] = Stated(
+        by=("event",), free=FREE, instead=", which may return super().event(problem, plan) if that still holds"
+    )
     mu: Any = None
     epsilon: Any = None
     noise_std: Any = None
@@ -293,9 +305,6 @@ class Protocol(Calibrated, Decorated):
 
     def check(self, problem: Problem, plan: Plan) -> None:
         """Raise Refusal if the guarantee does not cover the problem or the plan."""
-
-    def check_overrides(self) -> None:
-        """Raise Refusal if a subclass changes messages without a statement of their privacy. Default: nothing."""
 
     def event(self, problem: Problem, plan: Plan) -> Event:
         """Return the event of the calibrated protocol on a plan: its mechanisms with their noise."""

@@ -238,7 +238,6 @@ def _without_noise(protocol) -> bool:
 
 def _require_runnable(protocol, problem, plan) -> None:
     if not _without_noise(protocol):
-        protocol.check_overrides()
         require_restated(protocol, protocol.minibatches, problem)
     require_trusted(protocol, plan.schedule.secret)
     require_true_projection(problem.constraint, problem.start)

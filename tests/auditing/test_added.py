@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flax import struct
+from restating import states
 
 from fedprivjax import AdaptiveClip, FedAvg, NoisyMinibatchSGD
 from fedprivjax.auditing.audit import audit
@@ -18,6 +19,7 @@ MACHINE = {**COMMON, "unit": "machine", "update_clip": 1.0, "local_epochs": 1}
 ADAPTIVE = {**MACHINE, "update_clip": AdaptiveClip(start=1.0)}
 
 
+@states("event")
 @struct.dataclass(kw_only=True)
 class QuietRecords(NoisyMinibatchSGD):
     """Minibatch SGD with a quarter of the stated noise."""
@@ -26,6 +28,7 @@ class QuietRecords(NoisyMinibatchSGD):
         return super().noise(state, drawn / LOUD, host_noise)
 
 
+@states("event")
 @struct.dataclass(kw_only=True)
 class QuietMachines(FedAvg):
     """FedAvg with a quarter of the stated noise."""

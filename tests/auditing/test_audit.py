@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from audited import FEDERATION, SETTINGS, smaller
 from flax import struct
+from restating import states
 
 from fedprivjax import DPMu2, NoisyMinibatchSGD, Refusal, Uniform
 from fedprivjax.auditing import running, views
@@ -40,6 +41,7 @@ def finished():
         return run()
 
 
+@states("event")
 @struct.dataclass
 class Forgetful(DPMu2):
     """Noisy SGD that adds less noise than it claims."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cases import sparing
 from flax import struct
+from restating import states
 
 from fedprivjax import (
     Ball,
@@ -39,6 +40,7 @@ def at(epsilon, method=DPMu2, **settings):
     return method(mu=float(gdp.mu(epsilon, DELTA)), clip=CLIP, **settings)
 
 
+@states("event")
 @struct.dataclass
 class ATenthOfTheNoise(DPMu2):
     """Noisy SGD that adds a tenth of the noise that it claims."""

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import struct
+from restating import states
 
 from fedprivjax import NoisySGD, Refusal
 from fedprivjax.auditing.audit import audit, for_replaced
@@ -16,6 +17,7 @@ from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE, Terms
 RUNS = 1000
 
 
+@states("event")
 @struct.dataclass
 class QuietAverage(NoisySGD):
     """Reports an average without noise in addition to its output."""

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from flax import struct
+from restating import states
 
 from fedprivjax import (
     Ball,
@@ -71,6 +72,7 @@ class Quiet(Mechanism):
     pass
 
 
+@states("event")
 @struct.dataclass
 class Mechanical(NoisySGD):
     def mechanism(self, problem, plan, method="auto"):

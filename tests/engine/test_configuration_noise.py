@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cases import sparing
 from flax import struct
+from restating import states
 
 from fedprivjax import Full, Metric, Protocol, Seeds, ready, simulate, sweep, transcript
 from fedprivjax.noise import Fresh
@@ -161,6 +162,7 @@ def test_other_host_noise_is_another_sweep():
 def test_noise_without_state_and_with_it_are_recorded_alike():
     """With a discount of 0 the state is carried, and the noise is the round's own sample."""
 
+    @states("event")
     @struct.dataclass
     class Forgetful(Discounted):
         def noise_state(self, dimension, size):

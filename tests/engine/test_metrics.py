@@ -10,6 +10,7 @@ import optax
 import pytest
 from cases import sparing
 from flax import struct
+from restating import states
 from scipy.special import logsumexp
 
 from fedprivjax import (
@@ -332,6 +333,7 @@ def test_metrics_of_parameters_are_recorded_for_every_iterate_and_those_of_round
     assert found["clipped"] == 0.25
 
 
+@states("event")
 @struct.dataclass
 class OtherIterates(NoisySGD):
     """A protocol that reports points which are not like its output."""

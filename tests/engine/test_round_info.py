@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from cases import sparing
 from flax import struct
+from restating import states
 
 from fedprivjax import (
     Ball,
@@ -135,6 +136,7 @@ def test_recording_them_changes_no_other_metric(problem):
         np.testing.assert_array_equal(more.metrics[name], values)
 
 
+@states("event")
 @struct.dataclass
 class Tacit(DPMu2):
     """DP-μ² whose rounds report nothing."""

@@ -54,6 +54,8 @@ from fedprivjax import DPMu2
 class Half(DPMu2):
     \"\"\"One that adds half of its noise, and does not say so.\"\"\"
 
+    event = DPMu2.event
+
     def noise(self, state, drawn, host_noise):
         state, noise = super().noise(state, drawn, host_noise)
         return state, 0.5 * noise

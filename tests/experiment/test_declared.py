@@ -118,6 +118,7 @@ from fedprivjax import NoisySGD
 @struct.dataclass
 class Mine(NoisySGD):
     beta: Any = 0.5
+    event = NoisySGD.event
 
     def output(self, state):
         return {} * state.w

@@ -58,6 +58,7 @@ class CountedOnce(FedAvg):
         return as_another(FedAvg, self)
 
 
+@states("event")
 @struct.dataclass
 class OwnCohort(FedAvg):
     """The sum of clipped updates is divided by the number of machines that came."""
@@ -66,6 +67,7 @@ class OwnCohort(FedAvg):
         return jnp.where(weight > 0, weight, 1.0)
 
 
+@states("event")
 @struct.dataclass
 class OwnLength(FedAvg):
     """The last, shorter batch of an epoch is divided by its own number of records."""
@@ -75,6 +77,7 @@ class OwnLength(FedAvg):
         return None
 
 
+@states("event")
 @struct.dataclass
 class QuietControl(Scaffold):
     """The control variate is the mean of the gradients without noise."""
@@ -85,6 +88,7 @@ class QuietControl(Scaffold):
         return (update, change), jax.tree.map(jnp.add, own, change), info
 
 
+@states("event")
 @struct.dataclass
 class RawKept(Scaffold):
     """A machine adds the difference of its control variate before clipping to it.
@@ -109,6 +113,7 @@ class OneOrder(LocalEpochs):
         return np.broadcast_to(places[:1], places.shape), used
 
 
+@states("event")
 @struct.dataclass
 class Keyed(FedAvg):
     """Normals of the machine's own key, or of its encoder's."""

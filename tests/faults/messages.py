@@ -29,6 +29,7 @@ from fedprivjax.protocols.released.records import released_messages
 # ---- clipping
 
 
+@states("event")
 @struct.dataclass
 class AsSent(NoisySGD):
     """Noisy SGD whose server steps by the messages as they are sent."""
@@ -45,6 +46,7 @@ def clipped_rows(rows, norms, bound, above):
     return rows * jnp.where(norms > above, bound / jnp.maximum(norms, 1e-30), 1.0)[:, None]
 
 
+@states("event")
 @struct.dataclass
 class ClippedAbove(AsSent):
     """Gradients are clipped only if their norm exceeds 1.05·C."""
@@ -56,6 +58,7 @@ class ClippedAbove(AsSent):
         return jax.vmap(problem.unravel)(rows)
 
 
+@states("event")
 @struct.dataclass
 class ClippedByCoordinate(AsSent):
     """Every coordinate is clipped to [−C, C], and the norm is assumed to be C."""
@@ -65,6 +68,7 @@ class ClippedByCoordinate(AsSent):
         return jax.tree.map(lambda leaf: jnp.clip(leaf, -self.clip, self.clip), rows)
 
 
+@states("event")
 @struct.dataclass
 class LeafForgotten(AsSent):
     """Leaves of one axis, biases, are not clipped."""
@@ -80,6 +84,7 @@ class LeafForgotten(AsSent):
         }
 
 
+@states("event")
 @struct.dataclass
 class KernelForgotten(LeafForgotten):
     """Leaves of several axes, kernels, are not clipped."""
@@ -92,6 +97,7 @@ class KernelForgotten(LeafForgotten):
         }
 
 
+@states("event")
 @struct.dataclass
 class LeavesClipped(AsSent):
     """Every array of parameters is clipped to norm C, and the norm of all is assumed to be C."""
@@ -104,6 +110,7 @@ class LeavesClipped(AsSent):
         return leaf * self.clip / jnp.maximum(jnp.linalg.norm(leaf), self.clip)
 
 
+@states("event")
 @struct.dataclass
 class ClippedMean(NoisyMinibatchSGD):
     """A machine clips the mean over its batch instead of every record's gradient."""
@@ -116,6 +123,7 @@ class ClippedMean(NoisyMinibatchSGD):
         return released_messages(problem, state.w, inputs, "message", self.clip)
 
 
+@states("event")
 @struct.dataclass
 class CountedAsRecords(ReleasedMinibatchSGD):
     """Messages are clipped as a whole, and accounted for as means of clipped records."""
@@ -173,6 +181,7 @@ class EncodedAnyhow(FedAvg):
 # ---- records, participation, and what is published
 
 
+@states("event")
 @struct.dataclass
 class UsedTwice(AsSent):
     """Only half of the pool is used, so that each of its samples is used twice."""
@@ -182,6 +191,7 @@ class UsedTwice(AsSent):
         return super().messages(problem, state, inputs._replace(samples=inputs.samples % half), noise, key)
 
 
+@states("event")
 @struct.dataclass
 class UnnoisedMomentum(DPMu2):
     """The server queries a point moved by q_t without its noise."""
@@ -205,6 +215,7 @@ class AmplifiedAnyhow(RecordMechanism):
         return False
 
 
+@states("event")
 @struct.dataclass
 class PublicSamples(NoisyMinibatchSGD):
     """Sampled indices are published, and amplification by their secrecy is claimed."""
@@ -218,6 +229,7 @@ class PublicSamples(NoisyMinibatchSGD):
         return as_another(NoisyMinibatchSGD, self)
 
 
+@states("event")
 @struct.dataclass
 class SendersNamed(NoisyMinibatchSGD):
     """A shuffler that leaves messages in the order of their senders."""
@@ -226,6 +238,7 @@ class SendersNamed(NoisyMinibatchSGD):
         return in_the_clear(full)
 
 
+@states("event")
 @struct.dataclass
 class OwnNoiseForgotten(NoisySGD):
     """The noise is in the aggregate, not in the messages."""
@@ -234,6 +247,7 @@ class OwnNoiseForgotten(NoisySGD):
         return flat_rows(problem, self.messages(problem, state, inputs, noise, key))
 
 
+@states("event")
 @struct.dataclass
 class GradientsOnly(DPMu2):
     """The bound G of a gradient is used instead of the bound S of an increment."""
@@ -242,6 +256,7 @@ class GradientsOnly(DPMu2):
         return problem.lipschitz
 
 
+@states("event")
 @struct.dataclass
 class SlotsCounted(DPMu2):
     """The sensitivity assumes division by the number of slots, instead of the mean cohort size."""
@@ -254,6 +269,7 @@ class SlotsCounted(DPMu2):
         return as_another(DPMu2, self)
 
 
+@states("event")
 @struct.dataclass
 class OwnNumber(TreeMomentum):
     """The server divides by each round's number of machines, instead of the mean cohort size."""
@@ -288,6 +304,7 @@ class NoiseOfTheFirstClip(AdaptiveClip):
         return jax.tree.map(lambda leaf: leaf * self.start / clip, update), after
 
 
+@states("event")
 @struct.dataclass(kw_only=True)
 class BitWithoutNoise(FedAvg):
     """The count of unclipped updates has no noise."""

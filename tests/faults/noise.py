@@ -43,6 +43,7 @@ def as_another(kind, protocol, **changed):
 # ---- too little noise
 
 
+@states("event")
 @struct.dataclass
 class HalfTheNoiseSGD(NoisySGD):
     """σ/2 is added and σ is claimed."""
@@ -52,6 +53,7 @@ class HalfTheNoiseSGD(NoisySGD):
         return as_another(NoisySGD, self, noise_std=self.noise_std / 2)
 
 
+@states("event")
 @struct.dataclass
 class HalfTheNoiseMu2(DPMu2):
     """The same with noise cancellation."""
@@ -61,6 +63,7 @@ class HalfTheNoiseMu2(DPMu2):
         return as_another(DPMu2, self, noise_std=self.noise_std / 2)
 
 
+@states("event")
 @struct.dataclass
 class SharedTreeNoise(TreeMomentum):
     """Every machine's tree has its noise divided by √M, as if only the mean were visible."""
@@ -70,6 +73,7 @@ class SharedTreeNoise(TreeMomentum):
         return as_another(TreeMomentum, self, noise_std=self.noise_std / np.sqrt(EVERYONE.participation.machines))
 
 
+@states("event")
 @struct.dataclass
 class AddOrRemove(DPMu2):
     """The sensitivity C of removing a record is claimed, and replacing it changes the sum by 2C."""
@@ -82,6 +86,7 @@ class AddOrRemove(DPMu2):
         return as_another(DPMu2, self)
 
 
+@states("event")
 @struct.dataclass
 class NoiseOfTheMean(NoisySGD):
     """The server releases the sum, with the noise of the mean."""
@@ -93,6 +98,7 @@ class NoiseOfTheMean(NoisySGD):
         return state._replace(w=w), info
 
 
+@states("event")
 @struct.dataclass
 class StuckCount(DPMu2):
     """The paper's r_k² = (1 + ln T)·k with k stuck at 1."""
@@ -125,6 +131,7 @@ class NoiseForTwo(CancelledNoise):
         return Grouped.of((plan.schedule.total > 0).astype(float))
 
 
+@states("event")
 @struct.dataclass
 class OverSpent(DPMu2):
     """Noise for two messages of each machine on any schedule, in an event with exposure 1."""
@@ -138,6 +145,7 @@ class OverSpent(DPMu2):
         return as_another(DPMu2, self)
 
 
+@states("event")
 @struct.dataclass
 class NoGrowth(StaleMomentum):
     """Noise for messages of equal weight, although a sample's weight in the momentum grows."""
@@ -158,6 +166,7 @@ class HiddenOnce(GaussianMean):
         return np.sqrt(plan.size.per_round)
 
 
+@states("event")
 @struct.dataclass
 class OneHalf(UserSGD):
     """The mean of a pan-private server with half of its noise."""
@@ -167,6 +176,7 @@ class OneHalf(UserSGD):
         return HiddenOnce(self.trust, self.clip)
 
 
+@states("event")
 @struct.dataclass
 class FewerBits(UserSGD):
     """Users send a quarter of the noise bits."""
@@ -180,6 +190,7 @@ class FewerBits(UserSGD):
         return as_another(UserSGD, self)
 
 
+@states("event")
 @struct.dataclass
 class RareBits(UserSGD):
     """A noise bit is 1 with probability p/4."""
@@ -228,6 +239,7 @@ class FirstColumnNoise(CorrelatedNoise):
         return FirstColumn(sums.factor, sums.schedule, sums.shares)
 
 
+@states("event")
 @struct.dataclass
 class OfTheFirstMessage(DPMu2):
     """Correlated noise for a sample of the first message only."""
@@ -237,6 +249,7 @@ class OfTheFirstMessage(DPMu2):
         return FirstColumnNoise(self.trust, self.relative_privacy, factor=self.noise_schedule)
 
 
+@states("event")
 @struct.dataclass
 class StepWithoutItsFactor(ReducedTreeMomentum):
     """Drift is accounted for without the step's scale."""
@@ -284,6 +297,7 @@ class OneForAll(PerMachine):
         return memory, inputs.relative[:, None] * jax.random.normal(key, (1, dimension))
 
 
+@states("event")
 @struct.dataclass
 class KeyOfTheRun(NoisySGD):
     """Every round's noise is the same."""
@@ -296,6 +310,7 @@ class KeyOfTheRun(NoisySGD):
         return as_another(NoisySGD, self)
 
 
+@states("event")
 @struct.dataclass
 class KeyOfTheRound(NoisySGD):
     """All machines' noise is the same."""
@@ -308,6 +323,7 @@ class KeyOfTheRound(NoisySGD):
         return as_another(NoisySGD, self)
 
 
+@states("event")
 @struct.dataclass
 class OneKeyOfSteps(LocalSGD):
     """All local steps of a round have the same noise, that of the first."""
@@ -377,6 +393,7 @@ class NodesDrawnAnew(Tree):
         return Path(round, jnp.sqrt(variance) * normal, path.memory)
 
 
+@states("event")
 @struct.dataclass
 class QuietTrajectory(DPMu2):
     """The aggregate has 4/5 of the machines' noise."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 from flax import struct
+from restating import states
 
 from fedprivjax import Dropouts, Full, LocalSGD, NoisySGD, Varying
 from fedprivjax.auditing.neighbouring import Federation
@@ -23,6 +24,7 @@ WALKS = Federation(Full(2), rounds=4, records=6, dimension=4, loss="quadratic", 
 ALWAYS = replace(WALKS, records=1)  # the canary is used in every step
 
 
+@states("event")
 @struct.dataclass
 class NoiseOfThoseWhoCame(NoisySGD):
     """The server divides the noise by the round's cohort size, and the sum by the constant E|S_t|."""
@@ -32,6 +34,7 @@ class NoiseOfThoseWhoCame(NoisySGD):
         return super().round(problem, state, inputs, noise, key)
 
 
+@states("event")
 @struct.dataclass
 class DriftUnclipped(LocalSGD):
     """A drift correction, the gradient at v minus that at the round's start, is added after clipping."""
@@ -51,6 +54,7 @@ class DriftUnclipped(LocalSGD):
         return data.scan(step, start)
 
 
+@states("event")
 @struct.dataclass
 class QuietSteps(LocalSGD):
     """All local steps except the last have a tenth of their noise."""
@@ -65,6 +69,7 @@ class QuietSteps(LocalSGD):
         return None if z is None else jnp.where(step == last, 1.0, 0.1) * z
 
 
+@states("event")
 @struct.dataclass
 class QuietStepsUnseen(QuietSteps):
     """The same, with only the end points visible."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cases import MACHINES, POOL, SOME_MACHINES, sparing
 from flax import struct
+from restating import states
 
 from fedprivjax import DPMu2, Dropouts, Full, Refusal, Uniform, Varying, audit, simulate
 from fedprivjax.engine.prepare import ready
@@ -258,6 +259,7 @@ def test_a_better_factor_has_a_larger_default_step():
     assert found["uniform"] < found["toeplitz"] < found["optimal"]
 
 
+@states("event")
 @struct.dataclass
 class Quieter(DPMu2):
     """Messages have half of the noise of the accounting."""

@@ -9,6 +9,7 @@ import scipy
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.privacy_accountant import NeighboringRelation
+from restating import states
 
 from fedprivjax import (
     Dropouts,
@@ -346,6 +347,7 @@ class Amplified(NoisyUpdates):
         return super().event(problem, secret, noise_std)
 
 
+@states("event")
 class SecretForPublic(FedAvg):
     def privacy(self, problem):
         return Amplified("server", self.update_clip, self.relation)

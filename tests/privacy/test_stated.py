@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import struct
+from restating import states
 
 from fedprivjax import (
     Ball,
@@ -54,6 +55,7 @@ class LouderNoise(CancelledNoise):
         return self.beta * super().unscaled(schedule)
 
 
+@states("event")
 @struct.dataclass
 class Louder(DPMu2):
     """DP-μ²-FL whose messages have β times the noise."""
@@ -104,6 +106,7 @@ def test_a_problem_that_no_guarantee_covers_is_refused_where_one_is_asked_for(pr
     assert guarantee(protocol, PROBLEM, draw_plan(PROBLEM, Full(4), 3, sampler=protocol.minibatches)).private
 
 
+@states("event")
 @struct.dataclass
 class Bare(NoisySGD):
     """Noisy SGD with noise for the sum alone."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cases import sparing
 from flax import struct
+from restating import states
 
 from fedprivjax import (
     AcceleratedMinibatchSGD,
@@ -210,6 +211,7 @@ class Solved(NoisySGD):
         return Protocol.needed_noise(self, problem, plan, target)
 
 
+@states("event")
 @struct.dataclass
 class Ruled(Solved):
     """The same method with the noise rule for exposure at most 1."""

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import struct
+from restating import states
 
 import fedprivjax
 from fedprivjax import Ball, L1Ball, NoisySGD
@@ -29,6 +30,7 @@ PLAIN = {  # files whose compiled functions take arrays only, or are compiled an
 }
 
 
+@states("event")
 @struct.dataclass
 class Doubled(NoisySGD):
     """A subclass with the same fields."""

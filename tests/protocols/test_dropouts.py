@@ -11,6 +11,7 @@ from flax import struct
 from neighbours import sent_by, with_sample
 from oracles import absent
 from oracles.pseudocode import softmax_gradient
+from restating import states
 
 from fedprivjax import (
     AcceleratedMinibatchSGD,
@@ -199,6 +200,7 @@ def test_noise_of_a_round_by_its_own_number_would_pile_up():
     assert 0.45 < left < 0.65
 
 
+@states("event")
 @struct.dataclass
 class Ghosts(NoisySGD):
     """Planted: empty slots are added to the sum."""
@@ -208,6 +210,7 @@ class Ghosts(NoisySGD):
         return NoisySGD.round(self, problem, state, everyone, noise, key)
 
 
+@states("event")
 @struct.dataclass
 class OfThePresent(DPMu2):
     """Planted: dropouts are counted as more private, although they are not known in advance."""

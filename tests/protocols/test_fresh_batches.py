@@ -8,6 +8,7 @@ import pytest
 from audited import smaller
 from cases import MACHINES, POOL, SOME_MACHINES, sparing
 from flax import struct
+from restating import states
 from scipy.stats import kstest, norm
 
 from fedprivjax import Ball, DPMu2, Full, Given, NoisySGD, Softmax, StaleMomentum, Uniform, audit, linear_problem
@@ -132,6 +133,7 @@ def test_no_gradient_of_a_linear_predictor_is_written_out():
 # ---- audits
 
 
+@states("event")
 @struct.dataclass
 class TooQuiet(DPMu2):
     """Planted: the sensitivity of a batch's mean is taken as 2C/K²."""

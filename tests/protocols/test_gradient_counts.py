@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from cases import CASES, REPRESENTATIVES, ROUNDS
 from flax import struct
+from restating import states
 
 from fedprivjax import DPMu2, LocalSGD, NoisySGD, ReducedTreeMomentum
 from fedprivjax.problem.models import GeneralModel
@@ -29,6 +30,7 @@ class Unspared(ReducedTreeMomentum):
     gradients_spared = 0
 
 
+@states("event")
 @struct.dataclass
 class Deaf(NoisySGD):
     gradients_per_use = 7

@@ -12,6 +12,7 @@ from flax import struct
 from sign_sgd import SignSGD
 
 from fedprivjax import FedAvg, Refusal, Scaffold, Uniform, draw_plan, guarantee, ready
+from fedprivjax.checks.restated import require_restated
 
 FACTOR = 3.0
 
@@ -112,7 +113,7 @@ def test_such_an_override_moves_a_sum_by_more_than_the_inherited_event_states(me
 
 @pytest.mark.parametrize("method", [FedAvg(**SETTINGS), Scaffold(**SETTINGS), SignSGD(noise_std=1.0)])
 def test_methods_that_state_their_messages_are_run(method):
-    method.check_overrides()
+    require_restated(method)
 
 
 def test_a_run_without_noise_may_override():

@@ -8,6 +8,7 @@ import pytest
 from cases import MACHINES, PER_ROUND, SHARES
 from client_momentum import ClientMomentum
 from flax import struct
+from restating import states
 
 from fedprivjax import Refusal, Uniform, audit, check_protocol, ready, simulate
 from fedprivjax.testing import PROPERTIES
@@ -15,6 +16,7 @@ from fedprivjax.testing import PROPERTIES
 checked = partial(check_protocol, problem=SHARES, participation=Uniform(MACHINES, PER_ROUND))
 
 
+@states("event")
 @struct.dataclass
 class Forgets(ClientMomentum):
     """Absent machines lose nothing, but those that come lose their momentum."""
@@ -24,6 +26,7 @@ class Forgets(ClientMomentum):
         return message, jax.tree.map(jnp.zeros_like, own), info
 
 
+@states("event")
 @struct.dataclass
 class Grows(ClientMomentum):
     """The state has another shape after the round."""
@@ -33,6 +36,7 @@ class Grows(ClientMomentum):
         return message, jnp.append(own, 1.0), info
 
 
+@states("event")
 @struct.dataclass
 class Counts(ClientMomentum):
     """The state has another structure after the round."""
@@ -42,6 +46,7 @@ class Counts(ClientMomentum):
         return message, (own, 1), info
 
 
+@states("event")
 @struct.dataclass
 class Rounds(ClientMomentum):
     """The state has other numbers after the round."""
@@ -51,6 +56,7 @@ class Rounds(ClientMomentum):
         return message, own.astype(jnp.int32), info
 
 
+@states("event")
 @struct.dataclass
 class Doubled(ClientMomentum):
     """The message has more numbers than the server's noise."""
@@ -71,6 +77,7 @@ class Weighs(ClientMomentum):
         return super().event(problem, plan)
 
 
+@states("event")
 @struct.dataclass
 class Reports(ClientMomentum):
     """A reported value that is no scalar."""
@@ -80,6 +87,7 @@ class Reports(ClientMomentum):
         return message, own, {"message_norm": jnp.ones(3)}
 
 
+@states("event")
 @struct.dataclass
 class Pairs(ClientMomentum):
     """Two results instead of three."""

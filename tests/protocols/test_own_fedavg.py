@@ -8,6 +8,7 @@ import pytest
 from cases import MACHINES, PER_ROUND, SHARES
 from dp_fedavg import DPFedAvg
 from flax import struct
+from restating import states
 
 from fedprivjax import Uniform, UserSGD, check_protocol
 from fedprivjax.noise import Fresh
@@ -17,6 +18,7 @@ NOISY = "the noise has the stated distribution"
 checked = partial(check_protocol, problem=SHARES, participation=Uniform(MACHINES, PER_ROUND))
 
 
+@states("event")
 @struct.dataclass
 class Quiet(DPFedAvg):
     """Planted: the server adds the noise of a mean of messages that carry `noise_std` each."""
@@ -25,6 +27,7 @@ class Quiet(DPFedAvg):
         return Fresh(np.full(plan.size.rounds, PER_ROUND**-0.5, np.float32))
 
 
+@states("event")
 @struct.dataclass
 class QuietUsers(UserSGD):
     """Planted: the sum has the noise of one message."""

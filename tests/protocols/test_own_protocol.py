@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import struct
 from momentum_sgd import MomentumSGD
+from restating import states
 from small_file import FEDERATION
 
 from fedprivjax import (
@@ -33,6 +34,7 @@ SOURCE = Path(__file__).parents[1] / "momentum_sgd.py"
 HALF = Uniform(4, 2)
 
 
+@states("event")
 @struct.dataclass
 class Exposed(MomentumSGD):
     """The same, with an event that states three times the exposure of a sample."""
@@ -41,6 +43,7 @@ class Exposed(MomentumSGD):
         return Grouped.of(3.0 * (plan.schedule.total > 0))
 
 
+@states("event")
 @struct.dataclass
 class Overshooting(Exposed):
     """The same, with custom noise that ignores that exposure."""
@@ -49,6 +52,7 @@ class Overshooting(Exposed):
         return self.with_noise(problem, plan, 2 * self.clip / target.largest_mu, target)
 
 
+@states("event")
 @struct.dataclass
 class Quiet(MomentumSGD):
     """Planted: messages have half of the claimed noise."""
@@ -58,6 +62,7 @@ class Quiet(MomentumSGD):
         return replace(mechanism, inputs=jax.tree.map(lambda relative: 0.5 * relative, mechanism.inputs))
 
 
+@states("event")
 @struct.dataclass
 class Bare(MomentumSGD):
     """Planted: only the aggregate has noise, even with materialised messages, which are plain gradients."""
@@ -66,6 +71,7 @@ class Bare(MomentumSGD):
         return MomentumSGD.mechanism(self, problem, plan, "auto")
 
 
+@states("event")
 @struct.dataclass
 class Rerun(MomentumSGD):
     """Planted: a program that depends on the value of a number."""

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import pytest
 from cases import MACHINES, PER_ROUND, SHARES
 from flax import struct
+from restating import states
 from scaffold import Scaffold
 
 from fedprivjax import NoisySGD, Uniform, check_protocol
@@ -17,6 +18,7 @@ ABSENT = "absent machines leave no trace"
 checked = partial(check_protocol, problem=SHARES, participation=Uniform(MACHINES, PER_ROUND))
 
 
+@states("event")
 @struct.dataclass
 class Ghosts(Scaffold):
     """Planted: empty slots are treated as machines."""

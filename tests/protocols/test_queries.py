@@ -3,6 +3,7 @@
 import pytest
 from cases import CASES, ROUNDS, sparing
 from flax import struct
+from restating import states
 
 from fedprivjax import DPMu2, LocalSGD, NoisySGD, UserAGD
 from fedprivjax.testing import PROPERTIES, Trial
@@ -10,6 +11,7 @@ from fedprivjax.testing import PROPERTIES, Trial
 QUERY = "the query is where gradients are taken"
 
 
+@states("event")
 @struct.dataclass
 class OldPoint(DPMu2):
     """Queries the previous round's point, at which gradients are computed too."""
@@ -18,6 +20,7 @@ class OldPoint(DPMu2):
         return state.x_previous
 
 
+@states("event")
 @struct.dataclass
 class Average(NoisySGD):
     """Queried at the average."""
@@ -26,6 +29,7 @@ class Average(NoisySGD):
         return state.average
 
 
+@states("event")
 @struct.dataclass
 class Output(UserAGD):
     """Queried at the output, not at the middle point."""
@@ -34,6 +38,7 @@ class Output(UserAGD):
         return self.output(state)
 
 
+@states("event")
 @struct.dataclass
 class WalkedAverage(LocalSGD):
     """Queries a point at which no machine starts its local steps."""
@@ -62,6 +67,7 @@ def test_a_wrong_query_fails(name):
 def test_a_method_that_asks_no_model_has_nothing_to_show():
     case = CASES["sgd-server-clipped-last"]
 
+    @states("event")
     @struct.dataclass
     class Deaf(NoisySGD):
         def round(self, problem, state, inputs, noise, key):

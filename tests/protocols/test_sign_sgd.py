@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from flax import struct
+from restating import states
 from sign_sgd import SignSGD
 
 from fedprivjax import (
@@ -28,6 +29,7 @@ PROBLEM = linear_problem(X, Y, Logistic(), partition_table=np.arange(48).reshape
 ONE_MESSAGE = Federation(Full(1), rounds=1, records=1, dimension=4)
 
 
+@states("event")
 @struct.dataclass
 class LiesTooRarely(SignSGD):
     """Planted: randomised response with 2·ε₀."""

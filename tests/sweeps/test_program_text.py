@@ -52,6 +52,8 @@ class Half:
 
 @flax.struct.dataclass
 class Own(fpj.NoisySGD):
+    event = fpj.NoisySGD.event
+
     def round(self, problem, state, inputs, noise, key):
         state, info = super().round(problem, state, inputs, noise, key)
         return state, {**info, "squared": jnp.float32(1.5)}
