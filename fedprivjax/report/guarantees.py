@@ -42,9 +42,10 @@ def guarantee_tables(jobs: Iterable[Job], delta: float) -> list[Sheet]:
 def _guarantee_table(names: tuple[str, ...], rows: list[tuple[Job, "_Row"]], delta: float) -> Sheet:
     related = [row.related(delta) for _, row in rows]
     both = [relation for relation in RELATIONS if any(relation in each and len(each) > 1 for each in related)]
-    table = Sheet(f"guarantees at δ = {delta:g}, on the first seed's schedule{_mixed(row for _, row in rows)}")
-    table.add_columns("protocol", justify="left")
-    table.add_columns("setting", "noise_std", *names, *(f"ε, {relation}" for relation in both), "sensitivity")
+    title = f"guarantees at δ = {delta:g}, on the first seed's schedule{_mixed(row for _, row in rows)}"
+    table = Sheet(title, keys=2)
+    table.add_columns("protocol", "setting", justify="left")
+    table.add_columns("noise_std", *names, *(f"ε, {relation}" for relation in both), "sensitivity")
     for (job, row), each in zip(rows, related, strict=True):
         values = [epsilon_text(value) if "ε" in name else f"{value:.4g}" for name, value in row.summary.items()]
         values += [_or_dash(each.get(relation, np.nan)) for relation in both]
@@ -65,7 +66,7 @@ def cross_check_table(jobs: Iterable[Job], delta: float) -> Group:
     """
     listed = [(job, row) for job in jobs for row in _rows(job.prepare(), delta) if row.private]
     title = f"two ways to each ε at δ = {delta:g}, for the worst machine on the first seed's schedule"
-    table = Sheet(title + _mixed(row for _, row in listed))
+    table = Sheet(title + _mixed(row for _, row in listed), keys=2)
     for name in ("protocol", "setting", "theorem's ε", "accountant", "its ε", "verdict", "smallest valid ε"):
         table.add_columns(name, justify="right" if "ε" in name else "left")
     rows: dict[tuple[str, ...], list[dict[str, float]]] = {}

@@ -18,7 +18,7 @@ from fedprivjax.privacy.terms import ADD_OR_REMOVE, MACHINE, RECORD, REPLACE_ONE
 from fedprivjax.report import guarantees, plots, relations, tables, verdicts
 from fedprivjax.report.layout import layout
 from fedprivjax.report.sweep_notes import sweep_notes
-from fedprivjax.report.text_table import html_table
+from fedprivjax.report.text_table import html_table, plain
 from fedprivjax.sweeps.results import with_alone
 from fedprivjax.sweeps.selection import NO_EFFECT
 
@@ -409,6 +409,15 @@ def test_a_guarantee_table_has_one_row_per_configuration():
     exact = next(cells for name, cells in table.items() if "exact" in name)
     for cell, mu in zip(exact[:4], worst, strict=False):
         assert float(cell.removesuffix(" !")) == pytest.approx(float(gdp.epsilon(float(mu), DELTA)), rel=6e-3)
+
+
+def test_guarantee_tables_that_are_split_repeat_protocol_and_setting():
+    jobs = listed.jobs(make(sweep={"mu": MU, "per_round": PER_ROUND, "seeds": 1}))
+    tables = [*guarantees.guarantee_tables(jobs, DELTA), guarantees.cross_check_table(jobs, DELTA)]
+    for table in tables:
+        heads = [line for line in plain(table, width=60).splitlines() if line.startswith("┃") and "protocol" in line]
+        assert len(heads) > 1
+        assert all(line.split("┃")[2].strip() == "setting" for line in heads)
 
 
 GRIDS = {
