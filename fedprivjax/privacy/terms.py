@@ -58,8 +58,8 @@ SENTENCES = {
     "private seed": "the seed is secret: all noise follows from it",
     "independent runs": "the noise and the samples of the runs are independent: no two runs have the same seed",
     "planned runs": "the number of runs and their privacy parameters depend neither on the data nor on earlier runs",
-    "disjoint records": "the first {first} of these runs have no record in common with the others, and which runs may "
-    "use a record is fixed by a public rule that ignores the records' values",
+    "disjoint records": "{first} no record in common with the rest, and which runs may use a record is fixed by a "
+    "public rule that ignores the records' values",
     "same machines": "a record is on the machine of the same number in every run",
     "one intrusion": "an intruder reads the server's memory once, at a time of their choice",
     "stated": "{text}",
@@ -91,11 +91,18 @@ class Assumption:
 
     def __str__(self) -> str:
         runs = f"run{'s' * (len(self.runs) > 1)} {', '.join(map(str, self.runs))}: " if self.runs else ""
-        return runs + SENTENCES[self.name].format(**self.values)
+        return runs + SENTENCES[self.name].format(**{name: _text(name, value) for name, value in self.values.items()})
 
     def as_mapping(self) -> dict[str, Any]:
         """Return the assumption as JSON values."""
         return {"name": self.name, "values": self.values, **({"runs": list(self.runs)} if self.runs else {})}
+
+
+def _text(name: str, value: Any) -> Any:
+    """Return a value in a sentence: the number `first` of the first runs as subject and verb, others as they are."""
+    if name != "first":
+        return value
+    return "the first of these runs has" if value == 1 else f"the first {value} of these runs have"
 
 
 PUBLIC_PARTICIPATION = Assumption("public participation")

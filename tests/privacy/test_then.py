@@ -205,6 +205,9 @@ def test_terms_say_what_was_composed_and_survive_a_file():
     assert first.then(first).proved
     assert both.trust == "server"
     assert "runs 1, 2: participation is public" in str(both)
+    assert "runs 1, 2: the first of these runs has no record in common with the rest, and which" in str(both)
+    after = "runs 1, 2, 3: the first 2 of these runs have no record in common with the rest, and which"
+    assert after in str(first.then(first).then(claim, "disjoint"))
     assert "run 2: which records are used is secret" in str(both)
     assert "parallel composition on disjoint records of 1-GDP and 2-GDP" in both.paragraph()
     assert "no two runs have the same seed" in both.paragraph()
