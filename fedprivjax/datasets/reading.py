@@ -1,5 +1,6 @@
 """Readers of table files: CSV, Parquet and NumPy archives as columns."""
 
+import difflib
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -57,10 +58,17 @@ def read_columns(path: str | Path, missing: Sequence[str] = ()) -> Columns:
     path = Path(path)
     require_choice("kind of table file", path.suffix.lower(), SUFFIXES)
     if not path.is_file():
-        raise DataNotFound(f"no data file {str(path)!r}")
+        raise DataNotFound(f"no data file {path.name!r} in {path.parent.resolve()}{_remedy(path)}")
     if isinstance(missing, str) or not all(isinstance(text, str) for text in missing):
         raise Refusal(f"missing must be a list of texts, got {missing!r}")
     return _read(path, path.stat().st_mtime_ns, tuple(missing))
+
+
+def _remedy(path: Path) -> str:
+    """Return what to do about a missing file, with the nearest name of a table in its folder, if there is one."""
+    there = [each.name for each in path.parent.glob("*") if is_table(each.name)]
+    near = difflib.get_close_matches(path.name, there, n=1)
+    return f", did you mean {near[0]!r}?" if near else ". Check the name, or give the file's full path"
 
 
 @lru_cache(maxsize=2)  # a run reads its data several times

@@ -338,7 +338,11 @@ def test_numbers_beyond_those_of_a_computer_are_refused(tmp_path, cell):
 
 
 def test_missing_files_and_files_that_do_not_match(tmp_path):
-    with pytest.raises(DataNotFound, match=r"^no data file '.*absent\.csv'$"):
+    missing = rf"^no data file 'absent\.csv' in {tmp_path}"
+    with pytest.raises(DataNotFound, match=rf"{missing}\. Check the name, or give the file's full path$"):
+        read_table(tmp_path / "absent.csv", "y")
+    (tmp_path / "absence.csv").touch()
+    with pytest.raises(DataNotFound, match=rf"{missing}, did you mean 'absence\.csv'\?$"):
         read_table(tmp_path / "absent.csv", "y")
     np.savez(tmp_path / "two.npz", x=np.ones(3), y=np.ones(4))
     with pytest.raises(DataError, match=r"^two\.npz must have arrays of one length, got x 3, y 4$"):
