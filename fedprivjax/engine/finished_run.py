@@ -189,7 +189,7 @@ class Run(SavedRun):
         plan: schedule and samples of the run. Only its public part, `plan.public`, may be released; text of a run
             contains no more.
         data_used: number and percentage of stored examples that messages use, as text. Of secret samples and cohorts it
-            is an expected value. Empty if examples are computed, or if the guarantee hides numbers of records.
+            is an expected value. It says so if examples are computed, or if the guarantee hides numbers of records.
         worse_than_constant: last value and the constant predictor's as text, of each metric for which the constant is
             better. The constant is computed from the training labels, without privacy. `save` does not write it.
     """

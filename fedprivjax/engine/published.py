@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # its module imports this one
     from fedprivjax.engine.prepare import ReadyRun
 
 IDLE = "idle_steps"
+HIDDEN, COMPUTED = "not stated: the guarantee hides numbers of records", "examples are computed"
 TELLS_SIZE = (
     "No guarantee covers this warning: it tells a private number of records, and no output of the run repeats it"
 )

@@ -22,6 +22,7 @@ from fedprivjax.engine.metrics import MetricLike, non_private, worse_than_consta
 from fedprivjax.engine.precision import FLOAT32
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, ready
 from fedprivjax.engine.progress import OnProgress, progress_callback
+from fedprivjax.engine.published import COMPUTED, HIDDEN
 from fedprivjax.engine.segments import Done, Segments
 from fedprivjax.engine.trajectory import trajectory
 from fedprivjax.method.interface import Protocol
@@ -166,7 +167,7 @@ def execute(
         non_private_metrics=private,
         non_private_data=start.published.not_covered,
         expected=start.published.expected,
-        data_used=start.published.data_used,
+        data_used=start.published.data_used or (HIDDEN if start.problem.stored else COMPUTED),
         worse_than_constant=worse_than_constant(start.problem, start.static.metrics, iterates[OUTPUT]),
     )
 

@@ -11,6 +11,7 @@ from fedprivjax import (
     Cyclic,
     DPMu2,
     Dropouts,
+    FedAvg,
     Full,
     Given,
     NoisyMinibatchSGD,
@@ -19,7 +20,9 @@ from fedprivjax import (
     Softmax,
     Uniform,
     Weighted,
+    datasets,
     draw_plan,
+    from_dataset,
     guarantee,
     linear_problem,
     ready,
@@ -171,6 +174,15 @@ def test_a_run_reports_its_used_data():
     run = simulate(DPMu2(mu=2.0, clip=1.0, step_size=0.1), SKEWED, BySize(4, 2), metrics=())
     assert run.data_used == "40 of 40 examples (100%)"
     assert run.data_used == run.plan.data_used
+
+
+def test_a_run_says_why_it_does_not_report_its_used_data():
+    machine = FedAvg(unit="machine", update_clip=1.0, noise_std=1.0, local_epochs=1, step_size=0.1)
+    run = simulate(machine, SKEWED, Full(4), rounds=1, metrics=())
+    assert run.data_used == "not stated: the guarantee hides numbers of records"
+    computed = from_dataset(datasets.stream(3, 2))
+    run = simulate(NoisySGD(mu=1.0, clip=1.0, step_size=0.1), computed, Full(4), rounds=1, metrics=())
+    assert run.data_used == "examples are computed"
 
 
 @pytest.mark.parametrize(
