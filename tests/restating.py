@@ -1,6 +1,11 @@
-"""Statements of planted faults and custom classes: what they inherit, as their own."""
+"""Statements of planted faults and custom classes: what they inherit, as their own, and refusals without them."""
 
 from inspect import getattr_static
+
+import jax
+import pytest
+
+from fedprivjax import Refusal
 
 
 def states(*names):
@@ -12,3 +17,20 @@ def states(*names):
         return cls
 
     return restated
+
+
+def refused(make, changed, missing, of):
+    """Assert that a private run is refused in one line before anything compiles.
+
+    Args:
+        make: function that prepares the run.
+        changed: name that is overridden.
+        missing: names of the statement, as text.
+        of: class that makes it.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "jit", None)
+        with pytest.raises(Refusal, match=f"^{changed} must be overridden together with {missing}, which ") as refusal:
+            make()
+    assert "\n" not in str(refusal.value)
+    assert f" of {of}. Define {missing} in " in str(refusal.value)

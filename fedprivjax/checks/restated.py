@@ -51,6 +51,14 @@ def require_restated(*objects: Any) -> None:
                 raise Refusal(broken)
 
 
+def require_of_package(**objects: Any) -> None:
+    """Raise Refusal unless the class of each object, by name, is one of the package. None is skipped."""
+    for name, value in objects.items():
+        if value is not None and not of_package(type(value)):
+            given = f"an object of the subclass {type(value).__name__}"
+            raise Refusal(f"{name} must be of a class of the package, because guarantees count it, got {given}")
+
+
 def of_package(cls: type) -> bool:
     """Return True for a class that a module of this package defines, and not only names."""
     module = sys.modules.get(cls.__module__)

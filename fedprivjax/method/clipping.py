@@ -3,17 +3,25 @@
 import jax
 import jax.numpy as jnp
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.problem.gradients import Dense, Outer
 
 
 def clip(vector, bound):
     """Return `vector · min(1, bound/‖vector‖)`, of norm at most `bound` for any input. Non-finite vectors become zero.
 
+    Raises:
+        Refusal: if numbers of the vector are not float32, such as integers, whose squares overflow.
+
     >>> float(clip(Dense(jnp.array([3.0, 4.0])), 1.0).norm())
     1.0
     >>> clip(Dense(jnp.array([jnp.nan, 4.0])), 1.0).value.tolist()
     [0.0, 0.0]
     """
+    for leaf in jax.tree.leaves(vector):
+        if jnp.result_type(leaf) != jnp.float32:
+            kind = jnp.result_type(leaf)
+            raise Refusal(f"message must consist of float32 numbers to be clipped, got {kind}. Convert it to float32")
     norm = vector.norm()
     finite = jnp.isfinite(norm)
     factor = jnp.where(norm > bound, bound / jnp.where(norm > 0, norm, 1.0), 1.0)

@@ -51,9 +51,11 @@ def draw_plan(
     seeds = as_seeds(seed)
     with clients_named(problem.client_names):
         chosen = rounds is None
-        participation, rounds, shares = require_possible(problem, participation, rounds, order=order, sampler=sampler)
+        given = participation
+        participation, rounds, shares = require_possible(problem, given, rounds, order=order, sampler=sampler)
         schedule = draw_schedule(participation, rounds, participation_rng(seeds))
-        depends_on_sizes = participation.depends_on_sizes or (chosen and shares is not None)
+        fitted = participation is not given or (chosen and shares is not None)
+        depends_on_sizes = participation.depends_on_sizes or fitted
         facts = {"examples": int(problem.examples) if problem.stored else None, "depends_on_sizes": depends_on_sizes}
         if sampler is not None and sampler.secret and problem.partition_table is not None:
             return _secret(problem, schedule, order, sampler, seeds, facts)

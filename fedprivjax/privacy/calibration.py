@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, clients_named
-from fedprivjax.checks.restated import require_restated
+from fedprivjax.checks.restated import require_of_package, require_restated
 from fedprivjax.plan.arguments import require_problem, require_protocol
 from fedprivjax.plan.participation import PUBLIC, Participation
 from fedprivjax.plan.schedule import Schedule
@@ -239,6 +239,7 @@ def _without_noise(protocol) -> bool:
 def _require_runnable(protocol, problem, plan) -> None:
     if not _without_noise(protocol):
         require_restated(protocol, protocol.minibatches, problem)
+        require_of_package(plan=plan, schedule=plan.schedule, partition_table=problem.partition_table)
     require_trusted(protocol, plan.schedule.secret)
     require_true_projection(problem.constraint, problem.start)
     if problem.machine_weights is not None and not protocol.weighs_machines:

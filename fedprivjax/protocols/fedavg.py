@@ -149,7 +149,9 @@ class FedAvg(FedAvgSettings):
         With unit = "machine", `noise` is the key and standard deviation of the machine's own noise in it, or None.
         """
         if self.adaptive:
-            update = self.update_clip.pair(update, info["message_norm"] <= server.clip, server.clip, self.bit_factor)
+            norm = info["message_norm"]
+            unclipped = jnp.where(jnp.isfinite(norm), norm, 0.0) <= server.clip  # a non-finite update became zero
+            update = self.update_clip.pair(update, unclipped, server.clip, self.bit_factor)
         if self.unit != "machine" or noise is None:
             return update
         (key, deviation), (vector, unravel) = noise, ravel_pytree(update)

@@ -92,7 +92,8 @@ class Dropouts(Participation):
         return self.scheme.rounds_given
 
     def fitted(self, shares: np.ndarray | None) -> "Dropouts":
-        return replace(self, scheme=self.scheme.fitted(shares))
+        scheme = self.scheme.fitted(shares)
+        return self if scheme is self.scheme else replace(self, scheme=scheme)
 
     def resized(self, **sizes: int) -> "Dropouts":
         return replace(self, scheme=self.scheme.resized(**sizes))

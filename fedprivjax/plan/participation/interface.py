@@ -110,7 +110,10 @@ class Participation(Decorated):
         return int(shares.min())
 
     def fitted(self, shares: np.ndarray | None) -> Self:
-        """Return the scheme for `shares` fresh messages per machine, int [machines], or None for no limit."""
+        """Return the scheme for `shares` fresh messages per machine, int [machines], or None for no limit.
+
+        If it is another scheme, dataset sizes are public, as with `depends_on_sizes`. Default: the scheme itself.
+        """
         return self
 
     def resized(self, **sizes: int) -> Self:

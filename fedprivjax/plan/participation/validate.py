@@ -9,11 +9,11 @@ import numpy as np
 
 from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.restated import of_package
 from fedprivjax.checks.values import called, require_at_least
 from fedprivjax.plan.participation.interface import Participation, check_sizes
 from fedprivjax.plan.schedule import Schedule
 
-PACKAGE = __name__.partition(".")[0]
 MOST_COMPARED = 100_000  # largest schedule, in slots, that is sampled a second time for comparison
 
 
@@ -54,12 +54,12 @@ def checked_draw(participation: Participation, rounds: int, rng: np.random.Gener
             `rounds` and `rng`, or uses randomness other than `rng`. Rounds of a secret scheme may be empty.
     """
     name = type(participation).__name__
-    own = type(participation).__module__.partition(".")[0] != PACKAGE
+    own = not of_package(type(participation))
     if own:
         _check_arguments(name, participation.draw, rounds, rng)
     before = deepcopy(rng)
     drawn = participation.draw(rounds, rng)
-    if not isinstance(drawn, Schedule):
+    if type(drawn) is not Schedule:  # a subclass may count other participants
         raise Refusal(f"{name}.draw must give a Schedule, got {type(drawn).__name__}")
     drawn = _as_int32(name, participation, drawn)
     _check_participants(name, participation, drawn, rounds)
