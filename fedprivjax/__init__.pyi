@@ -13,10 +13,13 @@ from .experiment.load_run import load_run
 from .experiment.results import Results, load
 from .experiment.run_of import run_of
 from .method.adaptive_clip import AdaptiveClip
+from .method.algorithm import Algorithm, At, Mean, NormBound, Public, Sum
 from .method.client_method import ClientMethod, ClientState
 from .method.encoders import Encoder, Quantiser, Sparsifier
 from .method.interface import Protocol
+from .method.linear import Linear, gradient
 from .method.local_data import LocalData, Minibatch
+from .method.noisy_messages import NoisyMessages
 from .method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .method.server_optimizer import ServerOptimizer
 from .method.shuffled_sums import ScalarSum, VectorSum
@@ -87,7 +90,9 @@ __all__ = [
     "Absolute",
     "AcceleratedMinibatchSGD",
     "AdaptiveClip",
+    "Algorithm",
     "Assumption",
+    "At",
     "Audit",
     "Balanced",
     "Ball",
@@ -115,6 +120,7 @@ __all__ = [
     "Huber",
     "L1Ball",
     "Leaderboard",
+    "Linear",
     "LinearLoss",
     "LocalData",
     "LocalEpochs",
@@ -122,11 +128,14 @@ __all__ = [
     "LocalSteps",
     "LocalWork",
     "Logistic",
+    "Mean",
     "Metric",
     "Minibatch",
     "Moreau",
+    "NoisyMessages",
     "NoisyMinibatchSGD",
     "NoisySGD",
+    "NormBound",
     "OnePass",
     "OneRunAudit",
     "Participation",
@@ -136,6 +145,7 @@ __all__ = [
     "PrivacyGuarantee",
     "Problem",
     "Protocol",
+    "Public",
     "PureEvent",
     "Quantiser",
     "ReadyRun",
@@ -157,6 +167,7 @@ __all__ = [
     "Sparsifier",
     "Squared",
     "StaleMomentum",
+    "Sum",
     "Tables",
     "Target",
     "Terms",
@@ -187,6 +198,7 @@ __all__ = [
     "frame",
     "from_dataset",
     "general_problem",
+    "gradient",
     "gradients_to",
     "guarantee",
     "guarantee_of",

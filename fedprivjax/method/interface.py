@@ -88,7 +88,14 @@ class Protocol(Calibrated, Decorated):
     plain: ClassVar[dict[str, Any]] = {}  # values, in the traced protocol, of static settings that only the host reads
 
     def __new__(cls, *args, **settings):
-        """Raise Refusal for an unknown setting, with the nearest known name."""
+        """Raise Refusal for an unknown setting, with the nearest known name.
+
+        `Protocol(algorithm, privacy=…)` itself makes a `Pair`.
+        """
+        if cls is Protocol and (args or settings):
+            from fedprivjax.method.composed import Pair  # the pair is a protocol
+
+            return Pair(*args, **settings)
         known = settings_of(cls)
         if known is not None and "__dataclass_fields__" in vars(cls):
             for level in (name for name in LEVELS if name in settings and name not in known):

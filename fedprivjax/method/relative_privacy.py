@@ -35,22 +35,12 @@ class RelativeMethod(Protocol):
 
     def __post_init__(self):
         """Turn `relative_privacy` into a static setting: a tuple of positive numbers, one for each machine."""
-        ratios = self.relative_privacy
-        if ratios is None:
-            return
-        if self.trust in ONE_NOISE:
-            raise Refusal(f"relative_privacy must be left out with trust = {self.trust!r}, {ONE_NOISE[self.trust]}")
-        if isinstance(ratios, str) or not isinstance(ratios, Sequence | np.ndarray):
-            raise Refusal(f"relative_privacy must be a list of numbers, one for each machine, got {ratios!r}")
-        for value in ratios:
-            require_positive("relative_privacy", value)
-        if not len(ratios):
-            raise Refusal("relative_privacy must have one number for each machine, got none")
-        if np.ndim(self.epsilon):
+        ratios = shared_privacy(self.relative_privacy, self.trust)
+        if ratios is not None and np.ndim(self.epsilon):
             raise Refusal(
                 f"give relative_privacy or an epsilon for each machine, not both, got epsilon = {self.epsilon}"
             )
-        object.__setattr__(self, "relative_privacy", tuple(float(value) for value in ratios))
+        object.__setattr__(self, "relative_privacy", ratios)
 
 
 class SharedTarget(RelativeMethod):
@@ -62,6 +52,25 @@ class SharedTarget(RelativeMethod):
 
     def machine_target(self, target: Target) -> Target:
         return target.shared(self.relative_privacy)
+
+
+def shared_privacy(ratios: Any, trust: str) -> tuple[float, ...] | None:
+    """Return relative privacy as a static setting, a tuple of positive numbers, or None.
+
+    Raises:
+        Refusal: it is no list of positive numbers, or one noise protects all machines in the trust model.
+    """
+    if ratios is None:
+        return None
+    if trust in ONE_NOISE:
+        raise Refusal(f"relative_privacy must be left out with trust = {trust!r}, {ONE_NOISE[trust]}")
+    if isinstance(ratios, str) or not isinstance(ratios, Sequence | np.ndarray):
+        raise Refusal(f"relative_privacy must be a list of numbers, one for each machine, got {ratios!r}")
+    for value in ratios:
+        require_positive("relative_privacy", value)
+    if not len(ratios):
+        raise Refusal("relative_privacy must have one number for each machine, got none")
+    return tuple(float(value) for value in ratios)
 
 
 def privacy_shares(ratios: Sequence[float] | None, machines: int) -> np.ndarray:

@@ -33,44 +33,73 @@ from math import inf, isfinite
 from typing import Any, ClassVar, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_flag
+from fedprivjax.method.algorithm import Algorithm, At, NormBound, Public, Reads, Sum
+from fedprivjax.method.composed import Composed
 from fedprivjax.method.default_steps import gathered_reach, step_by_theory
-from fedprivjax.method.message_method import MessageMethod
-from fedprivjax.method.message_noise import CancelledNoise, CorrelatedNoise, MessageNoise
+from fedprivjax.method.linear import Linear, gradient
+from fedprivjax.method.message_noise import CorrelatedNoise, MessageNoise
+from fedprivjax.method.noisy_messages import INDEPENDENT, NoisyMessages
 from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import Use
-from fedprivjax.method.round import RoundInputs, add_noise, cohort_sum
-from fedprivjax.method.settings import fixed_schedule
+from fedprivjax.method.settings import check_numbers, fixed_schedule
 from fedprivjax.noise import NOISE_SCHEDULES
-from fedprivjax.noise.sums import SUM_FACTORS, SumFactor
+from fedprivjax.noise.sums import SUM_FACTORS
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption, lipschitz_values
 from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import reshef_levy
 
-COMPOSED = "adaptive composition of Gaussian mechanisms"
-FACTORED = "one Gaussian mechanism on a factor of the running sums"
-
 
 class Mu2State(NamedTuple):
-    """Points x_t, x_{t−1}, w_t and the running mean of increments q_{t−1}; pytrees like the parameters."""
+    """Points x_t, x_{t−1} and w_t, pytrees like the parameters."""
 
     x: Any
     x_previous: Any
     w: Any
-    q: Any
+
+
+@struct.dataclass
+class Mu2(Algorithm):
+    """μ²-SGD, which reads the noisy running sum of the mean increments."""
+
+    @property
+    def reads(self) -> Reads:
+        """The running sum q̃_t."""
+        return Sum()
+
+    def init(self, public: Public, step: Any) -> Mu2State:
+        return Mu2State(public.start, public.start, public.start)
+
+    def message(self, server: Mu2State, t: Any) -> Linear:
+        """The increment s_t."""
+        return t * gradient(server.x) - (t - 1) * gradient(server.x_previous)
+
+    def serve(self, server: Mu2State, read: Any, at: At) -> Mu2State:
+        w = at.project(jax.tree.map(lambda w, q: w - at.step * q, server.w, read))
+        x = jax.tree.map(lambda x, w: x + 2 / (at.t + 2) * (w - x), server.x, w)
+        return Mu2State(x, server.x, w)
+
+    def point(self, server: Mu2State) -> Any:
+        """x_T: after T rounds the state already holds x_{T+1}."""
+        return server.x_previous
+
+    def bound(self, public: Public) -> NormBound:
+        """S = G + 2LD."""
+        constants = {"smoothness": public.smoothness, "diameter": float(public.constraint.diameter)}
+        smooth = Assumption("lipschitz and smooth", {**lipschitz_values(public), **constants})
+        norm = public.lipschitz + 2 * public.smoothness * public.constraint.diameter
+        return NormBound(norm, (smooth, Assumption("honest but curious")))
 
 
 @struct.dataclass(kw_only=True)
-class DPMu2(MessageMethod):
+class DPMu2(Composed):
     """DP-μ²-FL (Reshef & Levy): trusted or untrusted server, any participation, clipped or not.
 
     Attributes:
@@ -96,64 +125,44 @@ class DPMu2(MessageMethod):
     messages (trusted server: 2S/m, over all rounds); S is C if clipped, and S/K stands for S with a batch.
     """
 
+    clip: Any = None
+    relative_privacy: Any = struct.field(pytree_node=False, default=None)
+    mu: Any = None
+    batch: int = struct.field(pytree_node=False, default=1)
     trust: str = struct.field(pytree_node=False, default="none")
     noise_schedule: Any = struct.field(pytree_node=False, default="uniform")
     cancel: bool = struct.field(pytree_node=False, default=True)
 
-    gradients_per_use = 2  # at the newest point and at the one before
-    plain: ClassVar = {**MessageMethod.plain, "trust": "none", "noise_schedule": "uniform"}
-    clipped = "clipped increments"
+    plain: ClassVar = {"relative_privacy": None, "batch": 1, "trust": "none", "noise_schedule": "uniform"}
 
     def __post_init__(self):
-        super().__post_init__()
+        check_numbers(self, "mu", "epsilon")
         require_flag("cancel", self.cancel)
         object.__setattr__(self, "noise_schedule", fixed_schedule(self.noise_schedule, NOISE_SCHEDULES, SUM_FACTORS))
+        object.__setattr__(self, "relative_privacy", self.privacy.relative_privacy)
         if not self.cancel and (self.trust != "none" or self.noise_schedule != "uniform"):
             raise Refusal("cancel=False must go with trust='none' and noise_schedule='uniform'")
+
+    @property
+    def algorithm(self) -> Mu2:
+        """μ²-SGD."""
+        return Mu2()
+
+    @property
+    def privacy(self) -> NoisyMessages:
+        """Noise of the running sums, or with `cancel = False` on every message."""
+        settings = {"clip": self.clip, "trust": self.trust, "relative_privacy": self.relative_privacy}
+        return NoisyMessages(noise=self.noise_schedule if self.cancel else INDEPENDENT, batch=self.batch, **settings)
+
+    @property
+    def message_noise(self) -> MessageNoise:
+        """Distribution of the noise of the running sums."""
+        return self.privacy.noise_of(Sum())
 
     def canonical_equivalent(self, machines: int):
         """Return the trusted-server form for one machine, whose noise then has the same distribution."""
         alone = machines == 1 and self.cancel and self.trust == "none"
         return replace(self, trust="server", relative_privacy=None) if alone else self
-
-    def init(self, problem: Problem, size: Size, key) -> Mu2State:
-        x = problem.start
-        return Mu2State(x, x, x, jax.tree.map(jnp.zeros_like, x))
-
-    def machine(self, state: Mu2State, t):
-
-        def increment(gradient):
-            now, before = gradient(state.x, state.x_previous)
-            return t * now - (t - 1) * before
-
-        return increment
-
-    def round(self, problem: Problem, state: Mu2State, inputs: RoundInputs, noise, key) -> tuple[Mu2State, dict]:
-        t = inputs.round.astype(jnp.float32)
-        total, info = cohort_sum(problem, self.machine(state, t), inputs, self.clip)
-        q = jax.tree.map(lambda q, s: q + s / inputs.divisor, state.q, total)
-        q_noisy = add_noise(problem, q, noise)
-        step = self.step_scale * self.step_size
-        w = problem.constraint.project(jax.tree.map(lambda w, q: w - step * q, state.w, q_noisy))
-        x = jax.tree.map(lambda x, w: x + 2 / (t + 2) * (w - x), state.x, w)
-        return Mu2State(x, state.x, w, q), info
-
-    def output(self, state: Mu2State):
-        """x_T: after T rounds the state already holds x_{T+1}."""
-        return state.x_previous
-
-    def query(self, state: Mu2State):
-        """The point at which machines compute gradients."""
-        return state.x
-
-    @property
-    def message_noise(self) -> MessageNoise:
-        """Noise of the running sums."""
-        if isinstance(self.noise_schedule, SumFactor):
-            return CorrelatedNoise(self.trust, self.relative_privacy, factor=self.noise_schedule)
-        if self.cancel:
-            return CancelledNoise(self.trust, self.relative_privacy, noise_schedule=self.noise_schedule)
-        return MessageNoise(self.trust, self.relative_privacy, summed=True)
 
     def reported_noise(self, plan: Plan) -> np.ndarray:
         """Standard deviation of one coordinate of the noise in x_2, …, x_{T+1}; float64, shape [rounds].
@@ -169,30 +178,12 @@ class DPMu2(MessageMethod):
         """Variance of one coordinate of the calibrated noise in each round's q̃_t; float64, shape [rounds]."""
         return float(self.noise_std) ** 2 * self.message_noise.variances(plan)
 
-    def unclipped_bound(self, problem: Problem) -> float:
-        """S = G + 2LD."""
-        return problem.lipschitz + 2 * problem.smoothness * problem.constraint.diameter
-
-    def bound_assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        if self.clip is not None:
-            return super().bound_assumptions(problem)
-        constants = {"smoothness": problem.smoothness, "diameter": float(problem.constraint.diameter)}
-        smooth = Assumption("lipschitz and smooth", {**lipschitz_values(problem), **constants})
-        return smooth, Assumption("honest but curious")
-
-    def theorem(self, size: Size) -> str:
-        paper = "Reshef & Levy 2024" if size.per_round == size.machines else "Reshef & Levy 2025"
-        kind = "trusted server" if self.trust == "server" else "untrusted server"
-        change = "" if self.clip is None else ", with S replaced by the clip C"
-        composed = FACTORED if isinstance(self.noise_schedule, SumFactor) else COMPOSED
-        return f"{paper}, {kind}{change}; {composed}"
-
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        size, increment, noise = plan.size, self.bound(problem), self.message_noise
+        size, increment, noise = plan.size, self.bound(problem, plan.size.machines).norm, self.message_noise
         wider = noise.wider(size.machines)
         if not (isfinite(problem.travel) and isfinite(increment)):
             return inf
-        single = self.batch * self.sensitivity(problem, plan)  # of one sample's increment
+        single = self.batch * self.privacy.sensitivity(increment, plan.schedule)  # of one sample's increment
         mu = single / (self.noise_std * wider) if self.noise_std else inf
         settings = {
             "mu": mu,

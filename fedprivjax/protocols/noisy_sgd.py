@@ -14,21 +14,22 @@ from math import hypot, inf, isfinite
 from typing import Any, ClassVar, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from flax import struct
 
 from fedprivjax.checks.values import require_flag
+from fedprivjax.method.algorithm import Algorithm, At, Public
+from fedprivjax.method.composed import Composed
 from fedprivjax.method.default_steps import binds, plain_clipped_step, plain_step
-from fedprivjax.method.message_method import MessageMethod
-from fedprivjax.method.minibatch_round import AtIterate
+from fedprivjax.method.linear import Linear, gradient
+from fedprivjax.method.noisy_messages import NoisyMessages
 from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import Use
-from fedprivjax.method.round import RoundInputs, add_noise, cohort_sum
+from fedprivjax.method.relative_privacy import noise_of_shares
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import check_server, initial, require_server, scaled_step, stepped
+from fedprivjax.method.settings import check_numbers
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import reshef_levy
@@ -43,7 +44,38 @@ class SGDState(NamedTuple):
 
 
 @struct.dataclass(kw_only=True)
-class NoisySGD(AtIterate, MessageMethod):
+class SGD(Algorithm):
+    """Projected SGD with any server optimiser.
+
+    Attributes:
+        average: True to report the running average instead of the last iterate.
+        server: `ServerOptimizer` instead of the plain step, or None.
+    """
+
+    average: bool = struct.field(pytree_node=False, default=False)
+    server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
+
+    def init(self, public: Public, step: Any) -> SGDState:
+        return SGDState(public.start, public.start, initial(self.server, public.start, step))
+
+    def message(self, server: SGDState, t: Any) -> Linear:
+        return gradient(server.w)
+
+    def serve(self, server: SGDState, read: Any, at: At) -> SGDState:
+        w, optimizer = stepped(self.server, server.server, server.w, read, at.step)
+        average = jax.tree.map(lambda a, w: a + (w - a) / at.t, server.average, server.w)
+        return SGDState(at.project(w), average, optimizer)
+
+    def point(self, server: SGDState) -> Any:
+        return server.average if self.average else server.w
+
+    def iterates(self, server: SGDState) -> dict[str, Any]:
+        """The iterate that is not the reported one, evaluated in addition to it."""
+        return {"last": server.w} if self.average else {"average": server.average}
+
+
+@struct.dataclass(kw_only=True)
+class NoisySGD(Composed):
     """Single-pass noisy SGD, trusted or untrusted server, with or without per-sample clipping.
 
     Attributes:
@@ -60,51 +92,39 @@ class NoisySGD(AtIterate, MessageMethod):
     message; all else is post-processing.
     """
 
+    clip: Any = None
+    relative_privacy: Any = struct.field(pytree_node=False, default=None)
+    mu: Any = None
+    batch: int = struct.field(pytree_node=False, default=1)
     trust: str = struct.field(pytree_node=False, default="none")
     average: bool = struct.field(pytree_node=False, default=False)
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
 
-    plain: ClassVar = {**MessageMethod.plain, "trust": "none"}
+    plain: ClassVar = {"relative_privacy": None, "batch": 1, "trust": "none"}
 
     def __post_init__(self):
-        super().__post_init__()
+        check_numbers(self, "mu", "epsilon")
+        object.__setattr__(self, "relative_privacy", self.privacy.relative_privacy)
         require_flag("average", self.average)
         require_server(self.server)
+
+    @property
+    def algorithm(self) -> SGD:
+        """Projected SGD."""
+        return SGD(average=self.average, server=self.server)
+
+    @property
+    def privacy(self) -> NoisyMessages:
+        """Fresh noise on every message."""
+        settings = {"clip": self.clip, "trust": self.trust, "relative_privacy": self.relative_privacy}
+        return NoisyMessages(batch=self.batch, **settings)
 
     def canonical_equivalent(self, machines: int):
         """Return the trusted-server form for one machine, whose noise then has the same distribution."""
         return replace(self, trust="server", relative_privacy=None) if machines == 1 and self.trust == "none" else self
 
-    def init(self, problem: Problem, size: Size, key) -> SGDState:
-        start = problem.start
-        return SGDState(start, start, initial(self.server, start, self.step_scale * self.step_size))
-
-    def machine(self, state: SGDState, t):
-        return lambda gradient: gradient(state.w)
-
-    def round(self, problem: Problem, state: SGDState, inputs: RoundInputs, noise, key) -> tuple[SGDState, dict]:
-        t = inputs.round.astype(jnp.float32)
-        total, info = cohort_sum(problem, self.machine(state, t), inputs, self.clip)
-        mean = jax.tree.map(lambda g: g / inputs.divisor, total)
-        direction = add_noise(problem, mean, noise)
-        step = self.step_scale * self.step_size
-        w, server = stepped(self.server, state.server, state.w, direction, step)
-        w = problem.constraint.project(w)
-        average = jax.tree.map(lambda a, w: a + (w - a) / t, state.average, state.w)
-        return SGDState(w, average, server), info
-
-    def output(self, state: SGDState):
-        return state.average if self.average else state.w
-
-    def iterates(self, state: SGDState) -> dict[str, Any]:
-        """The iterate that is not the output, evaluated in addition to it."""
-        return {"last": state.w} if self.average else {"average": state.average}
-
     def check(self, problem: Problem, plan: Plan) -> None:
         check_server(self.server, problem)
-
-    def theorem(self, size: Size) -> str:
-        return "the Gaussian mechanism, parallel composition over records"
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         if not isfinite(problem.travel):
@@ -112,15 +132,14 @@ class NoisySGD(AtIterate, MessageMethod):
         # the mean of m machines' noises has 1/√m of one machine's noise
         of_mean = (
             self.noise_std
-            * self.message_noise.wider(plan.size.machines)
+            * noise_of_shares(self.relative_privacy, plan.size.machines)
             / (1.0 if self.trust == "server" else plan.schedule.divisor**0.5)
         )
-        bound, noise = self.bound(problem), problem.dimension**0.5 * of_mean
-        step = self._plain_step(problem, plan.size.rounds, of_mean)
+        bound, noise = self.bound(problem, plan.size.machines).norm, problem.dimension**0.5 * of_mean
+        step = self._plain_step(problem, plan.size.rounds, bound, of_mean)
         return scaled_step(self.server, step, problem, plan.size.rounds, hypot(bound, noise))
 
-    def _plain_step(self, problem: Problem, rounds: int, of_mean: float) -> float:
-        bound = self.bound(problem)
+    def _plain_step(self, problem: Problem, rounds: int, bound: float, of_mean: float) -> float:
         if binds(problem, self.clip):
             noise = problem.dimension**0.5 * of_mean
             return plain_clipped_step(problem, rounds, bound, noise, averaged=self.average)

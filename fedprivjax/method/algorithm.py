@@ -1,0 +1,178 @@
+"""Interface of algorithms: what machines send and what the server computes, without data, clip or noise.
+
+An algorithm sees released numbers and public facts only. Everything that it computes is therefore post-processing, and
+the guarantee of a run is a function of the privacy object and the plan, never of the algorithm.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from fedprivjax.checks.decorated import PYTREE, Decorated
+from fedprivjax.checks.refusal import Undefined
+from fedprivjax.method.formatting import changed_settings
+from fedprivjax.method.linear import Linear
+from fedprivjax.privacy.terms import Assumption, lipschitz_values
+from fedprivjax.problem.constraints import ConstraintSet
+from fedprivjax.problem.problem import Problem
+
+
+class Public(NamedTuple):
+    """What an algorithm is told of a problem.
+
+    Attributes:
+        start: initial parameters, a pytree.
+        constraint: set of allowed parameters.
+        lipschitz, lipschitz_note: stated bound on the norm of a record's gradient, and its source.
+        smoothness: stated bound on the change of a gradient, divided by that of the point.
+        machines: number of machines.
+    """
+
+    start: Any
+    constraint: ConstraintSet
+    lipschitz: float
+    lipschitz_note: str
+    smoothness: float
+    machines: int
+
+    @classmethod
+    def of(cls, problem: Problem, machines: int) -> "Public":
+        """Return the public facts of a problem with this number of machines."""
+        stated = problem.lipschitz, problem.lipschitz_note, problem.smoothness
+        return cls(problem.start, problem.constraint, *stated, machines)
+
+
+class At(NamedTuple):
+    """What `serve` is told of a round.
+
+    Attributes:
+        t: number of the round, from 1, float32.
+        step: η, `step_scale` included.
+        project: projection onto the constraint set.
+        start: initial parameters.
+        key: key of the server's own randomness in the round.
+    """
+
+    t: Any
+    step: Any
+    project: Callable[[Any], Any]
+    start: Any
+    key: Any
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The server reads the noisy mean of each round's messages."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The server reads the noisy running sum of the rounds' means. Only its noisy value is ever released."""
+
+
+Reads = Mean | Sum
+MEAN = Mean()
+
+
+class NormBound(NamedTuple):
+    """NormBound on the norm of a record's message, and the assumptions behind it."""
+
+    norm: float
+    assumptions: tuple[Assumption, ...]
+
+
+class Part(Decorated):
+    """A part of a protocol: a frozen pytree whose numbers can be swept, such as "algorithm.alpha"."""
+
+    def leaves(self) -> dict[str, Any]:
+        """Return the numbers that can be swept, by name."""
+        numbers = [one for one in fields(self) if one.metadata.get("pytree_node", True)]  # type: ignore[arg-type]
+        return {one.name: getattr(self, one.name) for one in numbers if not one.metadata.get("derived")}
+
+    def with_values(self, values: Mapping[str, Any]) -> Any:
+        """Return a copy with other numbers."""
+        return replace(self, **values)  # type: ignore[type-var]
+
+    def __str__(self) -> str:
+        changed = changed_settings(self)
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+
+class Algorithm(Part):
+    """Base class of algorithms. A subclass is a `flax.struct.dataclass` with `init` and `serve`.
+
+    >>> import jax
+    >>> from flax import struct
+    >>> from fedprivjax import NoisyMessages, Protocol, Uniform, datasets, from_dataset, gradient, simulate
+    >>> @struct.dataclass
+    ... class HeavyBall(Algorithm):
+    ...     beta: Any = 0.9
+    ...
+    ...     def init(self, public, step):
+    ...         return public.start, jax.tree.map(lambda leaf: 0 * leaf, public.start)
+    ...
+    ...     def message(self, server, t):
+    ...         return gradient(server[0])
+    ...
+    ...     def serve(self, server, read, at):
+    ...         velocity = jax.tree.map(lambda v, g: self.beta * v + g, server[1], read)
+    ...         return at.project(jax.tree.map(lambda w, v: w - at.step * v, server[0], velocity)), velocity
+    ...
+    ...     def point(self, server):
+    ...         return server[0]
+    >>> method = Protocol(HeavyBall(), privacy=NoisyMessages(clip=1.0), epsilon=8.0, step_size=0.1)
+    >>> problem = from_dataset(datasets.load("digits"))
+    >>> run = simulate(method, problem, Uniform(100, 10), rounds=100)
+    >>> round(run.guarantee.epsilon, 2)
+    8.0
+    """
+
+    kind, decorator = "algorithm", PYTREE
+
+    @property
+    def reads(self) -> Reads:
+        """What the server consumes of the sequence of mean messages. Default: the means.
+
+        It is read once, before anything is compiled.
+        """
+        return MEAN
+
+    def init(self, public: Public, step: Any) -> Any:
+        """Return the server's state before the first round, a pytree."""
+        raise Undefined(f"{type(self).__name__} must define init(public, step)")
+
+    def message(self, server: Any, t: Any) -> Linear:
+        """Return what a machine sends of one record in round t: a combination of `gradient(point)`."""
+        raise Undefined(f"{type(self).__name__} must define message(server, t)")
+
+    def serve(self, server: Any, read: Any, at: At) -> Any:
+        """Return the server's state after a round.
+
+        Args:
+            read: what `reads` names, shaped like the parameters, with its noise.
+        """
+        raise Undefined(f"{type(self).__name__} must define serve(server, read, at)")
+
+    def point(self, server: Any) -> Any:
+        """Return the reported parameters."""
+        raise Undefined(f"{type(self).__name__} must define point(server)")
+
+    def iterates(self, server: Any) -> dict[str, Any]:
+        """Return other iterates by name, which are evaluated in addition to the reported one. Default: none."""
+        return {}
+
+    def planned(self, rounds: int, step: float) -> Any:
+        """Return a copy with what depends on the number of rounds or the step, on the host. Default: itself."""
+        return self
+
+    def bound(self, public: Public) -> NormBound:
+        """Return the bound on a message's norm that holds without a clip. It is enforced as a clip in private runs.
+
+        Default: the loss's Lipschitz constant. It counts only for a message that is one gradient, or if it is defined.
+        """
+        return lipschitz_bound(public)
+
+
+def lipschitz_bound(public: Public) -> NormBound:
+    """Return the bound on one gradient that the loss states."""
+    return NormBound(public.lipschitz, (Assumption("lipschitz", lipschitz_values(public)),))

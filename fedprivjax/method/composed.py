@@ -1,0 +1,223 @@
+"""Protocols that compose an algorithm with a privacy object."""
+
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import called
+from fedprivjax.method.algorithm import MEAN, Algorithm, At, NormBound, Public, Reads, lipschitz_bound
+from fedprivjax.method.interface import BATCH, Protocol
+from fedprivjax.method.linear import Linear, is_plain, points_of, require_message
+from fedprivjax.method.noisy_messages import Limits, NoisyMessages
+from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.settings import check_numbers
+from fedprivjax.noise import Mechanism
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import Sampler
+from fedprivjax.plan.schedule import Size
+from fedprivjax.privacy.events import Event
+from fedprivjax.privacy.target import Target
+from fedprivjax.problem.problem import Problem
+
+
+class ComposedState(NamedTuple):
+    """State of the algorithm's server, and memory of the privacy object, which no algorithm sees."""
+
+    server: Any
+    memory: Any
+
+
+@struct.dataclass
+class Known:
+    """What is read once of an algorithm, on the host, and enforced in the program.
+
+    Attributes:
+        limit: stated bound on a message's norm, which is enforced without a clip; None if there is none.
+        algorithm: planned algorithm, or None if it plans nothing.
+        reads: what its server consumes.
+        gradients: number of gradients in a message.
+    """
+
+    limit: Any
+    algorithm: Any = None
+    reads: Reads = struct.field(pytree_node=False, default=MEAN)
+    gradients: int = struct.field(pytree_node=False, default=1)
+
+
+@struct.dataclass
+class Composed(Protocol):
+    """A protocol that composes `algorithm`, which sees only what is released, with `privacy`, which releases it.
+
+    A method of the package states its settings as fields, and builds both parts from them. Its default step and its
+    theory are functions of the pair.
+    """
+
+    known: Any = struct.field(default=None, kw_only=True, metadata={"derived": True})
+    epsilon: Any = struct.field(default=None, kw_only=True)
+    noise_std: Any = struct.field(default=None, kw_only=True)
+    step_size: Any = struct.field(default=None, kw_only=True)
+    step_scale: Any = struct.field(default=1.0, kw_only=True)
+
+    if TYPE_CHECKING:
+        algorithm: Any  # what machines send and the server computes, a field or a property
+        privacy: Any  # what bounds, releases and accounts for everything that leaves a machine
+
+    @property
+    def minibatches(self) -> Sampler | None:
+        return self.privacy.sampler
+
+    # ---- traced
+
+    def init(self, problem: Problem, size: Size, key: jax.Array) -> ComposedState:
+        server = self._algorithm.init(Public.of(problem, size.machines), self._step)
+        return ComposedState(server, self.privacy.memory(problem.start, self.known.reads))
+
+    def round(self, problem: Problem, state: ComposedState, inputs: RoundInputs, noise, key):
+        t = inputs.round.astype(jnp.float32)
+        message = self._message(problem, state, t)
+        read, memory, info = self.privacy.release(problem, message, inputs, noise, state.memory, self._limits)
+        at = At(t, self._step, problem.constraint.project, problem.start, jax.random.fold_in(key, 1))
+        return ComposedState(self._algorithm.serve(state.server, read, at), memory), info
+
+    def output(self, state: ComposedState) -> Any:
+        return self._algorithm.point(state.server)
+
+    def query(self, state: ComposedState) -> Any:
+        return points_of(self._algorithm.message(state.server, jnp.float32(1)))[0]
+
+    def iterates(self, state: ComposedState) -> dict[str, Any]:
+        return self._algorithm.iterates(state.server)
+
+    def messages(self, problem: Problem, state: ComposedState, inputs: RoundInputs, noise, key):
+        message = self._message(problem, state, inputs.round.astype(jnp.float32))
+        return self.privacy.messages(problem, message, inputs, noise, self._limits)
+
+    def _message(self, problem: Problem, state: ComposedState, t: Any) -> Linear:
+        """Return the round's message. Raise Refusal unless it has the form that was read before."""
+        name = type(self._algorithm).__name__
+        message = require_message(self._algorithm.message(state.server, t), problem.start, name)
+        if len(points_of(message)) != self.known.gradients:
+            raise Refusal(
+                f"message of {name} must have the same number of gradients in every round, {self.known.gradients}, got "
+                f"{len(points_of(message))}"
+            )
+        return message
+
+    @property
+    def _algorithm(self) -> Any:
+        return self.algorithm if self.known is None or self.known.algorithm is None else self.known.algorithm
+
+    @property
+    def _limits(self) -> Limits:
+        return Limits(self.known.reads, self.known.limit)
+
+    @property
+    def _step(self) -> Any:
+        return self.step_scale * self.step_size
+
+    # ---- on the host
+
+    def read_once(self, problem: Problem, machines: int):
+        """Return a copy that holds what is read once of the algorithm, see `Known`."""
+        algorithm, public = self.algorithm, Public.of(problem, machines)
+        if not isinstance(algorithm, Algorithm):
+            raise Refusal(f"algorithm must be an Algorithm, got {called(algorithm)}")
+
+        def first(algorithm):
+            message = algorithm.message(algorithm.init(public, jnp.float32(1)), jnp.float32(1))
+            return require_message(message, public.start, type(algorithm).__name__)
+
+        message = jax.eval_shape(first, algorithm)
+        gradients = len(points_of(message))
+        norm = float(_stated(algorithm, public, is_plain(message)).norm) if self.clip is None else inf
+        known = Known(norm if norm < inf else None, None, algorithm.reads, gradients)
+        return replace(self, known=known)
+
+    def bound(self, problem: Problem, machines: int) -> NormBound:
+        """Return the enforced bound on the norm of a record's message, with its assumptions."""
+        known, public = self.known, Public.of(problem, machines)
+        stated = _stated(self._algorithm, public, known.gradients == 1)
+        if self.clip is None and known.limit is not None:
+            stated = stated._replace(norm=float(known.limit))
+        return self.privacy.bounded(stated, plain=known.gradients == 1)
+
+    def calibrate(self, problem: Problem, plan: Plan, target: Target):
+        return super(Composed, self.read_once(problem, plan.size.machines)).calibrate(problem, plan, target)
+
+    def with_noise(self, problem: Problem, plan: Plan, noise_std: float, target: Target):
+        """Return the copy of `Protocol.with_noise`, with the planned algorithm."""
+        ready = super().with_noise(problem, plan, noise_std, target)
+        planned = ready.algorithm.planned(plan.size.rounds, float(ready._step))
+        changed = None if planned is ready.algorithm or planned == ready.algorithm else planned
+        return replace(ready, known=replace(ready.known, algorithm=changed))
+
+    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
+        return self.privacy.needed_noise(self.bound(problem, plan.size.machines), plan, target)
+
+    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
+        return self.privacy.mechanism(problem, plan, method, self.known.reads)
+
+    def event(self, problem: Problem, plan: Plan) -> Event:
+        bound = self.bound(problem, plan.size.machines)
+        return self.privacy.event(bound, plan, float(self.noise_std), self.known.reads)
+
+    def costs(self, problem: Problem) -> dict[str, float]:
+        return super().costs(problem) | {"gradients_per_use": float(self.known.gradients)}
+
+
+@struct.dataclass
+class Pair(Composed):
+    """Any algorithm with any privacy object, as `Protocol(algorithm, privacy=…)` makes it.
+
+    Attributes:
+        algorithm: what machines send and the server computes, an `Algorithm`.
+        privacy: what bounds, releases and accounts for it, a `NoisyMessages`.
+        mu, epsilon, noise_std: privacy target, or the noise instead.
+        step_size: η, required.
+        step_scale: factor on `step_size`.
+    """
+
+    algorithm: Any = struct.field(metadata={"part": Algorithm})
+    privacy: Any = struct.field(kw_only=True, metadata={"part": NoisyMessages})
+    mu: Any = struct.field(default=None, kw_only=True)
+
+    def __post_init__(self):
+        check_numbers(self, "mu", "epsilon")
+        if type(self.privacy) is type:
+            raise Refusal(f"privacy must be an object, such as NoisyMessages(clip=1.0), got {called(self.privacy)}")
+
+    @property
+    def name(self) -> str:
+        return type(self.algorithm).__name__
+
+    @property
+    def clip(self) -> Any:
+        """The privacy object's clip."""
+        return self.privacy.clip
+
+    @property
+    def trust(self) -> str:
+        """The privacy object's trust model."""
+        return self.privacy.trust
+
+    @property
+    def traced(self):
+        return replace(super().traced, privacy=self.privacy.traced)
+
+    def scaled_down(self, machines: int):
+        """Scale down as in `Protocol.scaled_down`."""
+        return replace(self, privacy=replace(self.privacy, **self.privacy.scaled_down(machines, BATCH)))
+
+
+def _stated(algorithm: Algorithm, public: Public, plain: bool) -> NormBound:
+    """Return the stated bound on a message's norm, with its assumptions; inf if none is stated."""
+    if plain:
+        return lipschitz_bound(public)
+    if type(algorithm).bound is Algorithm.bound:
+        return NormBound(inf, ())
+    return algorithm.bound(public)

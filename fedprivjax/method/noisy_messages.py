@@ -1,0 +1,216 @@
+"""Privacy of messages of fresh samples: each record is used in one message, which is bounded and noised.
+
+Everything that reaches the algorithm passes `release`. The un-noised sums of rounds stay in this object's memory.
+"""
+
+from typing import Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.method.algorithm import Mean, NormBound, Part, Reads, Sum
+from fedprivjax.method.linear import Linear, of_record
+from fedprivjax.method.message_noise import CancelledNoise, CorrelatedNoise, MessageNoise
+from fedprivjax.method.relative_privacy import privacy_shares, shared_privacy
+from fedprivjax.method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
+from fedprivjax.method.settings import fixed_schedule, require_clip
+from fedprivjax.noise import NOISE_SCHEDULES, Mechanism
+from fedprivjax.noise.sums import SUM_FACTORS, SumFactor
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import OnePassPool
+from fedprivjax.plan.schedule import Schedule
+from fedprivjax.privacy.calibration import gaussian_rule
+from fedprivjax.privacy.events import GaussianEvent
+from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms
+from fedprivjax.problem.problem import Problem
+
+INDEPENDENT = "independent"
+ONE_MESSAGE = "the Gaussian mechanism, parallel composition over records"
+COMPOSED = "adaptive composition of Gaussian mechanisms"
+FACTORED = "one Gaussian mechanism on a factor of the running sums"
+
+
+class Released(NamedTuple):
+    """Result of a round's release: what the server reads, the object's memory, and scalars of the round by name."""
+
+    read: Any
+    memory: Any
+    info: dict
+
+
+class Limits(NamedTuple):
+    """What a release is told besides its settings: what the server reads, and the bound that is enforced, or None."""
+
+    reads: Reads
+    bound: Any
+
+
+@final
+@struct.dataclass(kw_only=True)
+class NoisyMessages(Part):
+    """Noise on messages of fresh samples, which protects one record of one machine.
+
+    Attributes:
+        clip: C, bound that is enforced on the norm of every record's message. None enforces the bound that the loss, or
+            the algorithm, states.
+        trust: "none" if every machine adds noise to its messages, "server" if the server adds noise to the mean.
+        noise: "independent" for fresh noise on every message. Otherwise noise of the running sum of the messages, which
+            cancels over rounds: "uniform", "gap" or standard deviations over a machine's messages, see
+            `fedprivjax.noise.schedules`, or a factor, see `fedprivjax.noise.sums`.
+        relative_privacy: relative μ of the machines, one number each: the largest corresponds to the target. Default:
+            equal. With a trusted server it is left out.
+        batch: K, number of fresh records in a message, which is their mean, each bounded separately.
+
+    **Privacy**: μ-GDP per machine for replacing one of its records: each is in one message, of which it moves the mean
+    by at most 2C/K, divided by the number of messages with a trusted server.
+
+    Raises:
+        Refusal: a setting is invalid.
+    """
+
+    clip: Any = None
+    trust: str = struct.field(pytree_node=False, default="none")
+    noise: Any = struct.field(pytree_node=False, default=INDEPENDENT)
+    relative_privacy: Any = struct.field(pytree_node=False, default=None)
+    batch: int = struct.field(pytree_node=False, default=1)
+
+    kind = "privacy object"
+
+    def __init_subclass__(cls, **_):
+        raise Refusal(
+            f"NoisyMessages must not be subclassed, because its guarantee is that of its own release, got "
+            f"{cls.__name__}. Define an Algorithm, or a method with an event of its own"
+        )
+
+    def __post_init__(self):
+        require_clip("clip", self.clip)
+        require_choice("trust", self.trust, ("server", "none"))
+        require_at_least("batch", self.batch, 1)
+        schedule = fixed_schedule(self.noise, (INDEPENDENT, *NOISE_SCHEDULES), SUM_FACTORS)
+        object.__setattr__(self, "noise", schedule)
+        object.__setattr__(self, "relative_privacy", shared_privacy(self.relative_privacy, self.trust))
+
+    # ---- traced
+
+    def memory(self, start: Any, reads: Reads) -> Any:
+        """Return the memory before the first round: the un-noised sum, or the last noise of a sum, or nothing."""
+        return jax.tree.map(jnp.zeros_like, start) if type(reads) is Sum or self.noise != INDEPENDENT else ()
+
+    def release(
+        self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, memory: Any, limits: Limits
+    ) -> Released:
+        """Return what the server reads of the cohort's messages, with noise.
+
+        Args:
+            noise: noise of the mean, or of the running sum, [d], or None in a run without noise.
+        """
+        bound = self._enforced(noise, limits)
+        total, info = cohort_sum(problem, of_record(message), inputs, bound)
+        info = {} if self.clip is None else info
+        if type(limits.reads) is Sum:
+            memory = jax.tree.map(lambda q, s: q + s / inputs.divisor, memory, total)
+            return Released(add_noise(problem, memory, noise), memory, info)
+        mean = jax.tree.map(lambda g: g / inputs.divisor, total)
+        if self.noise == INDEPENDENT or noise is None:
+            return Released(add_noise(problem, mean, noise), memory, info)
+        now = problem.unravel(noise)
+        return Released(jax.tree.map(lambda s, z, before: s + (z - before), mean, now, memory), now, info)
+
+    def messages(self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits) -> Any:
+        """Return the participants' bounded messages without their noise, leaves [per_round, ...]."""
+        return cohort_messages(problem, of_record(message), inputs, self._enforced(noise, limits))
+
+    def _enforced(self, noise: Any, limits: Limits) -> Any:
+        """Return the clip, or in a private run the stated bound, or None."""
+        return limits.bound if self.clip is None and noise is not None else self.clip
+
+    # ---- on the host
+
+    @property
+    def sampler(self) -> OnePassPool | None:
+        """Sampler of the records of a message, or None for one fresh record."""
+        return OnePassPool(self.batch) if self.batch > 1 else None
+
+    @property
+    def traced(self) -> "NoisyMessages":
+        """Copy without the settings that only the host reads."""
+        kept = INDEPENDENT if self.noise == INDEPENDENT else "uniform"
+        return NoisyMessages(clip=self.clip, noise=kept)
+
+    def noise_of(self, reads: Reads) -> MessageNoise:
+        """Return the distribution of the noise, for what the server reads.
+
+        Raises:
+            Refusal: no theorem covers the pair.
+        """
+        if type(reads) not in (Mean, Sum):
+            raise Refusal(f"reads must be Mean() or Sum() with NoisyMessages, got {reads}")
+        if isinstance(self.noise, SumFactor):
+            return CorrelatedNoise(self.trust, self.relative_privacy, factor=self.noise)
+        if self.noise != INDEPENDENT:
+            return CancelledNoise(self.trust, self.relative_privacy, noise_schedule=self.noise)
+        if type(reads) is Sum and self.trust == "server":
+            raise Refusal(
+                "noise must be 'uniform', standard deviations or a factor for a running sum with trust = 'server', got "
+                "'independent'"
+            )
+        return MessageNoise(self.trust, self.relative_privacy, summed=type(reads) is Sum)
+
+    def mechanism(self, problem: Problem, plan: Plan, method: str, reads: Reads) -> Mechanism:
+        """Return the mechanism that samples the noise by the given noise method."""
+        return self.noise_of(reads).mechanism(plan, problem.dimension, method)
+
+    def bounded(self, stated: NormBound, *, plain: bool) -> NormBound:
+        """Return the bound on a message's norm: the clip, or else the stated bound.
+
+        Args:
+            plain: True if a message is one gradient.
+        """
+        if self.clip is None:
+            return stated
+        name = "clipped gradients" if plain else "clipped increments"
+        return NormBound(float(self.clip), (Assumption(name, {"bound": float(self.clip)}),))
+
+    def sensitivity(self, bound: float, schedule: Schedule) -> float:
+        """Return the L2 change of a message, or of a trusted server's mean, by replacing one record."""
+        return 2 * bound / self.batch / (schedule.divisor if self.trust == "server" else 1)
+
+    def needed_noise(self, bound: NormBound, plan: Plan, target: Target) -> float:
+        """Return the smallest noise that meets a target."""
+        return gaussian_rule(target, self.sensitivity(bound.norm, plan.schedule))
+
+    def event(self, bound: NormBound, plan: Plan, noise_std: float, reads: Reads) -> GaussianEvent:
+        """Return the event of a plan's messages."""
+        noise, ratios = self.noise_of(reads), self.relative_privacy
+        batches = (Assumption("fresh batches", {"batch": int(self.batch)}),) if self.batch > 1 else ()
+        terms = Terms(self.trust, self._theorem(plan), (*USED_ONCE, *bound.assumptions, *batches))
+        return GaussianEvent(
+            noise_std,
+            self.sensitivity(bound.norm, plan.schedule),
+            noise.exposure(plan),
+            terms,
+            lambda machine: noise.releases(plan, machine),
+            None,
+            None if ratios is None else privacy_shares(ratios, plan.size.machines),
+        )
+
+    def _theorem(self, plan: Plan) -> str:
+        """Return the source of the guarantee."""
+        if self.noise == INDEPENDENT:
+            return ONE_MESSAGE
+        size = plan.size
+        paper = "Reshef & Levy 2024" if size.per_round == size.machines else "Reshef & Levy 2025"
+        kind = "trusted server" if self.trust == "server" else "untrusted server"
+        change = "" if self.clip is None else ", with S replaced by the clip C"
+        return f"{paper}, {kind}{change}; {FACTORED if isinstance(self.noise, SumFactor) else COMPOSED}"
+
+    def scaled_down(self, machines: int, batch: int) -> dict[str, Any]:
+        """Return the settings that change for an audit with this number of machines and records in a message."""
+        ratios = self.relative_privacy
+        shared = None if ratios is None else tuple(np.quantile(ratios, np.linspace(1, 0, machines)).tolist())
+        return {"relative_privacy": shared, "batch": min(self.batch, batch)}
