@@ -75,7 +75,7 @@ MEAN = Mean()
 
 
 class NormBound(NamedTuple):
-    """NormBound on the norm of a record's message, and the assumptions behind it."""
+    """Bound on the norm of a record's message, and the assumptions behind it."""
 
     norm: float
     assumptions: tuple[Assumption, ...]
@@ -136,6 +136,9 @@ class Algorithm(Part):
         It is read once, before anything is compiled.
         """
         return MEAN
+
+    def check(self, public: Public) -> None:
+        """Raise Refusal if the algorithm cannot be run on such a problem, before it is traced. Default: nothing."""
 
     def init(self, public: Public, step: Any) -> Any:
         """Return the server's state before the first round, a pytree."""

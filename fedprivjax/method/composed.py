@@ -41,12 +41,14 @@ class Known:
         algorithm: planned algorithm, or None if it plans nothing.
         reads: what its server consumes.
         gradients: number of gradients in a message.
+        plain: True if a message is one gradient, without a coefficient.
     """
 
     limit: Any
     algorithm: Any = None
     reads: Reads = struct.field(pytree_node=False, default=MEAN)
     gradients: int = struct.field(pytree_node=False, default=1)
+    plain: bool = struct.field(pytree_node=False, default=True)
 
 
 @struct.dataclass
@@ -75,7 +77,7 @@ class Composed(Protocol):
 
     def init(self, problem: Problem, size: Size, key: jax.Array) -> ComposedState:
         server = self._algorithm.init(Public.of(problem, size.machines), self._step)
-        return ComposedState(server, self.privacy.memory(problem.start, self.known.reads))
+        return ComposedState(server, self.privacy.memory(problem.start, self._limits.reads))
 
     def round(self, problem: Problem, state: ComposedState, inputs: RoundInputs, noise, key):
         t = inputs.round.astype(jnp.float32)
@@ -101,10 +103,10 @@ class Composed(Protocol):
         """Return the round's message. Raise Refusal unless it has the form that was read before."""
         name = type(self._algorithm).__name__
         message = require_message(self._algorithm.message(state.server, t), problem.start, name)
-        if len(points_of(message)) != self.known.gradients:
+        known, found = self._known.gradients, len(points_of(message))
+        if found != known:
             raise Refusal(
-                f"message of {name} must have the same number of gradients in every round, {self.known.gradients}, got "
-                f"{len(points_of(message))}"
+                f"message of {name} must have the same number of gradients in every round, got {known} and {found}"
             )
         return message
 
@@ -113,8 +115,14 @@ class Composed(Protocol):
         return self.algorithm if self.known is None or self.known.algorithm is None else self.known.algorithm
 
     @property
+    def _known(self) -> Known:
+        if self.known is None:
+            raise Refusal(f"{self.name} must be calibrated before it is run, got {self}. Use calibrate, or read_once")
+        return self.known
+
+    @property
     def _limits(self) -> Limits:
-        return Limits(self.known.reads, self.known.limit)
+        return Limits(self._known.reads, self._known.limit)
 
     @property
     def _step(self) -> Any:
@@ -127,24 +135,28 @@ class Composed(Protocol):
         algorithm, public = self.algorithm, Public.of(problem, machines)
         if not isinstance(algorithm, Algorithm):
             raise Refusal(f"algorithm must be an Algorithm, got {called(algorithm)}")
+        algorithm.check(public)
 
         def first(algorithm):
             message = algorithm.message(algorithm.init(public, jnp.float32(1)), jnp.float32(1))
             return require_message(message, public.start, type(algorithm).__name__)
 
         message = jax.eval_shape(first, algorithm)
-        gradients = len(points_of(message))
-        norm = float(_stated(algorithm, public, is_plain(message)).norm) if self.clip is None else inf
-        known = Known(norm if norm < inf else None, None, algorithm.reads, gradients)
-        return replace(self, known=known)
+        plain, gradients = is_plain(message), len(points_of(message))
+        norm = float(_stated(algorithm, public, plain).norm)
+        limit = norm if norm < inf else None
+        return replace(self, known=Known(limit, None, algorithm.reads, gradients, plain))
+
+    def known_for(self, problem: Problem, machines: int) -> Known:
+        """Return what was read of the algorithm, or read it for a protocol that is not calibrated."""
+        return self.read_once(problem, machines).known if self.known is None else self.known
 
     def bound(self, problem: Problem, machines: int) -> NormBound:
         """Return the enforced bound on the norm of a record's message, with its assumptions."""
-        known, public = self.known, Public.of(problem, machines)
-        stated = _stated(self._algorithm, public, known.gradients == 1)
-        if self.clip is None and known.limit is not None:
-            stated = stated._replace(norm=float(known.limit))
-        return self.privacy.bounded(stated, plain=known.gradients == 1)
+        known, public = self.known_for(problem, machines), Public.of(problem, machines)
+        stated = _stated(self._algorithm, public, known.plain)
+        enforced = inf if known.limit is None else float(known.limit)
+        return self.privacy.bounded(stated._replace(norm=enforced), plain=known.plain)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         return super(Composed, self.read_once(problem, plan.size.machines)).calibrate(problem, plan, target)
@@ -152,22 +164,23 @@ class Composed(Protocol):
     def with_noise(self, problem: Problem, plan: Plan, noise_std: float, target: Target):
         """Return the copy of `Protocol.with_noise`, with the planned algorithm."""
         ready = super().with_noise(problem, plan, noise_std, target)
+        known = self.known_for(problem, plan.size.machines)
         planned = ready.algorithm.planned(plan.size.rounds, float(ready._step))
         changed = None if planned is ready.algorithm or planned == ready.algorithm else planned
-        return replace(ready, known=replace(ready.known, algorithm=changed))
+        return replace(ready, known=replace(known, algorithm=changed))
 
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
         return self.privacy.needed_noise(self.bound(problem, plan.size.machines), plan, target)
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
-        return self.privacy.mechanism(problem, plan, method, self.known.reads)
+        return self.privacy.mechanism(problem, plan, method, self.known_for(problem, plan.size.machines).reads)
 
     def event(self, problem: Problem, plan: Plan) -> Event:
-        bound = self.bound(problem, plan.size.machines)
-        return self.privacy.event(bound, plan, float(self.noise_std), self.known.reads)
+        known, bound = self.known_for(problem, plan.size.machines), self.bound(problem, plan.size.machines)
+        return self.privacy.event(bound, plan, float(self.noise_std), known.reads)
 
     def costs(self, problem: Problem) -> dict[str, float]:
-        return super().costs(problem) | {"gradients_per_use": float(self.known.gradients)}
+        return super().costs(problem) | {"gradients_per_use": float(self._known.gradients)}
 
 
 @struct.dataclass

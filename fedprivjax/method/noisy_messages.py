@@ -35,6 +35,13 @@ COMPOSED = "adaptive composition of Gaussian mechanisms"
 FACTORED = "one Gaussian mechanism on a factor of the running sums"
 
 
+class Memory(NamedTuple):
+    """What no algorithm sees: the un-noised running sum q_t, or the last noise of a sum; () if it is not needed."""
+
+    q: Any = ()
+    noise: Any = ()
+
+
 class Released(NamedTuple):
     """Result of a round's release: what the server reads, the object's memory, and scalars of the round by name."""
 
@@ -97,12 +104,15 @@ class NoisyMessages(Part):
 
     # ---- traced
 
-    def memory(self, start: Any, reads: Reads) -> Any:
-        """Return the memory before the first round: the un-noised sum, or the last noise of a sum, or nothing."""
-        return jax.tree.map(jnp.zeros_like, start) if type(reads) is Sum or self.noise != INDEPENDENT else ()
+    def memory(self, start: Any, reads: Reads) -> Memory:
+        """Return the memory before the first round."""
+        zero = jax.tree.map(jnp.zeros_like, start)
+        if type(reads) is Sum:
+            return Memory(q=zero)
+        return Memory() if self.noise == INDEPENDENT else Memory(noise=zero)
 
     def release(
-        self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, memory: Any, limits: Limits
+        self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, memory: Memory, limits: Limits
     ) -> Released:
         """Return what the server reads of the cohort's messages, with noise.
 
@@ -113,13 +123,14 @@ class NoisyMessages(Part):
         total, info = cohort_sum(problem, of_record(message), inputs, bound)
         info = {} if self.clip is None else info
         if type(limits.reads) is Sum:
-            memory = jax.tree.map(lambda q, s: q + s / inputs.divisor, memory, total)
-            return Released(add_noise(problem, memory, noise), memory, info)
+            q = jax.tree.map(lambda q, s: q + s / inputs.divisor, memory.q, total)
+            return Released(add_noise(problem, q, noise), Memory(q=q), info)
         mean = jax.tree.map(lambda g: g / inputs.divisor, total)
         if self.noise == INDEPENDENT or noise is None:
             return Released(add_noise(problem, mean, noise), memory, info)
         now = problem.unravel(noise)
-        return Released(jax.tree.map(lambda s, z, before: s + (z - before), mean, now, memory), now, info)
+        read = jax.tree.map(lambda s, z, before: s + (z - before), mean, now, memory.noise)
+        return Released(read, Memory(noise=now), info)
 
     def messages(self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits) -> Any:
         """Return the participants' bounded messages without their noise, leaves [per_round, ...]."""
@@ -188,7 +199,7 @@ class NoisyMessages(Part):
         """Return the event of a plan's messages."""
         noise, ratios = self.noise_of(reads), self.relative_privacy
         batches = (Assumption("fresh batches", {"batch": int(self.batch)}),) if self.batch > 1 else ()
-        terms = Terms(self.trust, self._theorem(plan), (*USED_ONCE, *bound.assumptions, *batches))
+        terms = Terms(self.trust, self._theorem(plan, reads), (*USED_ONCE, *bound.assumptions, *batches))
         return GaussianEvent(
             noise_std,
             self.sensitivity(bound.norm, plan.schedule),
@@ -199,9 +210,9 @@ class NoisyMessages(Part):
             None if ratios is None else privacy_shares(ratios, plan.size.machines),
         )
 
-    def _theorem(self, plan: Plan) -> str:
+    def _theorem(self, plan: Plan, reads: Reads) -> str:
         """Return the source of the guarantee."""
-        if self.noise == INDEPENDENT:
+        if self.noise == INDEPENDENT and type(reads) is Mean:
             return ONE_MESSAGE
         size = plan.size
         paper = "Reshef & Levy 2024" if size.per_round == size.machines else "Reshef & Levy 2025"

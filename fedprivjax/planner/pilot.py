@@ -154,7 +154,8 @@ class Trial:
     @property
     def work(self) -> float:
         """Approximate number of scalars that a run computes."""
-        gradients = self.run.protocol.gradients_per_use * (self.setting.per_round * self.run.batch + NOISE_VECTORS)
+        per_use = self.run.protocol.costs(self.run.problem)["gradients_per_use"]
+        gradients = per_use * (self.setting.per_round * self.run.batch + NOISE_VECTORS)
         return float(self.rounds) * gradients * self.setting.dimension
 
     @property

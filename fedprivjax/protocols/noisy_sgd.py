@@ -27,7 +27,7 @@ from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.relative_privacy import noise_of_shares
 from fedprivjax.method.server_optimizer import ServerOptimizer
-from fedprivjax.method.server_step import check_server, initial, require_server, scaled_step, stepped
+from fedprivjax.method.server_step import initial, require_server, scaled_step, stepped
 from fedprivjax.method.settings import check_numbers
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
@@ -54,6 +54,10 @@ class SGD(Algorithm):
 
     average: bool = struct.field(pytree_node=False, default=False)
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
+
+    def check(self, public: Public) -> None:
+        if self.server is not None:
+            self.server.check(public.start)
 
     def init(self, public: Public, step: Any) -> SGDState:
         return SGDState(public.start, public.start, initial(self.server, public.start, step))
@@ -122,9 +126,6 @@ class NoisySGD(Composed):
     def canonical_equivalent(self, machines: int):
         """Return the trusted-server form for one machine, whose noise then has the same distribution."""
         return replace(self, trust="server", relative_privacy=None) if machines == 1 and self.trust == "none" else self
-
-    def check(self, problem: Problem, plan: Plan) -> None:
-        check_server(self.server, problem)
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         if not isfinite(problem.travel):

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.saved_run import plain
+from fedprivjax.method.composed import Known
 from fedprivjax.vectors.settings import MACHINES, Case
 
 FORMAT = 1  # increased if files change so that earlier checkers cannot read them
@@ -57,7 +58,7 @@ def case_header(method: str, case: Case, start: ReadyRun, arrays: Mapping[str, n
     cut = getattr(sampler, "cut", None)
     return {
         "method": method,
-        "settings": described(start.protocol)["settings"],
+        "settings": _settings(start.protocol),
         "participation": described(case.participation),
         "sampler": None if sampler is None else described(sampler),
         "machines": MACHINES,
@@ -72,6 +73,12 @@ def case_header(method: str, case: Case, start: ReadyRun, arrays: Mapping[str, n
         "arrays": {name: description(name) for name in arrays},
         "sha256": checksum(arrays),
     }
+
+
+def _settings(protocol: Any) -> dict[str, Any]:
+    """Return all fields of a calibrated protocol by name, except what is read of its algorithm."""
+    own = {each.name: getattr(protocol, each.name) for each in fields(protocol)}
+    return {name: described(value) for name, value in own.items() if not isinstance(value, Known)}
 
 
 def guarantee(start: ReadyRun) -> dict[str, Any] | None:

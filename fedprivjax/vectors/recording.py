@@ -8,6 +8,7 @@ import numpy as np
 
 from fedprivjax.engine.prepare import Arguments, ReadyRun
 from fedprivjax.engine.transcript import flat_steps, of_present, replay_round, replay_rounds, require_noisy_messages
+from fedprivjax.method.composed import ComposedState
 from fedprivjax.method.round import flat_rows
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
@@ -68,7 +69,7 @@ def _program(arguments: Arguments, size: Size) -> dict[str, Any]:
         for name, point in protocol.iterates(seen.state).items():
             arrays[f"iterate.{name}"] = _flat(problem, point)
         arrays |= {f"info.{name}": value for name, value in seen.info.items()}
-        return carry, arrays | _named("state", seen.state)
+        return carry, arrays | _state(seen.state)
 
     return replay_rounds(arguments, size, one_round)[1]
 
@@ -78,6 +79,12 @@ def _noise(seen: Any, *dimensions: int) -> dict[str, Any]:
     whole = seen.noise if seen.own_noise is None else seen.own_noise
     named = _named("server_noise" if seen.own_noise is None else "message_noise", whole)
     return {name: leaf for name, leaf in named.items() if jnp.ndim(leaf) and leaf.shape[-1] in dimensions}
+
+
+def _state(state: Any) -> dict[str, Any]:
+    """Return the arrays of a state by name; a composed protocol's two parts are one state of its method."""
+    parts = state if isinstance(state, ComposedState) else (state,)
+    return {name: leaf for part in parts for name, leaf in _named("state", part).items()}
 
 
 def _named(prefix: str, tree: Any) -> dict[str, Any]:

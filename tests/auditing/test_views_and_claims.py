@@ -25,8 +25,9 @@ class QuietAverage(NoisySGD):
     def round(self, problem, state, inputs, noise, key):
         noisy, info = NoisySGD.round(self, problem, state, inputs, noise, key)
         silent = jax.tree.map(jnp.zeros_like, noise)
-        quiet, _ = NoisySGD.round(self, problem, state._replace(w=state.average), inputs, silent, key)
-        return noisy._replace(average=quiet.w), info
+        average = state._replace(server=state.server._replace(w=state.server.average))
+        quiet, _ = NoisySGD.round(self, problem, average, inputs, silent, key)
+        return noisy._replace(server=noisy.server._replace(average=quiet.server.w)), info
 
 
 @struct.dataclass

@@ -43,6 +43,7 @@ from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsi
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.privacy.noise_rules import noise_std
 from fedprivjax.problem.program import typed_jit
+from fedprivjax.protocols.dp_mu2 import Mu2State
 
 
 def largest_increment(protocol):
@@ -56,8 +57,9 @@ def largest_increment(protocol):
     problem = linear_problem(features, np.zeros(4), Squared(1e-6), feature_bound=1.0, constraint=Ball(1.0))
     end, round = jnp.array([1.0, 0.0]), 1000
     plan = draw_plan(problem, Given(1, [[0]]), seed=1)
+    protocol = calibrate(protocol, problem, plan)
     state = protocol.init(problem, plan.size, KEY)
-    state = state._replace(x_previous=-end, x=-end + 2 / (round + 1) * (end + end), w=end)
+    state = state._replace(server=Mu2State(-end + 2 / (round + 1) * (end + end), -end, end))
     at = jax.tree.map(lambda leaf: leaf[0], round_inputs(plan))._replace(round=jnp.asarray(round))
     other = with_sample(problem, int(plan.samples[0, 0]), np.zeros(2), 0.0)
     sent = [np.asarray(sent_by(as_leaves(protocol), one, state, at)) for one in (problem, other)]
@@ -74,6 +76,7 @@ def largest_gradient(protocol):
     features *= 2 * 1.02 * CLIP / np.linalg.norm(features, axis=1, keepdims=True)
     problem = linear_problem(features, np.zeros(12, int), Logistic(), constraint=Ball(1.0))
     plan = draw_plan(problem, Given(2, [[0, 1]]), seed=1)
+    protocol = calibrate(protocol, problem, plan)
     state, at = protocol.init(problem, plan.size, KEY), jax.tree.map(lambda leaf: leaf[0], round_inputs(plan))
     record = int(plan.samples[0, 0])
     other = with_sample(problem, record, np.asarray(problem.pool.features[record]), 1)
@@ -86,8 +89,8 @@ def next_state(protocol, problem, state, inputs):
     return protocol.round(problem, state, inputs, None, KEY)[0]
 
 
-def largest_release(name):
-    """Return a function like `largest_gradient` for a trusted server's release, the state's field `name`.
+def largest_release(read):
+    """Return a function like `largest_gradient` for a trusted server's release, `read` of its state.
 
     One to three machines take part per round, and one in the tested round. The record's gradient changes its sign.
     """
@@ -102,9 +105,10 @@ def largest_release(name):
         assert plan.schedule.present[alone].sum() == 1
         record = int(np.ravel(plan.samples[alone, 0])[0])
         other = with_sample(problem, record, np.asarray(problem.pool.features[record]), 1)
+        protocol = calibrate(protocol, problem, plan)
         leaves, at = as_leaves(protocol.traced), jax.tree.map(lambda leaf: leaf[alone], round_inputs(plan))
         start = protocol.init(problem, plan.size, KEY)
-        released = [getattr(next_state(leaves, one.traced, start, at), name) for one in (problem, other)]
+        released = [read(next_state(leaves, one.traced, start, at)) for one in (problem, other)]
         return problem, plan, float(jnp.linalg.norm(released[1] - released[0]))
 
     return moved

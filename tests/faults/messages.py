@@ -18,7 +18,9 @@ from fedprivjax import (
     NoisySGD,
     TreeMomentum,
 )
+from fedprivjax.method.algorithm import Public, lipschitz_bound
 from fedprivjax.method.encoders import Encoder, Quantiser
+from fedprivjax.method.linear import of_record
 from fedprivjax.method.record_mechanism import RecordMechanism
 from fedprivjax.method.round import add_noise, cohort_messages, flat_rows
 from fedprivjax.method.views import in_the_clear
@@ -29,6 +31,19 @@ from fedprivjax.protocols.released.records import released_messages
 # ---- clipping
 
 
+def moved_along(method, state, direction):
+    """Return the state of noisy SGD after a step along a direction, without projection."""
+    step = method.step_scale * method.step_size
+    w = jax.tree.map(lambda w, g: w - step * g, state.server.w, direction)
+    return state._replace(server=state.server._replace(w=w))
+
+
+def without_a_clip(method, problem, state, inputs):
+    """Return the participants' messages before the clip, leaves [per_round, ...]."""
+    message = method.algorithm.message(state.server, inputs.round)
+    return cohort_messages(problem, of_record(message), inputs, None)
+
+
 @states("event")
 @struct.dataclass
 class AsSent(NoisySGD):
@@ -36,9 +51,7 @@ class AsSent(NoisySGD):
 
     def round(self, problem, state, inputs, noise, key):
         mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), self.messages(problem, state, inputs, noise, key))
-        step = self.step_scale * self.step_size
-        w = jax.tree.map(lambda w, g: w - step * g, state.w, add_noise(problem, mean, noise))
-        return state._replace(w=w), {}
+        return moved_along(self, state, add_noise(problem, mean, noise)), {}
 
 
 def clipped_rows(rows, norms, bound, above):
@@ -52,8 +65,7 @@ class ClippedAbove(AsSent):
     """Gradients are clipped only if their norm exceeds 1.05·C."""
 
     def messages(self, problem, state, inputs, noise, key):
-        machine = self.machine(state, inputs.round)
-        rows = flat_rows(problem, cohort_messages(problem, machine, inputs, None))
+        rows = flat_rows(problem, without_a_clip(self, problem, state, inputs))
         rows = clipped_rows(rows, jnp.linalg.norm(rows, axis=1), self.clip, 1.05 * self.clip)
         return jax.vmap(problem.unravel)(rows)
 
@@ -64,7 +76,7 @@ class ClippedByCoordinate(AsSent):
     """Every coordinate is clipped to [−C, C], and the norm is assumed to be C."""
 
     def messages(self, problem, state, inputs, noise, key):
-        rows = cohort_messages(problem, self.machine(state, inputs.round), inputs, None)
+        rows = without_a_clip(self, problem, state, inputs)
         return jax.tree.map(lambda leaf: jnp.clip(leaf, -self.clip, self.clip), rows)
 
 
@@ -74,7 +86,7 @@ class LeafForgotten(AsSent):
     """Leaves of one axis, biases, are not clipped."""
 
     def messages(self, problem, state, inputs, noise, key):
-        rows = cohort_messages(problem, self.machine(state, inputs.round), inputs, None)
+        rows = without_a_clip(self, problem, state, inputs)
         kept = {name: leaf for name, leaf in rows.items() if name.endswith("kernel")}
         norms = jnp.sqrt(sum(jnp.sum(leaf**2, axis=tuple(range(1, leaf.ndim))) for leaf in kept.values()))
         factor = self.clip / jnp.maximum(norms, self.clip)
@@ -90,7 +102,7 @@ class KernelForgotten(LeafForgotten):
     """Leaves of several axes, kernels, are not clipped."""
 
     def messages(self, problem, state, inputs, noise, key):
-        rows = cohort_messages(problem, self.machine(state, inputs.round), inputs, None)
+        rows = without_a_clip(self, problem, state, inputs)
         return {
             name: leaf if name.endswith("kernel") else jnp.clip(leaf, -self.clip, self.clip)
             for name, leaf in rows.items()
@@ -103,7 +115,7 @@ class LeavesClipped(AsSent):
     """Every array of parameters is clipped to norm C, and the norm of all is assumed to be C."""
 
     def messages(self, problem, state, inputs, noise, key):
-        rows = cohort_messages(problem, self.machine(state, inputs.round), inputs, None)
+        rows = without_a_clip(self, problem, state, inputs)
         return jax.tree.map(lambda leaf: jax.vmap(self._clipped)(leaf), rows)
 
     def _clipped(self, leaf):
@@ -198,7 +210,7 @@ class UnnoisedMomentum(DPMu2):
 
     def query(self, state):
         step = self.step_scale * self.step_size
-        return jax.tree.map(lambda x, q: x - step * q, state.x, state.q)
+        return jax.tree.map(lambda x, q: x - step * q, state.server.x, state.memory.q)
 
 
 @dataclass(frozen=True)
@@ -250,10 +262,10 @@ class OwnNoiseForgotten(NoisySGD):
 @states("event")
 @struct.dataclass
 class GradientsOnly(DPMu2):
-    """The bound G of a gradient is used instead of the bound S of an increment."""
+    """The bound G of a gradient is claimed instead of the bound S of an increment."""
 
-    def unclipped_bound(self, problem):
-        return problem.lipschitz
+    def bound(self, problem, machines):
+        return lipschitz_bound(Public.of(problem, machines))
 
 
 @states("event")
@@ -261,8 +273,8 @@ class GradientsOnly(DPMu2):
 class SlotsCounted(DPMu2):
     """The sensitivity assumes division by the number of slots, instead of the mean cohort size."""
 
-    def sensitivity(self, problem, plan):
-        return 2 * self.clip / plan.size.per_round
+    def event(self, problem, plan):
+        return replace(super().event(problem, plan), sensitivity=2 * self.clip / plan.size.per_round)
 
     @property
     def traced(self):

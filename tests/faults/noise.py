@@ -22,6 +22,7 @@ from fedprivjax import (
     TreeMomentum,
     UserSGD,
 )
+from fedprivjax.method.linear import of_record
 from fedprivjax.method.message_noise import CancelledNoise, CorrelatedNoise
 from fedprivjax.method.private_mean import BitMean, GaussianMean
 from fedprivjax.method.round import add_noise, cohort_sum
@@ -78,8 +79,9 @@ class SharedTreeNoise(TreeMomentum):
 class AddOrRemove(DPMu2):
     """The sensitivity C of removing a record is claimed, and replacing it changes the sum by 2C."""
 
-    def sensitivity(self, problem, plan):
-        return super().sensitivity(problem, plan) / 2
+    def bound(self, problem, machines):
+        stated = super().bound(problem, machines)
+        return stated._replace(norm=stated.norm / 2)
 
     @property
     def traced(self):
@@ -92,10 +94,11 @@ class NoiseOfTheMean(NoisySGD):
     """The server releases the sum, with the noise of the mean."""
 
     def round(self, problem, state, inputs, noise, key):
-        total, info = cohort_sum(problem, self.machine(state, inputs.round), inputs, self.clip)
+        message = self.algorithm.message(state.server, inputs.round)
+        total, info = cohort_sum(problem, of_record(message), inputs, self.clip)
         step = self.step_scale * self.step_size
-        w = jax.tree.map(lambda w, g: w - step * g, state.w, add_noise(problem, total, noise))
-        return state._replace(w=w), info
+        w = jax.tree.map(lambda w, g: w - step * g, state.server.w, add_noise(problem, total, noise))
+        return state._replace(server=state.server._replace(w=w)), info
 
 
 @states("event")
@@ -121,6 +124,24 @@ class CountedAsIndependent(FedAvg):
         return replace(super().event(problem, plan), exposure=exposure, releases=None)
 
 
+@struct.dataclass
+class WithItsNoise(DPMu2):
+    """DP-μ²-FL with the noise and the exposure of another distribution."""
+
+    @property
+    def its_noise(self):
+        """Distribution of the noise, a `MessageNoise`."""
+        raise NotImplementedError
+
+    def mechanism(self, problem, plan, method="auto"):
+        return self.its_noise.mechanism(plan, problem.dimension, method)
+
+    def event(self, problem, plan):
+        noise = self.its_noise
+        event = super().event(problem, plan)
+        return replace(event, exposure=noise.exposure(plan), releases=lambda machine: noise.releases(plan, machine))
+
+
 class NoiseForTwo(CancelledNoise):
     """Noise for two messages, with exposure 1."""
 
@@ -133,11 +154,11 @@ class NoiseForTwo(CancelledNoise):
 
 @states("event")
 @struct.dataclass
-class OverSpent(DPMu2):
+class OverSpent(WithItsNoise):
     """Noise for two messages of each machine on any schedule, in an event with exposure 1."""
 
     @property
-    def message_noise(self):
+    def its_noise(self):
         return NoiseForTwo(self.trust, self.relative_privacy)
 
     @property
@@ -241,11 +262,11 @@ class FirstColumnNoise(CorrelatedNoise):
 
 @states("event")
 @struct.dataclass
-class OfTheFirstMessage(DPMu2):
+class OfTheFirstMessage(WithItsNoise):
     """Correlated noise for a sample of the first message only."""
 
     @property
-    def message_noise(self):
+    def its_noise(self):
         return FirstColumnNoise(self.trust, self.relative_privacy, factor=self.noise_schedule)
 
 

@@ -211,13 +211,13 @@ BRUTE = {
         "a server's sum over the slots of a round, where fewer machines come",
         messages.SlotsCounted(**SUMMED),
         DPMu2(**SUMMED),
-        largest_release("q"),
+        largest_release(lambda state: state.memory.q),
     ),
     "a round's own number": moved(
         "a server's sum over those who come, accounted for over their mean number",
         messages.OwnNumber(alpha=0.5, **SUMMED),
         TreeMomentum(alpha=0.5, **SUMMED),
-        largest_release("momentum"),
+        largest_release(lambda state: state.momentum),
     ),
     "z for z_Δ": adaptive(
         "the updates' noise multiplier is that of the pair with the bits", messages.MultiplierOfUpdates

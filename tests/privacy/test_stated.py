@@ -66,6 +66,12 @@ class Louder(DPMu2):
     def message_noise(self):
         return LouderNoise(self.trust, self.relative_privacy, noise_schedule=self.noise_schedule, beta=self.beta)
 
+    def mechanism(self, problem, plan, method="auto"):
+        return self.message_noise.mechanism(plan, problem.dimension, method)
+
+    def event(self, problem, plan):
+        return replace(super().event(problem, plan), exposure=self.message_noise.exposure(plan), releases=None)
+
 
 @pytest.mark.parametrize("order", [(0.5, 2.0), (2.0, 0.5)])
 def test_a_subclass_states_its_own_event_for_each_member(order):

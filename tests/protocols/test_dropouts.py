@@ -157,8 +157,9 @@ def test_a_sample_of_a_machine_that_drops_out_moves_no_view_beyond_its_mu():
     mine = plan.schedule.participants == 0
     relative = protocol.message_noise.relative(plan)
     assert 0 < (mine & plan.schedule.dropped).sum() < ROUNDS - 3
-    state = protocol.init(POOL, plan.size, jax.random.key(0))
-    state = state._replace(x=np.asarray(POOL.start) + 0.1, x_previous=np.asarray(POOL.start) - 0.1)
+    state = start.protocol.init(POOL, plan.size, jax.random.key(0))
+    apart = {"x": np.asarray(POOL.start) + 0.1, "x_previous": np.asarray(POOL.start) - 0.1}
+    state = state._replace(server=state.server._replace(**apart))
 
     def views(problem):
         rows = [
@@ -215,9 +216,10 @@ class Ghosts(NoisySGD):
 class OfThePresent(DPMu2):
     """Planted: dropouts are counted as more private, although they are not known in advance."""
 
-    def exposure(self, problem, plan):
+    def event(self, problem, plan):
         squares = np.where(plan.schedule.present, self.message_noise.relative(plan) ** -2.0, 0.0)
-        return Grouped.of(np.sqrt(np.bincount(plan.schedule.participants.ravel(), squares.ravel(), MACHINES)))
+        exposure = np.sqrt(np.bincount(plan.schedule.participants.ravel(), squares.ravel(), MACHINES))
+        return replace(super().event(problem, plan), exposure=Grouped.of(exposure))
 
 
 @pytest.mark.parametrize(

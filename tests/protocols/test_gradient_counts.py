@@ -17,12 +17,14 @@ STATED = {DPMu2: 2.0, LocalSGD: 1.0, NoisySGD: 1.0, ReducedTreeMomentum: 3.0}
 
 @struct.dataclass
 class Understated(DPMu2):
-    gradients_per_use = 1
+    def costs(self, problem):
+        return super().costs(problem) | {"gradients_per_use": 1.0}
 
 
 @struct.dataclass
 class Overstated(NoisySGD):
-    gradients_per_use = 2
+    def costs(self, problem):
+        return super().costs(problem) | {"gradients_per_use": 2.0}
 
 
 @struct.dataclass
@@ -33,7 +35,8 @@ class Unspared(ReducedTreeMomentum):
 @states("event")
 @struct.dataclass
 class Deaf(NoisySGD):
-    gradients_per_use = 7
+    def costs(self, problem):
+        return super().costs(problem) | {"gradients_per_use": 7.0}
 
     def round(self, problem, state, inputs, noise, key):
         return state, {}

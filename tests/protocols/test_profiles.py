@@ -20,6 +20,7 @@ from fedprivjax import (
     sweep,
 )
 from fedprivjax.engine.prepare import ready
+from fedprivjax.method.algorithm import MEAN
 from fedprivjax.noise import chooser
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.privacy import gdp
@@ -65,12 +66,17 @@ def test_dropouts_leave_it_as_it_is():
     np.testing.assert_allclose(start.event.mus.each, 3.0 * SHARES, rtol=1e-9)
 
 
+def noise_of(protocol):
+    """Distribution of the noise of a method's messages."""
+    return protocol.privacy.noise_of(MEAN) if isinstance(protocol, NoisySGD) else protocol.message_noise
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_machine_adds_its_own_noise(name):
     """At a machine's first message the noise is σ·r/share, two-sided; another machine's share is refused."""
     start = ready(METHODS[name], POOL, SOME_MACHINES, rounds=12, metrics=(), noise_method="materialised")
     plain = ready(METHODS[name].replace(relative_privacy=None), POOL, SOME_MACHINES, rounds=12, metrics=())
-    relative = plain.protocol.message_noise.relative(plain.plan)
+    relative = noise_of(plain.protocol).relative(plain.plan)
     dimension, seen = 20_000, set()
     for t, machines in enumerate(start.plan.schedule.participants):
         inputs = jax.tree.map(lambda leaf, t=t: leaf[t], start.mechanism.inputs)

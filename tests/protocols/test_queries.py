@@ -17,7 +17,7 @@ class OldPoint(DPMu2):
     """Queries the previous round's point, at which gradients are computed too."""
 
     def query(self, state):
-        return state.x_previous
+        return state.server.x_previous
 
 
 @states("event")
@@ -26,7 +26,7 @@ class Average(NoisySGD):
     """Queried at the average."""
 
     def query(self, state):
-        return state.average
+        return state.server.average
 
 
 @states("event")
@@ -74,6 +74,6 @@ def test_a_method_that_asks_no_model_has_nothing_to_show():
             return state, {}
 
         def query(self, state):
-            return state.average
+            return state.server.average
 
     PROPERTIES[QUERY](Trial(Deaf(mu=1.0, clip=1.0, step_size=0.1), case.problem, case.participation, ROUNDS))

@@ -21,6 +21,7 @@ from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_epsilo
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.problem.gradients import Dense, Outer
 from fedprivjax.problem.program import typed_jit
+from fedprivjax.protocols.dp_mu2 import Mu2State
 from fedprivjax.protocols.stale_momentum import growing_exposure
 
 ROUNDS, MACHINES = 12, 3
@@ -71,7 +72,7 @@ def next_state(protocol, problem, state, inputs, noise):
 
 def answers(case, problem, plan, states, momentum=None):
     """The participants' messages without noise at the first world's query points, [rounds, per_round, d]."""
-    protocol, inputs = as_leaves(case.protocol), round_inputs(plan)
+    protocol, inputs = as_leaves(calibrate(case.protocol, problem, plan)), round_inputs(plan)
     sent = []
     for t, state in enumerate(states):
         inputs_t = jax.tree.map(lambda leaf, t=t: leaf[t], inputs)
@@ -86,15 +87,14 @@ def answers(case, problem, plan, states, momentum=None):
 def first_world(case, problem, plan, points=None):
     """The state before each round of a noisy run; with `points`, query points that a server is free to choose."""
     rng = np.random.default_rng(8)
-    protocol, inputs = as_leaves(case.protocol), round_inputs(plan)
+    protocol, inputs = as_leaves(calibrate(case.protocol, problem, plan)), round_inputs(plan)
     state, states = protocol.init(problem, plan.size, KEY), []
     for t in range(plan.size.rounds):
         states.append(state)
         noise = jnp.asarray(rng.normal(size=problem.dimension), jnp.float32)
         state = next_state(protocol, problem, state, jax.tree.map(lambda leaf, t=t: leaf[t], inputs), noise)
         if points is not None:
-            point = {name: jnp.asarray(points[t]) for name in ("x", "w") if name in state._fields}
-            state = state._replace(**point)
+            state = state._replace(server=state.server._replace(x=jnp.asarray(points[t]), w=jnp.asarray(points[t])))
     return states
 
 
@@ -137,7 +137,7 @@ def test_one_sample_moves_no_view_by_more_than_the_sensitivity(name, problem):
     case = CASES[name]
     plan = drawn_for(case, problem)
     shared = plan.size.per_round if case.protocol.trust == "server" else 1  # a server releases the mean
-    bound = case.protocol.sensitivity(problem, plan)
+    bound = case.protocol.event(problem, plan).sensitivity
     states, largest = first_world(case, problem, plan), 0.0
     for sample, features, label in strangers(problem):
         change, k = moved(case, problem, plan, states, sample, features, label)
@@ -167,7 +167,7 @@ def test_a_dishonest_server_gains_nothing_against_clipping(problem):
     states = first_world(CASES["mu2-clipped"], problem, plan, points)
     clipped, _ = moved(CASES["mu2-clipped"], problem, plan, states, last, *turned)
     assert np.linalg.norm(clipped, axis=1).max() <= 2 * CLIP * (1 + 1e-5)
-    bound = CASES["mu2"].protocol.sensitivity(problem, plan) / 2
+    bound = CASES["mu2"].protocol.event(problem, plan).sensitivity / 2
     sent = answers(CASES["mu2"], problem, plan, first_world(CASES["mu2"], problem, plan, points))
     honest = answers(CASES["mu2"], problem, plan, first_world(CASES["mu2"], problem, plan))
     assert np.linalg.norm(honest, axis=-1).max() <= bound
@@ -276,13 +276,14 @@ def test_an_increment_may_move_by_more_than_gradients_do():
     features = np.zeros((4, 2), np.float32)
     features[:, 0] = 1.0
     squared = linear_problem(features, np.zeros(4, np.float32), Squared(1e-6), feature_bound=1.0, constraint=Ball(1.0))
-    protocol, (t, end) = DPMu2(**SETTINGS), (1000, jnp.array([1.0, 0.0]))
+    t, end = 1000, jnp.array([1.0, 0.0])
     plan = draw_plan(squared, Given(1, [[0]]), seed=1)
+    protocol = calibrate(DPMu2(**SETTINGS), squared, plan)
     state = protocol.init(squared, plan.size, KEY)
-    state = state._replace(x_previous=-end, x=-end + 2 / (t + 1) * (end + end), w=end)
+    state = state._replace(server=Mu2State(-end + 2 / (t + 1) * (end + end), -end, end))
     at = jax.tree.map(lambda leaf: leaf[0], round_inputs(plan))._replace(round=jnp.asarray(t))
     other = with_sample(squared, int(plan.samples[0, 0]), np.zeros(2), 0.0)
     moved = float(jnp.linalg.norm(sent_by(protocol, squared, state, at) - sent_by(protocol, other, state, at)))
     assert moved == pytest.approx(3, rel=0.01)
     assert squared.lipschitz == pytest.approx(1, rel=1e-5)
-    assert moved <= protocol.sensitivity(squared, plan)
+    assert moved <= protocol.event(squared, plan).sensitivity
