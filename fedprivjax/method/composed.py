@@ -65,9 +65,15 @@ class Composed(Protocol):
     step_size: Any = struct.field(default=None, kw_only=True)
     step_scale: Any = struct.field(default=1.0, kw_only=True)
 
-    if TYPE_CHECKING:
-        algorithm: Any  # what machines send and the server computes, a field or a property
-        privacy: Any  # what bounds, releases and accounts for everything that leaves a machine
+    if TYPE_CHECKING:  # a field, or a property
+
+        @property
+        def algorithm(self) -> Any:
+            """What machines send and the server computes."""
+
+        @property
+        def privacy(self) -> Any:
+            """What bounds, releases and accounts for everything that leaves a machine."""
 
     @property
     def minibatches(self) -> Sampler | None:

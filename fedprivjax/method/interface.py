@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, replace
 from math import inf
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +87,11 @@ class Protocol(Calibrated, Decorated):
     gradients_spared: ClassVar[int] = 0  # number of these that an equivalent simulation does not compute
     plain: ClassVar[dict[str, Any]] = {}  # values, in the traced protocol, of static settings that only the host reads
 
-    def __new__(cls, *args, **settings):
+    if TYPE_CHECKING:
+
+        def __init__(self, *args: Any, **settings: Any) -> None: ...
+
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
         """Raise Refusal for an unknown setting, with the nearest known name.
 
         `Protocol(algorithm, privacy=…)` itself makes a `Pair`.
@@ -95,7 +99,7 @@ class Protocol(Calibrated, Decorated):
         if cls is Protocol and (args or settings):
             from fedprivjax.method.composed import Pair  # the pair is a protocol
 
-            return Pair(*args, **settings)
+            return cast(Self, Pair(*args, **settings))
         known = settings_of(cls)
         if known is not None and "__dataclass_fields__" in vars(cls):
             for level in (name for name in LEVELS if name in settings and name not in known):

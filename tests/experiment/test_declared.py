@@ -121,7 +121,7 @@ class Mine(NoisySGD):
     event = NoisySGD.event
 
     def output(self, state):
-        return {} * state.w
+        return {} * state.server.w
 """
 
 
