@@ -18,7 +18,9 @@ from .method.client_method import ClientMethod, ClientState
 from .method.encoders import Encoder, Quantiser, Sparsifier
 from .method.interface import Protocol
 from .method.linear import Linear, gradient
+from .method.local_algorithm import AtServer, LocalAlgorithm, Work
 from .method.local_data import LocalData, Minibatch
+from .method.local_release import LocalPrivacy
 from .method.noisy_messages import NoisyMessages
 from .method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .method.server_optimizer import ServerOptimizer
@@ -62,7 +64,10 @@ from .protocols import (
     AcceleratedMinibatchSGD,
     DPMu2,
     FedAvg,
+    FedDyn,
+    FedExP,
     LocalSGD,
+    MimeLite,
     NoisyMinibatchSGD,
     NoisySGD,
     ReducedTreeMomentum,
@@ -93,6 +98,7 @@ __all__ = [
     "Algorithm",
     "Assumption",
     "At",
+    "AtServer",
     "Audit",
     "Balanced",
     "Ball",
@@ -109,6 +115,8 @@ __all__ = [
     "Encoder",
     "Event",
     "FedAvg",
+    "FedDyn",
+    "FedExP",
     "Federation",
     "Frame",
     "Full",
@@ -122,14 +130,17 @@ __all__ = [
     "Leaderboard",
     "Linear",
     "LinearLoss",
+    "LocalAlgorithm",
     "LocalData",
     "LocalEpochs",
+    "LocalPrivacy",
     "LocalSGD",
     "LocalSteps",
     "LocalWork",
     "Logistic",
     "Mean",
     "Metric",
+    "MimeLite",
     "Minibatch",
     "Moreau",
     "NoisyMessages",
@@ -181,6 +192,7 @@ __all__ = [
     "VectorSum",
     "Weighted",
     "WholeSpace",
+    "Work",
     "add_noise",
     "audit",
     "audit_one_run",

@@ -176,8 +176,12 @@ class ClientMethod(Split, Protocol):
         sums, own = self._sums(problem, self.shared(state.server, noise), slots, state.own)
         total, weight, info = added(sums)
         present = jnp.maximum(jnp.sum(inputs.filled), 1.0)
-        server = self.serve(problem, state.server, total, weight, inputs, noise)
+        server = self._served(problem, state.server, total, weight, inputs, noise, key)
         return ClientState(server, own), jax.tree.map(lambda value: value / present, info)
+
+    def _served(self, problem: Problem, server: Any, total: Any, weight: Any, inputs: RoundInputs, noise: Any, key):
+        """Return the result of `serve`, which has no key of its own."""
+        return self.serve(problem, server, total, weight, inputs, noise)
 
     def _sums(self, problem: Problem, server: Any, slots: tuple[RoundInputs, Any, jax.Array], own: Any):
         """Return the sums over the slots (weighted messages, weights, scalars), and all machines' states after them.

@@ -11,8 +11,11 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 from fedprivjax.method.algorithm import MEAN, Algorithm, At, NormBound, Public, Reads, lipschitz_bound
+from fedprivjax.method.composed_work import ComposedWork, WorkPair
 from fedprivjax.method.interface import BATCH, Protocol
 from fedprivjax.method.linear import Linear, is_plain, points_of, require_message
+from fedprivjax.method.local_algorithm import LocalAlgorithm
+from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.noisy_messages import Limits, NoisyMessages
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.settings import check_numbers
@@ -240,3 +243,20 @@ def _stated(algorithm: Algorithm, public: Public, plain: bool) -> NormBound:
     if type(algorithm).bound is Algorithm.bound:
         return NormBound(inf, ())
     return algorithm.bound(public)
+
+
+def pair(algorithm: Any, *, privacy: Any, **settings: Any) -> Composed | ComposedWork:
+    """Return the protocol of an algorithm and a privacy object.
+
+    Raises:
+        Refusal: they do not go together.
+    """
+    known = {Algorithm: (Pair, NoisyMessages), LocalAlgorithm: (WorkPair, LocalPrivacy)}
+    for kind, (made, needed) in known.items():
+        if isinstance(algorithm, kind):
+            if type(privacy) is not needed:
+                raise Refusal(
+                    f"privacy must be a {needed.__name__} with {type(algorithm).__name__}, got {called(privacy)}"
+                )
+            return made(algorithm, privacy=privacy, **settings)
+    raise Refusal(f"algorithm must be an Algorithm or a LocalAlgorithm, got {called(algorithm)}")

@@ -94,12 +94,12 @@ class Protocol(Calibrated, Decorated):
     def __new__(cls, *args: Any, **settings: Any) -> Self:
         """Raise Refusal for an unknown setting, with the nearest known name.
 
-        `Protocol(algorithm, privacy=…)` itself makes a `Pair`.
+        `Protocol(algorithm, privacy=…)` itself makes a `Pair`, or a `WorkPair` if the algorithm has local work.
         """
         if cls is Protocol and (args or settings):
-            from fedprivjax.method.composed import Pair  # the pair is a protocol
+            from fedprivjax.method.composed import pair  # a pair is a protocol
 
-            return cast(Self, Pair(*args, **settings))
+            return cast(Self, pair(*args, **settings))
         known = settings_of(cls)
         if known is not None and "__dataclass_fields__" in vars(cls):
             for level in (name for name in LEVELS if name in settings and name not in known):

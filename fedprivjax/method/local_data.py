@@ -47,9 +47,17 @@ class Minibatch:
             divisor: divisor of the sum, or None for the number of records.
             clip: bound on the norm of every record's gradient, or None.
         """
+        return self.mean(lambda gradient: gradient(w), divisor=divisor, clip=clip)
+
+    def mean(self, message: Callable[[Callable], Any], *, divisor: Any = None, clip: Any = None) -> Any:
+        """Return the mean of the records' messages, as `gradient` does.
+
+        Args:
+            message: message of a record, as a function of its gradient oracle.
+        """
         divisor = jnp.maximum(self.count, 1.0) if divisor is None else divisor
         each = jnp.where(self.weights != 0, 1.0 / divisor, 0.0)
-        return examples_sum(self.problem, lambda gradient: gradient(w), self.examples, each, clip)[0]
+        return examples_sum(self.problem, message, self.examples, each, clip)[0]
 
 
 @struct.dataclass

@@ -1,7 +1,10 @@
 from .accelerated_minibatch_sgd import AcceleratedMinibatchSGD as AcceleratedMinibatchSGD
 from .dp_mu2 import DPMu2 as DPMu2
 from .fedavg import FedAvg as FedAvg
+from .feddyn import FedDyn as FedDyn
+from .fedexp import FedExP as FedExP
 from .local_sgd import LocalSGD as LocalSGD
+from .mimelite import MimeLite as MimeLite
 from .noisy_minibatch_sgd import NoisyMinibatchSGD as NoisyMinibatchSGD
 from .noisy_sgd import NoisySGD as NoisySGD
 from .reduced_tree_momentum import ReducedTreeMomentum as ReducedTreeMomentum

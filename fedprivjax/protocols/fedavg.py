@@ -21,36 +21,114 @@ Privacy is optional:
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jax.flatten_util import ravel_pytree
 
-from fedprivjax.method.adaptive_clip import EVEN, LEAST_SHARE
-from fedprivjax.method.client_method import ClientState
-from fedprivjax.method.clipping import clip
-from fedprivjax.method.interface import BATCH, scaled_rate, slot_keys
-from fedprivjax.method.local_data import LocalData
-from fedprivjax.method.local_privacy import NoisySteps, NoisyUpdates
-from fedprivjax.method.local_steps import ServerState
-from fedprivjax.method.round import RoundInputs
-from fedprivjax.noise import Mechanism
-from fedprivjax.noise.normals import normals
-from fedprivjax.noise.rounds import round_factor
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least, require_positive
+from fedprivjax.method.adaptive_clip import AdaptiveClip
+from fedprivjax.method.algorithm import Public
+from fedprivjax.method.composed_work import ComposedWork
+from fedprivjax.method.encoders import Encoder
+from fedprivjax.method.interface import BATCH, scaled_rate
+from fedprivjax.method.linear import Linear, gradient
+from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, sub
+from fedprivjax.method.local_release import LocalPrivacy
+from fedprivjax.method.minibatch_round import appended, mean_of, room
+from fedprivjax.method.server_optimizer import ServerOptimizer
+from fedprivjax.method.server_step import (
+    initial,
+    rates_of,
+    require_learning_rate,
+    require_server,
+    require_server_step,
+    stepped,
+)
+from fedprivjax.method.settings import check_numbers
+from fedprivjax.noise.rounds import INDEPENDENT
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.schedule import Size
-from fedprivjax.privacy.events import Event
+from fedprivjax.plan.samplers import LocalEpochs, LocalSteps, LocalWork, Sampler, as_sampler
 from fedprivjax.privacy.target import Target
-from fedprivjax.problem.gradients import Dense
+from fedprivjax.privacy.terms import REPLACE_ONE
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.fedavg_settings import FedAvgSettings
+
+
+class ServerState(NamedTuple):
+    """Iterate w_r, the last `window` iterates or None, and the server optimiser's state."""
+
+    w: Any
+    last: Any
+    optimizer: Any
 
 
 @struct.dataclass(kw_only=True)
-class FedAvg(FedAvgSettings):
+class LocalGradientSteps(LocalAlgorithm):
+    """Local gradient steps from the server's point, and the server's step along the mean update.
+
+    Attributes:
+        prox: ρ of a proximal term, or None.
+        server_step: learning rate of the server optimiser: a number or a schedule.
+        server: `ServerOptimizer` of the pseudo-gradient −Δ, or None, which adds the mean.
+        server_steps: learning rate of each round of a schedule, [rounds], which `planned` sets.
+        window: number of last iterates whose mean is reported.
+    """
+
+    prox: Any = None
+    server_step: Any = None
+    server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
+    server_steps: Any = struct.field(default=None, metadata={"derived": True})
+    window: int = struct.field(pytree_node=False, default=1)
+
+    def init(self, public: Public, step: Any) -> Any:
+        last = room(public.start, self.window) if self.window > 1 else None
+        return ServerState(public.start, last, initial(self.server, public.start, self._rate))
+
+    def sends(self, server: Any) -> Any:
+        return server.w
+
+    def enter(self, received: Any, own: Any) -> Any:
+        return received
+
+    def ask(self, carry: Any) -> Linear:
+        return gradient(carry)
+
+    def move(self, carry: Any, g: Any, received: Any, own: Any, work: Work) -> Any:
+        g = g if self.prox is None else jax.tree.map(lambda g, v, w: g + self.prox * (v - w), g, carry, received)
+        return work.project(jax.tree.map(lambda v, g: v - work.step * g, carry, g))
+
+    def leave(self, carry: Any, received: Any, own: Any, work: Work) -> Any:
+        return sub(carry, received)
+
+    def serve(self, server: Any, mean: Any, at: AtServer) -> Any:
+        step = 1.0 if self.server is None else self._rate
+        w, optimizer = stepped(self.server, server.optimizer, server.w, jax.tree.map(jnp.negative, mean), step)
+        w = at.project(w)
+        return ServerState(w, appended(server.last, w), optimizer)
+
+    def point(self, server: Any) -> Any:
+        return server.w if self.window == 1 else mean_of(server.last)
+
+    def planned(self, rounds: int) -> Any:
+        """Return a copy with the learning rate of each round, if it is a schedule."""
+        rates = rates_of(self.server_step, rounds)
+        return self if rates is None else replace(self, server_step=None, server_steps=rates)
+
+    def check(self, public: Public) -> None:
+        if self.server is not None:
+            self.server.check(public.start, scheduled=callable(self.server_step))
+
+    @property
+    def _rate(self) -> Any:
+        """Learning rate of the server: a number, or an array [rounds] for a schedule."""
+        return self.server_step if self.server_steps is None else self.server_steps
+
+
+@struct.dataclass(kw_only=True)
+class FedAvg(ComposedWork):
     """FedAvg, FedProx and FedOpt, non-private, or private for one record or for one machine.
 
     Attributes:
@@ -104,198 +182,88 @@ class FedAvg(FedAvgSettings):
     True
     """
 
-    # ---- the round
+    unit: str | None = struct.field(pytree_node=False, default=None)
+    mu: Any = None
+    epsilon: Any = None
+    noise_std: Any = None
+    step_size: Any = None
+    step_scale: Any = 1.0
+    clip: Any = None
+    update_clip: Any = struct.field(default=None, metadata={"part": AdaptiveClip, "number": True})
+    prox: Any = None
+    server_step: Any = None
+    server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
+    local_epochs: int | None = struct.field(pytree_node=False, default=None)
+    local_steps: int | None = struct.field(pytree_node=False, default=None)
+    batch: int | None = struct.field(pytree_node=False, default=None)
+    sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
+    rate: float | None = struct.field(pytree_node=False, default=None)
+    trust: str | None = struct.field(pytree_node=False, default=None)
+    relation: str = struct.field(pytree_node=False, default=REPLACE_ONE)
+    noise_schedule: Any = struct.field(pytree_node=False, default=INDEPENDENT)
+    window: int = struct.field(pytree_node=False, default=1)
+    encoder: Encoder | None = struct.field(pytree_node=False, default=None, metadata={"part": Encoder})
 
-    def server_init(self, problem: Problem, size: Size, key) -> Any:
-        server = super().server_init(problem, size, key)
-        return server._replace(clip=jnp.asarray(self.update_clip.start, jnp.float32)) if self.adaptive else server
+    plain: ClassVar[dict[str, Any]] = {"relation": REPLACE_ONE, "noise_schedule": INDEPENDENT}
 
-    def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
-        """One round. With an adaptive clip it also reports the round's `clip`."""
-        after, info = super().round(problem, state, inputs, noise, key)
-        return after, info | ({"clip": self.at_server(state).clip} if self.adaptive else {})
+    def __post_init__(self):
+        if self.unit is None and self.mu is None and self.epsilon is None and self.noise_std is None:
+            object.__setattr__(self, "noise_std", 0.0)
+        check_numbers(self, "mu", "epsilon")
+        require_server_step(self.server_step)
+        require_positive("prox", self.prox, optional=True)
+        require_at_least("window", self.window, 1)
+        require_server(self.server)
+        self._check_work()
+        private = self.privacy  # raises Refusal unless a theorem covers the settings
+        object.__setattr__(self, "trust", private.trust)
+        object.__setattr__(self, "noise_schedule", private.noise)
 
-    def client(self, server: Any, own, data: LocalData, noise, key):
-        end, _ = self.walk(server.w, data, noise)
-        update, info = self.bounded(jax.tree.map(jnp.subtract, end, server.w), server)
-        return self.message(update, server, info, noise), own, info
-
-    def encode(self, message, key):
-        if self.encoder is None:
-            return message
-        vector, unravel = ravel_pytree(message)
-        encoded = self.encoder.encode(vector, key)
-        return unravel(encoded if self.encoded_norm is None else clip(Dense(encoded), self.encoded_norm).value)
-
-    @property
-    def noise_at_machines(self) -> bool:
-        """True if machines sample noise, in every local step or in their messages before these are encoded."""
-        own = self.trust == "none" and self.encoder is not None
-        return self.unit == "record" or (self.unit == "machine" and own)
-
-    def bounded(self, update, server: ServerState) -> tuple[Any, dict]:
-        """Return a machine's update, clipped to norm C as a whole if there is a C, and clipping metrics."""
-        if self.update_clip is None:
-            return update, {}
-        bound = server.clip if self.adaptive else self.update_clip
-        vector = Dense(update)
-        norm = vector.norm()
-        info = {"clipped_share": (norm > bound).astype(jnp.float32), "message_norm": norm}
-        return clip(vector, bound).value, info
-
-    def message(self, update, server: ServerState, info: dict, noise) -> Any:
-        """Return a machine's message: its clipped update, with an adaptive clip paired with its bit.
-
-        With unit = "machine", `noise` is the key and standard deviation of the machine's own noise in it, or None.
-        """
-        if self.adaptive:
-            norm = info["message_norm"]
-            unclipped = jnp.where(jnp.isfinite(norm), norm, 0.0) <= server.clip  # a non-finite update became zero
-            update = self.update_clip.pair(update, unclipped, server.clip, self.bit_factor)
-        if self.unit != "machine" or noise is None:
-            return update
-        (key, deviation), (vector, unravel) = noise, ravel_pytree(update)
-        return unravel(vector + deviation * normals(key, vector.shape))
-
-    @property
-    def bit_factor(self) -> Any:
-        """Norm u of the bit's part of a message with an adaptive clip, traced."""
-        if self.unit != "machine":  # the pair has no noise of its own
-            return EVEN
-        least = self.expected / LEAST_SHARE if self.trust == "server" else 0.0
-        return self.update_clip.bit_factor(self.noise_std, least)
-
-    def client_weight(self, data: LocalData):
-        """M·p_i, from the weights of the machine's records in the plan."""
-        if not self.weighted:
-            return 1.0
-        batch: Any = self.minibatches.batch
-        count = self.local_steps * batch if self.local_steps and batch else jnp.sum(data.weights != 0)
-        return jnp.max(data.weights) * count
-
-    def step_noise(self, noise, step, dimension: int):
-        if noise is None or self.unit != "record":
-            return None
-        key, deviation = noise
-        return deviation * normals(jax.random.fold_in(key, step), (dimension,))
+    def _check_work(self) -> None:
+        if (self.local_epochs is None) == (self.local_steps is None):
+            given = "neither" if self.local_epochs is None else f"{self.local_epochs} and {self.local_steps}"
+            raise Refusal(f"local_epochs or local_steps must be given, not both, got {given}. Set one of them")
+        if self.local_epochs is not None and self.sampler != "subset":
+            raise Refusal(
+                f"sampler must be left out with local_epochs, which pass over all records, got {self.sampler!r}. "
+                f"Use local_steps for samples"
+            )
+        if self.local_epochs is not None and self.rate is not None:
+            raise Refusal(f"rate must be left out with local_epochs, got {self.rate}. Use local_steps")
+        batch = self.work.batch  # raises Refusal for invalid numbers of steps or records
+        if np.ndim(batch):  # type: ignore[arg-type]
+            raise Refusal(f"batch must be one number for {self.name}, got {batch}. Set one batch for all machines")
 
     @property
-    def divisor(self) -> Any:
-        """Divisor of a step's sum of gradients: B if records are protected or sampled, None for their number."""
-        work = self.minibatches
-        return work.batch if self.unit == "record" or work.of_step.independent else None
+    def work(self) -> LocalWork:
+        """Sampler of the records of the local steps."""
+        if self.local_epochs is not None:
+            return LocalEpochs(self.local_epochs, self.batch)
+        assert self.local_steps is not None
+        whole = isinstance(self.sampler, str) and self.batch is None
+        return LocalSteps(self.local_steps, as_sampler("full" if whole else self.sampler, self.batch, self.rate))
 
-    def client_noise(self, noise, per_round: int):
-        if not self.noise_at_machines or noise is None:
-            return None
-        key, deviations = noise
-        return slot_keys(key, per_round), deviations
+    @property
+    def algorithm(self) -> LocalGradientSteps:
+        """Local gradient steps, and the server's step."""
+        steps = {"server": self.server, "server_step": self.server_step, "window": self.window}
+        return LocalGradientSteps(prox=self.prox, **steps)
 
-    def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
-        """The round's noise, or the round's key and the participants' standard deviations if machines sample it."""
-        if not self.noise_at_machines:
-            return super().noise(state, drawn, host_noise)
-        key, relative = drawn
-        return state, (key, self.noise_std * relative)
-
-    def serve(self, problem: Problem, server: Any, total, weight, inputs: RoundInputs, noise) -> Any:
-        update, server = self.noisy_mean(server, total, weight, inputs, noise)
-        return self.moved(problem, server, update)
-
-    def noisy_mean(self, server: ServerState, total, weight, inputs: RoundInputs, noise) -> tuple[Any, ServerState]:
-        """The mean update with the noise of unit = "machine", and the state with the next clip."""
-        divisor = self.cohort(weight, inputs)
-        mean = jax.tree.map(lambda leaf: leaf / divisor, total)
-        if not self.noise_at_machines and noise is not None:
-            if self.adaptive and self.trust == "server":  # the multiplier is that of the sum
-                noise = noise / divisor
-            mean = jax.tree.map(jnp.add, mean, ravel_pytree(mean)[1](noise))
-        if not self.adaptive:
-            return mean, server
-        update, bound = self.update_clip.released(mean, server.clip, self.bit_factor)
-        return update, server._replace(clip=bound)
-
-    def cohort(self, weight, inputs: RoundInputs):
-        """Divisor of the sum of messages: E|S_r| with unit = "machine", else the sum of the weights."""
-        return inputs.divisor if self.unit == "machine" else jnp.where(weight > 0, weight, 1.0)
-
-    def noisy_steps(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
-        """Differences v_k − v_{k−1} of every local step, leaves [per_round, K, ...], with unit = "record"."""
-        return super().noisy_steps(problem, state, inputs, noise, key) if self.unit == "record" else None
-
-    def broadcast(self, state: ClientState) -> Any:
-        """The logarithm of an adaptive clip, which moves with the noisy count, or () with a fixed clip."""
-        return jnp.log(self.at_server(state).clip) if self.adaptive else ()
-
-    def message_dimension(self, problem: Problem) -> int:
-        """Number of numbers in a message: those of the update, and a bit with an adaptive clip."""
-        return problem.dimension + self.adaptive
-
-    def message_bits(self, problem: Problem) -> float:
-        return (
-            super().message_bits(problem)
-            if self.encoder is None
-            else self.encoder.bits(self.message_dimension(problem))
-        )
-
-    # ---- privacy, on the host
-
-    def privacy(self, problem: Problem) -> NoisySteps | NoisyUpdates:
-        """Return the mechanism of the protected unit."""
-        if self.unit != "machine":
-            return NoisySteps(self.minibatches, self.clip, self.relation)
-        return NoisyUpdates(
-            str(self.trust),
-            self.update_clip,
-            self.relation,
-            self.noise_schedule,
-            stateful=bool(jax.tree.leaves(jax.eval_shape(lambda: self.client_init(problem)))),
-            encoder=self.encoder,
-            dimension=self.message_dimension(problem),
-        )
-
-    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
-        return self.privacy(problem).mechanism(plan, method)
-
-    def event(self, problem: Problem, plan: Plan) -> Event:
-        return self.privacy(problem).event(problem, plan, float(self.noise_std))
-
-    def server_noise(self, plan: Plan) -> float:
-        factor = round_factor(self.noise_schedule)
-        return 1.0 if factor is None else factor.first_std(plan.schedule)
+    @property
+    def privacy(self) -> LocalPrivacy:
+        """Privacy of the local work."""
+        bounds = {"clip": self.clip, "update_clip": self.update_clip, "encoder": self.encoder}
+        model = {"unit": self.unit, "trust": self.trust, "relation": self.relation, "noise": self.noise_schedule}
+        return LocalPrivacy(work=self.work, **bounds, **model)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        self.check_target(target)
-        expected = float(plan.schedule.divisor) if self.adaptive else None
-        norm = self._encoded_norm(problem)
-        method = replace(self, weighted=problem.weights is not None, expected=expected, encoded_norm=norm)
-        calibrated = super(FedAvg, method).calibrate(problem, plan, target)
-        if self.adaptive:
-            self.update_clip.check(calibrated.noise_std if self.unit == "machine" else 0.0)
-        return calibrated
-
-    def _encoded_norm(self, problem: Problem) -> float | None:
-        """Bound to which encoded messages are clipped before a trusted server's noise, or None."""
-        privacy = self.privacy(problem)
-        if isinstance(privacy, NoisyUpdates) and self.trust == "server" and self.encoder is not None:
-            return privacy.norm
-        return None
+        require_learning_rate(self.server, self.server_step)
+        return super().calibrate(problem, plan, target)
 
     @property
-    def protects_machines(self) -> bool:
-        return self.unit == "machine"
-
-    @property
-    def shows_clipping(self) -> bool:
-        return self.adaptive
-
-    @property
-    def gradient_clip(self) -> Any:
-        if self.unit != "machine":
-            return self.clip
-        step = 1.0 if self.step_size is None else float(np.max(self.step_size)) * float(np.max(self.step_scale))
-        bound = self.update_clip.start if self.adaptive else self.update_clip
-        return float(np.max(bound)) / step
+    def traced(self):
+        """Copy as in `Protocol.traced`. A schedule is replaced by its numbers."""
+        return replace(super().traced, server_step=None) if callable(self.server_step) else super().traced
 
     def scaled_down(self, machines: int):
         """Scale down as in `Protocol.scaled_down`, with a public rate at which a few records are used."""

@@ -18,22 +18,16 @@ a public constant. The machine adds the clipped difference to c_i, so that c is 
 all c_i plus the noise of r rounds, which accumulates as √r.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedprivjax.method.client_method import ClientState
-from fedprivjax.method.local_data import LocalData
-from fedprivjax.method.local_steps import ServerState
-from fedprivjax.method.round import RoundInputs
-from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.schedule import Size
-from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.terms import Assumption
-from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.fedavg import FedAvg
+from fedprivjax.method.algorithm import Public
+from fedprivjax.method.linear import Linear, gradient
+from fedprivjax.method.local_algorithm import AtServer, Work, add, mul, sub, zeros
+from fedprivjax.protocols.fedavg import FedAvg, LocalGradientSteps, ServerState
 
 
 class Controlled(NamedTuple):
@@ -42,6 +36,69 @@ class Controlled(NamedTuple):
     average: ServerState
     control: Any
     share: Any
+
+
+class Walk(NamedTuple):
+    """What a machine carries: its point v, and the sum of its steps' gradients."""
+
+    v: Any
+    total: Any
+
+
+@struct.dataclass(kw_only=True)
+class ControlVariates(LocalGradientSteps):
+    """FedAvg's local steps and server with control variates.
+
+    Attributes:
+        scaled: True to send changes of control variates times K·η, as parts of a clipped message.
+    """
+
+    scaled: bool = struct.field(pytree_node=False, default=True)
+
+    equal_weights = True
+
+    def init(self, public: Public, step: Any) -> Any:
+        return Controlled(super().init(public, step), zeros(public.start), jnp.float32(1 / public.machines))
+
+    def sends(self, server: Any) -> Any:
+        """The point w_r and the control variate c."""
+        return server.average.w, server.control
+
+    def own(self, public: Public) -> Any:
+        """The machine's control variate c_i."""
+        return zeros(public.start)
+
+    def enter(self, received: Any, own: Any) -> Walk:
+        return Walk(received[0], zeros(received[0]))
+
+    def ask(self, carry: Walk) -> Linear:
+        return gradient(carry.v)
+
+    def move(self, carry: Walk, g: Any, received: Any, own: Any, work: Work) -> Walk:
+        w, control = received
+        moved = super().move(carry.v, add(g, sub(control, own)), w, own, work)
+        return Walk(moved, add(carry.total, g))
+
+    def leave(self, carry: Walk, received: Any, own: Any, work: Work) -> Any:
+        mean = jax.tree.map(lambda leaf: leaf / work.taken, carry.total)
+        return sub(carry.v, received[0]), mul(self._scale(work), sub(mean, own))
+
+    def keep(self, own: Any, message: Any, work: Work) -> Any:
+        return jax.tree.map(lambda c, sent: c + sent / self._scale(work), own, message[1])
+
+    def serve(self, server: Any, mean: Any, at: AtServer) -> Any:
+        update, change = mean
+        part = server.share * at.cohort / self._scale(at)
+        return Controlled(
+            super().serve(server.average, update, at), add(server.control, mul(part, change)), server.share
+        )
+
+    def point(self, server: Any) -> Any:
+        return super().point(server.average)
+
+    def _scale(self, known: Work | AtServer) -> Any:
+        """Factor of the change of a control variate in a message."""
+        return known.planned * known.step if self.scaled else 1.0
 
 
 @struct.dataclass(kw_only=True)
@@ -64,57 +121,8 @@ class Scaffold(FedAvg):
     True
     """
 
-    weighs_machines: ClassVar[bool] = False
-
-    def server_init(self, problem: Problem, size: Size, key) -> Controlled:
-        zero = jax.tree.map(jnp.zeros_like, problem.start)
-        return Controlled(super().server_init(problem, size, key), zero, jnp.float32(1 / size.machines))
-
-    def client_init(self, problem: Problem):
-        """The machine's control variate c_i."""
-        return jax.tree.map(jnp.zeros_like, problem.start)
-
-    def client(self, server: Controlled, own, data: LocalData, noise, key):
-        w = server.average.w
-        end, mean = self.walk(w, data, noise, correction=jax.tree.map(jnp.subtract, server.control, own))
-        update, change = jax.tree.map(jnp.subtract, (end, mean), (w, own))
-        change = jax.tree.map(lambda leaf: jnp.where(data.steps > 0, leaf, 0.0), change)
-        scale = self.control_scale(data.samples.shape[0])
-        pair, info = self.bounded((update, jax.tree.map(lambda leaf: scale * leaf, change)), server.average)
-        own = jax.tree.map(lambda c, sent: c + sent / scale, own, pair[1])
-        return self.message(pair, server.average, info, noise), own, info
-
-    def serve(self, problem: Problem, server: Any, total, weight, inputs: RoundInputs, noise) -> Any:
-        (update, change), average = self.noisy_mean(server.average, total, weight, inputs, noise)
-        part = (
-            server.share
-            * self.cohort(weight, inputs)
-            / self.control_scale(self.minibatches.cut(inputs.samples.shape[-1]))
-        )
-        control = jax.tree.map(lambda c, change: c + part * change, server.control, change)
-        return Controlled(self.moved(problem, average, update), control, server.share)
-
-    def control_scale(self, steps: int):
-        """Factor of the change of a control variate in a message: K·η if the pair is clipped, else 1."""
-        return 1.0 if self.update_clip is None else steps * self.step_scale * self.step_size
-
-    def moves(self, server: Controlled, own, data: LocalData, noise):
-        correction = jax.tree.map(jnp.subtract, server.control, own)
-        return self.walk(server.average.w, data, noise, correction=correction, every_step=True)[1]
-
-    def at_server(self, state: ClientState) -> ServerState:
-        return state.server.average
-
-    def broadcast(self, state: ClientState) -> Any:
-        """The server's control variate, with the logarithm of an adaptive clip."""
-        return state.server.control, super().broadcast(state)
-
-    def message_dimension(self, problem: Problem) -> int:
-        return 2 * problem.dimension + self.adaptive
-
-    def event(self, problem: Problem, plan: Plan) -> Event:
-        """Event of the messages. With unit = "machine", K scales all of them, so it must not depend on the data."""
-        event = super().event(problem, plan)
-        if self.unit != "machine" or self.local_steps is not None:
-            return event
-        return event.assuming(Assumption("public steps", {"steps": int(self.steps_of_machines(problem, plan).max())}))
+    @property
+    def algorithm(self) -> ControlVariates:
+        """FedAvg's algorithm with control variates."""
+        steps = {"server": self.server, "server_step": self.server_step, "window": self.window}
+        return ControlVariates(prox=self.prox, scaled=self.update_clip is not None, **steps)

@@ -1,0 +1,420 @@
+"""Protocols that compose an algorithm of local work with its privacy."""
+
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import called
+from fedprivjax.method.algorithm import Public
+from fedprivjax.method.client_method import ClientMethod, ClientState
+from fedprivjax.method.interface import slot_keys
+from fedprivjax.method.linear import Linear, is_plain, points_of, require_message
+from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work
+from fedprivjax.method.local_data import LocalData
+from fedprivjax.method.local_release import Facts, LocalPrivacy, step_noise
+from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.settings import check_numbers
+from fedprivjax.noise import Mechanism
+from fedprivjax.noise.rounds import round_factor
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import LocalEpochs, LocalWork
+from fedprivjax.plan.schedule import Size
+from fedprivjax.privacy.events import Event
+from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.terms import Assumption
+from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.random_keys import random_key
+
+SERVER = 2**32 - 2  # number that a round's key is folded with for the server
+
+
+class ServedState(NamedTuple):
+    """State of the algorithm's server, and the privacy object's public memory."""
+
+    server: Any
+    clip: Any
+
+
+@struct.dataclass
+class KnownWork:
+    """What is read once of an algorithm of local work, on the host, and enforced in the program.
+
+    Attributes:
+        limit: stated bound on a record's message, which is enforced without a clip; None if there is none.
+        expected: E|S_r|, if the clip is adaptive, or None.
+        encoded: bound to which encoded messages are clipped before a trusted server's noise, or None.
+        algorithm: planned algorithm, or None if it plans nothing.
+        gradients: number of gradients in a local step's message.
+        weighted: True if machines' weights follow from the plan.
+        public_steps: True if what is released depends on the largest number of local steps.
+    """
+
+    limit: Any
+    expected: Any
+    encoded: Any
+    algorithm: Any = None
+    gradients: int = struct.field(pytree_node=False, default=1)
+    weighted: bool = struct.field(pytree_node=False, default=False)
+    public_steps: bool = struct.field(pytree_node=False, default=False)
+
+
+@struct.dataclass
+class ComposedWork(ClientMethod):
+    """A protocol that composes an `algorithm` of local work with its `privacy`.
+
+    A method of the package states its settings as fields, and builds both parts from them.
+    """
+
+    known: Any = struct.field(default=None, kw_only=True, metadata={"derived": True})
+
+    if TYPE_CHECKING:
+        algorithm: Any  # what machines and the server compute, a field or a property
+        privacy: Any  # what bounds, releases and accounts for everything that leaves a machine
+
+    weighs_machines = True
+
+    @property
+    def minibatches(self) -> LocalWork:
+        return self.privacy.work
+
+    # ---- traced
+
+    def server_init(self, problem: Problem, size: Size, key: jax.Array) -> ServedState:
+        server = self._algorithm.init(Public.of(problem, size.machines), self._step)
+        return ServedState(server, self.privacy.start())
+
+    def client_init(self, problem: Problem) -> Any:
+        return self._algorithm.own(Public.of(problem, 1))
+
+    def shared(self, server: ServedState, noise: Any) -> ServedState:
+        return ServedState(self._algorithm.sends(server.server), server.clip)
+
+    def client(self, server: ServedState, own: Any, data: LocalData, noise: Any, key: jax.Array):
+        algorithm, privacy, work = self._algorithm, self.privacy, self._told(data)
+        end, _ = self._walk(server.server, own, data, noise)
+        message = algorithm.leave(end, server.server, own, work)
+        message = jax.tree.map(lambda leaf: jnp.where(data.steps > 0, leaf, 0.0), message)
+        message, info = privacy.bounded(message, server.clip)
+        after = algorithm.keep(own, message, work)
+        return privacy.sent(message, info, server.clip, noise, self._facts), after, info
+
+    def encode(self, message: Any, key: jax.Array) -> Any:
+        return self.privacy.encoded(message, key, self._facts)
+
+    def client_weight(self, data: LocalData) -> Any:
+        return self.privacy.weight(data, self._facts)
+
+    def client_noise(self, noise: Any, per_round: int) -> Any:
+        if not self.privacy.at_machines or noise is None:
+            return None
+        key, deviations = noise
+        return slot_keys(key, per_round), deviations
+
+    def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
+        """The round's noise, or the round's key and the participants' standard deviations if machines sample it."""
+        if not self.privacy.at_machines:
+            return super().noise(state, drawn, host_noise)
+        key, relative = drawn
+        return state, (key, self.noise_std * relative)
+
+    def _served(self, problem: Problem, server: ServedState, total, weight, inputs: RoundInputs, noise, key):
+        divisor = self.privacy.divisor(weight, inputs)
+        mean, after = self.privacy.read(total, divisor, noise, server.clip, self._facts)
+        at = AtServer(
+            inputs.round.astype(jnp.float32),
+            self._step,
+            self.minibatches.cut(inputs.samples.shape[-1]),
+            divisor,
+            problem.constraint.project,
+            problem.start,
+            jax.random.fold_in(key, SERVER),
+        )
+        return ServedState(self._algorithm.serve(server.server, mean, at), after)
+
+    def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
+        """One round. With an adaptive clip it also reports the round's `clip`."""
+        after, info = super().round(problem, state, inputs, noise, key)
+        return after, info | ({"clip": state.server.clip} if self.privacy.adaptive else {})
+
+    def output(self, state: ClientState) -> Any:
+        return self._algorithm.point(state.server.server)
+
+    def iterates(self, state: ClientState) -> dict[str, Any]:
+        return self._algorithm.iterates(state.server.server)
+
+    def query(self, state: ClientState) -> Any:
+        """The point of a machine's first gradient in the next round, for the first machine."""
+        return points_of(self._first(state))[0]
+
+    def broadcast(self, state: ClientState) -> Any:
+        """What the server sends besides the query, and the logarithm of an adaptive clip."""
+        sent = self._algorithm.sends(state.server.server)
+        asked = {id(leaf) for leaf in jax.tree.leaves(points_of(self._first(state))[0])}
+        others = [leaf for leaf in jax.tree.leaves(sent) if id(leaf) not in asked]
+        clip = (jnp.log(state.server.clip),) if self.privacy.adaptive else ()
+        return (*others, *clip)
+
+    def noisy_steps(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
+        """Moves of every local step, leaves [per_round, K, ...], with unit = "record"."""
+        return self._every_step(problem, state, inputs, noise, key)[0] if self.privacy.unit == "record" else None
+
+    def step_noises(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
+        """Noise of every local step, [per_round, K, d], with unit = "record"."""
+        return self._every_step(problem, state, inputs, noise, key)[1] if self.privacy.unit == "record" else None
+
+    def _every_step(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[Any, Any]:
+        received = self._algorithm.sends(state.server.server)
+
+        def one(inputs, noise, key):
+            own = jax.tree.map(lambda rows: rows[inputs.machine], state.own)
+            return self._walk(received, own, self.local_data(problem, inputs), noise, every_step=True)[1]
+
+        return jax.vmap(one)(*self.slots(inputs, noise, key))
+
+    def _walk(self, received: Any, own: Any, data: LocalData, noise: Any, *, every_step: bool = False):
+        """Return a machine's carry after its local steps, and the steps' moves and noises, or None."""
+        algorithm, privacy, problem, work = self._algorithm, self.privacy, data.problem, self._told(data)
+
+        def one(carry, minibatch):
+            message = self._checked(algorithm.ask(carry), problem.start)
+            g = privacy.of_batch(problem, message, minibatch, noise, self._facts)
+            after = algorithm.move(carry, g, received, own, work)
+            if not every_step:
+                return after, None
+            here, there = (points_of(asked)[0] for asked in (message, algorithm.ask(after)))
+            z = None if noise is None else step_noise(noise, minibatch.step, problem.dimension)
+            return after, (jax.tree.map(jnp.subtract, there, here), z)
+
+        return data.scan(one, algorithm.enter(received, own))
+
+    def _told(self, data: LocalData) -> Work:
+        taken = jnp.maximum(data.steps, 1.0)
+        return Work(self._step, data.samples.shape[0], taken, data.problem.constraint.project)
+
+    def _first(self, state: ClientState) -> Linear:
+        """Return the message of the first machine's next local step."""
+        own = jax.tree.map(lambda rows: rows[0], state.own)
+        return self._algorithm.ask(self._algorithm.enter(self._algorithm.sends(state.server.server), own))
+
+    def _checked(self, message: Any, start: Any) -> Linear:
+        """Return a local step's message. Raise Refusal unless it has the form that was read before."""
+        name = type(self._algorithm).__name__
+        message = require_message(message, start, name)
+        if self.known is not None and len(points_of(message)) != self.known.gradients:
+            raise Refusal(
+                f"message of {name} must have the same number of gradients in every step, {self.known.gradients}, got "
+                f"{len(points_of(message))}"
+            )
+        return message
+
+    @property
+    def _algorithm(self) -> Any:
+        return self.algorithm if self.known is None or self.known.algorithm is None else self.known.algorithm
+
+    @property
+    def _facts(self) -> Facts:
+        known = KnownWork(None, None, None) if self.known is None else self.known
+        return Facts(self.noise_std, known.limit, known.expected, known.weighted, known.encoded)
+
+    @property
+    def _step(self) -> Any:
+        return self.step_scale * self.step_size
+
+    # ---- on the host
+
+    def read_once(self, problem: Problem, plan: Plan):
+        """Return a copy that holds what is read once of the algorithm, see `KnownWork`."""
+        algorithm, public = self.algorithm, Public.of(problem, plan.size.machines)
+        if not isinstance(algorithm, LocalAlgorithm):
+            raise Refusal(f"algorithm must be a LocalAlgorithm, got {called(algorithm)}")
+        algorithm.check(public)
+        planned = algorithm.planned(plan.size.rounds)
+        asked = jax.eval_shape(lambda algorithm: self._asked(algorithm, public), planned)
+        bound = problem.lipschitz if is_plain(asked) else inf
+        known = KnownWork(
+            bound if self.privacy.clip is None and bound < inf else None,
+            float(plan.schedule.divisor) if self.privacy.adaptive else None,
+            self._encoded_norm(problem),
+            None if planned is algorithm else planned,
+            len(points_of(asked)),
+            problem.weights is not None,
+            self.privacy.unit == "machine"
+            and isinstance(self.minibatches, LocalEpochs)
+            and _reads_planned(planned, public),
+        )
+        return replace(self, known=known)  # type: ignore[type-var]
+
+    def _encoded_norm(self, problem: Problem) -> float | None:
+        """Return the bound to which encoded messages are clipped before a trusted server's noise, or None."""
+        private = self.privacy.unit == "machine" and self.privacy.trust == "server"
+        return self.stated(problem).norm if private and self.privacy.encoder is not None else None
+
+    def _asked(self, algorithm: LocalAlgorithm, public: Public) -> Linear:
+        carry = algorithm.enter(algorithm.sends(algorithm.init(public, jnp.float32(1))), algorithm.own(public))
+        return require_message(algorithm.ask(carry), public.start, type(algorithm).__name__)
+
+    def calibrate(self, problem: Problem, plan: Plan, target: Target):
+        self._require_settings(target)
+        if self.algorithm.equal_weights and problem.machine_weights is not None:
+            raise Refusal(
+                f"machine_weights must not be set for {self.name}, which weights all messages equally. Leave them out"
+            )
+        calibrated = super(ComposedWork, self.read_once(problem, plan)).calibrate(problem, plan, target)
+        if self.privacy.adaptive:
+            self.privacy.update_clip.check(calibrated.noise_std if self.privacy.unit == "machine" else 0.0)
+        return calibrated
+
+    def _require_settings(self, target: Target) -> None:
+        """Raise Refusal if a setting that a run with this target needs is missing."""
+        unit = self.privacy.unit
+        if unit is None and not target.non_private:
+            raise Refusal(f"unit must be 'record' or 'machine' for a private run, got None with {target}. Set unit")
+        if unit == "machine" and self.privacy.update_clip is None:
+            raise Refusal("update_clip must be given with unit = 'machine', got none. Set a norm or an AdaptiveClip")
+        if self.step_size is None:
+            raise Refusal(f"step_size must be given for {self.name}, which has no default step, got none. Set it")
+
+    def message_dimension(self, problem: Problem) -> int:
+        """Number of numbers in a message: those of `leave`, and a bit with an adaptive clip."""
+        public = Public.of(problem, 1)
+        message = jax.eval_shape(lambda algorithm: _left(algorithm, public, 1.0), self._algorithm)
+        return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(message)) + self.privacy.adaptive
+
+    def message_bits(self, problem: Problem) -> float:
+        encoder = self.privacy.encoder
+        return super().message_bits(problem) if encoder is None else encoder.bits(self.message_dimension(problem))
+
+    def costs(self, problem: Problem) -> dict[str, float]:
+        return super().costs(problem) | {"gradients_per_use": float(self.known.gradients)}
+
+    def stated(self, problem: Problem) -> Any:
+        """Return the mechanism of the protected unit."""
+        stateful = bool(jax.tree.leaves(jax.eval_shape(lambda: self.client_init(problem))))
+        return self.privacy.stated(stateful=stateful, dimension=self.message_dimension(problem))
+
+    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
+        return self.stated(problem).mechanism(plan, method)
+
+    def event(self, problem: Problem, plan: Plan) -> Event:
+        event = self.stated(problem).event(problem, plan, float(self.noise_std))
+        if not self.known.public_steps:
+            return event
+        return event.assuming(Assumption("public steps", {"steps": int(self.steps_of_machines(problem, plan).max())}))
+
+    def server_noise(self, plan: Plan) -> float:
+        factor = round_factor(self.privacy.noise)
+        return 1.0 if factor is None else factor.first_std(plan.schedule)
+
+    def check(self, problem: Problem, plan: Plan) -> None:
+        """Raise Refusal if the guarantee does not cover the problem or the plan."""
+        sampler, private = self.minibatches.of_step, self.privacy
+        if problem.machine_weights is not None and sampler.independent:
+            raise Refusal(
+                f"machine_weights must be left out with the sampler {sampler.name!r}: a machine whose secret sample is "
+                f"empty would have no weight, which shows it. Use 'subset' or 'replacement'"
+            )
+        if private.unit == "machine" and problem.machine_weights is not None:
+            given = "'sizes'" if problem.weighted_by_size else f"{len(problem.machine_weights)} numbers"
+            raise Refusal(
+                f"machine_weights must be left out with unit = 'machine', got {given}: their sum over a cohort depends "
+                f"on who takes part. Without them, all machines count equally"
+            )
+        factor = round_factor(private.noise)
+        if factor is not None:
+            factor.check(plan.schedule, self.message_dimension(problem))
+
+    @property
+    def protects_machines(self) -> bool:
+        return self.privacy.unit == "machine"
+
+    @property
+    def shows_clipping(self) -> bool:
+        return self.privacy.adaptive
+
+    @property
+    def gradient_clip(self) -> Any:
+        private = self.privacy
+        if private.unit != "machine":
+            return private.clip
+        step = 1.0 if self.step_size is None else float(np.max(self.step_size)) * float(np.max(self.step_scale))
+        bound = private.update_clip.start if private.adaptive else private.update_clip
+        return float(np.max(bound)) / step
+
+
+def _left(algorithm: LocalAlgorithm, public: Public, planned: Any) -> Any:
+    """Return the message of a machine after a local step with gradient 0."""
+    received, own = algorithm.sends(algorithm.init(public, jnp.float32(1))), algorithm.own(public)
+    work = Work(jnp.float32(1), planned, jnp.float32(1), lambda point: point)
+    g = jax.tree.map(jnp.zeros_like, public.start)
+    return algorithm.leave(algorithm.move(algorithm.enter(received, own), g, received, own, work), received, own, work)
+
+
+def _reads_planned(algorithm: LocalAlgorithm, public: Public) -> bool:
+    """Return True if a message, what a machine keeps, or the server's state depends on the planned number of steps."""
+
+    def results(planned):
+        server, own = algorithm.init(public, jnp.float32(1)), algorithm.own(public)
+        work = Work(jnp.float32(1), planned, jnp.float32(1), lambda point: point)
+        message = _left(algorithm, public, planned)
+        one = jnp.float32(1)
+        at = AtServer(one, one, planned, one, lambda point: point, public.start, random_key(0))
+        return message, algorithm.keep(own, message, work), algorithm.serve(server, message, at)
+
+    program = jax.make_jaxpr(results)(jnp.float32(1)).jaxpr
+    (planned,) = program.invars
+    read = [one for equation in program.eqns for one in equation.invars]
+    return any(one is planned for one in (*read, *program.outvars))
+
+
+@struct.dataclass
+class WorkPair(ComposedWork):
+    """Any algorithm of local work with its privacy, as `Protocol(algorithm, privacy=…)` makes it.
+
+    Attributes:
+        algorithm: what machines and the server compute, a `LocalAlgorithm`.
+        privacy: what bounds, releases and accounts for it, a `LocalPrivacy`.
+        mu, epsilon, noise_std: privacy target, or the noise instead; none of them without a protected unit.
+        step_size: η of the local steps, required.
+        step_scale: factor on `step_size`.
+    """
+
+    algorithm: Any = struct.field(metadata={"part": LocalAlgorithm})
+    privacy: Any = struct.field(kw_only=True, metadata={"part": LocalPrivacy})
+    mu: Any = struct.field(default=None, kw_only=True)
+    epsilon: Any = struct.field(default=None, kw_only=True)
+    noise_std: Any = struct.field(default=None, kw_only=True)
+    step_size: Any = struct.field(default=None, kw_only=True)
+    step_scale: Any = struct.field(default=1.0, kw_only=True)
+
+    def __post_init__(self):
+        if isinstance(self.privacy, LocalPrivacy) and self.privacy.unit is None and not self._targets:
+            object.__setattr__(self, "noise_std", 0.0)
+        check_numbers(self, "mu", "epsilon")
+
+    @property
+    def _targets(self) -> list[Any]:
+        return [one for one in (self.mu, self.epsilon, self.noise_std) if one is not None]
+
+    @property
+    def name(self) -> str:
+        return type(self.algorithm).__name__
+
+    @property
+    def clip(self) -> Any:
+        """Bound on a record's message."""
+        return self.privacy.clip
+
+    @property
+    def trust(self) -> str:
+        """The privacy object's trust model."""
+        return self.privacy.trust
+
+    @property
+    def traced(self):
+        return replace(super().traced, privacy=self.privacy.traced)

@@ -1,0 +1,146 @@
+"""Interface of algorithms with local work: what a machine does between two messages, and what the server computes."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from fedprivjax.checks.decorated import PYTREE
+from fedprivjax.checks.refusal import Undefined
+from fedprivjax.method.algorithm import Part, Public
+from fedprivjax.method.linear import Linear
+
+
+class Work(NamedTuple):
+    """What a machine is told of its local work.
+
+    Attributes:
+        step: η, `step_scale` included.
+        planned: largest number of local steps of any machine in a round, a constant.
+        taken: number of steps that this machine takes in the round.
+        project: projection onto the constraint set.
+    """
+
+    step: Any
+    planned: Any
+    taken: Any
+    project: Callable[[Any], Any]
+
+
+class AtServer(NamedTuple):
+    """What `serve` is told of a round.
+
+    Attributes:
+        t: number of the round, from 1, float32.
+        step: η of the local steps, `step_scale` included.
+        planned: largest number of local steps of any machine in a round.
+        cohort: public divisor of the messages' sum, or the sum of their weights.
+        project: projection onto the constraint set.
+        start: initial parameters.
+        key: key of the server's own randomness in the round.
+    """
+
+    t: Any
+    step: Any
+    planned: Any
+    cohort: Any
+    project: Callable[[Any], Any]
+    start: Any
+    key: Any
+
+
+class LocalAlgorithm(Part):
+    """Base class of algorithms with local work. A subclass is a `flax.struct.dataclass`.
+
+    It defines `init`, `enter`, `move`, `leave`, `serve` and `point`. A machine's local step asks one message of every
+    record of its minibatch, and moves along the mean. All that leaves the machine is the message of `leave`.
+
+    Attributes:
+        equal_weights: True if messages must have equal weights.
+    """
+
+    kind, decorator = "algorithm", PYTREE
+    equal_weights = False
+
+    def init(self, public: Public, step: Any) -> Any:
+        """Return the server's state before the first round, a pytree."""
+        raise Undefined(f"{type(self).__name__} must define init(public, step)")
+
+    def sends(self, server: Any) -> Any:
+        """Return what the server sends to all machines of a round, a pytree. Default: its state."""
+        return server
+
+    def own(self, public: Public) -> Any:
+        """Return what one machine holds before its first round, a pytree. Default: (), nothing."""
+        return ()
+
+    def enter(self, received: Any, own: Any) -> Any:
+        """Return what a machine carries through its local steps, from what the server sends and what it holds."""
+        raise Undefined(f"{type(self).__name__} must define enter(received, own)")
+
+    def ask(self, carry: Any) -> Linear:
+        """Return the message of one record in the next local step. Its first point is where the machine stands."""
+        raise Undefined(f"{type(self).__name__} must define ask(carry)")
+
+    def move(self, carry: Any, g: Any, received: Any, own: Any, work: Work) -> Any:
+        """Return the carry after a local step.
+
+        Args:
+            g: mean of the step's messages over the minibatch, with noise if records are protected.
+        """
+        raise Undefined(f"{type(self).__name__} must define move(carry, g, received, own, work)")
+
+    def leave(self, carry: Any, received: Any, own: Any, work: Work) -> Any:
+        """Return the machine's message after its local steps, a pytree of floats. A machine without a step sends 0."""
+        raise Undefined(f"{type(self).__name__} must define leave(carry, received, own, work)")
+
+    def keep(self, own: Any, message: Any, work: Work) -> Any:
+        """Return what the machine holds after the round. Default: what it held.
+
+        Args:
+            message: its message after the bound, before noise and encoder.
+        """
+        return own
+
+    def serve(self, server: Any, mean: Any, at: AtServer) -> Any:
+        """Return the server's state after a round.
+
+        Args:
+            mean: mean of the machines' messages, with noise if machines are protected.
+        """
+        raise Undefined(f"{type(self).__name__} must define serve(server, mean, at)")
+
+    def point(self, server: Any) -> Any:
+        """Return the reported parameters."""
+        raise Undefined(f"{type(self).__name__} must define point(server)")
+
+    def iterates(self, server: Any) -> dict[str, Any]:
+        """Return other iterates by name, which are evaluated in addition to the reported one. Default: none."""
+        return {}
+
+    def planned(self, rounds: int) -> Any:
+        """Return a copy with what depends on the number of rounds, on the host. Default: itself."""
+        return self
+
+    def check(self, public: Public) -> None:
+        """Raise Refusal if the algorithm cannot run on the problem, before anything is traced. Default: nothing."""
+
+
+def add(one: Any, other: Any) -> Any:
+    """Return the sum of two pytrees."""
+    return jax.tree.map(lambda a, b: a + b, one, other)
+
+
+def sub(one: Any, other: Any) -> Any:
+    """Return the difference of two pytrees."""
+    return jax.tree.map(lambda a, b: a - b, one, other)
+
+
+def mul(number: Any, tree: Any) -> Any:
+    """Return a pytree times a number."""
+    return jax.tree.map(lambda leaf: number * leaf, tree)
+
+
+def zeros(tree: Any) -> Any:
+    """Return zeros shaped like a pytree."""
+    return jax.tree.map(lambda leaf: 0 * leaf, tree)

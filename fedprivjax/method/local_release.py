@@ -1,0 +1,248 @@
+"""Privacy of local work: everything that leaves a machine is bounded, noised and encoded here, and read here.
+
+bound → pair with a bit → own noise → encoder → sum → divisor → server's noise → back
+"""
+
+from typing import Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax.flatten_util import ravel_pytree
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import called, require_choice
+from fedprivjax.method.adaptive_clip import EVEN, LEAST_SHARE, AdaptiveClip
+from fedprivjax.method.addable_records import require_addable
+from fedprivjax.method.algorithm import Part
+from fedprivjax.method.clipping import clip
+from fedprivjax.method.encoders import Encoder
+from fedprivjax.method.linear import Linear, of_record
+from fedprivjax.method.local_data import LocalData, Minibatch
+from fedprivjax.method.local_privacy import UNITS, NoisySteps, NoisyUpdates
+from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.settings import require_clip
+from fedprivjax.noise.normals import normals
+from fedprivjax.noise.rounds import INDEPENDENT, over_rounds
+from fedprivjax.plan.samplers import LocalSteps, LocalWork
+from fedprivjax.privacy.terms import RELATIONS, REPLACE_ONE
+from fedprivjax.problem.gradients import Dense
+from fedprivjax.problem.problem import Problem
+
+
+class Facts(NamedTuple):
+    """What a release is told besides its settings.
+
+    Attributes:
+        noise_std: calibrated noise.
+        limit: stated bound on a record's message, which is enforced without a clip, or None.
+        expected: E|S_r|, if the clip is adaptive, or None.
+        weighted: True if machines' weights follow from the plan.
+        encoded: bound to which encoded messages are clipped before a trusted server's noise, or None.
+    """
+
+    noise_std: Any
+    limit: Any
+    expected: Any
+    weighted: bool
+    encoded: Any
+
+
+@final
+@struct.dataclass(kw_only=True)
+class LocalPrivacy(Part):
+    """Privacy of machines with local work: none, for one record, or for one machine.
+
+    Attributes:
+        work: sampler of the records of the local steps: `LocalEpochs` or `LocalSteps`.
+        unit: protected unit: "record" for noise in every local step, "machine" for noise on clipped messages. Default:
+            no privacy.
+        clip: bound that is enforced on every record's message in a local step. None enforces the loss's Lipschitz
+            constant with unit = "record", and nothing otherwise.
+        update_clip: bound on the norm of a machine's whole message, required with unit = "machine": a number, or an
+            `AdaptiveClip`.
+        trust: "server" or "none". Default: "server" with unit = "machine", else "none".
+        relation: neighbouring relation, a key of `fedprivjax.privacy.terms.RELATIONS`.
+        noise: correlation of a trusted server's noise over rounds, see `fedprivjax.noise.rounds`.
+        encoder: `Encoder` of the messages, or None.
+
+    **Privacy**: none, or (ε, δ)-DP for replacing one record, or for one machine, in the view of the trust model.
+
+    Raises:
+        Refusal: no theorem covers the settings.
+    """
+
+    work: LocalWork = struct.field(pytree_node=False)
+    unit: str | None = struct.field(pytree_node=False, default=None)
+    clip: Any = None
+    update_clip: Any = struct.field(default=None, metadata={"part": AdaptiveClip, "number": True})
+    trust: str | None = struct.field(pytree_node=False, default=None)
+    relation: str = struct.field(pytree_node=False, default=REPLACE_ONE)
+    noise: Any = struct.field(pytree_node=False, default=INDEPENDENT)
+    encoder: Encoder | None = struct.field(pytree_node=False, default=None)
+
+    kind = "privacy object"
+
+    def __init_subclass__(cls, **_):
+        raise Refusal(
+            f"LocalPrivacy must not be subclassed, because its guarantee is that of its own release, got "
+            f"{cls.__name__}. Define a LocalAlgorithm, or a method with an event of its own"
+        )
+
+    def __post_init__(self):
+        if self.trust is None:
+            object.__setattr__(self, "trust", "server" if self.unit == "machine" else "none")
+        require_choice("trust", self.trust, ("server", "none"))
+        require_clip("clip", self.clip)
+        require_clip("update_clip", self.update_clip)
+        require_choice("relation", self.relation, RELATIONS)
+        object.__setattr__(self, "noise", over_rounds(self.noise))
+        self._require_proved()
+
+    def _require_proved(self) -> None:
+        """Raise Refusal unless a theorem covers the settings."""
+        if self.encoder is not None and not isinstance(self.encoder, Encoder):
+            raise Refusal(f"encoder must be an Encoder, such as Quantiser(levels=16), got {called(self.encoder)}")
+        if self.unit is not None:
+            require_choice("unit", self.unit, UNITS)
+        if self.unit == "machine" and self.clip is not None:
+            raise Refusal(
+                f"clip must be left out with unit = 'machine', got {called(self.clip)}: it bounds one record's "
+                f"gradient. Set update_clip, which bounds a machine's update"
+            )
+        if self.unit != "machine" and self.trust == "server":
+            raise Refusal(f"trust must be 'none' with unit = {self.unit!r}, got 'server'. Leave it out")
+        if self.unit is None and self.relation != REPLACE_ONE:
+            raise Refusal(f"relation must be {REPLACE_ONE!r} with unit = None, got {self.relation!r}. Leave it out")
+        if self.noise != INDEPENDENT and (self.unit != "machine" or self.trust != "server"):
+            raise Refusal(
+                f"noise_schedule must be {INDEPENDENT!r} without unit = 'machine' and trust = 'server', got "
+                f"unit = {self.unit!r} and trust = {self.trust!r}. Leave it out"
+            )
+        if self.noise != INDEPENDENT and self.adaptive:
+            raise Refusal(
+                f"noise_schedule must be {INDEPENDENT!r} with an AdaptiveClip, because noise that follows the clip "
+                f"does not cancel over rounds, got {self.noise!r:.60}. Use a fixed clip"
+            )
+        if self.unit == "record":
+            require_addable(self.relation, self.work.of_step)
+
+    @property
+    def adaptive(self) -> bool:
+        """True if the clip of the messages is an `AdaptiveClip`."""
+        return isinstance(self.update_clip, AdaptiveClip)
+
+    @property
+    def at_machines(self) -> bool:
+        """True if machines sample noise, in every local step or in their messages before these are encoded."""
+        own = self.trust == "none" and self.encoder is not None
+        return self.unit == "record" or (self.unit == "machine" and own)
+
+    @property
+    def step_divisor(self) -> Any:
+        """Divisor of a step's sum: B if records are protected or sampled, None for the number of records."""
+        return self.work.batch if self.unit == "record" or self.work.of_step.independent else None
+
+    # ---- at a machine, traced
+
+    def start(self) -> Any:
+        """Return the public memory before the first round: the clip, if it is adaptive."""
+        return jnp.asarray(self.update_clip.start, jnp.float32) if self.adaptive else ()
+
+    def of_batch(self, problem: Problem, message: Linear, minibatch: Minibatch, noise: Any, facts: Facts) -> Any:
+        """Return the mean of a local step's messages, with the machine's noise (key, standard deviation) or None."""
+        private = noise is not None and self.unit == "record"
+        bound = facts.limit if self.clip is None and private else self.clip
+        mean = minibatch.mean(of_record(message), divisor=self.step_divisor, clip=bound)
+        if not private:
+            return mean
+        z = step_noise(noise, minibatch.step, problem.dimension)
+        return jax.tree.map(jnp.add, mean, problem.unravel(z))
+
+    def bounded(self, message: Any, bound: Any) -> tuple[Any, dict]:
+        """Return a machine's message, clipped as a whole if there is a clip, and clipping metrics.
+
+        Args:
+            bound: the adaptive clip of the round, or ().
+        """
+        if self.update_clip is None:
+            return message, {}
+        limit = bound if self.adaptive else self.update_clip
+        vector = Dense(message)
+        norm = vector.norm()
+        info = {"clipped_share": (norm > limit).astype(jnp.float32), "message_norm": norm}
+        return clip(vector, limit).value, info
+
+    def sent(self, message: Any, info: dict, bound: Any, noise: Any, facts: Facts) -> Any:
+        """Return a bounded message as it is sent: with its bit if the clip is adaptive, and the machine's own noise.
+
+        Args:
+            noise: key and standard deviation of the machine's noise, or None.
+        """
+        if self.adaptive:
+            norm = info["message_norm"]
+            unclipped = jnp.where(jnp.isfinite(norm), norm, 0.0) <= bound  # a non-finite message became zero
+            message = self.update_clip.pair(message, unclipped, bound, self._bit_factor(facts))
+        if self.unit != "machine" or noise is None:
+            return message
+        (key, deviation), (vector, unravel) = noise, ravel_pytree(message)
+        return unravel(vector + deviation * normals(key, vector.shape))
+
+    def encoded(self, message: Any, key: jax.Array, facts: Facts) -> Any:
+        """Return what the server reads from an encoded message."""
+        if self.encoder is None:
+            return message
+        vector, unravel = ravel_pytree(message)
+        found = self.encoder.encode(vector, key)
+        return unravel(found if facts.encoded is None else clip(Dense(found), facts.encoded).value)
+
+    def weight(self, data: LocalData, facts: Facts) -> Any:
+        """Return M·p_i, from the weights of the machine's records in the plan."""
+        if not facts.weighted:
+            return 1.0
+        sampled = isinstance(self.work, LocalSteps) and self.work.batch
+        count: Any = self.work.number * self.work.batch if sampled else jnp.sum(data.weights != 0)  # type: ignore[union-attr]
+        return jnp.max(data.weights) * count
+
+    # ---- at the server, traced
+
+    def divisor(self, weight: Any, inputs: RoundInputs) -> Any:
+        """Return the divisor of the sum of messages: E|S_r| with unit = "machine", else the sum of the weights."""
+        return inputs.divisor if self.unit == "machine" else jnp.where(weight > 0, weight, 1.0)
+
+    def read(self, total: Any, divisor: Any, noise: Any, bound: Any, facts: Facts) -> tuple[Any, Any]:
+        """Return the mean message with the server's noise, and the public memory of the next round."""
+        mean = jax.tree.map(lambda leaf: leaf / divisor, total)
+        if not self.at_machines and noise is not None:
+            if self.adaptive and self.trust == "server":  # the multiplier is that of the sum
+                noise = noise / divisor
+            mean = jax.tree.map(jnp.add, mean, ravel_pytree(mean)[1](noise))
+        return self.update_clip.released(mean, bound, self._bit_factor(facts)) if self.adaptive else (mean, bound)
+
+    def _bit_factor(self, facts: Facts) -> Any:
+        """Return the norm u of the bit's part of a message with an adaptive clip."""
+        if self.unit != "machine":  # the pair has no noise of its own
+            return EVEN
+        least = facts.expected / LEAST_SHARE if self.trust == "server" else 0.0
+        return self.update_clip.bit_factor(facts.noise_std, least)
+
+    # ---- on the host
+
+    def stated(self, *, stateful: bool, dimension: int) -> NoisySteps | NoisyUpdates:
+        """Return the mechanism of the protected unit, for machines with or without a state."""
+        if self.unit != "machine":
+            return NoisySteps(self.work, self.clip, self.relation)
+        settings = str(self.trust), self.update_clip, self.relation, self.noise
+        return NoisyUpdates(*settings, stateful=stateful, encoder=self.encoder, dimension=dimension)
+
+    @property
+    def traced(self) -> "LocalPrivacy":
+        """Copy without the settings that only the host reads."""
+        kept = {"work": self.work, "unit": self.unit, "clip": self.clip, "update_clip": self.update_clip}
+        return LocalPrivacy(**kept, trust=self.trust, encoder=self.encoder)
+
+
+def step_noise(noise: Any, step: Any, dimension: int) -> jax.Array:
+    """Return the noise of a machine's local step, [d], from the machine's key and standard deviation."""
+    key, deviation = noise
+    return deviation * normals(jax.random.fold_in(key, step), (dimension,))

@@ -1,0 +1,85 @@
+r"""MimeLite: local steps with the server's momentum, which stays fixed during a round.
+
+Karimireddy et al., NeurIPS 2021. The server holds a momentum m, 0 at the start. A machine of the cohort takes local
+steps, and sends its update with its gradient G_i at the server's point,
+
+    v ← Π_W(v − η·((1−β)·g_k + β·m))          w_{r+1} = mean of v_i          m ← (1−β)·mean of G_i + β·m
+
+The paper takes G_i over all records of the machine. Here it is that of the first local step, whose minibatch is at the
+server's point: every local step asks one message, so it costs no further privacy. The pair (v − w_r, η·G_i) is one
+message.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedprivjax.checks.values import require_probability
+from fedprivjax.method.algorithm import Public
+from fedprivjax.method.linear import Linear, gradient
+from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, add, mul, sub, zeros
+
+
+class MimeState(NamedTuple):
+    """Iterate w_r and momentum m."""
+
+    w: Any
+    momentum: Any
+
+
+class Walk(NamedTuple):
+    """What a machine carries: its point v, the gradient of its first step, and 1 after that step, else 0."""
+
+    v: Any
+    first: Any
+    begun: Any
+
+
+@struct.dataclass
+class MimeLite(LocalAlgorithm):
+    """MimeLite, whose local steps imitate the server's momentum.
+
+    Attributes:
+        beta: β, in (0, 1).
+
+    >>> import numpy as np
+    >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate
+    >>> problem = from_dataset(datasets.load("digits"), partition_table=np.arange(1420).reshape(20, 71))
+    >>> method = Protocol(MimeLite(beta=0.5), privacy=LocalPrivacy(work=LocalEpochs(1, 10)), step_size=0.05)
+    >>> run = simulate(method, problem, Uniform(20, 5), rounds=20, seed=1)
+    >>> bool(run.metrics["test_accuracy"][-1] > 0.85)
+    True
+    """
+
+    beta: Any = 0.9
+
+    def __post_init__(self):
+        if isinstance(self.beta, int | float):
+            require_probability("beta", self.beta)
+
+    def init(self, public: Public, step: Any) -> MimeState:
+        return MimeState(public.start, zeros(public.start))
+
+    def enter(self, received: MimeState, own: Any) -> Walk:
+        return Walk(received.w, zeros(received.w), jnp.zeros(()))
+
+    def ask(self, carry: Walk) -> Linear:
+        return gradient(carry.v)
+
+    def move(self, carry: Walk, g: Any, received: MimeState, own: Any, work: Work) -> Walk:
+        first = jax.tree.map(lambda new, old: jnp.where(carry.begun > 0, old, new), g, carry.first)
+        direction = add(mul(1 - self.beta, g), mul(self.beta, received.momentum))
+        return Walk(work.project(sub(carry.v, mul(work.step, direction))), first, jnp.ones(()))
+
+    def leave(self, carry: Walk, received: MimeState, own: Any, work: Work) -> Any:
+        return sub(carry.v, received.w), mul(work.step, carry.first)
+
+    def serve(self, server: MimeState, mean: Any, at: AtServer) -> MimeState:
+        update, scaled = mean
+        momentum = add(mul((1 - self.beta) / at.step, scaled), mul(self.beta, server.momentum))
+        return MimeState(at.project(add(server.w, update)), momentum)
+
+    def point(self, server: MimeState) -> Any:
+        return server.w
