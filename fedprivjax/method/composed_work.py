@@ -77,11 +77,13 @@ class ComposedWork(ClientMethod):
         algorithm: Any  # what machines and the server compute, a field or a property
         privacy: Any  # what bounds, releases and accounts for everything that leaves a machine
 
-    weighs_machines = True
-
     @property
     def minibatches(self) -> LocalWork:
         return self.privacy.work
+
+    @property
+    def weighs_machines(self) -> bool:  # type: ignore[override]
+        return not self.algorithm.equal_weights
 
     # ---- traced
 
@@ -261,10 +263,6 @@ class ComposedWork(ClientMethod):
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         self._require_settings(target)
-        if self.algorithm.equal_weights and problem.machine_weights is not None:
-            raise Refusal(
-                f"machine_weights must not be set for {self.name}, which weights all messages equally. Leave them out"
-            )
         calibrated = super(ComposedWork, self.read_once(problem, plan)).calibrate(problem, plan, target)
         if self.privacy.adaptive:
             self.privacy.update_clip.check(calibrated.noise_std if self.privacy.unit == "machine" else 0.0)
