@@ -301,7 +301,7 @@ class ComposedWork(ClientMethod):
 
     def event(self, problem: Problem, plan: Plan) -> Event:
         event = self.stated(problem).event(problem, plan, float(self.noise_std))
-        if not self.known.public_steps:
+        if not (self.read_once(problem, plan).known if self.known is None else self.known).public_steps:
             return event
         return event.assuming(Assumption("public steps", {"steps": int(self.steps_of_machines(problem, plan).max())}))
 
