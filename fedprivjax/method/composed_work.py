@@ -255,7 +255,7 @@ class ComposedWork(ClientMethod):
     def _encoded_norm(self, problem: Problem) -> float | None:
         """Return the bound to which encoded messages are clipped before a trusted server's noise, or None."""
         private = self.privacy.unit == "machine" and self.privacy.trust == "server"
-        return self.stated(problem).norm if private and self.privacy.encoder is not None else None
+        return self.protecting(problem).norm if private and self.privacy.encoder is not None else None
 
     def _asked(self, algorithm: LocalAlgorithm, public: Public) -> Linear:
         carry = algorithm.enter(algorithm.sends(algorithm.init(public, jnp.float32(1))), algorithm.own(public))
@@ -291,16 +291,16 @@ class ComposedWork(ClientMethod):
     def costs(self, problem: Problem) -> dict[str, float]:
         return super().costs(problem) | {"gradients_per_use": float(self.known.gradients)}
 
-    def stated(self, problem: Problem) -> Any:
+    def protecting(self, problem: Problem) -> Any:
         """Return the mechanism of the protected unit."""
         stateful = bool(jax.tree.leaves(jax.eval_shape(lambda: self.client_init(problem))))
-        return self.privacy.stated(stateful=stateful, dimension=self.message_dimension(problem))
+        return self.privacy.protecting(stateful=stateful, dimension=self.message_dimension(problem))
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
-        return self.stated(problem).mechanism(plan, method)
+        return self.protecting(problem).mechanism(plan, method)
 
     def event(self, problem: Problem, plan: Plan) -> Event:
-        event = self.stated(problem).event(problem, plan, float(self.noise_std))
+        event = self.protecting(problem).event(problem, plan, float(self.noise_std))
         if not (self.read_once(problem, plan).known if self.known is None else self.known).public_steps:
             return event
         return event.assuming(Assumption("public steps", {"steps": int(self.steps_of_machines(problem, plan).max())}))

@@ -228,7 +228,7 @@ class LocalPrivacy(Part):
 
     # ---- on the host
 
-    def stated(self, *, stateful: bool, dimension: int) -> NoisySteps | NoisyUpdates:
+    def protecting(self, *, stateful: bool, dimension: int) -> NoisySteps | NoisyUpdates:
         """Return the mechanism of the protected unit, for machines with or without a state."""
         if self.unit != "machine":
             return NoisySteps(self.work, self.clip, self.relation)
