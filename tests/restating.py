@@ -1,11 +1,12 @@
 """Statements of planted faults and custom classes: what they inherit, as their own, and refusals without them."""
 
+from dataclasses import fields
 from inspect import getattr_static
 
 import jax
 import pytest
 
-from fedprivjax import Refusal
+from fedprivjax import LocalPrivacy, Refusal
 
 
 def states(*names):
@@ -34,3 +35,11 @@ def refused(make, changed, missing, of):
             make()
     assert "\n" not in str(refusal.value)
     assert f" of {of}. Define {missing} in " in str(refusal.value)
+
+
+def unsealed(**others):
+    """Return a function that copies a `LocalPrivacy`, which refuses subclasses, with other definitions."""
+    left_out = ("__dict__", "__weakref__", "__init_subclass__")
+    kept = {name: value for name, value in vars(LocalPrivacy).items() if name not in left_out}
+    kind = type("Unsealed", LocalPrivacy.__bases__, {**kept, **others})
+    return lambda private: kind(**{field.name: getattr(private, field.name) for field in fields(private)})

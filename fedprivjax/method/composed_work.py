@@ -73,9 +73,15 @@ class ComposedWork(ClientMethod):
 
     known: Any = struct.field(default=None, kw_only=True, metadata={"derived": True})
 
-    if TYPE_CHECKING:
-        algorithm: Any  # what machines and the server compute, a field or a property
-        privacy: Any  # what bounds, releases and accounts for everything that leaves a machine
+    if TYPE_CHECKING:  # a field, or a property
+
+        @property
+        def algorithm(self) -> Any:
+            """What machines and the server compute."""
+
+        @property
+        def privacy(self) -> Any:
+            """What bounds, releases and accounts for everything that leaves a machine."""
 
     @property
     def minibatches(self) -> LocalWork:

@@ -9,7 +9,7 @@ import numpy as np
 from faults.noise import as_another
 from flax import struct
 from neighbours import KEY
-from restating import states
+from restating import states, unsealed
 
 from fedprivjax import (
     FedAvg,
@@ -31,6 +31,10 @@ from fedprivjax.plan.samplers import LocalEpochs
 CLIP = 0.3
 MACHINE = {"unit": "machine", "update_clip": CLIP, "local_epochs": 1, "batch": 3, "step_size": 5.0}
 RECORD = {"unit": "record", "clip": CLIP, "local_epochs": 1, "batch": 2, "step_size": 1.0, "noise_std": 1e-9}
+
+
+BY_WEIGHT = unsealed(divisor=lambda self, weight, inputs: jnp.where(weight > 0, weight, 1.0))
+BY_LENGTH = unsealed(step_divisor=None)
 
 
 @struct.dataclass
@@ -63,8 +67,9 @@ class CountedOnce(FedAvg):
 class OwnCohort(FedAvg):
     """The sum of clipped updates is divided by the number of machines that came."""
 
-    def cohort(self, weight, inputs):
-        return jnp.where(weight > 0, weight, 1.0)
+    @property
+    def privacy(self):
+        return BY_WEIGHT(super().privacy)
 
 
 @states("event")
@@ -73,8 +78,8 @@ class OwnLength(FedAvg):
     """The last, shorter batch of an epoch is divided by its own number of records."""
 
     @property
-    def divisor(self):
-        return None
+    def privacy(self):
+        return BY_LENGTH(super().privacy)
 
 
 @states("event")

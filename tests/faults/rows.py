@@ -117,7 +117,7 @@ def of_counts(method):
 
     def one(drawn):
         noise = ready.noise((), drawn, None)[1]
-        after = ready.serve(problem, state.server, (np.zeros(1), 0.0), 3.0, at, noise)
+        after = ready._served(problem, state.server, (np.zeros(1), 0.0), 3.0, at, noise, KEY)
         return -3 / ready.update_clip.rate * jax.numpy.log(after.clip / state.server.clip)
 
     return np.asarray(jax.vmap(one)(jax.random.normal(KEY, (SAMPLES, 2))), np.float64)[None]

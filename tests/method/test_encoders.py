@@ -237,7 +237,7 @@ def test_machines_keep_exact_control_variates_and_the_server_their_encoded_chang
         protocol, where, _, inputs, _, key = start.arguments
         state = protocol.init(where, start.plan.size, key)
         state, _ = protocol.round(where, state, jax.tree.map(lambda leaf: leaf[0], inputs), None, key)
-        return np.ravel(state.server.control), np.asarray(state.own).reshape(MACHINES, -1)
+        return np.ravel(state.server.server.control), np.asarray(state.own).reshape(MACHINES, -1)
 
     (control, own), (exact, exact_own) = after_a_round(Quantiser(2)), after_a_round(None)
     np.testing.assert_array_equal(own, exact_own)

@@ -100,7 +100,7 @@ def largest_move(divisor):
 def test_a_record_moves_a_step_by_the_claimed_sensitivity():
     problem, one = problem_of(12), method(noise_std=1.0)
     claimed = event_of(one, problem, plan_of(problem, one)).sensitivity
-    assert largest_move(one.divisor) == pytest.approx(claimed, rel=1e-4)
+    assert largest_move(one.privacy.step_divisor) == pytest.approx(claimed, rel=1e-4)
     assert largest_move(None) > 1.4 * claimed, "planted fault: the divisor is the sample's own size"
 
 

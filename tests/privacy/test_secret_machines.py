@@ -9,7 +9,7 @@ import scipy
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.privacy_accountant import NeighboringRelation
-from restating import states
+from restating import states, unsealed
 
 from fedprivjax import (
     Dropouts,
@@ -347,10 +347,14 @@ class Amplified(NoisyUpdates):
         return super().event(problem, secret, noise_std)
 
 
+AMPLIFIED = unsealed(protecting=lambda self, **_: Amplified("server", self.update_clip, self.relation))
+
+
 @states("event")
 class SecretForPublic(FedAvg):
-    def privacy(self, problem):
-        return Amplified("server", self.update_clip, self.relation)
+    @property
+    def privacy(self):
+        return AMPLIFIED(super().privacy)
 
 
 @pytest.mark.parametrize("scheme", [Uniform(MACHINES, 3), Full(MACHINES), PoissonCohorts(MACHINES, 0.2)])

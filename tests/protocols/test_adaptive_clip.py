@@ -32,7 +32,6 @@ from fedprivjax.experiment.build import make_protocol
 from fedprivjax.experiment.read import parse
 from fedprivjax.method.client_method import ClientState
 from fedprivjax.method.interface import as_leaves
-from fedprivjax.method.local_steps import ServerState
 from fedprivjax.method.round import flat_rows
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.protocols.scaffold import Controlled
@@ -137,11 +136,7 @@ def one_round(method, trust, count_noise, relation="replace-one", *, records=Non
 
 def with_clip(state, clip):
     """Return the state with another clip C_r."""
-    server, clip = state.server, jnp.float32(clip)
-    if isinstance(server, ServerState):
-        return ClientState(server._replace(clip=clip), state.own)
-    assert isinstance(server, Controlled)
-    return ClientState(server._replace(average=server.average._replace(clip=clip)), state.own)
+    return ClientState(state.server._replace(clip=jnp.float32(clip)), state.own)
 
 
 @typed_jit
@@ -155,12 +150,11 @@ def released(protocol, problem, state, inputs, totals, noises):
     """Return what the server releases with these sums and noises: changes of w (and of c), and b̃ − γ."""
 
     def one(total, noise):
-        after = protocol.serve(problem, state.server, total, 1.0, inputs, noise)
-        server, before = protocol.at_server(ClientState(after, ())), protocol.at_server(state)
-        clip = protocol.update_clip
-        changed = server.w - before.w
-        moved = jnp.concatenate([changed, after.control]) if isinstance(after, Controlled) else changed
-        return moved, -jnp.log(server.clip / before.clip) / clip.rate
+        after = protocol._served(problem, state.server, total, 1.0, inputs, noise, jax.random.key(0))
+        moved = protocol.output(ClientState(after, ())) - protocol.output(state)
+        server = after.server
+        moved = jnp.concatenate([moved, server.control]) if isinstance(server, Controlled) else moved
+        return moved, -jnp.log(after.clip / state.server.clip) / protocol.update_clip.rate
 
     return jax.vmap(one)(totals, noises)
 
@@ -254,7 +248,7 @@ def test_absent_machines_send_neither_update_nor_bit():
 
 def test_the_count_of_a_large_cohort_has_more_noise():
     start, _, _ = one_round(FedAvg, "server", None, records=np.ones((200, 2)))
-    assert float(start.protocol.bit_factor) == pytest.approx(Z / (2 * 200 / 20))
+    assert float(start.protocol.privacy._bit_factor(start.protocol._facts)) == pytest.approx(Z / (2 * 200 / 20))
 
 
 # ---- settings

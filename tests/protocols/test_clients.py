@@ -213,7 +213,7 @@ def test_control_variates_stay_the_mean_of_the_machines_where_the_clip_binds(met
     state = start.protocol.init(start.problem, start.plan.size, start.key)
     at = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], start.inputs)
     state = after_round(as_leaves(start.protocol), start.problem, state, at, start.key)
-    drift = jnp.abs(state.own.mean(axis=0) - state.server.control).max()
+    drift = jnp.abs(state.own.mean(axis=0) - state.server.server.control).max()
     assert (drift > 1e-2) == (method is RawKept)
     assert method is RawKept or drift < 1e-6
 
@@ -337,6 +337,6 @@ def test_control_variates_follow_the_loop():
         one = jax.tree.map(lambda leaf: leaf[t], inputs)  # noqa: B023
         state, _ = start.protocol.round(start.problem, state, one, None, start.key)
     _, c, own = oracle.scaffold(gradient, plan_of(start)[:4], np.zeros(3), machines=MACHINES, steps=6, step=0.5)
-    np.testing.assert_allclose(state.server.control, c, atol=1e-6)
+    np.testing.assert_allclose(state.server.server.control, c, atol=1e-6)
     np.testing.assert_allclose(state.own, own, atol=1e-6)
     np.testing.assert_allclose(state.own.mean(axis=0), c, atol=1e-6)
