@@ -108,14 +108,14 @@ def _broken(cls: type) -> str | None:
     remedy = f"Define {names} in {changing.__name__} as well{rule.instead}"
     return (
         f"{changed} must be overridden together with {names}, which guarantees rely on, got {changed} of "
-        f"{changing.__name__} and {first} of {_public_name(cls, owner)}. {remedy}"
+        f"{changing.__name__} and {first} of {_public_name(cls, owner, changing)}. {remedy}"
     )
 
 
-def _public_name(cls: type, owner: type) -> str:
-    """Return the name of a class, or of the first class below it that is not private."""
-    heirs = [one.__name__ for one in reversed(cls.__mro__) if issubclass(one, owner)]
-    return next(name for name in heirs if not name.startswith("_"))
+def _public_name(cls: type, owner: type, changing: type) -> str:
+    """Return the name of a custom class, or that of the package's class from which a changing class has a statement."""
+    heirs = cls.__mro__[cls.__mro__.index(changing) + 1 :]
+    return next((one.__name__ for one in heirs if issubclass(one, owner) and of_package(owner)), owner.__name__)
 
 
 def _owner(cls: type, name: str) -> type | None:

@@ -153,7 +153,7 @@ class Composed(Protocol):
         message = jax.eval_shape(first, algorithm)
         plain, gradients = is_plain(message), len(points_of(message))
         norm = float(_stated(algorithm, public, plain).norm)
-        limit = norm if norm < inf else None
+        limit = norm if self.privacy.clip is None and norm < inf else None
         return replace(self, known=Known(limit, None, algorithm.reads, gradients, plain))
 
     def known_for(self, problem: Problem, machines: int) -> Known:

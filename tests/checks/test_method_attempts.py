@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from cases import CASES, MACHINES, PER_ROUND, SHARES
 from flax import struct
-from restating import refused, states
+from restating import refused, states, unsealed
 
 from fedprivjax import (
     AdaptiveClip,
@@ -56,23 +56,24 @@ class FedExP(FedAvg):
     With an adaptive clip, the pair's bit is read from the wrong place, and the clip falls to 0.003.
     """
 
-    def message(self, update, server, info, noise):
-        length = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(update))
-        return super().message(update, server, info, noise), 1000 * length
+    def client(self, server, own, data, noise, key):
+        message, own, info = super().client(server, own, data, noise, key)
+        return (message, 1000 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(message))), own, info
 
     def message_dimension(self, problem):
         return super().message_dimension(problem) + 1
 
-    def serve(self, problem, server, total, weight, inputs, noise):
-        return super().serve(problem, server, total[0], weight, inputs, None if noise is None else noise[:-1])
+    def _served(self, problem, server, total, weight, inputs, noise, key):
+        noise = None if noise is None else noise[:-1]
+        return super()._served(problem, server, total[0], weight, inputs, noise, key)
 
 
 @struct.dataclass(kw_only=True)
 class SumServed(FedAvg):
     """The server steps by the sum without its noise."""
 
-    def noisy_mean(self, server, total, weight, inputs, noise):
-        return super().noisy_mean(server, total, weight, inputs, None)
+    def _served(self, problem, server, total, weight, inputs, noise, key):
+        return super()._served(problem, server, total, weight, inputs, None, key)
 
 
 @struct.dataclass(kw_only=True)
@@ -88,7 +89,7 @@ class SumShown(DPMu2):
     """The server's un-noised sum as the output: accuracy 0.84 (honest 0.16) where μ = 0.01 is stated."""
 
     def output(self, state):
-        return state.q
+        return state.memory.q
 
 
 @struct.dataclass
@@ -96,7 +97,7 @@ class SumAsIterate(DPMu2):
     """The same, evaluated beside the output."""
 
     def iterates(self, state):
-        return {"sum": state.q}
+        return {"sum": state.memory.q}
 
 
 @struct.dataclass
@@ -111,9 +112,8 @@ class Tripled(NoisySGD):
 class OtherMessage(DPMu2):
     """Three times the message, in a function that the class of the event does not know."""
 
-    def machine(self, state, t):
-        message = super().machine(state, t)
-        return lambda gradient: 3 * message(gradient)
+    def _message(self, problem, state, t):
+        return 3 * super()._message(problem, state, t)
 
 
 @struct.dataclass
@@ -134,8 +134,9 @@ class ClipByProperty(NoisySGD):
 class CohortsCounted(FedAvg):
     """The sum divided by the number of machines that came."""
 
-    def cohort(self, weight, inputs):
-        return jnp.maximum(weight, 1.0)
+    @property
+    def privacy(self):
+        return unsealed(divisor=lambda self, weight, inputs: jnp.maximum(weight, 1.0))(super().privacy)
 
 
 @struct.dataclass(kw_only=True)
@@ -146,18 +147,18 @@ class Mixed(Scaffold, CohortsCounted):
 UNNOISED: dict[str, Any] = {"mu": 0.01, "clip": 1.0, "step_size": 0.1}
 EXP: dict[str, Any] = UPDATES | {"update_clip": 1.0}
 METHODS = {
-    "extra coordinate": (FedExP(**EXP), "message", "FedAvg"),
-    "extra coordinate, adaptive": (FedExP(**EXP | {"update_clip": AdaptiveClip(start=1.0)}), "message", "FedAvg"),
-    "sum served": (SumServed(**EXP), "noisy_mean", "FedAvg"),
+    "extra coordinate": (FedExP(**EXP), "client", "FedAvg"),
+    "extra coordinate, adaptive": (FedExP(**EXP | {"update_clip": AdaptiveClip(start=1.0)}), "client", "FedAvg"),
+    "sum served": (SumServed(**EXP), "_served", "FedAvg"),
     "machines' states as output": (OthersSeen(**EXP), "output", "FedAvg"),
-    "realised cohort": (CohortsCounted(**EXP), "cohort", "FedAvg"),
-    "between classes": (Mixed(**EXP), "cohort", "Scaffold"),
-    "message": (OtherMessage(**UNNOISED), "machine", "GaussianMethod"),
-    "sum as output": (SumShown(**UNNOISED), "output", "GaussianMethod"),
-    "sum as iterate": (SumAsIterate(**UNNOISED), "iterates", "GaussianMethod"),
-    "three times": (Tripled(**UNNOISED), "messages", "GaussianMethod"),
-    "flag": (LongerEpochs(**UNNOISED), "several_epochs", "GaussianMethod"),
-    "property": (ClipByProperty(mu=0.01, step_size=0.1), "clip", "GaussianMethod"),
+    "realised cohort": (CohortsCounted(**EXP), "privacy", "FedAvg"),
+    "between classes": (Mixed(**EXP), "privacy", "FedAvg"),
+    "message": (OtherMessage(**UNNOISED), "_message", "DPMu2"),
+    "sum as output": (SumShown(**UNNOISED), "output", "DPMu2"),
+    "sum as iterate": (SumAsIterate(**UNNOISED), "iterates", "DPMu2"),
+    "three times": (Tripled(**UNNOISED), "messages", "NoisySGD"),
+    "flag": (LongerEpochs(**UNNOISED), "several_epochs", "DPMu2"),
+    "property": (ClipByProperty(mu=0.01, step_size=0.1), "clip", "NoisySGD"),
 }
 
 
@@ -213,11 +214,12 @@ def test_a_method_that_states_its_event_is_run():
 
     @struct.dataclass(kw_only=True)
     class Below(Stated):
-        def cohort(self, weight, inputs):
-            return super().cohort(weight, inputs)
+        @property
+        def privacy(self):
+            return super().privacy
 
     assert ready(Stated(**EXP), SHARES, SOME, rounds=4).guarantee.private
-    refused(lambda: ready(Below(**EXP), SHARES, SOME, rounds=4), "cohort", "event", "Stated")
+    refused(lambda: ready(Below(**EXP), SHARES, SOME, rounds=4), "privacy", "event", "Stated")
 
 
 def test_a_name_of_the_package_is_no_class_of_it():
@@ -332,8 +334,8 @@ class Replied(FedAvg):
         labels = data.problem.take(data.samples, data.machine).label
         told = jnp.where(labels[0, 0] > 0, self.value, 0.0)
         update = jnp.full(data.problem.start.shape, told)
-        bounded, info = self.bounded(update.astype(jnp.int32) if self.integers else update, server)
-        return self.message(bounded, server, info, noise), own, info
+        bounded, info = self.privacy.bounded(update.astype(jnp.int32) if self.integers else update, server.clip)
+        return self.privacy.sent(bounded, info, server.clip, noise, self._facts), own, info
 
 
 def sent(value, **settings):

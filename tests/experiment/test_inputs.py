@@ -26,6 +26,8 @@ from halved import half
 
 @struct.dataclass
 class Half(Logistic):
+    lipschitz, smoothness = Logistic.lipschitz, Logistic.smoothness
+
     def value(self, score, label):
         return half(super().value(score, label))
 
