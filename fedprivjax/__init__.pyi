@@ -22,6 +22,7 @@ from .method.local_algorithm import AtServer, LocalAlgorithm, Work
 from .method.local_data import LocalData, Minibatch
 from .method.local_release import LocalPrivacy
 from .method.noisy_messages import NoisyMessages
+from .method.noisy_records import NoisyRecords
 from .method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .method.server_optimizer import ServerOptimizer
 from .method.shuffled_sums import ScalarSum, VectorSum
@@ -145,6 +146,7 @@ __all__ = [
     "Moreau",
     "NoisyMessages",
     "NoisyMinibatchSGD",
+    "NoisyRecords",
     "NoisySGD",
     "NormBound",
     "OnePass",

@@ -10,7 +10,7 @@ The papers state the step on w as an argmin. It equals this projection exactly, 
 μ = 0, the step on w is r/(2v)·g.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -21,7 +21,6 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.default_steps import clipped_pace
 from fedprivjax.plan.schedule import Size
-from fedprivjax.problem.constraints import ConstraintSet
 from fedprivjax.problem.problem import Problem
 
 NO_DISTANCE = "distance must be given, or a ball: the theory's step needs a distance to the optimum"
@@ -114,7 +113,7 @@ class AcceleratedSteps:
         return 0.0
 
     def init(self, problem: Problem, size: Size, key) -> AcceleratedState:
-        return AcceleratedState(problem.start, problem.start, jnp.zeros((), jnp.int32))
+        return begun(problem.start)
 
     def query(self, state: AcceleratedState):
         """w_md, the point at which machines compute gradients in the next round."""
@@ -125,24 +124,40 @@ class AcceleratedSteps:
 
     def next_step(self, state: AcceleratedState) -> Step:
         """Return the points and factors of the next round."""
-        place, v, begins = self.schedule[state.rounds]
-        r, modulus = jnp.maximum(place, 1.0), self.modulus
-        w = jax.tree.map(lambda w, average: jnp.where(begins > 0, average, w), state.w, state.average)
-        alpha, eta = 2 / (r + 1), 4 * v / (self.step_scale * r * (r + 1))
-        total = eta + (1 - alpha**2) * modulus
-        of_average, of_w = (1 - alpha) * (modulus + eta) / total, alpha * ((1 - alpha) * modulus + eta) / total
-        middle = jax.tree.map(lambda a, w: of_average * a + of_w * w, state.average, w)
-        return Step(w, middle, alpha, eta, modulus, place > 0)
+        return next_step(state, self.schedule[state.rounds], self.modulus, self.step_scale)
 
 
-def advanced(state: AcceleratedState, step: Step, gradient: Any, constraint: ConstraintSet) -> AcceleratedState:
-    """Return the state after a round with the given gradient estimate at w_md."""
+def begun(start: Any) -> AcceleratedState:
+    """Return the state before the first round."""
+    return AcceleratedState(start, start, jnp.zeros((), jnp.int32))
+
+
+def next_step(state: AcceleratedState, row: Any, modulus: Any, step_scale: Any) -> Step:
+    """Return the points and factors of the next round.
+
+    Args:
+        row: the round's row of the schedule, see `schedule_of`.
+        modulus: μ of the objective whose gradients the steps use.
+        step_scale: factor on the steps: a larger one means a smaller v.
+    """
+    place, v, begins = row
+    r = jnp.maximum(place, 1.0)
+    w = jax.tree.map(lambda w, average: jnp.where(begins > 0, average, w), state.w, state.average)
+    alpha, eta = 2 / (r + 1), 4 * v / (step_scale * r * (r + 1))
+    total = eta + (1 - alpha**2) * modulus
+    of_average, of_w = (1 - alpha) * (modulus + eta) / total, alpha * ((1 - alpha) * modulus + eta) / total
+    middle = jax.tree.map(lambda a, w: of_average * a + of_w * w, state.average, w)
+    return Step(w, middle, alpha, eta, modulus, place > 0)
+
+
+def advanced(state: AcceleratedState, step: Step, gradient: Any, project: Callable[[Any], Any]) -> AcceleratedState:
+    """Return the state after a round with the given gradient estimate at w_md, and the projection onto the set."""
     alpha, eta, mu = step.alpha, step.eta, step.modulus
     keep = (1 - alpha) * mu + eta
     moved = jax.tree.map(
         lambda m, w, g: (alpha * mu * m + keep * w - alpha * g) / (mu + eta), step.middle, step.w, gradient
     )
-    moved = constraint.project(moved)
+    moved = project(moved)
     average = jax.tree.map(lambda w, a: alpha * w + (1 - alpha) * a, moved, state.average)
     new, old = (moved, average), (state.w, state.average)
     w, average = jax.tree.map(lambda new, old: jnp.where(step.counts, new, old), new, old)

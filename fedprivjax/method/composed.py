@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
@@ -16,15 +17,16 @@ from fedprivjax.method.interface import BATCH, Protocol
 from fedprivjax.method.linear import Linear, is_plain, points_of, require_message
 from fedprivjax.method.local_algorithm import LocalAlgorithm
 from fedprivjax.method.local_release import LocalPrivacy
-from fedprivjax.method.noisy_messages import Limits, NoisyMessages
+from fedprivjax.method.noisy_messages import NoisyMessages
+from fedprivjax.method.noisy_records import NoisyRecords
+from fedprivjax.method.release import Limits, MessagePrivacy, RunFacts
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.method.settings import check_numbers
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.target import LEVELS, Target
 from fedprivjax.problem.problem import Problem
 
 
@@ -80,7 +82,7 @@ class Composed(Protocol):
 
     @property
     def minibatches(self) -> Sampler | None:
-        return self.privacy.sampler
+        return self.privacy.minibatches
 
     # ---- traced
 
@@ -112,11 +114,14 @@ class Composed(Protocol):
         """Return the round's message. Raise Refusal unless it has the form that was read before."""
         name = type(self._algorithm).__name__
         message = require_message(self._algorithm.message(state.server, t), problem.start, name)
-        known, found = self._known.gradients, len(points_of(message))
-        if found != known:
+        known, found = self._known, len(points_of(message))
+        if found != known.gradients:
             raise Refusal(
-                f"message of {name} must have the same number of gradients in every round, got {known} and {found}"
+                f"message of {name} must have the same number of gradients in every round, got {known.gradients} and "
+                f"{found}"
             )
+        if known.plain and not is_plain(message):
+            raise Refusal(f"message of {name} must be a gradient without a coefficient in every round, got {message}")
         return message
 
     @property
@@ -150,7 +155,7 @@ class Composed(Protocol):
             message = algorithm.message(algorithm.init(public, jnp.float32(1)), jnp.float32(1))
             return require_message(message, public.start, type(algorithm).__name__)
 
-        message = jax.eval_shape(first, algorithm)
+        message = jax.eval_shape(first, algorithm.planned(1, 1.0))
         plain, gradients = is_plain(message), len(points_of(message))
         norm = float(_stated(algorithm, public, plain).norm)
         limit = norm if self.privacy.clip is None and norm < inf else None
@@ -168,25 +173,63 @@ class Composed(Protocol):
         return self.privacy.bounded(stated._replace(norm=enforced), plain=known.plain)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        return super(Composed, self.read_once(problem, plan.size.machines)).calibrate(problem, plan, target)
+        settings = self.privacy.targeted(target, self.epsilon, plan.size.machines)
+        ready = self.with_settings(settings).read_once(problem, plan.size.machines)
+        return super(Composed, ready).calibrate(problem, plan, target)
+
+    def with_settings(self, settings: dict[str, Any]):
+        """Return a copy with other settings of the protocol or of its privacy object, by name."""
+        return replace(self, **settings)
 
     def with_noise(self, problem: Problem, plan: Plan, noise_std: float, target: Target):
         """Return the copy of `Protocol.with_noise`, with the planned algorithm."""
         ready = super().with_noise(problem, plan, noise_std, target)
         known = self.known_for(problem, plan.size.machines)
-        planned = ready.algorithm.planned(plan.size.rounds, float(ready._step))
-        changed = None if planned is ready.algorithm or planned == ready.algorithm else planned
-        return replace(ready, known=replace(known, algorithm=changed))
+        algorithm = ready.algorithm
+        planned = algorithm.planned(plan.size.rounds, float(ready._step))
+        return replace(ready, known=replace(known, algorithm=None if planned is algorithm else planned))
+
+    def run_facts(self, problem: Problem, plan: Plan) -> RunFacts:
+        """Return what the privacy object is told of a run."""
+        known, bound = self.known_for(problem, plan.size.machines), self.bound(problem, plan.size.machines)
+        return RunFacts(problem, plan, known.reads, bound, known.plain, self.machine_epsilon)
+
+    @property
+    def machine_epsilon(self) -> tuple[float, ...] | None:
+        """Target of each machine if they differ, else None."""
+        return tuple(np.ravel(self.epsilon).tolist()) if np.ndim(self.epsilon) else None
+
+    @property
+    def noise_follows(self) -> tuple[str, ...]:
+        return self.privacy.noise_follows
+
+    @property
+    def weighs_machines(self) -> bool:  # type: ignore[override]
+        return self.privacy.weighs_machines
+
+    def machine_target(self, target: Target) -> Target:
+        return self.privacy.machine_target(target)
+
+    def target_delta(self, problem: Problem, target: Target) -> Any:
+        return self.privacy.target_delta(problem, target, self.machine_epsilon)
 
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
-        return self.privacy.needed_noise(self.bound(problem, plan.size.machines), plan, target)
+        return self.privacy.needed_noise(self.run_facts(problem, plan), target)
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
-        return self.privacy.mechanism(problem, plan, method, self.known_for(problem, plan.size.machines).reads)
+        return self.privacy.mechanism(self.run_facts(problem, plan), method)
 
     def event(self, problem: Problem, plan: Plan) -> Event:
-        known, bound = self.known_for(problem, plan.size.machines), self.bound(problem, plan.size.machines)
-        return self.privacy.event(bound, plan, float(self.noise_std), known.reads)
+        return self.privacy.event(self.run_facts(problem, plan), float(self.noise_std))
+
+    def with_relation(self, relation: str):
+        """Return the copy of `Protocol.with_relation`. Refused for an ε of each machine, which sets its noise."""
+        stated = getattr(self.privacy, "relation", None)
+        if stated is None:
+            return super().with_relation(relation)
+        if self.machine_epsilon is not None and relation != stated:
+            raise Refusal(f"relation must stay {stated!r} with an ε of each machine, got {relation!r}")
+        return self.with_settings({"relation": relation})
 
     def costs(self, problem: Problem) -> dict[str, float]:
         return super().costs(problem) | {"gradients_per_use": float(self._known.gradients)}
@@ -198,20 +241,22 @@ class Pair(Composed):
 
     Attributes:
         algorithm: what machines send and the server computes, an `Algorithm`.
-        privacy: what bounds, releases and accounts for it, a `NoisyMessages`.
-        mu, epsilon, noise_std: privacy target, or the noise instead.
+        privacy: what bounds, releases and accounts for it, a `NoisyMessages` or a `NoisyRecords`.
+        mu, epsilon, noise_std: privacy target, or the noise instead. With a `NoisyRecords`, `epsilon` may be one number
+            for each machine.
         step_size: η, required.
         step_scale: factor on `step_size`.
     """
 
     algorithm: Any = struct.field(metadata={"part": Algorithm})
-    privacy: Any = struct.field(kw_only=True, metadata={"part": NoisyMessages})
+    privacy: Any = struct.field(kw_only=True, metadata={"part": MessagePrivacy})
     mu: Any = struct.field(default=None, kw_only=True)
 
     def __post_init__(self):
-        check_numbers(self, "mu", "epsilon")
         if type(self.privacy) is type:
             raise Refusal(f"privacy must be an object, such as NoisyMessages(clip=1.0), got {called(self.privacy)}")
+        if isinstance(self.privacy, MessagePrivacy):  # a pytree's placeholders pass
+            self.privacy.check_target(self)
 
     @property
     def name(self) -> str:
@@ -228,12 +273,24 @@ class Pair(Composed):
         return self.privacy.trust
 
     @property
+    def noise_rule(self) -> str:  # type: ignore[override]
+        """The privacy object's noise rule."""
+        return self.privacy.noise_rule
+
+    @property
     def traced(self):
-        return replace(super().traced, privacy=self.privacy.traced)
+        each = {} if self.machine_epsilon is None else {"epsilon": None}
+        return replace(super().traced, privacy=self.privacy.traced, **each)
+
+    def with_settings(self, settings: dict[str, Any]):
+        own = {name: value for name, value in settings.items() if name in LEVELS}
+        others = {name: value for name, value in settings.items() if name not in own}
+        return replace(self, privacy=replace(self.privacy, **others), **own)
 
     def scaled_down(self, machines: int):
         """Scale down as in `Protocol.scaled_down`."""
-        return replace(self, privacy=replace(self.privacy, **self.privacy.scaled_down(machines, BATCH)))
+        each = {} if self.machine_epsilon is None else {"epsilon": min(self.machine_epsilon)}
+        return self.with_settings(self.privacy.scaled_down(machines, BATCH) | each)
 
 
 def _stated(algorithm: Algorithm, public: Public, plain: bool) -> NormBound:
@@ -251,12 +308,11 @@ def pair(algorithm: Any, *, privacy: Any, **settings: Any) -> Composed | Compose
     Raises:
         Refusal: they do not go together.
     """
-    known = {Algorithm: (Pair, NoisyMessages), LocalAlgorithm: (WorkPair, LocalPrivacy)}
-    for kind, (made, needed) in known.items():
+    known = {Algorithm: (Pair, NoisyMessages, NoisyRecords), LocalAlgorithm: (WorkPair, LocalPrivacy)}
+    for kind, (made, *needed) in known.items():
         if isinstance(algorithm, kind):
-            if type(privacy) is not needed:
-                raise Refusal(
-                    f"privacy must be a {needed.__name__} with {type(algorithm).__name__}, got {called(privacy)}"
-                )
+            if type(privacy) not in needed:
+                names = " or a ".join(one.__name__ for one in needed)
+                raise Refusal(f"privacy must be a {names} with {type(algorithm).__name__}, got {called(privacy)}")
             return made(algorithm, privacy=privacy, **settings)
     raise Refusal(f"algorithm must be an Algorithm or a LocalAlgorithm, got {called(algorithm)}")

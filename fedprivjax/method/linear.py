@@ -83,7 +83,7 @@ def points_of(message: Linear) -> tuple:
 
 def is_plain(message: Linear) -> bool:
     """Return True for the gradient at one point, without a coefficient."""
-    return message._coefficients == (None,)
+    return len(message._coefficients) == 1 and message._coefficients[0] is None
 
 
 def require_message(message: Any, start: Any, name: str) -> Linear:

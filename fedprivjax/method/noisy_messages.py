@@ -12,10 +12,11 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
-from fedprivjax.method.algorithm import Mean, NormBound, Part, Reads, Sum
+from fedprivjax.method.algorithm import Mean, NormBound, Reads, Sum
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.message_noise import CancelledNoise, CorrelatedNoise, MessageNoise
 from fedprivjax.method.relative_privacy import privacy_shares, shared_privacy
+from fedprivjax.method.release import Limits, MessagePrivacy, Released, RunFacts, refuse_subclass
 from fedprivjax.method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from fedprivjax.method.settings import fixed_schedule, require_clip
 from fedprivjax.noise import NOISE_SCHEDULES, Mechanism
@@ -42,24 +43,9 @@ class Memory(NamedTuple):
     noise: Any = ()
 
 
-class Released(NamedTuple):
-    """Result of a round's release: what the server reads, the object's memory, and scalars of the round by name."""
-
-    read: Any
-    memory: Any
-    info: dict
-
-
-class Limits(NamedTuple):
-    """What a release is told besides its settings: what the server reads, and the bound that is enforced, or None."""
-
-    reads: Reads
-    bound: Any
-
-
 @final
 @struct.dataclass(kw_only=True)
-class NoisyMessages(Part):
+class NoisyMessages(MessagePrivacy):
     """Noise on messages of fresh samples, which protects one record of one machine.
 
     Attributes:
@@ -86,13 +72,8 @@ class NoisyMessages(Part):
     relative_privacy: Any = struct.field(pytree_node=False, default=None)
     batch: int = struct.field(pytree_node=False, default=1)
 
-    kind = "privacy object"
-
     def __init_subclass__(cls, **_):
-        raise Refusal(
-            f"NoisyMessages must not be subclassed, because its guarantee is that of its own release, got "
-            f"{cls.__name__}. Define an Algorithm, or a method with an event of its own"
-        )
+        refuse_subclass("NoisyMessages", cls)
 
     def __post_init__(self):
         require_clip("clip", self.clip)
@@ -143,7 +124,7 @@ class NoisyMessages(Part):
     # ---- on the host
 
     @property
-    def sampler(self) -> OnePassPool | None:
+    def minibatches(self) -> OnePassPool | None:
         """Sampler of the records of a message, or None for one fresh record."""
         return OnePassPool(self.batch) if self.batch > 1 else None
 
@@ -172,9 +153,9 @@ class NoisyMessages(Part):
             )
         return MessageNoise(self.trust, self.relative_privacy, summed=type(reads) is Sum)
 
-    def mechanism(self, problem: Problem, plan: Plan, method: str, reads: Reads) -> Mechanism:
+    def mechanism(self, facts: RunFacts, method: str) -> Mechanism:
         """Return the mechanism that samples the noise by the given noise method."""
-        return self.noise_of(reads).mechanism(plan, problem.dimension, method)
+        return self.noise_of(facts.reads).mechanism(facts.plan, facts.problem.dimension, method)
 
     def bounded(self, stated: NormBound, *, plain: bool) -> NormBound:
         """Return the bound on a message's norm: the clip, or else the stated bound.
@@ -191,12 +172,13 @@ class NoisyMessages(Part):
         """Return the L2 change of a message, or of a trusted server's mean, by replacing one record."""
         return 2 * bound / self.batch / (schedule.divisor if self.trust == "server" else 1)
 
-    def needed_noise(self, bound: NormBound, plan: Plan, target: Target) -> float:
+    def needed_noise(self, facts: RunFacts, target: Target) -> float:
         """Return the smallest noise that meets a target."""
-        return gaussian_rule(target, self.sensitivity(bound.norm, plan.schedule))
+        return gaussian_rule(target, self.sensitivity(facts.bound.norm, facts.plan.schedule))
 
-    def event(self, bound: NormBound, plan: Plan, noise_std: float, reads: Reads) -> GaussianEvent:
+    def event(self, facts: RunFacts, noise_std: float) -> GaussianEvent:
         """Return the event of a plan's messages."""
+        plan, bound, reads = facts.plan, facts.bound, facts.reads
         noise, ratios = self.noise_of(reads), self.relative_privacy
         batches = (Assumption("fresh batches", {"batch": int(self.batch)}),) if self.batch > 1 else ()
         terms = Terms(self.trust, self._theorem(plan, reads), (*USED_ONCE, *bound.assumptions, *batches))

@@ -39,6 +39,7 @@ from fedprivjax.problem.problem import Problem
 THEOREM_RULES = ("accountant", "advanced")
 PER_MACHINE = "records"  # a δ of 1/n² for a machine of n records
 Delta = float | Sequence[float] | str | None
+SHUFFLED = "Lowy & Razaviyayn 2023, Theorem 4.1, its proof evaluated numerically; sampling from a machine's records"
 THEOREM = "Lowy & Razaviyayn 2023, Algorithm 1; composed profile of the subsampled Gaussian mechanism"
 
 
@@ -257,12 +258,18 @@ class RecordMechanism:
     def bounds(self, problem: Problem) -> tuple[Assumption, ...]:
         """Assumptions on the norm of a record's gradient, or of a message."""
         if self.clip is not None:
-            what = "clipped messages" if self.whole_message else "clipped records"
-            return (Assumption(what, {"bound": float(self.clip)}),)
+            return self.clipped
         each: Any = problem.own_lipschitz
         if np.ndim(each):
             return (Assumption("machine lipschitz", {"least": float(np.min(each)), "most": float(np.max(each))}),)
         return (Assumption("lipschitz", lipschitz_values(problem)),)
+
+    @property
+    def clipped(self) -> tuple[Assumption, ...]:
+        """Assumption of the clip."""
+        return (
+            Assumption("clipped messages" if self.whole_message else "clipped records", {"bound": float(self.clip)}),
+        )
 
     def shift(self, m: MachineTable) -> np.ndarray:
         """L2 sensitivity of each machine's release to one record that occurs once; shape [machines].

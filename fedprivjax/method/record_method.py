@@ -2,31 +2,36 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice, require_positive
+from fedprivjax.method.composed import Composed
 from fedprivjax.method.interface import BATCH, scaled_rate
 from fedprivjax.method.minibatch_round import record_messages
-from fedprivjax.method.record_mechanism import PER_MACHINE, THEOREM_RULES, Delta, RecordMechanism
-from fedprivjax.method.relative_privacy import SharedTarget, privacy_shares
+from fedprivjax.method.noisy_records import (
+    NoisyRecords,
+    check_machine_targets,
+    check_record_settings,
+    targeted_settings,
+)
+from fedprivjax.method.record_mechanism import THEOREM_RULES, Delta, RecordMechanism
+from fedprivjax.method.relative_privacy import SharedTarget, privacy_shares, shared_privacy
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.method.settings import check_noise, check_steps
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
-from fedprivjax.privacy.terms import RELATIONS, REPLACE_ONE
+from fedprivjax.privacy.terms import REPLACE_ONE
 from fedprivjax.problem.problem import Problem
 
 
 @struct.dataclass(kw_only=True)
-class RecordMethod(SharedTarget):
-    """A method whose noise and guarantee follow from its `records`, with one ε for all machines or one for each.
+class RecordSettings:
+    """Settings of methods that protect records of machines, with one ε for all machines or one for each.
 
     `NoisyMinibatchSGD` documents the fields.
 
@@ -34,6 +39,8 @@ class RecordMethod(SharedTarget):
         rules: noise rules of the method.
     """
 
+    clip: Any = None
+    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
     batch: int | Sequence[int] | None = struct.field(pytree_node=False, default=None)
     sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
     rate: float | None = struct.field(pytree_node=False, default=None)
@@ -42,9 +49,8 @@ class RecordMethod(SharedTarget):
     delta: Delta = struct.field(pytree_node=False, default=None)
 
     rules: ClassVar[Collection[str]] = THEOREM_RULES
-    weighs_machines = True
     plain: ClassVar[dict[str, Any]] = {
-        **SharedTarget.plain,
+        "relative_privacy": None,
         "epsilon": None,
         "batch": None,
         "sampler": "full",
@@ -54,21 +60,62 @@ class RecordMethod(SharedTarget):
         "delta": None,
     }
 
+    if TYPE_CHECKING:
+        trust: Any
+        epsilon: Any
+
     def __post_init__(self):
-        check_steps(self)
-        if not isinstance(self.epsilon, list | tuple):
-            require_positive("epsilon", self.epsilon, optional=True, infinite=True)
-        elif 0 < np.sum(np.isinf(self.epsilon)) < len(self.epsilon):
-            raise Refusal(f"epsilon must be finite on all machines or on none, got {list(self.epsilon)}")
-        check_noise(self, "epsilon")
-        require_choice("noise_rule", self.noise_rule, self.rules)
-        if isinstance(self.delta, str):
-            require_choice("delta", self.delta, (PER_MACHINE,))
-        for name in ("epsilon", "batch", "delta"):
-            if isinstance(getattr(self, name), list):
-                object.__setattr__(self, name, tuple(getattr(self, name)))
+        check_record_settings(self, self.rules)
+        ratios = shared_privacy(self.relative_privacy, self.trust)
+        object.__setattr__(self, "relative_privacy", ratios)
+        check_machine_targets(self, ratios)
+
+    def scaled_down(self, machines: int):
+        """Scale down as in `Protocol.scaled_down`, with a public rate at which a few records are used."""
+        return replace(super().scaled_down(machines), rate=scaled_rate(self.rate))  # type: ignore[misc]
+
+    @classmethod
+    def audit_settings(cls) -> dict[str, Any]:
+        return {**super().audit_settings(), "batch": BATCH}  # type: ignore[misc]
+
+    @classmethod
+    def example_settings(cls) -> tuple[dict[str, Any], ...]:
+        settings = cls.audit_settings()
+        return settings, {**settings, "batch": 1}, {**settings, "batch": None, "sampler": "full"}
+
+
+@struct.dataclass(kw_only=True)
+class ComposedRecords(RecordSettings, Composed):  # type: ignore[misc]
+    """Settings of a method that composes its algorithm with `NoisyRecords`."""
+
+    def __post_init__(self):
         super().__post_init__()
-        require_choice("relation", self.relation, RELATIONS)
+        _ = self.privacy  # raises Refusal if no theorem covers the settings
+
+    @property
+    def privacy(self) -> NoisyRecords:
+        """Noise on means over machines' own records."""
+        names = ("clip", "batch", "sampler", "rate", "relation", "noise_rule", "delta", "relative_privacy", "trust")
+        return NoisyRecords(**{name: getattr(self, name) for name in names})
+
+    @property
+    def minibatches(self) -> Sampler:
+        return self.privacy.minibatches
+
+    @property
+    def records(self) -> RecordMechanism:
+        """Mechanism of the records: their use in messages, and the noise of messages."""
+        return self.privacy.records(self.machine_epsilon)
+
+
+@struct.dataclass(kw_only=True)
+class RecordMethod(RecordSettings, SharedTarget):
+    """A method whose noise and guarantee follow from its `records`, with one ε for all machines or one for each."""
+
+    weighs_machines = True
+
+    def __post_init__(self):
+        super().__post_init__()
         if self.relation != REPLACE_ONE:
             _ = self.records  # raises Refusal if records cannot be added or removed
 
@@ -95,10 +142,7 @@ class RecordMethod(SharedTarget):
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         """Calibrate as in `Protocol.calibrate`, with δ and, instead of `relative_privacy`, each machine's ε."""
         privacy_shares(self.relative_privacy, plan.size.machines)  # raises Refusal if the number of ratios is wrong
-        epsilon = target.epsilon if target.noise_std is None else self.epsilon  # with a noise, only for proportions
-        epsilon = tuple(np.ravel(epsilon).tolist()) if np.ndim(epsilon) else None
-        delta = target.delta if self.delta is None else self.delta
-        targeted = replace(self, epsilon=epsilon, delta=delta, relative_privacy=None)
+        targeted = replace(self, **targeted_settings(target, self.epsilon, self.delta))
         return targeted.with_noise(problem, plan, targeted.noise_for(problem, plan, target), target)
 
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
@@ -113,16 +157,3 @@ class RecordMethod(SharedTarget):
         if np.ndim(self.epsilon) and relation != self.relation:
             raise Refusal(f"relation must stay {self.relation!r} with an ε of each machine, got {relation!r}")
         return super().with_relation(relation)
-
-    def scaled_down(self, machines: int):
-        """Scale down as in `Protocol.scaled_down`, with a public rate at which a few records are used."""
-        return replace(super().scaled_down(machines), rate=scaled_rate(self.rate))
-
-    @classmethod
-    def audit_settings(cls) -> dict[str, Any]:
-        return {**super().audit_settings(), "batch": BATCH}
-
-    @classmethod
-    def example_settings(cls) -> tuple[dict[str, Any], ...]:
-        settings = cls.audit_settings()
-        return settings, {**settings, "batch": 1}, {**settings, "batch": None, "sampler": "full"}

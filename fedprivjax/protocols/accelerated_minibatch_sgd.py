@@ -15,15 +15,15 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_flag, require_positive
 from fedprivjax.method import acsa
-from fedprivjax.method.acsa import AcceleratedState, AcceleratedSteps, required_distance
+from fedprivjax.method.acsa import AcceleratedState, required_distance
+from fedprivjax.method.algorithm import Algorithm, At, Public
 from fedprivjax.method.default_steps import binds
-from fedprivjax.method.minibatch_round import noisy_mean
+from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.planning.bounds import POPULATION, TRAINING, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Use
-from fedprivjax.method.record_method import RecordMethod
+from fedprivjax.method.record_method import ComposedRecords, RecordSettings
 from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants
-from fedprivjax.method.round import RoundInputs
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
@@ -45,7 +45,54 @@ OF_ONE_FORM = {  # settings of one form, with the form and the default
 
 
 @struct.dataclass(kw_only=True)
-class AcceleratedMinibatchSGD(AcceleratedSteps, RecordMethod):
+class AcceleratedSGD(Algorithm):
+    """AC-SA in stages, by default in one stage of the given step 1/v.
+
+    Attributes:
+        strong_convexity: modulus μ of the loss.
+        regularisation: λ of a regulariser (λ/2)‖w − w_0‖² that the server adds, or None.
+        schedule: every round's place in its stage, see `acsa.schedule_of`; None is one stage.
+        step_scale: factor on the steps of a given schedule.
+    """
+
+    strong_convexity: Any = 0.0
+    regularisation: Any = None
+    schedule: Any = struct.field(default=None, metadata={"derived": True})
+    step_scale: Any = 1.0
+
+    def __post_init__(self):
+        require_modulus(self.strong_convexity)
+        require_positive("regularisation", self.regularisation, optional=True)
+
+    def planned(self, rounds: int, step: float) -> Any:
+        """Return a copy with the schedule of one stage, if none is given."""
+        if self.schedule is not None:
+            return self
+        return replace(self, schedule=acsa.schedule_of([acsa.Places(rounds, 1, 1 / step)], rounds))
+
+    def init(self, public: Public, step: Any) -> AcceleratedState:
+        return acsa.begun(public.start)
+
+    def message(self, server: AcceleratedState, t: Any) -> Linear:
+        return gradient(self._next(server).middle)
+
+    def serve(self, server: AcceleratedState, read: Any, at: At) -> AcceleratedState:
+        step = self._next(server)
+        lam = step.modulus - self.strong_convexity
+        g = jax.tree.map(lambda g, m, start: g + lam * (m - start), read, step.middle, at.start)
+        return acsa.advanced(server, step, g, at.project)
+
+    def point(self, server: AcceleratedState) -> Any:
+        return server.average
+
+    def _next(self, server: AcceleratedState) -> acsa.Step:
+        """Points and factors of the round, with μ of the loss plus λ of its regulariser."""
+        modulus = self.strong_convexity + (0.0 if self.regularisation is None else self.regularisation)
+        return acsa.next_step(server, self.schedule[server.rounds], modulus, self.step_scale)
+
+
+@struct.dataclass(kw_only=True)
+class AcceleratedMinibatchSGD(ComposedRecords):
     """ISRL-DP AC-SA: plain, regularised, multistage, one-pass.
 
     Attributes:
@@ -78,7 +125,7 @@ class AcceleratedMinibatchSGD(AcceleratedSteps, RecordMethod):
     printed: bool = struct.field(pytree_node=False, default=False)
 
     plain: ClassVar = {
-        **RecordMethod.plain,
+        **RecordSettings.plain,
         "factor": 0.5,
         "gap": None,
         "printed": False,
@@ -96,17 +143,12 @@ class AcceleratedMinibatchSGD(AcceleratedSteps, RecordMethod):
             if self.form != form and not np.array_equal(getattr(self, name), default):
                 raise Refusal(f"{name} must go with the form {form!r}, got the form {self.form!r}")
 
-    def round(self, problem: Problem, state: AcceleratedState, inputs: RoundInputs, noise, key):
-        step = self.next_step(state)
-        g, info = noisy_mean(problem, step.middle, inputs, noise, self.clip)
-        lam = step.modulus - self.strong_convexity
-        g = jax.tree.map(lambda g, m, start: g + lam * (m - start), g, step.middle, problem.start)
-        return acsa.advanced(state, step, g, problem.constraint), info
-
     @property
-    def modulus(self) -> Any:
-        """μ of the loss, plus λ of its regulariser."""
-        return self.strong_convexity + (0.0 if self.regularisation is None else self.regularisation)
+    def algorithm(self) -> AcceleratedSGD:
+        """AC-SA."""
+        settings = {"regularisation": self.regularisation, "step_scale": self.step_scale, "schedule": self.schedule}
+        made = AcceleratedSGD(strong_convexity=self.strong_convexity)
+        return replace(made, **settings)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         """Calibrate as in `Protocol.calibrate`, with the regulariser and every round's place in its stage."""
@@ -115,7 +157,7 @@ class AcceleratedMinibatchSGD(AcceleratedSteps, RecordMethod):
         size, cohort = plan.size, plan.schedule.cohort
         rounds = size.rounds
         step = 1.0 if self.step_size is None else self.step_size  # placeholder: the stages below set the default
-        ready: Any = RecordMethod.calibrate(replace(self, step_size=step), problem, plan, target)
+        ready: Any = super(AcceleratedMinibatchSGD, replace(self, step_size=step)).calibrate(problem, plan, target)
         if self.form == "regularised" and self.regularisation is None:
             spread, distance = ready._variance(problem, size, cohort), required_distance(problem)
             settings = {"rounds": rounds, "variance": spread, "diameter": distance, "factor": self.factor}
@@ -126,7 +168,8 @@ class AcceleratedMinibatchSGD(AcceleratedSteps, RecordMethod):
             else ready._stages(problem, size, cohort)
         )
         schedule = acsa.schedule_of([acsa.Places(stage.rounds, 1, stage.v) for stage in stages], rounds)
-        return replace(ready, step_size=float(1 / stages[0].v), schedule=schedule)
+        known = replace(ready.known, algorithm=None)  # planned with the placeholder
+        return replace(ready, step_size=float(1 / stages[0].v), schedule=schedule, known=known)
 
     def _stages(self, problem: Problem, size: Size, cohort: float) -> list[theory.Stage]:
         if binds(problem, self.clip) and self.variance is None and not float(self.strong_convexity):

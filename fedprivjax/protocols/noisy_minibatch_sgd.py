@@ -10,7 +10,7 @@ including w_R, as an output.
 """
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,28 +18,25 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_choice, require_positive
+from fedprivjax.checks.values import require_at_least, require_positive
+from fedprivjax.method.algorithm import Algorithm, At, Public
 from fedprivjax.method.default_steps import binds, plain_clipped_step, plain_step
-from fedprivjax.method.minibatch_round import AtIterate, appended, mean_of, noisy_mean, room
+from fedprivjax.method.linear import Linear, gradient
+from fedprivjax.method.minibatch_round import appended, mean_of, room
 from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.drafts import capped, of_records, one_pass_rounds
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
-from fedprivjax.method.record_method import RecordMethod
+from fedprivjax.method.record_mechanism import RecordMechanism
+from fedprivjax.method.record_method import ComposedRecords, RecordSettings
 from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants
-from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.server_optimizer import ServerOptimizer
-from fedprivjax.method.server_step import check_server, initial, require_server, scaled_step, stepped
+from fedprivjax.method.server_step import initial, require_server, scaled_step, stepped
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.schedule import Size
-from fedprivjax.privacy.accountants.records import Shuffled
-from fedprivjax.privacy.accountants.shuffled import shuffled_noise_multiplier
-from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import lowy_razaviyayn as theory
 
-SHUFFLED = "Lowy & Razaviyayn 2023, Theorem 4.1, its proof evaluated numerically; sampling from a machine's records"
 SUBSETS = 10  # a machine's records divided by those of a secret subset, for planned runs without a batch
 
 
@@ -62,105 +59,80 @@ class MinibatchState(NamedTuple):
 
 
 @struct.dataclass(kw_only=True)
-class NoisyMinibatchSGD(AtIterate, RecordMethod):
-    """ISRL-DP minibatch SGD, any sampler of records, or with a shuffler.
+class MinibatchSGD(Algorithm):
+    """Projected SGD with any server optimiser, which reports a mean of its iterates.
 
     Attributes:
-        epsilon: target of every machine; inf is non-private. The noise is for a machine that takes part in every round,
-            and the guarantee counts a machine's actual rounds. The noise rule's formula gives the proportions of the
-            machines' noises.
-        relative_privacy: relative ε of the machines in any unit, one number each: the largest corresponds to
-            `epsilon`. Each machine gets exactly the noise that it needs. A list of all machines' `epsilon` is
-            equivalent, but cannot be scaled by a sweep. Not with a shuffler.
-        noise_std: σ of the noisiest machine, per coordinate of its message (instead of one `epsilon` for all).
-        step_scale: factor on `step_size`, given or the theory's.
-        step_size: η. None is the η of Theorem 2.1. Without noise, None is 1/β for all
-            records of all machines, else the minimiser of Lemma E.4's bound. If a clip is below the Lipschitz constant,
-            neither holds: None is then NoisySGD's clipped step, with σ²/M for σ², √3 times as long without a window, up
-            to twice as long for full batches (`plain_clipped_step`; no theorem is claimed). A positive modulus keeps
-            the strongly convex theorem's step.
-        clip: C, bound that a machine enforces on every record's gradient; None relies on the Lipschitz constant.
-        strong_convexity: modulus μ of the loss; if positive, it sets growing averaging weights and the step.
-        batch: K, an integer or one for each machine; None with the sampler "full".
-        sampler: sampler of a machine's records, a name in `fedprivjax.plan.samplers`, or a `Sampler` with its batch.
-        rate: public probability of every record in a message with sampler = "poisson", which needs no dataset sizes.
-            The sum is still divided by K. Default: K divided by a machine's number of records.
-        relation: neighbouring relation, a key of `fedprivjax.privacy.terms.RELATIONS`. Default: "replace-one".
-            "add-or-remove-one" needs Poisson samples of a public `rate`, and noise_rule = "accountant".
-        noise_rule: rule that computes σ from ε, see `fedprivjax.privacy.noise_rules`.
-        delta: δ of every machine, or one for each, at most the run's; "records" is 1/n_i²; None is the run's.
-        trust: "none", or "shuffler": a round's messages, of one record each, are seen without their senders, which
-            needs less noise. Machines must be identical, and their number per round fixed.
-        window: number of last iterates, including w_R, whose mean is reported; None means the weighted mean.
-        server: `ServerOptimizer` instead of the plain step, as in `NoisySGD`; not with `strong_convexity`, whose
-            weights are for plain steps.
-
-    Machines' weights and Lipschitz constants, and the distance to the optimum, are settings of the problem.
-
-    **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP), or for adding or
-    removing one; with a shuffler, of all shuffled messages for replacing one record of one machine.
+        strong_convexity, window, server: as in `NoisyMinibatchSGD`.
     """
+
+    strong_convexity: Any = 0.0
+    window: int | None = struct.field(pytree_node=False, default=None)
+    server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
+
+    def __post_init__(self):
+        require_modulus(self.strong_convexity)
+        require_server(self.server)
+        if self.window is not None:
+            require_at_least("window", self.window, 1)
+
+    def check(self, public: Public) -> None:
+        if self.server is not None:
+            self.server.check(public.start)
+
+    def init(self, public: Public, step: Any) -> MinibatchState:
+        w = public.start
+        return MinibatchState(w, w, jnp.zeros(()), room(w, self.window), initial(self.server, w, step))
+
+    def message(self, server: MinibatchState, t: Any) -> Linear:
+        return gradient(server.w)
+
+    def serve(self, server: MinibatchState, read: Any, at: At) -> MinibatchState:
+        w, optimizer = stepped(self.server, server.server, server.w, read, at.step)
+        w = at.project(w)
+        # mass = Σγ/γ_r, so the newest iterate has weight 1/mass in the mean
+        mass = 1 + (1 - self.strong_convexity * at.step) * server.mass
+        average = jax.tree.map(lambda a, w: a + (w - a) / mass, server.average, server.w)
+        return MinibatchState(w, average, mass, appended(server.last, w), optimizer)
+
+    def point(self, server: MinibatchState) -> Any:
+        return server.average if self.window is None else mean_of(server.last)
+
+    def iterates(self, server: MinibatchState) -> dict[str, Any]:
+        """The last iterate, evaluated in addition to the output."""
+        return {"last": server.w}
+
+
+@struct.dataclass(kw_only=True)
+class MinibatchSettings:
+    """Settings and default step of minibatch SGD. `NoisyMinibatchSGD` documents the fields."""
 
     strong_convexity: Any = 0.0
     trust: str = struct.field(pytree_node=False, default="none")
     window: int | None = struct.field(pytree_node=False, default=None)
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
 
-    plain: ClassVar = {**RecordMethod.plain, "trust": "none"}
+    plain: ClassVar = {**RecordSettings.plain, "trust": "none"}
+
+    if TYPE_CHECKING:
+        clip: Any
+        noise_std: Any
+
+        @property
+        def records(self) -> RecordMechanism: ...
 
     def __post_init__(self):
-        super().__post_init__()
-        require_modulus(self.strong_convexity)
-        require_server(self.server)
-        require_choice("trust", self.trust, ("none", "shuffler"))
-        if self.window is not None:
-            require_at_least("window", self.window, 1)
-        if self.trust == "shuffler":
-            self._check_shuffled()
+        super().__post_init__()  # type: ignore[misc]
+        _ = self.algorithm  # raises Refusal if a setting is invalid
 
-    def init(self, problem: Problem, size: Size, key) -> MinibatchState:
-        w = problem.start
-        server = initial(self.server, w, self.step_scale * self.step_size)
-        return MinibatchState(w, w, jnp.zeros(()), room(w, self.window), server)
-
-    def round(self, problem: Problem, state: MinibatchState, inputs: RoundInputs, noise, key):
-        g, info = self.direction(problem, state, inputs, noise)
-        step = self.step_scale * self.step_size
-        w, server = stepped(self.server, state.server, state.w, g, step)
-        w = problem.constraint.project(w)
-        # mass = Σγ/γ_r, so the newest iterate has weight 1/mass in the mean
-        messages = self.messages_a_step(jnp.sum(inputs.present))
-        mass = 1 + (1 - self.strong_convexity * step * messages) * state.mass
-        average = jax.tree.map(lambda a, w: a + (w - a) / mass, state.average, state.w)
-        return MinibatchState(w, average, mass, appended(state.last, w), server), info
-
-    def direction(self, problem: Problem, state: MinibatchState, inputs: RoundInputs, noise) -> tuple[Any, dict]:
-        """Direction of the server's step: the noisy mean of the cohort's messages."""
-        return noisy_mean(problem, state.w, inputs, noise, self.clip)
+    @property
+    def algorithm(self) -> MinibatchSGD:
+        """Projected SGD."""
+        return MinibatchSGD(strong_convexity=self.strong_convexity, window=self.window, server=self.server)
 
     def messages_a_step(self, messages):
         """Length of the direction in units of one message, for this number of messages: 1, because it is their mean."""
         return 1.0
-
-    def output(self, state: MinibatchState):
-        return state.average if self.window is None else mean_of(state.last)
-
-    def check(self, problem: Problem, plan: Plan) -> None:
-        check_server(self.server, problem)
-
-    def event(self, problem: Problem, plan: Plan) -> RecordEvent:
-        if self.trust == "none":
-            return super().event(problem, plan)
-        self._identical_machines(problem, None)
-        if plan.schedule.varies:
-            raise Refusal(
-                "participation must have a fixed number of machines per round with a shuffler: fewer messages give a "
-                "record less privacy"
-            )
-        if not plan.secret:
-            raise Refusal("samples must be secret with a shuffler")
-        terms = {"trust": self.trust, "theorem": SHUFFLED, "accountant": Shuffled(plan.size.per_round)}
-        return self.records.event(problem, plan, self.noise_std, **terms)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         """Calibrate as in `Protocol.calibrate`. Raise Refusal if the step is too long for the averaging weights."""
@@ -170,20 +142,12 @@ class NoisyMinibatchSGD(AtIterate, RecordMethod):
                 f"strong_convexity must be 0 with a server optimiser, because its averaging weights are for plain "
                 f"steps, got {self.strong_convexity}"
             )
-        ready = super().calibrate(problem, plan, target)
+        ready: Any = super().calibrate(problem, plan, target)  # type: ignore[misc]
         step = ready.step_size * float(ready.step_scale)
         shrinkage = float(ready.strong_convexity) * step * ready.messages_a_step(plan.size.per_round)
         if shrinkage >= 1:
             raise Refusal(f"strong_convexity · step_size must be below 1, got {shrinkage:.4g}")
         return ready
-
-    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
-        if self.trust == "none":
-            return super().needed_noise(problem, plan, target)
-        m = self._identical_machines(problem, target)
-        sizes = {"records": int(m.records[0]), "per_round": plan.size.per_round, "rounds": plan.size.rounds}
-        z = shuffled_noise_multiplier(float(m.epsilon[0]), delta=float(m.delta[0]), **sizes)
-        return float(m.lipschitz[0]) * z
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         """Step of Theorem 2.1 or of clipped gradients, or the server optimiser's equivalent (`scaled_step`)."""
@@ -251,23 +215,46 @@ class NoisyMinibatchSGD(AtIterate, RecordMethod):
         )
         return float(theory.minibatch_step(constants, rounds=rounds, smoothness=smoothness, load=load))
 
-    def _identical_machines(self, problem: Problem, target: Target | None):
-        """Constants of the machines. Raise Refusal if machines differ."""
-        m = self.records.kinds(problem) if target is None else self.records.checked(problem, target)
-        for name, values in m._asdict().items():
-            distinct = np.unique(values, equal_nan=True)
-            if distinct.size > 1:
-                raise Refusal(f"{name} must be equal on all machines with a shuffler, got {distinct[:3]}")
-        return m
 
-    def _check_shuffled(self) -> None:
-        sampler = self.minibatches
-        if sampler.batch != 1 or not sampler.secret or sampler.independent:
-            raise Refusal(
-                f"batch must be 1 with a shuffler, resampled in each round, got {sampler.batch} {sampler.name}"
-            )
-        if self.noise_rule != "accountant":
-            raise Refusal(f"noise_rule must be 'accountant' with a shuffler, got {self.noise_rule!r}")
+@struct.dataclass(kw_only=True)
+class NoisyMinibatchSGD(MinibatchSettings, ComposedRecords):  # type: ignore[misc]
+    """ISRL-DP minibatch SGD, any sampler of records, or with a shuffler.
+
+    Attributes:
+        epsilon: target of every machine; inf is non-private. The noise is for a machine that takes part in every round,
+            and the guarantee counts a machine's actual rounds. The noise rule's formula gives the proportions of the
+            machines' noises.
+        relative_privacy: relative ε of the machines in any unit, one number each: the largest corresponds to
+            `epsilon`. Each machine gets exactly the noise that it needs. A list of all machines' `epsilon` is
+            equivalent, but cannot be scaled by a sweep. Not with a shuffler.
+        noise_std: σ of the noisiest machine, per coordinate of its message (instead of one `epsilon` for all).
+        step_scale: factor on `step_size`, given or the theory's.
+        step_size: η. None is the η of Theorem 2.1. Without noise, None is 1/β for all
+            records of all machines, else the minimiser of Lemma E.4's bound. If a clip is below the Lipschitz constant,
+            neither holds: None is then NoisySGD's clipped step, with σ²/M for σ², √3 times as long without a window, up
+            to twice as long for full batches (`plain_clipped_step`; no theorem is claimed). A positive modulus keeps
+            the strongly convex theorem's step.
+        clip: C, bound that a machine enforces on every record's gradient; None relies on the Lipschitz constant.
+        strong_convexity: modulus μ of the loss; if positive, it sets growing averaging weights and the step.
+        batch: K, an integer or one for each machine; None with the sampler "full".
+        sampler: sampler of a machine's records, a name in `fedprivjax.plan.samplers`, or a `Sampler` with its batch.
+        rate: public probability of every record in a message with sampler = "poisson", which needs no dataset sizes.
+            The sum is still divided by K. Default: K divided by a machine's number of records.
+        relation: neighbouring relation, a key of `fedprivjax.privacy.terms.RELATIONS`. Default: "replace-one".
+            "add-or-remove-one" needs Poisson samples of a public `rate`, and noise_rule = "accountant".
+        noise_rule: rule that computes σ from ε, see `fedprivjax.privacy.noise_rules`.
+        delta: δ of every machine, or one for each, at most the run's; "records" is 1/n_i²; None is the run's.
+        trust: "none", or "shuffler": a round's messages, of one record each, are seen without their senders, which
+            needs less noise. Machines must be identical, and their number per round fixed.
+        window: number of last iterates, including w_R, whose mean is reported; None means the weighted mean.
+        server: `ServerOptimizer` instead of the plain step, as in `NoisySGD`; not with `strong_convexity`, whose
+            weights are for plain steps.
+
+    Machines' weights and Lipschitz constants, and the distance to the optimum, are settings of the problem.
+
+    **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP), or for adding or
+    removing one; with a shuffler, of all shuffled messages for replacing one record of one machine.
+    """
 
     @classmethod
     def uses(cls) -> tuple[Use, ...]:

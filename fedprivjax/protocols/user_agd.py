@@ -108,7 +108,7 @@ class UserAGD(AcceleratedSteps, UserMethod):
     def round(self, problem: Problem, state: AcceleratedState, inputs: RoundInputs, noise, key):
         step = self.next_step(state)
         g, info = self.private_mean.mean(self._enveloped(problem, state), step.middle, inputs, noise, key)
-        return acsa.advanced(state, step, g, problem.constraint), info
+        return acsa.advanced(state, step, g, problem.constraint.project), info
 
     def messages(self, problem: Problem, state, inputs: RoundInputs, noise, key):
         return super().messages(self._enveloped(problem, state), state, inputs, noise, key)

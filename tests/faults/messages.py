@@ -18,7 +18,7 @@ from fedprivjax import (
     NoisySGD,
     TreeMomentum,
 )
-from fedprivjax.method.algorithm import Public, lipschitz_bound
+from fedprivjax.method.algorithm import At, Public, lipschitz_bound
 from fedprivjax.method.encoders import Encoder, Quantiser
 from fedprivjax.method.linear import of_record
 from fedprivjax.method.record_mechanism import RecordMechanism
@@ -127,12 +127,14 @@ class LeavesClipped(AsSent):
 class ClippedMean(NoisyMinibatchSGD):
     """A machine clips the mean over its batch instead of every record's gradient."""
 
-    def direction(self, problem, state, inputs, noise):
+    def round(self, problem, state, inputs, noise, key):
         mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), self.messages(problem, state, inputs, noise, None))
-        return add_noise(problem, mean, noise), {}
+        at = At(inputs.round, self.step_scale * self.step_size, problem.constraint.project, problem.start, key)
+        server = self.algorithm.serve(state.server, add_noise(problem, mean, noise), at)
+        return state._replace(server=server), {}
 
     def messages(self, problem, state, inputs, noise, key):
-        return released_messages(problem, state.w, inputs, "message", self.clip)
+        return released_messages(problem, state.server.w, inputs, "message", self.clip)
 
 
 @states("event")
@@ -235,6 +237,12 @@ class PublicSamples(NoisyMinibatchSGD):
     @property
     def records(self):
         return AmplifiedAnyhow(Subset(1), self.clip, self.noise_rule, None, self.delta)
+
+    def needed_noise(self, problem, plan, target):
+        return self.records.noise_std(problem, plan.size, target)
+
+    def event(self, problem, plan):
+        return self.records.event(problem, plan, self.noise_std)
 
     @property
     def traced(self):

@@ -22,7 +22,10 @@ from fedprivjax import (
     draw_plan,
     linear_problem,
 )
+from fedprivjax.method.algorithm import Mean
+from fedprivjax.method.linear import gradient
 from fedprivjax.method.local_data import Minibatch
+from fedprivjax.method.release import Limits
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.plan.samplers import LocalSteps, Poisson, as_sampler
 from fedprivjax.privacy.accountants.records import Sampled
@@ -205,13 +208,12 @@ def test_a_record_moves_a_minibatch_message_by_the_claimed_sensitivity():
     problem = linear_problem(features, np.zeros((1, 3), int), Softmax(2))
     one = minibatches(noise_std=1.0)
     plan = draw_plan(problem, Full(1), ROUNDS, 1, sampler=one.minibatches)
-    state, silent = one.init(problem, plan.size, jax.random.key(0)), jnp.zeros(problem.dimension)
-    state = state._replace(w=jax.tree.map(jnp.zeros_like, problem.start))
+    at_zero, silent = gradient(jax.tree.map(jnp.zeros_like, problem.start)), jnp.zeros(problem.dimension)
 
     def message(used, divisor=BATCH):
         weights = jnp.asarray([used], jnp.float32) / divisor
         inputs = RoundInputs(1, jnp.arange(3)[None], jnp.zeros(1, int), jnp.ones(1, int), weights, jnp.ones(1))
-        total, _ = one.direction(problem, state, inputs, silent)
+        total = one.privacy.release(problem, at_zero, inputs, silent, (), Limits(Mean(), None)).read
         return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(total)])
 
     claimed = event_of(one, problem, plan).sensitivity

@@ -10,21 +10,23 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
+from fedprivjax.method.algorithm import At, Public
 from fedprivjax.method.minibatch_round import gradient_at
 from fedprivjax.method.record_mechanism import RecordMechanism
+from fedprivjax.method.record_method import RecordMethod
 from fedprivjax.method.round import RoundInputs, add_noise, cohort_sum
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.noisy_minibatch_sgd import MinibatchState, NoisyMinibatchSGD
+from fedprivjax.protocols.noisy_minibatch_sgd import MinibatchSettings, MinibatchState
 from fedprivjax.protocols.released.records import AGGREGATES, CLIPPED, UnboundedRecords, released_messages
 from fedprivjax.protocols.released.rules import ReleasedRules
 
 
 @struct.dataclass(kw_only=True)
-class ReleasedMinibatchSGD(ReleasedRules, NoisyMinibatchSGD):  # type: ignore[misc]
+class ReleasedMinibatchSGD(ReleasedRules, MinibatchSettings, RecordMethod):  # type: ignore[misc]
     """Minibatch SGD of Lowy & Razaviyayn's released code.
 
     Attributes:
@@ -41,7 +43,7 @@ class ReleasedMinibatchSGD(ReleasedRules, NoisyMinibatchSGD):  # type: ignore[mi
     clip_at: str = struct.field(pytree_node=False, default="record")
 
     plain: ClassVar = {
-        **NoisyMinibatchSGD.plain,
+        **MinibatchSettings.plain,
         "acknowledged": False,
         "claimed_records": None,
         "batch": 1,
@@ -70,6 +72,27 @@ class ReleasedMinibatchSGD(ReleasedRules, NoisyMinibatchSGD):  # type: ignore[mi
         sampler = as_sampler(self.sampler, self.batch, self.rate)
         used = replace(super().records, sampler=sampler, whole_message=whole_message)
         return UnboundedRecords(**vars(used)) if self.clip_at == "other" else used
+
+    def init(self, problem: Problem, size: Size, key) -> MinibatchState:
+        return self.algorithm.init(Public.of(problem, size.machines), self.step_scale * self.step_size)
+
+    def round(self, problem: Problem, state: MinibatchState, inputs: RoundInputs, noise, key):
+        g, info = self.direction(problem, state, inputs, noise)
+        messages = self.messages_a_step(jnp.sum(inputs.present))
+        algorithm = replace(self.algorithm, strong_convexity=self.strong_convexity * messages)
+        step = self.step_scale * self.step_size
+        at = At(inputs.round, step, problem.constraint.project, problem.start, key)
+        return algorithm.serve(state, g, at), info
+
+    def query(self, state: MinibatchState) -> Any:
+        """The point at which machines compute gradients."""
+        return state.w
+
+    def output(self, state: MinibatchState) -> Any:
+        return self.algorithm.point(state)
+
+    def iterates(self, state: MinibatchState) -> dict[str, Any]:
+        return self.algorithm.iterates(state)
 
     def direction(self, problem: Problem, state: MinibatchState, inputs: RoundInputs, noise) -> tuple[Any, dict]:
         if self.clip_at == "record" or self.clip is None:

@@ -1,0 +1,86 @@
+"""Interface of privacy objects of messages: what a release is told, and what it returns."""
+
+from typing import Any, ClassVar, NamedTuple
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.method.algorithm import NormBound, Part, Reads
+from fedprivjax.method.settings import check_numbers
+from fedprivjax.plan.plan import Plan
+from fedprivjax.privacy.target import LEVELS, Target
+from fedprivjax.problem.problem import Problem
+
+
+class Released(NamedTuple):
+    """Result of a round's release: what the server reads, the object's memory, and scalars of the round by name."""
+
+    read: Any
+    memory: Any
+    info: dict
+
+
+class Limits(NamedTuple):
+    """What a release is told besides its settings: what the server reads, and the bound that is enforced, or None."""
+
+    reads: Reads
+    bound: Any
+
+
+class RunFacts(NamedTuple):
+    """What a privacy object is told of a run on the host.
+
+    Attributes:
+        reads: what the server consumes.
+        bound: enforced bound on the norm of a record's message, with its assumptions.
+        plain: True if a message is one gradient.
+        epsilon: target of each machine if they differ, which gives the proportions of their noises; else None.
+    """
+
+    problem: Problem
+    plan: Plan
+    reads: Reads
+    bound: NormBound
+    plain: bool
+    epsilon: tuple[float, ...] | None
+
+
+class MessagePrivacy(Part):
+    """Base of the privacy objects of messages, with what most of them share. Each one is sealed.
+
+    Attributes:
+        noise_rule: rule that computes the noise from a target.
+        noise_follows: targets on which the mechanism depends, as in `Protocol`.
+        weighs_machines: True if the releases and the event include the factors `Problem.message_factors`.
+    """
+
+    kind = "privacy object"
+    noise_rule: Any = "accountant"
+    noise_follows: Any = ()
+    weighs_machines: ClassVar[bool] = False
+
+    def check_target(self, protocol: Any) -> None:
+        """Raise Refusal if a protocol's target, noise or step is invalid with this object."""
+        check_numbers(protocol, *LEVELS)
+
+    def machine_target(self, target: Target) -> Target:
+        """Return the target of the machines, with one ε each if they differ. Default: the target."""
+        return target
+
+    def target_delta(self, problem: Problem, target: Target, epsilon: Any) -> Any:
+        """Return δ of the target ε: one number, one for each machine, or None (the default) for the target's δ."""
+        return None
+
+    def targeted(self, target: Target, epsilon: Any, machines: int) -> dict[str, Any]:
+        """Return the settings of a protocol that a target fixes, by name. Default: none.
+
+        Args:
+            epsilon: the protocol's ε, which gives the proportions of the machines' noises if the noise is given.
+        """
+        return {}
+
+
+def refuse_subclass(name: str, subclass: type) -> None:
+    """Raise Refusal for a subclass of a privacy object."""
+    raise Refusal(
+        f"{name} must not be subclassed, because its guarantee is that of its own release, got {subclass.__name__}. "
+        f"Define an Algorithm, or a method with an event of its own"
+    )
