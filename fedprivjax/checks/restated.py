@@ -7,7 +7,7 @@ for the functions of the class that defines it. It says nothing about functions 
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache
+from functools import cache, cached_property
 from inspect import getattr_static
 from typing import Any
 
@@ -42,13 +42,15 @@ class Stated:
 def require_restated(*objects: Any) -> None:
     """Raise Refusal if the class of an object, or of an object in its fields, inherits a statement and changes more.
 
-    Classes of the package are exempt. Objects whose class has no `stated` are skipped.
+    Classes of the package are exempt. Objects whose class has no `stated` are skipped. Settings are checked again by
+    the class that makes the statement, because a subclass may leave its `__post_init__` out.
     """
-    for one in objects:
-        for part in _with_parts(one):
-            broken = _broken(type(part))
-            if broken is not None and not _claims_nothing(part):
-                raise Refusal(broken)
+    for part in (part for one in objects for part in _with_parts(one) if _base(type(part)) is not None):
+        broken = _broken(type(part))
+        if broken is not None and not _claims_nothing(part):
+            raise Refusal(broken)
+        _require_functions_of_class(part)
+        _check_settings(part)
 
 
 def require_of_package(**objects: Any) -> None:
@@ -71,6 +73,27 @@ def _with_parts(value: Any) -> Iterator[Any]:
     if is_dataclass(value) and not isinstance(value, type):
         for one in fields(value):
             yield from _with_parts(getattr(value, one.name, None))
+
+
+def _require_functions_of_class(value: Any) -> None:
+    """Raise Refusal if a function or property of an object's class is replaced on the object itself."""
+    cls = type(value)
+    for name in vars(value).keys() - _fields(cls):
+        inherited = getattr_static(cls, name, None)
+        if (callable(inherited) or hasattr(inherited, "__get__")) and not isinstance(inherited, cached_property):
+            raise Refusal(
+                f"{name} must be defined by the class {cls.__name__}, which guarantees rely on, got another one on the "
+                f"object. Define a subclass"
+            )
+
+
+def _check_settings(value: Any) -> None:
+    """Check an object's settings as the class does that makes the first statement, or the nearest of the package."""
+    cls = type(value)
+    if not of_package(cls):
+        covered = _covered(cls, _owner(cls, _rule(cls).by[0]) or cls)
+        checks = (vars(one).get("__post_init__") for one in covered)
+        next(filter(None, checks), lambda _: None)(value)
 
 
 def _claims_nothing(value: Any) -> bool:
@@ -133,17 +156,19 @@ def _fields(cls: type) -> set[str]:
 
 
 def _change(cls: type, owner: type, free: tuple[str, ...]) -> tuple[type, str] | None:
-    """Return a class that changes what a statement covers, with the name that it overrides, or None.
-
-    A statement covers the classes that its owner inherits from, and classes of the package.
-    """
-    covered = [one for one in cls.__mro__ if issubclass(owner, one) or of_package(one)]
+    """Return a class that changes what a statement covers, with the name that it overrides, or None."""
+    covered = _covered(cls, owner)
     for one in cls.__mro__:
         if one not in covered:
             for name in vars(one):
                 if name not in free and _overrides(one, name, covered):
                     return one, name
     return None
+
+
+def _covered(cls: type, owner: type) -> list[type]:
+    """Return the classes that a statement covers: those that its owner inherits from, and those of the package."""
+    return [one for one in cls.__mro__ if issubclass(owner, one) or of_package(one)]
 
 
 def _overrides(cls: type, name: str, covered: list[type]) -> bool:

@@ -33,11 +33,17 @@ def repeats_after(plan: Plan, rounds: int) -> bool:
 
 
 def uses_of(plan: Plan, records: int) -> Uses:
-    """Return the uses of a plan's records, out of a pool of `records`. Places of weight 0 are not uses."""
+    """Return the uses of a plan's records, out of a pool of `records`. Places of weight 0 are not uses.
+
+    The weights of a record that occurs several times in a round are added up.
+    """
     assert plan.weights is not None
     weights = plan.weights
     round, slot, place = np.nonzero(weights)
     record = plan.samples[round, slot, place]
     order = np.lexsort((round, record))
-    weight = weights[round, slot, place].astype(float)
-    return Uses(round[order] + 1, record[order], weight[order], records)
+    round, record, weight = round[order], record[order], weights[round, slot, place].astype(float)[order]
+    first = np.append(True, (np.diff(record) != 0) | (np.diff(round) != 0))[: record.size]
+    if not first.all():
+        round, record, weight = round[first], record[first], np.add.reduceat(weight, np.flatnonzero(first))
+    return Uses(round + 1, record, weight, records)

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.restated import of_package
 from fedprivjax.plan.minibatches import machine_values
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import Sampler
+from fedprivjax.plan.samplers import LocalWork, Sampler
 from fedprivjax.problem.problem import Problem
 
 ROUNDING = 1e-6  # relative rounding error of a float32 weight
@@ -57,8 +58,10 @@ def _check(plan: Plan, problem: Problem) -> bool:
     if problem.partition_table is not None and problem.stored:
         own = _owners(problem)[np.where(used, samples, 0)] == plan.schedule.participants[:, :, None]
         _refuse_first(used & ~own, "samples must be the machine's own records", samples)
-    if _once_a_message(plan):
-        _refuse_first(_again(samples, used), "samples must occur once in a message", samples)
+    steps = _steps_of_distinct_records(plan)
+    if steps:
+        where = "message" if steps == 1 else "local step"
+        _refuse_first(_again(samples, used, steps), f"samples must occur once in a {where}", samples)
     return True
 
 
@@ -86,16 +89,20 @@ def _owners(problem: Problem) -> np.ndarray:
     return owner
 
 
-def _once_a_message(plan: Plan) -> bool:
+def _steps_of_distinct_records(plan: Plan) -> int:
+    """Return the number of parts of a message in which a record occurs at most once, or 0 if it may be repeated."""
     sampler = plan.sampler
-    return sampler is not None and not sampler.repeats and (plan.secret or sampler.settled)
+    if isinstance(sampler, LocalWork):
+        custom = not (of_package(type(sampler.of_step)) or sampler.of_step.repeats)
+        return sampler.cut(plan.width) if custom and plan.width else 0
+    return int(sampler is not None and not sampler.repeats and (plan.secret or sampler.settled))
 
 
-def _again(samples: np.ndarray, used: np.ndarray) -> np.ndarray:
-    """Return the slots in which two used places have the same record, [rounds, per_round, 1]."""
-    width = samples.shape[2]
-    named = np.sort(np.where(used, samples, -1 - np.arange(width)), axis=2)
-    return (named[:, :, 1:] == named[:, :, :-1]).any(axis=2, keepdims=True)
+def _again(samples: np.ndarray, used: np.ndarray, steps: int) -> np.ndarray:
+    """Return the slots in which two used places of a step have the same record, [rounds, per_round, 1]."""
+    named = np.where(used, samples, -1 - np.arange(samples.shape[2]))
+    named = np.sort(named.reshape(*samples.shape[:2], steps, -1), axis=3)
+    return (named[..., 1:] == named[..., :-1]).any(axis=(2, 3))[..., None]
 
 
 def _refuse_first(wrong: np.ndarray, message: str | Callable[[tuple], str], values: np.ndarray) -> None:

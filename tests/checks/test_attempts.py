@@ -36,7 +36,7 @@ from fedprivjax.engine.transcript import replay
 from fedprivjax.noise import Silent
 from fedprivjax.noise.factors import Tree
 from fedprivjax.noise.rounds.factor import RoundFactor, TreeFactor
-from fedprivjax.plan.samplers import Cyclic, Full, LocalEpochs, Poisson, Sampler, Subset
+from fedprivjax.plan.samplers import Cyclic, Full, LocalEpochs, LocalSteps, Occurrences, Poisson, Sampler, Subset
 from fedprivjax.privacy.accountants.sampled import SampledReleases
 from fedprivjax.problem.losses import Hinge
 from fedprivjax.problem.models import LinearModel
@@ -154,8 +154,9 @@ def test_a_sampler_that_keeps_its_parents_statement_is_refused(attempt):
     method = sampled(sampler, epsilon=None, noise_std=1.0)
     refused(lambda: guarantee(method, SHARES, draw_plan(SHARES, SOME, 3, sampler=sampler)), *said)
     refused(lambda: SampledReleases(sampler, 36, 3, 1e-5), *said)
-    inside = FedAvg(unit="record", noise_std=1.0, clip=0.3, step_size=0.1, local_steps=2, sampler=sampler)
-    refused(lambda: ready(inside, SHARES, SOME, rounds=3), *said)
+    if attempt != "full":
+        inside = FedAvg(unit="record", noise_std=1.0, clip=0.3, step_size=0.1, local_steps=2, sampler=sampler)
+        refused(lambda: ready(inside, SHARES, SOME, rounds=3), *said)
 
 
 def test_the_remedy_of_a_sampler_is_named():
@@ -370,3 +371,54 @@ def test_encoded_pairs_are_clipped_to_their_stated_bound():
     start = ready(method, SHARES, SOME, rounds=2, noise_method="materialised")
     messages = np.asarray(replay(start.arguments, start.plan.size)[1][1])
     assert np.linalg.norm(messages, axis=-1).max() == pytest.approx(1.0, rel=1e-4)
+
+
+@dataclass(frozen=True)
+class Twice(Sampler):
+    """One record twice in a step, of a sampler that states that records occur once."""
+
+    batch: int  # pyright: ignore[reportIncompatibleVariableOverride]
+    name = "full"
+    description = "one record"
+    secret = True
+
+    def message(self, sizes, batches, most, width, rng):
+        return np.zeros((sizes.size, width), int), batches
+
+    def occurrences(self, records, batch):
+        return Occurrences(np.ones(1), np.array([batch / records]))
+
+
+def test_a_local_step_of_a_custom_sampler_has_a_record_once_if_it_states_so():
+    """The record moved a step by 2C, where 2C/B was stated."""
+    method = FedAvg(unit="record", noise_std=1.0, clip=0.3, step_size=0.1, local_steps=2, sampler=Twice(2))
+    start = ready(method, SHARES, SOME, rounds=3)
+    with pytest.raises(Refusal, match=r"^samples must occur once in a local step, got \d+ in round 1, slot 1$"):
+        _ = start.arguments
+    once = FedAvg(unit="record", noise_std=1.0, clip=0.3, step_size=0.1, local_steps=2, sampler=Twice(1))
+    assert ready(once, SHARES, SOME, rounds=3).arguments
+
+
+def test_a_sampler_is_not_taken_for_full_by_its_name():
+    """Public records of a step are not counted, unless it takes all."""
+    for other in (type("Public", (Twice,), {"secret": False})(2), NotAll()):
+        with pytest.raises(Refusal, match=r"^sampler must be 'replacement', .* or 'full' for local steps"):
+            LocalSteps(2, other)
+
+
+def test_a_function_that_is_replaced_on_the_object_is_refused():
+    sampler = Subset(2)
+    object.__setattr__(sampler, "message", partial(first_two, sampler))
+    with pytest.raises(Refusal, match=r"^message must be defined by the class Subset, which guarantees rely on"):
+        ready(sampled(sampler), SHARES, SOME, rounds=3)
+
+
+def test_records_that_a_plan_uses_twice_in_a_message_count_with_both_weights():
+    method = TreeMomentum(batch=4, alpha=0.5, noise_std=1.0, step_size=0.1, factor="independent", clip=1.0)
+    plan = draw_plan(SHARES, SOME, 9, sampler=method.minibatches)
+    samples = plan.samples.copy()
+    samples[0] = samples[0, :, :1]
+    doubled = replace(plan, samples=samples)
+    once, four = (guarantee(method, SHARES, one).mu for one in (replace(doubled, weights=plan.weights / 4), doubled))
+    assert four == pytest.approx(4 * once, rel=1e-6)
+    assert four > 1.5 * guarantee(method, SHARES, plan).mu

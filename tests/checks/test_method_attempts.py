@@ -188,6 +188,21 @@ def test_every_name_of_a_private_method_needs_its_event_but_those_that_no_releas
         assert (broken is None) == (name in FREE), name
 
 
+@struct.dataclass(kw_only=True)
+class Unchecked(FedAvg):
+    """Settings without their checks: correlated noise with an adaptive clip, whose noise does not cancel."""
+
+    def __post_init__(self):
+        object.__setattr__(self, "trust", "server")
+
+
+def test_settings_that_a_subclass_leaves_unchecked_are_checked_before_a_private_run():
+    method = Unchecked(**EXP | {"update_clip": AdaptiveClip(start=1.0)}, noise_schedule="tree")
+    with pytest.raises(Refusal, match=r"^noise_schedule must be 'independent' with an AdaptiveClip, because noise"):
+        ready(method, SHARES, SOME, rounds=4)
+    assert ready(Unchecked(**EXP), SHARES, SOME, rounds=4).guarantee.private
+
+
 def test_a_new_default_of_a_setting_and_new_names_need_no_event():
     @struct.dataclass(kw_only=True)
     class Settled(FedAvg):

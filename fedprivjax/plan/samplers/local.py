@@ -136,10 +136,10 @@ class LocalSteps(LocalWork):
 
     def __post_init__(self):
         require_at_least("local_steps", self.number, 1)
-        if not (self.sampler.secret or self.sampler.name == "full"):
+        if not (self.sampler.secret or type(self.sampler) is Full):
             raise Refusal(
                 f"sampler must be 'replacement', 'subset', 'poisson' or 'full' for local steps, "
-                f"got {self.sampler.name!r}. Use local_epochs for passes over the records"
+                f"got {self.sampler}. Use local_epochs for passes over the records"
             )
 
     @property
