@@ -35,8 +35,9 @@ class ReleasedMinibatchSGD(ReleasedRules, MinibatchSettings, RecordMethod):  # t
         claimed_records: n in the noise rule "paper_moments"; None is the machine's number of records.
         aggregate: aggregate of the messages, see `AGGREGATES`.
         clip_at: clipped quantity, see `CLIPPED`.
-
-    The other attributes are those of `NoisyMinibatchSGD`.
+        epsilon, noise_std, step_size, step_scale, clip, strong_convexity, batch, sampler, rate, relation, delta: as in
+            `NoisyMinibatchSGD`.
+        relative_privacy, trust, window, server: as in `NoisyMinibatchSGD`.
     """
 
     aggregate: str = struct.field(pytree_node=False, default="mean")
