@@ -878,6 +878,7 @@ def test_every_leaf_can_be_swept_and_no_static_setting(name):
         "server",
         "server_steps",
         "expected",
+        "encoded_norm",
         "known",
     }
     assert set(sweepable(method)) == leaves | {"mu", "epsilon", "noise_std", "radius", "low", "high", "scale"}
