@@ -20,10 +20,10 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
-from fedprivjax.method.client_method import ClientState
+from fedprivjax.method.client_method import ClientMethod, ClientState
 from fedprivjax.method.default_steps import binds, clipped_pace
 from fedprivjax.method.local_data import LocalData
-from fedprivjax.method.local_steps import AveragedSteps, ServerState
+from fedprivjax.method.minibatch_round import appended, mean_of, room
 from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.drafts import capped, of_records
 from fedprivjax.method.planning.setting import Setting
@@ -32,7 +32,15 @@ from fedprivjax.method.record_mechanism import RecordMechanism
 from fedprivjax.method.record_method import RecordMethod
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.server_optimizer import ServerOptimizer
-from fedprivjax.method.server_step import check_server, require_learning_rate, require_server, require_server_step
+from fedprivjax.method.server_step import (
+    check_server,
+    initial,
+    rates_of,
+    require_learning_rate,
+    require_server,
+    require_server_step,
+    stepped,
+)
 from fedprivjax.noise import Mechanism, PerStep
 from fedprivjax.noise.fresh import step_noise
 from fedprivjax.plan.plan import Plan
@@ -48,16 +56,25 @@ EVERY_STEP = "every local step released (post-processing); composed profile of t
 PLANNED_STEPS = 10  # local steps of a planned run, if no batch is given
 
 
-class AveragedState(NamedTuple):
-    """Iterate and server optimiser, and the mean and number of the iterates before w_r."""
+class LocalState(NamedTuple):
+    """State of the server.
 
-    server: ServerState
+    Attributes:
+        w: iterate w_r.
+        last: last `window` iterates, or None.
+        optimizer: state of the server optimiser.
+        average, rounds: mean and number of the iterates before w_r.
+    """
+
+    w: Any
+    last: Any
+    optimizer: Any
     average: Any
     rounds: jax.Array
 
 
 @struct.dataclass(kw_only=True)
-class LocalSGD(AveragedSteps, RecordMethod):
+class LocalSGD(ClientMethod, RecordMethod):
     """Local SGD (FedAvg), plain or with noise in every local step.
 
     Attributes:
@@ -86,7 +103,6 @@ class LocalSGD(AveragedSteps, RecordMethod):
 
     plain: ClassVar = {**RecordMethod.plain, "sampler": "replacement"}
 
-    divisor = 1  # one record a step
     weighs_machines = False  # end points are averaged with equal weights
 
     def __post_init__(self):
@@ -106,12 +122,28 @@ class LocalSGD(AveragedSteps, RecordMethod):
         """Mechanism of the records: their use in local steps, and the noise of these steps."""
         return replace(super().records, by_step=True)
 
-    def server_init(self, problem: Problem, size: Size, key) -> AveragedState:
-        return AveragedState(super().server_init(problem, size, key), problem.start, jnp.zeros(()))
+    @property
+    def traced(self):
+        """Copy as in `Protocol.traced`. A schedule is replaced by its numbers."""
+        return super().traced if self.server_steps is None else replace(super().traced, server_step=None)
 
-    def shared(self, server: AveragedState, noise) -> tuple[Any, Any]:
+    def fitted(self, problem: Problem, plan: Plan):
+        """Return a copy as in `ClientMethod.fitted`, with the learning rate of each round."""
+        return replace(super().fitted(problem, plan), server_steps=rates_of(self.server_step, plan.size.rounds))
+
+    @property
+    def _rate(self) -> Any:
+        """Learning rate of the server: a number, or an array [rounds] for a schedule."""
+        return self.server_step if self.server_steps is None else self.server_steps
+
+    def server_init(self, problem: Problem, size: Size, key) -> LocalState:
+        w = problem.start
+        last = room(w, self.window) if self.window and self.window > 1 else None
+        return LocalState(w, last, initial(self.server, w, self._rate), w, jnp.zeros(()))
+
+    def shared(self, server: LocalState, noise) -> tuple[Any, Any]:
         """The point at which machines start, and the round's noise, whose rows are those of the slots."""
-        return server.server.w, noise
+        return server.w, noise
 
     def client_noise(self, noise, per_round: int):
         return None if noise is None else jnp.arange(per_round)
@@ -120,7 +152,11 @@ class LocalSGD(AveragedSteps, RecordMethod):
         """Return the end point of the machine's local steps; `noise` is its row of the round's noise, or None."""
         return self.local(server, data, noise)[0], own, {}
 
-    def moves(self, server, own, data: LocalData, noise):
+    def moves(self, server, own, data: LocalData, noise) -> tuple[Any, Any]:
+        """Return every local step of a machine, leaves [K, ...], and its noise, [K, d] or None.
+
+        Arguments are those of `client`.
+        """
         return self.local(server, data, noise, every_step=True)[1]
 
     def local(self, server, data: LocalData, slot, **options):
@@ -128,21 +164,63 @@ class LocalSGD(AveragedSteps, RecordMethod):
         w, noise = server
         return self.walk(w, data, (noise, slot), **options)
 
-    def step_noise(self, noise, step, dimension: int):
+    def walk(self, w, data: LocalData, noise, *, every_step: bool = False) -> tuple[Any, Any]:
+        """Return a machine's end point and None.
+
+        Args:
+            w: start of the local steps.
+            noise: the machine's noise, for `step_noise`.
+            every_step: True to return the steps' moves, leaves [K, ...], and their noises, [K, d] or None, instead of
+                None.
+        """
+        step, problem = self.step_scale * self.step_size, data.problem
+
+        def one(v, minibatch):
+            g = minibatch.gradient(v, divisor=1, clip=self.clip)  # one record a step
+            z = self.step_noise(noise, minibatch.step, problem.dimension)
+            g = g if z is None else jax.tree.map(jnp.add, g, problem.unravel(z))
+            after = problem.constraint.project(jax.tree.map(lambda v, g: v - step * g, v, g))
+            return after, (jax.tree.map(jnp.subtract, after, v), z) if every_step else None
+
+        return data.scan(one, w)
+
+    def step_noise(self, noise, step, dimension: int) -> jax.Array | None:
+        """Return the noise in the gradient of a machine's local step, [d], or None.
+
+        Args:
+            noise: the round's noise or None, and the machine's row of it.
+            step: number of the step, from 0.
+        """
         of_round, slot = noise
         return None if of_round is None else step_noise(of_round, step, dimension)[slot]
 
     def slots_together(self, problem: Problem, per_round: int) -> int:
         return per_round  # the noise of a step is sampled for all slots at once
 
-    def serve(self, problem: Problem, server: AveragedState, total, weight, inputs: RoundInputs, noise):
-        mean = jax.tree.map(lambda total, w: total / weight - w, total, server.server.w)
-        rounds = server.rounds + 1
-        average = jax.tree.map(lambda a, w: a + (w - a) / rounds, server.average, server.server.w)
-        return AveragedState(self.moved(problem, server.server, mean), average, rounds)
+    def serve(self, problem: Problem, server: LocalState, total, weight, inputs: RoundInputs, noise) -> LocalState:
+        step = 1.0 if self.server is None else self._rate
+        pseudo = jax.tree.map(lambda total, w: -(total / weight - w), total, server.w)
+        w, optimizer = stepped(self.server, server.optimizer, server.w, pseudo, step)
+        w, rounds = problem.constraint.project(w), server.rounds + 1
+        average = jax.tree.map(lambda a, w: a + (w - a) / rounds, server.average, server.w)
+        return LocalState(w, appended(server.last, w), optimizer, average, rounds)
 
-    def at_server(self, state: ClientState) -> ServerState:
-        return state.server.server
+    def noisy_steps(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
+        """Differences v_k − v_{k−1} of every local step, leaves [per_round, K, ...]."""
+        return self._every_step(problem, state, inputs, noise, key)[0]
+
+    def step_noises(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
+        """Noise in the gradient of every local step, [per_round, K, d], or None."""
+        return self._every_step(problem, state, inputs, noise, key)[1]
+
+    def _every_step(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[Any, Any]:
+        """Return every local step, leaves [per_round, K, ...], and its noise, [per_round, K, d] or None."""
+        shared = self.shared(state.server, noise)
+
+        def one(inputs, noise, key):
+            return self.moves(shared, state.own, self.local_data(problem, inputs), noise)
+
+        return jax.vmap(one)(*self.slots(inputs, noise, key))
 
     def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
         """The round's key, and the participants' standard deviations."""
@@ -150,11 +228,18 @@ class LocalSGD(AveragedSteps, RecordMethod):
         return state, (key, self.noise_std * relative)
 
     def output(self, state: ClientState):
-        return state.server.average if self.window is None else super().output(state)
+        server = state.server
+        if self.window is None:
+            return server.average
+        return server.w if self.window == 1 else mean_of(server.last)
+
+    def query(self, state: ClientState):
+        """The point at which machines start."""
+        return state.server.w
 
     def iterates(self, state: ClientState) -> dict[str, Any]:
         """The last iterate, evaluated in addition to the output."""
-        return {"last": self.query(state)}
+        return {"last": state.server.w}
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         require_choice("noise method", method, ("auto", "materialised"))

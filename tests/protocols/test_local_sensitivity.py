@@ -42,8 +42,7 @@ def ends_of(protocol, problem, state, inputs, noise):
 
 def starting(state, w):
     """The state in which machines start from w."""
-    server = state.server.server._replace(w=w)
-    return state._replace(server=state.server._replace(server=server))
+    return state._replace(server=state.server._replace(w=w))
 
 
 def steps_of(protocol, problem, plan, rng):
