@@ -29,10 +29,11 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least
 from fedprivjax.method.client_method import ClientMethod, ClientState
 from fedprivjax.method.clipping import clip
 from fedprivjax.method.default_steps import noise_reach, step_by_theory
-from fedprivjax.method.message_method import MessageMethod
+from fedprivjax.method.gaussian_method import GaussianMethod
 from fedprivjax.method.message_noise import MessageNoise
 from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.drafts import of_pool
@@ -40,13 +41,18 @@ from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
 from fedprivjax.method.round import RoundInputs, add_noise, message_of, oracle
 from fedprivjax.method.settings import fixed_schedule
+from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import OnePassPool
 from fedprivjax.plan.schedule import Schedule, Size
+from fedprivjax.privacy.calibration import gaussian_rule
 from fedprivjax.privacy.per_machine import Grouped, grouped_once
 from fedprivjax.privacy.target import Target
-from fedprivjax.privacy.terms import Assumption
+from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms
 from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import reshef_levy
+
+THEOREM = "stale momentum with growing weights; adaptive composition of Gaussian mechanisms (derived here)"
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ class Held(NamedTuple):
 
 
 @struct.dataclass(kw_only=True)
-class StaleMomentum(ClientMethod, MessageMethod):
+class StaleMomentum(ClientMethod, GaussianMethod):
     """Per-machine momentum with stale corrections, the paper's alternative 1.
 
     Its state has machines · d numbers.
@@ -116,14 +122,16 @@ class StaleMomentum(ClientMethod, MessageMethod):
     **Privacy**: μ-GDP per machine for replacing one sample, μ as above.
     """
 
+    batch: int = struct.field(pytree_node=False, default=1)
     noise_schedule: str | Sequence[float] = struct.field(pytree_node=False, default="uniform")
 
     trust = "none"
     gradients_per_use = 2  # at the newest point and at the machine's last
-    plain: ClassVar = {**MessageMethod.plain, "noise_schedule": "uniform"}
+    plain: ClassVar = {**GaussianMethod.plain, "noise_schedule": "uniform"}
 
     def __post_init__(self):
         super().__post_init__()
+        require_at_least("batch", self.batch, 1)
         object.__setattr__(self, "noise_schedule", fixed_schedule(self.noise_schedule, ("uniform",)))
 
     def server_init(self, problem: Problem, size: Size, key) -> StaleState:
@@ -179,6 +187,10 @@ class StaleMomentum(ClientMethod, MessageMethod):
         return state.server.x
 
     @property
+    def minibatches(self) -> OnePassPool | None:
+        return OnePassPool(self.batch) if self.batch > 1 else None
+
+    @property
     def message_noise(self) -> GrowingNoise:
         """Noise of the messages."""
         return GrowingNoise(self.trust, self.relative_privacy, noise_schedule=self.noise_schedule)
@@ -193,11 +205,25 @@ class StaleMomentum(ClientMethod, MessageMethod):
     def unclipped_bound(self, problem: Problem) -> float:
         return inf
 
-    def bound_assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        return (Assumption("clipped increments", {"bound": self.bound(problem)}),)
+    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
+        return self.message_noise.mechanism(plan, problem.dimension, method)
 
-    def theorem(self, size: Size) -> str:
-        return "stale momentum with growing weights; adaptive composition of Gaussian mechanisms (derived here)"
+    def sensitivity(self, problem: Problem, plan: Plan) -> float:
+        return 2 * self.bound(problem) / self.batch
+
+    def exposure(self, problem: Problem, plan: Plan) -> Grouped:
+        return self.message_noise.exposure(plan)
+
+    def released_noise(self, problem: Problem, plan: Plan, machine: int) -> np.ndarray:
+        return self.message_noise.releases(plan, machine)
+
+    def terms(self, problem: Problem, plan: Plan) -> Terms:
+        clipped = Assumption("clipped increments", {"bound": self.bound(problem)})
+        batches = (Assumption("fresh batches", {"batch": int(self.batch)}),) if self.batch > 1 else ()
+        return Terms(self.trust, THEOREM, (*USED_ONCE, clipped, *batches))
+
+    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
+        return gaussian_rule(target, self.sensitivity(problem, plan))
 
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
         return size.per_round if problem.model.factored else max(size.per_round, rows)
