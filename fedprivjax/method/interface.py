@@ -1,6 +1,6 @@
 """Interface of protocols: the complete contract of a method, with defaults that suit most methods."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
@@ -448,8 +448,7 @@ class Protocol(Calibrated, Decorated):
             if isinstance(own.get(name), tuple):
                 changes[name] = type(own[name][0])(np.min(own[name]))
         if own.get("relative_privacy") is not None:
-            ratios = np.quantile(own["relative_privacy"], np.linspace(1, 0, machines))
-            changes["relative_privacy"] = tuple(ratios.tolist())
+            changes["relative_privacy"] = scaled_ratios(own["relative_privacy"], machines)
         if own.get("batch") is not None:
             changes["batch"] = min(int(np.max(own["batch"])), BATCH)
         return replace(self, **changes)  # type: ignore[type-var]
@@ -495,6 +494,11 @@ def numbers_of(parts: Mapping[str, Any]) -> dict[str, Any]:
 def scaled_rate(rate: float | None) -> float | None:
     """Return the public rate of a protocol that is scaled down to a few records, or None without a rate."""
     return None if rate is None else max(rate, 1 / EPOCH)
+
+
+def scaled_ratios(ratios: Sequence[float] | None, machines: int) -> tuple[float, ...] | None:
+    """Return the relative privacy of another number of machines, evenly spaced quantiles of the ratios, or None."""
+    return None if ratios is None else tuple(np.quantile(ratios, np.linspace(1, 0, machines)).tolist())
 
 
 def _default(field: Field) -> Any:

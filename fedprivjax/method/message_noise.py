@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedprivjax.method.relative_privacy import exposed_once, noise_of_shares, privacy_shares, relative_noise
+from fedprivjax.method.relative_privacy import exposed_once, privacy_shares, relative_noise
 from fedprivjax.noise import Fresh, Mechanism, choose
 from fedprivjax.noise.schedules import exposure, relative_std, server_std
 from fedprivjax.noise.sums import CorrelatedSums, SumFactor, Toeplitz
@@ -61,10 +61,6 @@ class MessageNoise:
             return self.unscaled(schedule) / shares[schedule.participants]
 
         return schedule.once(("relative", self), compute)
-
-    def wider(self, machines: int) -> float:
-        """Noise of a mean over all machines, divided by that without `relative_privacy`."""
-        return noise_of_shares(self.relative_privacy, machines)
 
     def mechanism(self, plan: Plan, dimension: int, method: str) -> Mechanism:
         """Mechanism that samples the noise by the given noise method."""

@@ -7,17 +7,17 @@ from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.method.algorithm import Mean, NormBound, Reads, Sum
+from fedprivjax.method.interface import scaled_ratios
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.message_noise import CancelledNoise, CorrelatedNoise, MessageNoise
 from fedprivjax.method.relative_privacy import privacy_shares, shared_privacy
 from fedprivjax.method.release import Limits, MessagePrivacy, Released, RunFacts, refuse_subclass
-from fedprivjax.method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
+from fedprivjax.method.round import RoundInputs, add_noise, cohort_sum
 from fedprivjax.method.settings import fixed_schedule, require_clip
 from fedprivjax.noise import NOISE_SCHEDULES, Mechanism
 from fedprivjax.noise.sums import SUM_FACTORS, SumFactor
@@ -100,7 +100,7 @@ class NoisyMessages(MessagePrivacy):
         Args:
             noise: noise of the mean, or of the running sum, [d], or None in a run without noise.
         """
-        bound = self._enforced(noise, limits)
+        bound = self.enforced(noise, limits)
         total, info = cohort_sum(problem, of_record(message), inputs, bound)
         info = {} if self.clip is None else info
         if type(limits.reads) is Sum:
@@ -112,14 +112,6 @@ class NoisyMessages(MessagePrivacy):
         now = problem.unravel(noise)
         read = jax.tree.map(lambda s, z, before: s + (z - before), mean, now, memory.noise)
         return Released(read, Memory(noise=now), info)
-
-    def messages(self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits) -> Any:
-        """Return the participants' bounded messages without their noise, leaves [per_round, ...]."""
-        return cohort_messages(problem, of_record(message), inputs, self._enforced(noise, limits))
-
-    def _enforced(self, noise: Any, limits: Limits) -> Any:
-        """Return the clip, or in a private run the stated bound, or None."""
-        return limits.bound if self.clip is None and noise is not None else self.clip
 
     # ---- on the host
 
@@ -204,6 +196,4 @@ class NoisyMessages(MessagePrivacy):
 
     def scaled_down(self, machines: int, batch: int) -> dict[str, Any]:
         """Return the settings that change for an audit with this number of machines and records in a message."""
-        ratios = self.relative_privacy
-        shared = None if ratios is None else tuple(np.quantile(ratios, np.linspace(1, 0, machines)).tolist())
-        return {"relative_privacy": shared, "batch": min(self.batch, batch)}
+        return {"relative_privacy": scaled_ratios(self.relative_privacy, machines), "batch": min(self.batch, batch)}

@@ -15,7 +15,7 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_positive
 from fedprivjax.method.algorithm import Mean, NormBound, Reads
-from fedprivjax.method.interface import scaled_rate
+from fedprivjax.method.interface import scaled_rate, scaled_ratios
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.record_mechanism import (
     PER_MACHINE,
@@ -27,7 +27,7 @@ from fedprivjax.method.record_mechanism import (
 )
 from fedprivjax.method.relative_privacy import privacy_shares, shared_privacy
 from fedprivjax.method.release import Limits, MessagePrivacy, Released, RunFacts, refuse_subclass
-from fedprivjax.method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
+from fedprivjax.method.round import RoundInputs, add_noise, cohort_sum
 from fedprivjax.method.settings import check_noise, check_steps, require_clip
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.samplers import Sampler, as_sampler
@@ -105,18 +105,10 @@ class NoisyRecords(MessagePrivacy):
         self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, memory: Any, limits: Limits
     ) -> Released:
         """Return the mean of the cohort's messages, with the noise of the mean, [d], or None."""
-        total, info = cohort_sum(problem, of_record(message), inputs, self._enforced(noise, limits))
+        total, info = cohort_sum(problem, of_record(message), inputs, self.enforced(noise, limits))
         count = jnp.sum(inputs.filled)
         mean = jax.tree.map(lambda g: g / count, total)
         return Released(add_noise(problem, mean, noise), memory, {} if self.clip is None else info)
-
-    def messages(self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits) -> Any:
-        """Return the participants' means of bounded messages without their noise, leaves [per_round, ...]."""
-        return cohort_messages(problem, of_record(message), inputs, self._enforced(noise, limits))
-
-    def _enforced(self, noise: Any, limits: Limits) -> Any:
-        """Return the clip, or in a private run the largest stated bound, or None."""
-        return limits.bound if self.clip is None and noise is not None else self.clip
 
     # ---- on the host
 
@@ -210,11 +202,9 @@ class NoisyRecords(MessagePrivacy):
 
     def scaled_down(self, machines: int, batch: int) -> dict[str, Any]:
         """Return the settings that change for an audit with this number of machines and records in a message."""
-        ratios, delta = self.relative_privacy, self.delta
-        shared = None if ratios is None else tuple(np.quantile(ratios, np.linspace(1, 0, machines)).tolist())
         return {
-            "relative_privacy": shared,
-            "delta": min(delta) if isinstance(delta, tuple) else delta,
+            "relative_privacy": scaled_ratios(self.relative_privacy, machines),
+            "delta": min(self.delta) if isinstance(self.delta, tuple) else self.delta,
             "batch": None if self.batch is None else min(int(np.max(self.batch)), batch),
             "rate": scaled_rate(self.rate),
         }

@@ -99,10 +99,6 @@ class ComposedRecords(RecordSettings, Composed):  # type: ignore[misc]
         return NoisyRecords(**{name: getattr(self, name) for name in names})
 
     @property
-    def minibatches(self) -> Sampler:
-        return self.privacy.minibatches
-
-    @property
     def records(self) -> RecordMechanism:
         """Mechanism of the records: their use in messages, and the noise of messages."""
         return self.privacy.records(self.machine_epsilon)

@@ -4,6 +4,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.algorithm import NormBound, Part, Reads
+from fedprivjax.method.linear import Linear, of_record
+from fedprivjax.method.round import RoundInputs, cohort_messages
 from fedprivjax.method.settings import check_numbers
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import LEVELS, Target
@@ -56,6 +58,15 @@ class MessagePrivacy(Part):
     noise_rule: Any = "accountant"
     noise_follows: Any = ()
     weighs_machines: ClassVar[bool] = False
+    clip: Any
+
+    def messages(self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits) -> Any:
+        """Return the participants' bounded messages without their noise, leaves [per_round, ...]."""
+        return cohort_messages(problem, of_record(message), inputs, self.enforced(noise, limits))
+
+    def enforced(self, noise: Any, limits: Limits) -> Any:
+        """Return the bound on every record's message: the clip, or in a private run the stated bound, or None."""
+        return limits.bound if self.clip is None and noise is not None else self.clip
 
     def check_target(self, protocol: Any) -> None:
         """Raise Refusal if a protocol's target, noise or step is invalid with this object."""

@@ -47,6 +47,7 @@ from fedprivjax.method.noisy_messages import INDEPENDENT, NoisyMessages
 from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import Use
+from fedprivjax.method.relative_privacy import noise_of_shares
 from fedprivjax.method.settings import check_numbers, fixed_schedule
 from fedprivjax.noise import NOISE_SCHEDULES
 from fedprivjax.noise.sums import SUM_FACTORS
@@ -164,23 +165,13 @@ class DPMu2(Composed):
         alone = machines == 1 and self.cancel and self.trust == "none"
         return replace(self, trust="server", relative_privacy=None) if alone else self
 
-    def reported_noise(self, plan: Plan) -> np.ndarray:
-        """Standard deviation of one coordinate of the noise in x_2, …, x_{T+1}; float64, shape [rounds].
-
-        It is for a schedule of correlated noise, without projections, divided by `noise_std` and the step.
-        """
-        noise = self.message_noise
-        if not isinstance(noise, CorrelatedNoise):
-            raise Refusal(f"noise_schedule must be a factor of running sums, got {self.noise_schedule!r}")
-        return noise.anytime_stds(plan)
-
     def noise_variances(self, plan: Plan) -> np.ndarray:
         """Variance of one coordinate of the calibrated noise in each round's q̃_t; float64, shape [rounds]."""
         return float(self.noise_std) ** 2 * self.message_noise.variances(plan)
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         size, increment, noise = plan.size, self.bound(problem, plan.size.machines).norm, self.message_noise
-        wider = noise.wider(size.machines)
+        wider = noise_of_shares(self.relative_privacy, size.machines)
         if not (isfinite(problem.travel) and isfinite(increment)):
             return inf
         single = self.batch * self.privacy.sensitivity(increment, plan.schedule)  # of one sample's increment
