@@ -11,6 +11,9 @@ from functools import cache, cached_property
 from inspect import getattr_static
 from typing import Any
 
+import jax
+import numpy as np
+
 from fedprivjax.checks.refusal import Refusal
 
 PACKAGE = __name__.partition(".")[0]
@@ -45,12 +48,27 @@ def require_restated(*objects: Any) -> None:
     Classes of the package are exempt. Objects whose class has no `stated` are skipped. Settings are checked again by
     the class that makes the statement, because a subclass may leave its `__post_init__` out.
     """
-    for part in (part for one in objects for part in _with_parts(one) if _base(type(part)) is not None):
+    for part in (part for one in objects for part in _with_parts(one)):
+        _require_own_value(part)
+        if _base(type(part)) is None:
+            continue
         broken = _broken(type(part))
         if broken is not None and not _claims_nothing(part):
             raise Refusal(broken)
         _require_functions_of_class(part)
         _check_settings(part)
+
+
+def _require_own_value(value: Any) -> None:
+    """Raise Refusal for a number of a class that may have another value in guarantees than in programs."""
+    numbers = isinstance(value, int | float | np.generic)
+    if not numbers and (isinstance(value, jax.Array | type) or not hasattr(value, "__jax_array__")):
+        return
+    if type(value) not in (bool, int, float, *np.sctypeDict.values()):
+        raise Refusal(
+            f"a number of a private run must be of a class of Python, NumPy or JAX, got {value!r:.60} of "
+            f"{type(value).__name__}. Use float({type(value).__name__}(...)) if it is one number"
+        )
 
 
 def require_of_package(**objects: Any) -> None:

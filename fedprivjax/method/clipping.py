@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.restated import of_package
+from fedprivjax.checks.values import called
 from fedprivjax.problem.gradients import Dense, Outer
 
 
@@ -11,13 +13,16 @@ def clip(vector, bound):
     """Return `vector · min(1, bound/‖vector‖)`, of norm at most `bound` for any input. Non-finite vectors become zero.
 
     Raises:
-        Refusal: if numbers of the vector are not float32, such as integers, whose squares overflow.
+        Refusal: if numbers of the vector are not float32, such as integers, whose squares overflow, or if its class,
+            which computes the norm, is not one of the package.
 
     >>> float(clip(Dense(jnp.array([3.0, 4.0])), 1.0).norm())
     1.0
     >>> clip(Dense(jnp.array([jnp.nan, 4.0])), 1.0).value.tolist()
     [0.0, 0.0]
     """
+    if not of_package(type(vector)):
+        raise Refusal(f"message must be a vector of the package to be clipped, got {called(vector)}")
     for leaf in jax.tree.leaves(vector):
         if jnp.result_type(leaf) != jnp.float32:
             kind = jnp.result_type(leaf)

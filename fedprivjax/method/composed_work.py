@@ -51,6 +51,8 @@ class KnownWork:
         encoded: bound to which encoded messages are clipped before a trusted server's noise, or None.
         algorithm: planned algorithm, or None if it plans nothing.
         gradients: number of gradients in a local step's message.
+        plain: True if a local step's message is one gradient, without a coefficient.
+        stateful: True if a machine keeps a state between rounds.
         weighted: True if machines' weights follow from the plan.
         public_steps: True if what is released depends on the largest number of local steps.
     """
@@ -60,6 +62,8 @@ class KnownWork:
     encoded: Any
     algorithm: Any = None
     gradients: int = struct.field(pytree_node=False, default=1)
+    plain: bool = struct.field(pytree_node=False, default=True)
+    stateful: bool = struct.field(pytree_node=False, default=False)
     weighted: bool = struct.field(pytree_node=False, default=False)
     public_steps: bool = struct.field(pytree_node=False, default=False)
 
@@ -98,7 +102,12 @@ class ComposedWork(ClientMethod):
         return ServedState(server, self.privacy.start())
 
     def client_init(self, problem: Problem) -> Any:
-        return self._algorithm.own(Public.of(problem, 1))
+        own = self._algorithm.own(Public.of(problem, 1))
+        if self.known is not None and bool(jax.tree.leaves(own)) != self.known.stateful:
+            raise Refusal(
+                f"own of {type(self._algorithm).__name__} must always hold numbers, or never, got {called(own)}"
+            )
+        return own
 
     def shared(self, server: ServedState, noise: Any) -> ServedState:
         return ServedState(self._algorithm.sends(server.server), server.clip)
@@ -106,10 +115,10 @@ class ComposedWork(ClientMethod):
     def client(self, server: ServedState, own: Any, data: LocalData, noise: Any, key: jax.Array):
         algorithm, privacy, work = self._algorithm, self.privacy, self._told(data)
         end, _ = self._walk(server.server, own, data, noise)
-        message = algorithm.leave(end, server.server, own, work)
-        message = jax.tree.map(lambda leaf: jnp.where(data.steps > 0, leaf, 0.0), message)
+        left, structure = jax.tree.flatten(algorithm.leave(end, server.server, own, work))
+        message = [jnp.where(data.steps > 0, leaf, 0.0) for leaf in left]  # no container may change it from here on
         message, info = privacy.bounded(message, server.clip)
-        after = algorithm.keep(own, message, work)
+        after = algorithm.keep(own, jax.tree.unflatten(structure, message), work)
         return privacy.sent(message, info, server.clip, noise, self._facts), after, info
 
     def encode(self, message: Any, key: jax.Array) -> Any:
@@ -143,6 +152,7 @@ class ComposedWork(ClientMethod):
             problem.start,
             jax.random.fold_in(key, SERVER),
         )
+        mean = jax.tree.unflatten(jax.tree.structure(self._message_form(problem)), jax.tree.leaves(mean))
         return ServedState(self._algorithm.serve(server.server, mean, at), after)
 
     def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
@@ -251,6 +261,8 @@ class ComposedWork(ClientMethod):
             self._encoded_norm(problem),
             None if planned is algorithm else planned,
             len(points_of(asked)),
+            is_plain(asked),
+            bool(jax.tree.leaves(algorithm.own(public))),
             problem.weights is not None,
             self.privacy.unit == "machine"
             and isinstance(self.minibatches, LocalEpochs)
@@ -286,9 +298,13 @@ class ComposedWork(ClientMethod):
 
     def message_dimension(self, problem: Problem) -> int:
         """Number of numbers in a message: those of `leave`, and a bit with an adaptive clip."""
+        leaves = jax.tree.leaves(self._message_form(problem))
+        return sum(int(np.prod(leaf.shape)) for leaf in leaves) + self.privacy.adaptive
+
+    def _message_form(self, problem: Problem) -> Any:
+        """Return the pytree of `leave`, of shapes instead of numbers."""
         public = Public.of(problem, 1)
-        message = jax.eval_shape(lambda algorithm: _left(algorithm, public, 1.0), self._algorithm)
-        return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(message)) + self.privacy.adaptive
+        return jax.eval_shape(lambda algorithm: _left(algorithm, public, 1.0), self._algorithm)
 
     def message_bits(self, problem: Problem) -> float:
         encoder = self.privacy.encoder
@@ -306,8 +322,14 @@ class ComposedWork(ClientMethod):
         return self.protecting(problem).mechanism(plan, method)
 
     def event(self, problem: Problem, plan: Plan) -> Event:
+        known = self.read_once(problem, plan).known if self.known is None else self.known
+        if self.privacy.unit == "record" and self.privacy.clip is None and not known.plain:
+            raise Refusal(
+                "clip must be set with unit = 'record', because a local step's message is a combination of gradients, "
+                "whose norm the Lipschitz constant does not bound, got None. Set clip in LocalPrivacy"
+            )
         event = self.protecting(problem).event(problem, plan, float(self.noise_std))
-        if not (self.read_once(problem, plan).known if self.known is None else self.known).public_steps:
+        if not known.public_steps:
             return event
         return event.assuming(Assumption("public steps", {"steps": int(self.steps_of_machines(problem, plan).max())}))
 

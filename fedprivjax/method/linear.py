@@ -110,7 +110,8 @@ def of_record(message: Linear) -> Callable[[Callable], Any]:
     def evaluated(oracle: Callable) -> Any:
         points = points_of(message)
         several = oracle(*points) if len(points) > 1 else (oracle(*points),)
-        each = [g if c is None else c * g for c, g in zip(message._coefficients, several, strict=True)]
+        numbers = [None if c is None else jnp.asarray(c, jnp.float32) for c in message._coefficients]
+        each = [g if c is None else c * g for c, g in zip(numbers, several, strict=True)]
         return sum(each[1:], each[0])
 
     return evaluated
