@@ -21,6 +21,7 @@ from fedprivjax.method.noisy_messages import NoisyMessages
 from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.release import Limits, MessagePrivacy, RunFacts
 from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.settings import require_clip
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
@@ -220,7 +221,10 @@ class Composed(Protocol):
         return self.privacy.mechanism(self.run_facts(problem, plan), method)
 
     def event(self, problem: Problem, plan: Plan) -> Event:
-        return self.privacy.event(self.run_facts(problem, plan), float(self.noise_std))
+        facts = self.run_facts(problem, plan)
+        if self.noise_std and facts.bound.norm < inf:
+            require_clip("bound", facts.bound.norm)
+        return self.privacy.event(facts, float(self.noise_std))
 
     def with_relation(self, relation: str):
         """Return the copy of `Protocol.with_relation`. Refused for an ε of each machine, which sets its noise."""

@@ -19,7 +19,7 @@ from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.local_release import Facts, LocalPrivacy, step_noise
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.method.settings import check_numbers
+from fedprivjax.method.settings import check_numbers, require_clip
 from fedprivjax.noise import Mechanism
 from fedprivjax.noise.rounds import round_factor
 from fedprivjax.plan.plan import Plan
@@ -116,9 +116,11 @@ class ComposedWork(ClientMethod):
         algorithm, privacy, work = self._algorithm, self.privacy, self._told(data)
         end, _ = self._walk(server.server, own, data, noise)
         left, structure = jax.tree.flatten(algorithm.leave(end, server.server, own, work))
-        message = [jnp.where(data.steps > 0, leaf, 0.0) for leaf in left]  # no container may change it from here on
+        message: Any = [jnp.where(data.steps > 0, leaf, 0.0) for leaf in left]
+        if _of_python(structure):  # no other container may change what is bounded
+            message = jax.tree.unflatten(structure, message)
         message, info = privacy.bounded(message, server.clip)
-        after = algorithm.keep(own, jax.tree.unflatten(structure, message), work)
+        after = algorithm.keep(own, jax.tree.unflatten(structure, jax.tree.leaves(message)), work)
         return privacy.sent(message, info, server.clip, noise, self._facts), after, info
 
     def encode(self, message: Any, key: jax.Array) -> Any:
@@ -328,6 +330,8 @@ class ComposedWork(ClientMethod):
                 "clip must be set with unit = 'record', because a local step's message is a combination of gradients, "
                 "whose norm the Lipschitz constant does not bound, got None. Set clip in LocalPrivacy"
             )
+        if self.noise_std and known.limit is not None:
+            require_clip("lipschitz", float(known.limit))
         event = self.protecting(problem).event(problem, plan, float(self.noise_std))
         if not known.public_steps:
             return event
@@ -379,6 +383,12 @@ def _left(algorithm: LocalAlgorithm, public: Public, planned: Any) -> Any:
     work = Work(jnp.float32(1), planned, jnp.float32(1), lambda point: point)
     g = jax.tree.map(jnp.zeros_like, public.start)
     return algorithm.leave(algorithm.move(algorithm.enter(received, own), g, received, own, work), received, own, work)
+
+
+def _of_python(structure: Any) -> bool:
+    """Return True if the containers of a pytree are tuples, lists and dicts."""
+    node = structure.node_data()
+    return (node is None or node[0] in (tuple, list, dict)) and all(map(_of_python, structure.children()))
 
 
 def _reads_planned(algorithm: LocalAlgorithm, public: Public) -> bool:

@@ -21,6 +21,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.method.adaptive_clip import AdaptiveClip
 from fedprivjax.method.addable_records import NEVER_USED, SAMPLES_KNOWN, require_addable, require_countable
 from fedprivjax.method.encoders import Encoder
+from fedprivjax.method.settings import require_clip
 from fedprivjax.noise import Fresh, Mechanism, PerMachine, PerStep
 from fedprivjax.noise.fresh import MessageInputs
 from fedprivjax.noise.rounds import INDEPENDENT, RoundFactor, require_public, round_factor
@@ -178,6 +179,7 @@ class NoisyUpdates:
                 f"encoder must bound the norm of encoded messages for a trusted server's noise, got {self.encoder} "
                 f"with norm_bound = {bound}. Define norm_bound, or use trust = 'none'"
             )
+        require_clip("norm_bound", bound)
         return bound
 
     @property

@@ -3,17 +3,21 @@
 Docstrings of attempts say what they reached before.
 """
 
+from dataclasses import dataclass, replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import MACHINES, PER_ROUND, SHARES
+from cases import MACHINES, PER_ROUND, POOL, SHARES, SOME_MACHINES
 from flax import struct
 from jax.core import Tracer
 
 from fedprivjax import (
+    Encoder,
     LocalEpochs,
     LocalPrivacy,
+    NoisyMessages,
     NoisyMinibatchSGD,
     NoisyRecords,
     Protocol,
@@ -25,6 +29,7 @@ from fedprivjax import (
     simulate,
 )
 from fedprivjax.engine.transcript import replay
+from fedprivjax.method.algorithm import NormBound
 from fedprivjax.method.linear import Linear
 from fedprivjax.method.local_algorithm import sub
 from fedprivjax.problem.gradients import Outer
@@ -183,3 +188,37 @@ def test_a_number_of_another_class_is_refused(settings):
     method = NoisyMinibatchSGD(epsilon=1.0, step_size=0.1, **settings)
     with pytest.raises(Refusal, match=r"^a number of a private run must be of a class of Python, NumPy or JAX, got "):
         ready(method, SHARES, SOME, rounds=2)
+
+
+@struct.dataclass
+class Underflowing(SGD):
+    """Messages of norm 10⁻²⁵, whose squares are 0, with a bound of 10⁻³⁰: 10⁵ times the stated sensitivity."""
+
+    def message(self, server, t):
+        return 1e-25 * gradient(server.w)
+
+    def bound(self, public):
+        return NormBound(1e-30, ())
+
+
+@dataclass(frozen=True)
+class UnderflowingEncoder(Encoder):
+    """Encoded messages likewise."""
+
+    def encode(self, message, key):
+        return 1e-25 * message
+
+    def norm_bound(self, norm, dimension):
+        return 1e-30
+
+
+def test_a_bound_whose_norms_underflow_is_refused():
+    method = Protocol(Underflowing(), privacy=NoisyMessages(), mu=1.0, step_size=0.1)
+    with pytest.raises(Refusal, match=r"^bound must be at least 1e-12, so that norms do not underflow, got 1e-30"):
+        ready(method, POOL, SOME_MACHINES, rounds=2)
+    encoded = local(LocalGradientSteps(), unit="machine", update_clip=CLIP, encoder=UnderflowingEncoder())
+    with pytest.raises(Refusal, match=r"^norm_bound must be at least 1e-12"):
+        ready(encoded, SHARES, SOME, rounds=2)
+    steep = replace(SHARES, own_lipschitz=1e-30)
+    with pytest.raises(Refusal, match=r"^lipschitz must be at least 1e-12"):
+        ready(local(LocalGradientSteps(), unit="record"), steep, SOME, rounds=2)
