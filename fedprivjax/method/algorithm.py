@@ -18,7 +18,7 @@ from fedprivjax.problem.problem import Problem
 
 
 class Public(NamedTuple):
-    """What an algorithm is told of a problem.
+    """Public facts of a problem, which an algorithm receives.
 
     Attributes:
         start: initial parameters, a pytree.
@@ -43,7 +43,7 @@ class Public(NamedTuple):
 
 
 class At(NamedTuple):
-    """What `serve` is told of a round.
+    """Public facts of a round, which `serve` receives.
 
     Attributes:
         t: number of the round, from 1, float32.
@@ -131,7 +131,7 @@ class Algorithm(Part):
 
     @property
     def reads(self) -> Reads:
-        """What the server consumes of the sequence of mean messages. Default: the means.
+        """Statistic of the sequence of mean messages that the server reads. Default: the means.
 
         It is read once, before anything is compiled.
         """

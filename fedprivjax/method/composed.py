@@ -40,12 +40,12 @@ class ComposedState(NamedTuple):
 
 @struct.dataclass
 class Known:
-    """What is read once of an algorithm, on the host, and enforced in the program.
+    """Facts of an algorithm, read once on the host and enforced in the program.
 
     Attributes:
         limit: stated bound on a message's norm, which is enforced without a clip; None if there is none.
         algorithm: planned algorithm, or None if it plans nothing.
-        reads: what its server consumes.
+        reads: statistic of the means that its server reads.
         gradients: number of gradients in a message.
         plain: True if a message is one gradient, without a coefficient.
     """
@@ -75,11 +75,11 @@ class Composed(Protocol):
 
         @property
         def algorithm(self) -> Any:
-            """What machines send and the server computes."""
+            """The algorithm of machines and server."""
 
         @property
         def privacy(self) -> Any:
-            """What bounds, releases and accounts for everything that leaves a machine."""
+            """The object that bounds, releases and accounts for every message."""
 
     @property
     def minibatches(self) -> Sampler | None:
@@ -191,7 +191,7 @@ class Composed(Protocol):
         return replace(ready, known=replace(known, algorithm=None if planned is algorithm else planned))
 
     def run_facts(self, problem: Problem, plan: Plan) -> RunFacts:
-        """Return what the privacy object is told of a run."""
+        """Return the facts of a run that the privacy object reads."""
         known, bound = self.known_for(problem, plan.size.machines), self.bound(problem, plan.size.machines)
         return RunFacts(problem, plan, known.reads, bound, known.plain, self.machine_epsilon)
 

@@ -12,7 +12,7 @@ from fedprivjax.method.linear import Linear
 
 
 class Work(NamedTuple):
-    """What a machine is told of its local work.
+    """Public facts of a machine's local work in a round.
 
     Attributes:
         step: η, `step_scale` included.
@@ -28,7 +28,7 @@ class Work(NamedTuple):
 
 
 class AtServer(NamedTuple):
-    """What `serve` is told of a round.
+    """Public facts of a round, which `serve` receives.
 
     Attributes:
         t: number of the round, from 1, float32.
@@ -52,8 +52,8 @@ class AtServer(NamedTuple):
 class LocalAlgorithm(Part):
     """Base class of algorithms with local work. A subclass is a `flax.struct.dataclass`.
 
-    It defines `init`, `enter`, `move`, `leave`, `serve` and `point`. A machine's local step asks one message of every
-    record of its minibatch, and moves along the mean. All that leaves the machine is the message of `leave`.
+    It defines `init`, `enter`, `move`, `leave`, `serve` and `point`. A machine's local step evaluates one message for
+    every record of its minibatch, and moves along the mean. All that leaves the machine is the message of `leave`.
 
     Attributes:
         equal_weights: True if messages must have equal weights.

@@ -45,7 +45,7 @@ def gradient_at(w):
     return lambda gradient: gradient(w)
 
 
-def room(w, window: int | None):
+def iterate_buffer(w, window: int | None):
     """Return a buffer for the last iterates filled with w, leaves [window, ...], or None without a window."""
     return None if window is None else jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (window, *leaf.shape)), w)
 

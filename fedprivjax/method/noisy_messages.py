@@ -37,7 +37,12 @@ FACTORED = "one Gaussian mechanism on a factor of the running sums"
 
 
 class Memory(NamedTuple):
-    """What no algorithm sees: the un-noised running sum q_t, or the last noise of a sum; () if it is not needed."""
+    """State of the privacy object, which no algorithm sees.
+
+    Attributes:
+        q: un-noised running sum q_t, or () if the server reads means.
+        noise: last noise of a sum, or () if the noise is independent.
+    """
 
     q: Any = ()
     noise: Any = ()

@@ -1,4 +1,4 @@
-"""Interface of privacy objects of messages: what a release is told, and what it returns."""
+"""Interface of privacy objects of messages: inputs and results of a release."""
 
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,17 +21,17 @@ class Released(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What a release is told besides its settings: what the server reads, and the bound that is enforced, or None."""
+    """Statistic that the server reads, and bound on a record's message that is enforced, or None."""
 
     reads: Reads
     bound: Any
 
 
 class RunFacts(NamedTuple):
-    """What a privacy object is told of a run on the host.
+    """Facts of a run that a privacy object reads on the host.
 
     Attributes:
-        reads: what the server consumes.
+        reads: statistic of the means that the server reads.
         bound: enforced bound on the norm of a record's message, with its assumptions.
         plain: True if a message is one gradient.
         epsilon: target of each machine if they differ, which gives the proportions of their noises; else None.

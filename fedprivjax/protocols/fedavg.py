@@ -38,7 +38,7 @@ from fedprivjax.method.interface import BATCH, scaled_rate
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, sub
 from fedprivjax.method.local_release import LocalPrivacy
-from fedprivjax.method.minibatch_round import appended, mean_of, room
+from fedprivjax.method.minibatch_round import appended, iterate_buffer, mean_of
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import (
     initial,
@@ -84,7 +84,7 @@ class LocalGradientSteps(LocalAlgorithm):
     window: int = struct.field(pytree_node=False, default=1)
 
     def init(self, public: Public, step: Any) -> Any:
-        last = room(public.start, self.window) if self.window > 1 else None
+        last = iterate_buffer(public.start, self.window) if self.window > 1 else None
         return ServerState(public.start, last, initial(self.server, public.start, self._rate))
 
     def sends(self, server: Any) -> Any:

@@ -23,7 +23,7 @@ from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.method.client_method import ClientMethod, ClientState
 from fedprivjax.method.default_steps import binds, clipped_pace
 from fedprivjax.method.local_data import LocalData
-from fedprivjax.method.minibatch_round import appended, mean_of, room
+from fedprivjax.method.minibatch_round import appended, iterate_buffer, mean_of
 from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.drafts import capped, of_records
 from fedprivjax.method.planning.setting import Setting
@@ -138,7 +138,7 @@ class LocalSGD(ClientMethod, RecordMethod):
 
     def server_init(self, problem: Problem, size: Size, key) -> LocalState:
         w = problem.start
-        last = room(w, self.window) if self.window and self.window > 1 else None
+        last = iterate_buffer(w, self.window) if self.window and self.window > 1 else None
         return LocalState(w, last, initial(self.server, w, self._rate), w, jnp.zeros(()))
 
     def shared(self, server: LocalState, noise) -> tuple[Any, Any]:

@@ -22,7 +22,7 @@ from fedprivjax.checks.values import require_at_least, require_positive
 from fedprivjax.method.algorithm import Algorithm, At, Public
 from fedprivjax.method.default_steps import binds, plain_clipped_step, plain_step
 from fedprivjax.method.linear import Linear, gradient
-from fedprivjax.method.minibatch_round import appended, mean_of, room
+from fedprivjax.method.minibatch_round import appended, iterate_buffer, mean_of
 from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.drafts import capped, of_records, one_pass_rounds
 from fedprivjax.method.planning.setting import Setting
@@ -82,7 +82,7 @@ class MinibatchSGD(Algorithm):
 
     def init(self, public: Public, step: Any) -> MinibatchState:
         w = public.start
-        return MinibatchState(w, w, jnp.zeros(()), room(w, self.window), initial(self.server, w, step))
+        return MinibatchState(w, w, jnp.zeros(()), iterate_buffer(w, self.window), initial(self.server, w, step))
 
     def message(self, server: MinibatchState, t: Any) -> Linear:
         return gradient(server.w)
@@ -283,7 +283,7 @@ class NoisyMinibatchSGD(MinibatchSettings, ComposedRecords):  # type: ignore[mis
 
     def error_bound(self, run: PlannedRun) -> Bound:
         """Bound of Lemma E.4 at the run's step, plus uniform stability if records are reused."""
-        s, rounds, again = run.setting, run.plan.size.rounds, not self.minibatches.one_pass
+        s, rounds, again = run.setting, run.plan.size.rounds, not self.privacy.minibatches.one_pass
         constants = problem_constants(s)
         variance = theory.worst_variance(constants, batch=run.batch, noise_std=float(self.noise_std))
         known = {"step": run.step, "rounds": rounds, "diameter": s.diameter, "smoothness": s.smoothness}
