@@ -213,7 +213,7 @@ class AcceleratedMinibatchSGD(ComposedRecords):
 
     def error_bound(self, run: PlannedRun) -> Bound:
         """Bound of AC-SA: on the population loss for one pass, else on the training loss."""
-        s, rounds, batch, one_pass = run.setting, run.plan.size.rounds, run.batch, self.minibatches.one_pass
+        s, rounds, batch, one_pass = run.setting, run.plan.size.rounds, run.batch, self.privacy.minibatches.one_pass
         diversity = theory.client_variance(diversity=s.lipschitz**2, machines=s.machines, per_round=s.per_round)
         clients, noise_std = 0.0 if one_pass else diversity / s.per_round, float(self.noise_std)
         variance = theory.worst_variance(problem_constants(s), batch=batch, noise_std=noise_std, clients=clients)
