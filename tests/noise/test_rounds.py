@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy
 from cases import SHARES
+from threadpoolctl import threadpool_limits
 
 from fedprivjax import (
     AdaptiveClip,
@@ -256,11 +257,19 @@ def test_factors_for_ten_uses_are_near_the_optimum(rounds, keeping, caplog):
 
 @pytest.mark.slow
 @pytest.mark.optimised
-def test_the_optimal_factor_of_a_thousand_rounds_takes_less_than_ten_seconds(keeping):
-    schedule = ten_uses(1000)
-    start = time.process_time()
-    OptimalFactor().known(schedule)
-    assert time.process_time() - start < 10
+def test_the_optimal_factor_of_a_thousand_rounds_takes_at_most_as_long_as_two_hundred_inversions(keeping):
+    """About 110 were measured, 8 to 10 seconds of one core."""
+    square = np.eye(1000) + np.tril(np.ones((1000, 1000))) / 1000
+    with threadpool_limits(1):
+        taken = {}
+        for name, work in {
+            "inversions": lambda: [np.linalg.inv(square) for _ in range(10)],
+            "factor": lambda: OptimalFactor().known(ten_uses(1000)),
+        }.items():
+            start = time.process_time()
+            work()
+            taken[name] = time.process_time() - start
+    assert taken["factor"] < 20 * taken["inversions"]
 
 
 def test_the_excess_bounds_any_factor():
