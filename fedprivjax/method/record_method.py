@@ -61,8 +61,8 @@ class RecordSettings:
     }
 
     if TYPE_CHECKING:
-        trust: Any
-        epsilon: Any
+        trust: Any = None
+        epsilon: Any = None
 
     def __post_init__(self):
         check_record_settings(self, self.rules)
