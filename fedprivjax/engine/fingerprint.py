@@ -1,6 +1,7 @@
 """Fingerprints of a run's inputs, and their comparison between the processes that compute a run together."""
 
 import re
+from dataclasses import Field, fields, is_dataclass
 from importlib.metadata import version
 from typing import Any
 from weakref import finalize
@@ -73,8 +74,41 @@ def require_equal_runs(start: ReadyRun) -> None:
     static = start.static._replace(mesh=None, metrics=())
     names = [metric.name for metric in start.static.metrics]
     drawn = start.mechanism, start.inputs, start.host_noise, start.seeds
-    settings = type(protocol).__name__, protocol, problem, drawn, static, names
+    settings = identity(protocol), protocol, problem, drawn, static, names
     require_equal({**versions(), "data": data_fingerprint(start.problem), "settings": fingerprint(settings)})
+
+
+def identity(value: Any) -> str:
+    """Return the module, qualified name and static fields of an object, and of the objects in its fields, as text.
+
+    Numbers in leaves are left out, and so are addresses, which differ between processes.
+
+    >>> from fedprivjax.problem.constraints import Ball
+    >>> identity(Ball(1.0))
+    'fedprivjax.problem.constraints.Ball(radius=*)'
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        held = (f"{one.name}={_of_field(value, one)}" for one in fields(value))
+        return f"{_path(type(value))}({', '.join(held)})"
+    if isinstance(value, np.ndarray):
+        return fingerprint(value)
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(identity, value))})"
+    if callable(value):
+        return _path(value)
+    return repr(value) if value is None or isinstance(value, str | int | float) else _path(type(value))
+
+
+def _of_field(owner: Any, field: Field) -> str:
+    """Return the identity of a field's value, or "*" for a leaf of a pytree."""
+    part = getattr(owner, field.name)
+    leaf = hasattr(owner, "_flax_dataclass") and field.metadata.get("pytree_node", True)
+    return "*" if leaf and part is not None and not is_dataclass(part) else identity(part)
+
+
+def _path(value: Any) -> str:
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def _part(leaf: Any) -> Any:

@@ -2,17 +2,19 @@
 
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import called
+from fedprivjax.checks.values import called, require_positive
 from fedprivjax.method.algorithm import MEAN, Algorithm, At, NormBound, Public, Reads, lipschitz_bound
 from fedprivjax.method.composed_work import ComposedWork, WorkPair
+from fedprivjax.method.formatting import changed_settings
 from fedprivjax.method.interface import BATCH, Protocol
 from fedprivjax.method.linear import Linear, is_plain, points_of, require_message
 from fedprivjax.method.local_algorithm import LocalAlgorithm
@@ -150,6 +152,7 @@ class Composed(Protocol):
         algorithm, public = self.algorithm, Public.of(problem, machines)
         if not isinstance(algorithm, Algorithm):
             raise Refusal(f"algorithm must be an Algorithm, got {called(algorithm)}")
+        require_decorated(algorithm)
         algorithm.check(public)
 
         def first(algorithm):
@@ -239,6 +242,7 @@ class Composed(Protocol):
         return super().costs(problem) | {"gradients_per_use": float(self._known.gradients)}
 
 
+@final
 @struct.dataclass
 class Pair(Composed):
     """Any algorithm with any privacy object, as `Protocol(algorithm, privacy=…)` makes it.
@@ -256,6 +260,9 @@ class Pair(Composed):
     privacy: Any = struct.field(kw_only=True, metadata={"part": MessagePrivacy})
     mu: Any = struct.field(default=None, kw_only=True)
 
+    def __init_subclass__(cls, **_):
+        raise Refusal(f"Pair must not be subclassed, got {cls.__name__}. Define an Algorithm")
+
     def __post_init__(self):
         if type(self.privacy) is type:
             raise Refusal(f"privacy must be an object, such as NoisyMessages(clip=1.0), got {called(self.privacy)}")
@@ -265,6 +272,14 @@ class Pair(Composed):
     @property
     def name(self) -> str:
         return type(self.algorithm).__name__
+
+    def __str__(self) -> str:
+        own = changed_settings(self, "algorithm", "privacy")
+        return ", ".join([f"{self.algorithm} with {self.privacy}", *own])
+
+    def broadcast(self, state: ComposedState) -> Any:
+        """The points of a message other than the query."""
+        return points_of(self._algorithm.message(state.server, jnp.float32(1)))[1:]
 
     @property
     def clip(self) -> Any:
@@ -303,7 +318,13 @@ def _stated(algorithm: Algorithm, public: Public, plain: bool) -> NormBound:
         return lipschitz_bound(public)
     if type(algorithm).bound is Algorithm.bound:
         return NormBound(inf, ())
-    return algorithm.bound(public)
+    stated, name = algorithm.bound(public), f"bound of {type(algorithm).__name__}"
+    if type(stated) is not NormBound:
+        raise Refusal(f"{name} must return a NormBound, got {called(stated)}")
+    norm = float(stated.norm)
+    require_positive(name, norm, infinite=True)
+    require_clip(name, norm if norm < inf else None)
+    return stated
 
 
 def pair(algorithm: Any, *, privacy: Any, **settings: Any) -> Composed | ComposedWork:

@@ -18,11 +18,14 @@ def formatted(protocol: Any) -> str:
     return f"{type(protocol).__name__}{' with ' if changed else ''}{', '.join(changed)}"
 
 
-def changed_settings(settings: Any) -> list[str]:
-    """Return a dataclass's settings that differ from their defaults, each as text. Derived fields are left out."""
+def changed_settings(settings: Any, *but: str) -> list[str]:
+    """Return a dataclass's settings that differ from their defaults, each as text, but those in `but`.
+
+    Derived fields are left out.
+    """
     changed = []
     for field in fields(settings):
-        if field.metadata.get("derived"):
+        if field.metadata.get("derived") or field.name in but:
             continue
         value = getattr(settings, field.name)
         default: Any = None if field.default is MISSING else field.default

@@ -9,10 +9,12 @@ from typing import Any, final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 
+ARRAYS = int | float | complex | np.generic | np.ndarray | jax.Array
 KNOWN = "A message is built of gradient(point) by +, - and products with numbers"
 
 
@@ -47,8 +49,7 @@ class Linear:
         return -1.0 * self
 
     def __mul__(self, number: Any) -> "Linear":
-        if jnp.ndim(number):
-            raise Refusal(f"a coefficient of a message must be one number, got {called(number)}. {KNOWN}")
+        _require_coefficient(number)
         each = (number if one is None else number * one for one in self._coefficients)
         return Linear(tuple(each), self._points)
 
@@ -87,21 +88,38 @@ def is_plain(message: Linear) -> bool:
 
 
 def require_message(message: Any, start: Any, name: str) -> Linear:
-    """Return a message. Raise Refusal unless it is exactly a `Linear`, at float points shaped like the parameters.
+    """Return a message as it is evaluated: a `Linear` whose coefficients and points are arrays.
 
     Args:
-        start: parameters whose structure and shapes the points must have.
+        start: parameters whose structure, shapes and types the points must have.
         name: name of the algorithm.
+
+    Raises:
+        Refusal: it is not exactly a `Linear` of real coefficients and of points like the parameters.
     """
     if type(message) is not Linear:
         raise Refusal(f"message of {name} must be a combination of gradients, got {called(message)}. {KNOWN}")
-    wanted = _form(start)
-    for point in message._points:
-        if _form(point) != wanted:
-            raise Refusal(
-                f"a gradient's point in {name} must be shaped like the parameters, {wanted[1]}, got {_form(point)[1]}"
-            )
-    return message
+    wanted, points = _form(start), message._points
+    numbers = len(message._coefficients), len(points)
+    if numbers[0] != numbers[1]:
+        raise Refusal(
+            f"a combination of gradients must have as many coefficients as points, got {numbers[0]} and {numbers[1]}"
+        )
+    for found in map(_form, points):
+        if found != wanted:
+            raise Refusal(f"a gradient's point in {name} must be like the parameters, {wanted[1]}, got {found[1]}")
+    for number in message._coefficients:
+        if number is not None:
+            _require_coefficient(number)
+    coefficients = (None if one is None else jnp.asarray(one, jnp.float32) for one in message._coefficients)
+    return Linear(tuple(coefficients), jax.tree.map(jnp.asarray, points))
+
+
+def _require_coefficient(number: Any) -> None:
+    """Raise Refusal unless a coefficient is one real number."""
+    good = isinstance(number, ARRAYS) and not jnp.ndim(number) and jnp.issubdtype(jnp.result_type(number), jnp.number)
+    if not good or jnp.iscomplexobj(number):
+        raise Refusal(f"a coefficient of a message must be one real number, got {called(number)}. {KNOWN}")
 
 
 def of_record(message: Linear) -> Callable[[Callable], Any]:
@@ -118,5 +136,11 @@ def of_record(message: Linear) -> Callable[[Callable], Any]:
 
 
 def _form(point: Any) -> tuple:
+    """Return a point's structure, and the types and shapes of its leaves."""
     leaves = jax.tree.leaves(point)
-    return jax.tree.structure(point), [(str(jnp.result_type(leaf)), jnp.shape(leaf)) for leaf in leaves]
+    arrays = [isinstance(leaf, ARRAYS) for leaf in leaves]
+    forms = [
+        (str(jnp.result_type(leaf)), jnp.shape(leaf)) if array else called(leaf)
+        for leaf, array in zip(leaves, arrays, strict=True)
+    ]
+    return jax.tree.structure(point), forms

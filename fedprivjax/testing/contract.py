@@ -118,6 +118,6 @@ def check_protocol(
             else:
                 held.append(name)
         except Exception as error:
-            raise AssertionError(f"{type(protocol).__name__} fails {name!r}: {error}") from error
+            raise AssertionError(f"{protocol.name} fails {name!r}: {error}") from error
     skipped = tuple(name for name in names if name not in held and name not in reasons)
-    return Report(type(protocol).__name__, tuple(held), skipped, reasons)
+    return Report(protocol.name, tuple(held), skipped, reasons)
