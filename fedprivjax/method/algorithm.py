@@ -5,7 +5,7 @@ the guarantee of a run is a function of the privacy object and the plan, never o
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from fedprivjax.checks.decorated import PYTREE, Decorated
@@ -14,6 +14,7 @@ from fedprivjax.method.formatting import changed_settings
 from fedprivjax.method.linear import Linear
 from fedprivjax.privacy.terms import Assumption, lipschitz_values
 from fedprivjax.problem.constraints import ConstraintSet
+from fedprivjax.problem.isolation import isolated
 from fedprivjax.problem.problem import Problem
 
 
@@ -85,13 +86,27 @@ class Part(Decorated):
     """A part of a protocol: a frozen pytree whose numbers can be swept, such as "algorithm.alpha"."""
 
     def leaves(self) -> dict[str, Any]:
-        """Return the numbers that can be swept, by name."""
-        numbers = [one for one in fields(self) if one.metadata.get("pytree_node", True)]  # type: ignore[arg-type]
-        return {one.name: getattr(self, one.name) for one in numbers if not one.metadata.get("derived")}
+        """Return the numbers that can be swept, by name, such as "alpha", and "server.b1" of an object in a field."""
+        found = {}
+        for one in fields(self):  # type: ignore[arg-type]
+            value, kind = getattr(self, one.name), one.metadata
+            if hasattr(value, "leaves"):
+                found |= {f"{one.name}.{name}": number for name, number in value.leaves().items()}
+            elif kind.get("pytree_node", True) and not kind.get("derived") and ("part" not in kind or "number" in kind):
+                found[one.name] = value
+        return found
 
     def with_values(self, values: Mapping[str, Any]) -> Any:
-        """Return a copy with other numbers."""
-        return replace(self, **values)  # type: ignore[type-var]
+        """Return a copy with other numbers, by the names of `leaves`. None means a setting's default."""
+        changes: dict[str, Any] = {}
+        for one in fields(self):  # type: ignore[arg-type]
+            inside = {name.partition(".")[2]: values[name] for name in values if name.startswith(f"{one.name}.")}
+            if inside:
+                changes[one.name] = getattr(self, one.name).with_values(inside)
+            elif one.name in values:
+                given, default = values[one.name], one.default
+                changes[one.name] = default if given is None and default is not MISSING else given
+        return replace(self, **changes)  # type: ignore[type-var]
 
     def __str__(self) -> str:
         changed = changed_settings(self)
@@ -174,6 +189,28 @@ class Algorithm(Part):
         Default: the loss's Lipschitz constant. It counts only for a message that is one gradient, or if it is defined.
         """
         return lipschitz_bound(public)
+
+
+class Calls(NamedTuple):
+    """Calls of an algorithm's functions by name.
+
+    Attributes:
+        algorithm: an `Algorithm` or a `LocalAlgorithm`.
+        isolated: True to refuse functions that reach beyond their arguments, see `fedprivjax/problem/isolation.py`.
+    """
+
+    algorithm: Any
+    isolated: bool = False
+
+    def __call__(self, name: str, *arguments: Any, check: Callable[[Any], Any] = lambda result: result) -> Any:
+        """Return the result of a function, as `check` returns it."""
+
+        def called(*arguments):
+            return check(getattr(self.algorithm, name)(*arguments))
+
+        if not self.isolated:
+            return called(*arguments)
+        return isolated(called, *arguments, name=f"{name} of {type(self.algorithm).__name__}")
 
 
 def lipschitz_bound(public: Public) -> NormBound:

@@ -51,6 +51,15 @@ def require_scalars(name: str, weight: Any, info: Any) -> None:
         )
 
 
+def require_floats(name: str, message: Any) -> Any:
+    """Return a message. Raise Refusal unless it consists of float32 numbers."""
+    kinds = {str(jnp.result_type(leaf)) for leaf in jax.tree.leaves(message)}
+    if kinds - {"float32"}:
+        wrong = ", ".join(sorted(kinds - {"float32"}))
+        raise Refusal(f"leave must return float32 numbers in {name}, got {wrong}. Convert them to float32")
+    return message
+
+
 def _form(state: Any) -> tuple:
     """Return a state's structure, and the shapes and types of its leaves."""
     return jax.tree.structure(state), [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(state)]

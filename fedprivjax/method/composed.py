@@ -1,6 +1,7 @@
 """Protocols that compose an algorithm with a privacy object."""
 
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
@@ -12,8 +13,8 @@ from flax import struct
 from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_positive
-from fedprivjax.method.algorithm import MEAN, Algorithm, At, NormBound, Public, Reads, lipschitz_bound
-from fedprivjax.method.composed_work import ComposedWork, WorkPair
+from fedprivjax.method.algorithm import MEAN, Algorithm, At, Calls, NormBound, Public, Reads, lipschitz_bound
+from fedprivjax.method.composed_work import ComposedWork
 from fedprivjax.method.formatting import changed_settings
 from fedprivjax.method.interface import BATCH, Protocol
 from fedprivjax.method.linear import Linear, is_plain, points_of, require_message
@@ -24,6 +25,7 @@ from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.release import Limits, MessagePrivacy, RunFacts
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.settings import require_clip
+from fedprivjax.method.work_pair import WorkPair
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
@@ -90,7 +92,7 @@ class Composed(Protocol):
     # ---- traced
 
     def init(self, problem: Problem, size: Size, key: jax.Array) -> ComposedState:
-        server = self._algorithm.init(Public.of(problem, size.machines), self._step)
+        server = self._call("init", Public.of(problem, size.machines), self._step)
         return ComposedState(server, self.privacy.memory(problem.start, self._limits.reads))
 
     def round(self, problem: Problem, state: ComposedState, inputs: RoundInputs, noise, key):
@@ -98,16 +100,16 @@ class Composed(Protocol):
         message = self._message(problem, state, t)
         read, memory, info = self.privacy.release(problem, message, inputs, noise, state.memory, self._limits)
         at = At(t, self._step, problem.constraint.project, problem.start, jax.random.fold_in(key, 1))
-        return ComposedState(self._algorithm.serve(state.server, read, at), memory), info
+        return ComposedState(self._call("serve", state.server, read, at), memory), info
 
     def output(self, state: ComposedState) -> Any:
-        return self._algorithm.point(state.server)
+        return self._call("point", state.server)
 
     def query(self, state: ComposedState) -> Any:
         return points_of(self._algorithm.message(state.server, jnp.float32(1)))[0]
 
     def iterates(self, state: ComposedState) -> dict[str, Any]:
-        return self._algorithm.iterates(state.server)
+        return self._call("iterates", state.server)
 
     def messages(self, problem: Problem, state: ComposedState, inputs: RoundInputs, noise, key):
         message = self._message(problem, state, inputs.round.astype(jnp.float32))
@@ -116,7 +118,8 @@ class Composed(Protocol):
     def _message(self, problem: Problem, state: ComposedState, t: Any) -> Linear:
         """Return the round's message. Raise Refusal unless it has the form that was read before."""
         name = type(self._algorithm).__name__
-        message = require_message(self._algorithm.message(state.server, t), problem.start, name)
+        check = partial(require_message, start=problem.start, name=name)
+        message = self._call("message", state.server, t, check=check)
         known, found = self._known, len(points_of(message))
         if found != known.gradients:
             raise Refusal(
@@ -130,6 +133,10 @@ class Composed(Protocol):
     @property
     def _algorithm(self) -> Any:
         return self.algorithm if self.known is None or self.known.algorithm is None else self.known.algorithm
+
+    @property
+    def _call(self) -> Calls:
+        return Calls(self._algorithm, isolated=True)
 
     @property
     def _known(self) -> Known:

@@ -9,17 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
-from fedprivjax.method.algorithm import Public
+from fedprivjax.method.algorithm import Calls, Public
 from fedprivjax.method.client_method import ClientMethod, ClientState
 from fedprivjax.method.interface import slot_keys
-from fedprivjax.method.linear import Linear, is_plain, points_of, require_message
+from fedprivjax.method.known_work import KnownWork, asked, left, message_of, of_python, read
+from fedprivjax.method.linear import Linear, is_plain, points_of
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work
 from fedprivjax.method.local_data import LocalData
-from fedprivjax.method.local_release import Facts, LocalPrivacy, step_noise
+from fedprivjax.method.local_release import Facts, step_noise
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.method.settings import check_numbers, require_clip
+from fedprivjax.method.settings import require_clip
 from fedprivjax.noise import Mechanism
 from fedprivjax.noise.rounds import round_factor
 from fedprivjax.plan.plan import Plan
@@ -29,7 +31,6 @@ from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.problem import Problem
-from fedprivjax.problem.random_keys import random_key
 
 SERVER = 2**32 - 2  # number that a round's key is folded with for the server
 
@@ -39,33 +40,6 @@ class ServedState(NamedTuple):
 
     server: Any
     clip: Any
-
-
-@struct.dataclass
-class KnownWork:
-    """What is read once of an algorithm of local work, on the host, and enforced in the program.
-
-    Attributes:
-        limit: stated bound on a record's message, which is enforced without a clip; None if there is none.
-        expected: E|S_r|, if the clip is adaptive, or None.
-        encoded: bound to which encoded messages are clipped before a trusted server's noise, or None.
-        algorithm: planned algorithm, or None if it plans nothing.
-        gradients: number of gradients in a local step's message.
-        plain: True if a local step's message is one gradient, without a coefficient.
-        stateful: True if a machine keeps a state between rounds.
-        weighted: True if machines' weights follow from the plan.
-        public_steps: True if what is released depends on the largest number of local steps.
-    """
-
-    limit: Any
-    expected: Any
-    encoded: Any
-    algorithm: Any = None
-    gradients: int = struct.field(pytree_node=False, default=1)
-    plain: bool = struct.field(pytree_node=False, default=True)
-    stateful: bool = struct.field(pytree_node=False, default=False)
-    weighted: bool = struct.field(pytree_node=False, default=False)
-    public_steps: bool = struct.field(pytree_node=False, default=False)
 
 
 @struct.dataclass
@@ -98,11 +72,11 @@ class ComposedWork(ClientMethod):
     # ---- traced
 
     def server_init(self, problem: Problem, size: Size, key: jax.Array) -> ServedState:
-        server = self._algorithm.init(Public.of(problem, size.machines), self._step)
+        server = self._call("init", Public.of(problem, size.machines), self._step)
         return ServedState(server, self.privacy.start())
 
     def client_init(self, problem: Problem) -> Any:
-        own = self._algorithm.own(Public.of(problem, 1))
+        own = self._call("own", Public.of(problem, 1))
         if self.known is not None and bool(jax.tree.leaves(own)) != self.known.stateful:
             raise Refusal(
                 f"own of {type(self._algorithm).__name__} must always hold numbers, or never, got {called(own)}"
@@ -110,17 +84,17 @@ class ComposedWork(ClientMethod):
         return own
 
     def shared(self, server: ServedState, noise: Any) -> ServedState:
-        return ServedState(self._algorithm.sends(server.server), server.clip)
+        return ServedState(self._call("sends", server.server), server.clip)
 
     def client(self, server: ServedState, own: Any, data: LocalData, noise: Any, key: jax.Array):
-        algorithm, privacy, work = self._algorithm, self.privacy, self._told(data)
+        privacy, work = self.privacy, self._told(data)
         end, _ = self._walk(server.server, own, data, noise)
-        left, structure = jax.tree.flatten(algorithm.leave(end, server.server, own, work))
+        left, structure = message_of(self._call, end, server.server, own, work)
         message: Any = [jnp.where(data.steps > 0, leaf, 0.0) for leaf in left]
-        if _of_python(structure):  # no other container may change what is bounded
+        if of_python(structure):  # no other container may change what is bounded
             message = jax.tree.unflatten(structure, message)
         message, info = privacy.bounded(message, server.clip)
-        after = algorithm.keep(own, jax.tree.unflatten(structure, jax.tree.leaves(message)), work)
+        after = self._call("keep", own, jax.tree.unflatten(structure, jax.tree.leaves(message)), work)
         return privacy.sent(message, info, server.clip, noise, self._facts), after, info
 
     def encode(self, message: Any, key: jax.Array) -> Any:
@@ -155,7 +129,7 @@ class ComposedWork(ClientMethod):
             jax.random.fold_in(key, SERVER),
         )
         mean = jax.tree.unflatten(jax.tree.structure(self._message_form(problem)), jax.tree.leaves(mean))
-        return ServedState(self._algorithm.serve(server.server, mean, at), after)
+        return ServedState(self._call("serve", server.server, mean, at), after)
 
     def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
         """One round. With an adaptive clip it also reports the round's `clip`."""
@@ -163,13 +137,13 @@ class ComposedWork(ClientMethod):
         return after, info | ({"clip": state.server.clip} if self.privacy.adaptive else {})
 
     def output(self, state: ClientState) -> Any:
-        return self._algorithm.point(state.server.server)
+        return self._call("point", state.server.server)
 
     def iterates(self, state: ClientState) -> dict[str, Any]:
-        return self._algorithm.iterates(state.server.server)
+        return self._call("iterates", state.server.server)
 
     def query(self, state: ClientState) -> Any:
-        """The point of a machine's first gradient in the next round, for the first machine."""
+        """The point of a machine's first gradient in the next round, for a machine that holds zeros."""
         return points_of(self._first(state))[0]
 
     def broadcast(self, state: ClientState) -> Any:
@@ -189,7 +163,7 @@ class ComposedWork(ClientMethod):
         return self._every_step(problem, state, inputs, noise, key)[1] if self.privacy.unit == "record" else None
 
     def _every_step(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[Any, Any]:
-        received = self._algorithm.sends(state.server.server)
+        received = self._call("sends", state.server.server)
 
         def one(inputs, noise, key):
             own = jax.tree.map(lambda rows: rows[inputs.machine], state.own)
@@ -199,39 +173,42 @@ class ComposedWork(ClientMethod):
 
     def _walk(self, received: Any, own: Any, data: LocalData, noise: Any, *, every_step: bool = False):
         """Return a machine's carry after its local steps, and the steps' moves and noises, or None."""
-        algorithm, privacy, problem, work = self._algorithm, self.privacy, data.problem, self._told(data)
+        privacy, problem, work = self.privacy, data.problem, self._told(data)
 
         def one(carry, minibatch):
-            message = self._checked(algorithm.ask(carry), problem.start)
+            message = self._asked(carry, problem.start)
             g = privacy.of_batch(problem, message, minibatch, noise, self._facts)
-            after = algorithm.move(carry, g, received, own, work)
+            after = self._call("move", carry, g, received, own, work)
             if not every_step:
                 return after, None
-            here, there = (points_of(asked)[0] for asked in (message, algorithm.ask(after)))
+            here, there = (points_of(asked)[0] for asked in (message, self._asked(after, problem.start)))
             z = None if noise is None else step_noise(noise, minibatch.step, problem.dimension)
             return after, (jax.tree.map(jnp.subtract, there, here), z)
 
-        return data.scan(one, algorithm.enter(received, own))
+        return data.scan(one, self._call("enter", received, own))
 
     def _told(self, data: LocalData) -> Work:
         taken = jnp.maximum(data.steps, 1.0)
         return Work(self._step, data.samples.shape[0], taken, data.problem.constraint.project)
 
     def _first(self, state: ClientState) -> Linear:
-        """Return the message of the first machine's next local step."""
-        own = jax.tree.map(lambda rows: rows[0], state.own)
+        """Return the message of the first local step of a machine that holds zeros."""
+        own = jax.tree.map(lambda rows: jnp.zeros_like(rows[0]), state.own)
         return self._algorithm.ask(self._algorithm.enter(self._algorithm.sends(state.server.server), own))
 
-    def _checked(self, message: Any, start: Any) -> Linear:
+    def _asked(self, carry: Any, start: Any) -> Linear:
         """Return a local step's message. Raise Refusal unless it has the form that was read before."""
-        name = type(self._algorithm).__name__
-        message = require_message(message, start, name)
+        message = asked(self._call, carry, start)
         if self.known is not None and len(points_of(message)) != self.known.gradients:
             raise Refusal(
-                f"message of {name} must have the same number of gradients in every step, {self.known.gradients}, got "
-                f"{len(points_of(message))}"
+                f"message of {type(self._algorithm).__name__} must have the same number of gradients in every step, "
+                f"{self.known.gradients}, got {len(points_of(message))}"
             )
         return message
+
+    @property
+    def _call(self) -> Calls:
+        return Calls(self._algorithm, isolated=self.privacy.unit is not None)
 
     @property
     def _algorithm(self) -> Any:
@@ -253,22 +230,21 @@ class ComposedWork(ClientMethod):
         algorithm, public = self.algorithm, Public.of(problem, plan.size.machines)
         if not isinstance(algorithm, LocalAlgorithm):
             raise Refusal(f"algorithm must be a LocalAlgorithm, got {called(algorithm)}")
+        require_decorated(algorithm)
         algorithm.check(public)
-        planned = algorithm.planned(plan.size.rounds)
-        asked = jax.eval_shape(lambda algorithm: self._asked(algorithm, public), planned)
-        bound = problem.lipschitz if is_plain(asked) else inf
+        planned, unit = algorithm.planned(plan.size.rounds), self.privacy.unit
+        first, stateful, reads_planned = read(planned, public, private=unit is not None)
+        bound = problem.lipschitz if is_plain(first) else inf
         known = KnownWork(
             bound if self.privacy.clip is None and bound < inf else None,
             float(plan.schedule.divisor) if self.privacy.adaptive else None,
             self._encoded_norm(problem),
             None if planned is algorithm else planned,
-            len(points_of(asked)),
-            is_plain(asked),
-            bool(jax.tree.leaves(algorithm.own(public))),
+            len(points_of(first)),
+            is_plain(first),
+            stateful,
             problem.weights is not None,
-            self.privacy.unit == "machine"
-            and isinstance(self.minibatches, LocalEpochs)
-            and _reads_planned(planned, public),
+            unit == "machine" and isinstance(self.minibatches, LocalEpochs) and reads_planned,
         )
         return replace(self, known=known)  # type: ignore[type-var]
 
@@ -276,10 +252,6 @@ class ComposedWork(ClientMethod):
         """Return the bound to which encoded messages are clipped before a trusted server's noise, or None."""
         private = self.privacy.unit == "machine" and self.privacy.trust == "server"
         return self.protecting(problem).norm if private and self.privacy.encoder is not None else None
-
-    def _asked(self, algorithm: LocalAlgorithm, public: Public) -> Linear:
-        carry = algorithm.enter(algorithm.sends(algorithm.init(public, jnp.float32(1))), algorithm.own(public))
-        return require_message(algorithm.ask(carry), public.start, type(algorithm).__name__)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         self._require_settings(target)
@@ -306,7 +278,7 @@ class ComposedWork(ClientMethod):
     def _message_form(self, problem: Problem) -> Any:
         """Return the pytree of `leave`, of shapes instead of numbers."""
         public = Public.of(problem, 1)
-        return jax.eval_shape(lambda algorithm: _left(algorithm, public, 1.0), self._algorithm)
+        return jax.eval_shape(lambda algorithm: left(Calls(algorithm), public, 1.0), self._algorithm)
 
     def message_bits(self, problem: Problem) -> float:
         encoder = self.privacy.encoder
@@ -375,82 +347,3 @@ class ComposedWork(ClientMethod):
         step = 1.0 if self.step_size is None else float(np.max(self.step_size)) * float(np.max(self.step_scale))
         bound = private.update_clip.start if private.adaptive else private.update_clip
         return float(np.max(bound)) / step
-
-
-def _left(algorithm: LocalAlgorithm, public: Public, planned: Any) -> Any:
-    """Return the message of a machine after a local step with gradient 0."""
-    received, own = algorithm.sends(algorithm.init(public, jnp.float32(1))), algorithm.own(public)
-    work = Work(jnp.float32(1), planned, jnp.float32(1), lambda point: point)
-    g = jax.tree.map(jnp.zeros_like, public.start)
-    return algorithm.leave(algorithm.move(algorithm.enter(received, own), g, received, own, work), received, own, work)
-
-
-def _of_python(structure: Any) -> bool:
-    """Return True if the containers of a pytree are tuples, lists and dicts."""
-    node = structure.node_data()
-    return (node is None or node[0] in (tuple, list, dict)) and all(map(_of_python, structure.children()))
-
-
-def _reads_planned(algorithm: LocalAlgorithm, public: Public) -> bool:
-    """Return True if a message, what a machine keeps, or the server's state depends on the planned number of steps."""
-
-    def results(planned):
-        server, own = algorithm.init(public, jnp.float32(1)), algorithm.own(public)
-        work = Work(jnp.float32(1), planned, jnp.float32(1), lambda point: point)
-        message = _left(algorithm, public, planned)
-        one = jnp.float32(1)
-        at = AtServer(one, one, planned, one, lambda point: point, public.start, random_key(0))
-        return message, algorithm.keep(own, message, work), algorithm.serve(server, message, at)
-
-    program = jax.make_jaxpr(results)(jnp.float32(1)).jaxpr
-    (planned,) = program.invars
-    read = [one for equation in program.eqns for one in equation.invars]
-    return any(one is planned for one in (*read, *program.outvars))
-
-
-@struct.dataclass
-class WorkPair(ComposedWork):
-    """Any algorithm of local work with its privacy, as `Protocol(algorithm, privacy=…)` makes it.
-
-    Attributes:
-        algorithm: what machines and the server compute, a `LocalAlgorithm`.
-        privacy: what bounds, releases and accounts for it, a `LocalPrivacy`.
-        mu, epsilon, noise_std: privacy target, or the noise instead; none of them without a protected unit.
-        step_size: η of the local steps, required.
-        step_scale: factor on `step_size`.
-    """
-
-    algorithm: Any = struct.field(metadata={"part": LocalAlgorithm})
-    privacy: Any = struct.field(kw_only=True, metadata={"part": LocalPrivacy})
-    mu: Any = struct.field(default=None, kw_only=True)
-    epsilon: Any = struct.field(default=None, kw_only=True)
-    noise_std: Any = struct.field(default=None, kw_only=True)
-    step_size: Any = struct.field(default=None, kw_only=True)
-    step_scale: Any = struct.field(default=1.0, kw_only=True)
-
-    def __post_init__(self):
-        if isinstance(self.privacy, LocalPrivacy) and self.privacy.unit is None and not self._targets:
-            object.__setattr__(self, "noise_std", 0.0)
-        check_numbers(self, "mu", "epsilon")
-
-    @property
-    def _targets(self) -> list[Any]:
-        return [one for one in (self.mu, self.epsilon, self.noise_std) if one is not None]
-
-    @property
-    def name(self) -> str:
-        return type(self.algorithm).__name__
-
-    @property
-    def clip(self) -> Any:
-        """Bound on a record's message."""
-        return self.privacy.clip
-
-    @property
-    def trust(self) -> str:
-        """The privacy object's trust model."""
-        return self.privacy.trust
-
-    @property
-    def traced(self):
-        return replace(super().traced, privacy=self.privacy.traced)

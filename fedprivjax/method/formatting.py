@@ -37,8 +37,8 @@ def changed_settings(settings: Any, *but: str) -> list[str]:
 def formatted_value(value: Any) -> str:
     """Return the text of a setting's value. Several numbers are given by their count and range.
 
-    >>> formatted_value((1.0, 3.0, 2.0)), formatted_value(0.25), formatted_value("subset")
-    ('3 numbers from 1 to 3', '0.25', 'subset')
+    >>> formatted_value((1.0, 3.0, 2.0)), formatted_value(0.25), formatted_value("subset"), formatted_value(("a", "b"))
+    ('3 numbers from 1 to 3', '0.25', 'subset', '2 values')
     """
     if isinstance(value, str | bool) or value is None:
         return str(value)
@@ -46,6 +46,8 @@ def formatted_value(value: Any) -> str:
         numbers = np.asarray(value)
         if not numbers.size:
             return "no numbers"
+        if numbers.dtype.kind not in "iuf":
+            return f"{numbers.size} values"
         return f"{numbers.size} numbers from {numbers.min():.4g} to {numbers.max():.4g}"
     if isinstance(value, FunctionType):
         return value.__qualname__.partition(".")[0]  # optax names a schedule after its factory

@@ -3,6 +3,7 @@
 bound → pair with a bit → own noise → encoder → sum → divisor → server's noise → back
 """
 
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import jax
@@ -27,6 +28,7 @@ from fedprivjax.noise.rounds import INDEPENDENT, over_rounds
 from fedprivjax.plan.samplers import LocalSteps, LocalWork
 from fedprivjax.privacy.terms import RELATIONS, REPLACE_ONE
 from fedprivjax.problem.gradients import Dense
+from fedprivjax.problem.isolation import isolated
 from fedprivjax.problem.problem import Problem
 
 
@@ -193,7 +195,8 @@ class LocalPrivacy(Part):
         if self.encoder is None:
             return message
         vector, unravel = ravel_pytree(message)
-        found = self.encoder.encode(vector, key)
+        encode = partial(self.encoder.encode, vector, key)
+        found = encode() if self.unit is None else isolated(encode, name=f"encode of {type(self.encoder).__name__}")
         return unravel(found if facts.encoded is None else clip(Dense(found), facts.encoded).value)
 
     def weight(self, data: LocalData, facts: Facts) -> Any:

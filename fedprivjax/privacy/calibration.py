@@ -16,6 +16,7 @@ from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.min_noise import cached_min_noise
 from fedprivjax.privacy.target import PLAN, TARGETS, Target
 from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, REPLACE_ONE, Assumption, Terms
+from fedprivjax.problem.isolation import require_isolated_records
 from fedprivjax.problem.problem import Origin
 from fedprivjax.problem.projection_check import require_true_projection
 
@@ -240,6 +241,7 @@ def _require_runnable(protocol, problem, plan) -> None:
     if not _without_noise(protocol):
         require_restated(protocol, protocol.minibatches, problem)
         require_of_package(plan=plan, schedule=plan.schedule, partition_table=problem.partition_table)
+        require_isolated_records(problem)
     require_trusted(protocol, plan.schedule.secret)
     require_true_projection(problem.constraint, problem.start)
     if problem.machine_weights is not None and not protocol.weighs_machines:

@@ -137,7 +137,7 @@ class Multiplied(SGD):
 
 def test_a_coefficient_is_a_number():
     method = Protocol(Multiplied(), privacy=NoisyRecords(clip=CLIP, batch=2), noise_std=1.0, step_size=0.1)
-    with pytest.raises(TypeError, match="Factor"):
+    with pytest.raises(Refusal, match=r"^a coefficient of a message must be one real number, got a Factor"):
         longest(method)
 
 
@@ -214,7 +214,7 @@ class UnderflowingEncoder(Encoder):
 
 def test_a_bound_whose_norms_underflow_is_refused():
     method = Protocol(Underflowing(), privacy=NoisyMessages(), mu=1.0, step_size=0.1)
-    with pytest.raises(Refusal, match=r"^bound must be at least 1e-12, so that norms do not underflow, got 1e-30"):
+    with pytest.raises(Refusal, match=r"^bound of Underflowing must be at least 1e-12, so that norms do not underflow, got 1e-30"):
         ready(method, POOL, SOME_MACHINES, rounds=2)
     encoded = local(LocalGradientSteps(), unit="machine", update_clip=CLIP, encoder=UnderflowingEncoder())
     with pytest.raises(Refusal, match=r"^norm_bound must be at least 1e-12"):

@@ -1,0 +1,99 @@
+"""What is read once of an algorithm of local work, on the host, before it is compiled."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedprivjax.method.algorithm import Calls, Public
+from fedprivjax.method.client_checks import require_floats
+from fedprivjax.method.linear import Linear, require_message
+from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work
+from fedprivjax.problem.random_keys import random_key
+
+
+@struct.dataclass
+class KnownWork:
+    """What is read once of an algorithm of local work, on the host, and enforced in the program.
+
+    Attributes:
+        limit: stated bound on a record's message, which is enforced without a clip; None if there is none.
+        expected: E|S_r|, if the clip is adaptive, or None.
+        encoded: bound to which encoded messages are clipped before a trusted server's noise, or None.
+        algorithm: planned algorithm, or None if it plans nothing.
+        gradients: number of gradients in a local step's message.
+        plain: True if a local step's message is one gradient, without a coefficient.
+        stateful: True if a machine keeps a state between rounds.
+        weighted: True if machines' weights follow from the plan.
+        public_steps: True if what is released depends on the largest number of local steps.
+    """
+
+    limit: Any
+    expected: Any
+    encoded: Any
+    algorithm: Any = None
+    gradients: int = struct.field(pytree_node=False, default=1)
+    plain: bool = struct.field(pytree_node=False, default=True)
+    stateful: bool = struct.field(pytree_node=False, default=False)
+    weighted: bool = struct.field(pytree_node=False, default=False)
+    public_steps: bool = struct.field(pytree_node=False, default=False)
+
+
+def asked(call: Calls, carry: Any, start: Any) -> Linear:
+    """Return a local step's message. Raise Refusal unless it is one."""
+    return call("ask", carry, check=partial(require_message, start=start, name=type(call.algorithm).__name__))
+
+
+def message_of(call: Calls, carry: Any, received: Any, own: Any, work: Work) -> tuple[list, Any]:
+    """Return the leaves and the structure of a machine's message. Raise Refusal unless it has float32 numbers only."""
+    structures = []
+
+    def flat(message):
+        leaves, structure = jax.tree.flatten(require_floats(type(call.algorithm).__name__, message))
+        structures.append(structure)
+        return leaves
+
+    return call("leave", carry, received, own, work, check=flat), structures[-1]
+
+
+def left(call: Calls, public: Public, planned: Any) -> Any:
+    """Return the message of a machine after a local step with gradient 0."""
+    received, own = call("sends", call("init", public, jnp.float32(1))), call("own", public)
+    work = Work(jnp.float32(1), planned, jnp.float32(1), lambda point: point)
+    g = jax.tree.map(jnp.zeros_like, public.start)
+    end = call("move", call("enter", received, own), g, received, own, work)
+    leaves, structure = message_of(call, end, received, own, work)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def of_python(structure: Any) -> bool:
+    """Return True if the containers of a pytree are tuples, lists and dicts."""
+    node = structure.node_data()
+    return (node is None or node[0] in (tuple, list, dict)) and all(map(of_python, structure.children()))
+
+
+def read(algorithm: LocalAlgorithm, public: Public, *, private: bool) -> tuple[Linear, bool, bool]:
+    """Return a local step's message, and two answers.
+
+    They are True if machines keep a state, and if messages or states depend on the largest number of steps.
+    """
+    one = jnp.float32(1)
+
+    def first(algorithm):
+        call = Calls(algorithm, isolated=private)
+        carry = call("enter", call("sends", call("init", public, one)), call("own", public))
+        return asked(call, carry, public.start), call("own", public)
+
+    def results(algorithm, planned):
+        call, work = Calls(algorithm, isolated=private), Work(one, planned, one, lambda point: point)
+        server, own, message = call("init", public, one), call("own", public), left(call, public, planned)
+        at = AtServer(one, one, planned, one, lambda point: point, public.start, random_key(0))
+        return message, call("keep", own, message, work), call("serve", server, message, at)
+
+    message, own = jax.eval_shape(first, algorithm)
+    program = jax.make_jaxpr(results)(algorithm, one).jaxpr
+    *_, planned = program.invars
+    used = [one for equation in program.eqns for one in equation.invars]
+    return message, bool(jax.tree.leaves(own)), any(one is planned for one in (*used, *program.outvars))

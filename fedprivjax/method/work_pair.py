@@ -1,0 +1,73 @@
+"""Protocols of any algorithm of local work with its privacy."""
+
+from dataclasses import replace
+from typing import Any, final
+
+from flax import struct
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.method.composed_work import ComposedWork
+from fedprivjax.method.formatting import changed_settings
+from fedprivjax.method.local_algorithm import LocalAlgorithm
+from fedprivjax.method.local_release import LocalPrivacy
+from fedprivjax.method.settings import check_numbers
+
+
+@final
+@struct.dataclass
+class WorkPair(ComposedWork):
+    """Any algorithm of local work with its privacy, as `Protocol(algorithm, privacy=…)` makes it.
+
+    Attributes:
+        algorithm: what machines and the server compute, a `LocalAlgorithm`.
+        privacy: what bounds, releases and accounts for it, a `LocalPrivacy`.
+        mu, epsilon, noise_std: privacy target, or the noise instead; none of them without a protected unit.
+        step_size: η of the local steps, required.
+        step_scale: factor on `step_size`.
+    """
+
+    algorithm: Any = struct.field(metadata={"part": LocalAlgorithm})
+    privacy: Any = struct.field(kw_only=True, metadata={"part": LocalPrivacy})
+    mu: Any = struct.field(default=None, kw_only=True)
+    epsilon: Any = struct.field(default=None, kw_only=True)
+    noise_std: Any = struct.field(default=None, kw_only=True)
+    step_size: Any = struct.field(default=None, kw_only=True)
+    step_scale: Any = struct.field(default=1.0, kw_only=True)
+
+    def __init_subclass__(cls, **_):
+        raise Refusal(f"WorkPair must not be subclassed, got {cls.__name__}. Define a LocalAlgorithm")
+
+    def __post_init__(self):
+        if isinstance(self.privacy, LocalPrivacy) and self.privacy.unit is None and not self._targets:
+            object.__setattr__(self, "noise_std", 0.0)
+        check_numbers(self, "mu", "epsilon")
+
+    @property
+    def _targets(self) -> list[Any]:
+        return [one for one in (self.mu, self.epsilon, self.noise_std) if one is not None]
+
+    @property
+    def name(self) -> str:
+        return type(self.algorithm).__name__
+
+    def __str__(self) -> str:
+        own = changed_settings(self, "algorithm", "privacy")
+        return ", ".join([f"{self.algorithm} with {self.privacy}", *own])
+
+    @property
+    def clip(self) -> Any:
+        """Bound on a record's message."""
+        return self.privacy.clip
+
+    @property
+    def trust(self) -> str:
+        """The privacy object's trust model."""
+        return self.privacy.trust
+
+    @property
+    def traced(self):
+        """Copy as in `Protocol.traced`, with the planned algorithm."""
+        own = {"privacy": self.privacy.traced}
+        if self.known is not None and self.known.algorithm is not None:
+            own |= {"algorithm": self.known.algorithm, "known": replace(self.known, algorithm=None)}
+        return replace(super().traced, **own)
