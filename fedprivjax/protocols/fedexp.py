@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from fedprivjax.checks.values import require_positive
 from fedprivjax.method.algorithm import Public
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, add, mul, sub
@@ -44,6 +45,9 @@ class FedExP(LocalAlgorithm):
     """
 
     offset: Any = 1e-3
+
+    def __post_init__(self):
+        require_positive("offset", self.offset)
 
     def init(self, public: Public, step: Any) -> ExpState:
         return ExpState(public.start, public.start)

@@ -1,0 +1,71 @@
+"""FedDyn, FedExP and MimeLite as plain loops over machines and steps, in NumPy, from the papers' formulas."""
+
+import numpy as np
+from oracles.clients import batches_of
+from oracles.isrl import project
+
+
+def cohort(gradient, plan_of_round, steps):
+    """Yield the machine and its steps' gradient functions, for every participant that is present."""
+    participants, present, samples, weights = plan_of_round
+
+    def mean(records):
+        return lambda v: np.mean([gradient(v, record) for record in records], axis=0)
+
+    for slot in np.flatnonzero(present):
+        yield participants[slot], [mean(records) for records in batches_of(samples[slot], weights[slot], steps)]
+
+
+def kept(w, radius):
+    return w if radius is None else project(w, radius)
+
+
+def feddyn(gradient, plan, start, *, machines, steps, step, alpha, radius=None):
+    """Return the iterates w_1 to w_R, and the machines' linear terms, [machines, d]."""
+    w, h, own, path = start.copy(), 0 * start, np.zeros((machines, *start.shape)), []
+    for each in plan:
+        ends = []
+        for i, gradients in cohort(gradient, each, steps):
+            v = w
+            for g in gradients:
+                v = kept(v - step * (g(v) - own[i] + alpha * (v - w)), radius)
+            own[i] = own[i] - alpha * (v - w)
+            ends.append(v)
+        h = h - alpha / machines * sum((v - w for v in ends), 0 * w)
+        w = kept(np.mean(ends, axis=0) - h / alpha, radius)
+        path.append(w)
+    return np.array(path), own
+
+
+def fedexp(gradient, plan, start, *, steps, step, offset, radius=None):
+    """Return the iterates w_0 to w_R, and the server's step of each round."""
+    path, sizes = [start.copy()], []
+    for each in plan:
+        w, updates = path[-1], []
+        for _, gradients in cohort(gradient, each, steps):
+            v = w
+            for g in gradients:
+                v = kept(v - step * g(v), radius)
+            updates.append(v - w)
+        mean = np.mean(updates, axis=0)
+        agreed = np.mean([update @ update for update in updates]) / (2 * (mean @ mean + offset))
+        sizes.append(max(1.0, agreed))
+        path.append(kept(w + sizes[-1] * mean, radius))
+    return np.array(path), np.array(sizes)
+
+
+def mimelite(gradient, plan, start, *, steps, step, beta, radius=None):
+    """Return the iterates w_1 to w_R, and the momentum."""
+    w, m, path = start.copy(), 0 * start, []
+    for each in plan:
+        ends, firsts = [], []
+        for _, gradients in cohort(gradient, each, steps):
+            v = w
+            for g in gradients:
+                v = kept(v - step * ((1 - beta) * g(v) + beta * m), radius)
+            ends.append(v)
+            firsts.append(gradients[0](w) if gradients else 0 * w)
+        m = (1 - beta) * np.mean(firsts, axis=0) + beta * m
+        w = kept(np.mean(ends, axis=0), radius)
+        path.append(w)
+    return np.array(path), m
