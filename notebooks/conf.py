@@ -92,6 +92,7 @@ nitpick_ignore = [  # not documented anywhere
     ("py:class", "dp_accounting.dp_event.DpEvent"),
     ("py:class", "flax.core.scope.Scope"),
     ("py:class", "flax.linen.module._Sentinel"),
+    ("py:class", "fedprivjax.datasets.partition.Parts"),  # a list, whose extra attribute is not for users
     ("py:class", "matplotlib.figure.Figure"),  # of projects that are not among the inventories
     ("py:class", "pandas.DataFrame"),
 ]

@@ -146,7 +146,7 @@ class Algorithm(Part):
 
     @property
     def reads(self) -> Reads:
-        """Statistic of the sequence of mean messages that the server reads. Default: the means.
+        """Statistic of the sequence of mean messages that the server reads, by default the means themselves.
 
         It is read once, before anything is compiled.
         """

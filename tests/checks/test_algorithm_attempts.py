@@ -214,7 +214,9 @@ class UnderflowingEncoder(Encoder):
 
 def test_a_bound_whose_norms_underflow_is_refused():
     method = Protocol(Underflowing(), privacy=NoisyMessages(), mu=1.0, step_size=0.1)
-    with pytest.raises(Refusal, match=r"^bound of Underflowing must be at least 1e-12, so that norms do not underflow, got 1e-30"):
+    with pytest.raises(
+        Refusal, match=r"^bound of Underflowing must be at least 1e-12, so that norms do not underflow, got 1e-30"
+    ):
         ready(method, POOL, SOME_MACHINES, rounds=2)
     encoded = local(LocalGradientSteps(), unit="machine", update_clip=CLIP, encoder=UnderflowingEncoder())
     with pytest.raises(Refusal, match=r"^norm_bound must be at least 1e-12"):
