@@ -150,9 +150,8 @@ class ComposedWork(ClientMethod):
         """What the server sends besides the query, and the logarithm of an adaptive clip."""
         sent = self._algorithm.sends(state.server.server)
         asked = {id(leaf) for leaf in jax.tree.leaves(points_of(self._first(state))[0])}
-        others = [leaf for leaf in jax.tree.leaves(sent) if id(leaf) not in asked]
-        clip = (jnp.log(state.server.clip),) if self.privacy.adaptive else ()
-        return (*others, *clip)
+        others = jax.tree.map(lambda leaf: None if id(leaf) in asked else leaf, sent)
+        return others, jnp.log(state.server.clip) if self.privacy.adaptive else ()
 
     def noisy_steps(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
         """Moves of every local step, leaves [per_round, K, ...], with unit = "record"."""
