@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +15,13 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_positive
 from fedprivjax.method.algorithm import MEAN, Algorithm, At, Calls, NormBound, Public, Reads, lipschitz_bound
 from fedprivjax.method.composed_work import ComposedWork
-from fedprivjax.method.formatting import changed_settings
 from fedprivjax.method.interface import BATCH, Protocol
 from fedprivjax.method.linear import Linear, is_plain, points_of, require_message
 from fedprivjax.method.local_algorithm import LocalAlgorithm
 from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.noisy_messages import NoisyMessages
 from fedprivjax.method.noisy_records import NoisyRecords
+from fedprivjax.method.parts import NamedByAlgorithm, OfParts
 from fedprivjax.method.release import Limits, MessagePrivacy, RunFacts
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.settings import require_clip
@@ -62,7 +62,7 @@ class Known:
 
 
 @struct.dataclass
-class Composed(Protocol):
+class Composed(OfParts, Protocol):
     """A protocol that composes `algorithm`, which sees only what is released, with `privacy`, which releases it.
 
     A method of the package states its settings as fields, and builds both parts from them. Its default step and its
@@ -74,16 +74,6 @@ class Composed(Protocol):
     noise_std: Any = struct.field(default=None, kw_only=True)
     step_size: Any = struct.field(default=None, kw_only=True)
     step_scale: Any = struct.field(default=1.0, kw_only=True)
-
-    if TYPE_CHECKING:  # a field, or a property
-
-        @property
-        def algorithm(self) -> Any:
-            """The algorithm of machines and server."""
-
-        @property
-        def privacy(self) -> Any:
-            """The object that bounds, releases and accounts for every message."""
 
     @property
     def minibatches(self) -> Sampler | None:
@@ -131,10 +121,6 @@ class Composed(Protocol):
         return message
 
     @property
-    def _algorithm(self) -> Any:
-        return self.algorithm if self.known is None or self.known.algorithm is None else self.known.algorithm
-
-    @property
     def _call(self) -> Calls:
         return Calls(self._algorithm, isolated=True)
 
@@ -147,10 +133,6 @@ class Composed(Protocol):
     @property
     def _limits(self) -> Limits:
         return Limits(self._known.reads, self._known.limit)
-
-    @property
-    def _step(self) -> Any:
-        return self.step_scale * self.step_size
 
     # ---- on the host
 
@@ -251,7 +233,7 @@ class Composed(Protocol):
 
 @final
 @struct.dataclass
-class Pair(Composed):
+class Pair(NamedByAlgorithm, Composed):
     """Any algorithm with any privacy object, as `Protocol(algorithm, privacy=…)` makes it.
 
     Attributes:
@@ -276,27 +258,9 @@ class Pair(Composed):
         if isinstance(self.privacy, MessagePrivacy):  # a pytree's placeholders pass
             self.privacy.check_target(self)
 
-    @property
-    def name(self) -> str:
-        return type(self.algorithm).__name__
-
-    def __str__(self) -> str:
-        own = changed_settings(self, "algorithm", "privacy")
-        return ", ".join([f"{self.algorithm} with {self.privacy}", *own])
-
     def broadcast(self, state: ComposedState) -> Any:
         """The points of a message other than the query."""
         return points_of(self._algorithm.message(state.server, jnp.float32(1)))[1:]
-
-    @property
-    def clip(self) -> Any:
-        """The privacy object's clip."""
-        return self.privacy.clip
-
-    @property
-    def trust(self) -> str:
-        """The privacy object's trust model."""
-        return self.privacy.trust
 
     @property
     def noise_rule(self) -> str:  # type: ignore[override]

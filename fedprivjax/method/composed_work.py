@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from fedprivjax.method.linear import Linear, is_plain, points_of
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.local_release import Facts, step_noise
+from fedprivjax.method.parts import OfParts
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.settings import require_clip
 from fedprivjax.noise import Mechanism
@@ -43,23 +44,13 @@ class ServedState(NamedTuple):
 
 
 @struct.dataclass
-class ComposedWork(ClientMethod):
+class ComposedWork(OfParts, ClientMethod):
     """A protocol that composes an `algorithm` of local work with its `privacy`.
 
     A method of the package states its settings as fields, and builds both parts from them.
     """
 
     known: Any = struct.field(default=None, kw_only=True, metadata={"derived": True})
-
-    if TYPE_CHECKING:  # a field, or a property
-
-        @property
-        def algorithm(self) -> Any:
-            """What machines and the server compute."""
-
-        @property
-        def privacy(self) -> Any:
-            """What bounds, releases and accounts for everything that leaves a machine."""
 
     @property
     def minibatches(self) -> LocalWork:
@@ -210,17 +201,9 @@ class ComposedWork(ClientMethod):
         return Calls(self._algorithm, isolated=self.privacy.unit is not None)
 
     @property
-    def _algorithm(self) -> Any:
-        return self.algorithm if self.known is None or self.known.algorithm is None else self.known.algorithm
-
-    @property
     def _facts(self) -> Facts:
         known = KnownWork(None, None, None) if self.known is None else self.known
         return Facts(self.noise_std, known.limit, known.expected, known.weighted, known.encoded)
-
-    @property
-    def _step(self) -> Any:
-        return self.step_scale * self.step_size
 
     # ---- on the host
 

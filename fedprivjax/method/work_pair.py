@@ -7,15 +7,15 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.composed_work import ComposedWork
-from fedprivjax.method.formatting import changed_settings
 from fedprivjax.method.local_algorithm import LocalAlgorithm
 from fedprivjax.method.local_release import LocalPrivacy
+from fedprivjax.method.parts import NamedByAlgorithm
 from fedprivjax.method.settings import check_numbers
 
 
 @final
 @struct.dataclass
-class WorkPair(ComposedWork):
+class WorkPair(NamedByAlgorithm, ComposedWork):
     """Any algorithm of local work with its privacy, as `Protocol(algorithm, privacy=…)` makes it.
 
     Attributes:
@@ -45,24 +45,6 @@ class WorkPair(ComposedWork):
     @property
     def _targets(self) -> list[Any]:
         return [one for one in (self.mu, self.epsilon, self.noise_std) if one is not None]
-
-    @property
-    def name(self) -> str:
-        return type(self.algorithm).__name__
-
-    def __str__(self) -> str:
-        own = changed_settings(self, "algorithm", "privacy")
-        return ", ".join([f"{self.algorithm} with {self.privacy}", *own])
-
-    @property
-    def clip(self) -> Any:
-        """Bound on a record's message."""
-        return self.privacy.clip
-
-    @property
-    def trust(self) -> str:
-        """The privacy object's trust model."""
-        return self.privacy.trust
 
     @property
     def traced(self):
