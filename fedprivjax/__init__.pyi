@@ -13,7 +13,7 @@ from .experiment.load_run import load_run
 from .experiment.results import Results, load
 from .experiment.run_of import run_of
 from .method.adaptive_clip import AdaptiveClip
-from .method.algorithm import Algorithm, At, Mean, NormBound, Public, Sum
+from .method.algorithm import Algorithm, At, Before, Growing, Mean, NormBound, Public, Sum
 from .method.client_method import ClientMethod, ClientState
 from .method.encoders import Encoder, Quantiser, Sparsifier
 from .method.interface import Protocol
@@ -103,6 +103,7 @@ __all__ = [
     "Audit",
     "Balanced",
     "Ball",
+    "Before",
     "BinomialSums",
     "Box",
     "BySize",
@@ -125,6 +126,7 @@ __all__ = [
     "GemanMcClure",
     "Given",
     "Grouped",
+    "Growing",
     "Hinge",
     "Huber",
     "L1Ball",

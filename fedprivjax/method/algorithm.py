@@ -71,8 +71,28 @@ class Sum:
     """The server reads the noisy running sum of the rounds' means. Only its noisy value is ever released."""
 
 
-Reads = Mean | Sum
+@dataclass(frozen=True)
+class Growing:
+    """The server reads the noisy mean of sums that grow at every machine, q_i ← u + (t−1)/t'·q_i in its rounds.
+
+    u is the machine's increment in round t, and t' its previous round. The un-noised sums stay at the machines.
+    """
+
+
+Reads = Mean | Sum | Growing
 MEAN = Mean()
+
+
+class Before(NamedTuple):
+    """A machine's previous round, as the increment of an algorithm that reads `Growing()` receives it.
+
+    Attributes:
+        received: what `remember` returned in that round, zeros before the first one.
+        round: number of that round, 0 before the first one.
+    """
+
+    received: Any
+    round: Any
 
 
 class NormBound(NamedTuple):
@@ -162,6 +182,14 @@ class Algorithm(Part):
     def message(self, server: Any, t: Any) -> Linear:
         """Return what a machine sends of one record in round t: a combination of `gradient(point)`."""
         raise Undefined(f"{type(self).__name__} must define message(server, t)")
+
+    def increment(self, server: Any, t: Any, before: Before) -> Linear:
+        """Return u of one record in round t, as `message`. An algorithm that reads `Growing()` defines it instead."""
+        raise Undefined(f"{type(self).__name__} must define increment(server, t, before)")
+
+    def remember(self, server: Any) -> Any:
+        """Return what a machine stores of a round's broadcast for its next increment, a pytree of numbers."""
+        raise Undefined(f"{type(self).__name__} must define remember(server)")
 
     def serve(self, server: Any, read: Any, at: At) -> Any:
         """Return the server's state after a round.

@@ -13,25 +13,29 @@ from flax import struct
 from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_positive
-from fedprivjax.method.algorithm import MEAN, Algorithm, At, Calls, NormBound, Public, Reads, lipschitz_bound
-from fedprivjax.method.composed_work import ComposedWork
-from fedprivjax.method.interface import BATCH, Protocol
+from fedprivjax.method.algorithm import (
+    MEAN,
+    Algorithm,
+    At,
+    Calls,
+    Growing,
+    NormBound,
+    Public,
+    Reads,
+    lipschitz_bound,
+)
+from fedprivjax.method.interface import Protocol
 from fedprivjax.method.linear import Linear, is_plain, points_of, require_message
-from fedprivjax.method.local_algorithm import LocalAlgorithm
-from fedprivjax.method.local_release import LocalPrivacy
-from fedprivjax.method.noisy_messages import NoisyMessages
-from fedprivjax.method.noisy_records import NoisyRecords
-from fedprivjax.method.parts import NamedByAlgorithm, OfParts
-from fedprivjax.method.release import Limits, MessagePrivacy, RunFacts
+from fedprivjax.method.parts import OfParts, PairOfMessages, refuse_subclass_of_pair
+from fedprivjax.method.release import Limits, RunFacts
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.settings import require_clip
-from fedprivjax.method.work_pair import WorkPair
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.target import LEVELS, Target
+from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 
 
@@ -87,7 +91,7 @@ class Composed(OfParts, Protocol):
 
     def round(self, problem: Problem, state: ComposedState, inputs: RoundInputs, noise, key):
         t = inputs.round.astype(jnp.float32)
-        message = self._message(problem, state, t)
+        message = self._message(problem, "message", state.server, t)
         read, memory, info = self.privacy.release(problem, message, inputs, noise, state.memory, self._limits)
         at = At(t, self._step, problem.constraint.project, problem.start, jax.random.fold_in(key, 1))
         return ComposedState(self._call("serve", state.server, read, at), memory), info
@@ -102,14 +106,18 @@ class Composed(OfParts, Protocol):
         return self._call("iterates", state.server)
 
     def messages(self, problem: Problem, state: ComposedState, inputs: RoundInputs, noise, key):
-        message = self._message(problem, state, inputs.round.astype(jnp.float32))
+        message = self._message(problem, "message", state.server, inputs.round.astype(jnp.float32))
         return self.privacy.messages(problem, message, inputs, noise, self._limits)
 
-    def _message(self, problem: Problem, state: ComposedState, t: Any) -> Linear:
-        """Return the round's message. Raise Refusal unless it has the form that was read before."""
+    def _message(self, problem: Problem, function: str, *arguments: Any) -> Linear:
+        """Return the round's message from a function of the algorithm.
+
+        Raises:
+            Refusal: it has not the form that was read before.
+        """
         name = type(self._algorithm).__name__
         check = partial(require_message, start=problem.start, name=name)
-        message = self._call("message", state.server, t, check=check)
+        message = self._call(function, *arguments, check=check)
         known, found = self._known, len(points_of(message))
         if found != known.gradients:
             raise Refusal(
@@ -143,16 +151,28 @@ class Composed(OfParts, Protocol):
             raise Refusal(f"algorithm must be an Algorithm, got {called(algorithm)}")
         require_decorated(algorithm)
         algorithm.check(public)
+        reads = self._require_reads(algorithm)
 
         def first(algorithm):
-            message = algorithm.message(algorithm.init(public, jnp.float32(1)), jnp.float32(1))
+            message = self._first(algorithm, algorithm.init(public, jnp.float32(1)))
             return require_message(message, public.start, type(algorithm).__name__)
 
         message = jax.eval_shape(first, algorithm.planned(1, 1.0))
         plain, gradients = is_plain(message), len(points_of(message))
         norm = float(_stated(algorithm, public, plain).norm)
         limit = norm if self.privacy.clip is None and norm < inf else None
-        return replace(self, known=Known(limit, None, algorithm.reads, gradients, plain))
+        return replace(self, known=Known(limit, None, reads, gradients, plain))
+
+    def _require_reads(self, algorithm: Algorithm) -> Reads:
+        """Return what the algorithm's server reads. Raise Refusal unless this class computes it."""
+        reads = algorithm.reads
+        if type(reads) is Growing:
+            raise Refusal(f"reads of {type(algorithm).__name__} must be Mean() or Sum() with {self.name}, got {reads}")
+        return reads
+
+    def _first(self, algorithm: Algorithm, server: Any) -> Linear:
+        """Return the message of the first round."""
+        return algorithm.message(server, jnp.float32(1))
 
     def known_for(self, problem: Problem, machines: int) -> Known:
         """Return what was read of the algorithm, or read it for a protocol that is not calibrated."""
@@ -233,54 +253,15 @@ class Composed(OfParts, Protocol):
 
 @final
 @struct.dataclass
-class Pair(NamedByAlgorithm, Composed):
-    """Any algorithm with any privacy object, as `Protocol(algorithm, privacy=…)` makes it.
-
-    Attributes:
-        algorithm: what machines send and the server computes, an `Algorithm`.
-        privacy: what bounds, releases and accounts for it, a `NoisyMessages` or a `NoisyRecords`.
-        mu, epsilon, noise_std: privacy target, or the noise instead. With a `NoisyRecords`, `epsilon` may be one number
-            for each machine.
-        step_size: η, required.
-        step_scale: factor on `step_size`.
-    """
-
-    algorithm: Any = struct.field(metadata={"part": Algorithm})
-    privacy: Any = struct.field(kw_only=True, metadata={"part": MessagePrivacy})
-    mu: Any = struct.field(default=None, kw_only=True)
+class Pair(PairOfMessages, Composed):  # type: ignore[misc]
+    """Any algorithm whose server reads means or their sum, with any privacy object."""
 
     def __init_subclass__(cls, **_):
-        raise Refusal(f"Pair must not be subclassed, got {cls.__name__}. Define an Algorithm")
-
-    def __post_init__(self):
-        if type(self.privacy) is type:
-            raise Refusal(f"privacy must be an object, such as NoisyMessages(clip=1.0), got {called(self.privacy)}")
-        if isinstance(self.privacy, MessagePrivacy):  # a pytree's placeholders pass
-            self.privacy.check_target(self)
+        refuse_subclass_of_pair("Pair", cls)
 
     def broadcast(self, state: ComposedState) -> Any:
         """The points of a message other than the query."""
         return points_of(self._algorithm.message(state.server, jnp.float32(1)))[1:]
-
-    @property
-    def noise_rule(self) -> str:  # type: ignore[override]
-        """The privacy object's noise rule."""
-        return self.privacy.noise_rule
-
-    @property
-    def traced(self):
-        each = {} if self.machine_epsilon is None else {"epsilon": None}
-        return replace(super().traced, privacy=self.privacy.traced, **each)
-
-    def with_settings(self, settings: dict[str, Any]):
-        own = {name: value for name, value in settings.items() if name in LEVELS}
-        others = {name: value for name, value in settings.items() if name not in own}
-        return replace(self, privacy=replace(self.privacy, **others), **own)
-
-    def scaled_down(self, machines: int):
-        """Scale down as in `Protocol.scaled_down`."""
-        each = {} if self.machine_epsilon is None else {"epsilon": min(self.machine_epsilon)}
-        return self.with_settings(self.privacy.scaled_down(machines, BATCH) | each)
 
 
 def _stated(algorithm: Algorithm, public: Public, plain: bool) -> NormBound:
@@ -296,19 +277,3 @@ def _stated(algorithm: Algorithm, public: Public, plain: bool) -> NormBound:
     require_positive(name, norm, infinite=True)
     require_clip(name, norm if norm < inf else None)
     return stated
-
-
-def pair(algorithm: Any, *, privacy: Any, **settings: Any) -> Composed | ComposedWork:
-    """Return the protocol of an algorithm and a privacy object.
-
-    Raises:
-        Refusal: they do not go together.
-    """
-    known = {Algorithm: (Pair, NoisyMessages, NoisyRecords), LocalAlgorithm: (WorkPair, LocalPrivacy)}
-    for kind, (made, *needed) in known.items():
-        if isinstance(algorithm, kind):
-            if type(privacy) not in needed:
-                names = " or a ".join(one.__name__ for one in needed)
-                raise Refusal(f"privacy must be a {names} with {type(algorithm).__name__}, got {called(privacy)}")
-            return made(algorithm, privacy=privacy, **settings)
-    raise Refusal(f"algorithm must be an Algorithm or a LocalAlgorithm, got {called(algorithm)}")

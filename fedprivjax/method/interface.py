@@ -97,7 +97,7 @@ class Protocol(Calibrated, Decorated):
         `Protocol(algorithm, privacy=…)` itself makes a `Pair`, or a `WorkPair` if the algorithm has local work.
         """
         if cls is Protocol and (args or settings):
-            from fedprivjax.method.composed import pair  # a pair is a protocol
+            from fedprivjax.method.pairs import pair  # a pair is a protocol
 
             return cast(Self, pair(*args, **settings))
         known = settings_of(cls)

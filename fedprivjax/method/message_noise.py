@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.relative_privacy import exposed_once, privacy_shares, relative_noise
 from fedprivjax.noise import Fresh, Mechanism, choose
 from fedprivjax.noise.schedules import exposure, relative_std, server_std
@@ -181,3 +182,57 @@ class CorrelatedNoise(MessageNoise):
             return float(next(means) / next(means))
 
         return plan.schedule.once(("gain", self), compute)
+
+
+@dataclass(frozen=True)
+class GrowingNoise(MessageNoise):
+    """Independent noise on messages in which a sample's weight grows from one message to the next.
+
+    Attributes:
+        noise_schedule: "uniform", or the standard deviations over a machine's messages.
+    """
+
+    noise_schedule: str | Sequence[float] = "uniform"
+
+    def unscaled(self, schedule: Schedule) -> np.ndarray:
+        ones = np.ones(schedule.participants.shape)
+        if isinstance(self.noise_schedule, str):
+            return np.where(schedule.scheduled, growing_exposure(ones, schedule)[schedule.participants], 1.0)
+        values = np.asarray(self.noise_schedule, float)
+        if values.size < schedule.total.max() or not (np.isfinite(values) & (values > 0)).all():
+            raise Refusal(
+                f"noise_schedule must have at least {schedule.total.max()} positive entries, got {values.size}"
+            )
+        relative = values[schedule.counts - 1]
+        return relative * growing_exposure(relative, schedule).max()
+
+    def divisor(self, schedule: Schedule) -> np.ndarray:
+        return schedule.present.sum(axis=1)
+
+    def exposure(self, plan: Plan) -> Grouped:
+        return grouped_once(plan.schedule, self.relative(plan), growing_exposure)
+
+    def releases(self, plan: Plan, machine: int) -> np.ndarray:
+        t, j = np.nonzero(plan.schedule.scheduled & (plan.schedule.participants == machine))
+        relative, growth = self.relative(plan)[t, j], t[1:] / (t[:-1] + 1.0)  # rounds are t + 1
+        each = [relative[k:] / np.cumprod(np.append(1.0, growth[k:])) for k in range(t.size)]
+        return max(each, key=lambda noise: float(np.sum(noise**-2.0)))
+
+
+def growing_exposure(relative: np.ndarray, schedule: Schedule) -> np.ndarray:
+    """Return `max_{k₀} √Σ_{k≥k₀} (a_k/r_k)²` of each machine, float64 [machines], with a_k the growth since message k₀.
+
+    The recursion `b_k = 1/r_k² + ((t_{k+1} − 1)/t_k)²·b_{k+1}` runs backwards from each machine's last message, for all
+    machines at once.
+    """
+    rounds = np.broadcast_to(np.arange(1.0, schedule.size.rounds + 1)[:, None], schedule.participants.shape)
+    machines, k = schedule.participants.ravel(), np.where(schedule.scheduled, schedule.counts, 0).ravel()
+    order = np.argsort(-k, kind="stable")
+    ends = np.cumsum(np.bincount(k)[:0:-1])
+    tail, following, most = (np.zeros(schedule.machines) for _ in range(3))
+    for entries in np.split(order[: ends[-1]], ends[:-1]):  # k-th messages, of machines with at least k
+        who, t = machines[entries], rounds.ravel()[entries]
+        growth = np.where(following[who] > 0, (following[who] - 1) / t, 0.0)
+        tail[who] = relative.ravel()[entries] ** -2.0 + growth**2 * tail[who]
+        most[who], following[who] = np.maximum(most[who], tail[who]), t
+    return np.sqrt(most)

@@ -11,13 +11,14 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
-from fedprivjax.method.algorithm import Mean, NormBound, Reads, Sum
+from fedprivjax.method.algorithm import Growing, Mean, NormBound, Reads, Sum
+from fedprivjax.method.clipping import clip
 from fedprivjax.method.interface import scaled_ratios
 from fedprivjax.method.linear import Linear, of_record
-from fedprivjax.method.message_noise import CancelledNoise, CorrelatedNoise, MessageNoise
+from fedprivjax.method.message_noise import CancelledNoise, CorrelatedNoise, GrowingNoise, MessageNoise
 from fedprivjax.method.relative_privacy import privacy_shares, shared_privacy
 from fedprivjax.method.release import Limits, MessagePrivacy, Released, RunFacts, refuse_subclass
-from fedprivjax.method.round import RoundInputs, add_noise, cohort_sum
+from fedprivjax.method.round import RoundInputs, add_noise, cohort_sum, message_of, oracle
 from fedprivjax.method.settings import fixed_schedule, require_clip
 from fedprivjax.noise import NOISE_SCHEDULES, Mechanism
 from fedprivjax.noise.sums import SUM_FACTORS, SumFactor
@@ -33,6 +34,7 @@ from fedprivjax.problem.problem import Problem
 INDEPENDENT = "independent"
 ONE_MESSAGE = "the Gaussian mechanism, parallel composition over records"
 COMPOSED = "adaptive composition of Gaussian mechanisms"
+GROWN = "stale momentum with growing weights; adaptive composition of Gaussian mechanisms (derived here)"
 FACTORED = "one Gaussian mechanism on a factor of the running sums"
 
 
@@ -59,13 +61,15 @@ class NoisyMessages(MessagePrivacy):
         trust: "none" if every machine adds noise to its messages, "server" if the server adds noise to the mean.
         noise: "independent" for fresh noise on every message. Otherwise noise of the running sum of the messages, which
             cancels over rounds: "uniform", "gap" or standard deviations over a machine's messages, see
-            `fedprivjax.noise.schedules`, or a factor, see `fedprivjax.noise.sums`.
+            `fedprivjax.noise.schedules`, or a factor, see `fedprivjax.noise.sums`. If the server reads `Growing()`, the
+            noise is independent, and `noise` is "uniform" or standard deviations over a machine's messages.
         relative_privacy: relative μ of the machines, one number each: the largest corresponds to the target. Default:
             equal. With a trusted server it is left out.
         batch: K, number of fresh records in a message, which is their mean, each bounded separately.
 
     **Privacy**: μ-GDP per machine for replacing one of its records: each is in one message, of which it moves the mean
-    by at most 2C/K, divided by the number of messages with a trusted server.
+    by at most 2C/K, divided by the number of messages with a trusted server. In a growing sum it is in all later
+    messages of its machine, too, each time by (t−1)/t' times more.
 
     Raises:
         Refusal: a setting is invalid.
@@ -105,7 +109,7 @@ class NoisyMessages(MessagePrivacy):
         Args:
             noise: noise of the mean, or of the running sum, [d], or None in a run without noise.
         """
-        bound = self.enforced(noise, limits)
+        bound = self.enforced(limits, private=noise is not None)
         total, info = cohort_sum(problem, of_record(message), inputs, bound)
         info = {} if self.clip is None else info
         if type(limits.reads) is Sum:
@@ -117,6 +121,22 @@ class NoisyMessages(MessagePrivacy):
         now = problem.unravel(noise)
         read = jax.tree.map(lambda s, z, before: s + (z - before), mean, now, memory.noise)
         return Released(read, Memory(noise=now), info)
+
+    def increment(
+        self, problem: Problem, message: Linear, inputs: RoundInputs, limits: Limits, *, private: bool
+    ) -> Any:
+        """Return one machine's increment of its growing sum: the mean of its records' bounded messages.
+
+        Args:
+            inputs: the machine's part of the round's inputs.
+            private: True in a run with noise.
+        """
+        bound, machine = self.enforced(limits, private=private), of_record(message)
+        examples = problem.take(inputs.samples, inputs.machine)
+        if inputs.weights is not None:
+            return message_of(problem, machine, examples, inputs.weights, bound)
+        one = machine(oracle(problem.model.gradients, examples))
+        return (one if bound is None else clip(one, bound)).written_out()
 
     # ---- on the host
 
@@ -137,8 +157,10 @@ class NoisyMessages(MessagePrivacy):
         Raises:
             Refusal: no theorem covers the pair.
         """
+        if type(reads) is Growing:
+            return self._growing()
         if type(reads) not in (Mean, Sum):
-            raise Refusal(f"reads must be Mean() or Sum() with NoisyMessages, got {reads}")
+            raise Refusal(f"reads must be Mean(), Sum() or Growing() with NoisyMessages, got {reads}")
         if isinstance(self.noise, SumFactor):
             return CorrelatedNoise(self.trust, self.relative_privacy, factor=self.noise)
         if self.noise != INDEPENDENT:
@@ -149,6 +171,14 @@ class NoisyMessages(MessagePrivacy):
                 "'independent'"
             )
         return MessageNoise(self.trust, self.relative_privacy, summed=type(reads) is Sum)
+
+    def _growing(self) -> GrowingNoise:
+        """Return the distribution of the noise on growing sums."""
+        if self.trust != "none":
+            raise Refusal(f"trust must be 'none' for growing sums, which machines send with noise, got {self.trust!r}")
+        if self.noise != "uniform" and not isinstance(self.noise, tuple):
+            raise Refusal(f"noise must be 'uniform' or standard deviations for growing sums, got {self.noise!r:.60}")
+        return GrowingNoise(self.trust, self.relative_privacy, noise_schedule=self.noise)
 
     def mechanism(self, facts: RunFacts, method: str) -> Mechanism:
         """Return the mechanism that samples the noise by the given noise method."""
@@ -191,6 +221,8 @@ class NoisyMessages(MessagePrivacy):
 
     def _theorem(self, plan: Plan, reads: Reads) -> str:
         """Return the source of the guarantee."""
+        if type(reads) is Growing:
+            return GROWN
         if self.noise == INDEPENDENT and type(reads) is Mean:
             return ONE_MESSAGE
         size = plan.size

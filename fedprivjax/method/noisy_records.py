@@ -105,7 +105,8 @@ class NoisyRecords(MessagePrivacy):
         self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, memory: Any, limits: Limits
     ) -> Released:
         """Return the mean of the cohort's messages, with the noise of the mean, [d], or None."""
-        total, info = cohort_sum(problem, of_record(message), inputs, self.enforced(noise, limits))
+        bound = self.enforced(limits, private=noise is not None)
+        total, info = cohort_sum(problem, of_record(message), inputs, bound)
         count = jnp.sum(inputs.filled)
         mean = jax.tree.map(lambda g: g / count, total)
         return Released(add_noise(problem, mean, noise), memory, {} if self.clip is None else info)

@@ -1,8 +1,17 @@
 """What protocols share that compose an algorithm with a privacy object."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from flax import struct
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import called
+from fedprivjax.method.algorithm import Algorithm
 from fedprivjax.method.formatting import changed_settings
+from fedprivjax.method.interface import BATCH
+from fedprivjax.method.release import MessagePrivacy
+from fedprivjax.privacy.target import LEVELS
 
 
 class OfParts:
@@ -55,3 +64,55 @@ class NamedByAlgorithm(OfParts):
     def trust(self) -> str:
         """The privacy object's trust model."""
         return self.privacy.trust
+
+
+@struct.dataclass
+class PairOfMessages(NamedByAlgorithm):
+    """Mixin of pairs of an `Algorithm` with the privacy of its messages, made by `Protocol(algorithm, privacy=…)`.
+
+    Attributes:
+        algorithm: what machines send and the server computes, an `Algorithm`.
+        privacy: what bounds, releases and accounts for it, a `NoisyMessages` or a `NoisyRecords`.
+        mu, epsilon, noise_std: privacy target, or the noise instead. With a `NoisyRecords`, `epsilon` may be one number
+            for each machine.
+        step_size: η, required.
+        step_scale: factor on `step_size`.
+    """
+
+    algorithm: Any = struct.field(metadata={"part": Algorithm})
+    privacy: Any = struct.field(kw_only=True, metadata={"part": MessagePrivacy})
+    mu: Any = struct.field(default=None, kw_only=True)
+
+    if TYPE_CHECKING:
+        machine_epsilon: Any
+
+    def __post_init__(self):
+        if type(self.privacy) is type:
+            raise Refusal(f"privacy must be an object, such as NoisyMessages(clip=1.0), got {called(self.privacy)}")
+        if isinstance(self.privacy, MessagePrivacy):  # a pytree's placeholders pass
+            self.privacy.check_target(self)
+
+    @property
+    def noise_rule(self) -> str:
+        """The privacy object's noise rule."""
+        return self.privacy.noise_rule
+
+    @property
+    def traced(self):
+        each = {} if self.machine_epsilon is None else {"epsilon": None}
+        return replace(super().traced, privacy=self.privacy.traced, **each)  # type: ignore[misc]
+
+    def with_settings(self, settings: dict[str, Any]):
+        own = {name: value for name, value in settings.items() if name in LEVELS}
+        others = {name: value for name, value in settings.items() if name not in own}
+        return replace(self, privacy=replace(self.privacy, **others), **own)
+
+    def scaled_down(self, machines: int):
+        """Scale down as in `Protocol.scaled_down`."""
+        each = {} if self.machine_epsilon is None else {"epsilon": min(self.machine_epsilon)}
+        return self.with_settings(self.privacy.scaled_down(machines, BATCH) | each)
+
+
+def refuse_subclass_of_pair(name: str, subclass: type) -> None:
+    """Raise Refusal for a subclass of a pair of messages."""
+    raise Refusal(f"{name} must not be subclassed, got {subclass.__name__}. Define an Algorithm")

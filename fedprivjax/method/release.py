@@ -62,11 +62,12 @@ class MessagePrivacy(Part):
 
     def messages(self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits) -> Any:
         """Return the participants' bounded messages without their noise, leaves [per_round, ...]."""
-        return cohort_messages(problem, of_record(message), inputs, self.enforced(noise, limits))
+        bound = self.enforced(limits, private=noise is not None)
+        return cohort_messages(problem, of_record(message), inputs, bound)
 
-    def enforced(self, noise: Any, limits: Limits) -> Any:
+    def enforced(self, limits: Limits, *, private: bool) -> Any:
         """Return the bound on every record's message: the clip, or in a private run the stated bound, or None."""
-        return limits.bound if self.clip is None and noise is not None else self.clip
+        return limits.bound if self.clip is None and private else self.clip
 
     def check_target(self, protocol: Any) -> None:
         """Raise Refusal if a protocol's target, noise or step is invalid with this object."""

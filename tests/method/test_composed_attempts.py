@@ -209,7 +209,7 @@ class AlsoASum(Sum):
 
 def test_an_object_that_passes_for_a_sum_is_refused():
     algorithm = sends(lambda server, t: gradient(server[0]), reads=property(lambda self: AlsoASum()))
-    with pytest.raises(Refusal, match=r"reads must be Mean\(\) or Sum\(\)"):
+    with pytest.raises(Refusal, match=r"reads must be Mean\(\), Sum\(\) or Growing\(\)"):
         simulate(made(algorithm, noise="uniform"), POOL, SOME_MACHINES, rounds=2)
 
 

@@ -16,13 +16,13 @@ from fedprivjax import Ball, DPMu2, Given, Logistic, NoisySGD, Squared, StaleMom
 from fedprivjax.engine.prepare import round_inputs
 from fedprivjax.method.clipping import clip
 from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.message_noise import growing_exposure
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_epsilon
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.problem.gradients import Dense, Outer
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.protocols.dp_mu2 import Mu2State
-from fedprivjax.protocols.stale_momentum import growing_exposure
 
 ROUNDS, MACHINES = 12, 3
 ROWS = np.array([np.random.default_rng([4, t]).permutation(MACHINES)[:2] for t in range(ROUNDS)])

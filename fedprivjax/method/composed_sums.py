@@ -1,0 +1,122 @@
+"""Protocols whose machines send growing sums, which they keep without noise between their rounds."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.method.algorithm import Algorithm, At, Before, Growing, Public, Reads
+from fedprivjax.method.client_method import ClientMethod, ClientState
+from fedprivjax.method.composed import Composed
+from fedprivjax.method.linear import Linear, points_of
+from fedprivjax.method.local_algorithm import zeros
+from fedprivjax.method.round import RoundInputs, add_noise
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.schedule import Size
+from fedprivjax.problem.problem import Problem
+
+SERVER = 2**32 - 2  # number that a round's key is folded with for the server
+
+
+class Held(NamedTuple):
+    """Memory of the privacy object at one machine.
+
+    Attributes:
+        momentum: un-noised growing sum q_i, which no algorithm sees.
+        seen: what the algorithm remembered in the machine's last round, zeros before its first.
+        last_round: number of that round, 0 before the first.
+    """
+
+    momentum: Any
+    seen: Any
+    last_round: Any
+
+
+class Received(NamedTuple):
+    """What the machines of a round read: the server's state, and True in a run with noise."""
+
+    server: Any
+    private: bool
+
+
+@struct.dataclass
+class ComposedSums(ClientMethod, Composed):  # type: ignore[misc]
+    """A protocol that composes an `algorithm` that reads `Growing()` with its `privacy`, a `NoisyMessages`.
+
+    The server's state is the algorithm's, and every machine holds `Held`.
+    """
+
+    # ---- traced
+
+    def server_init(self, problem: Problem, size: Size, key: jax.Array) -> Any:
+        return self._call("init", Public.of(problem, size.machines), self._step)
+
+    def client_init(self, problem: Problem) -> Held:
+        algorithm, public = self._algorithm, Public.of(problem, 1)
+        stored = jax.eval_shape(lambda: algorithm.remember(algorithm.init(public, jnp.float32(1))))
+        seen = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), stored)
+        return Held(zeros(problem.start), seen, jnp.zeros(()))
+
+    def shared(self, server: Any, noise: Any) -> Received:
+        return Received(server, noise is not None)
+
+    def slots(self, inputs: RoundInputs, noise: Any, key: jax.Array) -> tuple[RoundInputs, Any, jax.Array]:
+        """Return what every participant receives, as in `ClientMethod.slots`, and the number of the round."""
+        own, own_noise, keys = super().slots(inputs, noise, key)
+        t = jnp.broadcast_to(inputs.round.astype(jnp.float32), own.filled.shape)
+        return own._replace(round=t), own_noise, keys
+
+    def client(self, server: Received, own: Held, data: Any, noise: Any, key: jax.Array):
+        """Return the machine's new sum, which is both its message and held."""
+        problem, inputs = data
+        t, before = inputs.round, Before(own.seen, own.last_round)
+        message = self._message(problem, "increment", server.server, t, before)
+        u = self.privacy.increment(problem, message, inputs, self._limits, private=server.private)
+        growth = jnp.where(own.last_round > 0, (t - 1) / jnp.maximum(own.last_round, 1.0), 0.0)
+        sent = jax.tree.map(lambda u, q: u + growth * q, u, own.momentum)
+        return sent, Held(sent, self._call("remember", server.server), t), {}
+
+    def _served(self, problem: Problem, server: Any, total, weight, inputs: RoundInputs, noise, key):
+        read = add_noise(problem, jax.tree.map(lambda total: total / weight, total), noise)
+        key = jax.random.fold_in(key, SERVER)
+        at = At(inputs.round.astype(jnp.float32), self._step, problem.constraint.project, problem.start, key)
+        return self._call("serve", server, read, at)
+
+    def query(self, state: ClientState) -> Any:  # type: ignore[override]
+        """The newest point at which machines compute gradients."""
+        return points_of(self._first(self._algorithm, state.server))[0]
+
+    def local_data(self, problem: Problem, inputs: RoundInputs, longest: Any = None) -> tuple[Problem, RoundInputs]:
+        return problem, inputs  # a message has no local steps
+
+    # ---- on the host
+
+    @property
+    def uneven(self) -> bool:
+        return False
+
+    def steps_of_machines(self, problem: Problem, plan: Plan) -> np.ndarray:
+        return np.ones(plan.size.machines, int)
+
+    def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
+        return size.per_round if problem.model.factored else max(size.per_round, rows)
+
+    def check(self, problem: Problem, plan: Plan) -> None:
+        if plan.schedule.dropped is not None:
+            raise Refusal(
+                f"dropouts must be left out with {self.name}: after one, a machine's earlier samples weigh more in "
+                f"its next message than planned"
+            )
+
+    def _require_reads(self, algorithm: Algorithm) -> Reads:
+        reads = algorithm.reads
+        if type(reads) is not Growing:
+            raise Refusal(f"reads of {type(algorithm).__name__} must be Growing() with {self.name}, got {reads}")
+        return reads
+
+    def _first(self, algorithm: Algorithm, server: Any) -> Linear:
+        nothing = zeros(algorithm.remember(server))
+        return algorithm.increment(server, jnp.float32(1), Before(nothing, jnp.zeros(())))

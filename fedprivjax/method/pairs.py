@@ -1,0 +1,45 @@
+"""Protocols of any algorithm with any privacy object, by the kind of the algorithm."""
+
+from typing import Any, final
+
+from flax import struct
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import called
+from fedprivjax.method.algorithm import Algorithm
+from fedprivjax.method.composed import Composed, Pair
+from fedprivjax.method.composed_sums import ComposedSums
+from fedprivjax.method.composed_work import ComposedWork
+from fedprivjax.method.local_algorithm import LocalAlgorithm
+from fedprivjax.method.local_release import LocalPrivacy
+from fedprivjax.method.noisy_messages import NoisyMessages
+from fedprivjax.method.noisy_records import NoisyRecords
+from fedprivjax.method.parts import PairOfMessages, refuse_subclass_of_pair
+from fedprivjax.method.work_pair import WorkPair
+
+
+@final
+@struct.dataclass
+class SumsPair(PairOfMessages, ComposedSums):  # type: ignore[misc]
+    """Any algorithm whose server reads growing sums, with a `NoisyMessages`."""
+
+    def __init_subclass__(cls, **_):
+        refuse_subclass_of_pair("SumsPair", cls)
+
+
+def pair(algorithm: Any, *, privacy: Any, **settings: Any) -> Composed | ComposedWork:
+    """Return the protocol of an algorithm and a privacy object.
+
+    Raises:
+        Refusal: they do not go together.
+    """
+    known = {Algorithm: (Pair, NoisyMessages, NoisyRecords), LocalAlgorithm: (WorkPair, LocalPrivacy)}
+    for kind, (made, *needed) in known.items():
+        if isinstance(algorithm, kind):
+            if type(privacy) not in needed:
+                names = " or a ".join(one.__name__ for one in needed)
+                raise Refusal(f"privacy must be a {names} with {type(algorithm).__name__}, got {called(privacy)}")
+            grows = kind is Algorithm and type(algorithm).increment is not Algorithm.increment
+            made = SumsPair if grows else made
+            return made(algorithm, privacy=privacy, **settings)
+    raise Refusal(f"algorithm must be an Algorithm or a LocalAlgorithm, got {called(algorithm)}")
