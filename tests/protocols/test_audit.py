@@ -150,7 +150,7 @@ def test_target_alone_has_the_first_feature():
         world = problem(label, case.constraint)
         plan = draw_plan(world, PARTIAL, order="stored")
         assert plan.samples[0, 0] == 0
-        protocol = replace(case.protocol, mu=None, noise_std=0.0)
+        protocol = replace(case.protocol, mu=None, noise_std=0.0).read_once(world, plan)
         first = jax.tree.map(lambda leaf: leaf[0], round_inputs(plan))
         key = jax.random.key(0)
         state = protocol.init(world, plan.size, key)
