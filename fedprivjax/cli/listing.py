@@ -20,8 +20,8 @@ def list_(
 ) -> None:
     """List everything that experiment files can name, with a line of help each, or the settings of one entry.
 
-    The groups are sections of the file, protocols, losses, models, constraint sets, participation, partitions,
-    datasets, feature maps, samplers, metrics and experiments.
+    The groups are sections of the file, protocols, algorithms, privacy objects, losses, models, constraint sets,
+    participation, partitions, datasets, feature maps, samplers, metrics and experiments.
     """
     from fedprivjax import experiment
     from fedprivjax.experiment.section import summary
@@ -48,13 +48,14 @@ def groups() -> dict[str, Entries]:
     from fedprivjax import datasets
     from fedprivjax.datasets.partition import KINDS
     from fedprivjax.engine.metrics import METRICS
+    from fedprivjax.experiment.pairs import KINDS as PRIVACY
     from fedprivjax.experiment.participation import ParticipationSettings
     from fedprivjax.experiment.problem_objects import ConstraintSettings, LossSettings, ModelSettings
     from fedprivjax.experiment.section import kinds, summary
     from fedprivjax.experiment.settings import PartitionSettings
     from fedprivjax.features import MAPS
     from fedprivjax.plan.samplers import SAMPLERS
-    from fedprivjax.protocols import PROTOCOLS
+    from fedprivjax.protocols import ALGORITHMS, PROTOCOLS
 
     sections = {
         "losses": LossSettings,
@@ -62,7 +63,11 @@ def groups() -> dict[str, Entries]:
         "constraint sets": ConstraintSettings,
         "participation": ParticipationSettings,
     }
-    found: dict[str, Entries] = {"protocols": {entry: (text, method) for entry, (method, text) in PROTOCOLS.items()}}
+    named = {"protocols": PROTOCOLS, "algorithms": ALGORITHMS}
+    found: dict[str, Entries] = {
+        title: {entry: (text, one) for entry, (one, text) in known.items()} for title, known in named.items()
+    }
+    found["privacy objects"] = {entry: (summary(kind), kind) for entry, kind in PRIVACY.items()}
     for title, union in sections.items():
         found[title] = {entry: (summary(model), model) for entry, model in kinds(union).items()}
     found["models"] = {"linear": ("linear predictor, if no model is given", None), **found["models"]}

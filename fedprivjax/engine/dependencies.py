@@ -10,7 +10,14 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.disk_cache import SHORT
-from fedprivjax.engine.fingerprint import calls_host, data_fingerprint, fingerprint, program_text, versions
+from fedprivjax.engine.fingerprint import (
+    calls_host,
+    data_fingerprint,
+    fingerprint,
+    identity_of_parts,
+    program_text,
+    versions,
+)
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.segments import advance, begin_program, finish_program
 from fedprivjax.engine.trajectory import per_round
@@ -31,7 +38,7 @@ def fixed_parts(start: ReadyRun) -> dict[str, str]:
         "device": jax.local_devices()[0].device_kind,
         "mesh": str(mesh),
         "precision": static.precision,
-        "protocol": type(start.protocol).__name__,
+        "protocol": identity_of_parts(start.protocol) or type(start.protocol).__name__,
         "trust": terms.trust,  # completed rounds are not more secret afterwards
         "secrecy": ", ".join(secret) or "nothing secret",
         "eval_every": str(static.eval_every),

@@ -13,6 +13,7 @@ from fedprivjax.disk_cache import SHORT, code_version, digest
 from fedprivjax.engine.hosts import require_all_hosts, require_equal, together
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.parts import NamedByAlgorithm
 from fedprivjax.problem.problem import Problem
 
 HOST_CALL = re.compile(r'(custom_call @"?|call_target_name = ")[\w.]*callback|is_host_transfer = true')
@@ -97,6 +98,19 @@ def identity(value: Any) -> str:
     if callable(value):
         return _path(value)
     return repr(value) if value is None or isinstance(value, str | int | float) else _path(type(value))
+
+
+def identity_of_parts(protocol: Any) -> str:
+    """Return the identities of a pair's algorithm and privacy object, or "" for a named method.
+
+    >>> from fedprivjax import FedExP, LocalEpochs, LocalPrivacy, Protocol
+    >>> pair = Protocol(FedExP(), privacy=LocalPrivacy(work=LocalEpochs(1)), step_size=0.1)
+    >>> identity_of_parts(pair).partition("; ")[0]
+    'algorithm: fedprivjax.protocols.fedexp.FedExP(offset=*)'
+    """
+    if not isinstance(protocol, NamedByAlgorithm):
+        return ""
+    return "; ".join(f"{name}: {identity(getattr(protocol, name))}" for name in ("algorithm", "privacy"))
 
 
 def _of_field(owner: Any, field: Field) -> str:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property, partial
 from math import prod
 from time import perf_counter
@@ -268,7 +268,7 @@ class _Draft:
         sizes = [self.shape.get(TRIAL), self.shape.get("records")]
         drawn = [repr(self.participation), self.scheme.model_dump(), *sizes]
         canonical = self.protocol.canonical_equivalent(self.participation.machines)  # equal runs are computed once
-        parts = [id(getattr(part, "factory", None)) for part in settings.parts.values()]
+        parts = [_objects(part) for part in settings.parts.values()]
         method = settings.name, id(settings.method), parts  # two folders may each have an object of that name
         return json.dumps([*data, *drawn, method, repr(canonical), self.options], default=_plain)
 
@@ -285,6 +285,13 @@ def _drafts(
             draft = _Draft(experiment, point.settings, point.problem, *scheme, {**shape, **point.at}, alone)
             draft.check()
             yield draft
+
+
+def _objects(part: Any) -> list[int]:
+    """Return the `id` of the class and factory of a protocol's part, and of those of the parts in its fields."""
+    held = [getattr(part, one.name) for one in fields(part)] if is_dataclass(part) else []
+    inside = [number for each in held if is_dataclass(each) for number in _objects(each)]
+    return [id(type(part)), id(getattr(part, "factory", None)), *inside]
 
 
 def _plain(value: Any) -> list:

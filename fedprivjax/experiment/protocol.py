@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
 from math import isnan, prod
 from typing import Any
 
@@ -10,14 +11,25 @@ from pydantic import Field, ValidationInfo, model_validator
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import NUMBERS, require_choice, require_positive
 from fedprivjax.experiment.names import Unimported, made, resolve, unimported
+from fedprivjax.experiment.pairs import (
+    ALGORITHM,
+    PRIVACY,
+    class_of_pairs,
+    gathered,
+    is_algorithm,
+    keys_of,
+    parts_of,
+    private,
+)
 from fedprivjax.experiment.section import Settings
 from fedprivjax.method.encoders import ENCODERS, Encoder
 from fedprivjax.method.interface import Protocol, numbers_of
+from fedprivjax.method.parts import NamedByAlgorithm
 from fedprivjax.method.server_checks import optimizers
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.plan.arguments import require_protocol
 from fedprivjax.privacy.target import TARGETS
-from fedprivjax.protocols import PROTOCOLS
+from fedprivjax.protocols import ALGORITHMS, PROTOCOLS
 from fedprivjax.sweeps.configurations import sweepable
 
 KEYS = ("name", "label", "grid", "participation")  # keys of `[[protocol]]` other than the method's settings
@@ -28,21 +40,25 @@ POSITIVE = ("radius", "scale")  # numbers of constraint sets that must be positi
 class ProtocolSettings(Settings):
     """`[[protocol]]`: a method by name, its label, its settings, and a grid of its own.
 
-    The name is one of `PROTOCOLS`, or "module:Name" of a `flax.struct.dataclass`, from a module that is installed or
-    next to the experiment file. A batch "moments" is Lowy & Razaviyayn's rule K = n·√ε/(2·√R) at every swept ε.
+    The name is one of `PROTOCOLS`, or one of `ALGORITHMS` with `privacy = { kind = "messages", clip = 1.6 }`, the table
+    of a privacy object. Or it is "module:Name" of a `flax.struct.dataclass`, a `Protocol`, `Algorithm` or
+    `LocalAlgorithm`, from a module that is installed or next to the experiment file. A grid or a sweep names the
+    numbers of an algorithm and of its privacy object as `algorithm.beta = [0.5, 0.9]` and `privacy.clip = [0.4, 1.6]`.
+    A batch "moments" is Lowy & Razaviyayn's rule K = n·√ε/(2·√R) at every swept ε.
+
     `server = { optimizer = "adam", b1 = 0.9 }`, or `server = "adam"`, is a `ServerOptimizer`: an optax optimizer by
     name, or "module:factory". `update_clip = { start = 0.3, quantile = 0.5 }` is an `AdaptiveClip`. A grid or a sweep
     names their numbers as `server.b1 = [0.5, 0.9]`. `encoder = { kind = "quantiser", levels = 16 }` is an `Encoder`:
     one of `ENCODERS`, or "module:Name".
 
     Attributes:
-        name: name of the method, or "module:Name".
+        name: name of the method or algorithm, or "module:Name".
         label: name of the protocol in tables and plots. Default: `name`.
         grid: settings that are swept for this protocol alone; the best point is shown, by `evaluation.select`.
         participation: keys of `[participation]` for this protocol alone, such as { rounds = 40 }; all but `machines`.
         settings: settings of the method, in a file keys of `[[protocol]]` itself.
-        method: class of the method.
-        parts: objects made of tables such as `server`, by field.
+        method: class of the method, for an algorithm that of its pairs.
+        parts: objects made of tables such as `server`, or `algorithm` and `privacy` of a pair, by field.
         added: whether the protocol is a baseline that `[evaluation] baselines` added.
     """
 
@@ -65,14 +81,19 @@ class ProtocolSettings(Settings):
         if not isinstance(raw.get("name"), str):
             return {"label": "", **{key: raw[key] for key in raw if key == "name"}}  # nothing else can be checked
         name = raw["name"]
-        known = {name: method for name, (method, _) in PROTOCOLS.items()}
+        known = {name: found for name, (found, _) in (PROTOCOLS | ALGORITHMS).items()}
         method = resolve("protocol", name, known, info.context)
         if isinstance(method, Unimported):
             return {**_split(raw), "method": method}
+        if is_algorithm(method):
+            with within(_place(labelled(raw))):
+                return _pair_fields(raw, method, info.context)
         if not (isinstance(method, type) and is_dataclass(method)):
             raise Refusal(f"protocol {name!r} must be a flax.struct.dataclass, got {method!r}")
         if not issubclass(method, Protocol):
-            raise Refusal(f"protocol {name!r} must be a fedprivjax.Protocol, got {method!r}")
+            raise Refusal(f"protocol {name!r} must be a fedprivjax.Protocol or an Algorithm, got {method!r}")
+        if issubclass(method, NamedByAlgorithm):
+            raise Refusal(f"protocol {name!r} must be an algorithm, got the class of pairs. Name the algorithm")
         with within(_place(labelled(raw))):
             return _fields(raw, method, info.context)
 
@@ -104,14 +125,20 @@ class ProtocolSettings(Settings):
         of_parts = {name: value for name, value in values.items() if name not in own}
         return self.method(**{**self.settings, **self.parts, **own}).with_numbers(of_parts)
 
+    def with_settings(self, settings: Mapping[str, Any], context: Mapping[str, Any]) -> "ProtocolSettings":
+        """Return a copy with other settings of the method, read as from a file.
+
+        Args:
+            context: arguments of `parse`, see `names.resolve`.
+        """
+        raw = {**self.model_dump(include=set(KEYS)), **settings}
+        return type(self).model_validate(raw, context=dict(context)).but(added=self.added)
+
     @property
     def fixed(self) -> set[str]:
         """Names of the settings that this table fixes, so that a sweep does not apply. One privacy target fixes all."""
-        if unimported(self):
-            of_parts = set(flattened(self.settings))
-        else:
-            of_parts = {name for name, value in numbers_of(self.parts).items() if value is not None}
-        return set(self.settings) | of_parts | (set(TARGETS) if set(TARGETS) & set(self.settings) else set())
+        targets = set(TARGETS) if set(TARGETS) & set(self.settings) else set()
+        return {*self.settings, *flattened(self.settings), *targets}
 
     @property
     def required(self) -> set[str]:
@@ -156,15 +183,15 @@ class ProtocolSettings(Settings):
 
 
 def flattened(axes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the axes with nested tables flattened to dotted names. TOML reads `server.b1 = [0.5, 0.9]` as a table.
+    """Return the axes with nested tables as dotted names. TOML reads `server.b1 = [0.5, 0.9]` as a table.
 
     >>> flattened({"mu": [1.0], "server": {"b1": [0.5, 0.9]}})
     {'mu': [1.0], 'server.b1': [0.5, 0.9]}
     """
     flat = {}
     for name, value in axes.items():
-        inner = {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, Mapping) else {name: value}
-        flat |= inner
+        inner = flattened(value).items() if isinstance(value, Mapping) else ()
+        flat |= {f"{name}.{key}": one for key, one in inner} if isinstance(value, Mapping) else {name: value}
     return flat
 
 
@@ -207,15 +234,34 @@ def _fields(raw: Mapping[str, Any], method: Any, context: Any) -> dict[str, Any]
     """Return the fields of `ProtocolSettings` from a table whose name stands for `method`."""
     kept = _split(raw)
     settings = kept["settings"]
-    for key in settings:
-        if key in ("rounds", "per_round") and key not in _names(method):
-            raise Refusal(f"{key} must be in a table of its own. Write participation = {{ {key} = {raw[key]} }}")
-        require_choice("key", key, [*KEYS, *_names(method)])
-        if key in NUMBERS and isinstance(settings[key], list):
-            raise Refusal(f"{key} must be one number, got {settings[key]}. Put several into [sweep] {key}")
+    _check_keys(settings, _names(method))
     kinds = {part: kind for part, kind in method.parts().items() if part in settings}
     parts = {part: _part(part, kind, settings[part], context) for part, kind in kinds.items()}
     return {**kept, "method": method, "parts": parts}
+
+
+def _pair_fields(raw: Mapping[str, Any], algorithm: type, context: Any) -> dict[str, Any]:
+    """Return the fields of `ProtocolSettings` from a table whose name stands for an algorithm."""
+    kept, (own, of_pair) = _split(raw), keys_of(algorithm, KEYS)
+    _check_keys(kept["settings"], [*own, *of_pair])
+    settings = gathered(algorithm, kept["settings"], own)
+    part, table = partial(_part, context=context), settings[ALGORITHM]
+    objects = {name: part(name, kind, table[name]) for name, kind in parts_of(algorithm).items() if name in table}
+    parts = {
+        ALGORITHM: made("algorithm", raw["name"], algorithm, {**table, **objects}, algorithm, "this table"),
+        PRIVACY: private(algorithm, settings[PRIVACY], part),
+    }
+    return {**kept, "settings": settings, "method": class_of_pairs(algorithm), "parts": parts}
+
+
+def _check_keys(settings: Mapping[str, Any], names: list[str]) -> None:
+    """Raise Refusal if a key is none of a method's `names`, or several values stand for one number."""
+    for key, value in settings.items():
+        if key in ("rounds", "per_round") and key not in names:
+            raise Refusal(f"{key} must be in a table of its own. Write participation = {{ {key} = {value} }}")
+        require_choice("key", key, [*KEYS, *names])
+        if key in NUMBERS and isinstance(value, list):
+            raise Refusal(f"{key} must be one number, got {value}. Put several into [sweep] {key}")
 
 
 def labelled(raw: Mapping[str, Any]) -> str:

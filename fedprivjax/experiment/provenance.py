@@ -24,10 +24,13 @@ Provenance = dict[str, Any]
 def provenance(found: Mapping[str, xr.Dataset], seconds: float | None = None) -> Provenance:
     """Return versions, commit, date, wall time, machine and device, settings of jax, and checksums of the data.
 
+    Of algorithms with a privacy object, the classes of both are named, by label.
+
     Args:
         found: results by label, whose attribute `data` has the checksums.
         seconds: wall time of the runs in seconds, or None if unknown.
     """
+    parts = {label: str(data.attrs["parts"]) for label, data in found.items() if "parts" in data.attrs}
     return {
         **{name: version(name) for name in PACKAGES},
         "commit": commit(Path(__file__).parents[2]),
@@ -43,6 +46,7 @@ def provenance(found: Mapping[str, xr.Dataset], seconds: float | None = None) ->
         **random_settings(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "precision": ", ".join(dict.fromkeys(str(data.attrs.get("precision", "")) for data in found.values())),
+        **({"parts": parts} if parts else {}),
         "data_sha256": checksums(found),
         "not_covered": UNSALTED.format("data_sha256"),
     }

@@ -187,9 +187,10 @@ def _entry(here: Any, part: str, key: str) -> Any:
         return part
     if not isinstance(here, list):
         raise Refusal(f"no setting {key!r} to change")
-    labels = [entry.get("label", entry.get("name")) if isinstance(entry, dict) else None for entry in here]
-    if part in labels:
-        return labels.index(part)
+    tables = [entry if isinstance(entry, dict) else {} for entry in here]
+    for names in ([labelled(table) or None for table in tables], [table.get("name") for table in tables]):
+        if part in names:
+            return names.index(part)
     if part.isdigit() and int(part) < len(here):
         return int(part)
     raise Refusal(f"no entry {part!r} in {key!r} (there are {len(here)}, numbered from 0)")

@@ -1,6 +1,6 @@
 """Scaled-down copies of experiments, for smoke tests and for their guarantees."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -10,6 +10,7 @@ from fedprivjax.datasets import Dataset
 from fedprivjax.experiment import Expected, Experiment, ProblemSettings, ProtocolSettings, tuning_experiment
 from fedprivjax.experiment.build import machines_of, make_participation, make_protocol, points, present
 from fedprivjax.experiment.jobs import Problems, problem_at
+from fedprivjax.experiment.pairs import PRIVACY
 from fedprivjax.experiment.protocol import flattened
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TuningSettings
@@ -63,7 +64,7 @@ def _small_runs(experiment: Experiment, *, fewer_records: bool = True) -> Experi
         title=f"Scaled down for a smoke test: {experiment.title}",
         sweep=experiment.sweep.but(over=over, seeds=SEEDS, trials=trials),
         participation=experiment.participation.but(rounds=None),
-        protocol=[_small_method(one) for one in experiment.protocol],
+        protocol=[_small_method(one, experiment.context) for one in experiment.protocol],
         evaluation=experiment.evaluation.but(every=5),
         problem=_fewer_records(problem, _max_machines(experiment)) if fewer_records else problem,
         tuning=_scaled_down_tuning(experiment),
@@ -106,17 +107,34 @@ def _scaled_down_tuning(experiment: Experiment) -> TuningSettings | None:
     return tuning.but(problem=tuning.problem | data, participation=given, sweep=over, seeds=SEEDS)
 
 
-def _small_method(settings: ProtocolSettings) -> ProtocolSettings:
+def _small_method(settings: ProtocolSettings, context: Mapping[str, Any]) -> ProtocolSettings:
     """Return a protocol with few records in a message, few local steps, two points of its grid, and no own rounds."""
     own = {key: value for key, value in settings.participation.items() if key != "rounds"}
-    most = {"batch": BATCH, "local_steps": STEPS}
-    if "local_epochs" in settings.settings:
-        del most["batch"]  # smaller batches are more steps
-    given = {name: settings.settings.get(name) for name in most}
-    fewer = {name: min(value, most[name]) for name, value in given.items() if isinstance(value, int)}
     longest = max(settings.grid, key=lambda name: len(settings.grid[name]), default=None)
     grid = {name: _ends(values) if name == longest else values[:1] for name, values in settings.grid.items()}
-    return settings.but(participation=own, settings=settings.settings | fewer, grid=grid)
+    fewer = _fewer(settings.settings)
+    if isinstance(settings.settings.get(PRIVACY), Mapping):  # a pair is made of its tables again
+        settings = settings.with_settings(fewer | {PRIVACY: _fewer_in_tables(settings.settings[PRIVACY])}, context)
+        fewer = settings.settings
+    return settings.but(participation=own, settings=fewer, grid=grid)
+
+
+def _fewer(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with few records in a message and few local steps."""
+    most = {"batch": BATCH, "local_steps": STEPS}
+    if "local_epochs" in given:
+        del most["batch"]  # smaller batches are more steps
+    return {
+        name: min(value, most[name]) if name in most and isinstance(value, int) else value
+        for name, value in given.items()
+    }
+
+
+def _fewer_in_tables(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of `_fewer`, those in tables of the settings included."""
+    return {
+        name: _fewer_in_tables(value) if isinstance(value, Mapping) else value for name, value in _fewer(given).items()
+    }
 
 
 def _ends(values: list[float]) -> list[float]:
@@ -145,7 +163,7 @@ def _allows_any_number(experiment: Experiment) -> bool:
     participation, problem, partition = experiment.participation, experiment.problem, experiment.problem.partition
     choice = [] if experiment.tuning is None else [experiment.tuning.participation]
     fixed = {*experiment.sweep.over}.union(*choice, *(one.participation for one in experiment.protocol))
-    values = [value for one in experiment.protocol for value in one.settings.values()]
+    values = [value for one in experiment.protocol for value in flattened(one.settings).values()]
     values += [problem.lipschitz, problem.machine_weights, participation.dropouts]
     lists = any(isinstance(value, list) for value in values)
     if participation.kind not in COUNTED or lists or fixed & {"kind", "machines", "per_round"}:

@@ -13,7 +13,7 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice, require_positive
+from fedprivjax.checks.values import require_between, require_choice, require_positive
 from fedprivjax.method.algorithm import Mean, NormBound, Reads
 from fedprivjax.method.interface import scaled_rate, scaled_ratios
 from fedprivjax.method.linear import Linear, of_record
@@ -219,6 +219,9 @@ def check_record_settings(settings: Any, rules: Any) -> None:
     require_choice("noise_rule", settings.noise_rule, rules)
     if isinstance(settings.delta, str):
         require_choice("delta", settings.delta, (PER_MACHINE,))
+    elif settings.delta is not None:
+        for one in np.ravel(settings.delta):
+            require_between("delta", one, 0, 1)
     for name in ("batch", "delta"):
         if isinstance(getattr(settings, name), list):
             object.__setattr__(settings, name, tuple(getattr(settings, name)))

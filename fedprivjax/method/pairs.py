@@ -27,19 +27,30 @@ class SumsPair(PairOfMessages, ComposedSums):  # type: ignore[misc]
         refuse_subclass_of_pair("SumsPair", cls)
 
 
+def pair_of(algorithm: type) -> tuple[Any, tuple[type, ...]] | None:
+    """Return the class of pairs of an algorithm's class, and the classes of their privacy objects.
+
+    It is None for a class of something else.
+    """
+    if issubclass(algorithm, LocalAlgorithm):
+        return WorkPair, (LocalPrivacy,)
+    if not issubclass(algorithm, Algorithm):
+        return None
+    grows = algorithm.increment is not Algorithm.increment
+    return (SumsPair if grows else Pair), (NoisyMessages, NoisyRecords)
+
+
 def pair(algorithm: Any, *, privacy: Any, **settings: Any) -> Composed | ComposedWork:
     """Return the protocol of an algorithm and a privacy object.
 
     Raises:
         Refusal: they do not go together.
     """
-    known = {Algorithm: (Pair, NoisyMessages, NoisyRecords), LocalAlgorithm: (WorkPair, LocalPrivacy)}
-    for kind, (made, *needed) in known.items():
-        if isinstance(algorithm, kind):
-            if type(privacy) not in needed:
-                names = " or a ".join(one.__name__ for one in needed)
-                raise Refusal(f"privacy must be a {names} with {type(algorithm).__name__}, got {called(privacy)}")
-            grows = kind is Algorithm and type(algorithm).increment is not Algorithm.increment
-            made = SumsPair if grows else made
-            return made(algorithm, privacy=privacy, **settings)
-    raise Refusal(f"algorithm must be an Algorithm or a LocalAlgorithm, got {called(algorithm)}")
+    found = pair_of(type(algorithm))
+    if found is None:
+        raise Refusal(f"algorithm must be an Algorithm or a LocalAlgorithm, got {called(algorithm)}")
+    made, needed = found
+    if type(privacy) not in needed:
+        names = " or a ".join(one.__name__ for one in needed)
+        raise Refusal(f"privacy must be a {names} with {type(algorithm).__name__}, got {called(privacy)}")
+    return made(algorithm, privacy=privacy, **settings)

@@ -11,7 +11,9 @@ from fedprivjax.method.algorithm import Algorithm
 from fedprivjax.method.formatting import changed_settings
 from fedprivjax.method.interface import BATCH
 from fedprivjax.method.release import MessagePrivacy
-from fedprivjax.privacy.target import LEVELS
+from fedprivjax.plan.plan import Plan
+from fedprivjax.privacy.target import LEVELS, Target
+from fedprivjax.problem.problem import Problem
 
 
 class OfParts:
@@ -91,6 +93,10 @@ class PairOfMessages(NamedByAlgorithm):
             raise Refusal(f"privacy must be an object, such as NoisyMessages(clip=1.0), got {called(self.privacy)}")
         if isinstance(self.privacy, MessagePrivacy):  # a pytree's placeholders pass
             self.privacy.check_target(self)
+
+    def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
+        """Raise Refusal: no theory gives the step of a pair."""
+        raise Refusal(f"step_size must be given for {self.name}, which has no default step, got none. Set it")
 
     @property
     def noise_rule(self) -> str:

@@ -71,9 +71,7 @@ def require_protocol(protocol: Any) -> Any:
             require_one(name, value)
         if not field.metadata.get("pytree_node", True):
             continue
-        if isinstance(value, str):
-            static = "Declare a setting that is not a number as struct.field(pytree_node=False)"
-            raise Refusal(f"{name} must be a number, got {value!r}. {static}")
+        _require_no_text(name, value)
         if not isinstance(value, int | float | np.number):
             continue
         if name in POSITIVE:
@@ -81,7 +79,16 @@ def require_protocol(protocol: Any) -> Any:
         if name == "noise_std" and not 0 <= value < np.inf:
             raise Refusal(f"noise_std must be finite and not negative, got {value}")
         require_float32(name, value)
+    for name, value in protocol.numbers().items():
+        _require_no_text(name, value)
     return protocol
+
+
+def _require_no_text(name: str, value: Any) -> None:
+    """Raise Refusal for a text in the place of a number."""
+    if isinstance(value, str):
+        static = "Declare a setting that is not a number as struct.field(pytree_node=False)"
+        raise Refusal(f"{name} must be a number, got {value!r}. {static}")
 
 
 def plain_numbers(protocol: Any) -> Any:

@@ -8,6 +8,7 @@ from .mimelite import MimeLite as MimeLite
 from .noisy_minibatch_sgd import NoisyMinibatchSGD as NoisyMinibatchSGD
 from .noisy_sgd import NoisySGD as NoisySGD
 from .reduced_tree_momentum import ReducedTreeMomentum as ReducedTreeMomentum
+from .registry import ALGORITHMS as ALGORITHMS
 from .registry import PROTOCOLS as PROTOCOLS
 from .released import ReleasedLocalSGD as ReleasedLocalSGD
 from .released import ReleasedMinibatchSGD as ReleasedMinibatchSGD

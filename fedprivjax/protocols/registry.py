@@ -1,6 +1,12 @@
-"""Methods that an experiment file can name, each with a one-line description."""
+"""Methods and algorithms that an experiment file can name, each with a one-line description."""
+
+from collections.abc import Mapping
 
 from fedprivjax import protocols
+from fedprivjax.protocols.accelerated_minibatch_sgd import AcceleratedSGD
+from fedprivjax.protocols.dp_mu2 import Mu2
+from fedprivjax.protocols.noisy_sgd import SGD
+from fedprivjax.protocols.stale_momentum import Stale
 
 METHODS: dict[str, type] = {
     "dp_mu2": protocols.DPMu2,
@@ -18,4 +24,21 @@ METHODS: dict[str, type] = {
     "released_minibatch_sgd": protocols.ReleasedMinibatchSGD,
     "released_local_sgd": protocols.ReleasedLocalSGD,
 }
-PROTOCOLS = {name: (method, str(method.__doc__).splitlines()[0].rstrip(".")) for name, method in METHODS.items()}
+ALGORITHM_CLASSES: dict[str, type] = {
+    "sgd": SGD,
+    "mu2": Mu2,
+    "stale_mu2": Stale,
+    "accelerated_sgd": AcceleratedSGD,
+    "feddyn": protocols.FedDyn,
+    "fedexp": protocols.FedExP,
+    "mimelite": protocols.MimeLite,
+}
+
+
+def _described(classes: Mapping[str, type]) -> dict[str, tuple[type, str]]:
+    """Return every class with the first line of its docstring."""
+    return {name: (one, str(one.__doc__).splitlines()[0].rstrip(".")) for name, one in classes.items()}
+
+
+PROTOCOLS = _described(METHODS)
+ALGORITHMS = _described(ALGORITHM_CLASSES)  # for a pair with a privacy object

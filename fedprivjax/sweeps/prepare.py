@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from fedprivjax.checks.values import require_at_least
 from fedprivjax.engine.costs import totals
+from fedprivjax.engine.fingerprint import identity_of_parts
 from fedprivjax.engine.iterates import iterate_names
 from fedprivjax.engine.metrics import MetricLike, non_private
 from fedprivjax.engine.precision import FLOAT32
@@ -109,6 +110,7 @@ class ReadySweep:
         apart, together = "sampled independently for each configuration", "shared by the grid's configurations"
         noise = f"{together}, whose guarantees do not compose" if self.common_noise else apart
         optional = {
+            "parts": identity_of_parts(first.protocol),
             "data_used": first.published.data_used,
             "expected": ", ".join(first.published.expected),
             "delta_warning": next(filter(None, (start.published.delta_warning for start in self.starts)), ""),

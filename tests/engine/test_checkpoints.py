@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from flax import struct
+from heavy_ball import HeavyBall
 
 from fedprivjax import (
     Ball,
@@ -15,6 +17,7 @@ from fedprivjax import (
     Full,
     Given,
     Metric,
+    NoisyMessages,
     NoisyMinibatchSGD,
     NoisySGD,
     Protocol,
@@ -130,6 +133,19 @@ def stopped(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stopped")
     stop(folder, 12)
     return folder
+
+
+def test_another_algorithm_of_the_same_program_is_refused(tmp_path):
+    @struct.dataclass
+    class Renamed(HeavyBall):
+        pass
+
+    pairs = [
+        Protocol(one(), privacy=NoisyMessages(clip=1.0), noise_std=0.5, step_size=0.1) for one in (HeavyBall, Renamed)
+    ]
+    run(folder=tmp_path, protocol=pairs[0], rounds=4)
+    with pytest.raises(Refusal, match=r"^protocol must be as in the checkpoint .*heavy_ball\.HeavyBall\(.*Renamed"):
+        run(folder=tmp_path, protocol=pairs[1], rounds=8)
 
 
 @pytest.mark.parametrize(("changes", "line"), REFUSED.values(), ids=REFUSED)

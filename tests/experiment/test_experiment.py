@@ -832,7 +832,7 @@ def test_an_installed_modules_protocol():
         ({"name": "dataclasses:dataclass"}, "protocol 'dataclasses:dataclass' must be a flax.struct.dataclass, got "),
         (
             {"name": "fedprivjax.plan.participation:Full", "machines": 3},
-            "protocol 'fedprivjax.plan.participation:Full' must be a fedprivjax.Protocol, got ",
+            "protocol 'fedprivjax.plan.participation:Full' must be a fedprivjax.Protocol or an Algorithm, got ",
         ),
         ({"name": "my_protocols:Needy"}, "[[protocol]] 'Needy': weight must be given there, or swept"),
         (

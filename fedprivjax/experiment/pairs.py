@@ -1,0 +1,123 @@
+"""`[[protocol]]` with an algorithm: its keys, and `privacy`, the table of a privacy object."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from math import isnan
+from typing import Any
+
+from fedprivjax.checks.decorated import without_decorator
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
+from fedprivjax.method.encoders import Encoder
+from fedprivjax.method.local_release import LocalPrivacy
+from fedprivjax.method.noisy_messages import NoisyMessages
+from fedprivjax.method.noisy_records import NoisyRecords
+from fedprivjax.method.pairs import pair_of
+from fedprivjax.plan.samplers.local import LocalWork
+from fedprivjax.protocols import FedAvg
+
+ALGORITHM, PRIVACY = "algorithm", "privacy"  # fields of a pair
+KINDS: dict[str, type] = {"messages": NoisyMessages, "records": NoisyRecords, "local": LocalPrivacy}
+WORK = ("local_epochs", "local_steps", "batch", "sampler", "rate")  # keys of `work`, as in `fedavg`
+
+
+def is_algorithm(found: Any) -> bool:
+    """Return True for a class of algorithms."""
+    return isinstance(found, type) and pair_of(found) is not None
+
+
+def class_of_pairs(algorithm: type) -> Any:
+    """Return the class of an algorithm's pairs with a privacy object."""
+    found = pair_of(algorithm)
+    assert found is not None
+    return found[0]
+
+
+def keys_of(algorithm: type, taken: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Return the keys of a `[[protocol]]` table that are settings of the algorithm, and those of the pair.
+
+    Args:
+        taken: keys of the table with another meaning. A setting of the algorithm that has the name of one of them, or
+            of a setting of the pair, is a key of the table `algorithm` only.
+
+    Raises:
+        Refusal: the class lacks its decorator.
+    """
+    if "__dataclass_fields__" not in vars(algorithm):
+        raise without_decorator(algorithm)
+    of_pair = _names(class_of_pairs(algorithm))
+    return [name for name in _names(algorithm) if name not in (*taken, *of_pair)], of_pair
+
+
+def gathered(algorithm: type, settings: Mapping[str, Any], own: list[str]) -> dict[str, Any]:
+    """Return the settings of a pair, with those of the algorithm in one table.
+
+    Args:
+        own: names of settings of the algorithm next to those of the pair.
+
+    Raises:
+        Refusal: a table is missing, or a number of the algorithm is none.
+    """
+    if not isinstance(settings.get(PRIVACY), Mapping):
+        known = " or ".join(map(repr, _kinds_for(algorithm)))
+        raise Refusal(
+            f"privacy must be a table for the algorithm {algorithm.__name__}, with kind {known}, got "
+            f"{settings.get(PRIVACY)!r}"
+        )
+    if not isinstance(settings.get(ALGORITHM, {}), Mapping):
+        raise Refusal(f"algorithm must be a table of settings, got {settings[ALGORITHM]!r}")
+    table = {**settings.get(ALGORITHM, {}), **{key: settings[key] for key in settings if key in own}}
+    for one in fields(algorithm):  # type: ignore[arg-type]
+        if one.name in table and one.metadata.get("pytree_node", True) and "part" not in one.metadata:
+            _require_number(one.name, table[one.name])
+    return {key: value for key, value in settings.items() if key not in own} | {ALGORITHM: table}
+
+
+def _require_number(name: str, value: Any) -> None:
+    """Raise Refusal unless the value of a setting that can be swept is a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or isnan(value):
+        raise Refusal(
+            f"{name} must be a number, got {value!r}. Put several into grid, as algorithm.{name}, and declare a "
+            f"setting that is not a number as struct.field(pytree_node=False)"
+        )
+
+
+def private(algorithm: type, table: Mapping[str, Any], part: Any) -> Any:
+    """Return the privacy object that a table describes.
+
+    Args:
+        part: function from the name, the class and the table of a component to the component.
+    """
+    require_choice("kind of privacy", str(table.get("kind")), _kinds_for(algorithm))
+    kind, given = KINDS[table["kind"]], {key: value for key, value in table.items() if key != "kind"}
+    for key in given:
+        require_choice("key of privacy", key, ["kind", *_names(kind)])
+    if kind is LocalPrivacy:
+        given["work"] = _work(given.get("work"))
+    objects = parts_of(kind) | ({"encoder": Encoder} if kind is LocalPrivacy else {})
+    given |= {name: part(name, one, given[name]) for name, one in objects.items() if name in given}
+    return kind(**given)
+
+
+def parts_of(kind: type) -> dict[str, type]:
+    """Return the classes of the objects in the fields of a part, by field name."""
+    return {one.name: one.metadata["part"] for one in fields(kind) if "part" in one.metadata}  # type: ignore[arg-type]
+
+
+def _kinds_for(algorithm: type) -> list[str]:
+    """Return the kinds of privacy objects that an algorithm can have."""
+    _, known = pair_of(algorithm) or (None, ())
+    return [kind for kind, one in KINDS.items() if one in known]
+
+
+def _work(table: Any) -> LocalWork:
+    """Return the sampler of local steps that a table describes."""
+    if not isinstance(table, Mapping):
+        raise Refusal(f"work of privacy must be a table, such as {{ local_epochs = 1, batch = 10 }}, got {table!r}")
+    for key in table:
+        require_choice("key of work", key, WORK)
+    return FedAvg(**table, noise_std=0.0).work
+
+
+def _names(kind: Any) -> list[str]:
+    return [one.name for one in fields(kind) if one.init and not one.metadata.get("derived")]
