@@ -13,6 +13,7 @@ import numpy as np
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.saved_run import plain
 from fedprivjax.method.composed import Known
+from fedprivjax.method.known_work import KnownWork
 from fedprivjax.vectors.settings import MACHINES, Case
 
 FORMAT = 1  # increased if files change so that earlier checkers cannot read them
@@ -78,7 +79,7 @@ def case_header(method: str, case: Case, start: ReadyRun, arrays: Mapping[str, n
 def _settings(protocol: Any) -> dict[str, Any]:
     """Return all fields of a calibrated protocol by name, except what is read of its algorithm."""
     own = {each.name: getattr(protocol, each.name) for each in fields(protocol)}
-    return {name: described(value) for name, value in own.items() if not isinstance(value, Known)}
+    return {name: described(value) for name, value in own.items() if not isinstance(value, Known | KnownWork)}
 
 
 def guarantee(start: ReadyRun) -> dict[str, Any] | None:

@@ -8,7 +8,9 @@ import numpy as np
 
 from fedprivjax.engine.prepare import Arguments, ReadyRun
 from fedprivjax.engine.transcript import flat_steps, of_present, replay_round, replay_rounds, require_noisy_messages
+from fedprivjax.method.client_method import ClientState
 from fedprivjax.method.composed import ComposedState
+from fedprivjax.method.composed_work import ServedState
 from fedprivjax.method.round import flat_rows
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
@@ -82,9 +84,15 @@ def _noise(seen: Any, *dimensions: int) -> dict[str, Any]:
 
 
 def _state(state: Any) -> dict[str, Any]:
-    """Return the arrays of a state by name; a composed protocol's two parts are one state of its method."""
-    parts = state if isinstance(state, ComposedState) else (state,)
-    return {name: leaf for part in parts for name, leaf in _named("state", part).items()}
+    """Return the arrays of a state by name. The parts of a composed protocol's state are one state of its method."""
+    if isinstance(state, ComposedState):
+        parts = [("state", state.server), ("state", state.memory)]
+    elif isinstance(state, ClientState) and isinstance(state.server, ServedState):
+        served = state.server
+        parts = [("state.server", served.server), ("state.server.clip", served.clip), ("state.own", state.own)]
+    else:
+        parts = [("state", state)]
+    return {name: leaf for prefix, part in parts for name, leaf in _named(prefix, part).items()}
 
 
 def _named(prefix: str, tree: Any) -> dict[str, Any]:
