@@ -212,6 +212,7 @@ def test_reproduce_fails_if_a_cell_misses(call, spec):
 
 
 @pytest.mark.slow
+@pytest.mark.optimised  # takes several times as long otherwise
 def test_a_figure_of_lowy_and_razaviyayn_is_reproduced(call, tmp_path):
     status, said, _ = call("reproduce", "lowy-razaviyayn-2023/figure3/as-run", "--out", tmp_path)
     assert status == 0
