@@ -1,4 +1,4 @@
-"""Python examples of README.md, the FAQ and the methods' pages run as printed, with the output below them."""
+"""Python examples of README.md, the FAQ, a guide and the methods' pages run as printed, with the output below them."""
 
 import re
 import shutil
@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "notebooks" / name for name in ("index.md", "faq.md", "logging.md")),
+    *(ROOT / "notebooks" / name for name in ("index.md", "faq.md", "logging.md", "custom_algorithm.md")),
     *sorted(ROOT.glob("notebooks/methods/*.md")),
 ]
 EXAMPLE = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)

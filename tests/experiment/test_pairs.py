@@ -1,7 +1,9 @@
 """`[[protocol]]` with a custom algorithm: its keys, its privacy object, sweeps of both, and messages."""
 
+import re
 import sys
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -328,3 +330,25 @@ def test_the_command_line_runs_changes_reports_and_refuses(folder, monkeypatch, 
     assert call("report", "made")[0] == 0
     status, _, said = call("run", "own.toml", "--set", "protocol.HeavyBall.privacy.clip=-1")
     assert (status, said.count("\n")) == (2, 1)
+
+
+GUIDES = Path(__file__).parents[2] / "notebooks"
+TABLES = [
+    pytest.param(table, id=f"{name}-{index}")
+    for name in ("custom_algorithm", "experiment_files")
+    for index, table in enumerate(
+        re.findall(r"```toml\n(.*?)```", (GUIDES / f"{name}.md").read_text("utf-8"), re.DOTALL)
+    )
+    if "privacy = {" in table
+]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_tables_of_the_guides_are_valid(table, tmp_path):
+    page = (GUIDES / "custom_algorithm.md").read_text(encoding="utf-8")
+    code = next(one for one in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class Storm" in one)
+    (tmp_path / "my_module.py").write_text(code.partition("\n\n\ndata = ")[0], encoding="utf-8")
+    raw = tomllib.loads(f'title = "guide"\n{FEDERATION}\n{table}') | {"sweep": {"mu": [4.0], "seeds": 1}}
+    raw["problem"]["partition"], raw["participation"]["rounds"] = {"kind": "iid"}, 1
+    raw["evaluation"] = {"metrics": ["test_loss"], "select": "test_loss"}
+    assert len(listed.jobs(parse(raw, tmp_path))) == len(raw["protocol"])
