@@ -13,7 +13,7 @@ from .experiment.load_run import load_run
 from .experiment.results import Results, load
 from .experiment.run_of import run_of
 from .method.adaptive_clip import AdaptiveClip
-from .method.algorithm import Algorithm, At, Before, Growing, Mean, NormBound, Public, Sum
+from .method.algorithm import Algorithm, At, Before, Growing, Mean, Momentum, NormBound, Public, Sum
 from .method.client_method import ClientMethod, ClientState
 from .method.encoders import Encoder, Quantiser, Sparsifier
 from .method.interface import Protocol
@@ -22,7 +22,9 @@ from .method.local_algorithm import AtServer, LocalAlgorithm, Work
 from .method.local_data import LocalData, Minibatch
 from .method.local_release import LocalPrivacy
 from .method.noisy_messages import NoisyMessages
+from .method.noisy_momentum import NoisyMomentum
 from .method.noisy_records import NoisyRecords
+from .method.reduced_momentum import ReducedMomentum
 from .method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .method.server_optimizer import ServerOptimizer
 from .method.shuffled_sums import ScalarSum, VectorSum
@@ -145,9 +147,11 @@ __all__ = [
     "Metric",
     "MimeLite",
     "Minibatch",
+    "Momentum",
     "Moreau",
     "NoisyMessages",
     "NoisyMinibatchSGD",
+    "NoisyMomentum",
     "NoisyRecords",
     "NoisySGD",
     "NormBound",
@@ -164,6 +168,7 @@ __all__ = [
     "PureEvent",
     "Quantiser",
     "ReadyRun",
+    "ReducedMomentum",
     "ReducedTreeMomentum",
     "Refusal",
     "Results",

@@ -5,8 +5,10 @@ the guarantee of a run is a function of the privacy object and the plan, never o
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, fields, replace
 from typing import Any, NamedTuple
+
+from flax import struct
 
 from fedprivjax.checks.decorated import PYTREE, Decorated
 from fedprivjax.checks.refusal import Undefined
@@ -61,17 +63,17 @@ class At(NamedTuple):
     key: Any
 
 
-@dataclass(frozen=True)
+@struct.dataclass
 class Mean:
     """The server reads the noisy mean of each round's messages."""
 
 
-@dataclass(frozen=True)
+@struct.dataclass
 class Sum:
     """The server reads the noisy running sum of the rounds' means. Only its noisy value is ever released."""
 
 
-@dataclass(frozen=True)
+@struct.dataclass
 class Growing:
     """The server reads the noisy mean of sums that grow at every machine, q_i ← u + (t−1)/t'·q_i in its rounds.
 
@@ -79,7 +81,18 @@ class Growing:
     """
 
 
-Reads = Mean | Sum | Growing
+@struct.dataclass
+class Momentum:
+    """The server reads the noisy momentum of the rounds' means s_t, m_t = (1−α)·m_{t−1} + α·s_t. It starts at 0.
+
+    Attributes:
+        alpha: α, above 0 and at most 1.
+    """
+
+    alpha: Any
+
+
+Reads = Mean | Sum | Growing | Momentum
 MEAN = Mean()
 
 

@@ -60,7 +60,7 @@ class Known:
 
     limit: Any
     algorithm: Any = None
-    reads: Reads = struct.field(pytree_node=False, default=MEAN)
+    reads: Reads = MEAN
     gradients: int = struct.field(pytree_node=False, default=1)
     plain: bool = struct.field(pytree_node=False, default=True)
 
@@ -91,23 +91,39 @@ class Composed(OfParts, Protocol):
 
     def round(self, problem: Problem, state: ComposedState, inputs: RoundInputs, noise, key):
         t = inputs.round.astype(jnp.float32)
-        message = self._message(problem, "message", state.server, t)
+        message = self._admitted(problem, state, t)
         read, memory, info = self.privacy.release(problem, message, inputs, noise, state.memory, self._limits)
-        at = At(t, self._step, problem.constraint.project, problem.start, jax.random.fold_in(key, 1))
+        at = At(t, self._step, problem.constraint.project, problem.start, key)
         return ComposedState(self._call("serve", state.server, read, at), memory), info
 
     def output(self, state: ComposedState) -> Any:
         return self._call("point", state.server)
 
     def query(self, state: ComposedState) -> Any:
-        return points_of(self._algorithm.message(state.server, jnp.float32(1)))[0]
+        message = self._algorithm.message(state.server, jnp.float32(1))
+        return points_of(self.privacy.admit(message, state.memory))[0]
 
     def iterates(self, state: ComposedState) -> dict[str, Any]:
         return self._call("iterates", state.server)
 
     def messages(self, problem: Problem, state: ComposedState, inputs: RoundInputs, noise, key):
-        message = self._message(problem, "message", state.server, inputs.round.astype(jnp.float32))
+        message = self._admitted(problem, state, inputs.round.astype(jnp.float32))
         return self.privacy.messages(problem, message, inputs, noise, self._limits)
+
+    def sent(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, own_noise: Any, key: jax.Array):
+        own = None if own_noise is None else self.privacy.of_message(own_noise, self._known.reads)
+        return super().sent(problem, state, inputs, noise, own, key)
+
+    def noise_state(self, dimension: int, size: Size) -> Any:
+        return self.privacy.noise_state(dimension, size.rounds)
+
+    def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
+        reads = MEAN if self.known is None else self.known.reads
+        return self.privacy.round_noise(state, drawn, self.noise_std, reads)
+
+    def _admitted(self, problem: Problem, state: ComposedState, t: Any) -> Linear:
+        """Return the round's message, as it is evaluated."""
+        return self.privacy.admit(self._message(problem, "message", state.server, t), state.memory)
 
     def _message(self, problem: Problem, function: str, *arguments: Any) -> Linear:
         """Return the round's message from a function of the algorithm.
@@ -188,6 +204,7 @@ class Composed(OfParts, Protocol):
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         settings = self.privacy.targeted(target, self.epsilon, plan.size.machines)
         ready = self.with_settings(settings).read_once(problem, plan.size.machines)
+        ready = ready.with_settings(ready.privacy.planned(ready.run_facts(problem, plan)))
         return super(Composed, ready).calibrate(problem, plan, target)
 
     def with_settings(self, settings: dict[str, Any]):
@@ -220,6 +237,9 @@ class Composed(OfParts, Protocol):
     def weighs_machines(self) -> bool:  # type: ignore[override]
         return self.privacy.weighs_machines
 
+    def check(self, problem: Problem, plan: Plan) -> None:
+        self.privacy.check(self.run_facts(problem, plan), self.name)
+
     def machine_target(self, target: Target) -> Target:
         return self.privacy.machine_target(target)
 
@@ -248,7 +268,9 @@ class Composed(OfParts, Protocol):
         return self.with_settings({"relation": relation})
 
     def costs(self, problem: Problem) -> dict[str, float]:
-        return super().costs(problem) | {"gradients_per_use": float(self._known.gradients)}
+        return super().costs(problem) | {
+            "gradients_per_use": float(self._known.gradients * self.privacy.gradients_each)
+        }
 
 
 @final

@@ -21,17 +21,14 @@ class AtIterate:
         return {"last": state.w}
 
 
-def noisy_mean(
-    problem: Problem, w, inputs: RoundInputs, noise, bound: Any, *, constant: bool = False
-) -> tuple[Any, dict]:
+def noisy_mean(problem: Problem, w, inputs: RoundInputs, noise, bound: Any) -> tuple[Any, dict]:
     """Return the noisy mean of the cohort's messages at w, and scalars of the round.
 
     Args:
         bound: C, to which every record's gradient is clipped, or None.
-        constant: True to divide the sum by E[M_r] in every round instead of the round's number of participants.
     """
     total, info = cohort_sum(problem, gradient_at(w), inputs, bound)
-    count = inputs.expected if constant and inputs.expected is not None else jnp.sum(inputs.filled)
+    count = jnp.sum(inputs.filled)
     return add_noise(problem, jax.tree.map(lambda g: g / count, total), noise), info
 
 

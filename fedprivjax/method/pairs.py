@@ -13,8 +13,10 @@ from fedprivjax.method.composed_work import ComposedWork
 from fedprivjax.method.local_algorithm import LocalAlgorithm
 from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.noisy_messages import NoisyMessages
+from fedprivjax.method.noisy_momentum import NoisyMomentum
 from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.parts import PairOfMessages, refuse_subclass_of_pair
+from fedprivjax.method.reduced_momentum import ReducedMomentum
 from fedprivjax.method.work_pair import WorkPair
 
 
@@ -37,7 +39,7 @@ def pair_of(algorithm: type) -> tuple[Any, tuple[type, ...]] | None:
     if not issubclass(algorithm, Algorithm):
         return None
     grows = algorithm.increment is not Algorithm.increment
-    return (SumsPair if grows else Pair), (NoisyMessages, NoisyRecords)
+    return (SumsPair if grows else Pair), (NoisyMessages, NoisyRecords, NoisyMomentum, ReducedMomentum)
 
 
 def pair(algorithm: Any, *, privacy: Any, **settings: Any) -> Composed | ComposedWork:

@@ -74,7 +74,8 @@ class PairOfMessages(NamedByAlgorithm):
 
     Attributes:
         algorithm: what machines send and the server computes, an `Algorithm`.
-        privacy: what bounds, releases and accounts for it, a `NoisyMessages` or a `NoisyRecords`.
+        privacy: what bounds, releases and accounts for it, a `NoisyMessages`, `NoisyRecords`,
+            `NoisyMomentum` or `ReducedMomentum`.
         mu, epsilon, noise_std: privacy target, or the noise instead. With a `NoisyRecords`, `epsilon` may be one number
             for each machine.
         step_size: η, required.
@@ -102,6 +103,11 @@ class PairOfMessages(NamedByAlgorithm):
     def noise_rule(self) -> str:
         """The privacy object's noise rule."""
         return self.privacy.noise_rule
+
+    @property
+    def several_epochs(self) -> bool:
+        """True if the privacy object's event accounts for public reuse of samples in several rounds."""
+        return self.privacy.several_epochs
 
     @property
     def traced(self):

@@ -21,8 +21,11 @@ ONE_NOISE = {  # trust models in which all machines share one noise
 
 
 @struct.dataclass(kw_only=True)
-class RelativeMethod(Protocol):
-    """A method with a target, and a relative privacy of each machine. `DPMu2` documents the fields."""
+class SharedTarget(Protocol):
+    """A method whose relative noise depends on each machine's ε, which `relative_privacy` shares out.
+
+    `DPMu2` documents the fields.
+    """
 
     epsilon: Any = None
     noise_std: Any = None
@@ -41,10 +44,6 @@ class RelativeMethod(Protocol):
                 f"give relative_privacy or an epsilon for each machine, not both, got epsilon = {self.epsilon}"
             )
         object.__setattr__(self, "relative_privacy", ratios)
-
-
-class SharedTarget(RelativeMethod):
-    """A method whose relative noise depends on each machine's ε, which `relative_privacy` shares out."""
 
     @property
     def noise_follows(self) -> tuple[str, ...]:

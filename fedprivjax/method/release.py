@@ -2,6 +2,8 @@
 
 from typing import Any, ClassVar, NamedTuple
 
+import jax
+
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.algorithm import NormBound, Part, Reads
 from fedprivjax.method.linear import Linear, of_record
@@ -52,13 +54,21 @@ class MessagePrivacy(Part):
         noise_rule: rule that computes the noise from a target.
         noise_follows: targets on which the mechanism depends, as in `Protocol`.
         weighs_machines: True if the releases and the event include the factors `Problem.message_factors`.
+        several_epochs: True if the event accounts for public reuse of samples in several rounds.
+        gradients_each: number of gradients that a machine computes for one gradient of a message.
     """
 
     kind = "privacy object"
     noise_rule: Any = "accountant"
     noise_follows: Any = ()
     weighs_machines: ClassVar[bool] = False
+    several_epochs: ClassVar[bool] = False
+    gradients_each: ClassVar[int] = 1
     clip: Any
+
+    def admit(self, message: Linear, memory: Any) -> Linear:
+        """Return the message that is evaluated instead of a message. Default: the message."""
+        return message
 
     def messages(self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits) -> Any:
         """Return the participants' bounded messages without their noise, leaves [per_round, ...]."""
@@ -68,6 +78,25 @@ class MessagePrivacy(Part):
     def enforced(self, limits: Limits, *, private: bool) -> Any:
         """Return the bound on every record's message: the clip, or in a private run the stated bound, or None."""
         return limits.bound if self.clip is None and private else self.clip
+
+    def noise_state(self, dimension: int, rounds: int) -> Any:
+        """Return the state of `round_noise` before the first round, a pytree. Default: (), nothing."""
+        return ()
+
+    def round_noise(self, state: Any, drawn: Any, noise_std: Any, reads: Reads) -> tuple[Any, Any]:
+        """Return the state of the noise and the round's noise, as `Protocol.noise`. Default: `noise_std` times it."""
+        return state, jax.tree.map(lambda z: noise_std * z, drawn)
+
+    def of_message(self, own_noise: Any, reads: Reads) -> Any:
+        """Return the noise that is added to each participant's message, [per_round, d]. Default: its own noise."""
+        return own_noise
+
+    def check(self, facts: RunFacts, name: str) -> None:
+        """Raise Refusal if the guarantee does not cover the problem or the plan, for a protocol of this name."""
+
+    def planned(self, facts: RunFacts) -> dict[str, Any]:
+        """Return the settings that follow from a plan, by name. Default: none."""
+        return {}
 
     def check_target(self, protocol: Any) -> None:
         """Raise Refusal if a protocol's target, noise or step is invalid with this object."""

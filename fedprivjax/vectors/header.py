@@ -77,8 +77,8 @@ def case_header(method: str, case: Case, start: ReadyRun, arrays: Mapping[str, n
 
 
 def _settings(protocol: Any) -> dict[str, Any]:
-    """Return all fields of a calibrated protocol by name, except what is read of its algorithm."""
-    own = {each.name: getattr(protocol, each.name) for each in fields(protocol)}
+    """Return all fields of a calibrated protocol by name, except what is read of its algorithm, and a bound's slack."""
+    own = {each.name: getattr(protocol, each.name) for each in fields(protocol) if each.name != "slack"}
     return {name: described(value) for name, value in own.items() if not isinstance(value, Known | KnownWork)}
 
 

@@ -275,8 +275,8 @@ class OfTheFirstMessage(WithItsNoise):
 class StepWithoutItsFactor(ReducedTreeMomentum):
     """Drift is accounted for without the step's scale."""
 
-    def _drift(self, problem, plan):
-        return ReducedTreeMomentum._drift(replace(self, step_scale=1.0), problem, plan)
+    def event(self, problem, plan):
+        return ReducedTreeMomentum.event(replace(self, step_scale=1.0), problem, plan)
 
 
 @states("squares", "contributions")

@@ -217,7 +217,7 @@ BRUTE = {
         "a server's sum over those who come, accounted for over their mean number",
         messages.OwnNumber(alpha=0.5, **SUMMED),
         TreeMomentum(alpha=0.5, **SUMMED),
-        largest_release(lambda state: state.momentum),
+        largest_release(lambda state: state.memory.momentum),
     ),
     "z for z_Δ": adaptive(
         "the updates' noise multiplier is that of the pair with the bits", messages.MultiplierOfUpdates

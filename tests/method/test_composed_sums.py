@@ -1,6 +1,5 @@
 """Algorithms that read growing sums: bit-equal to stale momentum, bounded increments, and refusals."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -83,6 +82,7 @@ def first_messages(algorithm, noise_std, clip):
         algorithm, privacy=NoisyMessages(clip=clip, noise="uniform"), noise_std=noise_std, step_size=0.05
     )
     view = transcript(protocol, POOL, SOME_MACHINES, rounds=ROUNDS, seed=3)
+    assert view.messages is not None
     counts = ready(protocol, POOL, SOME_MACHINES, rounds=ROUNDS, seed=3, metrics=()).plan.schedule.counts
     return np.linalg.norm(np.reshape(view.messages, (*counts.shape, -1)), axis=-1)[counts == 1]
 
@@ -114,7 +114,7 @@ def test_the_algorithm_sees_no_sum():
     assert {structure.num_leaves for structure in seen} == {1 + len(jax.tree.leaves(POOL.start))}
 
 
-@dataclass(frozen=True)
+@struct.dataclass
 class AlsoGrowing(Growing):
     """Passes for growing sums."""
 

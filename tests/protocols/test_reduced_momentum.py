@@ -308,6 +308,11 @@ def test_a_sweep_counts_rings_and_the_nodes_of_a_block():
         chunk_sizes(made(wide, Full(1), rounds, batch=1), (1, 1), per_draw)
 
 
+def drift(start):
+    """Largest change of a gradient between two rounds, divided by the gradient bound."""
+    return start.protocol.privacy.drift(start.protocol.run_facts(start.problem, start.plan))
+
+
 def test_a_start_on_the_edge_up_to_rounding_moves_further_than_a_step():
     edge = np.float32(1 + 9e-7)
     boxed = replace(SHARES, constraint=Box(-1.0, 1.0).of(SHARES.start), start=np.full(SHARES.start.shape, edge))
@@ -315,7 +320,7 @@ def test_a_start_on_the_edge_up_to_rounding_moves_further_than_a_step():
     start = made(boxed, rounds=12, **settings)
     assert boxed.constraint.contains(boxed.start)
     moved = np.linalg.norm(boxed.constraint.project(boxed.start) - boxed.start)
-    assert start.protocol._drift(boxed, start.plan) > moved * SHARES.smoothness / SHARES.lipschitz > 0
+    assert drift(start) > moved * SHARES.smoothness / SHARES.lipschitz > 0
 
 
 def test_steps_that_rounding_lengthens_are_accounted_for():
@@ -324,7 +329,7 @@ def test_steps_that_rounding_lengthens_are_accounted_for():
     far = replace(space, start=space.start + 3e4)
     settings = {"mu": None, "noise_std": 1.0, "step_size": 0.002, "alpha": 0.3, "reset_rate": 0.25}
     starts = [made(problem, rounds=18, **settings) for problem in (space, far)]
-    near, other = (start.protocol._drift(start.problem, start.plan) for start in starts)
+    near, other = (drift(start) for start in starts)
     w, step = np.float32(4e4), np.float32(0.002)
     moved = np.abs((w - step) - w)
     assert moved > 1.9 * step

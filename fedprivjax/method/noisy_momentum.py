@@ -1,0 +1,137 @@
+"""Privacy of a momentum whose noise is a factor of independent normals, such as a tree over rounds."""
+
+from math import isfinite, sqrt
+from typing import Any, final
+
+import numpy as np
+from flax import struct
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
+from fedprivjax.method.algorithm import Reads
+from fedprivjax.method.momentum_privacy import MomentumPrivacy, computed_once, record_uses
+from fedprivjax.method.release import RunFacts, refuse_subclass
+from fedprivjax.noise import Mechanism, Streamed
+from fedprivjax.noise.factors import FACTORS, Correlated, Factor, Path
+from fedprivjax.noise.fresh import MessageInputs, PerMachine
+from fedprivjax.privacy.calibration import SENSITIVITY_UNKNOWN
+from fedprivjax.privacy.events import Claim
+from fedprivjax.privacy.target import Target
+from fedprivjax.theory import tran_cutkosky as theory
+
+RULES = {
+    "accountant": "the smallest noise for the rounds in which the plan uses each record",
+    "paper": "that of Theorem 4, from its count V of the nodes with a record and its bound on their sensitivity",
+}
+PAPER_NODES = ("tree", "sensitivity tree")
+
+
+@final
+@struct.dataclass(kw_only=True)
+class NoisyMomentum(MomentumPrivacy):
+    """Noise on the momentum of means over epochs of machines' own records, which protects one record of one machine.
+
+    Attributes:
+        clip: C, bound that is enforced on the norm of every record's message. None enforces the bound that the loss, or
+            the algorithm, states.
+        factor, batch, sampler, noise_rule, trust, relative_privacy: as in `TreeMomentum`.
+
+    **Privacy**: μ-GDP for replacing one record, as in `TreeMomentum`, for any algorithm that reads `Momentum(alpha)`.
+
+    Raises:
+        Refusal: a setting is invalid.
+    """
+
+    clip: Any = None
+    factor: str | Factor = struct.field(pytree_node=False, default="tree")
+    batch: Any = struct.field(pytree_node=False, default=1)
+    sampler: str = struct.field(pytree_node=False, default="cyclic")
+    noise_rule: str = struct.field(pytree_node=False, default="accountant")
+    trust: str = struct.field(pytree_node=False, default="server")
+    relative_privacy: Any = struct.field(pytree_node=False, default=None)
+    epoch: Any = struct.field(default=None, metadata={"derived": True})
+
+    rules = RULES
+
+    def __init_subclass__(cls, **_):
+        refuse_subclass("NoisyMomentum", cls)
+
+    def __post_init__(self):
+        super().__post_init__()
+        require_choice("sampler", self.sampler, ("cyclic", "reshuffled"))
+        if isinstance(self.factor, str):
+            require_choice("factor", self.factor, FACTORS)
+        if self.noise_rule == "paper" and self.factor not in PAPER_NODES:
+            raise Refusal(f"factor must be one of {', '.join(PAPER_NODES)} with the paper's noise, got {self.factor!r}")
+
+    # ---- traced
+
+    def noise_state(self, dimension: int, rounds: int) -> Path:
+        """Return the state of the noise before the first round."""
+        return self._factor.init(dimension, rounds)
+
+    def round_noise(self, state: Path, drawn: Any, noise_std: Any, reads: Reads) -> tuple[Path, Correlated]:
+        """Return the state of the noise, and the noise of the momentum in this round and the last."""
+        path = self._factor.step(state, drawn, reads.alpha, self.epoch)  # type: ignore[union-attr]
+        return path, Correlated(noise_std * path.last, noise_std * state.last)
+
+    # ---- on the host
+
+    @property
+    def _factor(self) -> Factor:
+        return FACTORS[self.factor] if isinstance(self.factor, str) else self.factor
+
+    def mechanism(self, facts: RunFacts, method: str) -> Mechanism:
+        """Return the mechanism that samples the noise by the given noise method."""
+        require_choice("noise method", method, ("auto", "aggregate", "materialised"))
+        plan = facts.plan
+        if self.trust == "none" and method == "materialised":
+            own = 1 / self.shares(plan)[plan.schedule.participants]
+            return Streamed(MessageInputs(np.asarray(own, np.float32)), PerMachine)
+        return Streamed(np.full(plan.size.rounds, self.noise_of_mean(plan.size.per_round), np.float32))
+
+    def theorem(self) -> str:
+        return self._factor.theorem
+
+    def node_settings(self, facts: RunFacts) -> tuple:
+        return self._factor, float(facts.reads.alpha), float(self.epoch)  # type: ignore[union-attr]
+
+    def record_squares(self, facts: RunFacts) -> np.ndarray:
+        settings, rounds = self.node_settings(facts), facts.plan.size.rounds
+
+        def compute():
+            return self._factor.squares(record_uses(facts.problem, facts.plan), rounds, *settings[1:])
+
+        return computed_once(facts.problem, facts.plan, ("squares", *settings), compute)
+
+    def contributions(self, facts: RunFacts, used: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return self._factor.contributions(used, weight, facts.plan.size.rounds, *self.node_settings(facts)[1:])
+
+    def node_variances(self, rounds: int, alpha: float) -> np.ndarray:
+        return self._factor.variances(rounds, alpha, float(self.epoch))
+
+    def claim(self, facts: RunFacts, noise_std: float) -> Claim:
+        multiplier = noise_std / self._paper_sensitivity(facts)
+
+        def epsilon(delta: float) -> float:
+            return float(theory.momentum_epsilon(noise_multiplier=multiplier, delta=delta, form="renyi"))
+
+        return Claim("Tran & Cutkosky 2022, Theorem 4, by its count of nodes", epsilon)
+
+    def paper_noise(self, facts: RunFacts, target: Target) -> float:
+        if not isfinite(self.sensitivity(facts)):
+            raise Refusal(SENSITIVITY_UNKNOWN)
+        return self._paper_sensitivity(facts) * paper_multiplier(target)
+
+    def _paper_sensitivity(self, facts: RunFacts) -> float:
+        """Sensitivity in Theorem 4, by its count of the nodes that contain a record."""
+        nodes = theory.node_count(records=self.rounds_of_epoch(facts.problem), rounds=facts.plan.size.rounds)
+        most = 2 if self.factor == "tree" else 1  # largest sensitivity of a node, divided by that of a leaf
+        return most * self.sensitivity(facts) * sqrt(nodes)
+
+
+def paper_multiplier(target: Target) -> float:
+    """Return the noise multiplier of Theorem 4, by its Rényi divergences for an ε, or by its zCDP for a μ."""
+    if target.mu is not None:
+        return 1 / target.mu
+    return float(theory.momentum_multiplier(epsilon=target.worst_epsilon, delta=target.stated_delta, form="renyi"))
