@@ -875,6 +875,7 @@ def test_every_leaf_can_be_swept_and_no_static_setting(name):
         "vector_sum",
         "epoch",
         "stds",
+        "slack",
         "server",
         "server_steps",
         "expected",
