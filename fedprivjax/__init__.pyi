@@ -24,7 +24,6 @@ from .method.local_release import LocalPrivacy
 from .method.noisy_messages import NoisyMessages
 from .method.noisy_momentum import NoisyMomentum
 from .method.noisy_records import NoisyRecords
-from .method.reduced_momentum import ReducedMomentum
 from .method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .method.server_optimizer import ServerOptimizer
 from .method.shuffled_sums import ScalarSum, VectorSum
@@ -168,7 +167,6 @@ __all__ = [
     "PureEvent",
     "Quantiser",
     "ReadyRun",
-    "ReducedMomentum",
     "ReducedTreeMomentum",
     "Refusal",
     "Results",

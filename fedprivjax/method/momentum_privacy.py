@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, Undefined
-from fedprivjax.checks.values import require_choice
+from fedprivjax.checks.values import called, require_choice
 from fedprivjax.method.algorithm import Momentum, NormBound, Reads
 from fedprivjax.method.interface import scaled_ratios
 from fedprivjax.method.linear import Linear, of_record
@@ -169,6 +169,7 @@ class MomentumPrivacy(MessagePrivacy):
     def planned(self, facts: RunFacts) -> dict[str, Any]:
         """Return the settings that follow from a plan, by name: N."""
         self.require_momentum(facts.reads)
+        require_alpha(facts.reads.alpha)  # type: ignore[union-attr]
         return {"epoch": float(self.checked_epoch(facts.problem, facts.plan))}
 
     def gain(self, problem: Problem, per_round: int) -> float:
@@ -272,6 +273,12 @@ class MomentumPrivacy(MessagePrivacy):
         """Return the settings that change for an audit with this number of machines and records in a message."""
         ratios = scaled_ratios(self.relative_privacy, machines)
         return {"relative_privacy": ratios, "batch": min(int(np.max(self.batch)), batch)}
+
+
+def require_alpha(alpha: Any) -> None:
+    """Raise Refusal unless the weight of a round's mean in a momentum is a number above 0 and at most 1."""
+    if not (isinstance(alpha, int | float | np.number | jax.Array) and np.ndim(alpha) == 0 and 0 < alpha <= 1):
+        raise Refusal(f"alpha must be above 0 and at most 1, got {called(alpha)}")
 
 
 def record_uses(problem: Problem, plan: Plan) -> Uses:

@@ -1,7 +1,9 @@
 """Privacy of a momentum with noise of reduced sensitivity: gradients at anchors, and small differences between points.
 
-The noise of `noise.factors.ReducedTrees` relies on the length of the way between the points of two rounds. It is
-enforced: a point that is further from the last one is moved back towards it before the gradients are computed.
+The noise of `noise.factors.ReducedTrees` relies on the length of the way between the points of two rounds. A point that
+is further from the last one is moved back towards it before the gradients are computed. The points also have to lie in
+the set on which the loss is smooth, and the length must not be near the precision of float32. The steps of
+`ReducedTreeMomentum` do so, and no other algorithm can be composed with this object.
 """
 
 from math import isfinite, log2, sqrt
@@ -16,7 +18,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.algorithm import Reads
 from fedprivjax.method.linear import Linear, gradient, points_of
-from fedprivjax.method.momentum_privacy import MomentumPrivacy, computed_once, record_uses
+from fedprivjax.method.momentum_privacy import MomentumPrivacy, computed_once, record_uses, require_alpha
 from fedprivjax.method.release import Limits, Released, RunFacts, refuse_subclass
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.noise import Mechanism, WindowInputs, Windows
@@ -119,8 +121,12 @@ class ReducedMomentum(MomentumPrivacy):
         way = jax.tree.map(jnp.subtract, point, last)
         norm = Dense(way).norm()
         share = jnp.where(norm > 0, self.length / jnp.where(norm > 0, norm, 1.0), 0.0)
-        near = norm <= self.length + self.slack  # False if it is not finite
-        return gradient(jax.tree.map(lambda x, y, z: jnp.where(near, x, y + share * z), point, last, way))
+        near, finite = norm <= self.length + self.slack, jnp.isfinite(norm)
+
+        def moved(new, old, difference):
+            return jnp.where(near, new, old + jnp.where(finite, share * difference, 0.0))
+
+        return gradient(jax.tree.map(moved, point, last, way))
 
     def release(
         self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, memory: Any, limits: Limits
@@ -176,8 +182,7 @@ class ReducedMomentum(MomentumPrivacy):
     def planned(self, facts: RunFacts) -> dict[str, Any]:
         """Return the settings that follow from a plan, by name."""
         self.require_momentum(facts.reads)
-        if not facts.plain:
-            raise Refusal("message must be one gradient with ReducedMomentum, whose noise counts on differences of it")
+        require_alpha(facts.reads.alpha)  # type: ignore[union-attr]
         epoch, length = self.checked_epoch(facts.problem, facts.plan), float(self.length)
         reset = min(length * epoch, 0.5) if self.reset_rate is None else float(self.reset_rate)
         found = {"epoch": epoch, "reset_rate": reset, "slack": slack_of(facts, length)}
