@@ -1,5 +1,6 @@
 """Algorithms that read a momentum: bit-equal to the tree momenta, enforced lengths, and refusals."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -54,7 +55,7 @@ def test_a_pair_is_the_named_method_bit_for_bit(name):
     [([0.3, 0.4], [0.3, 0.4]), ([3.0, 4.0], [0.6, 0.8]), ([np.nan, 0.0], [0.0, 0.0]), ([np.inf, 1.0], [0.0, 0.0])],
 )
 def test_points_that_travel_further_than_the_length_are_moved_back(point, expected):
-    privacy = ReducedMomentum(length=1.0, batch=9, clip=0.3).replace(slack=1e-6)
+    privacy = replace(ReducedMomentum(length=1.0, batch=9, clip=0.3), slack=1e-6)
     found = privacy.admit(gradient(jnp.array(point)), Travelled(jnp.zeros(2), jnp.zeros(2)))
     np.testing.assert_allclose(points_of(found)[0], expected, rtol=1e-6)
 
