@@ -109,13 +109,18 @@ class ComposedMomentum(Composed):
 
     def __post_init__(self):
         check_numbers(self, "mu", "epsilon")
-        object.__setattr__(self, "relative_privacy", self.privacy.relative_privacy)
+        object.__setattr__(self, "relative_privacy", self._privacy_without_step.relative_privacy)
         _ = self.algorithm  # raises Refusal if alpha is invalid
 
     @property
     def algorithm(self) -> NormalisedSteps:
         """Normalised steps along the momentum."""
         return NormalisedSteps(alpha=self.alpha)
+
+    @property
+    def _privacy_without_step(self) -> Any:
+        """The privacy object of the settings without the step, which is no number while jax lowers a program."""
+        return self.privacy
 
     @property
     def _shared(self) -> dict[str, Any]:

@@ -73,9 +73,13 @@ class ReducedTreeMomentum(ComposedMomentum):
     @property
     def privacy(self) -> ReducedMomentum:
         """Noise of reduced sensitivity, for points at most one step apart."""
+        found = self._privacy_without_step
+        return found if self.step_size is None else replace(found, length=self._step)
+
+    @property
+    def _privacy_without_step(self) -> ReducedMomentum:
         own = {name: getattr(self, name) for name in ("reset_rate", "stds", "slack", "allocation")}
-        length = None if self.step_size is None else self._step
-        return ReducedMomentum(length=length, **own, **self._shared)
+        return ReducedMomentum(length=None, **own, **self._shared)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         if not target.non_private:
