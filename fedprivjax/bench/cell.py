@@ -49,7 +49,8 @@ class InPlace(Problem):
     """The problem with the same examples in every round, read without a gather."""
 
     def take(self, samples, machine=0):
-        return jax.tree.map(lambda leaf: leaf[: samples.shape[0]], self.pool)
+        first = slice(samples.shape[0]) if jnp.ndim(samples) else samples
+        return jax.tree.map(lambda leaf: leaf[first], self.pool)
 
 
 def run_of(protocol, mechanism: Any = None, method: str = "auto", problem: Problem | None = None, rounds: int = ROUNDS):
