@@ -91,7 +91,7 @@ class Composed(OfParts, Protocol):
 
     def round(self, problem: Problem, state: ComposedState, inputs: RoundInputs, noise, key):
         t = inputs.round.astype(jnp.float32)
-        message = self._admitted(problem, state, t)
+        message = self._message(problem, "message", state.server, t)
         read, memory, info = self.privacy.release(problem, message, inputs, noise, state.memory, self._limits)
         at = At(t, self._step, problem.constraint.project, problem.start, key)
         return ComposedState(self._call("serve", state.server, read, at), memory), info
@@ -100,14 +100,13 @@ class Composed(OfParts, Protocol):
         return self._call("point", state.server)
 
     def query(self, state: ComposedState) -> Any:
-        message = self._algorithm.message(state.server, jnp.float32(1))
-        return points_of(self.privacy.admit(message, state.memory))[0]
+        return points_of(self._algorithm.message(state.server, jnp.float32(1)))[0]
 
     def iterates(self, state: ComposedState) -> dict[str, Any]:
         return self._call("iterates", state.server)
 
     def messages(self, problem: Problem, state: ComposedState, inputs: RoundInputs, noise, key):
-        message = self._admitted(problem, state, inputs.round.astype(jnp.float32))
+        message = self._message(problem, "message", state.server, inputs.round.astype(jnp.float32))
         return self.privacy.messages(problem, message, inputs, noise, self._limits)
 
     def sent(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, own_noise: Any, key: jax.Array):
@@ -120,10 +119,6 @@ class Composed(OfParts, Protocol):
     def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
         reads = MEAN if self.known is None else self.known.reads
         return self.privacy.round_noise(state, drawn, self.noise_std, reads)
-
-    def _admitted(self, problem: Problem, state: ComposedState, t: Any) -> Linear:
-        """Return the round's message, as it is evaluated."""
-        return self.privacy.admit(self._message(problem, "message", state.server, t), state.memory)
 
     def _message(self, problem: Problem, function: str, *arguments: Any) -> Linear:
         """Return the round's message from a function of the algorithm.

@@ -1,26 +1,22 @@
 """Privacy of a momentum with noise of reduced sensitivity: gradients at anchors, and small differences between points.
 
-The noise of `noise.factors.ReducedTrees` relies on the length of the way between the points of two rounds. A point that
-is further from the last one is moved back towards it before the gradients are computed. The points also have to lie in
-the set on which the loss is smooth, and the length must not be near the precision of float32. The steps of
-`ReducedTreeMomentum` do so, and no other algorithm can be composed with this object.
+The noise of `noise.factors.ReducedTrees` relies on the length of the way between the points of two rounds, which must
+lie in the set on which the loss is smooth. The steps of `ReducedTreeMomentum` meet both, and no other algorithm can be
+composed with this object.
 """
 
 from math import isfinite, log2, sqrt
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.algorithm import Reads
-from fedprivjax.method.linear import Linear, gradient, points_of
 from fedprivjax.method.momentum_privacy import MomentumPrivacy, computed_once, record_uses, require_alpha
-from fedprivjax.method.release import Limits, Released, RunFacts, refuse_subclass
-from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.release import RunFacts, refuse_subclass
 from fedprivjax.noise import Mechanism, WindowInputs, Windows
 from fedprivjax.noise.factors import (
     ALLOCATIONS,
@@ -40,7 +36,6 @@ from fedprivjax.privacy.events import Claim, GaussianEvent
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.constraints import flat
-from fedprivjax.problem.gradients import Dense
 from fedprivjax.problem.problem import Problem
 
 RULES = {
@@ -50,18 +45,6 @@ RULES = {
 THEOREM = "Tran & Cutkosky 2022, Theorem 8, with records' exact contributions to nodes; composition of Gaussians"
 ROUNDING = 2.0**-22  # rounding error of a step and a projection in float32, relative to a point's norm
 MAX_BYTES = 2 * 2**30  # memory limit of the rings
-
-
-class Travelled(NamedTuple):
-    """State of the privacy object, which no algorithm sees.
-
-    Attributes:
-        momentum: un-noised momentum m_{t−1}.
-        point: point of the last round's gradients, at first the initial parameters.
-    """
-
-    momentum: Any
-    point: Any
 
 
 @final
@@ -111,28 +94,6 @@ class ReducedMomentum(MomentumPrivacy):
             raise Refusal(f"reset_rate must be between 0 and 1, got {self.reset_rate}")
 
     # ---- traced
-
-    def memory(self, start: Any, reads: Reads) -> Any:
-        return Travelled(super().memory(start, reads).momentum, start)
-
-    def admit(self, message: Linear, memory: Any) -> Linear:
-        """Return the gradient at the message's point, or near the last point if that is too far from it."""
-        (point,), last = points_of(message), memory.point
-        way = jax.tree.map(jnp.subtract, point, last)
-        norm = Dense(way).norm()
-        share = jnp.where(norm > 0, self.length / jnp.where(norm > 0, norm, 1.0), 0.0)
-        near, finite = norm <= self.length + self.slack, jnp.isfinite(norm)
-
-        def moved(new, old, difference):
-            return jnp.where(near, new, old + jnp.where(finite, share * difference, 0.0))
-
-        return gradient(jax.tree.map(moved, point, last, way))
-
-    def release(
-        self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, memory: Any, limits: Limits
-    ) -> Released:
-        found = super().release(problem, message, inputs, noise, memory, limits)
-        return found._replace(memory=found.memory._replace(point=points_of(message)[0]))
 
     def noise_state(self, dimension: int, rounds: int) -> Rings:
         """Return the state of the noise before the first round."""

@@ -66,10 +66,6 @@ class MessagePrivacy(Part):
     gradients_each: ClassVar[int] = 1
     clip: Any
 
-    def admit(self, message: Linear, memory: Any) -> Linear:
-        """Return the message that is evaluated instead of a message. Default: the message."""
-        return message
-
     def messages(self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits) -> Any:
         """Return the participants' bounded messages without their noise, leaves [per_round, ...]."""
         bound = self.enforced(limits, private=noise is not None)

@@ -18,8 +18,6 @@ from fedprivjax.problem.program import typed_jit
 
 NOWHERE = -1  # machine of an empty slot, record that is not used
 
-LAST_QUERY = "state.point"  # of `ReducedMomentum`, which repeats the round's query
-
 
 def recorded(start: ReadyRun) -> dict[str, np.ndarray]:
     """Return the arrays of a prepared run by name, those of a round with a leading axis [rounds].
@@ -94,7 +92,7 @@ def _state(state: Any) -> dict[str, Any]:
         parts = [("state.server", served.server), ("state.server.clip", served.clip), ("state.own", state.own)]
     else:
         parts = [("state", state)]
-    return {name: leaf for prefix, part in parts for name, leaf in _named(prefix, part).items() if name != LAST_QUERY}
+    return {name: leaf for prefix, part in parts for name, leaf in _named(prefix, part).items()}
 
 
 def _named(prefix: str, tree: Any) -> dict[str, Any]:

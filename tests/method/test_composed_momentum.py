@@ -1,10 +1,8 @@
-"""Algorithms that read a momentum: bit-equal to the tree momenta, enforced lengths, and refusals."""
+"""Algorithms that read a momentum: bit-equal to tree momentum, and refusals."""
 
-from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import MACHINES, POOL, SHARES, sparing
@@ -18,13 +16,11 @@ from fedprivjax import (
     Protocol,
     Refusal,
     TreeMomentum,
-    gradient,
     simulate,
 )
-from fedprivjax.method.linear import points_of
 from fedprivjax.method.momentum import NormalisedSteps
 from fedprivjax.method.momentum_privacy import require_alpha
-from fedprivjax.method.reduced_momentum import ReducedMomentum, Travelled
+from fedprivjax.method.reduced_momentum import ReducedMomentum
 from fedprivjax.protocols.noisy_sgd import SGD
 
 EVERYONE, ROUNDS, STEP = Full(MACHINES), 12, 0.1
@@ -48,16 +44,6 @@ def test_a_pair_is_the_named_method_bit_for_bit(name):
     runs = [simulate(each, SHARES, EVERYONE, rounds=ROUNDS, seed=3, metrics=()) for each in PAIRS[name]]
     np.testing.assert_array_equal(runs[0].params, runs[1].params)
     assert runs[0].guarantee.to_json() == runs[1].guarantee.to_json()
-
-
-@pytest.mark.parametrize(
-    ("point", "expected"),
-    [([0.3, 0.4], [0.3, 0.4]), ([3.0, 4.0], [0.6, 0.8]), ([np.nan, 0.0], [0.0, 0.0]), ([np.inf, 1.0], [0.0, 0.0])],
-)
-def test_points_that_travel_further_than_the_length_are_moved_back(point, expected):
-    privacy = replace(ReducedMomentum(length=1.0, batch=9, clip=0.3), slack=1e-6)
-    found = privacy.admit(gradient(jnp.array(point)), Travelled(jnp.zeros(2), jnp.zeros(2)))
-    np.testing.assert_allclose(points_of(found)[0], expected, rtol=1e-6)
 
 
 REFUSED = {
