@@ -34,6 +34,7 @@ from fedprivjax.problem.devices import added, devices
 from fedprivjax.problem.problem import Problem
 
 ENCODING = 2**32 - 1  # number that a machine's key is folded with for its encoding
+SERVER = 2**32 - 2  # number that a round's key is folded with for the server
 LIVE_VECTORS = 4  # vectors of parameters that a machine's local step holds at once
 
 

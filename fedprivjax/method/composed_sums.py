@@ -9,7 +9,7 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.algorithm import Algorithm, At, Before, Growing, Public, Reads
-from fedprivjax.method.client_method import ClientMethod, ClientState
+from fedprivjax.method.client_method import SERVER, ClientMethod, ClientState
 from fedprivjax.method.composed import Composed
 from fedprivjax.method.linear import Linear, points_of
 from fedprivjax.method.local_algorithm import zeros
@@ -17,8 +17,6 @@ from fedprivjax.method.round import RoundInputs, add_noise
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
-
-SERVER = 2**32 - 2  # number that a round's key is folded with for the server
 
 
 class Held(NamedTuple):

@@ -13,7 +13,7 @@ from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 from fedprivjax.method.algorithm import Calls, Public
-from fedprivjax.method.client_method import ClientMethod, ClientState
+from fedprivjax.method.client_method import SERVER, ClientMethod, ClientState
 from fedprivjax.method.interface import slot_keys
 from fedprivjax.method.known_work import KnownWork, asked, left, message_of, of_python, read
 from fedprivjax.method.linear import Linear, is_plain, points_of
@@ -32,8 +32,6 @@ from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.problem import Problem
-
-SERVER = 2**32 - 2  # number that a round's key is folded with for the server
 
 
 class ServedState(NamedTuple):

@@ -15,7 +15,7 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.algorithm import Reads
-from fedprivjax.method.momentum_privacy import MomentumPrivacy, computed_once, record_uses, require_alpha
+from fedprivjax.method.momentum_privacy import MomentumPrivacy, computed_once, record_uses
 from fedprivjax.method.release import RunFacts, refuse_subclass
 from fedprivjax.noise import Mechanism, WindowInputs, Windows
 from fedprivjax.noise.factors import (
@@ -142,9 +142,7 @@ class ReducedMomentum(MomentumPrivacy):
 
     def planned(self, facts: RunFacts) -> dict[str, Any]:
         """Return the settings that follow from a plan, by name."""
-        self.require_momentum(facts.reads)
-        require_alpha(facts.reads.alpha)  # type: ignore[union-attr]
-        epoch, length = self.checked_epoch(facts.problem, facts.plan), float(self.length)
+        epoch, length = int(super().planned(facts)["epoch"]), float(self.length)
         reset = min(length * epoch, 0.5) if self.reset_rate is None else float(self.reset_rate)
         found = {"epoch": epoch, "reset_rate": reset, "slack": slack_of(facts, length)}
         return found | {"stds": self.replace(**found)._stds(facts)}  # type: ignore[attr-defined]
