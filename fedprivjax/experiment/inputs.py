@@ -17,13 +17,16 @@ import numpy as np
 
 from fedprivjax.bounded_read import json_from
 from fedprivjax.disk_cache import code_version, digest
-from fedprivjax.engine.fingerprint import data_fingerprint
+from fedprivjax.engine.fingerprint import data_fingerprint, fingerprint
+from fedprivjax.experiment.build import make_participation
 from fedprivjax.experiment.names import code_of
+from fedprivjax.experiment.participation import Own
 from fedprivjax.experiment.read import to_mapping
 from fedprivjax.experiment.settings import TRIAL, Experiment
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.checksums import data_checksums
-from fedprivjax.sweeps.chunk_store import code_text
+from fedprivjax.sweeps.chunk_store import code_text, number_fingerprint
+from fedprivjax.sweeps.prepare import ReadySweep
 
 if TYPE_CHECKING:
     from fedprivjax.experiment.jobs import Job
@@ -43,8 +46,9 @@ class Inputs:
         checksums: checksums of the arrays of examples, and of their partition, by name, one for each distinct array.
         modules: digest of the module of every user-defined object, by role and import path, and of the user's modules
             that it imports, by name.
-        programs: digests of every protocol's programs, by label. Empty if the settings name no user-defined object: the
-            settings and versions then determine the programs.
+        programs: digests of every protocol's programs, of the numbers that they take besides data and randomness, and
+            of custom schedules, by label. Empty if the settings name no user-defined object: the settings and versions
+            then determine all of them.
     """
 
     versions: dict[str, str]
@@ -95,7 +99,8 @@ def _printable(value: Any) -> bool:
 def inputs_of(experiment: Experiment, jobs: "Iterable[Job]") -> Inputs:
     """Return the inputs of an experiment's jobs. Nothing is compiled.
 
-    If the settings name user-defined objects, every program is traced, so that numbers which they read count, too.
+    If the settings name user-defined objects, every program is traced, so that numbers which they read count, too:
+    those in the program, in leaves of the protocol and the problem, and in schedules.
     """
     jobs = list(jobs)
     modules = code_of(without_callback(to_mapping(experiment)), experiment.context["folder"])
@@ -105,7 +110,9 @@ def inputs_of(experiment: Experiment, jobs: "Iterable[Job]") -> Inputs:
             checksums.setdefault(name, {})[found] = None
     programs: Digests = {}
     for job in (job for job in jobs if modules and not job.shape.get(TRIAL)):  # all trials have the same programs
-        programs.setdefault(job.label, []).append(_with_data(job.problem, code_text(job.prepare())))
+        start = job.prepare()
+        content = code_text(start), number_fingerprint(start), _custom_schedule(experiment, job, start)
+        programs.setdefault(job.label, []).append(_with_data(job.problem, *content))
     return Inputs(
         versions={"fedprivjax": version("fedprivjax"), "code": code_version(), "jax": jax.__version__},
         backend=jax.default_backend(),
@@ -128,12 +135,23 @@ def _partition(problem: Problem) -> dict[str, str]:
     return {} if table is None else {PARTITION: _with_data(problem, table.rows)}
 
 
-def _with_data(problem: Problem, content: str | np.ndarray) -> str:
+def _custom_schedule(experiment: Experiment, job: "Job", start: ReadySweep) -> str:
+    """Return a digest of a custom scheme's schedule under a fixed seed, or "" for a scheme of this package."""
+    settings = next(one for one in experiment.protocol if one.label == job.label)
+    section = experiment.participation_of(settings)
+    if not isinstance(section, Own):
+        return ""
+    scheme, _ = make_participation(section, job.shape)
+    drawn = scheme.draw(start.static.size.rounds, np.random.default_rng(0))
+    return fingerprint(drawn.participants, drawn.filled, drawn.dropped)
+
+
+def _with_data(problem: Problem, *content: str | np.ndarray) -> str:
     """Return a digest of content and all examples.
 
     A digest of the content alone would tell how many records there are, to anyone who tries all numbers of records.
     """
-    return digest(data_fingerprint(problem), content)
+    return digest(data_fingerprint(problem), *content)
 
 
 def _different(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import jax
 import numpy as np
 
 from fedprivjax.atomic_write import create_atomically, write_atomically
@@ -182,6 +183,13 @@ def code_text(start: ReadySweep) -> str:
     """Return the text of one run's program, or "" if it has host callbacks, whose functions no text contains."""
     text = lowered_text(run_program, start.arguments(0, 0), start.static)
     return "" if calls_host(text) else text
+
+
+def number_fingerprint(start: ReadySweep) -> str:
+    """Return a digest of the numbers that a sweep's programs take, except examples and randomness."""
+    leaves = jax.tree_util.tree_leaves_with_path(start.first.problem.traced)
+    given = {jax.tree_util.keystr(path): leaf for path, leaf in leaves if path[0].name not in ("pool", "test")}
+    return fingerprint(given, start.configurations.leaves)
 
 
 def program_text(arguments: Any, static: StaticArguments) -> str:

@@ -59,6 +59,30 @@ seeds = 1
 """
 
 
+NUMBER = (
+    "import json\nfrom pathlib import Path\nNUMBER = json.loads((Path(__file__).parent / 'number.json').read_text())\n"
+)
+LEAF = f"""{NUMBER}
+from flax import struct
+from fedprivjax import NoisyMinibatchSGD
+
+@struct.dataclass
+class Mine(NoisyMinibatchSGD):
+    step_size: float = NUMBER
+"""
+SCHEDULE = f"""{NUMBER}
+import dataclasses
+import numpy as np
+from fedprivjax import Participation, Schedule
+
+@dataclasses.dataclass(frozen=True)
+class Mine(Participation):
+    machines: int
+    per_round: int = 3
+
+    def draw(self, rounds, rng):
+        return Schedule(self.machines, np.array([[0, 1, 2], [2, 3, NUMBER]][:rounds]))
+"""
 RESULTS = {"ours": small_results()}
 
 
@@ -156,6 +180,29 @@ def test_results_of_other_data_or_code_are_refused_and_kept(place, change, state
         with pytest.raises(Refusal, match=message):
             run(ready, place / "out")
     assert {path: path.read_bytes() for path in (place / "out").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        (LEAF, 'name = "noisy_minibatch_sgd"', 'name = "mine:Mine"'),
+        (SCHEDULE, "rounds = 2", 'rounds = 2\nkind = "mine:Mine"'),
+    ],
+    ids=["a leaf", "a schedule"],
+)
+def test_numbers_that_no_program_contains_are_inputs(tmp_path, monkeypatch, module, old, new):
+    """Those that a module reads from a file, and which programs take as arguments."""
+    place = write_files(tmp_path)
+    monkeypatch.chdir(place)
+    (place / "mine.py").write_text(module)
+    replace_in(place / "people.toml", old, new)
+    found = []
+    for number in (4, 4, 5):
+        (place / "number.json").write_text(str(number))
+        sys.modules.pop("mine", None)
+        found.append(prepared(place).inputs)
+    assert found[0] == found[1]
+    assert found[2].changes_from(found[0]) == ["code of protocol 'ours'"]
 
 
 def test_modules_that_the_users_modules_import_are_their_code(tmp_path):
