@@ -1,7 +1,8 @@
 """Claims of chunks, by which processes that share a folder avoid computing the same chunk.
 
 A claim is a file that one process creates and touches while it computes. It has expired if its process ran on this
-computer and has ended, or if it was not touched for `EXPIRY` seconds: its process ended or cannot reach the folder.
+computer and has ended, or if it was not touched for `EXPIRY` seconds: its process ended or cannot reach the folder. A
+claim whose time is as far in the future has expired, too: it is a copy from a computer with another clock.
 Claims only save work, because every process that computes a chunk writes the same numbers.
 """
 
@@ -90,7 +91,7 @@ def _expired(path: Path) -> bool:
     now = path.with_name(f".{os.getpid()}-{secrets.token_hex(8)}.part")
     try:
         now.touch(exist_ok=False)
-        return now.stat().st_mtime - path.stat().st_mtime > EXPIRY
+        return abs(now.stat().st_mtime - path.stat().st_mtime) > EXPIRY  # nobody touches a file in the future
     except FileNotFoundError:
         return True
     finally:

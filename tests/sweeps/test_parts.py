@@ -135,6 +135,15 @@ def test_an_expired_claim_is_taken_and_a_touched_one_is_not(tmp_path, monkeypatc
     assert not path.exists()
 
 
+def test_a_claim_far_in_the_future_has_expired(tmp_path):
+    """Nobody touches it, so that a wait for it would not end."""
+    path = tmp_path / f"chunk{CLAIM}"
+    path.write_text("elsewhere 5\n")
+    os.utime(path, (time.time() + 2 * claims.EXPIRY,) * 2)
+    assert not held(tmp_path)
+    assert any_free([path])
+
+
 def ended() -> int:
     """Return the number of a process that has ended."""
     process = subprocess.Popen(["true"])
