@@ -10,6 +10,7 @@ import scipy
 from fedprivjax.checks.values import require_at_least, require_between, require_fraction, require_positive
 from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.datasets.synthetic import SOURCE, divided
+from fedprivjax.plan.size_limits import require_data_room
 
 DECAY, HEAD = 1.5, 6  # parameters of the spectrum (j + HEAD)^−DECAY, similar to MNIST's within classes
 CENTRE = 0.4  # fraction of the mean squared norm in the mean of all examples, such as images' brightness
@@ -68,6 +69,7 @@ def clusters(
         require_at_least(name, value, least)
     for name, value in (("test_examples", test_examples), ("trial", trial), ("seed", seed)):
         require_at_least(name, value, 0)
+    require_data_room(examples + test_examples + classes, features)
     require_between("accuracy", accuracy, 1 / classes, 1)
     for name, value in (("label_noise", label_noise), ("heterogeneity", heterogeneity)):
         require_fraction(name, value)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.values import require_at_least, require_fraction, require_positive
+from fedprivjax.plan.size_limits import require_data_room
 from fedprivjax.problem.random_keys import random_key
 
 
@@ -72,6 +73,7 @@ def stream(
     for name, value, least in (("features", features, 1), ("classes", classes, 2), ("test_examples", test_examples, 1)):
         require_at_least(name, value, least)
     require_at_least("seed", seed, 0)
+    require_data_room(classes + test_examples, features)
     require_positive("spread", spread)
     require_fraction("heterogeneity", heterogeneity)
     centres = np.random.default_rng(seed).normal(size=(classes, features))

@@ -14,6 +14,7 @@ import scipy
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_fraction, require_positive
 from fedprivjax.datasets.dataset import Dataset
+from fedprivjax.plan.size_limits import require_data_room
 from fedprivjax.problem.losses import Absolute, GemanMcClure
 
 QUADRATURE_NODES = 128
@@ -357,6 +358,7 @@ def _check_sizes(examples: int, features: int, test_examples: int, optimum_norm:
     require_at_least("examples", examples, 1)
     require_at_least("features", features, 2)
     require_at_least("test_examples", test_examples, 0)
+    require_data_room(examples + test_examples, features)
     require_positive("optimum_norm", optimum_norm)
 
 

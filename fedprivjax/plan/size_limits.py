@@ -11,6 +11,7 @@ from fedprivjax.problem.devices import device_memory
 
 COUNTED = 2**31  # machines, rounds and records are int32
 OF_MACHINE, OF_SLOT, OF_RECORD = 64, 48, 8  # bytes on the host per item while a run is prepared
+OF_NUMBER = 12  # bytes on the host per feature of an example: sampled in float64, stored in float32
 OF_DRAW = 2**14  # further bytes per seed for its plan and noise
 GIB = 2**30
 
@@ -44,6 +45,20 @@ def require_room(machines: int, per_round: int, rounds: int, records: int = 1, d
         raise Refusal(
             f"plans must fit in this computer's {there / GIB:.3g} GiB of memory, got {sizes}{seeds}, which need at "
             f"least {needed / GIB:.3g} GiB. Lower the largest of these"
+        )
+
+
+def require_data_room(examples: int, features: int) -> None:
+    """Raise Refusal if a dataset that is sampled needs more memory than this computer has.
+
+    Args:
+        examples: number of examples, with those of the test set.
+    """
+    needed, there = OF_NUMBER * examples * features, memory()
+    if needed > there:
+        raise Refusal(
+            f"data must fit in this computer's {there / GIB:.3g} GiB of memory, got {short(examples)} examples of "
+            f"{short(features)} features, which need at least {short(needed // GIB)} GiB. Lower the larger of these"
         )
 
 

@@ -19,6 +19,7 @@ from fedprivjax import (
     Refusal,
     Simplex,
     Uniform,
+    datasets,
     linear_problem,
     procedural_problem,
     simulate,
@@ -160,3 +161,18 @@ def test_no_noise_is_calibrated_where_a_later_protocol_has_too_few_records(tmp_p
     answer = CliRunner().invoke(app, ["privacy", str(file)])
     assert isinstance(answer.exception, Refusal)
     assert str(answer.exception).endswith("got 100 · 5000 = 500000. Use at most 14 rounds")
+
+
+@pytest.mark.parametrize(
+    "made", [datasets.least_squares, datasets.logistic, datasets.least_absolute, datasets.clusters]
+)
+@pytest.mark.parametrize("sizes", [(10**12, 20), (20, 10**12), (10**400, 20)])
+def test_sampled_data_must_fit_in_memory(made, sizes):
+    """Also when `report` reads the settings of results from elsewhere."""
+    with pytest.raises(Refusal, match=r"data must fit in this computer's \S+ GiB of memory, got .*Lower the larger"):
+        made(*sizes)
+
+
+def test_streamed_data_must_fit_in_memory():
+    with pytest.raises(Refusal, match=r"data must fit in this computer's \S+ GiB of memory, got 1010 examples of"):
+        datasets.stream(10**12, 10)
