@@ -54,6 +54,7 @@ class At(NamedTuple):
         project: projection onto the constraint set.
         start: initial parameters.
         key: key of the server's own randomness in the round.
+        cohort: number of participants in the round.
     """
 
     t: Any
@@ -61,6 +62,7 @@ class At(NamedTuple):
     project: Callable[[Any], Any]
     start: Any
     key: Any
+    cohort: Any
 
 
 @struct.dataclass

@@ -93,7 +93,7 @@ class Composed(OfParts, Protocol):
         t = inputs.round.astype(jnp.float32)
         message = self._message(problem, "message", state.server, t)
         read, memory, info = self.privacy.release(problem, message, inputs, noise, state.memory, self._limits)
-        at = At(t, self._step, problem.constraint.project, problem.start, key)
+        at = self._at(problem, inputs, key)
         return ComposedState(self._call("serve", state.server, read, at), memory), info
 
     def output(self, state: ComposedState) -> Any:
@@ -119,6 +119,11 @@ class Composed(OfParts, Protocol):
     def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
         reads = MEAN if self.known is None else self.known.reads
         return self.privacy.round_noise(state, drawn, self.noise_std, reads)
+
+    def _at(self, problem: Problem, inputs: RoundInputs, key: jax.Array) -> At:
+        """Return the public facts of a round."""
+        t, cohort = inputs.round.astype(jnp.float32), jnp.sum(inputs.filled)
+        return At(t, self._step, problem.constraint.project, problem.start, key, cohort)
 
     def _message(self, problem: Problem, function: str, *arguments: Any) -> Linear:
         """Return the round's message from a function of the algorithm.

@@ -8,7 +8,7 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.method.algorithm import Algorithm, At, Before, Growing, Public, Reads
+from fedprivjax.method.algorithm import Algorithm, Before, Growing, Public, Reads
 from fedprivjax.method.client_method import SERVER, ClientMethod, ClientState
 from fedprivjax.method.composed import Composed
 from fedprivjax.method.linear import Linear, points_of
@@ -80,7 +80,7 @@ class ComposedSums(ClientMethod, Composed):  # type: ignore[misc]
     def _served(self, problem: Problem, server: Any, total, weight, inputs: RoundInputs, noise, key):
         read = add_noise(problem, jax.tree.map(lambda total: total / weight, total), noise)
         key = jax.random.fold_in(key, SERVER)
-        at = At(inputs.round.astype(jnp.float32), self._step, problem.constraint.project, problem.start, key)
+        at = self._at(problem, inputs, key)
         return self._call("serve", server, read, at)
 
     def query(self, state: ClientState) -> Any:  # type: ignore[override]

@@ -1,7 +1,7 @@
 """Base of methods whose messages are noisy means, or noisy local steps, over a machine's own records."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -11,13 +11,14 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.composed import Composed
 from fedprivjax.method.interface import BATCH, scaled_rate
 from fedprivjax.method.minibatch_round import record_messages
-from fedprivjax.method.noisy_records import (
-    NoisyRecords,
+from fedprivjax.method.noisy_records import NoisyRecords
+from fedprivjax.method.record_mechanism import THEOREM_RULES, Delta, RecordMechanism
+from fedprivjax.method.record_privacy import (
+    RecordPrivacy,
     check_machine_targets,
     check_record_settings,
     targeted_settings,
 )
-from fedprivjax.method.record_mechanism import THEOREM_RULES, Delta, RecordMechanism
 from fedprivjax.method.relative_privacy import SharedTarget, privacy_shares, shared_privacy
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.noise import Mechanism
@@ -86,17 +87,21 @@ class RecordSettings:
 
 @struct.dataclass(kw_only=True)
 class ComposedRecords(RecordSettings, Composed):  # type: ignore[misc]
-    """Settings of a method that composes its algorithm with `NoisyRecords`."""
+    """Settings of a method that composes its algorithm with noise on means over machines' own records."""
 
     def __post_init__(self):
         super().__post_init__()
         _ = self.privacy  # raises Refusal if no theorem covers the settings
 
     @property
-    def privacy(self) -> NoisyRecords:
+    def privacy(self) -> RecordPrivacy:
         """Noise on means over machines' own records."""
-        names = ("clip", "batch", "sampler", "rate", "relation", "noise_rule", "delta", "relative_privacy", "trust")
-        return NoisyRecords(**{name: getattr(self, name) for name in names})
+        return NoisyRecords(**self._shared)
+
+    @property
+    def _shared(self) -> dict[str, Any]:
+        """Settings of the privacy object by name."""
+        return {one.name: getattr(self, one.name) for one in fields(RecordPrivacy)}
 
     @property
     def records(self) -> RecordMechanism:

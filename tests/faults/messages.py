@@ -18,9 +18,10 @@ from fedprivjax import (
     NoisySGD,
     TreeMomentum,
 )
-from fedprivjax.method.algorithm import At, Public, lipschitz_bound
+from fedprivjax.method.algorithm import Public, lipschitz_bound
 from fedprivjax.method.encoders import Encoder, Quantiser
 from fedprivjax.method.linear import of_record
+from fedprivjax.method.minibatch_round import gradient_at
 from fedprivjax.method.record_mechanism import RecordMechanism
 from fedprivjax.method.round import add_noise, cohort_messages, flat_rows
 from fedprivjax.method.views import in_the_clear
@@ -129,12 +130,11 @@ class ClippedMean(NoisyMinibatchSGD):
 
     def round(self, problem, state, inputs, noise, key):
         mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), self.messages(problem, state, inputs, noise, None))
-        at = At(inputs.round, self.step_scale * self.step_size, problem.constraint.project, problem.start, key)
-        server = self.algorithm.serve(state.server, add_noise(problem, mean, noise), at)
+        server = self.algorithm.serve(state.server, add_noise(problem, mean, noise), self._at(problem, inputs, key))
         return state._replace(server=server), {}
 
     def messages(self, problem, state, inputs, noise, key):
-        return released_messages(problem, state.server.w, inputs, "message", self.clip)
+        return released_messages(problem, gradient_at(state.server.w), inputs, "message", self.clip)
 
 
 @states("event")
@@ -145,6 +145,12 @@ class CountedAsRecords(ReleasedMinibatchSGD):
     @property
     def records(self):
         return replace(super().records, whole_message=False)
+
+    def needed_noise(self, problem, plan, target):
+        return self.records.noise_std(problem, plan.size, target)
+
+    def event(self, problem, plan):
+        return self.records.event(problem, plan, self.noise_std)
 
     @property
     def traced(self):

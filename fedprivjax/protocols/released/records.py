@@ -1,16 +1,25 @@
-"""Messages of released code: clipped as a whole, or scaled by another batch's norm."""
+"""Privacy of messages of released code: means of records' gradients, clipped as wholes, or by another batch's norm."""
 
 from dataclasses import dataclass
 from math import inf
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
 from fedprivjax.method.clipping import clip
-from fedprivjax.method.minibatch_round import record_messages
+from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.record_mechanism import MachineTable, RecordMechanism
-from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.record_privacy import RecordPrivacy
+from fedprivjax.method.release import Limits, RunFacts, refuse_subclass
+from fedprivjax.method.round import Machine, RoundInputs, cohort_messages
+from fedprivjax.noise import Mechanism
+from fedprivjax.plan.samplers import Sampler, as_sampler
+from fedprivjax.privacy.noise_rules import NOISE_RULES
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.gradients import Dense
 from fedprivjax.problem.problem import Problem
@@ -34,20 +43,104 @@ class UnboundedRecords(RecordMechanism):
         return (Assumption("rescaled messages"),)
 
 
-def released_messages(problem: Problem, w, inputs: RoundInputs, at: str, bound):
-    """Return the participants' mean gradients at w with the code's clipping, leaves [per_round, ...].
+@final
+@struct.dataclass(kw_only=True)
+class ReleasedRecords(RecordPrivacy):
+    """Noise on messages of released code. `ReleasedMinibatchSGD` alone is composed with it, and documents the settings.
+
+    **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records; none with clip_at "other".
+
+    Raises:
+        Refusal: a setting is invalid.
+    """
+
+    clip_at: str = struct.field(pytree_node=False, default="record")
+    aggregate: str = struct.field(pytree_node=False, default="mean")
+    acknowledged: bool = struct.field(pytree_node=False, default=False)
+    claimed_records: int | None = struct.field(pytree_node=False, default=None)
+
+    rules = NOISE_RULES
+
+    def __init_subclass__(cls, **_):
+        refuse_subclass("ReleasedRecords", cls)
+
+    def __post_init__(self):
+        require_choice("trust", self.trust, ("none",))
+        require_choice("clip_at", self.clip_at, CLIPPED)
+        require_choice("aggregate", self.aggregate, AGGREGATES)
+        super().__post_init__()
+        sampler = self._sampler
+        if self.clip_at == "other" and not (sampler.repeats and isinstance(sampler.batch, int | None)):
+            raise Refusal("clip_at 'other' must go with the sampler 'replacement' and one batch for all machines")
+
+    # ---- traced
+
+    def total(self, problem: Problem, machine: Machine, inputs: RoundInputs, bound: Any) -> tuple[Any, dict]:
+        """Return the sum of the cohort's messages, and scalars of the round if records are clipped."""
+        if not self._whole:
+            return super().total(problem, machine, inputs, bound)
+        rows = released_messages(problem, machine, inputs, self.clip_at, bound)
+        return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), rows), {}
+
+    def divisor(self, inputs: RoundInputs) -> Any:
+        """Return the divisor of that sum: 1 if the server reads the sum."""
+        return super().divisor(inputs) if self.aggregate == "mean" else 1.0
+
+    def messages(self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits) -> Any:
+        if not self._whole:
+            return super().messages(problem, message, inputs, noise, limits)
+        return released_messages(problem, of_record(message), inputs, self.clip_at, self.clip)
+
+    # ---- on the host
+
+    @property
+    def minibatches(self) -> Sampler:
+        """Sampler of the records of a message, and with "other" of as many records whose mean's norm gives a factor."""
+        sampler = self._sampler
+        return sampler.with_batch(2 * sampler.batch) if self.clip_at == "other" else sampler  # type: ignore[operator]
+
+    @property
+    def _sampler(self) -> Sampler:
+        return as_sampler(self.sampler, self.batch, self.rate)
+
+    @property
+    def _whole(self) -> bool:
+        """True if a machine's mean is clipped or scaled, instead of its records' messages."""
+        return self.clip_at != "record" and self.clip is not None
+
+    def records(self, epsilon: tuple[float, ...] | None) -> RecordMechanism:
+        settings = self._sampler, self.clip, self.noise_rule, epsilon, self.delta
+        kind = UnboundedRecords if self.clip_at == "other" else RecordMechanism
+        return kind(
+            *settings,
+            whole_message=self.clip_at == "message" and self.clip is not None,
+            acknowledged=self.acknowledged,
+            claimed_records=self.claimed_records,
+            relation=self.relation,
+        )
+
+    def mechanism(self, facts: RunFacts, method: str) -> Mechanism:
+        summed = self.aggregate == "sum"
+        return self.records(facts.epsilon).gaussian(facts.problem, facts.plan, method, summed=summed)
+
+    def check(self, facts: RunFacts, name: str) -> None:
+        if facts.problem.machine_weights is not None and self.clip_at != "record":
+            raise Refusal(f"machine_weights must go with clip_at 'record', got {self.clip_at!r}")
+
+
+def released_messages(problem: Problem, machine: Machine, inputs: RoundInputs, at: str, bound: Any) -> Any:
+    """Return the participants' mean messages with the code's clipping, leaves [per_round, ...].
 
     Args:
-        at: a key of `CLIPPED`; with "other", the first half of a machine's samples gives the factor of the second.
-        bound: C, or None.
+        at: "message" or "other", see `CLIPPED`; with "other", the first half of a machine's samples gives the factor of
+            the second.
+        bound: C.
     """
-    if bound is None or at == "record":
-        return record_messages(problem, w, inputs, bound)
     if at == "message":
-        means = record_messages(problem, w, inputs, None)
+        means = cohort_messages(problem, machine, inputs)
         return jax.vmap(lambda g: clip(Dense(g), bound).value)(means)
     halves = zip(jnp.split(inputs.samples, 2, axis=1), jnp.split(2 * inputs.weights, 2, axis=1), strict=True)
-    measured, used = (record_messages(problem, w, inputs._replace(samples=s, weights=p), None) for s, p in halves)
+    measured, used = (cohort_messages(problem, machine, inputs._replace(samples=s, weights=p)) for s, p in halves)
     norms = jax.vmap(lambda g: Dense(g).norm())(measured)
     factors = jnp.minimum(1.0, bound / jnp.maximum(norms, 1e-30))
     return jax.tree.map(lambda rows: rows * factors.reshape(-1, *[1] * (rows.ndim - 1)), used)

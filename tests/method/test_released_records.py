@@ -1,0 +1,88 @@
+"""Privacy of released code: composed with its method alone, and its subclasses state their own event."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from cases import PARTIAL, SHARES
+from flax import struct
+
+from fedprivjax import Full, NoisyMinibatchSGD, Protocol, Refusal, linear_problem, ready, simulate
+from fedprivjax.problem.losses import Softmax
+from fedprivjax.protocols import ReleasedMinibatchSGD
+from fedprivjax.protocols.noisy_minibatch_sgd import MinibatchSGD
+from fedprivjax.protocols.released.minibatch_sgd import SummedSGD
+from fedprivjax.protocols.released.records import ReleasedRecords
+
+SETTINGS: dict[str, Any] = {"epsilon": 4.0, "clip": 0.3, "batch": 4, "sampler": "replacement", "step_size": 0.4}
+STATED = 1e-3  # Lipschitz constant that is false, and too small
+
+
+def numbers(tree):
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+def run(protocol, problem=SHARES):
+    return simulate(protocol, problem, PARTIAL, rounds=4, seed=3, metrics=())
+
+
+def test_means_of_clipped_records_are_those_of_noisy_minibatch_sgd():
+    ours, theirs = run(ReleasedMinibatchSGD(**SETTINGS)), run(NoisyMinibatchSGD(**SETTINGS))
+    np.testing.assert_array_equal(numbers(ours.params), numbers(theirs.params))
+    assert ours.guarantee.to_json() == theirs.guarantee.to_json()
+
+
+@pytest.mark.parametrize(("aggregate", "kind"), [("mean", MinibatchSGD), ("sum", SummedSGD)])
+def test_the_parts_hold_the_settings(aggregate, kind):
+    method = ReleasedMinibatchSGD(aggregate=aggregate, clip_at="message", strong_convexity=0.1, window=3, **SETTINGS)
+    assert type(method.algorithm) is kind
+    assert method.algorithm == kind(strong_convexity=0.1, window=3)
+    own = {name: value for name, value in SETTINGS.items() if name not in ("epsilon", "step_size")}
+    assert method.privacy == ReleasedRecords(aggregate=aggregate, clip_at="message", **own)
+
+
+def test_no_pair_is_composed_with_it():
+    for clip_at in ("record", "message", "other"):
+        privacy = ReleasedRecords(clip=1.0, batch=4, sampler="replacement", clip_at=clip_at)
+        with pytest.raises(Refusal, match=r"privacy must be a NoisyMessages or .* got a ReleasedRecords"):
+            Protocol(MinibatchSGD(), privacy=privacy, epsilon=4.0, step_size=0.1)
+    with pytest.raises(Refusal, match="ReleasedRecords must not be subclassed"):
+        type("Mine", (ReleasedRecords,), {})
+
+
+@struct.dataclass(kw_only=True)
+class OtherPrivacy(ReleasedMinibatchSGD):
+    """Another privacy object than that of the settings."""
+
+    @property
+    def privacy(self):
+        return ReleasedRecords(**self._shared, clip_at="record")
+
+
+@struct.dataclass(kw_only=True)
+class Longer(ReleasedMinibatchSGD):
+    """Every message counts twice."""
+
+    def messages(self, problem, state, inputs, noise, key):
+        return jax.tree.map(lambda leaf: 2 * leaf, super().messages(problem, state, inputs, noise, key))
+
+
+@pytest.mark.parametrize(("method", "name"), [(OtherPrivacy, "privacy"), (Longer, "messages")])
+def test_an_override_without_an_event_is_refused(method, name):
+    said = f"^{name} must be overridden together with event, .* and event of ReleasedMinibatchSGD"
+    with pytest.raises(Refusal, match=said):
+        ready(method(clip_at="message", **SETTINGS), SHARES, PARTIAL, rounds=4)
+
+
+@pytest.mark.parametrize("aggregate", ["mean", "sum"])
+def test_a_stated_lipschitz_constant_is_enforced_in_a_private_run(aggregate):
+    features = np.full((2, 4, 3), 5.0, np.float32)
+    problem = linear_problem(features, np.zeros((2, 4), int), Softmax(3), lipschitz=STATED)
+
+    def moved(**noise):
+        method = ReleasedMinibatchSGD(sampler="full", aggregate=aggregate, step_size=1.0, window=1, **noise)
+        return np.linalg.norm(simulate(method, problem, Full(2), rounds=1, metrics=()).params)
+
+    machines = 2 if aggregate == "sum" else 1
+    assert moved(noise_std=1e-9) <= machines * STATED * (1 + 1e-4) < moved(epsilon=np.inf)
