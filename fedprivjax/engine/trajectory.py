@@ -49,8 +49,10 @@ def begin(arguments: Arguments, static: StaticArguments) -> Carry:
     run = protocol.init(problem, static.size, protocol_key(key)), noise_state, _zeros(static)
 
     def first_noise():
-        rounds = jax.tree.map(lambda leaf: leaf[:1], per_round(arguments))
-        return _rounds(arguments, static, (run, jnp.zeros(dimension), draw_state), rounds)[0][1]
+        inputs, draw_inputs, host_noise = jax.tree.map(lambda leaf: leaf[:1], per_round(arguments))
+        _, drawn = mechanism.draw(draw_state, draw_inputs, round_keys(key, inputs.round), dimension)
+        drawn, host_noise = jax.tree.map(lambda leaf: leaf[0], (drawn, host_noise))
+        return mechanism.aggregate(_noise(protocol, noise_state, drawn, host_noise)[1])
 
     noise = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(first_noise))
     return run, noise, draw_state
@@ -84,13 +86,10 @@ def _rounds(arguments: Arguments, static: StaticArguments, carry: Carry, rounds:
     # noise without state is computed from a block's last sample; noise with state is carried from round to round
     carried = bool(jax.tree.leaves(run[1]))
 
-    def noise_of(state, drawn, host_noise):
-        return (state, None) if drawn is None else protocol.noise(state, drawn, host_noise)
-
     def one_round(carry, step):
         (state, noise_state, totals), _ = carry
         inputs, drawn, host_noise = step
-        noise_state, noise = noise_of(noise_state, drawn, host_noise)
+        noise_state, noise = _noise(protocol, noise_state, drawn, host_noise)
         state, info = protocol.round(problem, state, inputs, noise, protocol_key(key, inputs.round))
         totals = {name: total + info[name] for name, total in totals.items()}
         return ((state, noise_state, totals), mechanism.aggregate(noise) if carried else None), None
@@ -101,8 +100,13 @@ def _rounds(arguments: Arguments, static: StaticArguments, carry: Carry, rounds:
     (run, noise), _ = jax.lax.scan(one_round, begun, steps, unroll=static.unroll)
     if not carried:
         last = jax.tree.map(lambda leaf: leaf[-1], (drawn, host_noise))
-        noise = mechanism.aggregate(noise_of((), *last)[1])
+        noise = mechanism.aggregate(_noise(protocol, (), *last)[1])
     return (run, noise, draw_state), ()
+
+
+def _noise(protocol: Any, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
+    """Return the state of the noise after a round, and the round's noise, or None if no noise is drawn."""
+    return (state, None) if drawn is None else protocol.noise(state, drawn, host_noise)
 
 
 def _zeros(static: StaticArguments) -> dict[str, jax.Array]:
