@@ -56,6 +56,7 @@ def test_noise_by_the_realised_cohort_is_not_seen_with_a_fixed_one():
     assert not refuted(NoiseOfThoseWhoCame(**SERVER), EVEN)
 
 
+@slow
 def test_a_drift_term_without_a_clip_is_seen_by_a_quadratic_canary():
     assert refuted(DriftUnclipped(**LOCAL), ALWAYS)
 
@@ -64,7 +65,8 @@ def test_quiet_local_steps_are_seen():
     assert refuted(QuietSteps(**LOCAL), WALKS)
 
 
-@pytest.mark.parametrize("federation", [WALKS, pytest.param(ALWAYS, marks=slow)], ids=["sampled", "always"])
+@slow
+@pytest.mark.parametrize("federation", [WALKS, ALWAYS], ids=["sampled", "always"])
 def test_right_local_steps_are_not_refuted(federation):
     found = audit(LocalSGD(**LOCAL), federation, runs=1000)
     assert not found.refuted

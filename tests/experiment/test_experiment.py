@@ -98,19 +98,12 @@ NAMES = [
 ]
 
 
-TAKES_LONG = (
-    *("beyond/clipped-increments", "beyond/correlated-noise", "cheu-2022/trust-agd"),
-    *(f"tran-cutkosky-2022/{name}" for name in ("amplified", "convex", "mlp")),
-    *(f"frontier/{name}" for name in ("epsilon", "many-passes", "one-pass", "participation", "features-pooled")),
-    *(f"frontier/machines-{number}" for number in (10, 1000)),
-    *(
-        f"clients/{name}"
-        for name in ("central/scattering", "dp-fedavg/1000", "dp-fedavg/10000", "dp-fedavg/correlated")
-    ),
-    *(f"clients/heterogeneity/{name}" for name in ("dirichlet-0.05", "dirichlet-0.1", "dirichlet-0.5", "private")),
-    *("beyond/full-batch", "clients/fedavg-mnist/iid", "figure3/as-published"),
+PREPARED = (  # one or two of every folder: the bundled experiments are also run, scaled down, by bundled_tiny.py
+    *("beyond/uniform-schedule", "cheu-2022/full", "cheu-2022/toy", "clients/heterogeneity/dirichlet-5"),
+    *("frontier/insurance", "frontier/logistic", "frontier/server", "lowy-razaviyayn-2023/figure4/3-of-3-as-published"),
+    *("lowy-razaviyayn-2023/figure8/as-published", "models/mlp", "quickstart", "reshef-levy-2024/table1"),
+    *("reshef-levy-2025/table1", "tran-cutkosky-2022/noise", "tran-cutkosky-2022/reduced", "your-own/people"),
 )
-TWINS = ("as-run", "at-true-epsilon")  # of files that end in as-published
 WHOLE = (
     "reshef-levy-2025/table1",
     "cheu-2022/toy",
@@ -148,14 +141,8 @@ def at_one_point(parsed):
     return parsed.model_copy(update={"sweep": sweep, "protocol": protocols, "problem": problem})
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.values[0].endswith((*TAKES_LONG, *TWINS))])
+@pytest.mark.parametrize("name", [name for name in NAMES if name.values[0] in PREPARED])
 def test_a_bundled_experiment_can_be_prepared_at_one_point(name):
-    prepared(name, at_one_point)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in NAMES if name.values[0].endswith((*TAKES_LONG, *TWINS))])
-def test_a_bundled_experiment_that_takes_long_can_be_prepared(name):
     prepared(name, at_one_point)
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import sparing
 from faults.clients import RawKept
 from oracles import clients as oracle
 
@@ -107,7 +108,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("participation", PARTICIPATIONS)
+@pytest.mark.parametrize("participation", sparing(list(PARTICIPATIONS), ["dropouts"]))
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("method", [FedAvg, Scaffold])
 def test_a_run_is_the_loop_over_machines_and_steps(method, setting, participation):

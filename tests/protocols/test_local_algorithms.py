@@ -1,10 +1,10 @@
 """FedDyn, FedExP and MimeLite: NumPy loops, fixed points, and the contract with every privacy."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from cases import PARTIAL, SHARES
+from cases import PARTIAL, SHARES, sparing
 from oracles import local_algorithms as oracle
 
 from fedprivjax import (
@@ -152,8 +152,14 @@ def method_of(algorithm, kind):
     return Protocol(algorithm, privacy=LocalPrivacy(**PRIVACY[kind]), step_size=0.2, **noise)
 
 
-@pytest.mark.parametrize("kind", PRIVACY)
-@named
+FEW = ("none", "steps", "adaptive", "encoded, untrusted")  # the quick tests give FedDyn every privacy, the others these
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kind"),
+    sparing(list(product(ALGORITHMS, PRIVACY)), [*product(ALGORITHMS[:1], PRIVACY), *product(ALGORITHMS, FEW)]),
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
 def test_quick_properties_hold_with_every_privacy(algorithm, kind):
     properties = QUICK[:1] if kind == "none" else QUICK
     report = check_protocol(method_of(algorithm, kind), SHARES, PARTIAL, properties=properties)

@@ -109,6 +109,7 @@ def test_contract():
     assert checked(ClientMomentum(mu=2.0)).held == tuple(PROPERTIES)
 
 
+@pytest.mark.slow
 def test_audit():
     found = audit(ClientMomentum(mu=2.0, step_size=0.1), runs=1000)
     assert not found.refuted
