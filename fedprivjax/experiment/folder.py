@@ -168,9 +168,9 @@ def save(
     netcdf = BytesIO()
     tree.to_netcdf(netcdf, engine="h5netcdf")
     begun: dict[Path, Content] = {} if experiment is None else {folder / SPEC: spec}  # somebody may have deleted it
-    begun |= {} if inputs is None else {folder / INPUTS: inputs.text()}
     text = json.dumps(made, indent=1, ensure_ascii=False)
-    write_together({**begun, folder / PROVENANCE: text, folder / RESULTS: netcdf.getvalue()})
+    last = {} if inputs is None else {folder / INPUTS: inputs.text()}  # never those of a run whose results are missing
+    write_together({**begun, folder / PROVENANCE: text, folder / RESULTS: netcdf.getvalue(), **last})
     remove_chunks(folder, linked=True)
 
 

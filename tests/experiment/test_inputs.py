@@ -1,6 +1,7 @@
 """Results are loaded, and chunks taken, only if data and code are those of the run."""
 
 import json
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -297,6 +298,26 @@ def test_a_run_that_keeps_no_chunks_replaces_results_of_other_data(place, monkey
     ready = prepared(place)
     run_ready(ready, place / "out", keep=False)
     assert read_inputs(place / "out" / "inputs.json") == ready.inputs
+
+
+@pytest.mark.parametrize("renames", range(4))
+def test_a_kill_while_results_are_replaced_leaves_none_of_other_data(place, monkeypatch, renames):
+    """By a run that keeps no chunks, between any two renames: old results never stand beside the new inputs."""
+    replace_in(place / "people.csv", ",1\n", ",0\n")
+    changed, out, left, rename = prepared(place), place / "out", [renames], os.replace
+
+    def replaced(*paths):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        rename(*paths)
+
+    monkeypatch.setattr("fedprivjax.atomic_write.os.replace", replaced)
+    with pytest.raises(KeyboardInterrupt):
+        results_folder.save(RESULTS, out, experiment=changed.experiment, inputs=changed.inputs)
+    monkeypatch.undo()
+    with pytest.raises(Refusal, match="got results of other data"):
+        run_ready(changed, out, resume=True, keep=False)
 
 
 def test_inputs_identify_no_seed(ready, finished):
