@@ -100,7 +100,7 @@ def warn_of_clipped(columns: Iterable[Feature], frame: Frame) -> None:
     """Warn of training and test values outside of public bounds, by column, the most frequent first."""
     found = sorted(outside(columns, frame), key=lambda pair: -pair[1])
     for each, moved in found[:WARNED]:
-        rows = f"{100 * moved / len(frame):.2g}% of {len(frame)} rows lie outside {limits(each)} and are moved to it"
+        rows = f"{100 * moved / len(frame):.3g}% of {len(frame)} rows lie outside {limits(each)} and are moved to it"
         warn(f"{each.column}: {rows}. No guarantee covers this count")
     if found[WARNED:]:
         warn(f"{len(found) - WARNED} more columns have values outside of their bounds. No guarantee covers this count")

@@ -198,6 +198,14 @@ def test_values_outside_of_bounds_are_warned_of_by_column():
     assert len(caught) == 11
 
 
+def test_a_share_near_one_is_a_percentage():
+    table = pd.DataFrame({"x": [0.5] + [2.0] * 199, "y": [0, 1] * 100})
+    with pytest.warns(UserWarning, match=r"^x: 99\.5% of 200 rows"):
+        from_frame(table, "y", bounds={"x": [0, 1]}, test_fraction=0)
+    with pytest.warns(UserWarning, match=r"^x: 100% of 199 rows"):
+        from_frame(table[1:], "y", bounds={"x": [0, 1]}, test_fraction=0)
+
+
 def test_a_targets_bounds_scale_it_and_bound_the_loss():
     with pytest.warns(UserWarning, match=r"^y: 25% of 4 rows lie outside \[0, 10\]"):
         data = bounded(frame(y=[0.0, 7.5, 12.0, 5.0]), bounds={"x": [0, 20], "y": [0, 10]})
