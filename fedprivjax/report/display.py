@@ -161,12 +161,12 @@ def plot(
 
 
 def _plot(this: Shown, metric: str | Metric | None, against: str | None, bands: bool) -> Figure:
-    if metric is None and against is None and not bands:
-        made = this.plots()
-        if not made:
-            raise Refusal("results must have an axis of several values or several records to be drawn, got neither")
-        return next(iter(made.values()))
     axes = _axes(this)
+    if metric is None and against is None and not bands:
+        if made := this.plots():
+            return next(iter(made.values()))
+        if not axes:
+            raise Refusal("results must have an axis of several values or several records to be drawn, got neither")
     against = against or next(iter(axes), ROUND)
     require_choice("axis of a plot", against, axes)
     metric = metric or usual_metric(this, against)

@@ -91,6 +91,12 @@ def test_plots_are_those_of_the_command_line(results):
     assert fpj.plot(results[EVIL], "distance", "round").axes[0].get_xlabel() == "round"
 
 
+def test_results_without_the_usual_metrics_are_drawn(results):
+    data = results[EVIL]
+    few = data.drop_vars([name for name in data if "round" in data[name].dims and name != "distance"])
+    assert fpj.plot(few).axes[0].get_ylabel() == "distance"
+
+
 def test_one_cost_is_an_axis(results):
     data = results[EVIL]
     for against, cost, words in (
