@@ -661,6 +661,15 @@ def test_control_characters_are_refused_before_a_run(call, spec, key):
     assert os.listdir() == [spec]
 
 
+def test_an_output_may_be_closed():
+    """As `>&-` of a shell does, and some schedulers."""
+    code = (
+        "import sys; sys.stdout = None; sys.argv = ['fedprivjax', '--version']; from fedprivjax.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_an_output_in_ascii_shows_other_characters_as_escapes(monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))

@@ -31,7 +31,8 @@ class PrintableConsole(Console):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
-out = PrintableConsole(width=None if sys.stdout.isatty() else usual_width())
+on_screen = sys.stdout is not None and sys.stdout.isatty()  # it is None if a process starts with it closed
+out = PrintableConsole(width=None if on_screen else usual_width())
 err = PrintableConsole(stderr=True)
 
 Spec = Annotated[str, typer.Argument(help="a TOML file, or the name of a bundled experiment")]
