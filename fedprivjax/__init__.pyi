@@ -24,6 +24,7 @@ from .method.local_release import LocalPrivacy
 from .method.noisy_messages import NoisyMessages
 from .method.noisy_momentum import NoisyMomentum
 from .method.noisy_records import NoisyRecords
+from .method.record_steps import NoisyRecordSteps
 from .method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .method.server_optimizer import ServerOptimizer
 from .method.shuffled_sums import ScalarSum, VectorSum
@@ -151,6 +152,7 @@ __all__ = [
     "NoisyMessages",
     "NoisyMinibatchSGD",
     "NoisyMomentum",
+    "NoisyRecordSteps",
     "NoisyRecords",
     "NoisySGD",
     "NormBound",

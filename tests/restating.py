@@ -1,12 +1,13 @@
 """Statements of planted faults and custom classes: what they inherit, as their own, and refusals without them."""
 
 from dataclasses import fields
+from functools import cache
 from inspect import getattr_static
 
 import jax
 import pytest
 
-from fedprivjax import LocalPrivacy, Refusal
+from fedprivjax import Refusal
 
 
 def states(*names):
@@ -38,8 +39,15 @@ def refused(make, changed, missing, of):
 
 
 def unsealed(**others):
-    """Return a function that copies a `LocalPrivacy`, which refuses subclasses, with other definitions."""
-    left_out = ("__dict__", "__weakref__", "__init_subclass__")
-    kept = {name: value for name, value in vars(LocalPrivacy).items() if name not in left_out}
-    kind = type("Unsealed", LocalPrivacy.__bases__, {**kept, **others})
-    return lambda private: kind(**{field.name: getattr(private, field.name) for field in fields(private)})
+    """Return a function that copies a privacy object, which refuses subclasses, with other definitions."""
+
+    @cache
+    def kind(sealed):
+        refusal = vars(sealed)["__init_subclass__"]
+        del sealed.__init_subclass__
+        try:
+            return type("Unsealed", (sealed,), others)
+        finally:
+            sealed.__init_subclass__ = refusal
+
+    return lambda private: kind(type(private))(**{one.name: getattr(private, one.name) for one in fields(private)})

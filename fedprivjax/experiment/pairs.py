@@ -13,11 +13,17 @@ from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.noisy_messages import NoisyMessages
 from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.pairs import pair_of
+from fedprivjax.method.record_steps import NoisyRecordSteps
 from fedprivjax.plan.samplers.local import LocalWork
 from fedprivjax.protocols import FedAvg
 
 ALGORITHM, PRIVACY = "algorithm", "privacy"  # fields of a pair
-KINDS: dict[str, type] = {"messages": NoisyMessages, "records": NoisyRecords, "local": LocalPrivacy}
+KINDS: dict[str, type] = {
+    "messages": NoisyMessages,
+    "records": NoisyRecords,
+    "local": LocalPrivacy,
+    "steps": NoisyRecordSteps,
+}
 WORK = ("local_epochs", "local_steps", "batch", "sampler", "rate")  # keys of `work`, as in `fedavg`
 
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
 from fedprivjax.checks.decorated import require_decorated
@@ -207,10 +206,6 @@ class Composed(OfParts, Protocol):
         ready = ready.with_settings(ready.privacy.planned(ready.run_facts(problem, plan)))
         return super(Composed, ready).calibrate(problem, plan, target)
 
-    def with_settings(self, settings: dict[str, Any]):
-        """Return a copy with other settings of the protocol or of its privacy object, by name."""
-        return replace(self, **settings)
-
     def with_noise(self, problem: Problem, plan: Plan, noise_std: float, target: Target):
         """Return the copy of `Protocol.with_noise`, with the planned algorithm."""
         ready = super().with_noise(problem, plan, noise_std, target)
@@ -225,26 +220,11 @@ class Composed(OfParts, Protocol):
         return RunFacts(problem, plan, known.reads, bound, known.plain, self.machine_epsilon)
 
     @property
-    def machine_epsilon(self) -> tuple[float, ...] | None:
-        """Target of each machine if they differ, else None."""
-        return tuple(np.ravel(self.epsilon).tolist()) if np.ndim(self.epsilon) else None
-
-    @property
-    def noise_follows(self) -> tuple[str, ...]:
-        return self.privacy.noise_follows
-
-    @property
     def weighs_machines(self) -> bool:  # type: ignore[override]
         return self.privacy.weighs_machines
 
     def check(self, problem: Problem, plan: Plan) -> None:
         self.privacy.check(self.run_facts(problem, plan), self.name)
-
-    def machine_target(self, target: Target) -> Target:
-        return self.privacy.machine_target(target)
-
-    def target_delta(self, problem: Problem, target: Target) -> Any:
-        return self.privacy.target_delta(problem, target, self.machine_epsilon)
 
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
         return self.privacy.needed_noise(self.run_facts(problem, plan), target)
@@ -257,15 +237,6 @@ class Composed(OfParts, Protocol):
         if self.noise_std and facts.bound.norm < inf:
             require_clip("bound", facts.bound.norm)
         return self.privacy.event(facts, float(self.noise_std))
-
-    def with_relation(self, relation: str):
-        """Return the copy of `Protocol.with_relation`. Refused for an ε of each machine, which sets its noise."""
-        stated = getattr(self.privacy, "relation", None)
-        if stated is None:
-            return super().with_relation(relation)
-        if self.machine_epsilon is not None and relation != stated:
-            raise Refusal(f"relation must stay {stated!r} with an ε of each machine, got {relation!r}")
-        return self.with_settings({"relation": relation})
 
     def costs(self, problem: Problem) -> dict[str, float]:
         return super().costs(problem) | {

@@ -14,19 +14,19 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 from fedprivjax.method.algorithm import Calls, Public
 from fedprivjax.method.client_method import SERVER, ClientMethod, ClientState
-from fedprivjax.method.interface import slot_keys
+from fedprivjax.method.interface import Protocol, slot_keys
 from fedprivjax.method.known_work import KnownWork, asked, left, message_of, of_python, read
 from fedprivjax.method.linear import Linear, is_plain, points_of
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work
 from fedprivjax.method.local_data import LocalData
-from fedprivjax.method.local_release import Facts, step_noise
 from fedprivjax.method.parts import OfParts
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.settings import require_clip
+from fedprivjax.method.work_privacy import Facts, WorkFacts
 from fedprivjax.noise import Mechanism
 from fedprivjax.noise.rounds import round_factor
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import LocalEpochs, LocalWork
+from fedprivjax.plan.samplers import LocalEpochs, Sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
@@ -41,6 +41,14 @@ class ServedState(NamedTuple):
     clip: Any
 
 
+class Received(NamedTuple):
+    """What all machines of a round read: what the server sends, the public memory, and noise sampled together."""
+
+    server: Any
+    clip: Any
+    noise: Any
+
+
 @struct.dataclass
 class ComposedWork(OfParts, ClientMethod):
     """A protocol that composes an `algorithm` of local work with its `privacy`.
@@ -51,12 +59,12 @@ class ComposedWork(OfParts, ClientMethod):
     known: Any = struct.field(default=None, kw_only=True, metadata={"derived": True})
 
     @property
-    def minibatches(self) -> LocalWork:
+    def minibatches(self) -> Sampler:
         return self.privacy.work
 
     @property
     def weighs_machines(self) -> bool:  # type: ignore[override]
-        return not self.algorithm.equal_weights
+        return self.privacy.weighs_machines and not self.algorithm.equal_weights
 
     # ---- traced
 
@@ -72,12 +80,13 @@ class ComposedWork(OfParts, ClientMethod):
             )
         return own
 
-    def shared(self, server: ServedState, noise: Any) -> ServedState:
-        return ServedState(self._call("sends", server.server), server.clip)
+    def shared(self, server: ServedState, noise: Any) -> Received:
+        together = noise if self.privacy.noise_together else None
+        return Received(self._call("sends", server.server), server.clip, together)
 
-    def client(self, server: ServedState, own: Any, data: LocalData, noise: Any, key: jax.Array):
+    def client(self, server: Received, own: Any, data: LocalData, noise: Any, key: jax.Array):
         privacy, work = self.privacy, self._told(data)
-        end, _ = self._walk(server.server, own, data, noise)
+        end, _ = self._walk(server, own, data, noise)
         left, structure = message_of(self._call, end, server.server, own, work)
         message: Any = [jnp.where(data.steps > 0, leaf, 0.0) for leaf in left]
         if of_python(structure):  # no other container may change what is bounded
@@ -95,8 +104,13 @@ class ComposedWork(OfParts, ClientMethod):
     def client_noise(self, noise: Any, per_round: int) -> Any:
         if not self.privacy.at_machines or noise is None:
             return None
+        if self.privacy.noise_together:
+            return jnp.arange(per_round)
         key, deviations = noise
         return slot_keys(key, per_round), deviations
+
+    def slots_together(self, problem: Problem, per_round: int) -> int:
+        return per_round if self.privacy.noise_together else super().slots_together(problem, per_round)
 
     def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
         """The round's noise, or the round's key and the participants' standard deviations if machines sample it."""
@@ -151,7 +165,7 @@ class ComposedWork(OfParts, ClientMethod):
         return self._every_step(problem, state, inputs, noise, key)[1] if self.privacy.unit == "record" else None
 
     def _every_step(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[Any, Any]:
-        received = self._call("sends", state.server.server)
+        received = self.shared(state.server, noise)
 
         def one(inputs, noise, key):
             own = jax.tree.map(lambda rows: rows[inputs.machine], state.own)
@@ -159,9 +173,10 @@ class ComposedWork(OfParts, ClientMethod):
 
         return jax.vmap(one)(*self.slots(inputs, noise, key))
 
-    def _walk(self, received: Any, own: Any, data: LocalData, noise: Any, *, every_step: bool = False):
+    def _walk(self, shared: Received, own: Any, data: LocalData, noise: Any, *, every_step: bool = False):
         """Return a machine's carry after its local steps, and the steps' moves and noises, or None."""
-        privacy, problem, work = self.privacy, data.problem, self._told(data)
+        privacy, problem, work, received = self.privacy, data.problem, self._told(data), shared.server
+        noise = noise if shared.noise is None else (shared.noise, noise)
 
         def one(carry, minibatch):
             message = self._asked(carry, problem.start)
@@ -170,7 +185,7 @@ class ComposedWork(OfParts, ClientMethod):
             if not every_step:
                 return after, None
             here, there = (points_of(asked)[0] for asked in (message, self._asked(after, problem.start)))
-            z = None if noise is None else step_noise(noise, minibatch.step, problem.dimension)
+            z = None if noise is None else privacy.step_noise(noise, minibatch.step, problem.dimension)
             return after, (jax.tree.map(jnp.subtract, there, here), z)
 
         return data.scan(one, self._call("enter", received, own))
@@ -231,11 +246,15 @@ class ComposedWork(OfParts, ClientMethod):
     def _encoded_norm(self, problem: Problem) -> float | None:
         """Return the bound to which encoded messages are clipped before a trusted server's noise, or None."""
         private = self.privacy.unit == "machine" and self.privacy.trust == "server"
-        return self.protecting(problem).norm if private and self.privacy.encoder is not None else None
+        if not private or self.privacy.encoder is None:
+            return None
+        return self.privacy.protecting(stateful=False, dimension=self.message_dimension(problem)).norm
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         self._require_settings(target)
-        calibrated = super(ComposedWork, self.read_once(problem, plan)).calibrate(problem, plan, target)
+        settings = self.privacy.targeted(target, self.epsilon, plan.size.machines)
+        ready = self.with_settings(settings).read_once(problem, plan)
+        calibrated = super(ComposedWork, ready).calibrate(problem, plan, target)
         if self.privacy.adaptive:
             self.privacy.update_clip.check(calibrated.noise_std if self.privacy.unit == "machine" else 0.0)
         return calibrated
@@ -247,7 +266,7 @@ class ComposedWork(OfParts, ClientMethod):
             raise Refusal(f"unit must be 'record' or 'machine' for a private run, got None with {target}. Set unit")
         if unit == "machine" and self.privacy.update_clip is None:
             raise Refusal("update_clip must be given with unit = 'machine', got none. Set a norm or an AdaptiveClip")
-        if self.step_size is None:
+        if self.step_size is None and type(self).default_step is Protocol.default_step:
             raise Refusal(f"step_size must be given for {self.name}, which has no default step, got none. Set it")
 
     def message_dimension(self, problem: Problem) -> int:
@@ -267,24 +286,28 @@ class ComposedWork(OfParts, ClientMethod):
     def costs(self, problem: Problem) -> dict[str, float]:
         return super().costs(problem) | {"gradients_per_use": float(self.known.gradients)}
 
-    def protecting(self, problem: Problem) -> Any:
-        """Return the mechanism of the protected unit."""
+    def work_facts(self, problem: Problem, plan: Plan) -> WorkFacts:
+        """Return the facts of a run that the privacy object reads."""
         stateful = bool(jax.tree.leaves(jax.eval_shape(lambda: self.client_init(problem))))
-        return self.privacy.protecting(stateful=stateful, dimension=self.message_dimension(problem))
+        return WorkFacts(problem, plan, stateful, self.message_dimension(problem), self.machine_epsilon)
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
-        return self.protecting(problem).mechanism(plan, method)
+        return self.privacy.mechanism(self.work_facts(problem, plan), method)
+
+    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
+        found = self.privacy.needed_noise(self.work_facts(problem, plan), target)
+        return super().needed_noise(problem, plan, target) if found is None else found
 
     def event(self, problem: Problem, plan: Plan) -> Event:
         known = self.read_once(problem, plan).known if self.known is None else self.known
         if self.privacy.unit == "record" and self.privacy.clip is None and not known.plain:
             raise Refusal(
-                "clip must be set with unit = 'record', because a local step's message is a combination of gradients, "
-                "whose norm the Lipschitz constant does not bound, got None. Set clip in LocalPrivacy"
+                f"clip must be set with unit = 'record', because a local step's message is a combination of gradients, "
+                f"whose norm the Lipschitz constant does not bound, got None. Set clip in {type(self.privacy).__name__}"
             )
         if self.noise_std and known.limit is not None:
             require_clip("lipschitz", float(known.limit))
-        event = self.protecting(problem).event(problem, plan, float(self.noise_std))
+        event = self.privacy.event(self.work_facts(problem, plan), float(self.noise_std))
         if not known.public_steps:
             return event
         return event.assuming(Assumption("public steps", {"steps": int(self.steps_of_machines(problem, plan).max())}))
@@ -295,19 +318,8 @@ class ComposedWork(OfParts, ClientMethod):
 
     def check(self, problem: Problem, plan: Plan) -> None:
         """Raise Refusal if the guarantee does not cover the problem or the plan."""
-        sampler, private = self.minibatches.of_step, self.privacy
-        if problem.machine_weights is not None and sampler.independent:
-            raise Refusal(
-                f"machine_weights must be left out with the sampler {sampler.name!r}: a machine whose secret sample is "
-                f"empty would have no weight, which shows it. Use 'subset' or 'replacement'"
-            )
-        if private.unit == "machine" and problem.machine_weights is not None:
-            given = "'sizes'" if problem.weighted_by_size else f"{len(problem.machine_weights)} numbers"
-            raise Refusal(
-                f"machine_weights must be left out with unit = 'machine', got {given}: their sum over a cohort depends "
-                f"on who takes part. Without them, all machines count equally"
-            )
-        factor = round_factor(private.noise)
+        self.privacy.check(problem)
+        factor = round_factor(self.privacy.noise)
         if factor is not None:
             factor.check(plan.schedule, self.message_dimension(problem))
 

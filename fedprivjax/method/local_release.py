@@ -4,7 +4,7 @@ bound → pair with a bit → own noise → encoder → sum → divisor → serv
 """
 
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
@@ -15,44 +15,28 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_choice
 from fedprivjax.method.adaptive_clip import EVEN, LEAST_SHARE, AdaptiveClip
 from fedprivjax.method.addable_records import require_addable
-from fedprivjax.method.algorithm import Part
 from fedprivjax.method.clipping import clip
 from fedprivjax.method.encoders import Encoder
-from fedprivjax.method.linear import Linear, of_record
-from fedprivjax.method.local_data import LocalData, Minibatch
+from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.local_privacy import UNITS, NoisySteps, NoisyUpdates
+from fedprivjax.method.release import refuse_subclass
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.settings import require_clip
+from fedprivjax.method.work_privacy import Facts, WorkFacts, WorkPrivacy
+from fedprivjax.noise import Mechanism
 from fedprivjax.noise.normals import normals
 from fedprivjax.noise.rounds import INDEPENDENT, over_rounds
 from fedprivjax.plan.samplers import LocalSteps, LocalWork
+from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.terms import RELATIONS, REPLACE_ONE
 from fedprivjax.problem.gradients import Dense
 from fedprivjax.problem.isolation import isolated
 from fedprivjax.problem.problem import Problem
 
 
-class Facts(NamedTuple):
-    """What a release is told besides its settings.
-
-    Attributes:
-        noise_std: calibrated noise.
-        limit: stated bound on a record's message, which is enforced without a clip, or None.
-        expected: E|S_r|, if the clip is adaptive, or None.
-        weighted: True if machines' weights follow from the plan.
-        encoded: bound to which encoded messages are clipped before a trusted server's noise, or None.
-    """
-
-    noise_std: Any
-    limit: Any
-    expected: Any
-    weighted: bool
-    encoded: Any
-
-
 @final
 @struct.dataclass(kw_only=True)
-class LocalPrivacy(Part):
+class LocalPrivacy(WorkPrivacy):
     """Privacy of machines with local work: none, for one record, or for one machine.
 
     Attributes:
@@ -83,13 +67,10 @@ class LocalPrivacy(Part):
     noise: Any = struct.field(pytree_node=False, default=INDEPENDENT)
     encoder: Encoder | None = struct.field(pytree_node=False, default=None)
 
-    kind = "privacy object"
+    weighs_machines = True
 
     def __init_subclass__(cls, **_):
-        raise Refusal(
-            f"LocalPrivacy must not be subclassed, because its guarantee is that of its own release, got "
-            f"{cls.__name__}. Define a LocalAlgorithm, or a method with an event of its own"
-        )
+        refuse_subclass("LocalPrivacy", cls, "a LocalAlgorithm")
 
     def __post_init__(self):
         if self.trust is None:
@@ -151,15 +132,9 @@ class LocalPrivacy(Part):
         """Return the public memory before the first round: the clip, if it is adaptive."""
         return jnp.asarray(self.update_clip.start, jnp.float32) if self.adaptive else ()
 
-    def of_batch(self, problem: Problem, message: Linear, minibatch: Minibatch, noise: Any, facts: Facts) -> Any:
-        """Return the mean of a local step's messages, with the machine's noise (key, standard deviation) or None."""
-        private = noise is not None and self.unit == "record"
-        bound = facts.limit if self.clip is None and private else self.clip
-        mean = minibatch.mean(of_record(message), divisor=self.step_divisor, clip=bound)
-        if not private:
-            return mean
-        z = step_noise(noise, minibatch.step, problem.dimension)
-        return jax.tree.map(jnp.add, mean, problem.unravel(z))
+    def step_noise(self, noise: Any, step: Any, dimension: int) -> jax.Array:
+        key, deviation = noise
+        return deviation * normals(jax.random.fold_in(key, step), (dimension,))
 
     def bounded(self, message: Any, bound: Any) -> tuple[Any, dict]:
         """Return a machine's message, clipped as a whole if there is a clip, and clipping metrics.
@@ -231,6 +206,21 @@ class LocalPrivacy(Part):
 
     # ---- on the host
 
+    def check(self, problem: Problem) -> None:
+        """Raise Refusal if the weights of the machines' messages are not covered."""
+        sampler = self.work.of_step
+        if problem.machine_weights is not None and sampler.independent:
+            raise Refusal(
+                f"machine_weights must be left out with the sampler {sampler.name!r}: a machine whose secret sample is "
+                f"empty would have no weight, which shows it. Use 'subset' or 'replacement'"
+            )
+        if self.unit == "machine" and problem.machine_weights is not None:
+            given = "'sizes'" if problem.weighted_by_size else f"{len(problem.machine_weights)} numbers"
+            raise Refusal(
+                f"machine_weights must be left out with unit = 'machine', got {given}: their sum over a cohort depends "
+                f"on who takes part. Without them, all machines count equally"
+            )
+
     def protecting(self, *, stateful: bool, dimension: int) -> NoisySteps | NoisyUpdates:
         """Return the mechanism of the protected unit, for machines with or without a state."""
         if self.unit != "machine":
@@ -238,14 +228,15 @@ class LocalPrivacy(Part):
         settings = str(self.trust), self.update_clip, self.relation, self.noise
         return NoisyUpdates(*settings, stateful=stateful, encoder=self.encoder, dimension=dimension)
 
+    def mechanism(self, facts: WorkFacts, method: str) -> Mechanism:
+        return self.protecting(stateful=facts.stateful, dimension=facts.dimension).mechanism(facts.plan, method)
+
+    def event(self, facts: WorkFacts, noise_std: float) -> Event:
+        unit = self.protecting(stateful=facts.stateful, dimension=facts.dimension)
+        return unit.event(facts.problem, facts.plan, noise_std)
+
     @property
     def traced(self) -> "LocalPrivacy":
         """Copy without the settings that only the host reads."""
         kept = {"work": self.work, "unit": self.unit, "clip": self.clip, "update_clip": self.update_clip}
         return LocalPrivacy(**kept, trust=self.trust, encoder=self.encoder)
-
-
-def step_noise(noise: Any, step: Any, dimension: int) -> jax.Array:
-    """Return the noise of a machine's local step, [d], from the machine's key and standard deviation."""
-    key, deviation = noise
-    return deviation * normals(jax.random.fold_in(key, step), (dimension,))

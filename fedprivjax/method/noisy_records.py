@@ -7,7 +7,6 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.method.interface import scaled_rate, scaled_ratios
 from fedprivjax.method.record_mechanism import SHUFFLED, MachineTable
 from fedprivjax.method.record_privacy import RecordPrivacy
 from fedprivjax.method.release import RunFacts, refuse_subclass
@@ -28,7 +27,7 @@ class NoisyRecords(RecordPrivacy):
         batch, sampler, rate: as in `NoisyMinibatchSGD`.
         relation: neighbouring relation, a key of `fedprivjax.privacy.terms.RELATIONS`. "add-or-remove-one" needs
             Poisson samples of a public `rate`.
-        noise_rule: rule that computes the noise from ε, see `fedprivjax.privacy.noise_rules`.
+        noise_rule: rule that computes the noise from ε, see `fedprivjax.privacy.noise_rules`, or a `PaperMoments`.
         delta: δ of every machine, or one for each, at most the run's; "records" is 1/n_i²; None is the run's.
         relative_privacy: relative ε of the machines, one number each: the largest corresponds to the target. Each
             machine gets exactly the noise that it needs. Default: equal.
@@ -84,15 +83,6 @@ class NoisyRecords(RecordPrivacy):
             raise Refusal("samples must be secret with a shuffler")
         return {"trust": self.trust, "theorem": SHUFFLED, "accountant": Shuffled(facts.plan.size.per_round)}
 
-    def scaled_down(self, machines: int, batch: int) -> dict[str, Any]:
-        """Return the settings that change for an audit with this number of machines and records in a message."""
-        return {
-            "relative_privacy": scaled_ratios(self.relative_privacy, machines),
-            "delta": min(self.delta) if isinstance(self.delta, tuple) else self.delta,
-            "batch": None if self.batch is None else min(int(np.max(self.batch)), batch),
-            "rate": scaled_rate(self.rate),
-        }
-
 
 def require_identical(machines: MachineTable) -> MachineTable:
     """Return the constants of the machines. Raise Refusal if machines differ."""
@@ -103,7 +93,7 @@ def require_identical(machines: MachineTable) -> MachineTable:
     return machines
 
 
-def require_shuffled(sampler: Sampler, noise_rule: str) -> None:
+def require_shuffled(sampler: Sampler, noise_rule: Any) -> None:
     """Raise Refusal unless a shuffler's theorem covers a sampler and a noise rule."""
     if sampler.batch != 1 or not sampler.secret or sampler.independent:
         raise Refusal(f"batch must be 1 with a shuffler, resampled in each round, got {sampler.batch} {sampler.name}")

@@ -16,6 +16,7 @@ from fedprivjax.method.noisy_messages import NoisyMessages
 from fedprivjax.method.noisy_momentum import NoisyMomentum
 from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.parts import PairOfMessages, refuse_subclass_of_pair
+from fedprivjax.method.record_steps import NoisyRecordSteps
 from fedprivjax.method.work_pair import WorkPair
 
 
@@ -34,7 +35,7 @@ def pair_of(algorithm: type) -> tuple[Any, tuple[type, ...]] | None:
     It is None for a class of something else.
     """
     if issubclass(algorithm, LocalAlgorithm):
-        return WorkPair, (LocalPrivacy,)
+        return WorkPair, (LocalPrivacy, NoisyRecordSteps)
     if not issubclass(algorithm, Algorithm):
         return None
     grows = algorithm.increment is not Algorithm.increment

@@ -1,8 +1,9 @@
 """What protocols share that compose an algorithm with a privacy object."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
@@ -25,6 +26,7 @@ class OfParts:
 
     if TYPE_CHECKING:  # fields, or properties
         known: Any
+        epsilon: Any
         step_size: Any
         step_scale: Any
 
@@ -45,6 +47,37 @@ class OfParts:
     def _step(self) -> Any:
         return self.step_scale * self.step_size
 
+    @property
+    def machine_epsilon(self) -> tuple[float, ...] | None:
+        """Target of each machine if they differ, else None."""
+        return tuple(np.ravel(self.epsilon).tolist()) if np.ndim(self.epsilon) else None
+
+    @property
+    def noise_follows(self) -> tuple[str, ...]:
+        """Targets on which the mechanism depends, as in `Protocol`."""
+        return self.privacy.noise_follows
+
+    def machine_target(self, target: Target) -> Target:
+        """Return the target of the machines, as in `Protocol`."""
+        return self.privacy.machine_target(target)
+
+    def target_delta(self, problem: Problem, target: Target) -> Any:
+        """Return δ of the target ε, as in `Protocol`."""
+        return self.privacy.target_delta(problem, target, self.machine_epsilon)
+
+    def with_settings(self, settings: dict[str, Any]) -> Self:
+        """Return a copy with other settings of the protocol or of its privacy object, by name."""
+        return replace(self, **settings)  # type: ignore[type-var]
+
+    def with_relation(self, relation: str) -> Self:
+        """Return the copy of `Protocol.with_relation`. Refused for an ε of each machine, which sets its noise."""
+        stated = getattr(self.privacy, "relation", None)
+        if stated is None:
+            return super().with_relation(relation)  # type: ignore[misc]
+        if self.machine_epsilon is not None and relation != stated:
+            raise Refusal(f"relation must stay {stated!r} with an ε of each machine, got {relation!r}")
+        return self.with_settings({"relation": relation})
+
 
 class NamedByAlgorithm(OfParts):
     """Mixin of pairs, whose name is their algorithm's, and whose clip and trust model are their privacy object's."""
@@ -56,6 +89,22 @@ class NamedByAlgorithm(OfParts):
     def __str__(self) -> str:
         own = changed_settings(self, "algorithm", "privacy")
         return ", ".join([f"{self.algorithm} with {self.privacy}", *own])
+
+    def with_settings(self, settings: dict[str, Any]) -> Self:
+        """Return a copy with other settings of the pair or of its privacy object, by name."""
+        own = {name: value for name, value in settings.items() if name in LEVELS}
+        others = {name: value for name, value in settings.items() if name not in own}
+        return replace(self, privacy=replace(self.privacy, **others), **own)  # type: ignore[type-var]
+
+    def scaled_down(self, machines: int):
+        """Scale down as in `Protocol.scaled_down`."""
+        each = {} if self.machine_epsilon is None else {"epsilon": min(self.machine_epsilon)}
+        return self.with_settings(self.privacy.scaled_down(machines, BATCH) | each)
+
+    @property
+    def noise_rule(self) -> str:
+        """The privacy object's noise rule."""
+        return self.privacy.noise_rule
 
     @property
     def clip(self) -> Any:
@@ -100,11 +149,6 @@ class PairOfMessages(NamedByAlgorithm):
         raise Refusal(f"step_size must be given for {self.name}, which has no default step, got none. Set it")
 
     @property
-    def noise_rule(self) -> str:
-        """The privacy object's noise rule."""
-        return self.privacy.noise_rule
-
-    @property
     def several_epochs(self) -> bool:
         """True if the privacy object's event accounts for public reuse of samples in several rounds."""
         return self.privacy.several_epochs
@@ -113,16 +157,6 @@ class PairOfMessages(NamedByAlgorithm):
     def traced(self):
         each = {} if self.machine_epsilon is None else {"epsilon": None}
         return replace(super().traced, privacy=self.privacy.traced, **each)  # type: ignore[misc]
-
-    def with_settings(self, settings: dict[str, Any]):
-        own = {name: value for name, value in settings.items() if name in LEVELS}
-        others = {name: value for name, value in settings.items() if name not in own}
-        return replace(self, privacy=replace(self.privacy, **others), **own)
-
-    def scaled_down(self, machines: int):
-        """Scale down as in `Protocol.scaled_down`."""
-        each = {} if self.machine_epsilon is None else {"epsilon": min(self.machine_epsilon)}
-        return self.with_settings(self.privacy.scaled_down(machines, BATCH) | each)
 
 
 def refuse_subclass_of_pair(name: str, subclass: type) -> None:

@@ -4,58 +4,27 @@ Every machine of a cohort releases the mean of its records' messages with its ow
 `fedprivjax.method.record_mechanism`.
 """
 
-from collections.abc import Collection, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_between, require_choice, require_positive
 from fedprivjax.method.algorithm import Mean, NormBound, Reads
 from fedprivjax.method.linear import Linear, of_record
-from fedprivjax.method.record_mechanism import PER_MACHINE, THEOREM_RULES, Delta, RecordMechanism
-from fedprivjax.method.relative_privacy import privacy_shares, shared_privacy
+from fedprivjax.method.own_records import OwnRecords
 from fedprivjax.method.release import Limits, MessagePrivacy, Released, RunFacts
 from fedprivjax.method.round import Machine, RoundInputs, add_noise, cohort_sum
-from fedprivjax.method.settings import check_noise, check_steps, require_clip
 from fedprivjax.noise import Mechanism
-from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.privacy.events import RecordEvent
-from fedprivjax.privacy.target import LEVELS, Target
-from fedprivjax.privacy.terms import RELATIONS, REPLACE_ONE
+from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 
 
-@struct.dataclass(kw_only=True)
-class RecordPrivacy(MessagePrivacy):
-    """Base of the privacy objects of means over machines' own records. `NoisyRecords` documents the settings.
+class RecordPrivacy(OwnRecords, MessagePrivacy):
+    """Base of the privacy objects of means over machines' own records."""
 
-    Attributes:
-        rules: noise rules of the object.
-    """
-
-    clip: Any = None
-    batch: int | Sequence[int] | None = struct.field(pytree_node=False, default=None)
-    sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
-    rate: float | None = struct.field(pytree_node=False, default=None)
-    relation: str = struct.field(pytree_node=False, default=REPLACE_ONE)
-    noise_rule: str = struct.field(pytree_node=False, default="accountant")
-    delta: Delta = struct.field(pytree_node=False, default=None)
-    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
-    trust: str = struct.field(pytree_node=False, default="none")
-
-    rules: ClassVar[Collection[str]] = THEOREM_RULES
     weighs_machines = True
-
-    def __post_init__(self):
-        require_clip("clip", self.clip)
-        check_record_settings(self, self.rules)
-        object.__setattr__(self, "relative_privacy", shared_privacy(self.relative_privacy, self.trust))
-        if self.relation != REPLACE_ONE:
-            _ = self.records(None)  # raises Refusal if records cannot be added or removed
 
     # ---- traced
 
@@ -84,43 +53,11 @@ class RecordPrivacy(MessagePrivacy):
 
     # ---- on the host
 
-    @property
-    def minibatches(self) -> Sampler:
-        """Sampler of the records of a message."""
-        return as_sampler(self.sampler, self.batch, self.rate)
-
-    @property
-    def noise_follows(self) -> tuple[str, ...]:
-        """Targets on which the mechanism depends: each machine's ε, which `relative_privacy` shares out."""
-        return () if self.relative_privacy is None else LEVELS
-
-    def check_target(self, protocol: Any) -> None:
-        check_machine_targets(protocol, self.relative_privacy)
-
-    def machine_target(self, target: Target) -> Target:
-        return target.shared(self.relative_privacy)
-
-    def targeted(self, target: Target, epsilon: Any, machines: int) -> dict[str, Any]:
-        privacy_shares(self.relative_privacy, machines)  # raises Refusal if the number of ratios is wrong
-        return targeted_settings(target, epsilon, self.delta)
-
-    def target_delta(self, problem: Problem, target: Target, epsilon: Any) -> Any:
-        return self.records(epsilon).target_delta(problem, target)
-
     def bounded(self, stated: NormBound, *, plain: bool) -> NormBound:
         """Return the bound on a message's norm: the clip, or else the stated bound of the machine with the largest."""
         if self.clip is None:
             return stated
         return NormBound(float(self.clip), self.records(None).clipped)
-
-    def records(self, epsilon: tuple[float, ...] | None) -> RecordMechanism:
-        """Return the mechanism of the records.
-
-        Args:
-            epsilon: target of each machine if they differ, else None.
-        """
-        settings = self.minibatches, self.clip, self.noise_rule, epsilon, self.delta
-        return RecordMechanism(*settings, relation=self.relation)
 
     def mechanism(self, facts: RunFacts, method: str) -> Mechanism:
         """Return the mechanism that samples the noise by the given noise method."""
@@ -160,54 +97,3 @@ class RecordPrivacy(MessagePrivacy):
                 f"reads must be Mean() with {type(self).__name__}, because no theorem covers its noise of running sums "
                 f"over reused records, got {reads}. Use NoisyMessages"
             )
-
-
-def check_record_settings(settings: Any, rules: Any) -> None:
-    """Raise Refusal if the settings of a privacy object, or of a method with the same ones, are invalid.
-
-    Lists become tuples.
-    """
-    require_choice("noise_rule", settings.noise_rule, rules)
-    if isinstance(settings.delta, str):
-        require_choice("delta", settings.delta, (PER_MACHINE,))
-    elif settings.delta is not None:
-        for one in np.ravel(settings.delta):
-            require_between("delta", one, 0, 1)
-    for name in ("batch", "delta"):
-        if isinstance(getattr(settings, name), list):
-            object.__setattr__(settings, name, tuple(getattr(settings, name)))
-    require_choice("relation", settings.relation, RELATIONS)
-
-
-def check_machine_targets(protocol: Any, ratios: Any) -> None:
-    """Raise Refusal if a target, which may be an ε for each machine, a noise or a step is invalid.
-
-    A list of ε becomes a tuple.
-
-    Args:
-        ratios: relative privacy of the machines, or None.
-    """
-    check_steps(protocol)
-    require_positive("mu", protocol.mu, optional=True, infinite=True)
-    if not isinstance(protocol.epsilon, list | tuple):
-        require_positive("epsilon", protocol.epsilon, optional=True, infinite=True)
-    elif 0 < np.sum(np.isinf(protocol.epsilon)) < len(protocol.epsilon):
-        raise Refusal(f"epsilon must be finite on all machines or on none, got {list(protocol.epsilon)}")
-    check_noise(protocol, *LEVELS)
-    if isinstance(protocol.epsilon, list):
-        object.__setattr__(protocol, "epsilon", tuple(protocol.epsilon))
-    if ratios is not None and np.ndim(protocol.epsilon):
-        raise Refusal(
-            f"give relative_privacy or an epsilon for each machine, not both, got epsilon = {protocol.epsilon}"
-        )
-
-
-def targeted_settings(target: Target, epsilon: Any, delta: Delta) -> dict[str, Any]:
-    """Return the settings that a target fixes: each machine's ε instead of `relative_privacy`, and δ.
-
-    Args:
-        epsilon, delta: settings of the method. With a given noise, ε is only for proportions.
-    """
-    epsilon = target.epsilon if target.noise_std is None else epsilon
-    each = tuple(np.ravel(epsilon).tolist()) if np.ndim(epsilon) else None
-    return {"epsilon": each, "delta": target.delta if delta is None else delta, "relative_privacy": None}

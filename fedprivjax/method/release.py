@@ -115,9 +115,9 @@ class MessagePrivacy(Part):
         return {}
 
 
-def refuse_subclass(name: str, subclass: type) -> None:
+def refuse_subclass(name: str, subclass: type, instead: str = "an Algorithm") -> None:
     """Raise Refusal for a subclass of a privacy object."""
     raise Refusal(
         f"{name} must not be subclassed, because its guarantee is that of its own release, got {subclass.__name__}. "
-        f"Define an Algorithm, or a method with an event of its own"
+        f"Define {instead}, or a method with an event of its own"
     )

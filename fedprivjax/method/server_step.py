@@ -85,9 +85,3 @@ def require_learning_rate(server: ServerOptimizer | None, server_step: Any) -> N
     if (server is None) != (server_step is None):
         there = "server" if server_step is None else "server_step"
         raise Refusal(f"server and server_step must be given together, got only {there}. Set both or none")
-
-
-def check_server(server: ServerOptimizer | None, problem: Problem, step: Any = None) -> None:
-    """Raise Refusal if the optimiser cannot be run on the problem's parameters, with a step or a schedule of steps."""
-    if server is not None:
-        server.check(problem.start, scheduled=callable(step))

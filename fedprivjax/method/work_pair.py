@@ -8,9 +8,8 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.composed_work import ComposedWork
 from fedprivjax.method.local_algorithm import LocalAlgorithm
-from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.parts import NamedByAlgorithm
-from fedprivjax.method.settings import check_numbers
+from fedprivjax.method.work_privacy import WorkPrivacy
 
 
 @final
@@ -20,14 +19,14 @@ class WorkPair(NamedByAlgorithm, ComposedWork):
 
     Attributes:
         algorithm: what machines and the server compute, a `LocalAlgorithm`.
-        privacy: what bounds, releases and accounts for it, a `LocalPrivacy`.
+        privacy: what bounds, releases and accounts for it, a `LocalPrivacy` or a `NoisyRecordSteps`.
         mu, epsilon, noise_std: privacy target, or the noise instead; none of them without a protected unit.
         step_size: η of the local steps, required.
         step_scale: factor on `step_size`.
     """
 
     algorithm: Any = struct.field(metadata={"part": LocalAlgorithm})
-    privacy: Any = struct.field(kw_only=True, metadata={"part": LocalPrivacy})
+    privacy: Any = struct.field(kw_only=True, metadata={"part": WorkPrivacy})
     mu: Any = struct.field(default=None, kw_only=True)
     epsilon: Any = struct.field(default=None, kw_only=True)
     noise_std: Any = struct.field(default=None, kw_only=True)
@@ -38,9 +37,10 @@ class WorkPair(NamedByAlgorithm, ComposedWork):
         raise Refusal(f"WorkPair must not be subclassed, got {cls.__name__}. Define a LocalAlgorithm")
 
     def __post_init__(self):
-        if isinstance(self.privacy, LocalPrivacy) and self.privacy.unit is None and not self._targets:
+        if isinstance(self.privacy, WorkPrivacy) and self.privacy.unit is None and not self._targets:
             object.__setattr__(self, "noise_std", 0.0)
-        check_numbers(self, "mu", "epsilon")
+        if isinstance(self.privacy, WorkPrivacy):  # a pytree's placeholders pass
+            self.privacy.check_target(self)
 
     @property
     def _targets(self) -> list[Any]:
@@ -49,7 +49,7 @@ class WorkPair(NamedByAlgorithm, ComposedWork):
     @property
     def traced(self):
         """Copy as in `Protocol.traced`, with the planned algorithm."""
-        own = {"privacy": self.privacy.traced}
+        own = {"privacy": self.privacy.traced} | ({} if self.machine_epsilon is None else {"epsilon": None})
         if self.known is not None and self.known.algorithm is not None:
             own |= {"algorithm": self.known.algorithm, "known": replace(self.known, algorithm=None)}
         return replace(super().traced, **own)

@@ -4,6 +4,7 @@ All rules are for a message `(1/K)·Σ_j g_j + N(0, σ²·I)`, ‖g_j‖ ≤ L, 
 record. The accountant's rule may also be for adding or removing one, see `SampledReleases`.
 """
 
+from dataclasses import dataclass
 from math import inf, log, nan, sqrt
 from typing import Any
 
@@ -32,6 +33,19 @@ CLAIMS = {
     "advanced": "Lowy & Razaviyayn 2023, Theorem 2.1 with its constants, advanced composition",
     "paper_moments": "Lowy & Razaviyayn 2023, section 3, the experiments' moments accountant",
 }
+
+
+@dataclass(frozen=True)
+class PaperMoments:
+    """The rule "paper_moments" as a setting of a privacy object. Its claimed ε is invalid; results report a valid one.
+
+    Attributes:
+        acknowledged: True to accept this. Otherwise no noise is computed from a finite ε.
+        claimed_records: n in the rule, or None for the machine's number of records.
+    """
+
+    acknowledged: bool = False
+    claimed_records: int | None = None
 
 
 def noise_std(

@@ -84,7 +84,7 @@ class LocalGradientSteps(LocalAlgorithm):
     window: int = struct.field(pytree_node=False, default=1)
 
     def init(self, public: Public, step: Any) -> Any:
-        last = iterate_buffer(public.start, self.window) if self.window > 1 else None
+        last = iterate_buffer(public.start, self.window) if self.window and self.window > 1 else None
         return ServerState(public.start, last, initial(self.server, public.start, self._rate))
 
     def sends(self, server: Any) -> Any:

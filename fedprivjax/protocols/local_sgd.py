@@ -18,41 +18,28 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_choice
-from fedprivjax.method.client_method import ClientMethod, ClientState
+from fedprivjax.checks.values import require_at_least
+from fedprivjax.method.algorithm import Public
+from fedprivjax.method.composed_work import ComposedWork
 from fedprivjax.method.default_steps import binds, clipped_pace
-from fedprivjax.method.local_data import LocalData
-from fedprivjax.method.minibatch_round import appended, iterate_buffer, mean_of
+from fedprivjax.method.local_algorithm import AtServer, Work, sub
 from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.drafts import capped, of_records
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
-from fedprivjax.method.record_mechanism import RecordMechanism
-from fedprivjax.method.record_method import RecordMethod
-from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.record_method import RecordSettings
+from fedprivjax.method.record_steps import NoisyRecordSteps
 from fedprivjax.method.server_optimizer import ServerOptimizer
-from fedprivjax.method.server_step import (
-    check_server,
-    initial,
-    rates_of,
-    require_learning_rate,
-    require_server,
-    require_server_step,
-    stepped,
-)
-from fedprivjax.noise import Mechanism, PerStep
-from fedprivjax.noise.fresh import step_noise
+from fedprivjax.method.server_step import require_learning_rate, require_server, require_server_step
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
-from fedprivjax.privacy.events import RecordEvent
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.fedavg import LocalGradientSteps, ServerState
 from fedprivjax.protocols.noisy_minibatch_sgd import require_window
 from fedprivjax.theory.lowy_razaviyayn import one_pass_rounds
 
-EVERY_STEP = "every local step released (post-processing); composed profile of the subsampled Gaussian mechanism"
 PLANNED_STEPS = 10  # local steps of a planned run, if no batch is given
 
 
@@ -74,7 +61,40 @@ class LocalState(NamedTuple):
 
 
 @struct.dataclass(kw_only=True)
-class LocalSGD(ClientMethod, RecordMethod):
+class AveragedEndPoints(LocalGradientSteps):
+    """FedAvg's local steps, of which machines send the end points, and the mean of the server's iterates.
+
+    Attributes:
+        window: number of last iterates whose mean is reported, or None for the mean of all iterates before w_R.
+    """
+
+    window: int | None = struct.field(pytree_node=False, default=None)  # type: ignore[assignment]
+
+    equal_weights = True
+
+    def init(self, public: Public, step: Any) -> LocalState:
+        first = super().init(public, step)
+        return LocalState(first.w, first.last, first.optimizer, public.start, jnp.zeros(()))
+
+    def leave(self, carry: Any, received: Any, own: Any, work: Work) -> Any:
+        return carry
+
+    def serve(self, server: LocalState, mean: Any, at: AtServer) -> LocalState:
+        after = super().serve(ServerState(server.w, server.last, server.optimizer), sub(mean, server.w), at)
+        rounds = server.rounds + 1
+        average = jax.tree.map(lambda a, w: a + (w - a) / rounds, server.average, server.w)
+        return LocalState(after.w, after.last, after.optimizer, average, rounds)
+
+    def point(self, server: LocalState) -> Any:
+        return server.average if self.window is None else super().point(server)
+
+    def iterates(self, server: LocalState) -> dict[str, Any]:
+        """The last iterate, evaluated in addition to the output."""
+        return {"last": server.w}
+
+
+@struct.dataclass(kw_only=True)
+class LocalSGD(RecordSettings, ComposedWork):  # type: ignore[misc]
     """Local SGD (FedAvg), plain or with noise in every local step.
 
     Attributes:
@@ -96,160 +116,34 @@ class LocalSGD(ClientMethod, RecordMethod):
     """
 
     server_step: Any = None
-    server_steps: Any = struct.field(default=None, metadata={"derived": True})
     sampler: str | Sampler = struct.field(pytree_node=False, default="replacement")
     window: int | None = struct.field(pytree_node=False, default=None)
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
 
-    plain: ClassVar = {**RecordMethod.plain, "sampler": "replacement"}
-
-    weighs_machines = False  # end points are averaged with equal weights
+    plain: ClassVar = {**RecordSettings.plain, "sampler": "replacement"}
 
     def __post_init__(self):
         super().__post_init__()
         require_server(self.server)
         require_server_step(self.server_step)
-        if np.ndim(self.batch):  # type: ignore[arg-type]
-            raise Refusal("batch must be one number for local SGD: all machines take the same number of steps")
-        sampler = self.minibatches
-        if not (sampler.repeats or sampler.one_pass):
-            raise Refusal(f"sampler must be 'replacement' or 'disjoint' for local SGD, got {sampler.name!r}")
+        _ = self.privacy  # raises Refusal if no theorem covers the settings
         if self.window is not None:
             require_at_least("window", self.window, 1)
 
     @property
-    def records(self) -> RecordMechanism:
-        """Mechanism of the records: their use in local steps, and the noise of these steps."""
-        return replace(super().records, by_step=True)
+    def algorithm(self) -> AveragedEndPoints:
+        """Local steps, and the server's step."""
+        return AveragedEndPoints(server=self.server, server_step=self.server_step, window=self.window)
+
+    @property
+    def privacy(self) -> NoisyRecordSteps:
+        """Noise in every local step."""
+        return NoisyRecordSteps(**self._shared)
 
     @property
     def traced(self):
         """Copy as in `Protocol.traced`. A schedule is replaced by its numbers."""
-        return super().traced if self.server_steps is None else replace(super().traced, server_step=None)
-
-    def fitted(self, problem: Problem, plan: Plan):
-        """Return a copy as in `ClientMethod.fitted`, with the learning rate of each round."""
-        return replace(super().fitted(problem, plan), server_steps=rates_of(self.server_step, plan.size.rounds))
-
-    @property
-    def _rate(self) -> Any:
-        """Learning rate of the server: a number, or an array [rounds] for a schedule."""
-        return self.server_step if self.server_steps is None else self.server_steps
-
-    def server_init(self, problem: Problem, size: Size, key) -> LocalState:
-        w = problem.start
-        last = iterate_buffer(w, self.window) if self.window and self.window > 1 else None
-        return LocalState(w, last, initial(self.server, w, self._rate), w, jnp.zeros(()))
-
-    def shared(self, server: LocalState, noise) -> tuple[Any, Any]:
-        """The point at which machines start, and the round's noise, whose rows are those of the slots."""
-        return server.w, noise
-
-    def client_noise(self, noise, per_round: int):
-        return None if noise is None else jnp.arange(per_round)
-
-    def client(self, server, own, data: LocalData, noise, key):
-        """Return the end point of the machine's local steps; `noise` is its row of the round's noise, or None."""
-        return self.local(server, data, noise)[0], own, {}
-
-    def moves(self, server, own, data: LocalData, noise) -> tuple[Any, Any]:
-        """Return every local step of a machine, leaves [K, ...], and its noise, [K, d] or None.
-
-        Arguments are those of `client`.
-        """
-        return self.local(server, data, noise, every_step=True)[1]
-
-    def local(self, server, data: LocalData, slot, **options):
-        """Return the result of `walk` from what all machines read."""
-        w, noise = server
-        return self.walk(w, data, (noise, slot), **options)
-
-    def walk(self, w, data: LocalData, noise, *, every_step: bool = False) -> tuple[Any, Any]:
-        """Return a machine's end point and None.
-
-        Args:
-            w: start of the local steps.
-            noise: the machine's noise, for `step_noise`.
-            every_step: True to return the steps' moves, leaves [K, ...], and their noises, [K, d] or None, instead of
-                None.
-        """
-        step, problem = self.step_scale * self.step_size, data.problem
-
-        def one(v, minibatch):
-            g = minibatch.gradient(v, divisor=1, clip=self.clip)  # one record a step
-            z = self.step_noise(noise, minibatch.step, problem.dimension)
-            g = g if z is None else jax.tree.map(jnp.add, g, problem.unravel(z))
-            after = problem.constraint.project(jax.tree.map(lambda v, g: v - step * g, v, g))
-            return after, (jax.tree.map(jnp.subtract, after, v), z) if every_step else None
-
-        return data.scan(one, w)
-
-    def step_noise(self, noise, step, dimension: int) -> jax.Array | None:
-        """Return the noise in the gradient of a machine's local step, [d], or None.
-
-        Args:
-            noise: the round's noise or None, and the machine's row of it.
-            step: number of the step, from 0.
-        """
-        of_round, slot = noise
-        return None if of_round is None else step_noise(of_round, step, dimension)[slot]
-
-    def slots_together(self, problem: Problem, per_round: int) -> int:
-        return per_round  # the noise of a step is sampled for all slots at once
-
-    def serve(self, problem: Problem, server: LocalState, total, weight, inputs: RoundInputs, noise) -> LocalState:
-        step = 1.0 if self.server is None else self._rate
-        pseudo = jax.tree.map(lambda total, w: -(total / weight - w), total, server.w)
-        w, optimizer = stepped(self.server, server.optimizer, server.w, pseudo, step)
-        w, rounds = problem.constraint.project(w), server.rounds + 1
-        average = jax.tree.map(lambda a, w: a + (w - a) / rounds, server.average, server.w)
-        return LocalState(w, appended(server.last, w), optimizer, average, rounds)
-
-    def noisy_steps(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
-        """Differences v_k − v_{k−1} of every local step, leaves [per_round, K, ...]."""
-        return self._every_step(problem, state, inputs, noise, key)[0]
-
-    def step_noises(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
-        """Noise in the gradient of every local step, [per_round, K, d], or None."""
-        return self._every_step(problem, state, inputs, noise, key)[1]
-
-    def _every_step(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[Any, Any]:
-        """Return every local step, leaves [per_round, K, ...], and its noise, [per_round, K, d] or None."""
-        shared = self.shared(state.server, noise)
-
-        def one(inputs, noise, key):
-            return self.moves(shared, state.own, self.local_data(problem, inputs), noise)
-
-        return jax.vmap(one)(*self.slots(inputs, noise, key))
-
-    def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
-        """The round's key, and the participants' standard deviations."""
-        key, relative = drawn
-        return state, (key, self.noise_std * relative)
-
-    def output(self, state: ClientState):
-        server = state.server
-        if self.window is None:
-            return server.average
-        return server.w if self.window == 1 else mean_of(server.last)
-
-    def query(self, state: ClientState):
-        """The point at which machines start."""
-        return state.server.w
-
-    def iterates(self, state: ClientState) -> dict[str, Any]:
-        """The last iterate, evaluated in addition to the output."""
-        return {"last": state.server.w}
-
-    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
-        require_choice("noise method", method, ("auto", "materialised"))
-        return PerStep(np.asarray(self.records.message_noise(problem, plan), np.float32))
-
-    def check(self, problem: Problem, plan: Plan) -> None:
-        check_server(self.server, problem, self.server_step)
-
-    def event(self, problem: Problem, plan: Plan) -> RecordEvent:
-        return self.records.event(problem, plan, self.noise_std, theorem=EVERY_STEP)
+        return replace(super().traced, server_step=None) if callable(self.server_step) else super().traced
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         require_window(self.window, plan.size.rounds)

@@ -15,6 +15,7 @@ from fedprivjax import (
     LocalPrivacy,
     NoisyMessages,
     NoisyRecords,
+    NoisyRecordSteps,
     Quantiser,
     Refusal,
     cli,
@@ -135,6 +136,8 @@ def test_other_kinds_of_privacy_and_of_algorithms(folder):
     assert method.privacy == LocalPrivacy(work=LocalEpochs(2, 5), **known)
     adaptive = local.replace("0.3, ENCODER", "{ start = 0.3, quantile = 0.4 }")
     assert made(adaptive, folder, name="Local").privacy.update_clip.quantile == 0.4
+    steps = 'privacy = { kind = "steps", clip = 0.3, batch = 3, sampler = "disjoint" }'
+    assert made(steps, folder, name="Local").privacy == NoisyRecordSteps(clip=0.3, batch=3, sampler="disjoint")
 
 
 def test_a_component_of_the_algorithm_is_a_table_of_its_own(folder):

@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from faults.federations import EVERYONE
 from flax import struct
-from restating import states
+from restating import states, unsealed
 
 from fedprivjax import (
     DPMu2,
     FedAvg,
     LocalSGD,
+    NoisyRecordSteps,
     NoisySGD,
     ReducedTreeMomentum,
     StaleMomentum,
@@ -344,13 +345,17 @@ class KeyOfTheRound(NoisySGD):
         return as_another(NoisySGD, self)
 
 
+ONE_KEY = unsealed(step_noise=lambda private, noise, _, d: NoisyRecordSteps.step_noise(private, noise, 0, d))
+
+
 @states("event")
 @struct.dataclass
 class OneKeyOfSteps(LocalSGD):
     """All local steps of a round have the same noise, that of the first."""
 
-    def step_noise(self, noise, step, dimension):
-        return super().step_noise(noise, 0, dimension)
+    @property
+    def privacy(self):
+        return ONE_KEY(super().privacy)
 
 
 @struct.dataclass

@@ -5,9 +5,9 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 from flax import struct
-from restating import states
+from restating import states, unsealed
 
-from fedprivjax import Dropouts, Full, LocalSGD, NoisySGD, Varying
+from fedprivjax import Dropouts, Full, LocalSGD, NoisyRecordSteps, NoisySGD, Varying
 from fedprivjax.auditing.neighbouring import Federation
 from fedprivjax.method.round import add_noise
 
@@ -39,14 +39,14 @@ class NoiseOfThoseWhoCame(NoisySGD):
 class DriftUnclipped(LocalSGD):
     """A drift correction, the gradient at v minus that at the round's start, is added after clipping."""
 
-    def local(self, server, data, slot, **options):
-        start, noise = server
+    def _walk(self, shared, own, data, noise, *, every_step=False):
+        start, d = shared.server, data.problem.dimension
 
         def step(v, minibatch):
             here, there = (minibatch.gradient(w, divisor=1) for w in (v, start))
             g = minibatch.gradient(v, divisor=1, clip=self.clip)
             g = jax.tree.map(lambda g, here, there: g + here - there, g, here, there)
-            z = self.step_noise((noise, slot), minibatch.step, data.problem.dimension)
+            z = None if noise is None else self.privacy.step_noise((shared.noise, noise), minibatch.step, d)
             step = add_noise(data.problem, g, z)
             after = jax.tree.map(lambda v, g: v - self.step_scale * self.step_size * g, v, step)
             return after, (jax.tree.map(jnp.subtract, after, v), z)
@@ -54,19 +54,22 @@ class DriftUnclipped(LocalSGD):
         return data.scan(step, start)
 
 
+def quiet(privacy, noise, step, dimension):
+    z = NoisyRecordSteps.step_noise(privacy, noise, step, dimension)
+    return jnp.where(step == LOCAL["batch"] - 1, 1.0, 0.1) * z
+
+
+QUIET = unsealed(step_noise=quiet)
+
+
 @states("event")
 @struct.dataclass
 class QuietSteps(LocalSGD):
     """All local steps except the last have a tenth of their noise."""
 
-    def local(self, server, data, slot, **options):
-        w, noise = server
-        return self.walk(w, data, (noise, slot, data.samples.shape[0] - 1), **options)
-
-    def step_noise(self, noise, step, dimension):
-        *of_slot, last = noise
-        z = super().step_noise(of_slot, step, dimension)
-        return None if z is None else jnp.where(step == last, 1.0, 0.1) * z
+    @property
+    def privacy(self):
+        return QUIET(super().privacy)
 
 
 @states("event")

@@ -212,9 +212,13 @@ class OfOneMessage(Algorithm):
 
 
 PARTS = {
-    "no privacy object": (FedDyn(), NoisyMessages(clip=1.0), "privacy must be a LocalPrivacy with FedDyn"),
+    "no privacy object": (
+        FedDyn(),
+        NoisyMessages(clip=1.0),
+        "privacy must be a LocalPrivacy or a NoisyRecordSteps with FedDyn",
+    ),
     "no local work": (OfOneMessage(), PRIVATE, "privacy must be a NoisyMessages .* with OfOneMessage"),
-    "a class": (FedDyn(), LocalPrivacy, "privacy must be a LocalPrivacy with FedDyn, got "),
+    "a class": (FedDyn(), LocalPrivacy, "privacy must be a LocalPrivacy or a NoisyRecordSteps with FedDyn, got "),
     "no algorithm": (PRIVATE, PRIVATE, "algorithm must be an Algorithm or a LocalAlgorithm, got "),
 }
 

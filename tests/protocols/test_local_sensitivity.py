@@ -42,7 +42,8 @@ def ends_of(protocol, problem, state, inputs, noise):
 
 def starting(state, w):
     """The state in which machines start from w."""
-    return state._replace(server=state.server._replace(w=w))
+    served = state.server
+    return state._replace(server=served._replace(server=served.server._replace(w=w)))
 
 
 def steps_of(protocol, problem, plan, rng):

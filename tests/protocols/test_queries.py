@@ -44,7 +44,7 @@ class WalkedAverage(LocalSGD):
     """Queries a point at which no machine starts its local steps."""
 
     def query(self, state):
-        return state.server.average
+        return state.server.server.average
 
 
 WRONG = {

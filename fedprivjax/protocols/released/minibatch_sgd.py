@@ -65,8 +65,7 @@ class ReleasedMinibatchSGD(ReleasedRules, MinibatchSettings, ComposedRecords):  
     @property
     def privacy(self) -> ReleasedRecords:  # type: ignore[override]
         """Noise on the messages of the released code."""
-        names = ("clip_at", "aggregate", "acknowledged", "claimed_records")
-        return ReleasedRecords(**self._shared, **{name: getattr(self, name) for name in names})
+        return ReleasedRecords(**self._shared, clip_at=self.clip_at, aggregate=self.aggregate)
 
     def messages_a_step(self, messages):
         return messages if self.aggregate == "sum" else 1.0

@@ -1,6 +1,6 @@
 """Privacy of messages of released code: means of records' gradients, clipped as wholes, or by another batch's norm."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, final
 
@@ -19,7 +19,6 @@ from fedprivjax.method.release import Limits, RunFacts, refuse_subclass
 from fedprivjax.method.round import Machine, RoundInputs, cohort_messages
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.samplers import Sampler, as_sampler
-from fedprivjax.privacy.noise_rules import NOISE_RULES
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.gradients import Dense
 from fedprivjax.problem.problem import Problem
@@ -56,10 +55,6 @@ class ReleasedRecords(RecordPrivacy):
 
     clip_at: str = struct.field(pytree_node=False, default="record")
     aggregate: str = struct.field(pytree_node=False, default="mean")
-    acknowledged: bool = struct.field(pytree_node=False, default=False)
-    claimed_records: int | None = struct.field(pytree_node=False, default=None)
-
-    rules = NOISE_RULES
 
     def __init_subclass__(cls, **_):
         refuse_subclass("ReleasedRecords", cls)
@@ -109,15 +104,9 @@ class ReleasedRecords(RecordPrivacy):
         return self.clip_at != "record" and self.clip is not None
 
     def records(self, epsilon: tuple[float, ...] | None) -> RecordMechanism:
-        settings = self._sampler, self.clip, self.noise_rule, epsilon, self.delta
-        kind = UnboundedRecords if self.clip_at == "other" else RecordMechanism
-        return kind(
-            *settings,
-            whole_message=self.clip_at == "message" and self.clip is not None,
-            acknowledged=self.acknowledged,
-            claimed_records=self.claimed_records,
-            relation=self.relation,
-        )
+        whole = self.clip_at == "message" and self.clip is not None
+        used = replace(super().records(epsilon), sampler=self._sampler, whole_message=whole)
+        return UnboundedRecords(**vars(used)) if self.clip_at == "other" else used
 
     def mechanism(self, facts: RunFacts, method: str) -> Mechanism:
         summed = self.aggregate == "sum"

@@ -8,13 +8,12 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_flag
 from fedprivjax.method.planning.uses import Use
-from fedprivjax.method.record_mechanism import RecordMechanism
-from fedprivjax.privacy.noise_rules import NOISE_RULES
+from fedprivjax.privacy.noise_rules import NOISE_RULES, PaperMoments
 
 
 @struct.dataclass(kw_only=True)
 class ReleasedRules:
-    """Mixin of `RecordMethod` for the noise rules of released code, whose claimed ε need not hold.
+    """Mixin of methods with `RecordSettings` for the noise rules of released code, whose claimed ε need not hold.
 
     `ReleasedMinibatchSGD` documents the fields.
     """
@@ -38,9 +37,11 @@ class ReleasedRules:
         return self.acknowledged and self.noise_rule == "paper_moments"
 
     @property
-    def records(self: Any) -> RecordMechanism:
-        claims = {"acknowledged": self.acknowledged, "claimed_records": self.claimed_records}
-        return replace(super().records, **claims)  # type: ignore[misc]
+    def rule(self: Any) -> Any:
+        """Noise rule of the privacy object."""
+        if self.noise_rule != "paper_moments":
+            return self.noise_rule
+        return PaperMoments(self.acknowledged, self.claimed_records)
 
     @classmethod
     def uses(cls) -> tuple[Use, ...]:

@@ -1,0 +1,181 @@
+"""Interface of privacy objects of local work: what is bounded and noised at a machine, and read by the server."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedprivjax.checks.refusal import Undefined
+from fedprivjax.method.algorithm import Part
+from fedprivjax.method.linear import Linear, of_record
+from fedprivjax.method.local_data import LocalData, Minibatch
+from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.settings import check_numbers
+from fedprivjax.noise import Mechanism
+from fedprivjax.noise.rounds import INDEPENDENT
+from fedprivjax.plan.plan import Plan
+from fedprivjax.privacy.events import Event
+from fedprivjax.privacy.target import LEVELS, Target
+from fedprivjax.privacy.terms import REPLACE_ONE
+from fedprivjax.problem.problem import Problem
+
+
+class Facts(NamedTuple):
+    """What a release is told besides its settings.
+
+    Attributes:
+        noise_std: calibrated noise.
+        limit: stated bound on a record's message, which is enforced without a clip, or None.
+        expected: E|S_r|, if the clip is adaptive, or None.
+        weighted: True if machines' weights follow from the plan.
+        encoded: bound to which encoded messages are clipped before a trusted server's noise, or None.
+    """
+
+    noise_std: Any
+    limit: Any
+    expected: Any
+    weighted: bool
+    encoded: Any
+
+
+class WorkFacts(NamedTuple):
+    """Facts of a run that a privacy object of local work reads on the host.
+
+    Attributes:
+        stateful: True if machines keep a state between rounds.
+        dimension: number of numbers in a message.
+        epsilon: target of each machine if they differ, which gives the proportions of their noises; else None.
+    """
+
+    problem: Problem
+    plan: Plan
+    stateful: bool
+    dimension: int
+    epsilon: tuple[float, ...] | None
+
+
+class WorkPrivacy(Part):
+    """Base of the privacy objects of local work, for those with noise in local steps only. Each one is sealed.
+
+    Attributes:
+        unit: protected unit, "record" or "machine", or None for no privacy.
+        clip: bound that is enforced on every record's message in a local step, or None.
+        update_clip: bound on the norm of a machine's whole message, or None.
+        noise: correlation of a trusted server's noise over rounds.
+        encoder: encoder of the messages, or None.
+        adaptive: True if the bound on the messages changes from round to round.
+        at_machines: True if machines sample noise.
+        noise_together: True if the noise of a local step is sampled for all machines of a round at once.
+        weighs_machines: True if the weights of the machines' messages are covered.
+        noise_rule: rule that computes the noise from a target.
+        noise_follows: targets on which the mechanism depends, as in `Protocol`.
+    """
+
+    kind = "privacy object"
+    unit: Any = "record"
+    trust: Any = "none"
+    relation: Any = REPLACE_ONE
+    clip: Any
+    update_clip: Any = None
+    noise: Any = INDEPENDENT
+    encoder: Any = None
+    adaptive: Any = False
+    at_machines: Any = True
+    noise_together: ClassVar[bool] = False
+    weighs_machines: ClassVar[bool] = False
+    noise_rule: Any = "accountant"
+    noise_follows: Any = ()
+    work: Any
+    step_divisor: Any = None  # divisor of a step's sum, None for the number of records
+
+    # ---- at a machine, traced
+
+    def start(self) -> Any:
+        """Return the public memory before the first round. Default: (), nothing."""
+        return ()
+
+    def of_batch(self, problem: Problem, message: Linear, minibatch: Minibatch, noise: Any, facts: Facts) -> Any:
+        """Return the mean of a local step's messages, with the machine's noise unless it is None."""
+        private = noise is not None and self.unit == "record"
+        bound = facts.limit if self.clip is None and private else self.clip
+        mean = minibatch.mean(of_record(message), divisor=self.step_divisor, clip=bound)
+        if not private:
+            return mean
+        z = self.step_noise(noise, minibatch.step, problem.dimension)
+        return jax.tree.map(jnp.add, mean, problem.unravel(z))
+
+    def step_noise(self, noise: Any, step: Any, dimension: int) -> jax.Array:
+        """Return the noise of a machine's local step, [d].
+
+        Args:
+            noise: the machine's part of the round's noise. With `noise_together` it is that noise and the machine's
+                slot, otherwise the machine's key and standard deviation.
+        """
+        raise Undefined(f"{type(self).__name__} must define step_noise(noise, step, dimension)")
+
+    def bounded(self, message: Any, bound: Any) -> tuple[Any, dict]:
+        """Return a machine's bounded message, and scalars by name. Default: the message.
+
+        Args:
+            bound: the public memory.
+        """
+        return message, {}
+
+    def sent(self, message: Any, info: dict, bound: Any, noise: Any, facts: Facts) -> Any:
+        """Return a bounded message as it is sent, with the machine's own noise. Default: the message."""
+        return message
+
+    def encoded(self, message: Any, key: jax.Array, facts: Facts) -> Any:
+        """Return what the server reads from an encoded message. Default: the message."""
+        return message
+
+    def weight(self, data: LocalData, facts: Facts) -> Any:
+        """Return the weight of a machine's message. Default: 1."""
+        return 1.0
+
+    # ---- at the server, traced
+
+    def divisor(self, weight: Any, inputs: RoundInputs) -> Any:
+        """Return the divisor of the sum of messages, from the sum of the weights. Default: this sum."""
+        return jnp.where(weight > 0, weight, 1.0)
+
+    def read(self, total: Any, divisor: Any, noise: Any, bound: Any, facts: Facts) -> tuple[Any, Any]:
+        """Return the mean message as the server reads it, and the public memory of the next round."""
+        return jax.tree.map(lambda leaf: leaf / divisor, total), bound
+
+    # ---- on the host
+
+    def check(self, problem: Problem) -> None:
+        """Raise Refusal if the guarantee does not cover the problem. Default: nothing."""
+
+    def check_target(self, protocol: Any) -> None:
+        """Raise Refusal if a protocol's target, noise or step is invalid with this object."""
+        check_numbers(protocol, *LEVELS)
+
+    def scaled_down(self, machines: int, batch: int) -> dict[str, Any]:
+        """Return the settings that change for an audit with this number of machines and records. Default: none."""
+        return {}
+
+    def machine_target(self, target: Target) -> Target:
+        """Return the target of the machines, with one ε each if they differ. Default: the target."""
+        return target
+
+    def target_delta(self, problem: Problem, target: Target, epsilon: Any) -> Any:
+        """Return δ of the target ε: one number, one for each machine, or None (the default) for the target's δ."""
+        return None
+
+    def targeted(self, target: Target, epsilon: Any, machines: int) -> dict[str, Any]:
+        """Return the settings of a protocol that a target fixes, by name. Default: none."""
+        return {}
+
+    def needed_noise(self, facts: WorkFacts, target: Target) -> float | None:
+        """Return the noise for a target by a rule. Default: None, for the smallest with which `event` meets it."""
+        return None
+
+    def mechanism(self, facts: WorkFacts, method: str) -> Mechanism:
+        """Return the mechanism that samples the noise by the given noise method."""
+        raise Undefined(f"{type(self).__name__} must define mechanism(facts, method)")
+
+    def event(self, facts: WorkFacts, noise_std: float) -> Event:
+        """Return the event of a plan's local work."""
+        raise Undefined(f"{type(self).__name__} must define event(facts, noise_std)")
