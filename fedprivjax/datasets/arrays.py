@@ -5,7 +5,7 @@ from math import hypot, inf
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_positive
+from fedprivjax.checks.values import called, require_positive
 from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.problem.raw_rows import RawRows
 
@@ -92,12 +92,18 @@ def _features(features, bias: bool) -> np.ndarray:
 
 
 def _labels(name: str, labels, classes: int | None) -> np.ndarray:
+    array = np.asarray(labels)
+    if array.dtype.kind in "OUS":  # texts, or objects such as those of a column of pandas
+        for each in array.ravel().tolist():
+            if not isinstance(each, bool | int | float | np.number | np.bool_):
+                raise Refusal(f"{name} must be numbers, got {called(each)}. Number the classes 0 … k − 1")
+        array = np.array(array.tolist())
     if classes is not None:
-        return _integers(name, labels)
-    if np.asarray(labels).dtype.kind in "iub":
-        _require_no_classes(name, np.unique(labels))
+        return _integers(name, array)
+    if array.dtype.kind in "iub":
+        _require_no_classes(name, np.unique(array))
     with np.errstate(over="ignore"):  # too large for float32, which `Dataset` rejects
-        return np.asarray(labels, np.float32)
+        return array.astype(np.float32)
 
 
 def _require_no_classes(name: str, found: np.ndarray) -> None:

@@ -141,7 +141,10 @@ def test_flat_features_are_refused():
         from_arrays(np.ones(3), np.ones(3), feature_bound=1.0)
 
 
-@pytest.mark.parametrize("labels", [[0, 1, 2], [1, 2, 3], [-1, 1, 1], np.array([5, 5, 7], np.uint8)])
+@pytest.mark.parametrize(
+    "labels",
+    [[0, 1, 2], [1, 2, 3], [-1, 1, 1], np.array([5, 5, 7], np.uint8), np.array([0, 1, 1], object)],
+)
 def test_integers_that_look_like_classes_are_not_taken_for_numbers(labels):
     found = ", ".join(map(str, np.unique(labels)))
     with pytest.raises(Refusal) as caught:
@@ -151,6 +154,15 @@ def test_integers_that_look_like_classes_are_not_taken_for_numbers(labels):
         f"got the {len(np.unique(labels))} integers {found}"
     )
     assert from_arrays(np.eye(3), np.asarray(labels, float), feature_bound=1.0).classes is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "got"), [(["a", "b", "b"], "'a'"), ([1.0, None, 2.0], "None"), ([{}, [], 3], "a dict")]
+)
+@pytest.mark.parametrize("classes", [None, 2])
+def test_labels_that_are_no_numbers_are_refused(labels, got, classes):
+    with pytest.raises(Refusal, match=rf"^labels must be numbers, got {got}\. Number the classes"):
+        from_arrays(np.eye(3), np.array(labels, None if got == "'a'" else object), feature_bound=1.0, classes=classes)
 
 
 @pytest.mark.parametrize("labels", [[4, 4, 4], np.arange(30) + 1])
