@@ -35,7 +35,8 @@ from fedprivjax.checks.restated import require_restated
 from fedprivjax.engine.transcript import replay
 from fedprivjax.noise import Silent
 from fedprivjax.noise.factors import Tree
-from fedprivjax.noise.rounds.factor import RoundFactor, TreeFactor
+from fedprivjax.noise.rounds.factor import RoundFactor
+from fedprivjax.noise.rounds.tree import TreeFactor
 from fedprivjax.plan.samplers import Cyclic, Full, LocalEpochs, LocalSteps, Occurrences, Poisson, Sampler, Subset
 from fedprivjax.privacy.accountants.sampled import SampledReleases
 from fedprivjax.problem.losses import Hinge

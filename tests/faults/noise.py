@@ -31,7 +31,7 @@ from fedprivjax.noise import Cancelling, Fresh, PerMachine, choose
 from fedprivjax.noise.factors.interface import Path
 from fedprivjax.noise.factors.tree import Tree
 from fedprivjax.noise.fresh import MessageInputs
-from fedprivjax.noise.rounds.factor import TreeFactor
+from fedprivjax.noise.rounds.tree import TreeFactor
 from fedprivjax.noise.sums import CorrelatedSums
 from fedprivjax.privacy.per_machine import Grouped
 

@@ -29,9 +29,23 @@ from fedprivjax import (
 )
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.noise.normals import normals
-from fedprivjax.noise.rounds import ROUND_FACTORS, Recursive, TreeOfRounds, excess, over_rounds, round_factor
-from fedprivjax.noise.rounds import factor as of_rounds
-from fedprivjax.noise.rounds.factor import GivenFactor, OptimalFactor, RoundFactor, coefficients, exposures, rounds_of
+from fedprivjax.noise.rounds import (
+    ROUND_FACTORS,
+    Recursive,
+    TreeOfRounds,
+    cohort_fit,
+    excess,
+    fit,
+    over_rounds,
+    round_factor,
+)
+from fedprivjax.noise.rounds import exposures as exposure_sums
+from fedprivjax.noise.rounds.exposures import exposures, groups, rounds_of
+from fedprivjax.noise.rounds.factor import RoundFactor
+from fedprivjax.noise.rounds.given import GivenFactor
+from fedprivjax.noise.rounds.optimal import OptimalFactor
+from fedprivjax.noise.rounds.patterns import loss_of, prefix_noise
+from fedprivjax.noise.rounds.toeplitz import coefficients
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.plan.seeds import round_keys
 
@@ -117,7 +131,7 @@ def test_a_machine_counted_once_is_found(monkeypatch):
     def once(gram, patterns):
         return np.diag(gram)[patterns].max(axis=1)
 
-    monkeypatch.setattr(of_rounds, "pattern_sums", once)
+    monkeypatch.setattr(exposure_sums, "pattern_sums", once)
     assert any(found > stated * 1.01 for stated, found, _ in compared(20))
 
 
@@ -210,7 +224,7 @@ def test_sensitivity_of_rounds_at_equal_distances(case):
 
 def noise_of(factor, schedule):
     """The variance of all prefix sums at exposure 1."""
-    return of_rounds.prefix_noise(factor) * exposures(factor.T @ factor, schedule).max() ** 2
+    return prefix_noise(factor) * exposures(factor.T @ factor, schedule).max() ** 2
 
 
 def least_noise(factor, separation):
@@ -251,32 +265,77 @@ def test_factors_for_ten_uses_are_near_the_optimum(rounds, keeping, caplog):
     least = least_noise(best, separation)
     assert noise_of(best, schedule) <= 1.001 * least
     assert noise_of(best, schedule) < 0.9 * noise_of(toeplitz, schedule)
-    assert OptimalFactor().excess(schedule) == pytest.approx(noise_of(best, schedule) / least - 1, abs=1e-7)
+    assert OptimalFactor().excess(schedule) == pytest.approx(noise_of(best, schedule) / least - 1, abs=1e-5)
     assert ("above the least noise" in caplog.text) == (rounds > 200)
+
+
+def uniform(machines, per_round, rounds, seed=1):
+    return Uniform(machines, per_round).draw(rounds, np.random.default_rng(seed))
 
 
 @pytest.mark.slow
 @pytest.mark.optimised
-def test_the_optimal_factor_of_a_thousand_rounds_takes_at_most_as_long_as_two_hundred_inversions(keeping):
+@pytest.mark.parametrize("cohorts", ["cyclic", "random"])
+def test_the_optimal_factor_of_a_thousand_rounds_takes_at_most_as_long_as_two_hundred_inversions(cohorts, keeping):
     """About 110 were measured, 8 to 10 seconds of one core."""
+    schedule = ten_uses(1000) if cohorts == "cyclic" else uniform(1000, 100, 1000)
     square = np.eye(1000) + np.tril(np.ones((1000, 1000))) / 1000
     with threadpool_limits(1):
         taken = {}
         for name, work in {
             "inversions": lambda: [np.linalg.inv(square) for _ in range(10)],
-            "factor": lambda: OptimalFactor().known(ten_uses(1000)),
+            "factor": lambda: OptimalFactor().known(schedule),
         }.items():
             start = time.process_time()
             work()
             taken[name] = time.process_time() - start
     assert taken["factor"] < 20 * taken["inversions"]
+    assert noise_of(OptimalFactor().known(schedule), schedule) < 0.9 * noise_of(
+        ROUND_FACTORS["toeplitz"]().known(schedule), schedule
+    )
+
+
+# lower bound on `noise_of` any factor, 0.1% below a long fit in float64, by machines, machines per round, and rounds
+LEAST = {(100, 10, 200): 125545.93}
+
+
+@pytest.mark.parametrize("case", LEAST, ids=str)
+def test_factors_for_random_cohorts_are_near_the_optimum(case, keeping):
+    """Within 0.5% of the least noise of any factor; exposures are never understated."""
+    schedule = uniform(*case)
+    with threadpool_limits(1):
+        best = OptimalFactor().known(schedule)
+    assert LEAST[case] < noise_of(best, schedule) <= 1.005 * LEAST[case]
+    assert OptimalFactor().excess(schedule) < 0.05
+    stated = OptimalFactor().exposures(schedule)
+    for machine in range(0, case[0], 10):
+        columns = best[:, rounds_of(schedule, machine)]
+        signs = np.random.default_rng(machine).choice((-1.0, 1.0), (columns.shape[1], 100))
+        signs[:, 0] = 1.0
+        assert np.linalg.norm(columns @ signs, axis=0).max() <= stated[machine] * (1 + 1e-12)
+
+
+def test_a_fit_never_understates_the_exposure_of_machines_that_it_did_not_read(monkeypatch):
+    """A fit that reads three machines: exposures are those of the schedule, and it is no worse than its start."""
+    monkeypatch.setattr(cohort_fit, "MACHINES", 3)
+    schedule = uniform(30, 4, 24)
+    patterns = [group.patterns for group in groups(schedule)]
+    start = ROUND_FACTORS["toeplitz"]().known(schedule)
+    with threadpool_limits(1):
+        factor = fit._fit(start, patterns)
+    stated = exposures(factor.T @ factor, schedule)
+    for machine in range(30):
+        when = rounds_of(schedule, machine)
+        assert np.linalg.norm(factor[:, when].sum(axis=1)) <= stated[machine] * (1 + 1e-12)
+    assert noise_of(factor, schedule) <= noise_of(start, schedule) * (1 + 1e-12)
+    assert np.sqrt(loss_of(factor, patterns) / prefix_noise(factor)) == pytest.approx(stated.max(), rel=1e-12)
 
 
 def test_the_excess_bounds_any_factor():
     """The least noise stated near bad factors is below that of good ones, on schedules of overlapping cohorts."""
     for seed in range(5):
         schedule = Uniform(6, 2).draw(12, np.random.default_rng(seed))
-        patterns = [group.patterns for group in of_rounds.groups(schedule)]
+        patterns = [group.patterns for group in groups(schedule)]
         factors = [one().known(schedule) for one in ROUND_FACTORS.values()]
         least = max(excess.least_noise(factor, patterns) for factor in [*factors, np.eye(12)])
         assert 0 < least <= min(noise_of(factor, schedule) for factor in factors)
@@ -288,7 +347,7 @@ def test_a_fit_to_single_participation_is_near_the_optimum():
     factor = round_factor("optimal")
     assert factor is not None
     best, start = factor.known(schedule), ROUND_FACTORS["toeplitz"]().known(schedule)
-    found = [of_rounds.prefix_noise(one) * np.sum(one**2, axis=0).max() / 8 for one in (best, start)]
+    found = [prefix_noise(one) * np.sum(one**2, axis=0).max() / 8 for one in (best, start)]
     assert 2.2332732 <= found[0] <= 1.005 * 2.2332732 < found[1]
 
 

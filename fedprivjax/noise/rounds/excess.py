@@ -5,7 +5,7 @@ Let w_i ≥ 0 be weights of machines and V ⪰ 0 with |V(t, s)| ≤ Σ w_i over 
     Σ_i w_i · max_i Σ_{t,s∈i} |X(t, s)|  ≥  tr(VX),        tr(AᵀA·X⁻¹)·tr(VX)  ≥  (tr (A·V·Aᵀ)^½)²
 
 so no factor has less noise than the last number divided by Σ w_i. At the optimum V is the slope X⁻¹AᵀA·X⁻¹ at pairs of
-rounds of one machine, and its bound where X > 0. Both are tried.
+rounds of one machine, and its bound where X > 0. Here V is the slope, cut to its bounds.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,21 @@ from math import inf
 import numpy as np
 import scipy
 
-from fedprivjax.noise.rounds.fit import busiest, loss_of
-from fedprivjax.noise.rounds.separated_fit import indicators, inverse_sums
+from fedprivjax.noise.rounds.descent import inverse_sums
+from fedprivjax.noise.rounds.patterns import indicators, largest, loss_of
 
-REPEATS = 20  # of the weights' update
+MACHINES = 1000  # patterns with weights
+POWER = 64  # of the exposure, for the first weights
+SMALLEST = 1e-3  # first weight of a machine
+REPEATS = 10  # of the weights' update
+REPAIRS = 3  # of eigenvalues of V below 0
+FLOOR = 1e-3  # eigenvalue of V, relative to its mean diagonal
+MIXED = (0.0, *(2.0**k for k in range(-10, 1)))  # parts of the diagonal in V, so that it is positive definite
 
 
 def excess(factor: np.ndarray, patterns: Sequence[np.ndarray]) -> float:
     """Return a bound on the noise of F relative to the least one, less 1; inf if no bound is found."""
-    least = least_noise(factor, busiest(patterns))
+    least = least_noise(factor, largest(factor.T @ factor, patterns, MACHINES))
     return loss_of(factor, patterns) / least - 1 if least > 0 else inf
 
 
@@ -33,38 +39,61 @@ def least_noise(factor: np.ndarray, patterns: Sequence[np.ndarray]) -> float:
         factor: F, near which the bound is good.
         patterns: sets of rounds of machines, int [some, times] each.
     """
-    sums = inverse_sums(factor.T @ factor)
+    gram = factor.T @ factor
+    sums = inverse_sums(gram)
     if sums is None:
         return 0.0
-    used, slope = indicators(patterns, len(factor)), sums.T @ sums
-    weights = _weights(used, np.diag(slope))
-    allowed = used.T @ (weights[:, None] * used)
-    return max(_nuclear(one) ** 2 / weights.sum() for one in (allowed, _admitted(slope, allowed)))
+    slope = sums.T @ sums
+    used = indicators(patterns, len(factor))
+    weights = _weights(used, gram, slope)
+    return _nuclear(_admitted(slope, used, weights)) ** 2 / float(weights.sum())
 
 
-def _admitted(slope: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """Return the slope, rescaled to its bounds, or zeros if that is not positive semidefinite."""
+def _weights(used: np.ndarray, gram: np.ndarray, slope: np.ndarray) -> np.ndarray:
+    """Return weights of machines whose sums over the machines of two rounds are near the slope where X is large."""
+    size = np.abs(gram)
+    squares = np.sum(used @ size * used, axis=1)
+    weights = (squares / squares.max()) ** POWER
+    some = weights > SMALLEST
+    found, weights, squares = used[some], weights[some], squares[some]
+    for _ in range(REPEATS):
+        ratio = size * np.maximum(slope, 0) / np.maximum(_allowed(found, weights), 1e-300)
+        weights = weights * np.sum(found @ ratio * found, axis=1) / squares
+    spread = np.zeros(len(used))
+    spread[some] = weights
+    return spread
+
+
+def _allowed(used: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the bounds of V: the sums of weights over the machines in two rounds, float64 [rounds, rounds]."""
+    weighted = used * np.sqrt(weights)[:, None]
+    return weighted.T @ weighted
+
+
+def _admitted(slope: np.ndarray, used: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return V: the slope, with its diagonal rescaled to its bounds, cut to them, and positive semidefinite."""
+    allowed = _allowed(used, weights)
     busy = np.flatnonzero(np.diag(allowed))
     found, place = np.zeros_like(slope), np.ix_(busy, busy)
-    scale = np.sqrt(np.diag(allowed)[busy] / np.diag(slope)[busy])
-    dual = np.where(allowed[place] > 0, slope[place] * scale[:, None] * scale, 0.0)
-    some = dual != 0
-    dual *= float(np.min(allowed[place][some] / np.abs(dual[some]), initial=1.0))
-    if not scipy.linalg.lapack.dpotrf(dual, lower=1)[1]:
-        found[place] = dual
+    own, bounds = np.diag(allowed)[busy], allowed[place]
+    scale = np.sqrt(own / np.diag(slope)[busy])
+    cut = np.clip(slope[place] * scale[:, None] * scale, -bounds, bounds)
+    floor = FLOOR * float(own.mean())
+    for _ in range(REPAIRS):
+        if not _is_positive(cut):
+            values, vectors = scipy.linalg.eigh(cut, subset_by_value=(-np.inf, floor))
+            cut = np.clip(cut - (vectors * (values - 2 * floor)) @ vectors.T, -bounds, bounds)
+    mixed = ((1 - part) * cut + part * np.diag(own) for part in MIXED)
+    found[place] = next(dual for dual in mixed if _is_positive(dual))
     return found
+
+
+def _is_positive(matrix: np.ndarray) -> bool:
+    """Return True if a symmetric matrix is positive definite."""
+    return not scipy.linalg.lapack.dpotrf(matrix, lower=1)[1]
 
 
 def _nuclear(dual: np.ndarray) -> float:
     """Return tr (A·V·Aᵀ)^½."""
     squares = np.linalg.eigvalsh(np.cumsum(np.cumsum(dual, axis=0), axis=1))
     return float(np.sqrt(squares.clip(0)).sum())
-
-
-def _weights(used: np.ndarray, diagonal: np.ndarray) -> np.ndarray:
-    """Return weights of machines whose sums over the machines of a round are near its entry of the slope."""
-    weights = np.ones(len(used))
-    for _ in range(REPEATS):
-        together = used.T @ weights
-        weights *= used @ np.where(together > 0, diagonal / np.maximum(together, 1e-300), 0.0) / used.sum(axis=1)
-    return weights

@@ -76,3 +76,11 @@ class Recursive(Mechanism):
     def align(self, others: Sequence[Any]) -> list[Any]:
         width = max(other.bandwidth for other in others)
         return [Recursive(padded(np.asarray(other.inputs), width)) for other in others]
+
+
+def banded(factor: np.ndarray) -> np.ndarray:
+    """Return F's rows in the layout of `Recursive.inputs`, float64 [rounds, bandwidth + 1], smallest bandwidth."""
+    below, left = np.nonzero(factor)
+    width, rounds = int((below - left).max()), np.arange(len(factor))
+    column = rounds[:, None] + np.arange(-width, 1)
+    return np.where(column >= 0, factor[rounds[:, None], np.maximum(column, 0)], 0.0)
