@@ -24,7 +24,7 @@ from fedprivjax.privacy.terms import Terms
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-ROUNDED = 2.0**-50  # bounds the rounding of ε, relative to the logarithms that it is computed from
+ROUNDED = 2.0**-48  # bounds the rounding of logarithms, relative to the terms that they are computed from
 
 
 def composed_epsilon(level: float, count: int, delta: float) -> float:
@@ -41,11 +41,12 @@ def composed_epsilon(level: float, count: int, delta: float) -> float:
     if count == 0 or level == inf:
         return inf if count else 0.0
     lie, truth = _log_cumulative(count, -level)
+    rounded = ROUNDED * (count * (1 + level) + float(gammaln(count + 1)))
+    lie, truth = lie + rounded, truth - rounded  # before they are compared with δ, where a small error grows
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         found = lie + np.log(-np.expm1(log(delta) - lie)) - truth if delta else lie - truth
     most = float(np.max(found[np.isfinite(found)], initial=0.0))
-    rounded = ROUNDED * (count * (1 + level) + float(gammaln(count + 1))) if most else 0.0
-    return float(np.clip(most + rounded, 0.0, count * level))
+    return float(np.clip(most, 0.0, count * level))
 
 
 def _log_cumulative(count: int, odds: float) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,8 @@
 """Pure events: exact composition against all outcomes and dp-accounting, refusals, and the limits of many messages."""
 
+from decimal import Decimal, localcontext
 from itertools import product
-from math import exp, inf, prod
+from math import comb, exp, inf, prod
 
 import numpy as np
 import pytest
@@ -50,6 +51,28 @@ def test_many_messages_compose_exactly(level, count, delta):
     achieved = chances @ -np.expm1(np.minimum(found - losses, 0))
     assert achieved == pytest.approx(delta, rel=1e-6)
     assert found < 0.7 * count * level
+
+
+def delta_of(level, count, epsilon):
+    """Return δ at ε of randomised responses, with 60 digits."""
+    with localcontext(prec=60):
+        lie = 1 / (1 + Decimal(level).exp())
+        factor = Decimal(epsilon).exp()
+        each = (
+            comb(count, m) * ((1 - lie) ** (count - m) * lie**m - factor * lie ** (count - m) * (1 - lie) ** m)
+            for m in range(count + 1)
+        )
+        return sum((one for one in each if one > 0), Decimal(0))
+
+
+@pytest.mark.parametrize(("level", "count", "lies"), [(2.0, 121, 29), (1.5, 200, 60), (3.0, 60, 9)])
+@pytest.mark.parametrize("below", [1e-9, 1e-6, 1e-3, 0.3])
+def test_epsilon_is_never_below_the_exact_one(level, count, lies, below):
+    """Where δ is slightly less than the probability of some number of lies, rounding has the largest effect."""
+    delta = float(binom.cdf(lies, count, 1 / (1 + exp(level)))) * (1 - below)
+    found = composed_epsilon(level, count, delta)
+    assert delta_of(level, count, found) <= Decimal(delta)
+    assert delta_of(level, count, found - 1e-2 * min(1.0, 1e-7 / below)) > Decimal(delta)
 
 
 def test_a_planted_level_or_count_is_found():
