@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import called
 from fedprivjax.engine.metric import Metric, Snapshot
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
@@ -20,7 +21,8 @@ def iterate_names(protocol, problem: Problem, size: Size) -> tuple[str, ...]:
     """Return the names of iterates at which metrics are evaluated: "output", then the protocol's other iterates.
 
     Raises:
-        Refusal: if an iterate has another structure or other shapes than the output, such as a row for each machine.
+        Refusal: if iterates have no names, or the output's, or if one has another structure or other shapes than the
+            output, such as a row for each machine.
     """
 
     def points():
@@ -28,6 +30,11 @@ def iterate_names(protocol, problem: Problem, size: Size) -> tuple[str, ...]:
         return protocol.output(state), protocol.iterates(state)
 
     output, found = jax.eval_shape(points)
+    if not isinstance(found, dict) or OUTPUT in found:
+        got = f"{OUTPUT!r}, which is the reported point," if isinstance(found, dict) else called(found)
+        raise Refusal(
+            f"iterates must be a dict of further points by name, got {got} of {protocol.name}. Name each point"
+        )
     for name, point in found.items():
         if jax.tree.structure(point) != jax.tree.structure(output) or _shapes(point) != _shapes(output):
             got = f"{_shapes(output)}, got {_shapes(point)} for {name!r} of {protocol.name}"

@@ -359,6 +359,28 @@ def test_iterates_of_other_shapes_are_refused_before_anything_is_compiled(other,
     assert ready(protocol.replace(other=lambda point: 2 * point), make(), Full(2), rounds=2)
 
 
+@states("event")
+@struct.dataclass
+class NamedIterates(OtherIterates):
+    """A protocol whose further points have other names, or none."""
+
+    def iterates(self, state):
+        return self.other(self.output(state))
+
+
+@pytest.mark.parametrize(
+    ("other", "got"),
+    [
+        (lambda point: [point], "a list"),
+        (lambda point: {"output": 2 * point}, "'output', which is the reported point,"),
+    ],
+    ids=["a list", "the output's name"],
+)
+def test_iterates_without_names_of_their_own_are_refused(other, got):
+    with pytest.raises(Refusal, match=f"^iterates must be a dict of further points by name, got {got} of Named"):
+        ready(NamedIterates(noise_std=0.1, clip=1.0, step_size=0.1, other=other), make(), Full(2), rounds=2)
+
+
 def test_a_scalar_of_the_rounds_is_a_metric_on_private_data_where_the_protocol_reports_it():
     (clipped,) = check_metrics(make(), ["clipped"], ["clipped", "bits"])
     assert clipped is of_info("clipped")
