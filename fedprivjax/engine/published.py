@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fedprivjax.method.client_method import Split
+from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.data_used import data_used
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalEpochs
@@ -78,9 +80,19 @@ def published(start: "ReadyRun") -> Published:
 
 def published_plan(start: "ReadyRun") -> Plan:
     """Return the public part of a run's plan, without the samples if they tell numbers of records that are private."""
-    plan = start.plan
-    hidden = start.event.terms.hides_sizes and not plan.secret
-    return (replace(plan, secret=True) if hidden else plan).public
+    return plan_of_run(start).public
+
+
+def plan_of_run(start: "ReadyRun") -> Plan:
+    """Return a run's plan, whose public part has no samples if they tell numbers of records that are private."""
+    hidden = start.event.terms.hides_sizes and not start.plan.secret
+    return replace(start.plan, hides_sizes=True) if hidden else start.plan
+
+
+def protocol_of_run(start: "ReadyRun") -> Protocol:
+    """Return a run's calibrated protocol, without its classes of local steps if numbers of records are private."""
+    hidden = start.event.terms.hides_sizes and isinstance(start.protocol, Split)
+    return replace(start.protocol, slot_classes=None) if hidden else start.protocol
 
 
 def delta_warning(start: "ReadyRun") -> str:

@@ -22,7 +22,7 @@ from fedprivjax.engine.metrics import MetricLike, non_private, worse_than_consta
 from fedprivjax.engine.precision import FLOAT32
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, ready
 from fedprivjax.engine.progress import OnProgress, progress_callback
-from fedprivjax.engine.published import COMPUTED, HIDDEN
+from fedprivjax.engine.published import COMPUTED, HIDDEN, plan_of_run, protocol_of_run
 from fedprivjax.engine.segments import Done, Segments
 from fedprivjax.engine.trajectory import trajectory
 from fedprivjax.method.interface import Protocol
@@ -162,8 +162,8 @@ def execute(
         costs=costs,
         method=str(start.protocol),
         predictor=predictor_of(start.problem),
-        protocol=start.protocol,
-        plan=start.plan,
+        protocol=protocol_of_run(start),
+        plan=plan_of_run(start),
         non_private_metrics=private,
         non_private_data=start.published.not_covered,
         expected=start.published.expected,

@@ -44,6 +44,7 @@ class Plan(Once):
         examples: size of the pool, or None if examples are computed or their use is secret.
         depends_on_sizes: True if the schedule depends on the dataset sizes, which are then public.
         planned_uses: `uses` of the planned schedule if machines may drop out, or None.
+        hides_sizes: True if machines' numbers of records, which the samples tell, are private.
     """
 
     schedule: Schedule
@@ -56,6 +57,7 @@ class Plan(Once):
     examples: int | None = None
     depends_on_sizes: bool = False
     planned_uses: np.ndarray | None = None
+    hides_sizes: bool = False
 
     def __str__(self) -> str:
         which = "1" if self.sampler is None else shorten(str(self.sampler), 100)  # its width tells numbers of records
@@ -68,15 +70,17 @@ class Plan(Once):
     def public(self) -> "Plan":
         """The public part of the plan: secret participants, samples and weights have width 0.
 
-        If participation is secret, samples are too: records belong to machines.
+        If participation is secret, samples are too: records belong to machines. They also are if they tell numbers of
+        records that are private.
         """
-        if not self.secret and self.schedule.secret is None:
+        if not (self.secret or self.hides_sizes) and self.schedule.secret is None:
             return self
         schedule = self.schedule.public
         nothing = np.zeros((*schedule.participants.shape, 0))
         facts = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in DRAWN}
         drawn = {"samples": nothing.astype(np.int32), "weights": nothing.astype(np.float32)}
-        return Plan(**{**facts, **drawn, "schedule": schedule, "examples": None, "planned_uses": None})
+        facts |= {"schedule": schedule, "secret": self.secret or self.hides_sizes}
+        return Plan(**{**facts, **drawn, "examples": None, "planned_uses": None})
 
     @property
     def size(self) -> Size:

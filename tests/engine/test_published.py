@@ -1,6 +1,7 @@
 """Published results: the same for all secret samples and cohorts, and for all numbers of records that are hidden."""
 
 import json
+import pickle
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -216,6 +217,21 @@ def test_a_transcripts_plan_has_no_samples_that_tell_private_sizes():
     np.testing.assert_array_equal(plan.schedule.participants, start.plan.schedule.participants)
     record = ready(fpj.NoisySGD(noise_std=1.0, clip=1.0, step_size=0.1), owned(5, 9), Full(2), rounds=2)
     np.testing.assert_array_equal(published_plan(record).samples, record.plan.samples)
+
+
+@pytest.mark.parametrize("name", ["machine", "added record"])
+@pytest.mark.filterwarnings("ignore:delta exceeds")
+def test_a_runs_public_plan_and_protocol_tell_no_private_size(name, nothing_computed):
+    """Neither by samples and classes of local steps, nor by values that a public schedule caches of them."""
+    (protocol, participation, _), found = HIDING[name], []
+    for sizes in ((5, 5, 5, 5), (5, 9, 5, 200)):
+        start = ready(protocol.replace(noise_std=1.0), owned(*sizes), participation, rounds=5, delta=0.01)
+        run = simulation.execute(start)
+        public = run.plan.public
+        assert (public.samples.size, public.weights.size, public.data_used, public.secret) == (0, 0, "", True)
+        assert run.plan.samples.size, "the run's own plan has them"
+        found.append((pickle.dumps(public), getattr(run.protocol, "slot_classes", None)))
+    assert found[0] == found[1]
 
 
 def test_a_private_size_is_warned_of_and_not_published():
