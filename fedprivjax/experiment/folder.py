@@ -133,7 +133,7 @@ def finished(folder: Path) -> bool:
         warn(f"the results in {folder} are computed again: {refusal}")
         return False
     inputs = read_inputs(folder / INPUTS)
-    return inputs is None or inputs.versions["code"] == made.get("code")
+    return inputs is None or all(made.get(name) == found for name, found in inputs.versions.items())
 
 
 def save(

@@ -282,6 +282,16 @@ def test_chunks_of_a_newer_version_are_not_those_of_the_results(of_another_versi
     assert chunk.is_file()
 
 
+@pytest.mark.parametrize("name", ["code", "jax", "fedprivjax"])
+def test_results_of_another_version_than_their_inputs_are_not_those_of_the_run(out, name):
+    """A run was begun again by another version, and killed before its first chunk."""
+    assert results_folder.finished(out)
+    found = json.loads((out / "inputs.json").read_text())
+    found["versions"][name] = "another"
+    (out / "inputs.json").write_text(json.dumps(found))
+    assert not results_folder.finished(out)
+
+
 @pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"versions": 1}', "[" * 100_000, "\x1b"])
 def test_results_without_their_inputs_are_refused(ready, out, text):
     file = out / "inputs.json"
