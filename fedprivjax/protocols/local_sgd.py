@@ -64,6 +64,8 @@ class LocalState(NamedTuple):
 class AveragedEndPoints(LocalGradientSteps):
     """FedAvg's local steps, of which machines send the end points, and the mean of the server's iterates.
 
+    Every machine must take a step: one that takes none sends 0, which is no end point.
+
     Attributes:
         window: number of last iterates whose mean is reported, or None for the mean of all iterates before w_R.
     """
