@@ -39,7 +39,7 @@ class OwnRecords(Part):
 
     def __post_init__(self):
         require_clip("clip", self.clip)
-        check_record_settings(self, THEOREM_RULES)
+        check_record_settings(self, (self.noise_rule,) if type(self.noise_rule) is PaperMoments else THEOREM_RULES)
         object.__setattr__(self, "relative_privacy", shared_privacy(self.relative_privacy, self.trust))
         if self.relation != REPLACE_ONE:
             _ = self.records(None)  # raises Refusal if records cannot be added or removed
@@ -93,8 +93,7 @@ def check_record_settings(settings: Any, rules: Any) -> None:
 
     Lists become tuples.
     """
-    if type(settings.noise_rule) is not PaperMoments:
-        require_choice("noise_rule", settings.noise_rule, rules)
+    require_choice("noise_rule", settings.noise_rule, rules)
     if isinstance(settings.delta, str):
         require_choice("delta", settings.delta, (PER_MACHINE,))
     elif settings.delta is not None:

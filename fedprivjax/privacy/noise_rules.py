@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice, require_positive
+from fedprivjax.checks.values import require_at_least, require_choice, require_flag, require_positive
 from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.privacy.accountants.sampled import (
     SampledReleases,
@@ -46,6 +46,11 @@ class PaperMoments:
 
     acknowledged: bool = False
     claimed_records: int | None = None
+
+    def __post_init__(self):
+        require_flag("acknowledged", self.acknowledged)
+        if self.claimed_records is not None:
+            require_at_least("claimed_records", self.claimed_records, 1)
 
 
 def noise_std(

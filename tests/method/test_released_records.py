@@ -8,7 +8,8 @@ import pytest
 from cases import PARTIAL, SHARES
 from flax import struct
 
-from fedprivjax import Full, NoisyMinibatchSGD, Protocol, Refusal, linear_problem, ready, simulate
+from fedprivjax import Full, NoisyMinibatchSGD, NoisyRecords, Protocol, Refusal, linear_problem, ready, simulate
+from fedprivjax.privacy.noise_rules import PaperMoments
 from fedprivjax.problem.losses import Softmax
 from fedprivjax.protocols import ReleasedMinibatchSGD
 from fedprivjax.protocols.noisy_minibatch_sgd import MinibatchSGD
@@ -86,3 +87,24 @@ def test_a_stated_lipschitz_constant_is_enforced_in_a_private_run(aggregate):
 
     machines = 2 if aggregate == "sum" else 1
     assert moved(noise_std=1e-9) <= machines * STATED * (1 + 1e-4) < moved(epsilon=np.inf)
+
+
+PAPER = {**SETTINGS, "noise_rule": PaperMoments(acknowledged=True)}
+OF_PAIR = {name: value for name, value in PAPER.items() if name not in ("epsilon", "step_size")}
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: NoisyMinibatchSGD(**PAPER), "unknown noise_rule PaperMoments"),
+        (
+            lambda: Protocol(MinibatchSGD(), privacy=NoisyRecords(**OF_PAIR), epsilon=4.0, step_size=0.1),
+            "MinibatchSGD must give at most ε = 4 at δ = 1e-05",
+        ),
+        (lambda: PaperMoments(acknowledged=1), "acknowledged must be true or false, got 1"),  # type: ignore[arg-type]
+        (lambda: PaperMoments(claimed_records=0), "claimed_records must be at least 1, got 0"),
+    ],
+)
+def test_a_claim_is_for_released_code(make, said):
+    with pytest.raises(Refusal, match=said):
+        ready(make(), SHARES, PARTIAL, rounds=4)
