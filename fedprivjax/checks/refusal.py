@@ -1,5 +1,6 @@
 """The exception raised for invalid input. Any other exception indicates a bug."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -24,6 +25,16 @@ class Refusal(ValueError):
 
     def __str__(self) -> str:
         return message_text(Exception.__str__(self))
+
+    @property
+    def setting(self) -> str:
+        """Name of the setting that the message is about.
+
+        >>> Refusal("clip must be positive, got -1.0").setting, Refusal("unknown trust 'sever'").setting
+        ('clip', 'trust')
+        """
+        found = re.match(r"(?:unknown )?(\w+)", str(self))
+        return found.group(1) if found else ""
 
 
 class Undefined(Refusal, TypeError):

@@ -1,13 +1,15 @@
 """`fedprivjax list`."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.cli.console import app, out
+from fedprivjax.cli.console import app, out, require_folders, write_json
 
 Entries = dict[str, tuple[str, Any]]  # by name: a line of help, and the class or function with the settings, or None
 
@@ -17,12 +19,24 @@ def list_(
     name: Annotated[
         str | None, typer.Argument(help="an entry, or a section such as sweep, to show its settings and their defaults")
     ] = None,
+    combinations: Annotated[
+        bool,
+        typer.Option(
+            "--combinations", help="show which settings of privacy objects are defined for all algorithms, or for NAME"
+        ),
+    ] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="also write combinations to this JSON file")] = None,
 ) -> None:
     """List everything that experiment files can name, with a line of help each, or the settings of one entry.
 
     The groups are sections of the file, protocols, algorithms, privacy objects, losses, models, constraint sets,
     participation, partitions, datasets, feature maps, samplers, metrics and experiments.
     """
+    if combinations:
+        _print_combinations(name, json_file)
+        return
+    if json_file is not None:
+        raise Refusal(f"json must be given with --combinations, got {json_file} alone")
     from fedprivjax import experiment
     from fedprivjax.experiment.section import summary
 
@@ -41,6 +55,41 @@ def list_(
     for title, entries in found.items():
         if name in entries:
             _print_settings(f"{name} ({title}): {entries[name][0]}".removesuffix(": "), entries[name][1])
+
+
+def _print_combinations(name: str | None, json_file: Path | None) -> None:
+    """Print a table of combinations for each privacy object, of one algorithm or of all."""
+    from fedprivjax.testing.combinations import algorithms, combinations, folded
+
+    require_folders(json=json_file)
+    if name is not None:
+        require_choice("algorithm", name, algorithms())
+    found = combinations(None if name is None else [name])
+    kinds = {cell.privacy.__name__: cell.privacy for cell in found}
+    rows = []
+    for title, kind in kinds.items():
+        of_kind = {cell: outcome for cell, outcome in found.items() if cell.privacy is kind}
+        rows += (own := folded(of_kind))
+        out.print(_table_of_rows(title, own))
+        out.print()
+    write_json([{**row.values, "outcome": row.outcome} for row in rows], json_file)
+
+
+def _table_of_rows(title: str, rows: list[Any]) -> Table:
+    """Return a table of the columns that vary. Its title has the others."""
+    known = {column: {value for row in rows for value in row.values[column]} for column in rows[0].values}
+    fixed = [f"{column} {one}" for column, (one, *more) in known.items() if not more and column != "privacy"]
+    shown = [column for column, values in known.items() if len(values) > 1]
+    table = Table(title=", ".join([title, *fixed]), title_justify="left", box=None, pad_edge=False)
+    for column in ("", *shown):
+        table.add_column(column)
+    for row in sorted(rows, key=lambda row: (row.outcome != "defined", row.outcome)):
+        values = (row.values[column] for column in shown)
+        texts = (
+            "any" if set(one) == known[column] else ", ".join(one) for one, column in zip(values, shown, strict=True)
+        )
+        table.add_row(*map(escape, (row.outcome, *texts)))
+    return table
 
 
 def groups() -> dict[str, Entries]:

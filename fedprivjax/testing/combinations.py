@@ -1,0 +1,313 @@
+"""Table of combinations: which settings of privacy objects are defined for which algorithms, or why not.
+
+Every cell is the pair of an algorithm with a privacy object, checked on a small problem. Nothing is compiled. A cell is
+defined if no object refuses it, and if its event states the unit, trust model and relation of the cell. Otherwise the
+outcome is the name of the setting in the refusal, or of the statement that differs.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, replace
+from functools import cache
+from itertools import product
+from typing import Any, NamedTuple, get_type_hints
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.method.adaptive_clip import AdaptiveClip
+from fedprivjax.method.composed import Composed
+from fedprivjax.method.encoders import ENCODERS
+from fedprivjax.method.local_privacy import UNITS
+from fedprivjax.method.pairs import pair, pair_of
+from fedprivjax.noise.rounds import INDEPENDENT
+from fedprivjax.plan.draw import draw_plan
+from fedprivjax.plan.participation import Full, Participation, PoissonCohorts, SecretSubsets, Uniform
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import SAMPLERS, LocalEpochs, LocalSteps, Poisson
+from fedprivjax.privacy.calibration import event_of, require_trusted
+from fedprivjax.privacy.terms import MACHINE, RECORD, RELATIONS, TRUST, Terms
+from fedprivjax.problem.build import linear_problem
+from fedprivjax.problem.constraints import Ball
+from fedprivjax.problem.losses import Logistic
+from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols import ALGORITHMS, PROTOCOLS
+
+DEFINED = "defined"
+NONE, FRESH, FIXED, ADAPTIVE = "none", "fresh", "fixed", "adaptive"
+MACHINES, RECORDS, ROUNDS, RATE = 4, 12, 12, 0.25
+NOISES = (INDEPENDENT, "uniform", "toeplitz", "tree")  # one of each kind of noise over rounds
+SCHEMES: dict[str, Participation] = {
+    "full": Full(MACHINES),
+    "uniform": Uniform(MACHINES, 2),
+    "poisson_cohorts": PoissonCohorts(MACHINES, 0.5),
+    "secret_subsets": SecretSubsets(MACHINES, 2),
+}
+PUBLIC_RATE = "poisson of a public rate"
+WORKS = {
+    "local_epochs": LocalEpochs(1, 4),
+    f"local_steps, {PUBLIC_RATE}": LocalSteps(2, Poisson(3, rate=RATE)),
+}
+NAMES_OF_UNITS = {RECORD: "record", MACHINE: "machine"}
+
+
+class Cell(NamedTuple):
+    """A combination.
+
+    Attributes:
+        algorithm: name of an algorithm, or of a method with an algorithm that has no name.
+        privacy: class of the privacy object.
+        unit: protected unit, "record" or "machine", or "none" for a run without noise.
+        trust: trust model, a key of `fedprivjax.privacy.terms.TRUST`.
+        noise: noise over rounds, such as "independent" or "tree".
+        records: sampler of a message's records.
+        participation: participation scheme.
+        clip: "fixed" or "adaptive".
+        encoder: encoder of the messages, or "none".
+        relation: neighbouring relation.
+    """
+
+    algorithm: str
+    privacy: type
+    unit: str
+    trust: str
+    noise: str
+    records: str
+    participation: str
+    clip: str
+    encoder: str
+    relation: str
+
+
+class Row(NamedTuple):
+    """Cells with the same outcome.
+
+    Attributes:
+        values: values of each column, by name. The cells are all their combinations.
+        outcome: "defined", or the setting that is refused.
+    """
+
+    values: Mapping[str, tuple[str, ...]]
+    outcome: str
+
+
+def algorithms() -> dict[str, type]:
+    """Return the classes of algorithms by name: those of experiment files, and those of methods that compose one."""
+    found = {name: kind for name, (kind, _) in ALGORITHMS.items()}
+    for name, (method, _) in PROTOCOLS.items():
+        made = getattr(method, "algorithm", None)
+        kind = get_type_hints(made.fget).get("return") if isinstance(made, property) else None
+        if isinstance(kind, type) and kind not in found.values() and pair_of(kind) is not None:
+            found[name] = kind
+    return found
+
+
+def combinations(names: Iterable[str] | None = None, **chosen: Sequence[str]) -> dict[Cell, str]:
+    """Return every combination of an algorithm with settings of its privacy objects, with its outcome.
+
+    A column in which a privacy object has no setting holds its only value.
+
+    Args:
+        names: names of algorithms, see `algorithms`. None is all of them.
+        chosen: values of columns, by name. Others are left out.
+
+    >>> found = combinations(["sgd"], unit=["record"], participation=["uniform"], relation=["replace-one"])
+    >>> [cell.noise for cell in found if cell.trust == "server" and found[cell] == DEFINED]
+    ['independent', 'uniform', 'toeplitz']
+    """
+    known, check = algorithms(), _Checks()
+    found = {}
+    for name in known if names is None else names:
+        _, kinds = pair_of(known[name]) or (None, ())
+        for kind in kinds:
+            for cell in cells(name, kind, chosen):
+                found[cell] = check(known[name], cell)
+    return found
+
+
+def cells(name: str, kind: type, chosen: Mapping[str, Sequence[str]] = {}) -> Iterator[Cell]:
+    """Return the cells of an algorithm with a class of privacy objects."""
+    names = _names(kind)
+    axes = {
+        "unit": (*(UNITS if "unit" in names else (NAMES_OF_UNITS[Terms.unit],)), NONE),
+        "trust": tuple(TRUST),
+        "noise": NOISES if _noise_setting(kind) else (INDEPENDENT,),
+        "records": tuple(_records(kind)),
+        "participation": tuple(SCHEMES),
+        "clip": (FIXED, ADAPTIVE) if _adaptive_setting(kind) else (FIXED,),
+        "encoder": (NONE, "quantiser") if "encoder" in names else (NONE,),
+        "relation": tuple(RELATIONS) if "relation" in names else (Terms.relation,),
+    }
+    axes |= {column: tuple(one for one in axes[column] if one in values) for column, values in chosen.items()}
+    for values in product(*axes.values()):
+        yield Cell(name, kind, *values)
+
+
+def protocol_of(algorithm: type, cell: Cell, **settings: Any) -> Any:
+    """Return the protocol of a cell. Settings of the algorithm that have no default are 0.5.
+
+    Args:
+        settings: settings of the pair, such as `epsilon`. Without a target, `noise_std` is 1, or 0 with unit "none".
+
+    Raises:
+        Refusal: an object refuses the cell.
+    """
+    noise = {} if settings.keys() & {"mu", "epsilon", "noise_std"} else {"noise_std": float(cell.unit != NONE)}
+    missing = {one.name: 0.5 for one in fields(algorithm) if one.default is MISSING and one.default_factory is MISSING}
+    return pair(algorithm(**missing), privacy=privacy_of(cell), step_size=0.1, **noise, **settings)
+
+
+def privacy_of(cell: Cell) -> Any:
+    """Return the privacy object of a cell. Raise Refusal if it is not valid."""
+    kind, names = cell.privacy, _names(cell.privacy)
+    given: dict[str, Any] = {"trust": cell.trust, **_records(kind)[cell.records]}
+    if "unit" in names:
+        given["unit"] = None if cell.unit == NONE else cell.unit
+    if "relation" in names:
+        given["relation"] = cell.relation
+    if _noise_setting(kind):
+        given[_noise_setting(kind)] = cell.noise
+    if cell.encoder != NONE:
+        given["encoder"] = ENCODERS[cell.encoder]()
+    whole = _adaptive_setting(kind)
+    if whole and cell.clip == ADAPTIVE:
+        given[whole] = AdaptiveClip(start=0.5)
+    elif whole and cell.unit == "machine":
+        given[whole] = 0.5
+    if "clip" in names and not ("unit" in names and cell.unit == "machine"):
+        given["clip"] = 0.5
+    return kind(**given)
+
+
+def _names(kind: type) -> set[str]:
+    return {one.name for one in fields(kind)}  # type: ignore[arg-type]
+
+
+def _noise_setting(kind: type) -> str | None:
+    """Return the name of the setting of a class of privacy objects for the noise over rounds, or None."""
+    return next((name for name in ("noise", "factor") if name in _names(kind)), None)
+
+
+def _adaptive_setting(kind: type) -> str | None:
+    """Return the name of the setting of a class of privacy objects that takes an adaptive clip, or None."""
+    found = [one.name for one in fields(kind) if one.metadata.get("part") is AdaptiveClip]  # type: ignore[arg-type]
+    return found[0] if found else None
+
+
+def _records(kind: type) -> dict[str, dict[str, Any]]:
+    """Return settings of a class of privacy objects for the records of a message, by the name of their sampler."""
+    names = _names(kind)
+    if "work" in names:
+        return {name: {"work": work} for name, work in WORKS.items()}
+    if "sampler" not in names:
+        return {FRESH: {}}
+    found: dict[str, dict[str, Any]] = {
+        name: {"sampler": name} | ({} if name == "full" else {"batch": 1}) for name in SAMPLERS
+    }
+    return found | ({PUBLIC_RATE: {"sampler": "poisson", "batch": 1, "rate": RATE}} if "rate" in names else {})
+
+
+@cache
+def small_problem() -> Problem:
+    """Return the problem of the table: logistic regression on 4 machines of 12 records."""
+    rows = np.random.default_rng(0).normal(size=(MACHINES, RECORDS, 3))
+    rows = (rows / np.linalg.norm(rows, axis=2, keepdims=True)).astype(np.float32)
+    labels = (rows[..., 0] > 0).astype(int)
+    return linear_problem(rows, labels, Logistic(), feature_bound=1.0, constraint=Ball(1.0))
+
+
+class _Checks:
+    """Outcomes of cells. Cells with equal objects and plans share one if what is read of their algorithms is equal."""
+
+    def __init__(self):
+        self.objects: dict[Cell, Any] = {}
+        self.plans: dict[tuple, Any] = {}
+        self.known: dict[tuple, Any] = {}
+        self.found: dict[tuple, Any] = {}
+
+    def __call__(self, algorithm: type, cell: Cell) -> str:
+        private = self._private(cell)
+        if isinstance(private, str):
+            return private
+        known = self._known(algorithm, cell)
+        if isinstance(known, str):
+            return known
+        key = repr(known), repr(private), cell.unit == NONE, cell.participation
+        if key not in self.found:
+            self.found[key] = _setting_or(lambda: self._terms(algorithm, cell, known))
+        terms = self.found[key]
+        return terms if isinstance(terms, str) else _outcome(terms, cell)
+
+    def _private(self, cell: Cell) -> Any:
+        """Return the privacy object of a cell, or the setting that it refuses."""
+        cell = cell._replace(algorithm="", participation="")
+        if cell not in self.objects:
+            self.objects[cell] = _setting_or(lambda: privacy_of(cell))
+        return self.objects[cell]
+
+    def _known(self, algorithm: type, cell: Cell) -> Any:
+        """Return what is read of an algorithm, and the size of its messages, or the setting that is refused."""
+        key = algorithm, cell.privacy, cell.records
+        if key not in self.known:
+            self.known[key] = _setting_or(lambda: self._read(algorithm, cell))
+        return self.known[key]
+
+    def _read(self, algorithm: type, cell: Cell) -> tuple[Any, int]:
+        protocol, problem = protocol_of(algorithm, cell), small_problem()
+        plan = self._plan(protocol, cell._replace(participation="full"))
+        read = protocol.read_once(problem, plan.size.machines if isinstance(protocol, Composed) else plan)
+        return read.known, read.message_dimension(problem)
+
+    def _plan(self, protocol: Any, cell: Cell) -> Plan:
+        key = repr(protocol.minibatches), cell.participation
+        if key not in self.plans:
+            scheme = SCHEMES[cell.participation]
+            self.plans[key] = draw_plan(small_problem(), scheme, ROUNDS, sampler=protocol.minibatches)
+        return self.plans[key]
+
+    def _terms(self, algorithm: type, cell: Cell, known: Any) -> Terms:
+        """Return the terms that the event of a cell's protocol states."""
+        problem, protocol = small_problem(), replace(protocol_of(algorithm, cell), known=known[0])
+        require_trusted(protocol, SCHEMES[cell.participation] if SCHEMES[cell.participation].secret else None)
+        plan = self._plan(protocol, cell)
+        if isinstance(protocol, Composed):
+            protocol = protocol.with_settings(protocol.privacy.planned(protocol.run_facts(problem, plan)))
+        return event_of(protocol, problem, plan).terms
+
+
+def _setting_or(made: Callable[[], Any]) -> Any:
+    """Return a result, or the name of the setting that is refused."""
+    try:
+        return made()
+    except Refusal as refusal:
+        return refusal.setting
+
+
+def _outcome(terms: Terms, cell: Cell) -> str:
+    """Return "defined", or the first column in which a cell differs from the terms of its event."""
+    stated = {"unit": NAMES_OF_UNITS.get(terms.unit), "trust": terms.trust, "relation": terms.relation}
+    if cell.unit == NONE:
+        stated["unit"] = NONE
+    return next((name for name, one in stated.items() if one != getattr(cell, name)), DEFINED)
+
+
+def folded(outcomes: Mapping[Cell, str]) -> list[Row]:
+    """Return the cells as rows in which values that do not change the outcome are merged."""
+    forward, last = Cell._fields, Cell._fields[1:] + Cell._fields[:1]
+    return min((_merged(outcomes, order) for order in (forward, forward[::-1], last)), key=len)
+
+
+def _merged(outcomes: Mapping[Cell, str], order: Sequence[str]) -> list[Row]:
+    """Return rows, merged along one column after another."""
+    columns = Cell._fields
+    rows = [(tuple((value,) for value in _texts(cell)), outcome) for cell, outcome in outcomes.items()]
+    for column in order:
+        at = columns.index(column)
+        groups: dict[tuple, list] = {}
+        for values, outcome in rows:
+            groups.setdefault((values[:at], values[at + 1 :], outcome), []).extend(values[at])
+        rows = [((*before, tuple(own), *after), outcome) for (before, after, outcome), own in groups.items()]
+    return [Row(dict(zip(columns, values, strict=True)), outcome) for values, outcome in rows]
+
+
+def _texts(cell: Cell) -> tuple[str, ...]:
+    return tuple(value.__name__ if isinstance(value, type) else value for value in cell)
