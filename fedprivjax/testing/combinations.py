@@ -129,7 +129,7 @@ def cells(name: str, kind: type, chosen: Mapping[str, Sequence[str]] = {}) -> It
     names = _names(kind)
     axes = {
         "unit": (*(UNITS if "unit" in names else (NAMES_OF_UNITS[Terms.unit],)), NONE),
-        "trust": tuple(TRUST),
+        "trust": tuple(TRUST) if "trust" in names else (kind.trust,),  # type: ignore[attr-defined]
         "noise": NOISES if _noise_setting(kind) else (INDEPENDENT,),
         "records": tuple(_records(kind)),
         "participation": tuple(SCHEMES),
@@ -159,13 +159,10 @@ def protocol_of(algorithm: type, cell: Cell, **settings: Any) -> Any:
 def privacy_of(cell: Cell) -> Any:
     """Return the privacy object of a cell. Raise Refusal if it is not valid."""
     kind, names = cell.privacy, _names(cell.privacy)
-    given: dict[str, Any] = {"trust": cell.trust, **_records(kind)[cell.records]}
-    if "unit" in names:
-        given["unit"] = None if cell.unit == NONE else cell.unit
-    if "relation" in names:
-        given["relation"] = cell.relation
-    if _noise_setting(kind):
-        given[_noise_setting(kind)] = cell.noise
+    own = {"unit": None if cell.unit == NONE else cell.unit, "trust": cell.trust, "relation": cell.relation}
+    given: dict[str, Any] = {name: value for name, value in own.items() if name in names} | _records(kind)[cell.records]
+    if noise := _noise_setting(kind):
+        given[noise] = cell.noise
     if cell.encoder != NONE:
         given["encoder"] = ENCODERS[cell.encoder]()
     whole = _adaptive_setting(kind)
