@@ -13,7 +13,7 @@ from fedprivjax.noise.rounds.descent import Limits, descended, inverse_sums, noi
 from fedprivjax.noise.rounds.patterns import factor_of, indicators, largest, together
 
 STAGES = ((16, 0.2), (64, 0.35), (256, 0.4), (1024, 0.05))  # norms over machines, and their parts of all evaluations
-WORK = 7 * 10**7  # evaluations of the loss, times squared rounds
+WORK = 6 * 10**7  # evaluations of the loss, times squared rounds
 LEAST, MOST = 40, 1000  # evaluations
 MACHINES = 400  # patterns in the norm of a stage: those with the largest exposures at its start
 COUNTED = 1e-6  # weight of a machine in the gradient, relative to the largest
