@@ -21,7 +21,7 @@ from fedprivjax.engine.iterates import iterate_names
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, MetricLike, check_metrics, default_metrics, require_list
 from fedprivjax.engine.precision import FLOAT32, PRECISIONS
-from fedprivjax.engine.published import TELLS_SIZE, Published, batch_warning, delta_warning, published
+from fedprivjax.engine.published import NOT_PUBLIC, TELLS_SIZE, Published, batch_warning, delta_warning, published
 from fedprivjax.method.division import part_of_size
 from fedprivjax.method.interface import Protocol, as_leaves
 from fedprivjax.method.round import RoundInputs
@@ -95,7 +95,9 @@ class ReadyRun:
 
     def __str__(self) -> str:
         used = f"\n  data: {self.published.data_used}" if self.published.data_used else ""
-        return f"ReadyRun: {self.protocol}\n{self.problem}\n{self.plan}{used}\n{self.event}\n  target: {self.target}"
+        private = NOT_PUBLIC if self.event.terms.hides_sizes else ""
+        text = f"{self.protocol}\n{self.problem}\n{self.plan}{used}\n{self.event}\n  target: {self.target}{private}"
+        return f"ReadyRun: {text}"
 
     __repr__ = __str__
 

@@ -29,6 +29,7 @@ HIDDEN, COMPUTED = "not stated: the guarantee hides numbers of records", "exampl
 TELLS_SIZE = (
     "No guarantee covers this warning: it tells a private number of records, and no output of the run repeats it"
 )
+NOT_PUBLIC = "\n  not to be published: this text tells numbers of records, which the guarantee hides"
 
 
 class Published(NamedTuple):

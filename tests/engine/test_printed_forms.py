@@ -52,6 +52,15 @@ def test_nothing_prints_arrays(name):
         assert str(part) in str(start)
 
 
+@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
+def test_a_ready_run_says_whether_its_text_tells_what_the_guarantee_hides(relation):
+    method = NoisyMinibatchSGD(
+        batch=3, sampler="poisson", rate=0.2, relation=relation, clip=1.0, step_size=0.1, epsilon=1.0
+    )
+    text = str(ready(method, PROBLEM, Full(4), rounds=2))
+    assert ("not to be published" in text) == (relation == "add-or-remove-one")
+
+
 def test_a_run_as_text():
     run = simulate(CASES["gaussian"], PROBLEM, Full(4), rounds=5)
     lines = repr(run).splitlines()
