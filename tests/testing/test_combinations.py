@@ -89,9 +89,10 @@ def test_outcomes_are_those_of_ready():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", algorithms())
-def test_everything_that_is_defined_can_be_prepared(name):
-    for cell in defined(name):
-        assert by_ready(cell) == DEFINED, cell
+def test_what_is_defined_can_be_prepared(name):
+    found = defined(name)
+    for at in np.random.default_rng(1).permutation(len(found))[:50]:
+        assert by_ready(found[at]) == DEFINED, found[at]
 
 
 @pytest.mark.slow
