@@ -24,6 +24,7 @@ from .method.local_release import LocalPrivacy
 from .method.noisy_messages import NoisyMessages
 from .method.noisy_momentum import NoisyMomentum
 from .method.noisy_records import NoisyRecords
+from .method.private_mean import BitMean, GaussianMean
 from .method.record_steps import NoisyRecordSteps
 from .method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .method.server_optimizer import ServerOptimizer
@@ -107,6 +108,7 @@ __all__ = [
     "Ball",
     "Before",
     "BinomialSums",
+    "BitMean",
     "Box",
     "BySize",
     "ClientMethod",
@@ -125,6 +127,7 @@ __all__ = [
     "Frame",
     "Full",
     "GaussianEvent",
+    "GaussianMean",
     "GemanMcClure",
     "Given",
     "Grouped",

@@ -13,6 +13,7 @@ from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.noisy_messages import NoisyMessages
 from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.pairs import pair_of
+from fedprivjax.method.private_mean import BitMean, GaussianMean
 from fedprivjax.method.record_steps import NoisyRecordSteps
 from fedprivjax.plan.samplers.local import LocalWork
 from fedprivjax.protocols import FedAvg
@@ -21,6 +22,8 @@ ALGORITHM, PRIVACY = "algorithm", "privacy"  # fields of a pair
 KINDS: dict[str, type] = {
     "messages": NoisyMessages,
     "records": NoisyRecords,
+    "mean": GaussianMean,
+    "bits": BitMean,
     "local": LocalPrivacy,
     "steps": NoisyRecordSteps,
 }

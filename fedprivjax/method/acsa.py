@@ -20,7 +20,6 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.default_steps import clipped_pace
-from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
 
 NO_DISTANCE = "distance must be given, or a ball: the theory's step needs a distance to the optimum"
@@ -94,37 +93,6 @@ def required_distance(problem: Problem) -> float:
     if not isfinite(problem.distance_to_optimum):
         raise Refusal(NO_DISTANCE)
     return problem.distance_to_optimum
-
-
-class AcceleratedSteps:
-    """Mixin of methods that run AC-SA.
-
-    Attributes:
-        schedule: every round's place in its stage, see `schedule_of`.
-        step_scale: factor on the steps: a larger one means a smaller v.
-    """
-
-    schedule: Any
-    step_scale: Any
-
-    @property
-    def modulus(self) -> Any:
-        """μ of the objective whose gradients the steps use."""
-        return 0.0
-
-    def init(self, problem: Problem, size: Size, key) -> AcceleratedState:
-        return begun(problem.start)
-
-    def query(self, state: AcceleratedState):
-        """w_md, the point at which machines compute gradients in the next round."""
-        return self.next_step(state).middle
-
-    def output(self, state: AcceleratedState):
-        return state.average
-
-    def next_step(self, state: AcceleratedState) -> Step:
-        """Return the points and factors of the next round."""
-        return next_step(state, self.schedule[state.rounds], self.modulus, self.step_scale)
 
 
 def begun(start: Any) -> AcceleratedState:

@@ -198,6 +198,13 @@ class Algorithm(Part):
         """Return what a machine sends of one record in round t: a combination of `gradient(point)`."""
         raise Undefined(f"{type(self).__name__} must define message(server, t)")
 
+    def smoothing(self, server: Any) -> Any:
+        """Return the strength of the Moreau envelopes whose gradients machines compute, or None for the losses' own.
+
+        The problem's loss must be a `Moreau`. Every envelope has the bound of its loss on the norm of a gradient.
+        """
+        return None
+
     def increment(self, server: Any, t: Any, before: Before) -> Linear:
         """Return u of one record in round t, as `message`. An algorithm that reads `Growing()` defines it instead."""
         raise Undefined(f"{type(self).__name__} must define increment(server, t, before)")

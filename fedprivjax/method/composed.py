@@ -24,18 +24,21 @@ from fedprivjax.method.algorithm import (
     lipschitz_bound,
 )
 from fedprivjax.method.interface import Protocol
-from fedprivjax.method.linear import Linear, is_plain, points_of, require_message
+from fedprivjax.method.linear import Linear, is_plain, points_of, require_coefficient, require_message
 from fedprivjax.method.parts import OfParts, PairOfMessages, refuse_subclass_of_pair
 from fedprivjax.method.release import Limits, RunFacts
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.settings import require_clip
+from fedprivjax.method.views import FullView, View
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
+from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.smoothing import Moreau
 
 
 class ComposedState(NamedTuple):
@@ -90,9 +93,9 @@ class Composed(OfParts, Protocol):
 
     def round(self, problem: Problem, state: ComposedState, inputs: RoundInputs, noise, key):
         t = inputs.round.astype(jnp.float32)
-        message = self._message(problem, "message", state.server, t)
-        read, memory, info = self.privacy.release(problem, message, inputs, noise, state.memory, self._limits)
-        at = self._at(problem, inputs, key)
+        message, machines = self._message(problem, "message", state.server, t), self._smoothed(problem, state.server)
+        read, memory, info = self.privacy.release(machines, message, inputs, noise, state.memory, self._limits, key)
+        at = self._at(problem, inputs, self.privacy.server_key(key))
         return ComposedState(self._call("serve", state.server, read, at), memory), info
 
     def output(self, state: ComposedState) -> Any:
@@ -106,7 +109,8 @@ class Composed(OfParts, Protocol):
 
     def messages(self, problem: Problem, state: ComposedState, inputs: RoundInputs, noise, key):
         message = self._message(problem, "message", state.server, inputs.round.astype(jnp.float32))
-        return self.privacy.messages(problem, message, inputs, noise, self._limits)
+        machines = self._smoothed(problem, state.server)
+        return self.privacy.messages(machines, message, inputs, noise, self._limits, key)
 
     def sent(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, own_noise: Any, key: jax.Array):
         own = None if own_noise is None else self.privacy.of_message(own_noise, self._known.reads)
@@ -117,7 +121,15 @@ class Composed(OfParts, Protocol):
 
     def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
         reads = MEAN if self.known is None else self.known.reads
-        return self.privacy.round_noise(state, drawn, self.noise_std, reads)
+        return self.privacy.round_noise(state, drawn, self.noise_std, reads, host_noise)
+
+    def internal(self, state: ComposedState) -> Any:
+        return self.privacy.stored(state.server)
+
+    def _smoothed(self, problem: Problem, server: Any) -> Problem:
+        """Return the problem with the envelopes whose gradients the algorithm asks for."""
+        strength = self._call("smoothing", server, check=require_strength)
+        return problem if strength is None else enveloped(problem, strength)
 
     def _at(self, problem: Problem, inputs: RoundInputs, key: jax.Array) -> At:
         """Return the public facts of a round."""
@@ -207,8 +219,9 @@ class Composed(OfParts, Protocol):
         return super(Composed, ready).calibrate(problem, plan, target)
 
     def with_noise(self, problem: Problem, plan: Plan, noise_std: float, target: Target):
-        """Return the copy of `Protocol.with_noise`, with the planned algorithm."""
-        ready = super().with_noise(problem, plan, noise_std, target)
+        """Return the copy of `Protocol.with_noise`, with what follows from the noise, and the planned algorithm."""
+        follows = self.privacy.of_noise(self.run_facts(problem, plan), noise_std, target)
+        ready = super(Composed, self.with_settings(follows)).with_noise(problem, plan, noise_std, target)
         known = self.known_for(problem, plan.size.machines)
         algorithm = ready.algorithm
         planned = algorithm.planned(plan.size.rounds, float(ready._step))
@@ -239,9 +252,23 @@ class Composed(OfParts, Protocol):
         return self.privacy.event(facts, float(self.noise_std))
 
     def costs(self, problem: Problem) -> dict[str, float]:
-        return super().costs(problem) | {
-            "gradients_per_use": float(self._known.gradients * self.privacy.gradients_each)
-        }
+        each = {"gradients_per_use": float(self._known.gradients * self.privacy.gradients_each)}
+        return self.privacy.costs(problem, super().costs(problem) | each)
+
+    def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
+        return max(super().vectors_in_memory(problem, size, rows), self.privacy.vectors_in_memory(problem, size))
+
+    def server_noise(self, plan: Plan) -> float:
+        return self.privacy.server_noise(plan)
+
+    def check_method(self, method: str) -> None:
+        self.privacy.check_method(method)
+
+    def host_noise(self, plan: Plan, dimension: int, seed: int) -> Any:
+        return self.privacy.host_noise(plan, dimension, seed)
+
+    def view(self, full: FullView) -> View:
+        return self.privacy.view(full)
 
 
 @final
@@ -253,8 +280,29 @@ class Pair(PairOfMessages, Composed):  # type: ignore[misc]
         refuse_subclass_of_pair("Pair", cls)
 
     def broadcast(self, state: ComposedState) -> Any:
-        """The points of a message other than the query."""
-        return points_of(self._algorithm.message(state.server, jnp.float32(1)))[1:]
+        """The points of a message other than the query, and the strength of envelopes, if any."""
+        strength = self._algorithm.smoothing(state.server)
+        others = points_of(self._algorithm.message(state.server, jnp.float32(1)))[1:]
+        return others if strength is None else (*others, strength)
+
+
+def require_strength(strength: Any) -> Any:
+    """Return the strength of envelopes. Raise Refusal unless it is one real number, or None."""
+    if strength is not None:
+        require_coefficient(strength, "the strength of envelopes")
+    return strength
+
+
+def enveloped(problem: Problem, strength: Any) -> Problem:
+    """Return the problem with Moreau envelopes of another strength.
+
+    Raises:
+        Refusal: its loss is no envelope, so that another one need not have the stated bound on its gradients.
+    """
+    model: Any = problem.model
+    if type(model) is not LinearModel or type(model.loss) is not Moreau:
+        raise Refusal(f"loss must be an envelope (see Moreau) for envelopes of other strengths, got {model}")
+    return replace(problem, model=LinearModel(Moreau(model.loss.loss, strength)))
 
 
 def _stated(algorithm: Algorithm, public: Public, plain: bool) -> NormBound:

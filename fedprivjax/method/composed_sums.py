@@ -72,6 +72,7 @@ class ComposedSums(ClientMethod, Composed):  # type: ignore[misc]
         problem, inputs = data
         t, before = inputs.round, Before(own.seen, own.last_round)
         message = self._message(problem, "increment", server.server, t, before)
+        problem = self._smoothed(problem, server.server)
         u = self.privacy.increment(problem, message, inputs, self._limits, private=server.private)
         growth = jnp.where(own.last_round > 0, (t - 1) / jnp.maximum(own.last_round, 1.0), 0.0)
         sent = jax.tree.map(lambda u, q: u + growth * q, u, own.momentum)

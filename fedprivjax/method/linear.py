@@ -49,7 +49,7 @@ class Linear:
         return -1.0 * self
 
     def __mul__(self, number: Any) -> "Linear":
-        _require_coefficient(number)
+        require_coefficient(number)
         each = (number if one is None else number * one for one in self._coefficients)
         return Linear(tuple(each), self._points)
 
@@ -110,16 +110,16 @@ def require_message(message: Any, start: Any, name: str) -> Linear:
             raise Refusal(f"a gradient's point in {name} must be like the parameters, {wanted[1]}, got {found[1]}")
     for number in message._coefficients:
         if number is not None:
-            _require_coefficient(number)
+            require_coefficient(number)
     coefficients = (None if one is None else jnp.asarray(one, jnp.float32) for one in message._coefficients)
     return Linear(tuple(coefficients), jax.tree.map(jnp.asarray, points))
 
 
-def _require_coefficient(number: Any) -> None:
+def require_coefficient(number: Any, name: str = "a coefficient of a message") -> None:
     """Raise Refusal unless a coefficient is one real number."""
     good = isinstance(number, ARRAYS) and not jnp.ndim(number) and jnp.issubdtype(jnp.result_type(number), jnp.number)
     if not good or jnp.iscomplexobj(number):
-        raise Refusal(f"a coefficient of a message must be one real number, got {called(number)}. {KNOWN}")
+        raise Refusal(f"{name} must be one real number, got {called(number)}. {KNOWN}")
 
 
 def of_record(message: Linear) -> Callable[[Callable], Any]:

@@ -78,7 +78,7 @@ class MomentumPrivacy(MessagePrivacy):
         return Memory(jax.tree.map(jnp.zeros_like, start))
 
     def release(
-        self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, memory: Any, limits: Limits
+        self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, memory: Any, limits: Limits, key: Any
     ) -> Released:
         """Return the noisy momentum of the means of the cohort's messages.
 
@@ -97,9 +97,11 @@ class MomentumPrivacy(MessagePrivacy):
         """Return the divisor of the sums, E[M_r] if the number of participants varies."""
         return jnp.sum(inputs.filled) if inputs.expected is None else inputs.expected
 
-    def messages(self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits) -> Any:
+    def messages(
+        self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits, key: Any
+    ) -> Any:
         """Return α times the participants' bounded messages, which m_t adds to (1−α)·m_{t−1}."""
-        rows = super().messages(problem, message, inputs, noise, limits)
+        rows = super().messages(problem, message, inputs, noise, limits, key)
         return jax.tree.map(lambda g: limits.reads.alpha * g, rows)  # type: ignore[union-attr]
 
     def of_message(self, own_noise: Correlated, reads: Reads) -> Any:

@@ -102,7 +102,7 @@ class NoisyMessages(MessagePrivacy):
         return Memory() if self.noise == INDEPENDENT else Memory(noise=zero)
 
     def release(
-        self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, memory: Memory, limits: Limits
+        self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, memory: Any, limits: Limits, key: Any
     ) -> Released:
         """Return what the server reads of the cohort's messages, with noise.
 

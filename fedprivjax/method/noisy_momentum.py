@@ -70,7 +70,7 @@ class NoisyMomentum(MomentumPrivacy):
         """Return the state of the noise before the first round."""
         return self._factor.init(dimension, rounds)
 
-    def round_noise(self, state: Path, drawn: Any, noise_std: Any, reads: Reads) -> tuple[Path, Correlated]:
+    def round_noise(self, state: Path, drawn: Any, noise_std: Any, reads: Reads, host_noise: Any):
         """Return the state of the noise, and the noise of the momentum in this round and the last."""
         path = self._factor.step(state, drawn, reads.alpha, self.epoch)  # type: ignore[union-attr]
         return path, Correlated(noise_std * path.last, noise_std * state.last)

@@ -16,6 +16,7 @@ from fedprivjax.method.noisy_messages import NoisyMessages
 from fedprivjax.method.noisy_momentum import NoisyMomentum
 from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.parts import PairOfMessages, refuse_subclass_of_pair
+from fedprivjax.method.private_mean import BitMean, GaussianMean
 from fedprivjax.method.record_steps import NoisyRecordSteps
 from fedprivjax.method.work_pair import WorkPair
 
@@ -39,7 +40,7 @@ def pair_of(algorithm: type) -> tuple[Any, tuple[type, ...]] | None:
     if not issubclass(algorithm, Algorithm):
         return None
     grows = algorithm.increment is not Algorithm.increment
-    return (SumsPair if grows else Pair), (NoisyMessages, NoisyRecords, NoisyMomentum)
+    return (SumsPair if grows else Pair), (NoisyMessages, NoisyRecords, NoisyMomentum, GaussianMean, BitMean)
 
 
 def pair(algorithm: Any, *, privacy: Any, **settings: Any) -> Composed | ComposedWork:

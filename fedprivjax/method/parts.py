@@ -123,8 +123,8 @@ class PairOfMessages(NamedByAlgorithm):
 
     Attributes:
         algorithm: what machines send and the server computes, an `Algorithm`.
-        privacy: what bounds, releases and accounts for it, a `NoisyMessages`, `NoisyRecords` or
-            `NoisyMomentum`.
+        privacy: what bounds, releases and accounts for it, a `NoisyMessages`, `NoisyRecords`,
+            `NoisyMomentum`, `GaussianMean` or `BitMean`.
         mu, epsilon, noise_std: privacy target, or the noise instead. With a `NoisyRecords`, `epsilon` may be one number
             for each machine.
         step_size: η, required.

@@ -34,7 +34,7 @@ class RecordPrivacy(OwnRecords, MessagePrivacy):
         return ()
 
     def release(
-        self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, memory: Any, limits: Limits
+        self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, memory: Any, limits: Limits, key: Any
     ) -> Released:
         """Return the mean of the cohort's messages, with the noise of the mean, [d], or None."""
         bound = self.enforced(limits, private=noise is not None)

@@ -99,7 +99,7 @@ class ReducedMomentum(MomentumPrivacy):
         """Return the state of the noise before the first round."""
         return self._trees.init(dimension, rounds)
 
-    def round_noise(self, state: Rings, drawn: Normals, noise_std: Any, reads: Reads) -> tuple[Rings, Correlated]:
+    def round_noise(self, state: Rings, drawn: Normals, noise_std: Any, reads: Reads, host_noise: Any):
         """Return the state of the noise, and the noise of the momentum in this round and the last."""
         rings = self._trees.step(state, drawn, reads.alpha, self.reset_rate, self.stds)  # type: ignore[union-attr]
         return rings, Correlated(noise_std * rings.last, noise_std * state.last)

@@ -1,56 +1,20 @@
 """Relative privacy: each machine's share of the largest privacy level, and the noise that follows from it."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_positive
-from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy.per_machine import Grouped
-from fedprivjax.privacy.target import LEVELS, Target
 
 ONE_NOISE = {  # trust models in which all machines share one noise
     "server": "which adds one noise for all machines",
     "pan-private": "which adds one noise for all users",
     "shuffler": "which protects all messages of a round equally",
 }
-
-
-@struct.dataclass(kw_only=True)
-class SharedTarget(Protocol):
-    """A method whose relative noise depends on each machine's ε, which `relative_privacy` shares out.
-
-    `DPMu2` documents the fields.
-    """
-
-    epsilon: Any = None
-    noise_std: Any = None
-    step_size: Any = None
-    step_scale: Any = 1.0
-    clip: Any = None
-    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
-
-    plain: ClassVar[dict[str, Any]] = {"relative_privacy": None}
-
-    def __post_init__(self):
-        """Turn `relative_privacy` into a static setting: a tuple of positive numbers, one for each machine."""
-        ratios = shared_privacy(self.relative_privacy, self.trust)
-        if ratios is not None and np.ndim(self.epsilon):
-            raise Refusal(
-                f"give relative_privacy or an epsilon for each machine, not both, got epsilon = {self.epsilon}"
-            )
-        object.__setattr__(self, "relative_privacy", ratios)
-
-    @property
-    def noise_follows(self) -> tuple[str, ...]:
-        return () if self.relative_privacy is None else LEVELS
-
-    def machine_target(self, target: Target) -> Target:
-        return target.shared(self.relative_privacy)
 
 
 def shared_privacy(ratios: Any, trust: str) -> tuple[float, ...] | None:

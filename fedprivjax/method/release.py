@@ -9,7 +9,9 @@ from fedprivjax.method.algorithm import NormBound, Part, Reads
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.round import RoundInputs, cohort_messages
 from fedprivjax.method.settings import check_numbers
+from fedprivjax.method.views import VIEWS, FullView, View
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import LEVELS, Target
 from fedprivjax.problem.problem import Problem
 
@@ -65,9 +67,16 @@ class MessagePrivacy(Part):
     several_epochs: ClassVar[bool] = False
     gradients_each: ClassVar[int] = 1
     clip: Any
+    trust: Any
 
-    def messages(self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits) -> Any:
-        """Return the participants' bounded messages without their noise, leaves [per_round, ...]."""
+    def messages(
+        self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits, key: Any
+    ) -> Any:
+        """Return the participants' bounded messages without their noise, leaves [per_round, ...].
+
+        Args:
+            key: key of the round, for randomness in addition to the noise's.
+        """
         bound = self.enforced(limits, private=noise is not None)
         return cohort_messages(problem, of_record(message), inputs, bound)
 
@@ -79,7 +88,7 @@ class MessagePrivacy(Part):
         """Return the state of `round_noise` before the first round, a pytree. Default: (), nothing."""
         return ()
 
-    def round_noise(self, state: Any, drawn: Any, noise_std: Any, reads: Reads) -> tuple[Any, Any]:
+    def round_noise(self, state: Any, drawn: Any, noise_std: Any, reads: Reads, host_noise: Any) -> tuple[Any, Any]:
         """Return the state of the noise and the round's noise, as `Protocol.noise`. Default: `noise_std` times it."""
         return state, jax.tree.map(lambda z: noise_std * z, drawn)
 
@@ -87,11 +96,46 @@ class MessagePrivacy(Part):
         """Return the noise that is added to each participant's message, [per_round, d]. Default: its own noise."""
         return own_noise
 
+    def server_key(self, key: Any) -> Any:
+        """Return the key of the server's own randomness. Default: the round's key, which no release makes use of."""
+        return key
+
+    def stored(self, server: Any) -> Any:
+        """Return what an intruder would read of the server's state. Default: (), nothing."""
+        return ()
+
+    def check_method(self, method: str) -> None:
+        """Raise Refusal if the noise method is not possible with the planned settings."""
+
+    def host_noise(self, plan: Plan, dimension: int, seed: int) -> Any:
+        """Return noise that is pre-sampled on the host, as `Protocol.host_noise`. Default: None."""
+        return None
+
+    def server_noise(self, plan: Plan) -> float:
+        """Standard deviation of a trusted server's noise, as `Protocol.server_noise`. Default: 1."""
+        return 1.0
+
+    def view(self, full: FullView) -> View:
+        """Return the view of the trust model's adversary."""
+        return VIEWS[self.trust](full)
+
+    def costs(self, problem: Problem, plain: dict[str, float]) -> dict[str, float]:
+        """Return the costs of one machine in a round, from those of one message of numbers. Default: these."""
+        return plain
+
+    def vectors_in_memory(self, problem: Problem, size: Size) -> int:
+        """Return the number of vectors in memory besides clipped gradients. Default: 0."""
+        return 0
+
     def check(self, facts: RunFacts, name: str) -> None:
         """Raise Refusal if the guarantee does not cover the problem or the plan, for a protocol of this name."""
 
     def planned(self, facts: RunFacts) -> dict[str, Any]:
         """Return the settings that follow from a plan, by name. Default: none."""
+        return {}
+
+    def of_noise(self, facts: RunFacts, noise_std: float, target: Target) -> dict[str, Any]:
+        """Return the settings that follow from the noise, by name. Default: none."""
         return {}
 
     def check_target(self, protocol: Any) -> None:

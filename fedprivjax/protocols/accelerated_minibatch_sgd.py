@@ -52,12 +52,14 @@ class AcceleratedSGD(Algorithm):
         strong_convexity: modulus μ of the loss.
         regularisation: λ of a regulariser (λ/2)‖w − w_0‖² that the server adds, or None.
         schedule: every round's place in its stage, see `acsa.schedule_of`; None is one stage.
+        strengths: strength of the losses' envelopes in every round, or None for the problem's losses.
         step_scale: factor on the steps of a given schedule.
     """
 
     strong_convexity: Any = 0.0
     regularisation: Any = None
     schedule: Any = struct.field(default=None, metadata={"derived": True})
+    strengths: Any = struct.field(default=None, metadata={"derived": True})
     step_scale: Any = 1.0
 
     def __post_init__(self):
@@ -76,10 +78,14 @@ class AcceleratedSGD(Algorithm):
     def message(self, server: AcceleratedState, t: Any) -> Linear:
         return gradient(self._next(server).middle)
 
+    def smoothing(self, server: AcceleratedState) -> Any:
+        return None if self.strengths is None else self.strengths[server.rounds]
+
     def serve(self, server: AcceleratedState, read: Any, at: At) -> AcceleratedState:
-        step = self._next(server)
-        lam = step.modulus - self.strong_convexity
-        g = jax.tree.map(lambda g, m, start: g + lam * (m - start), read, step.middle, at.start)
+        step, g = self._next(server), read
+        if self.regularisation is not None:
+            lam = step.modulus - self.strong_convexity
+            g = jax.tree.map(lambda g, m, start: g + lam * (m - start), read, step.middle, at.start)
         return acsa.advanced(server, step, g, at.project)
 
     def point(self, server: AcceleratedState) -> Any:

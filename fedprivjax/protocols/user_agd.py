@@ -8,9 +8,10 @@ convex losses are minimised in phases, each from the output of the previous one 
 the method is Algorithm 6.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from flax import struct
@@ -18,21 +19,17 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_flag, require_positive
 from fedprivjax.method import acsa
-from fedprivjax.method.acsa import AcceleratedState, AcceleratedSteps, required_distance
+from fedprivjax.method.acsa import required_distance
 from fedprivjax.method.default_steps import binds
-from fedprivjax.method.phases import Stage, stages
 from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit, missing
 from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import Use
-from fedprivjax.method.private_mean import UserMethod
-from fedprivjax.method.private_mean.method import TRUSTS
-from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.private_mean import TRUSTS, UserMethod
 from fedprivjax.method.theory_choices import TheoryChoices
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
-from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.problem import Problem
-from fedprivjax.problem.smoothing import Moreau
+from fedprivjax.protocols.accelerated_minibatch_sgd import AcceleratedSGD
 from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_smooth
 from fedprivjax.theory import cheu
 
@@ -40,8 +37,15 @@ SPREADS = ("optimal", "paper")
 SMOOTHINGS = ("given", "phases")
 
 
+class Stage(NamedTuple):
+    """One phase of a run: size of its cohorts, and number of rounds."""
+
+    per_round: int
+    rounds: int
+
+
 @struct.dataclass(kw_only=True)
-class UserAGD(AcceleratedSteps, UserMethod):
+class UserAGD(UserMethod):
     """AC-SA on batches of users, in phases for strongly convex losses; the same trust models.
 
     Attributes:
@@ -96,6 +100,12 @@ class UserAGD(AcceleratedSteps, UserMethod):
                     raise Refusal(f"{name} must go with a positive strong_convexity, got {value!r}")
 
     @property
+    def algorithm(self) -> AcceleratedSGD:
+        """AC-SA."""
+        settings = {"schedule": self.schedule, "strengths": self.strengths, "step_scale": self.step_scale}
+        return replace(AcceleratedSGD(), **settings)
+
+    @property
     def of_phases(self) -> bool:
         return bool(self.strong_convexity)
 
@@ -104,21 +114,6 @@ class UserAGD(AcceleratedSteps, UserMethod):
         model: Any = problem.model
         if self.smoothing == "phases" and (not model.factored or model.loss.unsmoothed is model.loss):
             raise Refusal(f"loss must be an envelope (see Moreau) with smoothing = 'phases', got {model}")
-
-    def round(self, problem: Problem, state: AcceleratedState, inputs: RoundInputs, noise, key):
-        step = self.next_step(state)
-        g, info = self.private_mean.mean(self._enveloped(problem, state), step.middle, inputs, noise, key)
-        return acsa.advanced(state, step, g, problem.constraint.project), info
-
-    def messages(self, problem: Problem, state, inputs: RoundInputs, noise, key):
-        return super().messages(self._enveloped(problem, state), state, inputs, noise, key)
-
-    def _enveloped(self, problem: Problem, state: AcceleratedState) -> Problem:
-        """The problem with the envelopes of the round's phase."""
-        if self.strengths is None:
-            return problem
-        model: Any = problem.model
-        return replace(problem, model=LinearModel(Moreau(model.loss.unsmoothed, self.strengths[state.rounds])))
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         """1/(β + S) of the first phase."""
@@ -134,7 +129,8 @@ class UserAGD(AcceleratedSteps, UserMethod):
             strengths = [phase.smoothness for phase, stage in lasting for _ in range(stage.rounds)]
             left = plan.size.rounds - len(strengths)
             strengths = np.array(strengths + strengths[-1:] * left, np.float32)
-        return replace(ready, schedule=acsa.schedule_of(places, plan.size.rounds), strengths=strengths)
+        known = replace(ready.known, algorithm=None)  # planned for one stage
+        return replace(ready, schedule=acsa.schedule_of(places, plan.size.rounds), strengths=strengths, known=known)
 
     def _count(self, users: int) -> int:
         """Number of phases k for this number of users."""
@@ -161,7 +157,7 @@ class UserAGD(AcceleratedSteps, UserMethod):
     def _places(self, problem: Problem, plan: Plan) -> list[acsa.Places]:
         size = plan.size
         if not self.of_phases and self.variance is None and binds(problem, self.clip):
-            clip, noise = self.private_mean.bound(problem), self.round_noise(problem, plan)
+            clip, noise = self.gradient_bound(problem), self.round_noise(problem, plan)
             return [acsa.Places(size.rounds, 2, acsa.clipped_v(problem, clip, noise, size.rounds))]
         smoothness, distance = require_smooth(problem), required_distance(problem)
         if not self.of_phases:
@@ -187,14 +183,14 @@ class UserAGD(AcceleratedSteps, UserMethod):
             users=users,
             per_round=batches + batches[-1:] * (count - len(batches)),
             noise=self.noise_constant(problem, plan),
-            **self._known(problem, self._smoothness(problem)) | {"phases": count, "sampling": self._samples(plan)},
+            **self._constants(problem, self._smoothness(problem)) | {"phases": count, "sampling": self._samples(plan)},
         )
 
-    def _known(self, problem: Problem, smoothness: float | None) -> dict[str, Any]:
+    def _constants(self, problem: Problem, smoothness: float | None) -> dict[str, Any]:
         """Arguments of the theory of phases, from the problem and the settings."""
         return {
             "diameter": required_distance(problem),
-            "lipschitz": self.private_mean.bound(problem),
+            "lipschitz": self.gradient_bound(problem),
             "strong_convexity": float(self.strong_convexity),
             "smoothness": smoothness,
             "phases": self.phases,
@@ -209,7 +205,7 @@ class UserAGD(AcceleratedSteps, UserMethod):
     def _variance(self, problem: Problem, plan: Plan) -> float:
         if self.variance is not None:
             return float(self.variance)
-        bound = self.private_mean.bound(problem)
+        bound = self.gradient_bound(problem)
         if not np.isfinite(bound):
             raise Refusal("variance must be given, or clip, because the loss has no finite gradient bound here")
         noise, per_round = self.noise_constant(problem, plan), plan.size.per_round
@@ -225,11 +221,11 @@ class UserAGD(AcceleratedSteps, UserMethod):
 
     def _per_round(self, problem: Problem, machines: int, target: Target) -> int:
         """b that minimises the bound of P_AGD, or the bound after its last phase."""
-        noise = self.private_mean.planned_constant(problem, target)
+        noise = self.privacy.planned_constant(problem, target, self.gradient_bound(problem))
         if self.of_phases:
-            phased = self._known(problem, self._smoothness(problem))
+            phased = self._constants(problem, self._smoothness(problem))
             return cheu.strong_per_round(users=machines, noise=noise, **phased)
-        known: dict[str, Any] = {"lipschitz": self.private_mean.bound(problem), "smoothness": require_smooth(problem)}
+        known: dict[str, Any] = {"lipschitz": self.gradient_bound(problem), "smoothness": require_smooth(problem)}
         known |= {"distance": problem.distance_to_optimum, "form": self.spread, "sampling": self.sampling}
         return cheu.agd_scan(users=machines, noise=noise, **known).per_round
 
@@ -237,19 +233,19 @@ class UserAGD(AcceleratedSteps, UserMethod):
         """Cohort size of every round: in each phase the b that minimises its bound."""
         if not self.of_phases:
             raise Refusal("kind 'phases' must go with a positive strong_convexity")
-        noise = self.private_mean.planned_constant(problem, target)
-        known = self._known(problem, self._smoothness(problem))
+        noise = self.privacy.planned_constant(problem, target, self.gradient_bound(problem))
+        known = self._constants(problem, self._smoothness(problem))
         phases = cheu.strong_phases(users=machines, noise=noise, **known)
         return tuple(phase.per_round for phase in phases for _ in range(phase.rounds))
 
     def _envelopes(self, problem: Problem, machines: int, target: Target, one_pass: bool) -> float | None:
         """β of the envelopes that minimises the bound of P_AGD, or β of its last phase."""
-        noise = self.private_mean.planned_constant(problem, target)
+        noise = self.privacy.planned_constant(problem, target, self.gradient_bound(problem))
         if self.of_phases:
-            phases = cheu.strong_phases(users=machines, noise=noise, **self._known(problem, None))
+            phases = cheu.strong_phases(users=machines, noise=noise, **self._constants(problem, None))
             return phases[-1].smoothness
-        mean, distance = self.private_mean, problem.distance_to_optimum
-        known: dict[str, Any] = {"lipschitz": mean.bound(problem), "form": self.spread, "sampling": self.sampling}
+        bound, distance = self.gradient_bound(problem), problem.distance_to_optimum
+        known: dict[str, Any] = {"lipschitz": bound, "form": self.spread, "sampling": self.sampling}
         return cheu.smoothed_scan(users=machines, distance=distance, noise=noise, **known).smoothness
 
     @classmethod
@@ -275,3 +271,26 @@ class UserAGD(AcceleratedSteps, UserMethod):
     def scaled_down(self, machines: int):
         """Scale down as in `Protocol.scaled_down`, with the theory's number of phases."""
         return replace(super().scaled_down(machines), phases=None)
+
+
+def stages(sizes: Sequence[int], each: int, count: int) -> list[Stage]:
+    """Return the phases of a run with these cohorts. A phase ends if the size changes or its users are used up.
+
+    Args:
+        sizes: number of users in each round.
+        each: largest number of users in a phase.
+        count: largest number of phases; a run that is cut short has fewer.
+
+    >>> stages([2, 2, 5, 5], each=5, count=3)
+    [Stage(per_round=2, rounds=2), Stage(per_round=5, rounds=1), Stage(per_round=5, rounds=1)]
+    """
+    found: list[Stage] = []
+    for size in map(int, sizes):
+        last = found[-1] if found else Stage(0, 0)
+        if size == last.per_round and size * (last.rounds + 1) <= each:
+            found[-1] = Stage(size, last.rounds + 1)
+        else:
+            found.append(Stage(size, 1))
+    if len(found) > count or max(sizes) > each:
+        raise Refusal(f"cohorts must be those of {count} phases of {each} users each, got {len(found)} phases")
+    return found

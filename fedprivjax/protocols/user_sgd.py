@@ -12,40 +12,28 @@ every round: `Full`, with `order="cyclic"`. The paper's listings have w + ηg, w
 from collections.abc import Iterator
 from functools import partial
 from math import inf, isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.default_steps import binds, plain_clipped_step
-from fedprivjax.method.minibatch_round import AtIterate
 from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.drafts import capped, one_pass, theory_rounds
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
-from fedprivjax.method.private_mean import UserMethod
-from fedprivjax.method.private_mean.method import TRUSTS
-from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.private_mean import TRUSTS, UserMethod
 from fedprivjax.method.theory_choices import TheoryChoices
 from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.noisy_sgd import SGD
 from fedprivjax.theory import cheu
 
 
-class UserState(NamedTuple):
-    """Iterate w_t, and mean of the iterates before it."""
-
-    w: Any
-    average: Any
-
-
 @struct.dataclass(kw_only=True)
-class UserSGD(AtIterate, UserMethod):
+class UserSGD(UserMethod):
     """SGD on batches of users: behind a shuffler of bits, local, pan-private or trusted server.
 
     Attributes:
@@ -74,23 +62,14 @@ class UserSGD(AtIterate, UserMethod):
     each round that uses it.
     """
 
-    def init(self, problem: Problem, size: Size, key) -> UserState:
-        return UserState(problem.start, problem.start)
-
-    def round(self, problem: Problem, state: UserState, inputs: RoundInputs, noise, key) -> tuple[UserState, dict]:
-        g, info = self.private_mean.mean(problem, state.w, inputs, noise, key)
-        step = self.step_scale * self.step_size
-        w = problem.constraint.project(jax.tree.map(lambda w, g: w - step * g, state.w, g))
-        t = inputs.round.astype(jnp.float32)
-        average = jax.tree.map(lambda a, w: a + (w - a) / t, state.average, state.w)
-        return UserState(w, average), info
-
-    def output(self, state: UserState):
-        return state.average
+    @property
+    def algorithm(self) -> SGD:
+        """Projected SGD, whose output is the mean of the iterates."""
+        return SGD(average=True)
 
     def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
         """Step of Theorem 4.1's proof, of Theorem 4.9's proof if records are reused, or of clipped gradients."""
-        known = self._known(problem)
+        known = self._constants(problem)
         if not (isfinite(known["distance"]) and isfinite(known["lipschitz"])):
             return inf
         noise, size = self.noise_constant(problem, plan), plan.size
@@ -108,8 +87,8 @@ class UserSGD(AtIterate, UserMethod):
 
     def _per_round(self, problem: Problem, machines: int, target: Target) -> int:
         """b that minimises the bound of P_SGD."""
-        noise = self.private_mean.planned_constant(problem, target)
-        return cheu.sgd_scan(users=machines, noise=noise, **self._known(problem)).per_round
+        noise = self.privacy.planned_constant(problem, target, self.gradient_bound(problem))
+        return cheu.sgd_scan(users=machines, noise=noise, **self._constants(problem)).per_round
 
     def _rounds(self, problem: Problem, machines: int, target: Target) -> int:
         """T that nearly minimises the bound of P_GD. A record's T releases share the target."""
@@ -120,18 +99,18 @@ class UserSGD(AtIterate, UserMethod):
         return None if one_pass else self._descent(problem, machines, target).smoothness
 
     def _descent(self, problem: Problem, machines: int, target: Target) -> cheu.Descent:
-        mean = self.private_mean
-        noise = float(mean.planned_noise(problem, target)(machines))
+        mean, bound = self.privacy, self.gradient_bound(problem)
+        noise = float(mean.planned_noise(problem, target, bound)(machines))
         rounding = 0.0 if target.non_private else float(mean.rounding_constant(problem, machines))
         composed = target.noise_std is None
 
         def of_round(rounds):
             return noise * (rounds if composed else 1) + rounding
 
-        return cheu.gd_scan(users=machines, noise=of_round, **self._smooth(problem), **self._known(problem))
+        return cheu.gd_scan(users=machines, noise=of_round, **self._smooth(problem), **self._constants(problem))
 
-    def _known(self, problem: Problem) -> dict[str, Any]:
-        return {"distance": problem.distance_to_optimum, "lipschitz": self.private_mean.bound(problem)}
+    def _constants(self, problem: Problem) -> dict[str, Any]:
+        return {"distance": problem.distance_to_optimum, "lipschitz": self.gradient_bound(problem)}
 
     def _smooth(self, problem: Problem) -> dict[str, Any]:
         return {"smoothness": problem.smoothness if isfinite(problem.smoothness) else None}

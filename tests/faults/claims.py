@@ -29,7 +29,10 @@ from fedprivjax import (
     linear_problem,
 )
 from fedprivjax.engine.prepare import round_inputs
+from fedprivjax.method.algorithm import Mean, NormBound
 from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.private_mean import BitMean, GaussianMean
+from fedprivjax.method.release import RunFacts
 from fedprivjax.method.shuffled_sums import VectorSum
 from fedprivjax.plan.samplers import Replacement
 from fedprivjax.privacy import gdp
@@ -228,12 +231,12 @@ def of_supports(mass):
     return claimed, vector.possible_epsilon(message, 1, 8, 1, 1e-3)
 
 
-def of_bits(mean):
+def of_bits(totals):
     """Return the ε of cohorts of 5 and 12 users, where the latter share 35 noise bits, and that of the fewest bits."""
     plan = draw_plan(linear_problem(np.eye(17), np.zeros(17, int), Logistic()), Cohorts(17, (5, 12)), seed=1)
     chosen = VectorSum(CLIP, np.int32(1), 7, 0.5)
-    release = mean("shuffler", CLIP, chosen, levels=1)
-    fewest = release._totals(plan, chosen).min()
+    release = BitMean(clip=CLIP, levels=1)
+    fewest = totals(release, plan, chosen).min()
 
     def epsilon(users, variance):
         return BinomialSums(users, 3, 1).epsilon(np.sqrt(variance), 1, 1, 1, delta=DELTA)
@@ -252,11 +255,12 @@ def of_epochs(counted):
     return claimed, gaussian_epsilon(np.full(np.bincount(np.ravel(sent)).max(), 1 / (2 * CLIP)), DELTA)
 
 
-def of_server(mean):
+def of_server(mechanism):
     """Return the claimed ε with dropouts, and that of the smallest noise in a sum."""
     plan = draw_plan(POOL, Dropouts(OnePass(12, 4), 0.5), 3, seed=1)
-    release = mean("server", CLIP)
+    privacy = GaussianMean(clip=CLIP, trust="server")
+    facts = RunFacts(POOL, plan, Mean(), NormBound(CLIP, ()), plain=True, epsilon=None)
     sent = plan.schedule.present.sum(axis=1)
-    least = (np.asarray(release.mechanism(plan, "auto").inputs) * sent).min()
+    least = (np.asarray(mechanism(privacy, facts, "auto").inputs) * sent).min()
     assert sent.min() < 4
-    return release.event(POOL, plan, 1.0).epsilon(DELTA), gaussian_epsilon([least / (2 * CLIP)], DELTA)
+    return privacy.event(facts, 1.0).epsilon(DELTA), gaussian_epsilon([least / (2 * CLIP)], DELTA)

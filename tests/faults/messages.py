@@ -20,8 +20,7 @@ from fedprivjax import (
 )
 from fedprivjax.method.algorithm import Public, lipschitz_bound
 from fedprivjax.method.encoders import Encoder, Quantiser
-from fedprivjax.method.linear import of_record
-from fedprivjax.method.minibatch_round import gradient_at
+from fedprivjax.method.linear import gradient, of_record
 from fedprivjax.method.record_mechanism import RecordMechanism
 from fedprivjax.method.round import add_noise, cohort_messages, flat_rows
 from fedprivjax.method.views import in_the_clear
@@ -134,7 +133,7 @@ class ClippedMean(NoisyMinibatchSGD):
         return state._replace(server=server), {}
 
     def messages(self, problem, state, inputs, noise, key):
-        return released_messages(problem, gradient_at(state.server.w), inputs, "message", self.clip)
+        return released_messages(problem, of_record(gradient(state.server.w)), inputs, "message", self.clip)
 
 
 @states("event")

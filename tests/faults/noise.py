@@ -25,7 +25,6 @@ from fedprivjax import (
 )
 from fedprivjax.method.linear import of_record
 from fedprivjax.method.message_noise import CancelledNoise, CorrelatedNoise
-from fedprivjax.method.private_mean import BitMean, GaussianMean
 from fedprivjax.method.round import add_noise, cohort_sum
 from fedprivjax.noise import Cancelling, Fresh, PerMachine, choose
 from fedprivjax.noise.factors.interface import Path
@@ -181,21 +180,16 @@ class NoGrowth(StaleMomentum):
         return as_another(StaleMomentum, self)
 
 
-class HiddenOnce(GaussianMean):
-    """A pan-private server adds noise twice, and each half is counted as the whole."""
-
-    def hiding(self, plan):
-        return np.sqrt(plan.size.per_round)
-
-
-@states("event")
 @struct.dataclass
 class OneHalf(UserSGD):
-    """The mean of a pan-private server with half of its noise."""
+    """A pan-private server adds noise twice, and each half is counted as the whole."""
 
-    @property
-    def private_mean(self):
-        return HiddenOnce(self.trust, self.clip)
+    def event(self, problem, plan):
+        event = UserSGD.event(replace(self, trust="server"), problem, plan)
+        return replace(event, terms=replace(event.terms, trust=self.trust))
+
+    def needed_noise(self, problem, plan, target):
+        return UserSGD.needed_noise(replace(self, trust="server"), problem, plan, target)
 
 
 @states("event")
@@ -226,19 +220,15 @@ class RareBits(UserSGD):
         return as_another(UserSGD, self)
 
 
-class FlooredBits(BitMean):
-    """Users of larger cohorts divide the noise bits with rounding down."""
-
-    def _totals(self, plan, sums):
-        users = plan.schedule.present.sum(axis=1)
-        return users * (int(sums.trials) * self._users(plan) // users)
+def floored_bits(privacy, plan, sums):
+    """Return the noise bits of users of larger cohorts who divide them with rounding down."""
+    users = plan.schedule.present.sum(axis=1)
+    return users * (int(sums.trials) * privacy._users(plan) // users)
 
 
-class OfThoseWhoSend(GaussianMean):
-    """The server's noise is scaled to the number of machines that send."""
-
-    def mechanism(self, plan, method):
-        return Fresh(np.asarray(plan.schedule.present.sum(axis=1) ** -0.5, np.float32))
+def of_those_who_send(privacy, facts, method):
+    """Return the mechanism of a server whose noise is scaled to the number of machines that send."""
+    return Fresh(np.asarray(facts.plan.schedule.present.sum(axis=1) ** -0.5, np.float32))
 
 
 class FirstColumn(CorrelatedSums):

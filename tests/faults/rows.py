@@ -312,13 +312,13 @@ ACCOUNTED = {
         symmetric_grid,
     ),
     "bits rounded down": accounted(
-        "a larger cohort's share of the noise bits rounded down", of_bits, noise.FlooredBits, BitMean
+        "a larger cohort's share of the noise bits rounded down", of_bits, noise.floored_bits, BitMean._totals
     ),
     "epochs rounded down": accounted(
         "uses of a record over planned epochs rounded down", of_epochs, whole_epochs, lambda problem, plan: plan
     ),
     "noise of those who send": accounted(
-        "a server's noise that shrinks with dropouts", of_server, noise.OfThoseWhoSend, GaussianMean
+        "a server's noise that shrinks with dropouts", of_server, noise.of_those_who_send, GaussianMean.mechanism
     ),
 }
 

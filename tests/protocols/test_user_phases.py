@@ -103,7 +103,7 @@ def test_every_phase_has_its_own_envelopes():
 def test_no_sum_has_less_noise_than_its_guarantee(honest):
     """A cohort's honest users have at least the trials that meet ε; a fifth fewer would not."""
     start = begun(honest=honest, epsilon=0.5)
-    sums, mean = start.protocol.vector_sum, start.protocol.private_mean
+    sums, mean = start.protocol.vector_sum, start.protocol.privacy
     users = np.array(SIZES)
     each, left = np.divmod(mean._totals(start.plan, sums), users)
     assert (left == 0).all()

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 from cases import sparing, unit_rows
 
-from fedprivjax import Ball, Huber, OnePass, UserAGD, UserSGD, draw_plan, linear_problem
+from fedprivjax import Ball, Huber, Mean, OnePass, UserAGD, UserSGD, draw_plan, gradient, linear_problem
 from fedprivjax.engine.prepare import ready, round_inputs
 from fedprivjax.engine.simulate import execute
 from fedprivjax.engine.transcript import replay
 from fedprivjax.method.interface import as_leaves
-from fedprivjax.method.minibatch_round import record_messages
-from fedprivjax.method.round import flat_rows
+from fedprivjax.method.linear import of_record
+from fedprivjax.method.private_mean.interface import sensitivity
+from fedprivjax.method.release import Limits
+from fedprivjax.method.round import cohort_messages, flat_rows
 from fedprivjax.method.views import FullView
 from fedprivjax.plan.seeds import protocol_key
 from fedprivjax.privacy.calibration import calibrate
@@ -55,17 +57,17 @@ def opposite():
 def gradients_of(protocol, problem, state, inputs):
     """Gradients of the users before rounding, [per_round, d]."""
     clip = protocol.clip
-    return flat_rows(problem, record_messages(problem, protocol.query(state), inputs, clip))
+    return flat_rows(problem, cohort_messages(problem, of_record(gradient(protocol.query(state))), inputs, clip))
 
 
 @typed_jit
 def mean_of(protocol, problem, state, inputs, key):
     """The server's mean without noise; behind a shuffler, rounded levels [per_round, d]."""
-    release = protocol.private_mean
     if protocol.trust == "shuffler":
-        return release.sums.rounded(key, gradients_of(protocol, problem, state, inputs))
-    noise = release.mean(problem, protocol.query(state), inputs, None, key)[0]
-    return flat_rows(problem, jax.tree.map(lambda leaf: leaf[None], noise))[0]
+        return protocol.vector_sum.rounded(key, gradients_of(protocol, problem, state, inputs))
+    message, limits = gradient(protocol.query(state)), Limits(Mean(), None)
+    mean = protocol.privacy.release(problem, message, inputs, None, (), limits, key).read
+    return flat_rows(problem, jax.tree.map(lambda leaf: leaf[None], mean))[0]
 
 
 def states_of(protocol, problem, plan):
@@ -103,7 +105,7 @@ QUICK = [(UserSGD, "server", None), (UserSGD, "none", CLIP)]
 def test_a_record_moves_a_sum_by_at_most_twice_the_bound(method, trust, clip):
     protocol, leaves, problem, plan = set_up(method, trust, clip=clip)
     bound, moved, asked = WIDTH if clip is None else clip, [], rounds_of(leaves, problem, plan)
-    assert protocol.private_mean.shift(problem) == pytest.approx(2 * bound)
+    assert sensitivity(protocol.bound(problem, USERS).norm) == pytest.approx(2 * bound)
     for record, other in neighbours():
         for t, state, inputs, key in asked:
             means = [np.asarray(mean_of(leaves, p, state, inputs, key), np.float64) for p in (problem, other)]

@@ -13,6 +13,7 @@ from flax import struct
 from fedprivjax import Algorithm, Refusal, audit, cli, gradient, ready, simulate
 from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.noisy_messages import NoisyMessages
+from fedprivjax.method.private_mean import GaussianMean
 from fedprivjax.privacy.terms import MACHINE, RECORD
 from fedprivjax.protocols import ALGORITHMS
 from fedprivjax.testing import check_protocol
@@ -112,7 +113,7 @@ def test_reasons():
         "unit": ["record", "machine"],
     }
     found = combinations(["feddyn", "fedexp", "mu2"], **axes)
-    assert {cell.privacy for cell in found} == {NoisyMessages, LocalPrivacy}
+    assert {cell.privacy for cell in found} == {NoisyMessages, GaussianMean, LocalPrivacy}
 
     def reasons(name, **values):
         cells = [cell for cell in found if cell.algorithm == name]
@@ -124,8 +125,9 @@ def test_reasons():
     assert reasons("fedexp", **secret, relation="add-or-remove-one") == {"relation"}
     assert reasons("fedexp", noise="tree", clip="adaptive", unit="machine") == {"noise_schedule"}
     assert reasons("fedexp", unit="record", noise="independent") == {"trust"}
-    assert reasons("mu2", noise="independent", participation="full") == {"noise"}
-    assert reasons("mu2", noise="toeplitz", participation="full") == {DEFINED}
+    assert reasons("mu2", privacy=NoisyMessages, noise="independent", participation="full") == {"noise"}
+    assert reasons("mu2", privacy=NoisyMessages, noise="toeplitz", participation="full") == {DEFINED}
+    assert reasons("mu2", privacy=GaussianMean, participation="full") == {"reads"}
 
 
 def test_algorithms_are_those_of_the_registry_and_of_methods(monkeypatch):

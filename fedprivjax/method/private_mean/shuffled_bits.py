@@ -1,28 +1,33 @@
 """Means in the shuffle model: vectors summed from one-bit messages (P_VEC of Cheu et al. 2022; `shuffled_sums`)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache
 from math import floor
-from typing import Any
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice
+from fedprivjax.checks.values import require_at_least, require_choice, require_number
+from fedprivjax.method.algorithm import Reads
+from fedprivjax.method.client_method import SERVER
 from fedprivjax.method.clipping import clipped, clipping, clipping_info
 from fedprivjax.method.division import part_of
 from fedprivjax.method.interface import slot_keys
+from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.loops import scan_in_chunks
-from fedprivjax.method.minibatch_round import gradient_at
-from fedprivjax.method.private_mean.interface import PrivateMean
-from fedprivjax.method.round import RoundInputs, flat_rows, messages
+from fedprivjax.method.private_mean.interface import PrivateMean, sensitivity
+from fedprivjax.method.release import Limits, RunFacts, refuse_subclass
+from fedprivjax.method.round import Machine, RoundInputs, flat_rows, messages
+from fedprivjax.method.settings import require_clip
 from fedprivjax.method.shuffled_sums import CHUNK_NUMBERS, VectorSum, require_countable
+from fedprivjax.method.views import FullView, View, shuffled_bits
 from fedprivjax.noise import Mechanism
 from fedprivjax.noise.binomial import (
-    BitNoise,
     HostNoise,
     HostSampled,
     LiteralBits,
@@ -32,10 +37,11 @@ from fedprivjax.noise.binomial import (
     sample_binomial_noise,
 )
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import binomial_stream
-from fedprivjax.privacy.accountants.binomial.accountant import BinomialSums
+from fedprivjax.privacy.accountants.binomial.accountant import ACCOUNTINGS, BinomialSums
 from fedprivjax.privacy.accountants.binomial.parameters import bits, default_levels
-from fedprivjax.privacy.accountants.binomial.vector import gaussian_norm
+from fedprivjax.privacy.accountants.binomial.vector import ROUNDINGS, gaussian_norm
 from fedprivjax.privacy.accountants.records import accounted
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
@@ -49,37 +55,66 @@ THEOREMS = {
     "paper": "Cheu et al. 2022, Theorem 3.2 with the constants of its proof",
 }
 
+OF_BITS = {"levels": None, "rounding": "averaged", "accounting": "exact", "honest": 1.0}
 
-@dataclass(frozen=True)
+
+@final
+@struct.dataclass(kw_only=True)
 class BitMean(PrivateMean):
-    """Mean of gradients that are sent as one-bit messages with binomial noise through a shuffler.
+    """Means of users' messages that are sent as one-bit messages with binomial noise through a shuffler.
 
     Attributes:
-        sums: fixed-point levels and noise bits of the sums, from `vector_sum`.
-        levels: g, or None for the accounting's default rule.
-        rounding: coupling of the rounding of two neighbouring records in the accounting.
-        accounting: "exact", "gaussian-limit" or "paper".
-        honest: fraction of a cohort that certainly adds its noise.
+        clip: C, bound that is enforced on the norm of every record's message. None enforces the bound that the loss, or
+            the algorithm, states.
+        levels, rounding, accounting, honest: as in `UserSGD`.
+        vector_sum: levels and noise bits of the sums; set by calibration.
+
+    **Privacy**: (ε, δ)-DP for replacing one record, against an adversary who sees a round's bits without their senders,
+    for any algorithm that reads means.
+
+    Raises:
+        Refusal: a setting is invalid.
+
+    >>> from fedprivjax import Protocol
+    >>> from fedprivjax.protocols.noisy_sgd import SGD
+    >>> print(Protocol(SGD(), privacy=BitMean(clip=1.0), epsilon=2.0, step_size=0.1).privacy)
+    BitMean(clip = 1)
     """
 
-    sums: Any = None
-    levels: int | None = None
-    rounding: str = "averaged"
-    accounting: str = "exact"
-    honest: float = 1.0
+    clip: Any = None
+    vector_sum: Any = struct.field(default=None, metadata={"derived": True})
+    levels: int | None = struct.field(pytree_node=False, default=None)
+    rounding: str = struct.field(pytree_node=False, default="averaged")
+    accounting: str = struct.field(pytree_node=False, default="exact")
+    honest: float = struct.field(pytree_node=False, default=1.0)
+
+    trust = "shuffler"
+
+    def __init_subclass__(cls, **_):
+        refuse_subclass("BitMean", cls)
+
+    def __post_init__(self):
+        require_clip("clip", self.clip)
+        require_choice("rounding", self.rounding, ROUNDINGS)
+        require_choice("accounting", self.accounting, ACCOUNTINGS)
+        if self.levels is not None:
+            require_at_least("levels", self.levels, 1)
+        require_number("honest", self.honest)
+        if not 0 < self.honest <= 1:
+            raise Refusal(f"honest must be above 0 and at most 1, got {self.honest}")
 
     # ---- traced
 
-    def mean(self, problem: Problem, w, inputs: RoundInputs, noise, key) -> tuple[Any, dict]:
+    def mean(self, problem: Problem, machine: Machine, inputs: RoundInputs, noise, key, bound) -> tuple[Any, dict]:
         """The analyzer's estimate over the participants, or their exact mean if σ is 0."""
         present = inputs.filled
 
         def add(totals, chunk):
-            (samples, machine, keys), present = chunk
-            rows, counted = self._rows(problem, w, samples, machine, present)
+            (samples, machines, keys), present = chunk
+            rows, counted = _rows(problem, machine, (samples, machines), present, bound)
             plain, ones, beyond = totals
             if noise is not None:
-                ones = ones + present.astype(jnp.int32) @ self.sums.rounded_by(keys, rows)
+                ones = ones + present.astype(jnp.int32) @ self.vector_sum.rounded_by(keys, rows)
             return (plain + present @ rows, ones, beyond + counted), ()
 
         dimension = problem.dimension
@@ -88,40 +123,54 @@ class BitMean(PrivateMean):
         sums = scan_in_chunks(add, zero, part_of(slots, present), max(1, CHUNK_NUMBERS // dimension))[0]
         plain, ones, beyond = added(sums)
         users = jnp.sum(present)
-        info = {} if self.clip is None else clipping_info(beyond, users)
+        info = {} if bound is None else clipping_info(beyond, users)
         if noise is None:
             return problem.unravel(plain / users), info
         if noise.key is not None:
-            estimate = present @ self.messages(problem, w, inputs, noise, key)
+            estimate = present @ self._contributions(problem, machine, inputs, noise, key, bound)
         else:
-            estimate = self.sums.estimate(ones, noise.levels, users, noise.remainder)
+            estimate = self.vector_sum.estimate(ones, noise.levels, users, noise.remainder)
         return problem.unravel(jnp.where(noise.scale > 0, estimate, plain) / users), info
 
-    def messages(self, problem: Problem, w, inputs: RoundInputs, noise, key) -> Any:
-        """Contribution of each participant's bits to the estimated sum, [per_round, d]."""
-        present = inputs.filled
-        rows, _ = self._rows(problem, w, _one_sample(inputs), inputs.machine, present)
+    def messages(
+        self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits, key: Any
+    ) -> Any:
+        """Return the contribution of each participant's bits to the estimated sum, [per_round, d]."""
+        bound = self.enforced(limits, private=noise is not None)
+        return self._contributions(problem, of_record(message), inputs, noise, key, bound)
+
+    def _contributions(self, problem: Problem, machine: Machine, inputs: RoundInputs, noise, key, bound) -> Any:
+        present, sums = inputs.filled, self.vector_sum
+        rows, _ = _rows(problem, machine, (_one_sample(inputs), inputs.machine), present, bound)
         rows = present[:, None] * rows
         if noise is None:
             return rows
-        ones = self.sums.rounded(key, rows) + noise.ones(self.sums.trials, self.sums.probability, rows.shape)
-        values = self.sums.unit * (ones - 0.5 * self.sums.levels - self.sums.trials * self.sums.probability)
+        ones = sums.rounded(key, rows) + noise.ones(sums.trials, sums.probability, rows.shape)
+        values = sums.unit * (ones - 0.5 * sums.levels - sums.trials * sums.probability)
         return jnp.where(noise.scale > 0, present[:, None] * values, rows)
 
-    def noise(self, noise_std, drawn, host_noise) -> BitNoise:
-        """Noise of the round in levels."""
-        return drawn.noise(noise_std, self.sums, host_noise)
+    def round_noise(self, state: Any, drawn: Any, noise_std: Any, reads: Reads, host_noise: Any) -> tuple[Any, Any]:
+        """Return no state, and the noise of the round in levels."""
+        return state, drawn.noise(noise_std, self.vector_sum, host_noise)
 
-    def _rows(self, problem: Problem, w, samples, machine, present):
-        """Clipped gradients of the given slots, [slots, d], and their sums from `clipping`."""
-        vectors = messages(problem, gradient_at(w), problem.take(samples, machine))
-        counted = jnp.zeros(2) if self.clip is None else clipping(vectors, present, self.clip)
-        rows = jax.vmap(lambda vector: vector.written_out())(clipped(vectors, self.clip))
-        return jnp.where(present[:, None] > 0, flat_rows(problem, rows), 0.0), counted
+    def server_key(self, key: Any) -> Any:
+        """Return a key that no message is rounded with."""
+        return jax.random.fold_in(key, SERVER)
 
-    # ---- noise, views and costs, on the host
+    # ---- on the host
 
-    def vector_sum(self, problem: Problem, plan: Plan, noise_std: float) -> VectorSum:
+    @property
+    def traced(self) -> "BitMean":
+        """Copy without the settings that only the host reads."""
+        return replace(self, **OF_BITS)
+
+    def of_noise(self, facts: RunFacts, noise_std: float, target: Target) -> dict[str, Any]:
+        """Return the shuffled sums. Raise Refusal if the accounting does not cover a given noise."""
+        if target.given_noise and self.accounting == "paper" and target.delta is not None:
+            self.event(facts, noise_std).epsilon(target.delta)
+        return {"vector_sum": self._sums(facts.problem, facts.plan, noise_std, facts.bound.norm)}
+
+    def _sums(self, problem: Problem, plan: Plan, noise_std: float, bound: float) -> VectorSum:
         """Levels and noise bits of the sums for σ.
 
         Raises:
@@ -130,17 +179,19 @@ class BitMean(PrivateMean):
         levels = self._levels(problem, plan.size.per_round)
         if not noise_std:
             return VectorSum(1.0, np.int32(levels), 1, 0.0)  # only its shape matters: nothing is rounded without noise
-        _, trials, probability = bits(accounted(noise_std / self.shift(problem)), levels)
-        chosen = VectorSum(self.bound(problem), np.int32(levels), trials, probability)
+        _, trials, probability = bits(accounted(noise_std / sensitivity(bound)), levels)
+        chosen = VectorSum(bound, np.int32(levels), trials, probability)
         require_countable(plan.size.per_round, levels)
         return chosen
 
-    def mechanism(self, plan: Plan, method: str) -> Mechanism:
+    def mechanism(self, facts: RunFacts, method: str) -> Mechanism:
         """Exact binomials ("auto"), rounded normals ("normal"), or a key for each user's bits ("materialised")."""
+        self._require_mean(facts.reads)
         require_choice("noise method", method, ("auto", "normal", "materialised"))
-        messages = np.asarray(plan.schedule.present.sum(axis=1), np.float32)
+        schedule = facts.plan.schedule
+        messages = np.asarray(schedule.present.sum(axis=1), np.float32)
         self.check_method(method)
-        if plan.schedule.announced and method != "auto":
+        if schedule.announced and method != "auto":
             raise Refusal(f"noise method must be 'auto' for cohorts of several sizes, got {method!r}")
         if method == "materialised":
             return LiteralBits(messages)
@@ -155,25 +206,29 @@ class BitMean(PrivateMean):
 
     def check_method(self, method: str) -> None:
         if method == "materialised":
-            require_drawable(self.sums.trials)
+            require_drawable(self.vector_sum.trials)
 
     def host_noise(self, plan: Plan, dimension: int, seed: int) -> HostNoise:
         """Noise of every round in levels, with the exact binomial distribution."""
-        totals = self._totals(plan, self.sums)
-        return _host_noise(seed, tuple(totals.tolist()), float(self.sums.probability), dimension)
+        totals = self._totals(plan, self.vector_sum)
+        return _host_noise(seed, tuple(totals.tolist()), float(self.vector_sum.probability), dimension)
+
+    def view(self, full: FullView) -> View:
+        return shuffled_bits(full)
+
+    def vectors_in_memory(self, problem: Problem, size: Size) -> int:
+        return min(size.per_round, max(1, CHUNK_NUMBERS // problem.dimension))
 
     def costs(self, problem: Problem, plain: dict[str, float]) -> dict[str, float]:
         """Costs with one shuffler for all coordinates, so every bit includes its coordinate's label.
 
         If cohorts have several sizes, they are the costs in the smallest cohort.
         """
-        if not self.sums.probability:
+        if not self.vector_sum.probability:
             return plain
-        messages = self.sums.messages_per_user(problem.dimension)
-        labelled = self.sums.bits_per_user(problem.dimension, shared_shuffler=True)
+        messages = self.vector_sum.messages_per_user(problem.dimension)
+        labelled = self.vector_sum.bits_per_user(problem.dimension, shared_shuffler=True)
         return plain | {"sent_messages": float(messages), "sent_bits": float(labelled)}
-
-    # ---- privacy, on the host
 
     def accountant(self, problem: Problem, plan: Plan) -> BinomialSums:
         """Accountant for the honest users of the smallest cohort."""
@@ -185,21 +240,23 @@ class BitMean(PrivateMean):
         """1: the accountant already uses the number of users whose noise protects a record."""
         return 1.0
 
-    def theorem(self, plan: Plan) -> str:
+    def theorem(self) -> str:
         return THEOREMS[self.accounting]
 
-    def assumptions(self, problem: Problem, plan: Plan, noise_std: float) -> tuple[Assumption, ...]:
+    def assumptions(self, problem: Problem, plan: Plan, noise_std: float, bound: float) -> tuple[Assumption, ...]:
         honest = Assumption("honest users", {"users": self._users(plan)})
         if self.accounting != "gaussian-limit" or not noise_std:
             return (honest,)
-        sums = self.vector_sum(problem, plan, noise_std)
+        sums = self._sums(problem, plan, noise_std, bound)
         totals = self._totals(plan, sums)
         distance = product_variation(totals, float(sums.probability), problem.dimension)
         return honest, Assumption("rounded normals", {"distance": distance})
 
-    def min_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
-        accountant, releases = self.accountant(problem, plan), int(plan.uses.max())
-        return accountant.ratio(target.worst_epsilon, releases, delta=target.stated_delta) * self.shift(problem)
+    def needed_noise(self, facts: RunFacts, target: Target) -> float:
+        """Return the smallest σ that meets a target."""
+        accountant, releases = self.accountant(facts.problem, facts.plan), int(facts.plan.uses.max())
+        ratio = accountant.ratio(target.worst_epsilon, releases, delta=target.stated_delta)
+        return ratio * sensitivity(facts.bound.norm)
 
     def private_noise(self, problem: Problem, epsilon: float, delta: float) -> Callable[[Any], Any]:
         dimension = problem.dimension
@@ -260,3 +317,11 @@ def _host_noise(seed: int, totals: tuple[int, ...], probability: float, dimensio
 def _one_sample(inputs: RoundInputs):
     """Return the sample of each slot, [per_round]."""
     return inputs.samples if inputs.weights is None else inputs.samples[:, 0]
+
+
+def _rows(problem: Problem, machine: Machine, slots: tuple, present, bound):
+    """Return bounded messages of the slots' samples and machines, [slots, d], and their sums from `clipping`."""
+    vectors = messages(problem, machine, problem.take(*slots))
+    counted = jnp.zeros(2) if bound is None else clipping(vectors, present, bound)
+    rows = jax.vmap(lambda vector: vector.written_out())(clipped(vectors, bound))
+    return jnp.where(present[:, None] > 0, flat_rows(problem, rows), 0.0), counted

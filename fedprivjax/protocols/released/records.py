@@ -81,9 +81,11 @@ class ReleasedRecords(RecordPrivacy):
         """Return the divisor of that sum: 1 if the server reads the sum."""
         return super().divisor(inputs) if self.aggregate == "mean" else 1.0
 
-    def messages(self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits) -> Any:
+    def messages(
+        self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits, key: Any
+    ) -> Any:
         if not self._whole:
-            return super().messages(problem, message, inputs, noise, limits)
+            return super().messages(problem, message, inputs, noise, limits, key)
         return released_messages(problem, of_record(message), inputs, self.clip_at, self.clip)
 
     # ---- on the host
