@@ -52,6 +52,13 @@ def uses(places, record=0):
     return np.sum(places == record, axis=2).ravel()
 
 
+def test_numbers_of_occurrences_that_never_happen_are_left_out():
+    assert Replacement(1).occurrences(10, 1).times.tolist() == [1]
+    times = Replacement(443).occurrences(1238, 443).times
+    assert times.size < 30
+    assert binom.sf(times.size, 443, 1 / 1238) < 1e-25
+
+
 @pytest.mark.parametrize("sampler", [sampler for sampler in ALL if sampler.secret], ids=lambda sampler: sampler.name)
 def test_occurrences_follow_the_stated_distribution(sampler):
     law = sampler.occurrences(RECORDS, BATCH)

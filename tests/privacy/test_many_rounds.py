@@ -105,3 +105,15 @@ def test_a_loss_beyond_the_grid_is_infinite():
     assert Composed(one, 10).epsilon(1.001e-5) < np.inf
     assert Composed(one, 10).epsilon(0.999e-5) == np.inf
     assert Composed(one, 10).epsilon(1e-4) < Composed(one, 10).renyi_epsilon(1e-4)
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-11])
+def test_epsilon_is_that_of_the_convolved_losses(delta):
+    for one in added(1.0, 0.3, 0.02):
+        sums, epsilon = one.probabilities, Composed(one, 5).epsilon(delta)
+        for _ in range(4):
+            sums = np.convolve(sums, one.probabilities)
+        losses = one.spacing * (5 * one.lowest + np.arange(sums.size))
+        for wanted, below in ((epsilon, False), (epsilon * (1 - 1e-7), True)):
+            truth = sums @ -np.expm1(np.minimum(wanted - losses, 0))
+            assert (truth > delta) == below

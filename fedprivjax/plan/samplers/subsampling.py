@@ -1,10 +1,12 @@
 """Samplers with independent secret samples for each message, which amplify privacy."""
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import scipy
+from scipy.special import bdtrc
 
 from fedprivjax.checks.values import require_probability
 from fedprivjax.plan.samplers.interface import PLACES, Batch, Occurrences, Sampler
@@ -32,7 +34,9 @@ class Replacement(Sampler):
         return rng.integers(0, sizes[:, None], (sizes.size, width)), batches
 
     def occurrences(self, records: int, batch: int) -> Occurrences:
-        most = int(scipy.stats.binom.isf(RAREST, batch, 1 / records)) + 1
+        # the number above which occurrences are rarest; `binom.isf` returns the batch for such small probabilities
+        rarest = bisect_left(range(batch), True, key=lambda times: bdtrc(times, batch, 1 / records) <= RAREST)
+        most = min(rarest + 1, batch)
         times = np.arange(1, most + 1)
         return Occurrences(times.astype(float), scipy.stats.binom.pmf(times, batch, 1 / records))
 

@@ -1,6 +1,7 @@
 """Composition of dp-accounting's privacy loss distributions, with vectorised convolution and evaluation of ε."""
 
 from bisect import bisect_left
+from collections.abc import Callable
 from math import ceil, expm1, floor, inf, isinf, log, log1p
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ HEADROOM = 1 + 2e-8  # factor for exactly solved noise: more than `accounted` ro
 MOST = 600.0  # largest ε for which e^{−ε} does not underflow in dp-accounting's search
 TAIL = 1e-15  # probability of the composed losses that are cut off and counted as infinite
 ROUNDED = 2.0**-51  # largest probability lost to rounding in the convolution of one release
+FAR = 50.0  # excess of a loss over ε from which its part of δ is its probability
 STEEPEST = 20  # largest exponent, times the length, in the tail bounds; none overflows
 
 
@@ -100,18 +102,34 @@ def _exact_epsilon(loss: "PrivacyLossDistribution", delta: float) -> float:
 
 def epsilon_between(loss: "PrivacyLossDistribution", delta: float) -> tuple[float, float]:
     """Return lower and upper bounds on ε at δ. They are equal if ε is at most `MOST`, or infinite."""
-    low = MOST
-    if loss.get_delta_for_epsilon(inf) > delta:
+    low, delta_of = MOST, _delta_of(loss)
+    if delta_of(inf) > delta:
         return inf, inf
-    if loss.get_delta_for_epsilon(low) <= delta:
+    if delta_of(low) <= delta:
         epsilon = _exact_epsilon(loss, delta)
         return epsilon, epsilon
     high = 2 * low
-    while loss.get_delta_for_epsilon(high) > delta:
+    while delta_of(high) > delta:
         low, high = high, 2 * high
         if isinf(high):
             return inf, inf
     while high - low > 1e-6 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if loss.get_delta_for_epsilon(middle) > delta else (low, middle)
+        low, high = (middle, high) if delta_of(middle) > delta else (low, middle)
     return low, high
+
+
+def _delta_of(loss: "PrivacyLossDistribution") -> Callable[[float], float]:
+    """Return the function from ε to δ. Losses above ε + `FAR` count as infinite."""
+    grid = symmetric_grid(loss)
+    if grid is None:
+        return lambda epsilon: float(loss.get_delta_for_epsilon(epsilon))
+    spacing, lowest, chances, infinite = grid
+    losses = spacing * (lowest + np.arange(chances.size))
+
+    def delta_of(epsilon: float) -> float:
+        above, far = np.searchsorted(losses, [epsilon, epsilon + FAR], side="right")
+        near = -np.expm1(epsilon - losses[above:far]) @ chances[above:far]
+        return infinite + float(near) + float(chances[far:].sum())
+
+    return delta_of

@@ -40,7 +40,8 @@ def added(shift: float, rate: float, spacing: float) -> list[LossGrid]:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.log1p(np.expm1(places * spacing) / rate)
     edges = np.where(np.isnan(ratio), -np.inf, shift / 2 + ratio / shift)
-    one, other = _mixture(edges, [(1 - rate, 0.0), (rate, shift)]), _mixture(edges, [(1.0, 0.0)])
+    other = _normal(edges, 0.0)
+    one = _mixture(rate, other, _normal(edges, shift))
     reverse = _reversed(other), _reversed(one)
     return [_grid(places[0], one, other, spacing), _grid(-places[-1], *reverse, spacing)]
 
@@ -53,7 +54,7 @@ def replaced(shift: float, rate: float, spacing: float) -> list[LossGrid]:
         return []
     half, steep = places * spacing / 2, (1 - rate) / rate * exp(shift**2 / 2)
     edges = (half + np.arcsinh(steep * np.sinh(half))) / shift
-    one = _mixture(edges, [(1 - rate, 0.0), (rate, shift)])
+    one = _mixture(rate, _normal(edges, 0.0), _normal(edges, shift))
     return [_grid(places[0], one, _reversed(one), spacing)]
 
 
@@ -71,8 +72,8 @@ def subsampled(z: float, occurrences: Occurrences, spacing: float) -> list[LossG
     above, one, other, lost = np.zeros(places.size), 0.0, 0.0, RAREST
     for shift, weight in zip(shifts, occurrences.chances / rate, strict=True):
         edges = shift / 2 + inner / shift
-        upper = _mixture(edges, [(1 - rate, 0.0), (rate, shift)])
-        lower = _mixture(edges, [(1.0, 0.0)])
+        lower = _normal(edges, 0.0)
+        upper = _mixture(rate, lower, _normal(edges, shift))
         above += weight * _split(places[0], upper, lower, spacing)
         one, other = one + weight * upper[0][1:].sum(), other + weight * lower[0][1:].sum()
         lost += weight * upper[0][-1]
@@ -94,19 +95,22 @@ def _places(low: float, high: float, spacing: float) -> np.ndarray:
     return np.arange(floor(low / spacing), max(ceil(high / spacing), 1) + 1)
 
 
-def _mixture(edges: np.ndarray, parts: list[tuple[float, float]]) -> Masses:
-    """Return the probabilities of the intervals that `edges` separate, from −∞ to ∞, of (weight, mean) normals."""
-    masses, errors = np.zeros(edges.size + 1), np.zeros(edges.size + 1)
-    for weight, mean in parts:
-        centred = edges - mean
-        lower, upper = (
-            np.concatenate([[a], scipy.special.ndtr(s * centred), [b]]) for s, a, b in ((1, 0, 1), (-1, 1, 0))
-        )
-        right = np.append(False, centred > 0)
-        masses += weight * np.where(right, upper[:-1] - upper[1:], lower[1:] - lower[:-1])
-        nearest = np.where(right, np.append(0.0, centred), np.append(centred, 0.0)).clip(-2 * REACH, 2 * REACH)
-        errors += weight * UNIT * (1 + nearest**2) * np.where(right, upper[:-1], lower[1:])
-    return masses.clip(0), errors
+def _mixture(rate: float, other: Masses, one: Masses) -> Masses:
+    """Return the probabilities of a mixture in which `one` has the weight `rate`."""
+    return (1 - rate) * other[0] + rate * one[0], (1 - rate) * other[1] + rate * one[1]
+
+
+def _normal(edges: np.ndarray, mean: float) -> Masses:
+    """Return the probabilities of the intervals that `edges` separate, from −∞ to ∞, of a normal of variance 1."""
+    centred = edges - mean
+    right = centred > 0
+    tail = scipy.special.ndtr(-np.abs(centred))  # of the side that does not hold the mean
+    lower = np.concatenate([[0.0], np.where(right, 1 - tail, tail), [1.0]])
+    upper = np.concatenate([[1.0], np.where(right, tail, 1 - tail), [0.0]])
+    right = np.append(False, right)
+    masses = np.where(right, upper[:-1] - upper[1:], lower[1:] - lower[:-1])
+    nearest = np.where(right, np.append(0.0, centred), np.append(centred, 0.0)).clip(-2 * REACH, 2 * REACH)
+    return masses.clip(0), UNIT * (1 + nearest**2) * np.where(right, upper[:-1], lower[1:])
 
 
 def _reversed(masses: Masses) -> Masses:

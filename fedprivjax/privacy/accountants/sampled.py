@@ -34,10 +34,12 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.restated import require_restated
 from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
 from fedprivjax.plan.samplers import Occurrences, Sampler, as_sampler
+from fedprivjax.plan.samplers.subsampling import RAREST
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants import fine_grid
 from fedprivjax.privacy.accountants.composition import HEADROOM, ROUNDED, composed, epsilon_between
 from fedprivjax.privacy.accountants.dp_accounting_backend import dp_accounting_relation
+from fedprivjax.privacy.accountants.dp_accounting_privates import LossGrid
 from fedprivjax.privacy.accountants.noise_search import search_min_noise
 from fedprivjax.privacy.accountants.tilted import Composed
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE
@@ -213,15 +215,19 @@ def _fine_losses(
     z: float, sampler: Sampler, records: int, rounds: int, whole: bool, relation: str, cells: int
 ) -> tuple[Composed, ...]:
     """Return the composed losses of all releases in each direction on the finer grid, or () if it is too long."""
+    return tuple(Composed(grid, rounds) for grid in _fine_grids(z, sampler, records, whole, relation, cells))
+
+
+@lru_cache(maxsize=KEPT_FINE)
+def _fine_grids(z: float, sampler: Sampler, records: int, whole: bool, relation: str, cells: int) -> list[LossGrid]:
+    """Return the losses of one release in each direction on the finer grid, or [] if it is too long."""
     spacing = _spacing(z, sampler, records, whole, relation)
     assert spacing is not None
     shifts = shift_distribution(sampler, records, whole)
     if whole or not sampler.independent:
-        grids = fine_grid.subsampled(z, shifts, spacing / cells)
-    else:
-        pair = fine_grid.added if relation == ADD_OR_REMOVE else fine_grid.replaced
-        grids = pair(1 / z, float(shifts.chances.sum()), spacing / cells)
-    return tuple(Composed(grid, rounds) for grid in grids)
+        return fine_grid.subsampled(z, shifts, spacing / cells)
+    pair = fine_grid.added if relation == ADD_OR_REMOVE else fine_grid.replaced
+    return pair(1 / z, float(shifts.chances.sum()), spacing / cells)
 
 
 @cache
@@ -288,13 +294,17 @@ def _longest_loss(z: float, times: np.ndarray, chances: np.ndarray) -> float | N
 
 
 def profile(epsilon, times: np.ndarray, chances: np.ndarray, z: float) -> np.ndarray:
-    """Return the bound δ(ε) for one release, in the shape of ε."""
+    """Return the bound δ(ε) for one release, in the shape of ε.
+
+    Numbers of occurrences that are left out count as infinite losses.
+    """
     epsilon = np.asarray(epsilon, float)
     with np.errstate(over="ignore"):
         inner = np.where(
             epsilon < 30, np.log1p(np.expm1(np.minimum(epsilon, 30)) / chances.sum()), epsilon - log(chances.sum())
         )
-    return sum(chance * gdp.delta(inner, 2 * j / z) for j, chance in zip(times, chances, strict=True))  # type: ignore
+    parts = (chance * gdp.delta(inner, 2 * j / z) for j, chance in zip(times, chances, strict=True))
+    return sum(parts, np.full(epsilon.shape, RAREST))
 
 
 def _independent(z: float, rate: float, relation: str, spacing: float) -> "PrivacyLossDistribution":
