@@ -343,8 +343,13 @@ class RecordMechanism:
             event = RecordEvent(noise_std, accountant, releases, terms)
             return event.largest_ratio(targets if only is None else [only])
 
+        def quick_ratio(noise_std: float, only: Any = None) -> TargetRatio:
+            event = RecordEvent(noise_std, accountant, releases, terms)
+            return event.largest_quick_ratio(targets if only is None else [only])
+
         cache_key = *RecordEvent(1.0, accountant, releases, terms).cache_key, m.epsilon, m.delta
-        return require_known(cached_min_noise(cache_key, target_ratio, float(shift.max())), float(m.epsilon.min()))
+        noise_std = cached_min_noise(cache_key, target_ratio, float(shift.max()), quick_ratio)
+        return require_known(noise_std, float(m.epsilon.min()))
 
     def _needed(self, m: MachineTable, rounds: int) -> np.ndarray:
         """σ of every machine in the table by the noise rule."""

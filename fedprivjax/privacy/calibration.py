@@ -296,12 +296,15 @@ def solved_noise(protocol, problem, plan, target: Target) -> float:
     def target_ratio(noise_std: float, only: Any = None) -> TargetRatio:
         return protocol.with_noise_std(noise_std).event(problem, plan).target_ratio(target, delta, only)
 
+    def quick_ratio(noise_std: float, only: Any = None) -> TargetRatio:
+        return protocol.with_noise_std(noise_std).event(problem, plan).quick_target_ratio(target, delta, only)
+
     event = protocol.with_noise_std(1.0).event(problem, plan)
     sensitivity = float(event.sensitivity)
     if sensitivity == inf:
         raise Refusal(SENSITIVITY_UNKNOWN)
     cache_key = None if event.cache_key is None else (*event.cache_key, *target.cache_key, np.asarray(delta, float))
-    noise_std = cached_min_noise(cache_key, target_ratio, sensitivity if sensitivity > 0 else 1.0)
+    noise_std = cached_min_noise(cache_key, target_ratio, sensitivity if sensitivity > 0 else 1.0, quick_ratio)
     if isinf(noise_std):
         raise Refusal(f"{protocol.name} must have an event that meets {target} at some noise_std, and none does")
     return noise_std

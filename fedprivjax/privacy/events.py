@@ -103,6 +103,10 @@ class Event:
             return TargetRatio(self.mus.max / target.largest_mu)
         return TargetRatio(float(np.max(self.target_ratios(target))))
 
+    def quick_target_ratio(self, target: Target, delta: Any = None, only: Any = None) -> TargetRatio:
+        """Return an upper bound on `target_ratio` at a fraction of its cost, or a ratio of inf if there is none."""
+        return TargetRatio(inf)
+
     def target_ratios(self, target: Target) -> np.ndarray:
         """Return the ratio of every machine's ε to its target ε, float64 [machines]."""
         mus = self.mus
@@ -322,27 +326,41 @@ class RecordEvent(Event):
         return self.largest_ratio(self._busiest(1.0, delta)).ratio
 
     def target_ratio(self, target: Target, delta: Any = None, only: Any = None) -> TargetRatio:
+        return self.largest_ratio([only] if only is not None else self._targets(target, delta))
+
+    def quick_target_ratio(self, target: Target, delta: Any = None, only: Any = None) -> TargetRatio:
+        return self.largest_quick_ratio([only] if only is not None else self._targets(target, delta))
+
+    def _targets(self, target: Target, delta: Any) -> list[GroupTarget]:
+        """Return the targets of all groups that may have the largest ratio."""
         delta = target.stated_delta if delta is None else delta
         epsilon = target.worst_epsilon if target.epsilon is None else target.epsilon
-        if only is not None:
-            return self.largest_ratio([only])
         if np.ndim(epsilon) == 0 and np.ndim(delta) == 0:
-            return self.largest_ratio(self._busiest(float(epsilon), float(delta)))
+            return self._busiest(float(epsilon), float(delta))
         columns = [np.asarray(c) for c in np.broadcast_arrays(self.releases.group, epsilon, delta)]
         first, _ = group_identical(columns)
         targets = [GroupTarget(*(column[machine].item() for column in columns)) for machine in first]
-        return self.largest_ratio([one for one in targets if self.releases.messages[one.group]])
+        return [one for one in targets if self.releases.messages[one.group]]
 
     def largest_ratio(self, targets: "Sequence[GroupTarget]") -> TargetRatio:
         """Return the largest ratio of ε to its target. A group is skipped if its quick bound is below the largest."""
         most = TargetRatio(0.0)
-        quick = np.array([self._ratio_to(one, self.accountant.quick_epsilon) for one in targets])
+        quick = np.array([inf]) if len(targets) == 1 else self._quick_ratios(targets)
         for place in np.argsort(-quick, kind="stable"):
             if quick[place] <= most.ratio:
                 break
             ratio = self._ratio_to(targets[place], self.accountant.epsilon)
             most = TargetRatio(ratio, targets[place]) if ratio > most.ratio else most
         return most
+
+    def largest_quick_ratio(self, targets: "Sequence[GroupTarget]") -> TargetRatio:
+        """Return an upper bound on `largest_ratio`, with the group whose bound is the largest."""
+        quick = self._quick_ratios(targets)
+        place = int(np.argmax(quick)) if quick.size else None
+        return TargetRatio(0.0) if place is None else TargetRatio(float(quick[place]), targets[place])
+
+    def _quick_ratios(self, targets: "Sequence[GroupTarget]") -> np.ndarray:
+        return np.array([self._ratio_to(one, self.accountant.quick_epsilon) for one in targets])
 
     def _ratio_to(self, one: "GroupTarget", account: Callable[..., float]) -> float:
         machine = self._machine(one.group)

@@ -9,7 +9,7 @@ from fedprivjax.plan.samplers import Poisson, Replacement, Subset
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants import sampled
 from fedprivjax.privacy.accountants.composition import composed, epsilon_between
-from fedprivjax.privacy.accountants.noise_search import search_min_noise
+from fedprivjax.privacy.accountants.noise_search import CLOSE, search_min_noise
 from fedprivjax.privacy.accountants.quick_bound import quick_epsilon
 from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.accountants.sampled import SampledReleases
@@ -125,3 +125,38 @@ def test_a_machine_that_is_worst_at_the_end_alone_is_found():
     found = min_noise_for_all(target_ratio, 1.0)
     assert 1 - 1e-6 < target_ratio(found).ratio <= 1
     assert found == pytest.approx(4.0, rel=1e-5)
+
+
+def test_the_search_starts_where_the_quick_bound_meets_the_target():
+    slow = []
+
+    def target_ratio(noise, only=None):
+        slow.append(noise)
+        return TargetRatio(3 / noise**2, "one")
+
+    found = min_noise_for_all(target_ratio, 1e-3, lambda noise, only=None: TargetRatio(3.02 / noise**2, "one"))
+    assert 1 - CLOSE <= 3 / found**2 <= 1
+    assert len(slow) <= 6  # 12 from the first guess
+    assert min(slow) > 0.99 * found
+
+
+def test_a_quick_bound_that_no_noise_meets_is_not_used():
+    def target_ratio(noise, only=None):
+        return TargetRatio(3 / noise**2, "one")
+
+    found = min_noise_for_all(target_ratio, 1.0, lambda noise, only=None: TargetRatio(inf, "one"))
+    assert found == min_noise_for_all(target_ratio, 1.0)
+
+
+def test_the_quick_bound_of_a_single_kind_of_machine_is_not_computed(monkeypatch):
+    one = machines(1.0, np.array([61]))
+    expected = one.epsilons(1e-5).max
+    monkeypatch.setattr(Sampled, "quick_epsilon", lambda *_, **__: pytest.fail("it is not needed"))
+    assert one.epsilon(1e-5) == expected
+
+
+def test_epsilon_above_600_is_bracketed():
+    loss = composed(sampled.one_release(0.1, Subset(2), 400, False), 1000)
+    low, high = epsilon_between(loss, 1e-6)
+    assert 600 < low < high < low * (1 + 2e-6)
+    assert loss.get_delta_for_epsilon(high) <= 1e-6 < loss.get_delta_for_epsilon(low)
