@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import numpy as np
 import scipy
-from scipy.special import bdtrc
 
 from fedprivjax.checks.values import require_probability
 from fedprivjax.plan.samplers.interface import PLACES, Batch, Occurrences, Sampler
@@ -35,7 +34,8 @@ class Replacement(Sampler):
 
     def occurrences(self, records: int, batch: int) -> Occurrences:
         # the number above which occurrences are rarest; `binom.isf` returns the batch for such small probabilities
-        rarest = bisect_left(range(batch), True, key=lambda times: bdtrc(times, batch, 1 / records) <= RAREST)
+        beyond, chance = scipy.special.bdtrc, 1 / records  # probability of more occurrences
+        rarest = bisect_left(range(batch), True, key=lambda times: beyond(times, batch, chance) <= RAREST)
         most = min(rarest + 1, batch)
         times = np.arange(1, most + 1)
         return Occurrences(times.astype(float), scipy.stats.binom.pmf(times, batch, 1 / records))
