@@ -26,7 +26,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice, require_positive
 from fedprivjax.experiment import TRIAL, Experiment, bundled
 from fedprivjax.experiment.build import machines_of, make_participation, make_problem, present
-from fedprivjax.method.interface import BATCH, numbers_of
+from fedprivjax.method.interface import numbers_of
+from fedprivjax.method.small_form import BATCH, audit_settings, scaled_down
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.protocols import PROTOCOLS
@@ -64,7 +65,7 @@ def protocols_of(experiment: Experiment, epsilon: float | None = None, delta: fl
 def protocols_named(name: str, epsilon: float, delta: float) -> dict[str, Any]:
     """Return the protocol of a name in `PROTOCOLS`, or "all" of them, at their audit settings; by name."""
     methods = {one: method for one, (method, _) in PROTOCOLS.items() if name in (one, EVERY)}
-    return {one: at_level(method(**method.audit_settings()), epsilon, delta) for one, method in methods.items()}
+    return {one: at_level(method(**audit_settings(method)), epsilon, delta) for one, method in methods.items()}
 
 
 def at_level(protocol: Any, epsilon: float, delta: float) -> Any:
@@ -184,7 +185,7 @@ def scaled_down_audits(
     requested = PARTICIPATIONS if participation is None else tuple(dict.fromkeys(participation))
 
     def attack(label: str, protocol: Any, progress: Any) -> dict[str, Audit]:
-        small = protocol.scaled_down(MACHINES)
+        small = scaled_down(protocol, MACHINES)
         trials = _trials(small, rounds, requested, loss)
         found = {}
         for suffix, federation in trials.items():

@@ -1,6 +1,6 @@
 """Interface of protocols: the complete contract of a method, with defaults that suit most methods."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
@@ -29,13 +29,11 @@ from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import CALIBRATIONS, LEVELS, PLAN, RULE, TARGETS, Target
 from fedprivjax.problem.problem import Problem
 
-BATCH = 3  # largest number of records in a message of an audit
 FREE = (  # names of a private method that may be overridden without its event
     *("default_step", "needed_noise", "theory_choices", "error_bound", "uses", "not_planned"),
     *("costs", "run_costs", "message_bits", "client_state_bytes", "gradients_per_use", "gradients_spared"),
-    *("vectors_in_memory", "scaled_down", "audit_settings", "example_settings"),
+    *("vectors_in_memory", "examples"),
 )
-EPOCH = 4  # batches that a machine's records make up in an audit
 
 
 @struct.dataclass
@@ -85,6 +83,7 @@ class Protocol(Calibrated, Decorated):
     gradients_per_use: ClassVar[int] = 1  # gradients that a machine computes per use of a record in a message
     not_planned: ClassVar[str] = "it states no use to be planned"  # reason, if `uses` is empty
     gradients_spared: ClassVar[int] = 0  # number of these that an equivalent simulation does not compute
+    examples: ClassVar[tuple[dict[str, Any], ...]] = ()  # settings for audits and for comparisons, see `examples_of`
     plain: ClassVar[dict[str, Any]] = {}  # values, in the traced protocol, of static settings that only the host reads
 
     if TYPE_CHECKING:
@@ -432,27 +431,6 @@ class Protocol(Calibrated, Decorated):
         """Return the error bound of a planned run of this calibrated protocol, term by term. Default: missing."""
         return missing("no theorem is stated for it")
 
-    def scaled_down(self, machines: int):
-        """Return the protocol for an audit with this number of machines and short epochs.
-
-        The privacy target, clip, noise schedule, sampler, trust model and noise rule are unchanged. Default: a small
-        batch, and the smallest ε and δ of all machines, or relative privacy for this number of machines.
-
-        >>> from fedprivjax import NoisyMinibatchSGD
-        >>> NoisyMinibatchSGD(epsilon=(1.0, 2.0), batch=600, sampler="poisson").scaled_down(4).batch
-        3
-        """
-        own = {field.name: getattr(self, field.name) for field in fields(self) if field.init}  # type: ignore[arg-type]
-        changes: dict[str, Any] = {}
-        for name in ("epsilon", "delta"):
-            if isinstance(own.get(name), tuple):
-                changes[name] = type(own[name][0])(np.min(own[name]))
-        if own.get("relative_privacy") is not None:
-            changes["relative_privacy"] = scaled_ratios(own["relative_privacy"], machines)
-        if own.get("batch") is not None:
-            changes["batch"] = min(int(np.max(own["batch"])), BATCH)
-        return replace(self, **changes)  # type: ignore[type-var]
-
     @property
     def protects_machines(self) -> bool:
         """True if the guarantee protects all records of a machine at once, False (the default) if one record."""
@@ -468,19 +446,6 @@ class Protocol(Calibrated, Decorated):
         """Norm above which a longer gradient of a record changes no message, by default `clip`."""
         return self.clip
 
-    @classmethod
-    def audit_settings(cls) -> dict[str, Any]:
-        """Return settings, besides a privacy target, for an audit of the method by name. Default: a clip of 1."""
-        return {"clip": 1.0} if "clip" in cls.leaves() else {}
-
-    @classmethod
-    def example_settings(cls) -> tuple[dict[str, Any], ...]:
-        """Return sets of settings, without noise and step size, that together allow every option of the method.
-
-        They are used to compare devices. Default: those of an audit.
-        """
-        return (cls.audit_settings(),)
-
 
 def numbers_of(parts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the numbers of a protocol's parts by name, such as "server.b1", None for those at their default.
@@ -489,16 +454,6 @@ def numbers_of(parts: Mapping[str, Any]) -> dict[str, Any]:
     """
     held = {name: part for name, part in parts.items() if hasattr(part, "leaves")}
     return {f"{name}.{key}": value for name, part in held.items() for key, value in part.leaves().items()}
-
-
-def scaled_rate(rate: float | None) -> float | None:
-    """Return the public rate of a protocol that is scaled down to a few records, or None without a rate."""
-    return None if rate is None else max(rate, 1 / EPOCH)
-
-
-def scaled_ratios(ratios: Sequence[float] | None, machines: int) -> tuple[float, ...] | None:
-    """Return the relative privacy of another number of machines, evenly spaced quantiles of the ratios, or None."""
-    return None if ratios is None else tuple(np.quantile(ratios, np.linspace(1, 0, machines)).tolist())
 
 
 def _default(field: Field) -> Any:

@@ -1,7 +1,6 @@
 """Normalised steps along a private momentum: algorithm, settings and theory of the methods that take them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from math import isfinite, sqrt
 from typing import Any, ClassVar, NamedTuple
@@ -15,12 +14,12 @@ from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.method.algorithm import Algorithm, At, Momentum, Public, Reads
 from fedprivjax.method.composed import Composed
 from fedprivjax.method.default_steps import binds, noise_reach
-from fedprivjax.method.interface import BATCH, EPOCH
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.momentum_planning import LAST, epochs_of_records, momentum_constants
 from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.settings import check_numbers
+from fedprivjax.method.small_form import BATCH, EPOCH, of_short_epochs
 from fedprivjax.method.theory_choices import TheoryChoices
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
@@ -45,7 +44,7 @@ class NormalisedSteps(Algorithm):
         alpha: α, weight of a new gradient in the momentum.
     """
 
-    alpha: Any
+    alpha: Any = struct.field(metadata={"small": of_short_epochs})
 
     def __post_init__(self):
         if isinstance(self.alpha, int | float) and not 0 < self.alpha <= 1:
@@ -88,7 +87,7 @@ class ComposedMomentum(Composed):
     clip: Any = None
     relative_privacy: Any = struct.field(pytree_node=False, default=None)
     mu: Any = None
-    alpha: Any = None
+    alpha: Any = struct.field(default=None, metadata={"small": of_short_epochs})
     batch: int | Sequence[int] = struct.field(pytree_node=False, default=1)
     sampler: str = struct.field(pytree_node=False, default="cyclic")
     noise_rule: str = struct.field(pytree_node=False, default="accountant")
@@ -97,6 +96,7 @@ class ComposedMomentum(Composed):
 
     planned: ClassVar[tuple[str, int]]
     several_epochs = True
+    examples = ({"clip": 1.0, "batch": BATCH, "alpha": 2 / EPOCH},)
     plain: ClassVar[dict[str, Any]] = {
         "relative_privacy": None,
         "batch": 1,
@@ -158,11 +158,6 @@ class ComposedMomentum(Composed):
         """True if the default step scales with the set's size: for clipped gradients in a set with a known distance."""
         return binds(problem, self.clip) and isfinite(problem.travel)
 
-    def scaled_down(self, machines: int):
-        """Scale down as in `Protocol.scaled_down`, with a momentum for short epochs."""
-        alpha = None if self.alpha is None else max(float(self.alpha), 1 / EPOCH)
-        return replace(super().scaled_down(machines), alpha=alpha)
-
     @classmethod
     def uses(cls) -> tuple[Use, ...]:
         return (Use("", epochs_of_records(cls, *cls.planned), iterate=LAST),)
@@ -176,10 +171,6 @@ class ComposedMomentum(Composed):
     def momentum_bound(self, problem: ProblemConstants, settings: MomentumSettings, known: dict[str, float]) -> Bound:
         """Bound of the method's theorem for a run with all machines in every round."""
         raise Undefined(f"{self.name} must define momentum_bound(problem, settings, known)")
-
-    @classmethod
-    def audit_settings(cls) -> dict[str, Any]:
-        return {**super().audit_settings(), "batch": BATCH, "alpha": 2 / EPOCH}
 
 
 def require_level(target: Target, theorem: str) -> None:

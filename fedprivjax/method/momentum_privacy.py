@@ -16,7 +16,6 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import called, require_choice
 from fedprivjax.method.algorithm import Momentum, NormBound, Reads
-from fedprivjax.method.interface import scaled_ratios
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.relative_privacy import noise_of_shares, privacy_shares, shared_privacy
 from fedprivjax.method.release import Limits, MessagePrivacy, Released, RunFacts
@@ -270,11 +269,6 @@ class MomentumPrivacy(MessagePrivacy):
             self.claim(facts, noise_std) if self.noise_rule == "paper" and noise_std else None,
             None if self.relative_privacy is None else self.shares(facts.plan),
         )
-
-    def scaled_down(self, machines: int, batch: int) -> dict[str, Any]:
-        """Return the settings that change for an audit with this number of machines and records in a message."""
-        ratios = scaled_ratios(self.relative_privacy, machines)
-        return {"relative_privacy": ratios, "batch": min(int(np.max(self.batch)), batch)}
 
 
 def require_alpha(alpha: Any) -> None:

@@ -13,7 +13,6 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.method.algorithm import Growing, Mean, NormBound, Reads, Sum
 from fedprivjax.method.clipping import clip
-from fedprivjax.method.interface import scaled_ratios
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.message_noise import CancelledNoise, CorrelatedNoise, GrowingNoise, MessageNoise
 from fedprivjax.method.relative_privacy import privacy_shares, shared_privacy
@@ -230,7 +229,3 @@ class NoisyMessages(MessagePrivacy):
         kind = "trusted server" if self.trust == "server" else "untrusted server"
         change = "" if self.clip is None else ", with S replaced by the clip C"
         return f"{paper}, {kind}{change}; {FACTORED if isinstance(self.noise, SumFactor) else COMPOSED}"
-
-    def scaled_down(self, machines: int, batch: int) -> dict[str, Any]:
-        """Return the settings that change for an audit with this number of machines and records in a message."""
-        return {"relative_privacy": scaled_ratios(self.relative_privacy, machines), "batch": min(self.batch, batch)}

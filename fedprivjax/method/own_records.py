@@ -9,7 +9,6 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice, require_positive
 from fedprivjax.method.algorithm import Part
-from fedprivjax.method.interface import scaled_rate, scaled_ratios
 from fedprivjax.method.record_mechanism import PER_MACHINE, THEOREM_RULES, Delta, RecordMechanism
 from fedprivjax.method.relative_privacy import privacy_shares, shared_privacy
 from fedprivjax.method.settings import check_noise, check_steps, require_clip
@@ -77,15 +76,6 @@ class OwnRecords(Part):
         name, claims = (rule, {}) if isinstance(rule, str) else ("paper_moments", vars(rule))
         settings = self.minibatches, self.clip, name, epsilon, self.delta
         return RecordMechanism(*settings, relation=self.relation, **claims)
-
-    def scaled_down(self, machines: int, batch: int) -> dict[str, Any]:
-        """Return the settings that change for an audit with this number of machines and records in a message."""
-        return {
-            "relative_privacy": scaled_ratios(self.relative_privacy, machines),
-            "delta": min(self.delta) if isinstance(self.delta, tuple) else self.delta,
-            "batch": None if self.batch is None else min(int(np.max(self.batch)), batch),
-            "rate": scaled_rate(self.rate),
-        }
 
 
 def check_record_settings(settings: Any, rules: Any) -> None:

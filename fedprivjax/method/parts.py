@@ -10,7 +10,6 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 from fedprivjax.method.algorithm import Algorithm
 from fedprivjax.method.formatting import changed_settings
-from fedprivjax.method.interface import BATCH
 from fedprivjax.method.release import MessagePrivacy
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import LEVELS, Target
@@ -95,11 +94,6 @@ class NamedByAlgorithm(OfParts):
         own = {name: value for name, value in settings.items() if name in LEVELS}
         others = {name: value for name, value in settings.items() if name not in own}
         return replace(self, privacy=replace(self.privacy, **others), **own)  # type: ignore[type-var]
-
-    def scaled_down(self, machines: int):
-        """Scale down as in `Protocol.scaled_down`."""
-        each = {} if self.machine_epsilon is None else {"epsilon": min(self.machine_epsilon)}
-        return self.with_settings(self.privacy.scaled_down(machines, BATCH) | each)
 
     @property
     def noise_rule(self) -> str:

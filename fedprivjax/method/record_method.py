@@ -1,18 +1,18 @@
 """Settings of methods with noisy means, or noisy local steps, over a machine's own records."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from flax import struct
 
 from fedprivjax.method.composed import Composed
-from fedprivjax.method.interface import BATCH, scaled_rate
 from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.own_records import OwnRecords, check_machine_targets, check_record_settings
 from fedprivjax.method.record_mechanism import THEOREM_RULES, Delta, RecordMechanism
 from fedprivjax.method.record_privacy import RecordPrivacy
 from fedprivjax.method.relative_privacy import shared_privacy
+from fedprivjax.method.small_form import BATCH
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.privacy.terms import REPLACE_ONE
 
@@ -41,6 +41,11 @@ class RecordSettings:
     delta: Delta = struct.field(pytree_node=False, default=None)
 
     rules: ClassVar[Collection[str]] = THEOREM_RULES
+    examples: ClassVar = (
+        {"clip": 1.0, "batch": BATCH},
+        {"clip": 1.0, "batch": 1},
+        {"clip": 1.0, "batch": None, "sampler": "full"},
+    )
     plain: ClassVar[dict[str, Any]] = {
         "relative_privacy": None,
         "epsilon": None,
@@ -77,19 +82,6 @@ class RecordSettings:
     def records(self) -> RecordMechanism:
         """Mechanism of the records: their use in messages, and the noise of messages."""
         return self.privacy.records(self.machine_epsilon)
-
-    def scaled_down(self, machines: int):
-        """Scale down as in `Protocol.scaled_down`, with a public rate at which a few records are used."""
-        return replace(super().scaled_down(machines), rate=scaled_rate(self.rate))  # type: ignore[misc]
-
-    @classmethod
-    def audit_settings(cls) -> dict[str, Any]:
-        return {**super().audit_settings(), "batch": BATCH}  # type: ignore[misc]
-
-    @classmethod
-    def example_settings(cls) -> tuple[dict[str, Any], ...]:
-        settings = cls.audit_settings()
-        return settings, {**settings, "batch": 1}, {**settings, "batch": None, "sampler": "full"}
 
 
 @struct.dataclass(kw_only=True)

@@ -152,10 +152,6 @@ class WorkPrivacy(Part):
         """Raise Refusal if a protocol's target, noise or step is invalid with this object."""
         check_numbers(protocol, *LEVELS)
 
-    def scaled_down(self, machines: int, batch: int) -> dict[str, Any]:
-        """Return the settings that change for an audit with this number of machines and records. Default: none."""
-        return {}
-
     def machine_target(self, target: Target) -> Target:
         """Return the target of the machines, with one ε each if they differ. Default: the target."""
         return target

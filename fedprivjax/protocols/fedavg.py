@@ -34,7 +34,6 @@ from fedprivjax.method.adaptive_clip import AdaptiveClip
 from fedprivjax.method.algorithm import Public
 from fedprivjax.method.composed_work import ComposedWork
 from fedprivjax.method.encoders import Encoder
-from fedprivjax.method.interface import BATCH, scaled_rate
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, sub
 from fedprivjax.method.local_release import LocalPrivacy
@@ -49,6 +48,7 @@ from fedprivjax.method.server_step import (
     stepped,
 )
 from fedprivjax.method.settings import check_numbers
+from fedprivjax.method.small_form import BATCH
 from fedprivjax.noise.rounds import INDEPENDENT
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalEpochs, LocalSteps, LocalWork, Sampler, as_sampler
@@ -205,6 +205,12 @@ class FedAvg(ComposedWork):
     encoder: Encoder | None = struct.field(pytree_node=False, default=None, metadata={"part": Encoder})
 
     plain: ClassVar[dict[str, Any]] = {"relation": REPLACE_ONE, "noise_schedule": INDEPENDENT}
+    examples: ClassVar[tuple[dict[str, Any], ...]] = (
+        {"unit": "record", "clip": 1.0, "local_epochs": 1, "batch": BATCH, "step_size": 1.0},
+        {"unit": "record", "clip": 1.0, "local_steps": 2, "batch": BATCH},
+        {"unit": "record", "clip": 1.0, "local_steps": 2, "batch": None},
+        {"unit": "machine", "update_clip": 1.0, "local_epochs": 1, "batch": BATCH},
+    )
 
     def __post_init__(self):
         if self.unit is None and self.mu is None and self.epsilon is None and self.noise_std is None:
@@ -264,17 +270,3 @@ class FedAvg(ComposedWork):
     def traced(self):
         """Copy as in `Protocol.traced`. A schedule is replaced by its numbers."""
         return replace(super().traced, server_step=None) if callable(self.server_step) else super().traced
-
-    def scaled_down(self, machines: int):
-        """Scale down as in `Protocol.scaled_down`, with a public rate at which a few records are used."""
-        return replace(super().scaled_down(machines), rate=scaled_rate(self.rate))
-
-    @classmethod
-    def audit_settings(cls) -> dict[str, Any]:
-        return {"unit": "record", "clip": 1.0, "local_epochs": 1, "batch": BATCH, "step_size": 1.0}
-
-    @classmethod
-    def example_settings(cls) -> tuple[dict[str, Any], ...]:
-        steps = {"unit": "record", "clip": 1.0, "local_steps": 2}
-        machines = {"unit": "machine", "update_clip": 1.0, "local_epochs": 1, "batch": BATCH}
-        return cls.audit_settings(), {**steps, "batch": BATCH}, {**steps, "batch": None}, machines

@@ -20,11 +20,11 @@ from typing import Any, ClassVar
 
 from flax import struct
 
-from fedprivjax.method.interface import EPOCH
 from fedprivjax.method.momentum import ComposedMomentum, require_level
 from fedprivjax.method.momentum_planning import gradient_bound
 from fedprivjax.method.planning.bounds import Bound
 from fedprivjax.method.reduced_momentum import ReducedMomentum, require_smooth
+from fedprivjax.method.small_form import of_short_epochs
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
@@ -60,7 +60,7 @@ class ReducedTreeMomentum(ComposedMomentum):
     anchor. Clipping is a projection, so clipped gradients are L-Lipschitz in the point, like unclipped ones.
     """
 
-    reset_rate: Any = None
+    reset_rate: Any = struct.field(default=None, metadata={"small": of_short_epochs})
     stds: Any = struct.field(default=None, metadata={"derived": True})
     slack: Any = struct.field(default=None, metadata={"derived": True})
     epoch: int | None = struct.field(pytree_node=False, default=None, metadata={"derived": True})
@@ -111,8 +111,3 @@ class ReducedTreeMomentum(ComposedMomentum):
         with_resets = theory.ReducedSettings(*settings, reset_rate=float(self.reset_rate))
         bound = theory.reduced_bound(problem, with_resets, **known)
         return gradient_bound(bound, "Theorem 9, whose sampling term is proved for reshuffled epochs only")
-
-    def scaled_down(self, machines: int):
-        """Scale down as in `ComposedMomentum.scaled_down`, with a reset rate for short epochs."""
-        rate = None if self.reset_rate is None else max(float(self.reset_rate), 1 / EPOCH)
-        return replace(super().scaled_down(machines), reset_rate=rate)

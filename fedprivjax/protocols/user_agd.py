@@ -72,7 +72,7 @@ class UserAGD(UserMethod):
     strengths: Any = struct.field(default=None, metadata={"derived": True})
     spread: str = struct.field(pytree_node=False, default="optimal")
     variance: float | None = struct.field(pytree_node=False, default=None)
-    phases: int | None = struct.field(pytree_node=False, default=None)
+    phases: int | None = struct.field(pytree_node=False, default=None, metadata={"small": lambda _: None})
     smoothing: str = struct.field(pytree_node=False, default="given")
     sampling: bool = struct.field(pytree_node=False, default=True)
 
@@ -267,10 +267,6 @@ class UserAGD(UserMethod):
         sampled = (total - steps) * sampling / variance
         terms = {"optimisation": steps, "sampling": sampled, "noise": total - steps - sampled}
         return explicit(POPULATION, "Cheu et al. 2022, Theorem 4.3 by Lan's proof", **terms)
-
-    def scaled_down(self, machines: int):
-        """Scale down as in `Protocol.scaled_down`, with the theory's number of phases."""
-        return replace(super().scaled_down(machines), phases=None)
 
 
 def stages(sizes: Sequence[int], each: int, count: int) -> list[Stage]:

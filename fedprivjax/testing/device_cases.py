@@ -11,6 +11,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.method.local_privacy import UNITS
+from fedprivjax.method.small_form import examples_of
 from fedprivjax.noise import NOISE_SCHEDULES
 from fedprivjax.noise.factors import ALLOCATIONS, FACTORS
 from fedprivjax.noise.rounds import ROUND_FACTORS
@@ -68,7 +69,7 @@ def cases(methods: Mapping[str, tuple[type, str]] | None = None) -> list[DeviceC
         methods: methods with their descriptions by name; None is `fedprivjax.protocols.PROTOCOLS`.
 
     Raises:
-        Refusal: if a method runs with none of its `example_settings`.
+        Refusal: if a method runs with none of its `examples`.
 
     >>> [case.label for case in cases({"user_agd": PROTOCOLS["user_agd"]})][:2]
     ['user_agd', 'user_agd, trust = none']
@@ -79,11 +80,11 @@ def cases(methods: Mapping[str, tuple[type, str]] | None = None) -> list[DeviceC
 
 def _of_method(name: str, method: type) -> Iterator[DeviceCase]:
     """Yield the method's base case, one case for each other value of an option, and one with a varying cohort."""
-    examples = [{**NUMBERS, **settings} for settings in method.example_settings()]
+    examples = [{**NUMBERS, **settings} for settings in examples_of(method)]
     base = _first(name, method, examples)
     if base is None:
         problems = f"on {len(_problems())} problems with {len(SCHEMES)} participation schemes"
-        raise Refusal(f"example_settings of {name} must give a run, got none {problems}. Define them in the method")
+        raise Refusal(f"examples of {name} must give a run, got none {problems}. Define them in the method")
     yield base
     seen = [base.protocol]
     for option, value in _options(method):

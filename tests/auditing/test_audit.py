@@ -11,7 +11,7 @@ from audited import FEDERATION, SETTINGS, smaller
 from flax import struct
 from restating import states
 
-from fedprivjax import DPMu2, NoisyMinibatchSGD, Refusal, Uniform
+from fedprivjax import DPMu2, NoisyMinibatchSGD, NoisyMomentum, Protocol, Refusal, Uniform
 from fedprivjax.auditing import running, views
 from fedprivjax.auditing.audit import VERDICT, audit, prepared
 from fedprivjax.auditing.bounds import lower_bounds
@@ -19,6 +19,8 @@ from fedprivjax.auditing.neighbouring import MACHINES, Federation, worlds
 from fedprivjax.auditing.running import Runs, _claim, score_runs
 from fedprivjax.auditing.scores import Counting, best_linear
 from fedprivjax.auditing.views import ViewOptions, observed
+from fedprivjax.method.momentum import NormalisedSteps
+from fedprivjax.method.small_form import scaled_down
 from fedprivjax.privacy import gdp
 
 PROTOCOL = DPMu2(mu=2.0, clip=1.0)
@@ -271,9 +273,14 @@ def test_memory_does_not_grow_with_runs_but_for_their_scores():
 
 def test_scaled_down_protocols_keep_their_guarantee_and_lose_their_sizes():
     large = NoisyMinibatchSGD(epsilon=(1.0, 2.0), clip=0.7, batch=600, sampler="poisson")
-    small = large.scaled_down(MACHINES)
+    small = scaled_down(large, MACHINES)
     assert (small.epsilon, small.batch, small.clip, small.sampler) == (1.0, 3, 0.7, "poisson")
-    assert PROTOCOL.scaled_down(MACHINES) == PROTOCOL
+    assert scaled_down(PROTOCOL, MACHINES) == PROTOCOL
+    privacy = NoisyMomentum(clip=0.7, batch=(50, 20), trust="none", relative_privacy=(1.0, 3.0))
+    pair = Protocol(NormalisedSteps(alpha=0.01), privacy=privacy, mu=1.0, step_size=0.1)
+    small = scaled_down(pair, 3)
+    assert (small.algorithm.alpha, small.privacy.batch, small.privacy.clip) == (0.25, 3, 0.7)
+    assert small.privacy.relative_privacy == (3.0, 2.0, 1.0)
 
 
 # ---- tightness and speed

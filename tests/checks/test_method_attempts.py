@@ -182,7 +182,7 @@ OF_PACKAGE = sorted({type(case.protocol) for case in CASES.values()}, key=lambda
 def test_every_name_of_a_private_method_needs_its_event_but_those_that_no_release_follows(method):
     names = {name for name in dir(method) if not name.startswith("__")} - {*TEXTS, *GENERATED, "event"}
     assert {"init", "round", "output", "query", "mechanism", "noise", "traced", "check", "clip", "trust"} <= names
-    assert {"default_step", "needed_noise", "uses", "error_bound", "costs", "scaled_down"} <= names & {*FREE}
+    assert {"default_step", "needed_noise", "uses", "error_bound", "costs", "examples"} <= names & {*FREE}
     for name in names:
         broken = _broken(changed_name(method, name))
         assert (broken is None) == (name in FREE), name

@@ -29,6 +29,7 @@ from fedprivjax import (
 )
 from fedprivjax.method.composed import Pair
 from fedprivjax.method.linear import Linear
+from fedprivjax.method.small_form import scaled_down
 from fedprivjax.privacy.calibration import calibrate, event_of
 from fedprivjax.privacy.terms import ADD_OR_REMOVE
 from fedprivjax.protocols.accelerated_minibatch_sgd import AcceleratedSGD
@@ -214,4 +215,4 @@ def test_its_relation_can_be_restated():
 def test_its_clip_can_be_swept():
     pair = composed(**POISSON)
     assert pair.with_numbers({"privacy.clip": 0.25}).clip == 0.25
-    assert pair.scaled_down(3).minibatches.batch == 3
+    assert scaled_down(pair, 3).minibatches.batch == 3

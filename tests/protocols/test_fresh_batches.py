@@ -18,6 +18,7 @@ from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import execute
 from fedprivjax.engine.transcript import transcript
 from fedprivjax.method import round as cohort
+from fedprivjax.method.small_form import scaled_down
 from fedprivjax.testing.trial import PROBE
 
 BATCH, CLIP, MU = 3, 0.5, 2.0
@@ -164,7 +165,7 @@ def test_an_audit_refutes_too_little_noise(monkeypatch):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_small_federation_has_samples_enough(name):
-    protocol = METHODS[name].replace(batch=20).scaled_down(MACHINES)
+    protocol = scaled_down(METHODS[name].replace(batch=20), MACHINES)
     assert protocol.batch == BATCH
     federation = small_federation(protocol)
     assert federation.records >= BATCH * federation.rounds

@@ -2,7 +2,6 @@
 
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,10 +13,10 @@ from fedprivjax import cli, planner
 from fedprivjax.auditing.neighbouring import FIXED, MACHINES
 from fedprivjax.experiment import load
 from fedprivjax.experiment.audit import chosen, run_all, scaled_down_audits
-from fedprivjax.method.interface import EPOCH
 from fedprivjax.method.planning.bounds import POPULATION, explicit
 from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import Use
+from fedprivjax.method.small_form import EPOCH, of_short_epochs, scaled_down
 from fedprivjax.protocols import PROTOCOLS
 
 SIZES = {"machines": 10, "per_round": 5, "samples": 20, "dimension": 5, "epsilon": 1.0}
@@ -28,7 +27,9 @@ class Forgetful(MomentumSGD):
     """A method with a custom setting that depends on the length of epochs."""
 
     beta: Any = 0.99
-    forgetting: Any = 0.01
+    forgetting: Any = struct.field(default=0.01, metadata={"small": of_short_epochs})
+
+    examples = ({"clip": 1.0, "forgetting": 0.1},)
 
     @classmethod
     def uses(cls):
@@ -36,13 +37,6 @@ class Forgetful(MomentumSGD):
 
     def error_bound(self, run):
         return explicit(POPULATION, "made up", noise=float(self.noise_std) * run.step)
-
-    def scaled_down(self, machines):
-        return replace(super().scaled_down(machines), forgetting=max(self.forgetting, 1 / EPOCH))
-
-    @classmethod
-    def audit_settings(cls):
-        return {**super().audit_settings(), "forgetting": 0.1}
 
 
 @pytest.fixture
@@ -75,9 +69,9 @@ def test_it_is_audited_in_its_own_scaled_down_form(registered, monkeypatch):
     picked = chosen("forgetful", lambda: load("digits_dp_mu2"), 2.0, 1e-5, None)
     protocol = picked.protocols["forgetful"]
     assert (protocol.clip, protocol.forgetting) == (1.0, 0.1)
-    assert protocol.scaled_down(MACHINES).forgetting == 1 / EPOCH
+    assert scaled_down(protocol, MACHINES).forgetting == 1 / EPOCH
     seen = []
     monkeypatch.setattr("fedprivjax.experiment.audit.audit", lambda small, *_, **options: seen.append(small))
     attack = scaled_down_audits(picked, runs=1000, rounds=4, seed=0, folder=None, participation=[FIXED])
     run_all(picked, attack, nullcontext)
-    assert seen == [protocol.scaled_down(MACHINES)]
+    assert seen == [scaled_down(protocol, MACHINES)]

@@ -124,9 +124,9 @@ def test_a_registered_method_is_covered(monkeypatch):
     assert "momentum" in [case.label for case in device_cases.cases()]
 
 
-def test_a_method_that_runs_with_no_example_settings_is_refused(monkeypatch):
-    monkeypatch.setattr(MomentumSGD, "example_settings", classmethod(lambda cls: ({"step_size": -1.0},)))
-    with pytest.raises(Refusal, match=r"^example_settings of momentum must give a run"):
+def test_a_method_that_runs_with_none_of_its_examples_is_refused(monkeypatch):
+    monkeypatch.setattr(MomentumSGD, "examples", ({"step_size": -1.0},))
+    with pytest.raises(Refusal, match=r"^examples of momentum must give a run"):
         device_cases.cases({"momentum": (MomentumSGD, "momentum")})
 
 

@@ -12,7 +12,6 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.method.interface import scaled_ratios
 from fedprivjax.method.private_mean.interface import PrivateMean, sensitivity
 from fedprivjax.method.relative_privacy import privacy_shares, shared_privacy
 from fedprivjax.method.release import RunFacts, refuse_subclass
@@ -166,7 +165,3 @@ class GaussianMean(PrivateMean):
             return lambda users: central * np.asarray(users, float)
         halves = 2 if self.trust == "pan-private" else 1
         return lambda users: np.full(np.shape(users), halves * central)
-
-    def scaled_down(self, machines: int, batch: int) -> dict[str, Any]:
-        """Return the settings that change for an audit with this number of machines."""
-        return {"relative_privacy": scaled_ratios(self.relative_privacy, machines)}

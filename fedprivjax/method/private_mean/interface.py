@@ -123,10 +123,6 @@ class PrivateMean(MessagePrivacy):
         """Return the noise as in `Protocol.server_noise`, of a sum with the noise of a full cohort's messages."""
         return sqrt(self.noisy_users(plan)) / int(plan.schedule.present[0].sum())
 
-    def scaled_down(self, machines: int, batch: int) -> dict[str, Any]:
-        """Return the settings that change for an audit with this number of machines. Default: none."""
-        return {}
-
     # ---- constants of `theory.cheu`, for messages of norm at most `bound`
 
     def noisy_users(self, plan: Plan) -> float:

@@ -1,6 +1,5 @@
 """The noise rules of released code."""
 
-from dataclasses import replace
 from typing import Any
 
 from flax import struct
@@ -19,7 +18,7 @@ class ReleasedRules:
     """
 
     acknowledged: bool = struct.field(pytree_node=False, default=False)
-    claimed_records: int | None = struct.field(pytree_node=False, default=None)
+    claimed_records: int | None = struct.field(pytree_node=False, default=None, metadata={"small": lambda _: None})
 
     rules = NOISE_RULES
     not_planned = "released code, whose noise follows published rules with an ε that does not hold"
@@ -46,7 +45,3 @@ class ReleasedRules:
     @classmethod
     def uses(cls) -> tuple[Use, ...]:
         return ()
-
-    def scaled_down(self: Any, machines: int):
-        """Scale down as in `Protocol.scaled_down`, with the claim for the machines' actual numbers of records."""
-        return replace(super().scaled_down(machines), claimed_records=None)  # type: ignore[misc]
