@@ -111,7 +111,8 @@ def combinations(names: Iterable[str] | None = None, **chosen: Sequence[str]) ->
         chosen: values of columns, by name. Others are left out.
 
     >>> found = combinations(["sgd"], unit=["record"], participation=["uniform"], relation=["replace-one"])
-    >>> [cell.noise for cell in found if cell.trust == "server" and found[cell] == DEFINED]
+    >>> defined = [cell for cell in found if found[cell] == DEFINED and cell.privacy.__name__ == "NoisyMessages"]
+    >>> [cell.noise for cell in defined if cell.trust == "server"]
     ['independent', 'uniform', 'toeplitz']
     """
     known, check = algorithms(), _Checks()

@@ -32,6 +32,7 @@ from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.calibration import calibrate, event_of, guarantee
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE
+from fedprivjax.problem.random_keys import random_key
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
 
 RATE, BATCH, CLIP, STEPS, ROUNDS, DELTA = 0.2, 3, 0.5, 2, 10, 1e-5
@@ -213,7 +214,7 @@ def test_a_record_moves_a_minibatch_message_by_the_claimed_sensitivity():
     def message(used, divisor=BATCH):
         weights = jnp.asarray([used], jnp.float32) / divisor
         inputs = RoundInputs(1, jnp.arange(3)[None], jnp.zeros(1, int), jnp.ones(1, int), weights, jnp.ones(1))
-        total = one.privacy.release(problem, at_zero, inputs, silent, (), Limits(Mean(), None)).read
+        total = one.privacy.release(problem, at_zero, inputs, silent, (), Limits(Mean(), None), random_key(0)).read
         return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(total)])
 
     claimed = event_of(one, problem, plan).sensitivity
