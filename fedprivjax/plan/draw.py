@@ -79,10 +79,8 @@ def _secret(
 def _minibatches(problem: Problem, schedule: Schedule, order: str, sampler: Sampler, seeds: Seeds) -> Minibatches:
     """Sample minibatches of the machines' own records."""
     assert problem.partition_table is not None
-    factors = 1.0 if sampler.pooled else problem.message_factors
-    return draw_minibatches(
-        sampler, problem.partition_table.rows, schedule, samples_rng(seeds), order == "stored", factors
-    )
+    rows, factors = problem.partition_table.rows, problem.message_factors
+    return draw_minibatches(sampler, rows, schedule, samples_rng(seeds), order == "stored", factors)
 
 
 def _with_samples(problem: Problem, schedule: Schedule, order: str, sampler: Sampler | None, seeds: Seeds) -> Plan:

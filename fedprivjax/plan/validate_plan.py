@@ -30,6 +30,7 @@ def require_valid_plan(plan: Plan, problem: Problem) -> None:
     * Each record must exist and belong to its machine.
     * Its weight is at most that of one record of a batch, and 0 in empty slots.
     * It occurs at most once in a message, unless the sampler may repeat records or the accountant counts every use.
+    * It is in one message of a round, which counts as one use.
 
     The result is cached per plan. Secret samples that are not drawn yet are checked when they are drawn, or here if the
     plan has other records or weights than the problem. The message names the first round with an invalid record.
@@ -62,6 +63,9 @@ def _check(plan: Plan, problem: Problem) -> bool:
     if steps:
         where = "message" if steps == 1 else "local step"
         _refuse_first(_again(samples, used, steps), f"samples must occur once in a {where}", samples)
+    if problem.stored and (plan.sampler is None or plan.sampler.pooled):
+        again = _again(samples.reshape(len(samples), 1, -1), used.reshape(len(samples), 1, -1), 1)
+        _refuse_first(again, "samples must occur once in a round", samples)
     return True
 
 
@@ -72,7 +76,7 @@ def _most(plan: Plan, problem: Problem) -> np.ndarray:
         return np.ones(())
     if not plan.width:  # the public part of a secret plan
         return np.ones(())
-    if sampler.pooled or problem.partition_table is None:
+    if problem.partition_table is None:
         return np.asarray(1 / np.asarray(sampler.batch, float))
     sizes = problem.partition_table.sizes
     each = machine_values("machine_weights", problem.message_factors, sizes.size) / sampler.batches(sizes)

@@ -4,9 +4,25 @@ import jax
 import numpy as np
 import pytest
 
-from fedprivjax import Ball, BySize, Dropouts, Full, Given, Softmax, Uniform, Varying, draw_plan, linear_problem
+from fedprivjax import (
+    Ball,
+    BySize,
+    Dropouts,
+    Full,
+    Given,
+    NoisyRecords,
+    Protocol,
+    Softmax,
+    Uniform,
+    Varying,
+    draw_plan,
+    linear_problem,
+    ready,
+)
 from fedprivjax.plan.samplers import Disjoint, OnePassPool
+from fedprivjax.privacy import gdp
 from fedprivjax.problem.build import procedural_problem
+from fedprivjax.protocols.noisy_sgd import SGD
 
 SHARES = np.array([[0, 1, 2, 3, 4], [5, 6, 7, -1, -1], [8, 9, 10, 11, -1]])
 TURNS = Given(3, [[0, 2], [0, 1], [2, 1]])
@@ -88,9 +104,19 @@ def test_a_sample_that_is_used_twice_is_seen():
     assert plan.repeats
 
 
-def test_weights_of_machines_do_not_scale_messages():
+def test_weights_of_machines_scale_messages():
     problem = make(12, SHARES).replace(machine_weights=(0.5, 0.3, 0.2))
-    assert set(np.unique(dealt(problem, Full(3), 2).weights)) == {0.5}
+    np.testing.assert_allclose(np.unique(dealt(problem, Full(3), 2).weights), [0.3, 0.45, 0.75])
+
+
+def test_the_noise_of_a_weighted_machine_is_that_of_its_messages():
+    """A light machine has little noise, which is enough for messages of its weight only."""
+    problem = make(12, SHARES).replace(machine_weights=(0.1, 0.1, 0.8))
+    privacy = NoisyRecords(clip=1.0, sampler=OnePassPool(2))
+    start = ready(Protocol(SGD(), privacy=privacy, noise_std=1.0, step_size=0.1), problem, Full(3), rounds=1)
+    assert start.plan.weights is not None
+    moved = 2 * start.plan.weights.max(axis=2) / privacy.records(None).message_noise(problem, start.plan)
+    assert gdp.epsilon(float(moved.max()), 1e-5) == pytest.approx(start.guarantee.epsilon, rel=1e-6)
 
 
 @pytest.mark.parametrize(

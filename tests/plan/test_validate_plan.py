@@ -43,6 +43,10 @@ def one_alone(plan):
     return {"samples": np.broadcast_to(plan.samples[..., :1], plan.samples.shape)}
 
 
+def first_of_the_round(plan):
+    return {"samples": np.broadcast_to(plan.samples[:, :1], plan.samples.shape)}
+
+
 def heavier(plan):
     return {"weights": 2 * plan.weights}
 
@@ -82,6 +86,14 @@ def from_the_absent(plan):
         (DPMu2(**NOISE), POOL, Dropouts(Full(4), 0.5), from_the_absent, "must be 0 in empty slots"),
         (NoisySGD(**NOISE), POOL, Full(4), beyond, "samples must be among the 32 examples"),
         (NoisySGD(**NOISE), POOL, Full(4), from_the_end, "samples must be among the 32 examples"),
+        (
+            UserSGD(trust="server", **NOISE),
+            POOL,
+            Full(4),
+            first_of_the_round,
+            "samples must occur once in a round, got",
+        ),
+        (UserSGD(**NOISE), POOL, Dropouts(Full(4), 0.2), first_of_the_round, "samples must occur once in a round, got"),
         (DPMu2(**NOISE), COMPUTED, Uniform(4, 2), first_again, "must use each sample once"),
         (DPMu2(batch=2, **NOISE), COMPUTED, Uniform(4, 4), first_again, "must use each sample once"),
     ],
