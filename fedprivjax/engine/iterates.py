@@ -1,6 +1,7 @@
 """Metrics of the reported point and of a protocol's other iterates."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from fedprivjax.checks.values import called
 from fedprivjax.engine.metric import Metric, Snapshot
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.program import by_shapes
 from fedprivjax.problem.random_keys import random_key
 
 OUTPUT = "output"
@@ -25,11 +27,7 @@ def iterate_names(protocol, problem: Problem, size: Size) -> tuple[str, ...]:
             output, such as a row for each machine.
     """
 
-    def points():
-        state = protocol.init(problem, size, random_key(0))
-        return protocol.output(state), protocol.iterates(state)
-
-    output, found = jax.eval_shape(points)
+    output, found = _points((protocol.traced, replace(problem.traced, excess=None)), size)
     if not isinstance(found, dict) or OUTPUT in found:
         got = f"{OUTPUT!r}, which is the reported point," if isinstance(found, dict) else called(found)
         raise Refusal(
@@ -41,6 +39,18 @@ def iterate_names(protocol, problem: Problem, size: Size) -> tuple[str, ...]:
             remedy = "Return one point of each name, such as a mean over machines"
             raise Refusal(f"iterates must have the structure and shapes of the output, {got}. {remedy}")
     return (OUTPUT, *sorted(found))
+
+
+@by_shapes
+def _points(parts: tuple[Any, Problem], size: Size) -> tuple[Any, Any]:
+    """Return the shapes of a protocol's reported point and of its further iterates, for a problem."""
+
+    def points(parts):
+        protocol, problem = parts
+        state = protocol.init(problem, size, random_key(0))
+        return protocol.output(state), protocol.iterates(state)
+
+    return jax.eval_shape(points, parts)
 
 
 def evaluate(protocol, problem: Problem, state, noise, metrics: Sequence[Metric], info=None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from fedprivjax.checks.values import called
 from fedprivjax.method.algorithm import Calls, Public
 from fedprivjax.method.client_method import SERVER, ClientMethod, ClientState
 from fedprivjax.method.interface import Protocol, slot_keys
-from fedprivjax.method.known_work import KnownWork, asked, left, message_of, of_python, read
+from fedprivjax.method.known_work import KnownWork, asked, form, message_of, of_python, read
 from fedprivjax.method.linear import Linear, is_plain, points_of
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work
 from fedprivjax.method.local_data import LocalData
@@ -276,8 +276,7 @@ class ComposedWork(OfParts, ClientMethod):
 
     def _message_form(self, problem: Problem) -> Any:
         """Return the pytree of `leave`, of shapes instead of numbers."""
-        public = Public.of(problem, 1)
-        return jax.eval_shape(lambda algorithm: left(Calls(algorithm), public, 1.0), self._algorithm)
+        return form(self._algorithm, Public.of(problem, 1))
 
     def message_bits(self, problem: Problem) -> float:
         encoder = self.privacy.encoder
@@ -288,7 +287,8 @@ class ComposedWork(OfParts, ClientMethod):
 
     def work_facts(self, problem: Problem, plan: Plan) -> WorkFacts:
         """Return the facts of a run that the privacy object reads."""
-        stateful = bool(jax.tree.leaves(jax.eval_shape(lambda: self.client_init(problem))))
+        held = self.known.stateful if self.known is not None else None
+        stateful = bool(jax.tree.leaves(jax.eval_shape(lambda: self.client_init(problem)))) if held is None else held
         return WorkFacts(problem, plan, stateful, self.message_dimension(problem), self.machine_epsilon)
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:

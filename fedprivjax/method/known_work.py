@@ -11,6 +11,7 @@ from fedprivjax.method.algorithm import Calls, Public
 from fedprivjax.method.client_checks import require_floats
 from fedprivjax.method.linear import Linear, require_message
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work
+from fedprivjax.problem.program import by_shapes
 from fedprivjax.problem.random_keys import random_key
 
 
@@ -68,6 +69,16 @@ def left(call: Calls, public: Public, planned: Any) -> Any:
     return jax.tree.unflatten(structure, leaves)
 
 
+def form(algorithm: LocalAlgorithm, public: Public) -> Any:
+    """Return the pytree of a machine's message, of shapes instead of numbers."""
+    return _form((algorithm, public.start), public._replace(start=None))
+
+
+@by_shapes
+def _form(parts: tuple[LocalAlgorithm, Any], public: Public) -> Any:
+    return jax.eval_shape(lambda parts: left(Calls(parts[0]), public._replace(start=parts[1]), 1.0), parts)
+
+
 def of_python(structure: Any) -> bool:
     """Return True if the containers of a pytree are tuples, lists and dicts."""
     node = structure.node_data()
@@ -79,21 +90,29 @@ def read(algorithm: LocalAlgorithm, public: Public, *, private: bool) -> tuple[L
 
     They are True if machines keep a state, and if messages or states depend on the largest number of steps.
     """
+    return _read((algorithm, public.start), public._replace(start=None), private)
+
+
+@by_shapes
+def _read(parts: tuple[LocalAlgorithm, Any], public: Public, private: bool) -> tuple[Linear, bool, bool]:
     one = jnp.float32(1)
 
-    def first(algorithm):
-        call = Calls(algorithm, isolated=private)
-        carry = call("enter", call("sends", call("init", public, one)), call("own", public))
-        return asked(call, carry, public.start), call("own", public)
+    def first(parts):
+        algorithm, start = parts
+        call, facts = Calls(algorithm, isolated=private), public._replace(start=start)
+        own = call("own", facts)
+        return asked(call, call("enter", call("sends", call("init", facts, one)), own), start), own
 
-    def results(algorithm, planned):
+    def results(parts, planned):
+        algorithm, start = parts
         call, work = Calls(algorithm, isolated=private), Work(one, planned, one, lambda point: point)
-        server, own, message = call("init", public, one), call("own", public), left(call, public, planned)
-        at = AtServer(one, one, planned, one, lambda point: point, public.start, random_key(0))
+        facts = public._replace(start=start)
+        server, own, message = call("init", facts, one), call("own", facts), left(call, facts, planned)
+        at = AtServer(one, one, planned, one, lambda point: point, start, random_key(0))
         return message, call("keep", own, message, work), call("serve", server, message, at)
 
-    message, own = jax.eval_shape(first, algorithm)
-    program = jax.make_jaxpr(results)(algorithm, one).jaxpr
+    message, own = jax.eval_shape(first, parts)
+    program = jax.make_jaxpr(results)(parts, one).jaxpr
     *_, planned = program.invars
     used = [one for equation in program.eqns for one in equation.invars]
     return message, bool(jax.tree.leaves(own)), any(one is planned for one in (*used, *program.outvars))

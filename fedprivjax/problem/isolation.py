@@ -5,7 +5,7 @@ custom batching, and sums over a mesh, see all of them. A callback hands data to
 """
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.problem.devices import MACHINES, RUNS
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.program import by_shapes
 
 CALLBACKS = dict.fromkeys(
     ("pure_callback", "io_callback", "debug_callback", "debug_print", "infeed", "outfeed", "ffi_call"),
@@ -47,18 +48,13 @@ def isolated(function: Callable[..., Any], *arguments: Any, name: str) -> Any:
 
 def require_isolated_records(problem: Problem) -> None:
     """Raise Refusal unless the gradient of one record's loss is isolated."""
-    leaves, tree = jax.tree.flatten(jax.eval_shape(lambda: (problem.start, problem.take(0))))
-    try:
-        _require_of_model(problem.model, tree, tuple(leaves))
-    except TypeError:  # a model that cannot be hashed
-        _require_of_model.__wrapped__(problem.model, tree, tuple(leaves))
+    _require_of_model(replace(problem.traced, excess=None))
 
 
-@lru_cache(maxsize=8)
-def _require_of_model(model: Any, tree: Any, leaves: tuple[jax.ShapeDtypeStruct, ...]) -> None:
-    """Raise Refusal unless a record's gradient is isolated, for shapes of parameters and record."""
-    start, record = jax.tree.unflatten(tree, leaves)
-    _require(jax.make_jaxpr(lambda start, record: model.gradients((start,), record))(start, record), "the loss")
+@by_shapes
+def _require_of_model(problem: Problem) -> None:
+    start, record = jax.eval_shape(lambda problem: (problem.start, problem.take(0)), problem)
+    _require(jax.make_jaxpr(lambda start, record: problem.model.gradients((start,), record))(start, record), "the loss")
 
 
 def _traced(function: Callable[..., Any], *arguments: Any) -> tuple[ClosedJaxpr, Any]:

@@ -4,11 +4,13 @@ import inspect
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import lru_cache, partial, wraps
 from typing import Any
 
 import jax
 import numpy as np
+
+REMEMBERED = 64  # results of one function that `by_shapes` remembers
 
 
 @jax.tree_util.register_static
@@ -94,6 +96,44 @@ def classes_of(structure: Any) -> tuple:
     """Return the classes of a pytree structure's nodes, nested as the nodes are."""
     data = structure.node_data()
     return () if data is None else (data[0], *map(classes_of, structure.children()))
+
+
+def by_shapes(function: Callable) -> Callable:
+    """Return a function with remembered results, of a pytree of shapes and further arguments.
+
+    It is called with a pytree of arrays or numbers. Results are remembered for the classes, static fields and shapes of
+    the pytree, and for equal further arguments. If an argument cannot be hashed, nothing is remembered.
+
+    >>> import jax.numpy as jnp
+    >>> calls = []
+    >>> @by_shapes
+    ... def dimension(arrays, name):
+    ...     calls.append(name)
+    ...     return sum(leaf.size for leaf in jax.tree.leaves(arrays))
+    >>> dimension([jnp.ones(3), 0.5], "first"), dimension([jnp.zeros(3), 2.0], "first"), calls
+    (4, 4, ['first'])
+    """
+
+    def of_leaves(structure: Any, classes: tuple, leaves: tuple[jax.ShapeDtypeStruct, ...], further: tuple) -> Any:
+        return function(jax.tree.unflatten(structure, leaves), *further)
+
+    remembered = lru_cache(maxsize=REMEMBERED)(of_leaves)
+
+    @wraps(function)
+    def call(tree: Any, *further: Any) -> Any:
+        leaves, structure = jax.tree.flatten(tree)
+        arguments = structure, classes_of(structure), tuple(jax.eval_shape(_same, leaves)), further
+        try:
+            hash(arguments)
+        except TypeError:
+            return of_leaves(*arguments)
+        return remembered(*arguments)
+
+    return call
+
+
+def _same(leaves: list[Any]) -> list[Any]:
+    return leaves
 
 
 def program_of(function: Callable, *arguments: Any) -> Hashable:
