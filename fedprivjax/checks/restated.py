@@ -119,6 +119,7 @@ def _claims_nothing(value: Any) -> bool:
     return bool(void) and all(getattr_static(value, name, None) is claim for name, claim in void.items())
 
 
+@cache
 def _base(cls: type) -> type | None:
     """Return the nearest class of the package that has a rule of its own, or None."""
     return next((one for one in cls.__mro__ if isinstance(vars(one).get("stated"), Stated) and of_package(one)), None)

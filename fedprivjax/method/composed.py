@@ -1,5 +1,6 @@
 """Protocols that compose an algorithm with a privacy object."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -38,6 +39,7 @@ from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.program import by_shapes
 from fedprivjax.problem.smoothing import Moreau
 
 
@@ -179,12 +181,8 @@ class Composed(OfParts, Protocol):
         require_decorated(algorithm)
         algorithm.check(public)
         reads = self._require_reads(algorithm)
-
-        def first(algorithm):
-            message = self._first(algorithm, algorithm.init(public, jnp.float32(1)))
-            return require_message(message, public.start, type(algorithm).__name__)
-
-        message = jax.eval_shape(first, algorithm.planned(1, 1.0))
+        parts = algorithm.planned(1, 1.0), public.start
+        message = _first_message(parts, public._replace(start=None), self._first)
         plain, gradients = is_plain(message), len(points_of(message))
         norm = float(_stated(algorithm, public, plain).norm)
         limit = norm if self.privacy.clip is None and norm < inf else None
@@ -197,7 +195,8 @@ class Composed(OfParts, Protocol):
             raise Refusal(f"reads of {type(algorithm).__name__} must be Mean() or Sum() with {self.name}, got {reads}")
         return reads
 
-    def _first(self, algorithm: Algorithm, server: Any) -> Linear:
+    @staticmethod
+    def _first(algorithm: Algorithm, server: Any) -> Linear:
         """Return the message of the first round."""
         return algorithm.message(server, jnp.float32(1))
 
@@ -303,6 +302,18 @@ def enveloped(problem: Problem, strength: Any) -> Problem:
     if type(model) is not LinearModel or type(model.loss) is not Moreau:
         raise Refusal(f"loss must be an envelope (see Moreau) for envelopes of other strengths, got {model}")
     return replace(problem, model=LinearModel(Moreau(model.loss.loss, strength)))
+
+
+@by_shapes
+def _first_message(parts: tuple[Algorithm, Any], public: Public, message_of: Callable[[Algorithm, Any], Linear]) -> Any:
+    """Return an algorithm's message of the first round, of shapes instead of numbers."""
+
+    def first(parts):
+        algorithm, start = parts
+        message = message_of(algorithm, algorithm.init(public._replace(start=start), jnp.float32(1)))
+        return require_message(message, start, type(algorithm).__name__)
+
+    return jax.eval_shape(first, parts)
 
 
 def _stated(algorithm: Algorithm, public: Public, plain: bool) -> NormBound:

@@ -116,6 +116,7 @@ class ComposedSums(ClientMethod, Composed):  # type: ignore[misc]
             raise Refusal(f"reads of {type(algorithm).__name__} must be Growing() with {self.name}, got {reads}")
         return reads
 
-    def _first(self, algorithm: Algorithm, server: Any) -> Linear:
+    @staticmethod
+    def _first(algorithm: Algorithm, server: Any) -> Linear:
         nothing = zeros(algorithm.remember(server))
         return algorithm.increment(server, jnp.float32(1), Before(nothing, jnp.zeros(())))

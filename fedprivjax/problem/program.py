@@ -114,15 +114,16 @@ def by_shapes(function: Callable) -> Callable:
     (4, 4, ['first'])
     """
 
-    def of_leaves(structure: Any, classes: tuple, leaves: tuple[jax.ShapeDtypeStruct, ...], further: tuple) -> Any:
-        return function(jax.tree.unflatten(structure, leaves), *further)
+    def of_leaves(structure: Any, classes: tuple, leaves: tuple[Any, ...], further: tuple) -> Any:
+        shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type) for leaf in leaves]
+        return function(jax.tree.unflatten(structure, shapes), *further)
 
     remembered = lru_cache(maxsize=REMEMBERED)(of_leaves)
 
     @wraps(function)
     def call(tree: Any, *further: Any) -> Any:
         leaves, structure = jax.tree.flatten(tree)
-        arguments = structure, classes_of(structure), tuple(jax.eval_shape(_same, leaves)), further
+        arguments = structure, classes_of(structure), tuple(map(jax.typeof, leaves)), further
         try:
             hash(arguments)
         except TypeError:
@@ -130,10 +131,6 @@ def by_shapes(function: Callable) -> Callable:
         return remembered(*arguments)
 
     return call
-
-
-def _same(leaves: list[Any]) -> list[Any]:
-    return leaves
 
 
 def program_of(function: Callable, *arguments: Any) -> Hashable:

@@ -4,6 +4,7 @@ Docstrings of attempts say what they reached before.
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,7 @@ from fedprivjax import (
     ready,
     simulate,
 )
+from fedprivjax.engine.simulate import execute
 from fedprivjax.engine.transcript import replay
 from fedprivjax.method.algorithm import NormBound
 from fedprivjax.method.linear import Linear
@@ -145,14 +147,31 @@ def test_a_coefficient_is_a_number():
 class Sometimes(LocalGradientSteps):
     """A state of machines in the program only: ε = 2 stated for secret subsets by the theorem without a state."""
 
+    compiled: ClassVar[bool] = False
+
     def own(self, public):
-        start = jax.tree.leaves(public.start)[0]
-        return jnp.zeros(3) if isinstance(start, Tracer) else ()
+        return jnp.zeros(3) if self.compiled else ()
 
 
-def test_machines_keep_a_state_as_the_guarantee_says():
+def test_machines_keep_a_state_as_the_guarantee_says(monkeypatch):
     method = local(Sometimes(), unit="machine", update_clip=CLIP)
+    start = ready(method, SHARES, SecretSubsets(MACHINES, PER_ROUND), rounds=2)
+    monkeypatch.setattr(Sometimes, "compiled", True)
     with pytest.raises(Refusal, match=r"^own of Sometimes must always hold numbers, or never"):
+        execute(start)
+
+
+@struct.dataclass
+class OfTracers(LocalGradientSteps):
+    """A state of machines for traced parameters only."""
+
+    def own(self, public):
+        return jnp.zeros(3) if isinstance(jax.tree.leaves(public.start)[0], Tracer) else ()
+
+
+def test_what_is_read_of_an_algorithm_is_read_of_traced_parameters():
+    method = local(OfTracers(), unit="machine", update_clip=CLIP)
+    with pytest.raises(Refusal, match="with client state"):
         simulate(method, SHARES, SecretSubsets(MACHINES, PER_ROUND), rounds=2)
 
 
