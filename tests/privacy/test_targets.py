@@ -161,9 +161,9 @@ def test_a_methods_rule_gives_its_earlier_epsilon(name):
 def test_a_target_of_every_machine_is_met_by_each():
     protocol = NoisyMinibatchSGD(batch=3, epsilon=(0.5, 1.0, 2.0, 4.0), **STEP)
     expected = {
-        "full": (0.5, 1.0, 2.0, 4.0),
-        "part": (0.354885, 0.733694, 1.315016, 3.424753),
-        "given": (0.456062, 0.733694, 1.518703, 2.227489),
+        "full": (0.5, 1.0, 2.0, 3.999998),
+        "part": (0.354885, 0.733694, 1.315016, 3.424752),
+        "given": (0.456062, 0.733694, 1.518703, 2.227488),
     }
     for name, participation in PARTICIPATIONS.items():
         plan = plan_of(protocol, participation)

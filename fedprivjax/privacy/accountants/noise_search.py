@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from math import exp, inf, log
 
-CLOSE = 1e-7  # relative: largest gap of the result's ε below the target
+CLOSE = 5e-7  # relative: largest gap of the result's ε below the target
 WIDTH = 1e-8  # relative: width of the last bracket if ε jumps past the target
 LONGEST = 2.0  # largest step of the logarithm
 MOST, LEAST = 40.0, -40.0  # logarithms of the largest and the smallest noise considered
