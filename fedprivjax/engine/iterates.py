@@ -11,6 +11,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 from fedprivjax.engine.metric import Metric, Snapshot
+from fedprivjax.method.interface import as_leaves
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import by_shapes
@@ -27,7 +28,7 @@ def iterate_names(protocol, problem: Problem, size: Size) -> tuple[str, ...]:
             output, such as a row for each machine.
     """
 
-    output, found = _points((protocol.traced, replace(problem.traced, excess=None)), size)
+    output, found = _points((as_leaves(protocol.traced), replace(problem.traced, excess=None)), size)
     if not isinstance(found, dict) or OUTPUT in found:
         got = f"{OUTPUT!r}, which is the reported point," if isinstance(found, dict) else called(found)
         raise Refusal(

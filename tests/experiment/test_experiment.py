@@ -99,7 +99,7 @@ NAMES = [
 
 
 PREPARED = (  # one or two of every folder: the bundled experiments are also run, scaled down, by bundled_tiny.py
-    *("beyond/uniform-schedule", "cheu-2022/full", "cheu-2022/toy", "clients/heterogeneity/dirichlet-5"),
+    *("beyond/uniform-schedule", "cheu-2022/full", "cheu-2022/toy-full", "clients/heterogeneity/dirichlet-5"),
     *("frontier/insurance", "frontier/logistic", "frontier/server", "lowy-razaviyayn-2023/figure4/3-of-3-as-published"),
     *("lowy-razaviyayn-2023/figure8/as-published", "models/mlp", "quickstart", "reshef-levy-2024/table1"),
     *("reshef-levy-2025/table1", "tran-cutkosky-2022/noise", "tran-cutkosky-2022/reduced", "your-own/people"),
