@@ -3,11 +3,12 @@
 from typing import Any, ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.method.algorithm import NormBound, Part, Reads
+from fedprivjax.method.algorithm import Mean, NormBound, Part, Reads
 from fedprivjax.method.linear import Linear, of_record
-from fedprivjax.method.round import RoundInputs, cohort_messages
+from fedprivjax.method.round import Machine, RoundInputs, add_noise, cohort_messages, cohort_sum
 from fedprivjax.method.settings import check_numbers
 from fedprivjax.method.views import VIEWS, FullView, View
 from fedprivjax.plan.plan import Plan
@@ -49,25 +50,98 @@ class RunFacts(NamedTuple):
     epsilon: tuple[float, ...] | None
 
 
-class MessagePrivacy(Part):
-    """Base of the privacy objects of messages, with what most of them share. Each one is sealed.
+class Privacy(Part):
+    """Base of all privacy objects: their targets, on the host.
 
     Attributes:
         noise_rule: rule that computes the noise from a target.
         noise_follows: targets on which the mechanism depends, as in `Protocol`.
-        weighs_machines: True if the releases and the event include the factors `Problem.message_factors`.
-        several_epochs: True if the event accounts for public reuse of samples in several rounds.
-        gradients_each: number of gradients that a machine computes for one gradient of a message.
+        weighs_machines: True if the releases and the event include the weights of the machines' messages.
     """
 
     kind = "privacy object"
     noise_rule: Any = "accountant"
     noise_follows: Any = ()
     weighs_machines: ClassVar[bool] = False
+
+    def check_target(self, protocol: Any) -> None:
+        """Raise Refusal if a protocol's target, noise or step is invalid with this object."""
+        check_numbers(protocol, *LEVELS)
+
+    def machine_target(self, target: Target) -> Target:
+        """Return the target of the machines, with one ε each if they differ. Default: the target."""
+        return target
+
+    def target_delta(self, problem: Problem, target: Target, epsilon: Any) -> Any:
+        """Return δ of the target ε: one number, one for each machine, or None (the default) for the target's δ."""
+        return None
+
+    def targeted(self, target: Target, epsilon: Any, machines: int) -> dict[str, Any]:
+        """Return the settings of a protocol that a target fixes, by name. Default: none.
+
+        Args:
+            epsilon: the protocol's ε, which gives the proportions of the machines' noises if the noise is given.
+        """
+        return {}
+
+
+class MessagePrivacy(Privacy):
+    """Base of the privacy objects of messages, with what most of them share. Each one is sealed.
+
+    Attributes:
+        several_epochs: True if the event accounts for public reuse of samples in several rounds.
+        gradients_each: number of gradients that a machine computes for one gradient of a message.
+        why_means: reason why the server reads no other statistic than means, in messages.
+    """
+
     several_epochs: ClassVar[bool] = False
     gradients_each: ClassVar[int] = 1
+    why_means: ClassVar[str] = ""
     clip: Any
     trust: Any
+
+    def memory(self, start: Any, reads: Reads) -> Any:
+        """Return the memory before the first round. Default: (), nothing, for a server that reads means."""
+        self._require_mean(reads)
+        return ()
+
+    def release(
+        self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, memory: Any, limits: Limits, key: Any
+    ) -> Released:
+        """Return what the server reads in a round. Default: the `mean` of the cohort's messages."""
+        bound = self.enforced(limits, private=noise is not None)
+        read, info = self.mean(problem, of_record(message), inputs, noise, key, bound)
+        return Released(read, memory, {} if self.clip is None else info)
+
+    def mean(self, problem: Problem, machine: Machine, inputs: RoundInputs, noise, key, bound) -> tuple[Any, dict]:
+        """Return the server's estimate of the mean of the cohort's messages, and the clipping metrics of the round.
+
+        Default: the `total` over the `divisor`, with the noise [d].
+
+        Args:
+            machine: message of one record, as a function of its gradient oracle.
+            noise: the round's noise, as returned by `round_noise`, or None in a run without noise.
+            key: key of the round, for randomness in addition to the noise's.
+            bound: bound on the norm of a message, or None.
+        """
+        total, info = self.total(problem, machine, inputs, bound)
+        divisor = self.divisor(inputs)
+        return add_noise(problem, jax.tree.map(lambda g: g / divisor, total), noise), info
+
+    def total(self, problem: Problem, machine: Machine, inputs: RoundInputs, bound: Any) -> tuple[Any, dict]:
+        """Return the sum of the cohort's bounded messages, and scalars of the round, see `cohort_sum`."""
+        return cohort_sum(problem, machine, inputs, bound)
+
+    def divisor(self, inputs: RoundInputs) -> Any:
+        """Return the divisor of that sum: the number of participants."""
+        return jnp.sum(inputs.filled)
+
+    def _require_mean(self, reads: Reads) -> None:
+        """Raise Refusal unless the server reads means."""
+        if type(reads) is not Mean:
+            raise Refusal(
+                f"reads must be Mean() with {type(self).__name__}{self.why_means}, got {reads}. Use NoisyMessages"
+            )
 
     def messages(
         self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits, key: Any
@@ -136,26 +210,6 @@ class MessagePrivacy(Part):
 
     def of_noise(self, facts: RunFacts, noise_std: float, target: Target) -> dict[str, Any]:
         """Return the settings that follow from the noise, by name. Default: none."""
-        return {}
-
-    def check_target(self, protocol: Any) -> None:
-        """Raise Refusal if a protocol's target, noise or step is invalid with this object."""
-        check_numbers(protocol, *LEVELS)
-
-    def machine_target(self, target: Target) -> Target:
-        """Return the target of the machines, with one ε each if they differ. Default: the target."""
-        return target
-
-    def target_delta(self, problem: Problem, target: Target, epsilon: Any) -> Any:
-        """Return δ of the target ε: one number, one for each machine, or None (the default) for the target's δ."""
-        return None
-
-    def targeted(self, target: Target, epsilon: Any, machines: int) -> dict[str, Any]:
-        """Return the settings of a protocol that a target fixes, by name. Default: none.
-
-        Args:
-            epsilon: the protocol's ε, which gives the proportions of the machines' noises if the noise is given.
-        """
         return {}
 
 

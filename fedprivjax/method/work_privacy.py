@@ -6,16 +6,15 @@ import jax
 import jax.numpy as jnp
 
 from fedprivjax.checks.refusal import Undefined
-from fedprivjax.method.algorithm import Part
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.local_data import LocalData, Minibatch
+from fedprivjax.method.release import Privacy
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.method.settings import check_numbers
 from fedprivjax.noise import Mechanism
 from fedprivjax.noise.rounds import INDEPENDENT
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.target import LEVELS, Target
+from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import REPLACE_ONE
 from fedprivjax.problem.problem import Problem
 
@@ -54,7 +53,7 @@ class WorkFacts(NamedTuple):
     epsilon: tuple[float, ...] | None
 
 
-class WorkPrivacy(Part):
+class WorkPrivacy(Privacy):
     """Base of the privacy objects of local work, for those with noise in local steps only. Each one is sealed.
 
     Attributes:
@@ -66,12 +65,8 @@ class WorkPrivacy(Part):
         adaptive: True if the bound on the messages changes from round to round.
         at_machines: True if machines sample noise.
         noise_together: True if the noise of a local step is sampled for all machines of a round at once.
-        weighs_machines: True if the weights of the machines' messages are covered.
-        noise_rule: rule that computes the noise from a target.
-        noise_follows: targets on which the mechanism depends, as in `Protocol`.
     """
 
-    kind = "privacy object"
     unit: Any = "record"
     trust: Any = "none"
     relation: Any = REPLACE_ONE
@@ -82,9 +77,6 @@ class WorkPrivacy(Part):
     adaptive: Any = False
     at_machines: Any = True
     noise_together: ClassVar[bool] = False
-    weighs_machines: ClassVar[bool] = False
-    noise_rule: Any = "accountant"
-    noise_follows: Any = ()
     work: Any
     step_divisor: Any = None  # divisor of a step's sum, None for the number of records
 
@@ -147,22 +139,6 @@ class WorkPrivacy(Part):
 
     def check(self, problem: Problem) -> None:
         """Raise Refusal if the guarantee does not cover the problem. Default: nothing."""
-
-    def check_target(self, protocol: Any) -> None:
-        """Raise Refusal if a protocol's target, noise or step is invalid with this object."""
-        check_numbers(protocol, *LEVELS)
-
-    def machine_target(self, target: Target) -> Target:
-        """Return the target of the machines, with one ε each if they differ. Default: the target."""
-        return target
-
-    def target_delta(self, problem: Problem, target: Target, epsilon: Any) -> Any:
-        """Return δ of the target ε: one number, one for each machine, or None (the default) for the target's δ."""
-        return None
-
-    def targeted(self, target: Target, epsilon: Any, machines: int) -> dict[str, Any]:
-        """Return the settings of a protocol that a target fixes, by name. Default: none."""
-        return {}
 
     def needed_noise(self, facts: WorkFacts, target: Target) -> float | None:
         """Return the noise for a target by a rule. Default: None, for the smallest with which `event` meets it."""

@@ -5,8 +5,6 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any, final
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
@@ -15,7 +13,6 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.method.private_mean.interface import PrivateMean, sensitivity
 from fedprivjax.method.relative_privacy import privacy_shares, shared_privacy
 from fedprivjax.method.release import RunFacts, refuse_subclass
-from fedprivjax.method.round import Machine, RoundInputs, add_noise, cohort_sum
 from fedprivjax.method.settings import require_clip
 from fedprivjax.noise import Fresh, Mechanism, choose
 from fedprivjax.plan.plan import Plan
@@ -76,14 +73,6 @@ class GaussianMean(PrivateMean):
         require_clip("clip", self.clip)
         require_choice("trust", self.trust, THEOREMS)
         object.__setattr__(self, "relative_privacy", shared_privacy(self.relative_privacy, self.trust))
-
-    def mean(self, problem: Problem, machine: Machine, inputs: RoundInputs, noise, key, bound) -> tuple[Any, dict]:
-        """Mean of the participants' messages, with noise [d]."""
-        total, info = cohort_sum(problem, machine, inputs, bound)
-        count = jnp.sum(inputs.filled)
-        return add_noise(problem, jax.tree.map(lambda g: g / count, total), noise), info
-
-    # ---- on the host
 
     @property
     def traced(self) -> "GaussianMean":

@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, Undefined
-from fedprivjax.method.algorithm import Mean, NormBound, Reads
-from fedprivjax.method.linear import Linear, of_record
-from fedprivjax.method.release import Limits, MessagePrivacy, Released, RunFacts
-from fedprivjax.method.round import Machine, RoundInputs
+from fedprivjax.method.algorithm import NormBound
+from fedprivjax.method.release import MessagePrivacy, RunFacts
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.accountants.records import RecordAccountant
 from fedprivjax.privacy.events import RecordEvent, Releases
@@ -30,52 +28,19 @@ from fedprivjax.problem.problem import Problem
 class PrivateMean(MessagePrivacy):
     """Base of the privacy objects of means of users' messages. `UserSGD` documents the settings.
 
-    A subclass defines `mean`, `messages` if they are other than bounded messages, and on the host `mechanism`,
+    A subclass defines `mean` and `messages` if they are other than of bounded messages, and on the host `mechanism`,
     `needed_noise`, `accountant`, `hiding`, `theorem` and `private_noise`.
     """
 
     several_epochs = True
 
-    # ---- traced
-
-    def memory(self, start: Any, reads: Reads) -> tuple:
-        """Return the memory before the first round: none."""
-        self._require_mean(reads)
-        return ()
-
-    def release(
-        self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, memory: Any, limits: Limits, key: Any
-    ) -> Released:
-        """Return the private mean of the cohort's messages."""
-        bound = self.enforced(limits, private=noise is not None)
-        read, info = self.mean(problem, of_record(message), inputs, noise, key, bound)
-        return Released(read, memory, {} if self.clip is None else info)
-
-    def mean(self, problem: Problem, machine: Machine, inputs: RoundInputs, noise, key, bound) -> tuple[Any, dict]:
-        """Return the server's estimate of the mean of the cohort's messages, and the clipping metrics of the round.
-
-        Args:
-            machine: message of one record, as a function of its gradient oracle.
-            noise: the round's noise, as returned by `round_noise`, or None in a run without noise.
-            key: key of the round, for randomness in addition to the noise's.
-            bound: bound on the norm of a message, or None.
-        """
-        raise Undefined(f"{type(self).__name__} must define mean(problem, machine, inputs, noise, key, bound)")
-
     def stored(self, server: Any) -> Any:
         return server
-
-    # ---- on the host
 
     @property
     def minibatches(self) -> None:
         """None: a message is of one record."""
         return None
-
-    def _require_mean(self, reads: Reads) -> None:
-        """Raise Refusal unless the server reads means."""
-        if type(reads) is not Mean:
-            raise Refusal(f"reads must be Mean() with {type(self).__name__}, got {reads}. Use NoisyMessages")
 
     def targeted(self, target: Target, epsilon: Any, machines: int) -> dict[str, Any]:
         target.require_one()
