@@ -287,9 +287,12 @@ class ComposedWork(OfParts, ClientMethod):
 
     def work_facts(self, problem: Problem, plan: Plan) -> WorkFacts:
         """Return the facts of a run that the privacy object reads."""
-        held = self.known.stateful if self.known is not None else None
-        stateful = bool(jax.tree.leaves(jax.eval_shape(lambda: self.client_init(problem)))) if held is None else held
+        stateful = self._known_for(problem, plan).stateful
         return WorkFacts(problem, plan, stateful, self.message_dimension(problem), self.machine_epsilon)
+
+    def _known_for(self, problem: Problem, plan: Plan) -> KnownWork:
+        """Return what was read of the algorithm, or read it for a protocol that is not calibrated."""
+        return self.read_once(problem, plan).known if self.known is None else self.known
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         return self.privacy.mechanism(self.work_facts(problem, plan), method)
@@ -299,7 +302,7 @@ class ComposedWork(OfParts, ClientMethod):
         return super().needed_noise(problem, plan, target) if found is None else found
 
     def event(self, problem: Problem, plan: Plan) -> Event:
-        known = self.read_once(problem, plan).known if self.known is None else self.known
+        known = self._known_for(problem, plan)
         if self.privacy.unit == "record" and self.privacy.clip is None and not known.plain:
             raise Refusal(
                 f"clip must be set with unit = 'record', because a local step's message is a combination of gradients, "
