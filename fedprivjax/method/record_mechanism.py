@@ -339,15 +339,16 @@ class RecordMechanism:
         terms = Terms("none", THEOREM)
         targets = [GroupTarget(*one) for one in zip(kinds.tolist(), m.epsilon.tolist(), m.delta.tolist(), strict=True)]
 
+        def event_at(noise_std: float) -> RecordEvent:
+            return RecordEvent(noise_std, accountant, releases, terms)
+
         def target_ratio(noise_std: float, only: Any = None) -> TargetRatio:
-            event = RecordEvent(noise_std, accountant, releases, terms)
-            return event.largest_ratio(targets if only is None else [only])
+            return event_at(noise_std).largest_ratio(targets if only is None else [only])
 
         def quick_ratio(noise_std: float, only: Any = None) -> TargetRatio:
-            event = RecordEvent(noise_std, accountant, releases, terms)
-            return event.largest_quick_ratio(targets if only is None else [only])
+            return event_at(noise_std).largest_quick_ratio(targets if only is None else [only])
 
-        cache_key = *RecordEvent(1.0, accountant, releases, terms).cache_key, m.epsilon, m.delta
+        cache_key = *event_at(1.0).cache_key, m.epsilon, m.delta
         noise_std = cached_min_noise(cache_key, target_ratio, float(shift.max()), quick_ratio)
         return require_known(noise_std, float(m.epsilon.min()))
 

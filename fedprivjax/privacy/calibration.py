@@ -293,13 +293,16 @@ def solved_noise(protocol, problem, plan, target: Target) -> float:
         return target.given_noise
     delta = protocol.target_delta(problem, target)
 
+    def event_at(noise_std: float) -> Event:
+        return protocol.with_noise_std(noise_std).event(problem, plan)
+
     def target_ratio(noise_std: float, only: Any = None) -> TargetRatio:
-        return protocol.with_noise_std(noise_std).event(problem, plan).target_ratio(target, delta, only)
+        return event_at(noise_std).target_ratio(target, delta, only)
 
     def quick_ratio(noise_std: float, only: Any = None) -> TargetRatio:
-        return protocol.with_noise_std(noise_std).event(problem, plan).quick_target_ratio(target, delta, only)
+        return event_at(noise_std).quick_target_ratio(target, delta, only)
 
-    event = protocol.with_noise_std(1.0).event(problem, plan)
+    event = event_at(1.0)
     sensitivity = float(event.sensitivity)
     if sensitivity == inf:
         raise Refusal(SENSITIVITY_UNKNOWN)
