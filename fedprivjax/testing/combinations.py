@@ -29,6 +29,7 @@ from fedprivjax.privacy.terms import MACHINE, RECORD, RELATIONS, TRUST, Terms
 from fedprivjax.problem.build import linear_problem
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.losses import Logistic
+from fedprivjax.problem.memoize import Once
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols import ALGORITHMS, PROTOCOLS
 
@@ -213,41 +214,21 @@ def small_problem() -> Problem:
     return linear_problem(rows, labels, Logistic(), feature_bound=1.0, constraint=Ball(1.0))
 
 
-class _Checks:
+class _Checks(Once):
     """Outcomes of cells. Cells with equal objects and plans share one if what is read of their algorithms is equal."""
 
-    def __init__(self):
-        self.objects: dict[Cell, Any] = {}
-        self.plans: dict[tuple, Any] = {}
-        self.known: dict[tuple, Any] = {}
-        self.found: dict[tuple, Any] = {}
-
     def __call__(self, algorithm: type, cell: Cell) -> str:
-        private = self._private(cell)
+        own = cell._replace(algorithm="", participation="")
+        private = self.once(("privacy", own), lambda: _setting_or(lambda: privacy_of(own)))
         if isinstance(private, str):
             return private
-        known = self._known(algorithm, cell)
+        key = "known", algorithm, cell.privacy, cell.records
+        known = self.once(key, lambda: _setting_or(lambda: self._read(algorithm, cell)))
         if isinstance(known, str):
             return known
-        key = repr(known), repr(private), cell.unit == NONE, cell.participation
-        if key not in self.found:
-            self.found[key] = _setting_or(lambda: self._terms(algorithm, cell, known))
-        terms = self.found[key]
+        key = "terms", repr(known), repr(private), cell.unit == NONE, cell.participation
+        terms = self.once(key, lambda: _setting_or(lambda: self._terms(algorithm, cell, known)))
         return terms if isinstance(terms, str) else _outcome(terms, cell)
-
-    def _private(self, cell: Cell) -> Any:
-        """Return the privacy object of a cell, or the setting that it refuses."""
-        cell = cell._replace(algorithm="", participation="")
-        if cell not in self.objects:
-            self.objects[cell] = _setting_or(lambda: privacy_of(cell))
-        return self.objects[cell]
-
-    def _known(self, algorithm: type, cell: Cell) -> Any:
-        """Return what is read of an algorithm, and the size of its messages, or the setting that is refused."""
-        key = algorithm, cell.privacy, cell.records
-        if key not in self.known:
-            self.known[key] = _setting_or(lambda: self._read(algorithm, cell))
-        return self.known[key]
 
     def _read(self, algorithm: type, cell: Cell) -> tuple[Any, int]:
         protocol, problem = protocol_of(algorithm, cell), small_problem()
@@ -256,11 +237,9 @@ class _Checks:
         return read.known, read.message_dimension(problem)
 
     def _plan(self, protocol: Any, cell: Cell) -> Plan:
-        key = repr(protocol.minibatches), cell.participation
-        if key not in self.plans:
-            scheme = SCHEMES[cell.participation]
-            self.plans[key] = draw_plan(small_problem(), scheme, ROUNDS, sampler=protocol.minibatches)
-        return self.plans[key]
+        sampler, scheme = protocol.minibatches, SCHEMES[cell.participation]
+        key = "plan", repr(sampler), cell.participation
+        return self.once(key, lambda: draw_plan(small_problem(), scheme, ROUNDS, sampler=sampler))
 
     def _terms(self, algorithm: type, cell: Cell, known: Any) -> Terms:
         """Return the terms that the event of a cell's protocol states."""
