@@ -7,7 +7,7 @@ from fedprivjax.method.planning.drafts import capped, of_records
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft
 from fedprivjax.theory import lowy_razaviyayn as theory
-from fedprivjax.theory.cheu.batches import geometric_counts
+from fedprivjax.theory.cheu.agd import geometric_counts
 
 PASSES = 40  # of a pilot run over machines' records, if they are used repeatedly; suits image datasets
 

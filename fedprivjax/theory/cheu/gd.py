@@ -1,16 +1,23 @@
 """P_GD: projected gradient descent with every user in every round, averaged over iterates (Algorithm 5, Theorem 4.9).
 
 `round_noise` is C_r, the noise constant of one round's sum at its part of the privacy budget: `T·C` in the Gaussian
-limit. The T sums of a user compose, so C_r grows with the rounds, unlike C in the one-pass methods.
+limit. The T sums of a user compose, so C_r grows with the rounds, unlike C in the one-pass methods. Rounds, step and
+envelopes are those of the explicit bound, or those of the paper.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.theory._numbers import at_least_one, nonnegative, plain, positive
+from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, one, plain, positive, probability
+from fedprivjax.theory.cheu.agd import geometric_counts
+from fedprivjax.theory.cheu.noise import paper_noise_constant
+from fedprivjax.theory.cheu.one_pass import first_distance, strong_phase_count
+
+RoundNoise = float | Callable[[int], float]  # C of a single release, or a function from T to C_r
 
 
 def gd_bound(
@@ -87,3 +94,184 @@ def gd_step(
         terms = terms + 0.5
     best = positive("distance", distance) / (positive("lipschitz", lipschitz) * np.sqrt(t * terms))
     return plain(best if smoothness is None else np.minimum(best, 2 / positive("smoothness", smoothness)))
+
+
+class Descent(NamedTuple):
+    """Settings of one run of P_GD, and the bound on the expected excess loss of its output.
+
+    `round_noise` is C_r, and `smoothness` is β of the envelopes or the loss. `distance` is the bound for which the step
+    was set, on the (root mean square) distance from the start to the minimum.
+    """
+
+    users: int
+    rounds: int
+    step: float
+    smoothness: float
+    round_noise: float
+    distance: float
+    bound: float
+
+
+def gd_scan(
+    *,
+    users: int,
+    distance: float,
+    lipschitz: float,
+    noise: RoundNoise,
+    smoothness: float | None = None,
+    max_rounds: int | None = None,
+    tolerance: float = 0.1,
+    generalization: bool = True,
+) -> Descent:
+    """Return the fewest rounds with a nearly minimal bound, with their best step and envelopes.
+
+    The bound at the best step decreases in the rounds towards `L·D·√(C/n² + 2/n)`, so only the cost limits T. The scan
+    evaluates numbers of rounds that are a factor 2^{1/4} apart.
+
+    Args:
+        users: n, all in every round.
+        distance: D, bound on the distance from the start to the minimum.
+        noise: C of a single release at the whole budget, with `C_r = T·C` (the Gaussian limit); or a function from T to
+            C_r, such as an exact accountant's.
+        smoothness: β of a smooth loss, or None for Moreau envelopes with β = 2/η.
+        max_rounds: upper limit of T, or None for n.
+        tolerance: relative excess over the smallest evaluated bound that counts as nearly minimal.
+        generalization: as in `gd_bound`.
+
+    Source: derived here, by minimising the bound in the proof of Cheu et al. 2022, Theorem 4.9. Explicit.
+
+    >>> gd_scan(users=1000, distance=1.0, lipschitz=1.0, noise=1e4, max_rounds=256)[:2]
+    (1000, 181)
+    """
+    counts(users=users)
+    tolerance = one(nonnegative, "tolerance", tolerance)
+    tried = geometric_counts(users if max_rounds is None else max_rounds)
+    known = {"users": users, "distance": distance, "lipschitz": lipschitz, "generalization": generalization}
+
+    def descent(rounds: int) -> Descent:
+        constant = one(nonnegative, "noise", noise(rounds) if callable(noise) else rounds * noise)
+        settings = {**known, "rounds": rounds, "round_noise": constant}
+        step = gd_step(smoothness=smoothness, **settings)
+        beta = 2 / step if smoothness is None else smoothness
+        bound = gd_bound(step=step, smoothness=beta, envelope=smoothness is None, **settings)
+        return Descent(users, rounds, step, beta, constant, distance, bound)
+
+    every = [descent(int(rounds)) for rounds in tried]
+    enough = (1 + tolerance) * min(each.bound for each in every)
+    return next(each for each in every if each.bound <= enough)
+
+
+def gd_groups(users: int) -> list[int]:
+    """Group sizes for strongly convex losses: `n_i = ⌊2^{i−2}·n/log₂ n⌋`, at least 1, for i = 1..⌈log₂ log₂ n⌉.
+
+    Together the groups contain between two thirds of the users and all of them.
+
+    Source: Feldman, Koren & Talwar 2020, Theorem 5.1, as used by Cheu et al. 2022, Theorem 4.9.
+
+    >>> gd_groups(1000)
+    [50, 100, 200, 401]
+    """
+    counts(users=users)
+    share = users / max(1.0, np.log2(users))
+    return [max(1, int(2.0 ** (i - 2) * share)) for i in range(1, strong_phase_count(users) + 1)]
+
+
+def gd_phases(
+    *,
+    users: int,
+    diameter: float,
+    lipschitz: float,
+    strong_convexity: float,
+    noise: RoundNoise,
+    smoothness: float | None = None,
+    max_rounds: int | None = None,
+    tolerance: float = 0.1,
+    generalization: bool = True,
+) -> list[Descent]:
+    """Settings of P_GD on disjoint groups of users, for strongly convex losses.
+
+    Each group starts at the output of the previous group. The distances are `D_1 = min(D, 2L/λ)` and
+    `D_{i+1} = min(D_i, √(2Δ_i/λ))`, where Δ_i is the bound of group i. The bound of the last group is the bound of the
+    method. Every group has the whole privacy budget. Arguments that are not listed are as for `gd_scan`.
+
+    Args:
+        diameter: D, of the constraint set, or a bound on the first distance.
+        strong_convexity: λ.
+        max_rounds: upper limit of the rounds of each group.
+
+    Source: Cheu et al. 2022, Theorem 4.9 and Lemma B.7, with explicit constants.
+
+    >>> problem = {"diameter": 2.0, "lipschitz": 1.0, "strong_convexity": 1.0, "noise": 100.0, "max_rounds": 100}
+    >>> [(g.users, round(g.distance, 3)) for g in gd_phases(users=1000, **problem)]
+    [(50, 2.0), (100, 1.16), (200, 0.732), (401, 0.513)]
+    """
+    distance, modulus = first_distance(diameter, lipschitz, strong_convexity)
+    problem = {"lipschitz": lipschitz, "noise": noise, "smoothness": smoothness, "max_rounds": max_rounds}
+    phases = []
+    for group in gd_groups(users):
+        settings = {"distance": distance, "tolerance": tolerance, "generalization": generalization}
+        phases.append(gd_scan(users=group, **problem, **settings))
+        distance = min(distance, (2 * phases[-1].bound / modulus) ** 0.5)
+    return phases
+
+
+def gd_paper_rounds(*, users: int, dimension: int, epsilon: float, delta: float, printed: bool = False) -> int:
+    """Number of rounds of the paper: `T = min(n, ε²n²/(d·K³))` with `K = ln(nd/δ)`, at least 1.
+
+    Args:
+        printed: use K² instead of K³, as printed in the paper. It does not give the rate that the paper states.
+
+    Source: Cheu et al. 2022, Lemma B.6, corrected.
+
+    >>> gd_paper_rounds(users=10**5, dimension=100, epsilon=0.1, delta=1e-6)
+    37
+    """
+    counts(users=users, dimension=dimension)
+    epsilon, delta = one(positive, "epsilon", epsilon), one(probability, "delta", delta)
+    log = np.log(users * dimension / delta)
+    return max(1, int(min(users, (epsilon * users) ** 2 / (dimension * log ** (2 if printed else 3)))))
+
+
+def gd_paper_budget(*, epsilon: float, delta: float, rounds: int) -> tuple[float, float]:
+    """Privacy budget of one round in the paper: `ε_r = ε/(2√(2T·ln(1/δ)))`, `δ_r = δ/(T + 1)`.
+
+    An accountant must check that T such budgets compose to (ε, δ). For large ε and δ they do not.
+
+    Source: Cheu et al. 2022, Algorithm 5.
+
+    >>> [round(share, 9) for share in gd_paper_budget(epsilon=1.0, delta=1e-6, rounds=99)]
+    [0.009559913, 1e-08]
+    """
+    counts(rounds=rounds)
+    epsilon, delta = one(positive, "epsilon", epsilon), one(probability, "delta", delta)
+    return float(epsilon / (2 * np.sqrt(2 * rounds * np.log(1 / delta)))), delta / (rounds + 1)
+
+
+def gd_paper(
+    *,
+    users: int,
+    dimension: int,
+    epsilon: float,
+    delta: float,
+    diameter: float,
+    lipschitz: float,
+    rounds: int | None = None,
+) -> Descent:
+    """Rounds, step `η = D/(L√T)`, envelopes `β = L√T/D` and noise constants of the paper, with their bound.
+
+    Args:
+        rounds: T, or None for `gd_paper_rounds`.
+
+    Source: Cheu et al. 2022, Algorithm 5 and Theorem 4.9.
+
+    >>> gd_paper(users=10**5, dimension=100, epsilon=0.1, delta=1e-6, diameter=2.0, lipschitz=1.0)[:4]
+    (100000, 37, 0.3287..., 3.0413...)
+    """
+    if rounds is None:
+        rounds = gd_paper_rounds(users=users, dimension=dimension, epsilon=epsilon, delta=delta)
+    budget = gd_paper_budget(epsilon=epsilon, delta=delta, rounds=rounds)
+    noise = paper_noise_constant(*budget, dimension, users)
+    diameter, lipschitz = one(positive, "diameter", diameter), one(positive, "lipschitz", lipschitz)
+    step = float(diameter / (lipschitz * np.sqrt(rounds)))
+    problem = {"users": users, "rounds": rounds, "distance": diameter, "lipschitz": lipschitz, "round_noise": noise}
+    return Descent(users, rounds, step, 1 / step, noise, diameter, gd_bound(step=step, smoothness=1 / step, **problem))

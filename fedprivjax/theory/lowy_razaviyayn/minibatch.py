@@ -1,18 +1,24 @@
-"""Algorithm 1, noisy minibatch SGD on independent data, for convex losses: steps, rounds and bounds (Theorem 2.1).
+"""Algorithm 1 for convex losses, noisy minibatch SGD: variance, steps, rounds, bounds (Theorem 2.1).
 
 `per_round` is M̃ and `load` is ξ̃: the pair that `average_or_max` chooses, or the machines of a round and the load if all
 machines are identical. L, β, μ and n are those of the worst machine. Functions that return a number of rounds also
 accept a load that is a function of the rounds, since ξ contains a logarithm of R.
+
+The variance of the server's mean gradient has three parts: the sampled records of a machine, the sampled machines of a
+round, and the noise. The steps of Algorithm 1 use bounds on the first two parts at the optimum, and the noise. Those of
+Algorithm 2 use the sum V².
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.plan.samplers import as_sampler
 from fedprivjax.theory._numbers import (
     Load,
+    at_least_one,
     counts,
     inverse,
     load_at,
@@ -24,9 +30,175 @@ from fedprivjax.theory._numbers import (
     positive,
     single,
 )
-from fedprivjax.theory.lowy_razaviyayn.loads import precision
-from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
-from fedprivjax.theory.lowy_razaviyayn.variance import Variance
+from fedprivjax.theory.lowy_razaviyayn.problem import (
+    ProblemConstants,
+    average_or_max,
+    checked,
+    client_diversity,
+    client_variance,
+    harmonic_machines,
+    precision,
+    sizes,
+)
+
+
+class Variance(NamedTuple):
+    """Mean squared error of the server's mean gradient, summed over coordinates, by cause."""
+
+    sampling: float
+    clients: float
+    noise: float
+
+    @property
+    def total(self) -> float:
+        """Sum V² of the parts."""
+        return self.sampling + self.clients + self.noise
+
+
+def aggregate_variance(
+    *,
+    sampler: str,
+    gradients: ArrayLike,
+    spread: ArrayLike,
+    records: ArrayLike,
+    batch: ArrayLike,
+    noise_std: ArrayLike,
+    pmf: ArrayLike,
+) -> Variance:
+    """Exact variance of one round's mean around the empirical gradient, for M_r uniformly chosen machines.
+
+    `E[1/M_r]·mean_i(s_i²·c_i/K_i) + E[(N−M_r)/((N−1)M_r)]·υ̂² + E[1/M_r]·d·mean_i σ_i²`
+
+    Here c is 1 for sampling with replacement, (n−K)/(n−1) for subsets and for disjoint batches (marginally), and 0 for
+    full batches. For a Poisson sample of rate K/n with divisor K, `(1−K/n)·(s² + ‖∇F̂_i‖²)` replaces `s²·c`.
+
+    Args:
+        sampler: "replacement", "subset", "disjoint", "poisson" or "full".
+        gradients: ∇F̂_i, shape [machines, dimension].
+        spread: s_i², mean squared distance of a machine's per-record gradients to their mean ∇F̂_i; shape [machines].
+        records, batch, noise_std: n_i, K_i and σ_i, one per machine or one for all; batch must be n for "full".
+        pmf: probabilities of 1, 2, …, machines in a round.
+
+    Raises:
+        Refusal: if a batch exceeds the records, or the shapes are inconsistent.
+
+    Source: derived here, by conditioning on the machines. The paper has bounds in Lemma E.5.
+
+    >>> aggregate_variance(sampler="replacement", gradients=[[1.0], [-1.0]], spread=[4.0, 4.0], records=8, batch=2,
+    ...                    noise_std=0.5, pmf=[1.0, 0.0])
+    Variance(sampling=2.0, clients=1.0, noise=0.25)
+    """
+    pmf = checked(pmf)
+    gradients = np.asarray(gradients, float)
+    if gradients.ndim != 2 or len(gradients) != pmf.size:
+        raise Refusal(f"gradients must be [machines ({pmf.size}), dimension], got shape {gradients.shape}")
+    spread, noise_std = nonnegative("spread", spread), nonnegative("noise_std", noise_std)
+    records, batch = at_least_one("records", records), at_least_one("batch", batch)
+    ordered("batch", batch, "records", records)
+    drawn = as_sampler(sampler, batch.tolist())
+    if drawn.batch is None and (batch != records).any():
+        raise Refusal(f"batch must be records ({records}) for the sampler {sampler!r}, got {batch}")
+    within = drawn.variance(records, batch, spread, np.sum(gradients**2, axis=1))
+    each = 1 / harmonic_machines(pmf)
+    sampling, noise = np.mean(np.broadcast_to(within, pmf.size)), np.mean(np.broadcast_to(noise_std**2, pmf.size))
+    clients = _choice(pmf) * client_diversity(gradients)
+    return Variance(float(each * sampling), float(clients), float(each * gradients.shape[1] * noise))
+
+
+def population_variance(
+    *, deviation: ArrayLike, batch: int, noise_std: ArrayLike, dimension: int, diversity: float, pmf: ArrayLike
+) -> Variance:
+    """Bound of the paper on the variance around the population gradient.
+
+    `min{Φ²/(M′K), φ²_max/(MK)} + Υ²/M + d·min{Σ²/M′, σ²_max/M}`
+
+    At the optimum, with deviations φ* and diversity υ*², this is the variance in Theorem 2.1. It assumes that records
+    are new samples from the population, which holds in a single pass only.
+
+    Args:
+        deviation: φ_i, bound on the standard deviation of a record's gradient (L2 norm over coordinates), one per
+            machine or one for all.
+        batch: K, the smallest batch.
+        noise_std: σ_i, one per machine or one for all.
+        diversity: υ².
+        pmf: probabilities of 1, 2, …, machines in a round.
+
+    Source: Lowy & Razaviyayn 2023, Lemma E.5.
+
+    >>> population_variance(deviation=2.0, batch=2, noise_std=1.0, dimension=3, diversity=1.0, pmf=[0.0, 1.0])
+    Variance(sampling=1.0, clients=0.0, noise=1.5)
+    """
+    counts(batch=batch, dimension=dimension)
+    pmf = checked(pmf)
+    sampling = average_or_max(nonnegative("deviation", deviation) ** 2, pmf).ratio / batch
+    noise = dimension * average_or_max(nonnegative("noise_std", noise_std) ** 2, pmf).ratio
+    return Variance(sampling, _clients(diversity, pmf), noise)
+
+
+def empirical_variance(
+    *,
+    spread: float,
+    batch: int,
+    noise_std: ArrayLike,
+    dimension: int,
+    pmf: ArrayLike,
+    diversity: float,
+    total_records: int | None = None,
+) -> Variance:
+    """Bound on the variance around the empirical gradient: `Φ̂²/(MK) + Υ²/M + d·min{Σ²/M′, σ²_max/M}`.
+
+    It holds for sampling with replacement and for subsets if the machines have equally many records. For full batches,
+    use spread 0.
+
+    Args:
+        spread: Φ̂², mean squared distance of all records' gradients to the empirical gradient.
+        diversity: υ̂². The paper omits this term, which is wrong if M < N: one of two machines with full batches and
+            gradients ±1 has variance 1.
+        total_records: Ñ. If given, the first term is dropped if MK ≥ Ñ, as by the paper's indicator, which is wrong for
+            sampling with replacement.
+
+    Source: Lowy & Razaviyayn 2023, Lemma E.5, corrected.
+
+    >>> empirical_variance(spread=4.0, batch=2, noise_std=1.0, dimension=3, diversity=1.0, pmf=[1.0, 0.0])
+    Variance(sampling=2.0, clients=1.0, noise=3.0)
+    """
+    counts(batch=batch, dimension=dimension)
+    pmf = checked(pmf)
+    taken = harmonic_machines(pmf) * batch
+    drawn = total_records is None or taken < total_records
+    sampling = one(nonnegative, "spread", spread) / taken if drawn else 0.0
+    noise = dimension * average_or_max(nonnegative("noise_std", noise_std) ** 2, pmf).ratio
+    return Variance(sampling, _clients(diversity, pmf), noise)
+
+
+def worst_variance(problem: ProblemConstants, *, batch: int, noise_std: float, clients: float = 0.0) -> Variance:
+    """Largest variance for a Lipschitz loss and machines with equal noise: `4L²/(MK) + Υ*²/M + dσ²/M`.
+
+    Args:
+        clients: Υ*²/M, or 0 for identical machines.
+
+    Source: Lowy & Razaviyayn 2023, (21).
+
+    >>> problem = ProblemConstants(records=100, per_round=4, dimension=8, diameter=1.0, lipschitz=1.0)
+    >>> worst_variance(problem, batch=2, noise_std=0.5)
+    Variance(sampling=0.5, clients=0.0, noise=0.5)
+    """
+    counts(batch=batch)
+    problem = single(problem)
+    sampling = 4 * problem.lipschitz**2 / (problem.per_round * batch)
+    noise = problem.dimension * one(nonnegative, "noise_std", noise_std) ** 2 / problem.per_round
+    return Variance(sampling, one(nonnegative, "clients", clients), noise)
+
+
+def _choice(pmf: np.ndarray) -> float:
+    """Return `E[(N−M_r)/((N−1)M_r)]`, or 0 for one machine."""
+    machines, size = pmf.size, sizes(pmf)
+    return 0.0 if machines == 1 else float(pmf @ ((machines - size) / ((machines - 1) * size)))
+
+
+def _clients(diversity: float, pmf: np.ndarray) -> float:
+    per_round = harmonic_machines(pmf)
+    return client_variance(diversity=diversity, machines=pmf.size, per_round=per_round) / per_round
 
 
 def minibatch_step(problem: ProblemConstants, *, rounds: int, smoothness: ArrayLike, load: ArrayLike) -> Any:

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedprivjax.theory._numbers import at_least_one, counts, inverse, nonnegative, ordered, plain, positive, probability
-from fedprivjax.theory.lowy_razaviyayn.heterogeneity import client_variance
-from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, curvatures
+from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, client_variance, curvatures
 
 
 def one_pass_rounds(*, records: int, batch: int) -> int:

@@ -1,12 +1,35 @@
-"""Constants of a federated problem, shared by the theorems."""
+"""Constants of a federated problem: its machines, their privacy load, cohorts, heterogeneity.
+
+The privacy load ξ is the cost of a machine's privacy as one number, on which all bounds and step sizes depend. By
+advanced composition, the noise of a message is `σ² = 256·R·L²·ξ`. Noise from any other source thus has a load, too.
+
+The distribution of M_r, the number of machines in a round, is a float array `pmf` of shape [machines], where
+`pmf[m - 1]` is the probability of m machines.
+"""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 
-from fedprivjax.theory._numbers import at_least_one, counts, ordered, positive, validate
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least
+from fedprivjax.theory._numbers import (
+    at_least_one,
+    counts,
+    inverse,
+    nonnegative,
+    ordered,
+    plain,
+    positive,
+    positive_or_inf,
+    probability,
+    validate,
+)
+
+NOISE_CONSTANT = 256
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,3 +70,272 @@ def curvatures(strong_convexity: ArrayLike, smoothness: ArrayLike) -> tuple[np.n
     mu, beta = positive("strong_convexity", strong_convexity), positive("smoothness", smoothness)
     ordered("strong_convexity", mu, "smoothness", beta)
     return mu, beta
+
+
+def privacy_load(
+    *, records: ArrayLike, epsilon: ArrayLike, delta: ArrayLike, rounds: int, lipschitz: ArrayLike = 1.0
+) -> Any:
+    """Privacy load `ξ = ψ/L²` with the default `lipschitz`, else `ψ = (L/(nε))²·ln(2.5R/δ)·ln(2/δ)`.
+
+    The noise of advanced composition is `σ² = 256·R·ψ`. All arguments but `rounds` broadcast over machines.
+
+    Args:
+        records: n, records of a machine.
+        epsilon: at most 2·ln(2/δ), or inf for no privacy (load 0).
+
+    Raises:
+        Refusal: if epsilon is outside the range of the theorem.
+
+    Source: Lowy & Razaviyayn 2023, appendix E.1, where one `ln(2δ)` should be `ln(2/δ)`.
+
+    >>> round(privacy_load(records=100, epsilon=1.0, delta=1e-5, rounds=10), 6)
+    0.017982
+    """
+    counts(rounds=rounds)
+    delta, epsilon = np.broadcast_arrays(probability("delta", delta), positive_or_inf("epsilon", epsilon))
+    most = 2 * np.log(2 / delta)
+    wrong = (epsilon > most) & np.isfinite(epsilon)
+    if wrong.any():
+        raise Refusal(f"epsilon must be at most 2·ln(2/delta) ({most[wrong][0]:.6g}), got {epsilon[wrong][0]}")
+    logs = np.log(2.5 * rounds / delta) * np.log(2 / delta)
+    return plain((positive("lipschitz", lipschitz) / (at_least_one("records", records) * epsilon)) ** 2 * logs)
+
+
+def bare_load(*, records: ArrayLike, epsilon: ArrayLike) -> Any:
+    """Load ξ without its logarithms, `1/(nε)²`, as in the paper's informal theorems.
+
+    It is for plots and for the informal numbers of rounds.
+
+    >>> bare_load(records=100, epsilon=0.5)
+    0.0004
+    """
+    return plain(1 / (at_least_one("records", records) * positive_or_inf("epsilon", epsilon)) ** 2)
+
+
+def equivalent_load(*, noise_std: ArrayLike, lipschitz: ArrayLike, rounds: int) -> Any:
+    """Load ξ that corresponds to given noise under advanced composition: `σ²/(256·R·L²)`.
+
+    It makes the step sizes of the theorems applicable to noise that an accountant calibrated.
+
+    Args:
+        noise_std: σ, standard deviation per coordinate of a machine's message (a mean of gradients).
+
+    >>> equivalent_load(noise_std=32.0, lipschitz=1.0, rounds=4)
+    1.0
+    """
+    counts(rounds=rounds)
+    ratio = nonnegative("noise_std", noise_std) / positive("lipschitz", lipschitz)
+    return plain(ratio**2 / (NOISE_CONSTANT * rounds))
+
+
+def precision(problem: ProblemConstants, load: ArrayLike) -> np.ndarray:
+    """Return `min{n, 1/(dξ)}`, the smaller of the statistical and the private precision."""
+    return np.minimum(problem.records, inverse(problem.dimension * nonnegative("load", load)))
+
+
+def fixed_cohort(*, machines: int, per_round: int) -> np.ndarray:
+    """Pmf of M_r for a fixed number of machines in every round; shape [machines].
+
+    Raises:
+        Refusal: if per_round exceeds machines.
+
+    >>> fixed_cohort(machines=3, per_round=2)
+    array([0., 1., 0.])
+    """
+    counts(machines=machines, per_round=per_round)
+    ordered("per_round", per_round, "machines", machines)
+    return uniform_cohort(machines=machines, min_machines=per_round, max_machines=per_round)
+
+
+def uniform_cohort(*, machines: int, min_machines: int, max_machines: int) -> np.ndarray:
+    """Pmf of M_r that is uniform from `min_machines` to `max_machines`; shape [machines].
+
+    Raises:
+        Refusal: unless 1 ≤ min_machines ≤ max_machines ≤ machines.
+
+    >>> uniform_cohort(machines=3, min_machines=2, max_machines=3)
+    array([0. , 0.5, 0.5])
+    """
+    counts(machines=machines, min_machines=min_machines)
+    require_at_least("max_machines", max_machines, min_machines)
+    if max_machines > machines:
+        raise Refusal(f"max_machines must be at most machines ({machines}), got {max_machines}")
+    pmf = np.zeros(machines)
+    pmf[min_machines - 1 : max_machines] = 1 / (max_machines - min_machines + 1)
+    return pmf
+
+
+def binomial_cohort(*, machines: int, rate: float) -> np.ndarray:
+    """Pmf of M_r if every machine takes part with probability `rate`, given that M_r > 0; shape [machines].
+
+    Raises:
+        Refusal: if the rate is outside (0, 1].
+
+    >>> binomial_cohort(machines=2, rate=0.5).round(6)
+    array([0.666667, 0.333333])
+    """
+    counts(machines=machines)
+    if not 0 < rate <= 1:
+        raise Refusal(f"rate must be above 0 and at most 1, got {rate}")
+    pmf = scipy.stats.binom.pmf(np.arange(1, machines + 1), machines, rate)
+    return pmf / pmf.sum()
+
+
+def harmonic_machines(pmf: ArrayLike) -> float:
+    """Harmonic mean of the number of machines in a round: `M = 1/E[1/M_r]`.
+
+    Args:
+        pmf: probabilities of 1, 2, …, machines.
+
+    Source: Lowy & Razaviyayn 2023, Assumption 3.
+
+    >>> harmonic_machines([0.5, 0.0, 0.5])
+    1.5
+    """
+    pmf = checked(pmf)
+    return float(1 / (pmf @ (1 / sizes(pmf))))
+
+
+def second_moment_machines(pmf: ArrayLike) -> float:
+    """Second-moment mean of the number of machines in a round: `M′ = 1/√E[1/M_r²]`, at most M.
+
+    The paper prints the root inside the expectation, which would make M′ equal to M. Its proofs use a second moment.
+
+    Args:
+        pmf: probabilities of 1, 2, …, machines.
+
+    Source: Lowy & Razaviyayn 2023, Assumption 3.
+
+    >>> round(second_moment_machines([0.5, 0.0, 0.5]), 6)
+    1.341641
+    """
+    pmf = checked(pmf)
+    return float(1 / np.sqrt(pmf @ (1 / sizes(pmf) ** 2)))
+
+
+def checked(pmf: ArrayLike) -> np.ndarray:
+    """Return the pmf as an array. Raise Refusal unless it is a list of probabilities that sum to 1."""
+    array = np.asarray(pmf, float)
+    if array.ndim != 1 or array.size == 0:
+        raise Refusal(f"pmf must be a list of probabilities of 1..machines, got shape {array.shape}")
+    if not (array >= 0).all():
+        raise Refusal(f"pmf must be at least 0, got {array.min()}")
+    if not abs(array.sum() - 1) < 1e-9:
+        raise Refusal(f"pmf must sum to 1, got {array.sum()}")
+    return array
+
+
+def sizes(pmf: np.ndarray) -> np.ndarray:
+    return np.arange(1, pmf.size + 1, dtype=float)
+
+
+class Effective(NamedTuple):
+    """Effective number of machines in a round and effective value (a load or a variance) in a bound."""
+
+    per_round: float
+    value: float
+
+    @property
+    def ratio(self) -> float:
+        """Ratio value / per_round, through which both enter every bound."""
+        return self.value / self.per_round
+
+
+def top_averages(values: ArrayLike) -> np.ndarray:
+    """Means of the m largest values, `ā_m = (1/m)·Σ_{i≤m} a_(i)` for m = 1, …, machines; shape [machines].
+
+    Source: Lowy & Razaviyayn 2023, appendix E.1.
+
+    >>> top_averages([1.0, 3.0, 2.0])
+    array([3. , 2.5, 2. ])
+    """
+    values = np.sort(_per_machine(values))[::-1]
+    return np.cumsum(values) / np.arange(1, values.size + 1)
+
+
+def expected_top(values: ArrayLike, pmf: ArrayLike) -> float:
+    """Root mean square of `top_averages` over a random number of machines: `√E[(ā_{M_r})²]`.
+
+    In the paper it is Φ² for the squared deviations φ_i², Σ² for the noise variances σ_i², and Ψ and Ξ for the loads
+    ψ_i and ξ_i.
+
+    Args:
+        values: one per machine, or one for all.
+        pmf: probabilities of 1, 2, …, machines in a round.
+
+    Source: Lowy & Razaviyayn 2023, appendix E.1.
+
+    >>> expected_top([1.0, 3.0], pmf=[0.0, 1.0])
+    2.0
+    """
+    pmf = checked(pmf)
+    return float(np.sqrt(pmf @ top_averages(_for_machines(values, pmf.size)) ** 2))
+
+
+def average_or_max(values: ArrayLike, pmf: ArrayLike) -> Effective:
+    """Return the smaller of two bounds on `E[ā_{M_r}/M_r]`, as its number of machines and its value.
+
+    Args:
+        values: one per machine, or one for all: loads, noise variances, squared deviations.
+        pmf: probabilities of 1, 2, …, machines in a round.
+
+    Returns:
+        (M′, √E[ā²]) if its ratio √E[ā²]/M′ is at most the ratio of the largest value to M, else (M, largest value). The
+        paper prints √M′ and √M for the first entry, but uses M′ and M.
+
+    Source: Lowy & Razaviyayn 2023, appendix E.1.
+
+    >>> average_or_max([4.0, 0.0], pmf=[0.0, 1.0])
+    Effective(per_round=2.0, value=2.0)
+    """
+    average = Effective(second_moment_machines(pmf), expected_top(values, pmf))
+    largest = Effective(harmonic_machines(pmf), float(np.max(_for_machines(values, len(checked(pmf))))))
+    return average if average.ratio <= largest.ratio else largest
+
+
+def client_variance(*, diversity: ArrayLike, machines: int, per_round: ArrayLike) -> Any:
+    """Variance due to choosing the machines of a round: `Υ² = (1 − (M−1)/(N−1))·υ²`, or 0 for one machine.
+
+    Args:
+        diversity: υ², the mean squared distance of the machines' gradients to their mean; or υ*², the mean squared norm
+            of their gradients at the optimum.
+        per_round: M, the harmonic mean of the number of machines in a round.
+
+    Source: Lowy & Razaviyayn 2023, section 1.
+
+    >>> client_variance(diversity=2.0, machines=5, per_round=3)
+    1.0
+    """
+    counts(machines=machines)
+    per_round = at_least_one("per_round", per_round)
+    ordered("per_round", per_round, "machines", machines)
+    diversity = nonnegative("diversity", diversity)
+    share = 0.0 if machines == 1 else 1 - (per_round - 1) / (machines - 1)
+    return plain(np.maximum(share, 0.0) * diversity)
+
+
+def client_diversity(gradients: ArrayLike) -> float:
+    """Diversity υ² at a point: the mean squared distance of the machines' gradients to their mean.
+
+    Args:
+        gradients: gradient of each machine, shape [machines, dimension].
+
+    >>> client_diversity([[1.0, 0.0], [-1.0, 0.0]])
+    1.0
+    """
+    gradients = np.asarray(gradients, float)
+    return float(np.mean(np.sum((gradients - gradients.mean(axis=0)) ** 2, axis=1)))
+
+
+def _per_machine(values: ArrayLike) -> np.ndarray:
+    values = nonnegative("values", values)
+    if values.ndim != 1 or values.size == 0:
+        raise Refusal(f"values must be one per machine, got shape {values.shape}")
+    return values
+
+
+def _for_machines(values: ArrayLike, machines: int) -> np.ndarray:
+    values = np.asarray(values, float)
+    if values.ndim and values.shape != (machines,):
+        raise Refusal(f"values must be one per machine ({machines}), got shape {values.shape}")
+    return np.broadcast_to(nonnegative("values", values), machines)

@@ -1,11 +1,21 @@
-"""Constants of a smooth problem that need not be convex, and those of its methods on several machines."""
+"""Constants of a smooth problem, and nodes of the tree that contain one of its records.
+
+Round t = 1..T uses one record, and every record is used once in N rounds. A node is an interval of rounds
+`[first, last]` of the form `[c·2^k + 1, (c + 1)·2^k]`. Sensitivities are in units of α times the sensitivity of a leaf,
+which is 2G for gradients of norm at most G.
+"""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, one, positive, validate
+from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, one, plain, positive, validate
+
+ORDERS = ("cyclic", "reshuffled")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,3 +89,180 @@ def federated(*, machines: int, records: int, batch: int, trust: str, lipschitz:
     if trust == "server":
         return Federated(records // batch, leaf / machines, 1.0)
     return Federated(records // batch, leaf, machines**-0.5)
+
+
+def checked_rounds(records: ArrayLike, rounds: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Return N and T. Raise Refusal if T < N."""
+    n, t = np.broadcast_arrays(at_least_one("records", records), at_least_one("rounds", rounds))
+    short = t < n
+    if short.any():
+        raise Refusal(f"rounds must be at least records ({n[short][0]:.15g}), got {t[short][0]:.15g}")
+    return n, t
+
+
+def checked_alpha(records: ArrayLike, alpha: ArrayLike) -> np.ndarray:
+    """Return α. Raise Refusal if it is outside [1/N, 1], apart from a relative rounding error of 1e-9."""
+    n, value = np.broadcast_arrays(at_least_one("records", records), positive("alpha", alpha))
+    wrong = (value > 1) | (value * n < 1 - 1e-9)
+    if wrong.any():
+        raise Refusal(f"alpha must be between 1/records ({1 / n[wrong][0]:.6g}) and 1, got {value[wrong][0]:.6g}")
+    return value
+
+
+def decay(alpha: ArrayLike, steps: ArrayLike) -> np.ndarray:
+    """Return `(1 − α)^steps` for steps of at least 1."""
+    with np.errstate(divide="ignore"):
+        return np.exp(np.asarray(steps, float) * np.log1p(-np.asarray(alpha, float)))
+
+
+def recurrences(alpha: ArrayLike, records: ArrayLike, count: ArrayLike) -> np.ndarray:
+    """Return `Σ_{j<count} (1 − α)^{jN}`, or the whole series for a count of inf."""
+    count, epoch = np.asarray(count, float), decay(alpha, records)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = np.where(count == 0, 1.0, epoch**count)
+    return (1 - left) / (1 - epoch)
+
+
+def floor_log2(value: ArrayLike) -> np.ndarray:
+    """Return `⌊log₂ value⌋` exactly."""
+    return np.frexp(np.asarray(value, float))[1] - 1
+
+
+def ceil_log2(value: ArrayLike) -> np.ndarray:
+    """Return `⌈log₂ value⌉` exactly."""
+    mantissa, exponent = np.frexp(np.asarray(value, float))
+    return exponent - (mantissa == 0.5)
+
+
+def whole_epochs(records: int, rounds: float) -> int:
+    """Return T rounded up to a multiple of N."""
+    return int(np.ceil(rounds / records * (1 - 1e-12))) * records
+
+
+class ReducedNodes(NamedTuple):
+    """Node counts V of Algorithm 2: `early` for nodes that end by round 2N, `late` for all others.
+
+    All nodes of the residuals' tree are late.
+    """
+
+    early: Any
+    late: Any
+
+
+def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
+    """Bound on the number of nodes of the whole tree that contain one record.
+
+    `V = (min(R, ⌊log₂N⌋) + 1)·⌈T/N⌉ + Σ_{j=⌊log₂N⌋+1}^{R} ⌊T/2^j⌋` with `R = ⌊log₂T⌋`, at most `4(T/N)·log₂T`.
+
+    Right children are never released. About half of V would therefore suffice for shuffled epochs, and up to nine
+    tenths of V for cyclic epochs (for the first record, if N is a power of 2).
+
+    Args:
+        records: N.
+        rounds: T, at least N.
+
+    Source: Tran & Cutkosky 2022, Theorem 4, with ⌈T/N⌉ for T/N, which is too small if N does not divide T.
+
+    >>> node_count(records=100, rounds=1024)
+    92.0
+    """
+    n, t = checked_rounds(records, rounds)
+    depth, low = floor_log2(t), floor_log2(n)
+    levels = np.arange(int(depth.max()) + 1)
+    long = (levels > low[..., None]) & (levels <= depth[..., None])
+    return plain((np.minimum(depth, low) + 1) * np.ceil(t / n) + (long * np.floor(t[..., None] / 2.0**levels)).sum(-1))
+
+
+def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "corrected") -> ReducedNodes:
+    """Numbers of nodes `V_<` and `V_>` that scale the noise of Algorithm 2.
+
+    * "paper": `3·log₂N` and `4(T/N)·log₂N`;
+    * "corrected": `3(⌊log₂N⌋ + 1)`, because up to round 2N a record occurs twice in one tree and once in the other; and
+      `4(T/N)·log₂N`, which suffices also if N does not divide T.
+
+    Except in the residuals' tree, only nodes of at most N rounds are used.
+
+    Args:
+        records: N, at least 2.
+        rounds: T, at least N.
+
+    Source: Tran & Cutkosky 2022, Theorem 8.
+
+    >>> reduced_node_counts(records=64, rounds=1024)
+    ReducedNodes(early=21.0, late=384.0)
+    """
+    require_choice("form", form, ("corrected", "paper"))
+    n, t = checked_rounds(at_least_two(records), rounds)
+    early = 3 * (np.log2(n) if form == "paper" else floor_log2(n) + 1.0)
+    return ReducedNodes(plain(early), plain(4 * t / n * np.log2(n)))
+
+
+def node_sensitivity(
+    *, first: ArrayLike, last: ArrayLike, records: ArrayLike, alpha: ArrayLike, order: str = "cyclic"
+) -> Any:
+    """Sensitivity of a node in units of α times that of a leaf.
+
+    It is the largest weight of one record in the discounted sum of the node.
+
+    * "cyclic", with the same order in every epoch: `Σ_{j<⌈(z−y+1)/N⌉} (1−α)^{jN}`, at most 1.59 for α ≥ 1/N;
+    * "reshuffled", with the worst orders: `Σ_e (1−α)^{z − min(z, (e+1)N)}` over the epochs e that intersect the node,
+      at most 2.59. A record may be last in one epoch and first in the next.
+
+    Both values are attained.
+
+    Args:
+        first: y, counted from 1.
+        last: z.
+        records: N.
+
+    Source: "cyclic": Tran & Cutkosky 2022, Theorem 4, whose count ⌈(z−y)/N⌉ is 0 for a leaf. "reshuffled": derived
+    here, for the orders in the paper's experiments.
+
+    >>> node_sensitivity(first=1, last=8, records=4, alpha=0.5)
+    1.0625
+    >>> node_sensitivity(first=1, last=8, records=4, alpha=0.5, order="reshuffled")
+    1.0625
+    >>> node_sensitivity(first=5, last=6, records=5, alpha=0.5, order="reshuffled")
+    1.5
+    """
+    require_choice("order", order, ORDERS)
+    n = at_least_one("records", records)
+    y, z = checked_node(first, last)
+    alpha = checked_alpha(n, alpha)
+    if order == "cyclic":
+        return plain(recurrences(alpha, n, np.ceil((z - y + 1) / n)))
+    epoch = np.floor((z - 1) / n)
+    earlier = epoch - np.floor((y - 1) / n)
+    return plain(1 + decay(alpha, z - epoch * n) * recurrences(alpha, n, earlier))
+
+
+def sensitivity_cap(*, records: ArrayLike, alpha: ArrayLike, order: str = "cyclic") -> Any:
+    """Upper bound on `node_sensitivity` of any node.
+
+    It is `1/(1−(1−α)^N)` for "cyclic" and `1 + (1−α)/(1−(1−α)^N)` for "reshuffled". The paper's bound is 2 (4αG). It
+    holds for "cyclic"; for "reshuffled" it holds only if `(1−α)^N ≤ α`.
+
+    >>> sensitivity_cap(records=1, alpha=1.0)
+    1.0
+    >>> [round(sensitivity_cap(records=10**6, alpha=1e-6, order=order), 3) for order in ("cyclic", "reshuffled")]
+    [1.582, 2.582]
+    """
+    require_choice("order", order, ORDERS)
+    alpha = checked_alpha(records, alpha)
+    series = recurrences(alpha, records, np.inf)
+    return plain(series if order == "cyclic" else 1 + (1 - alpha) * series)
+
+
+def checked_node(first: ArrayLike, last: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    y, z = np.broadcast_arrays(at_least_one("first", first), at_least_one("last", last))
+    wrong = y > z
+    if wrong.any():
+        raise Refusal(f"last must be at least first ({y[wrong][0]:.15g}), got {z[wrong][0]:.15g}")
+    return y, z
+
+
+def at_least_two(records: ArrayLike) -> np.ndarray:
+    n = at_least_one("records", records)
+    if (n < 2).any():
+        raise Refusal(f"records must be at least 2 for Algorithm 2, got {n.min():.15g}")
+    return n
