@@ -26,14 +26,13 @@ from fedprivjax.method.division import part_of_size
 from fedprivjax.method.interface import Protocol, as_leaves
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.noise import METHODS, Mechanism, Silent
-from fedprivjax.plan.arguments import require_arguments
+from fedprivjax.plan.arguments import require_arguments, require_valid_plan
 from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, as_seeds, run_key
 from fedprivjax.plan.size_limits import require_state_room, room_of
-from fedprivjax.plan.validate_plan import require_valid_plan
 from fedprivjax.privacy.calibration import calibrate_and_check, given_target, require_trusted, target_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee

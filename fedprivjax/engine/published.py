@@ -14,9 +14,9 @@ import numpy as np
 
 from fedprivjax.method.client_method import Split
 from fedprivjax.method.interface import Protocol
-from fedprivjax.plan.data_used import data_used
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalEpochs
+from fedprivjax.plan.uses import data_used
 from fedprivjax.privacy.calibration import not_covered
 from fedprivjax.privacy.large_delta import large_delta, large_delta_of_machines
 from fedprivjax.privacy.terms import MACHINE, RECORD

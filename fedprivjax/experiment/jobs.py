@@ -23,8 +23,7 @@ from fedprivjax.experiment.participation import AnyKind
 from fedprivjax.experiment.read import IN_TUNING
 from fedprivjax.experiment.tuning import at_first, check_classes
 from fedprivjax.method.interface import Protocol
-from fedprivjax.plan.draw import draw_plan
-from fedprivjax.plan.feasibility import require_possible
+from fedprivjax.plan.draw import draw_plan, require_possible
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, as_seeds, distinct_resamples
 from fedprivjax.problem.problem import Problem

@@ -15,7 +15,7 @@ from fedprivjax.experiment.protocol import flattened
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TuningSettings
 from fedprivjax.experiment.verdict import check_cells
-from fedprivjax.plan.feasibility import fresh_messages, most_rounds
+from fedprivjax.plan.draw import fresh_messages, most_rounds
 from fedprivjax.problem.problem import Problem
 
 SEEDS, ROUNDS, RECORDS, BATCH, TESTED = 2, 10, 20, 2, 200  # twenty records per machine: ten messages of two

@@ -26,9 +26,8 @@ from fedprivjax.method.interface import Protocol, slot_keys
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.method.round import CHUNK_FLOATS, RoundInputs
-from fedprivjax.plan.cohort_split import class_sizes, idle_share
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.schedule import Size
+from fedprivjax.plan.schedule import Size, class_sizes, idle_share
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.devices import added, devices
 from fedprivjax.problem.problem import Problem
@@ -54,7 +53,7 @@ class Split:
 
     Attributes:
         slot_classes: number of slots of every class of machines that are computed together, the longest first, see
-            `fedprivjax.plan.cohort_split`; () if all machines take equally many steps, None if unknown.
+            `fedprivjax.plan.schedule`; () if all machines take equally many steps, None if unknown.
     """
 
     slot_classes: Any = struct.field(pytree_node=False, default=None, kw_only=True, metadata={"derived": True})

@@ -1,4 +1,7 @@
-"""Sampling of a run plan: the participation schedule, then the records of every message."""
+"""Sampling of a run plan: the participation schedule, then the records of every message.
+
+Sizes are checked first by arithmetic, before anything is sampled: enough records, rounds and memory.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -6,19 +9,166 @@ from typing import Any
 
 import numpy as np
 
-from fedprivjax.checks.refusal import clients_named
+from fedprivjax.checks.refusal import Refusal, clients_named
+from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.plan.arguments import require_problem
-from fedprivjax.plan.feasibility import require_possible
-from fedprivjax.plan.minibatches import Minibatches, draw_minibatches
-from fedprivjax.plan.participation import Participation, draw_schedule
-from fedprivjax.plan.plan import EPOCHS, Plan
-from fedprivjax.plan.record_assignment import assign_computed, assign_epochs, assign_pool, assign_shares, epoch_uses
+from fedprivjax.plan.minibatches import (
+    Minibatches,
+    assign_computed,
+    assign_epochs,
+    assign_pool,
+    assign_shares,
+    draw_minibatches,
+    epoch_uses,
+)
+from fedprivjax.plan.participation import Participation, check_participation, draw_schedule
+from fedprivjax.plan.plan import EPOCHS, ORDERS, Plan, SecretPlan
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Schedule
-from fedprivjax.plan.secret_plan import SecretPlan
 from fedprivjax.plan.seeds import Seeds, as_seeds, participation_rng, samples_rng
-from fedprivjax.plan.unused_data import warn_of_unused_data
+from fedprivjax.plan.size_limits import require_counted, require_room
+from fedprivjax.plan.uses import warn_of_unused_data
 from fedprivjax.problem.problem import Problem
+
+
+def require_possible(
+    problem: Problem,
+    participation: Participation,
+    rounds: int | None = None,
+    *,
+    order: str = "shuffled",
+    sampler: Sampler | None = None,
+    draws: int = 1,
+) -> tuple[Participation, int, np.ndarray | None]:
+    """Check a plan's sizes by arithmetic alone, without sampling.
+
+    Args:
+        draws: number of plans held in memory at once, one per seed.
+
+    Returns:
+        The participation scheme for these dataset sizes, the number of rounds, and `fresh_messages`.
+
+    Raises:
+        Refusal: if the data, int32 or this computer's memory do not allow the sizes.
+    """
+    require_problem(problem)
+    with clients_named(problem.client_names):
+        check_participation(participation)
+        machines, per_round = int(participation.machines), int(participation.per_round)
+        require_counted(machines=machines, per_round=per_round)
+        if rounds is not None:
+            require_at_least("rounds", rounds, 1)
+            require_counted(rounds=rounds)
+        _check_fits(problem, participation, sampler, order)
+        shares = fresh_messages(problem, sampler, order)
+        if participation.secret and shares is not None:
+            raise Refusal(
+                f"participation must be public if a machine uses every record once, because its records then tell how "
+                f"often it took part, got {participation}. Use a method or sampler that uses records again"
+            )
+        participation = participation.fitted(shares)
+        rounds = most_rounds(problem, participation, sampler, order) if rounds is None else rounds
+        _check_enough(problem, participation, rounds, sampler, order)
+        require_room(machines, per_round, rounds, _records_of_message(problem, sampler), draws)
+        return participation, rounds, shares
+
+
+def _records_of_message(problem: Problem, sampler: Sampler | None) -> int:
+    """Return the largest number of records in a message."""
+    if sampler is None:
+        return 1
+    if problem.partition_table is None:
+        return int(sampler.batch)  # type: ignore[arg-type]
+    return int(sampler.batches(problem.partition_table.sizes).max())
+
+
+def _check_fits(problem: Problem, participation: Participation, sampler: Sampler | None, order: str) -> None:
+    """Raise Refusal if the data do not allow the order, the sampler or the number of machines."""
+    require_choice("order", order, ORDERS)
+    if order in EPOCHS and sampler is not None:
+        raise Refusal(
+            f"order must be 'shuffled' or 'stored' for a protocol with a sampler, got {order!r}. "
+            f"Set sampler to 'cyclic' or 'reshuffled' if the method allows it"
+        )
+    if order in EPOCHS and problem.partition_table is None:
+        raise Refusal(f"order {order!r} must have per-machine records ([machines, records, features]), one per message")
+    if sampler is not None and problem.partition_table is None and not sampler.pooled:
+        raise Refusal("partition_table must be given, because machines sample minibatches from their own records")
+    if problem.partition_table is not None and problem.partition_table.rows.shape[0] != participation.machines:
+        raise Refusal(
+            f"machines must be {problem.partition_table.rows.shape[0]}, as the data are split, "
+            f"got {participation.machines}"
+        )
+
+
+def _fresh_examples(problem: Problem, sampler: Sampler | None, order: str) -> int:
+    """Return the number of fresh examples per message that come from the data of all machines.
+
+    It is 0 if records are reused, or if a message uses a batch of the machine's own records.
+    """
+    if sampler is None:
+        return int(order not in EPOCHS)
+    return int(sampler.batch) if sampler.pooled and problem.partition_table is None else 0  # type: ignore[arg-type]
+
+
+def _check_enough(
+    problem: Problem, participation: Participation, rounds: int, sampler: Sampler | None, order: str
+) -> None:
+    """Raise Refusal if the fresh examples of `rounds` rounds are more than all examples."""
+    batch = _fresh_examples(problem, sampler, order)
+    if batch * participation.examples(rounds) > problem.examples:
+        factors, names = [participation.per_round, rounds], "per_round · rounds"
+        if batch > 1:
+            factors, names = [batch, *factors], f"batch · {names}"
+        remedy = "Use fewer machines per round"
+        if batch * participation.examples(1) <= problem.examples:
+            remedy = f"Use at most {most_rounds(problem, participation, sampler, order)} rounds"
+        raise Refusal(
+            f"{names} must be at most the {problem.examples} examples, "
+            f"got {' · '.join(map(str, factors))} = {np.prod(factors, dtype=object)}. {remedy}"
+        )
+    if participation.at_most_once and problem.partition_table is None and participation.machines > problem.examples:
+        raise Refusal(f"machines must be at most the {problem.examples} examples, got {participation.machines}")
+
+
+def most_rounds(
+    problem: Problem, participation: Participation, sampler: Sampler | None = None, order: str = "shuffled"
+) -> int:
+    """Return the largest number of rounds that use each example at most once.
+
+    With a fixed partition, the smallest dataset sets the limit. If examples are computed or reused, only a given
+    schedule sets a limit.
+
+    Raises:
+        ValueError: if there is no limit.
+    """
+    given = participation.rounds_given
+    if order in EPOCHS or (sampler is not None and not sampler.one_pass) or not problem.stored:
+        if given is None:
+            computed = problem.stored or order in EPOCHS
+            why = "records are reused" if computed else "examples are computed, without a limit"
+            raise Refusal(f"rounds must be given if {why}")
+        return given
+    shares = fresh_messages(problem, sampler, order)
+    if shares is None:
+        most = int(participation.most_rounds(int(problem.examples) // max(1, _fresh_examples(problem, sampler, order))))
+    elif participation.at_most_once and shares.min() and given is not None:
+        return given
+    else:
+        most = participation.rounds_of_shares(shares)
+    return max(1, most if given is None else min(most, given))
+
+
+def fresh_messages(problem: Problem, sampler: Sampler | None, order: str) -> np.ndarray | None:
+    """Return the number of messages that each machine can send if it uses every record once, int [machines].
+
+    It is None if records are shared, reused or computed.
+    """
+    if problem.partition_table is None or order in EPOCHS:
+        return None
+    if sampler is None:
+        return problem.partition_table.sizes
+    return problem.partition_table.sizes // sampler.batches(problem.partition_table.sizes) if sampler.one_pass else None
 
 
 def draw_plan(

@@ -7,10 +7,9 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.checks.restated import require_of_package, require_restated
-from fedprivjax.plan.arguments import require_problem, require_protocol
+from fedprivjax.plan.arguments import require_problem, require_protocol, require_same_sampler, require_valid_plan
 from fedprivjax.plan.participation import PUBLIC, Participation
 from fedprivjax.plan.schedule import Schedule
-from fedprivjax.plan.validate_plan import require_same_sampler, require_valid_plan
 from fedprivjax.privacy.events import Event, GaussianEvent, TargetRatio
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.min_noise import cached_min_noise

@@ -20,7 +20,7 @@ from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, eval
 from fedprivjax.engine.saved_run import plain
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.arguments import plain_numbers
-from fedprivjax.plan.feasibility import require_possible
+from fedprivjax.plan.draw import require_possible
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, configuration_key, configuration_seed
 from fedprivjax.problem.predictor import predictor_of

@@ -15,7 +15,7 @@ from fedprivjax.engine.compiled import make_room
 from fedprivjax.engine.progress import OnProgress, progress_callback, shifted, step_callback
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.arguments import require_arguments
-from fedprivjax.plan.feasibility import require_possible
+from fedprivjax.plan.draw import require_possible
 from fedprivjax.plan.participation import Participation
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.configurations import axes_of

@@ -22,8 +22,8 @@ from fedprivjax.experiment.inputs import inputs_of
 from fedprivjax.experiment.jobs import jobs
 from fedprivjax.experiment.run import run_jobs
 from fedprivjax.plan import draw
-from fedprivjax.plan.data_used import data_used
 from fedprivjax.plan.samplers import Cyclic, LocalEpochs, LocalSteps, Poisson, Replacement, Subset
+from fedprivjax.plan.uses import data_used
 from fedprivjax.report.display import Shown, shown
 from fedprivjax.report.guarantees import guarantee_tables
 from fedprivjax.report.page import write_page

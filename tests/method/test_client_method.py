@@ -9,7 +9,7 @@ import pytest
 from fedprivjax import Dropouts, FedAvg, Full, Logistic, Refusal, Scaffold, Seeds, Uniform, linear_problem, ready
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.plan import size_limits
-from fedprivjax.plan.cohort_split import class_sizes, idle_share
+from fedprivjax.plan.schedule import class_sizes, idle_share
 from fedprivjax.sweeps.execute import execute
 from fedprivjax.sweeps.prepare import ready_sweep
 from fedprivjax.sweeps.sweep import sweep
@@ -81,7 +81,7 @@ def test_client_state_is_stated_in_bytes_and_refused_if_it_does_not_fit(monkeypa
     with pytest.raises(Refusal, match=r"client state must fit in .* got 60 bytes for 5 machines .* Use fewer machines"):
         size_limits.require_state_room(60, 5, jax.devices()[:1])
     monkeypatch.setattr(size_limits, "require_room", lambda *_, **__: None)
-    monkeypatch.setattr("fedprivjax.plan.feasibility.require_room", lambda *_, **__: None)
+    monkeypatch.setattr("fedprivjax.plan.draw.require_room", lambda *_, **__: None)
     for job in (ready, lambda protocol, **run: sweep(protocol, **run, over={"step_size": [0.1, 0.2]}, seeds=2)):
         with pytest.raises(Refusal, match="client state must fit"):
             job(protocol, **run)

@@ -15,7 +15,7 @@ from fedprivjax import (
     guarantee,
     linear_problem,
 )
-from fedprivjax.plan.feasibility import most_rounds
+from fedprivjax.plan.draw import most_rounds
 from fedprivjax.plan.seeds import as_seeds
 
 

@@ -8,8 +8,7 @@ from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
 from fedprivjax.plan.participation.fixed import Uniform
-from fedprivjax.plan.participation.interface import Participation, check_sizes
-from fedprivjax.plan.participation.sizes import binomial_pmf
+from fedprivjax.plan.participation.interface import Participation, binomial_pmf, check_sizes
 from fedprivjax.plan.schedule import Schedule
 
 TAIL = 4.0  # standard deviations above the mean beyond which a binomial cohort size is sampled again

@@ -6,7 +6,7 @@ from frequencies import within
 from scipy.stats import binom, chisquare
 
 from fedprivjax import Balanced, BySize, Cohorts, Cyclic, Dropouts, Full, Given, OnePass, Uniform, Varying, Weighted
-from fedprivjax.plan.participation.sizes import binomial_pmf, thinned, thinned_cohorts, thinned_subsets
+from fedprivjax.plan.participation.interface import binomial_pmf, thinned, thinned_cohorts, thinned_subsets
 
 ROUNDS, LEVEL = 6000, 1e-4
 RATES = (0.0, 0.1, 0.5, 0.8, 0.3, 0.6)

@@ -8,8 +8,8 @@ import pytest
 from frequencies import within
 
 from fedprivjax import Balanced, BySize, Cyclic, Full, Refusal, Uniform, Weighted
-from fedprivjax.plan.participation import weighted_sampling
-from fedprivjax.plan.participation.weighted_sampling import rounds_filled
+from fedprivjax.plan.participation import weighted
+from fedprivjax.plan.participation.weighted import rounds_filled
 
 WEIGHTS = np.array([0.0, 1.0, 2.0, 3.0, 6.0])
 
@@ -39,7 +39,7 @@ def fits(participants, weights, count):
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_machines_are_drawn_by_weight(clocks, count, monkeypatch):
     """By clocks, and by draws with replacement as for many machines."""
-    monkeypatch.setattr(weighted_sampling, "CLOCKS", clocks)
+    monkeypatch.setattr(weighted, "CLOCKS", clocks)
     rows = draw(Weighted(5, count, WEIGHTS), 6000).participants
     assert fits(rows, WEIGHTS, count)
     for factor in (2 / 3, 3 / 2):
@@ -93,7 +93,7 @@ def test_diurnal_weights():
 
 @pytest.mark.parametrize("clocks", [0, 4096])
 def test_caps_hold_and_every_round_is_filled(clocks, monkeypatch):
-    monkeypatch.setattr(weighted_sampling, "CLOCKS", clocks)
+    monkeypatch.setattr(weighted, "CLOCKS", clocks)
     caps = np.array([1, 5, 2, 9, 4])
     for weights in (WEIGHTS + 0.1, WEIGHTS):
         law = Weighted(5, 2, weights, caps)
@@ -159,7 +159,7 @@ def test_shares_are_used_up_in_every_feasible_case(seed):
 @pytest.mark.parametrize("clocks", [0, 4096])
 def test_machines_are_drawn_by_what_remains(clocks, monkeypatch):
     """First rounds of many draws: one machine by the shares, the next by the reduced shares."""
-    monkeypatch.setattr(weighted_sampling, "CLOCKS", clocks)
+    monkeypatch.setattr(weighted, "CLOCKS", clocks)
     law, rng = BySize(4, 1, [4, 1, 2, 3]), np.random.default_rng(6)
     rows = np.array([law.draw(2, rng).participants.ravel() for _ in range(4000)])
     for machine, share in enumerate([0.4, 0.1, 0.2, 0.3]):
