@@ -39,7 +39,7 @@ CLIPS = {
 }
 
 
-@pytest.mark.parametrize("clip", CLIPS)
+@pytest.mark.parametrize("clip", sparing(list(CLIPS), ["record"]))
 @pytest.mark.parametrize(
     ("sampler", "batch"), sparing([("subset", 2), ("poisson", 1), ("full", None)], [("subset", 2)])
 )
@@ -62,7 +62,7 @@ def valley():
     return general_problem(lambda w, h: 0.5 * h * jnp.vdot(w, w), curvature, jnp.ones(1), split=True, lipschitz=1.0)
 
 
-@pytest.mark.parametrize("noise_std", [0.0, 0.1])
+@pytest.mark.parametrize("noise_std", sparing([0.0, 0.1], [0.0]))
 def test_an_absent_machine_sends_nothing(noise_std):
     """An absent machine's slot repeats the round's first record, on which local steps from its point overflow."""
     protocol = LocalSGD(batch=STEPS, sampler="disjoint", noise_std=noise_std, step_size=1.0)

@@ -91,7 +91,7 @@ CASES = {
 }
 
 
-QUICK = ("uniform", "server", "sgd")
+QUICK = ("uniform",)
 
 
 @typed_jit(static_argnames="size")
@@ -123,7 +123,8 @@ def claimed(case):
     return guarantee(case.protocol, world, plan).per_machine[0]
 
 
-@pytest.mark.parametrize("name", sparing(CASES, QUICK))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_no_more_is_learnt_than_claimed_and_not_much_less(name):
     case = CASES[name]
     assert 0.6 * claimed(case) <= attack(case).mu_lower <= claimed(case)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import sparing
 
 from fedprivjax import (
     AdaptiveClip,
@@ -88,7 +89,13 @@ LONG, SIGMA = 2000, 0.7
 
 
 @pytest.mark.parametrize(
-    "work", [{"local_epochs": 1, "batch": 2}, {"local_steps": 2, "batch": 1, "sampler": "poisson", "rate": 0.2}]
+    "work",
+    [
+        pytest.param({"local_epochs": 1, "batch": 2}, id="epochs"),
+        pytest.param(
+            {"local_steps": 2, "batch": 1, "sampler": "poisson", "rate": 0.2}, id="poisson", marks=pytest.mark.slow
+        ),
+    ],
 )
 def test_every_local_step_has_its_own_noise(work):
     """Also steps on an empty Poisson sample, and those of machines that are sorted by their numbers of steps."""
@@ -194,7 +201,7 @@ class Unchanged(Encoder):
         return 32.0 * dimension
 
 
-@pytest.mark.parametrize("method", [FedAvg, Scaffold])
+@pytest.mark.parametrize("method", sparing([FedAvg, Scaffold], [FedAvg]))
 def test_update_and_bit_have_the_machines_noise_before_the_encoder(method):
     many = 1000
     zeros = linear_problem(np.zeros((many, 2)), np.zeros(many), Score(), partition_table=np.arange(many)[:, None])
@@ -204,7 +211,9 @@ def test_update_and_bit_have_the_machines_noise_before_the_encoder(method):
     np.testing.assert_allclose(messages.std(axis=0), SIGMA, rtol=5 / np.sqrt(2 * many))
 
 
-@pytest.mark.parametrize("clip", [0.3, ADAPTIVE], ids=["fixed", "adaptive"])
+@pytest.mark.parametrize(
+    "clip", [pytest.param(0.3, id="fixed", marks=pytest.mark.slow), pytest.param(ADAPTIVE, id="adaptive")]
+)
 def test_updates_that_overflow_are_zero(clip):
     """The clip leaves no infinite or undefined number in a message, whatever the machine's records are."""
     features = np.full((4, 2), 1e-21, np.float32)

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import sparing
 
 from fedprivjax import (
     AcceleratedMinibatchSGD,
@@ -61,7 +60,8 @@ def test_every_method_with_a_default_step_has_a_cell():
     assert set(CELLS) | without == {name for name in PROTOCOLS if not name.startswith("released")}
 
 
-@pytest.mark.parametrize("name", sparing(CELLS, ("noisy_minibatch_sgd",)))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CELLS)
 def test_the_default_step_is_near_the_best_of_a_grid(name):
     protocol, problem, participation, rounds = CELLS[name]
     options = {"rounds": rounds, "seeds": 3, "metrics": ["test_accuracy"], "eval_every": rounds}

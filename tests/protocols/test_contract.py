@@ -9,24 +9,14 @@ from cases import CASES, REPRESENTATIVES, ROUNDS
 from fedprivjax.protocols import PROTOCOLS, ReleasedLocalSGD, ReleasedMinibatchSGD
 from fedprivjax.testing import PROPERTIES, Trial
 
-QUICK = ("stable structure and dtypes", "the guarantee can be saved and printed")  # no compiling: held for all
+QUICK = ("stable structure and dtypes", "the guarantee can be saved and printed")  # no compiling
 ABSENT = ("absent machines leave no trace", "dropouts count as planned")  # for one of each method
 DEAR = ("jit equals eager", "every leaf can be swept")  # a program an operation; every value on an axis accounted for
-FEW = (
-    "silent without noise",
-    "the noise has the stated distribution",
-    "the target is met",
-    "the view fits the trust model",
-)
-SHORT = {  # of methods that others of the same family stand for
-    "reduced-server": (
-        "a noise sample is shared by all configurations",
-        "the target is met",
-        "the transcript follows the run",
-    ),
-    "user-agd": ("the noise has the stated distribution", "the target is met"),
-    **dict.fromkeys(("stale-clipped-uniform", "sgd-server-clipped-last", "accelerated-plain"), FEW),
-    **dict.fromkeys(("local-disjoint", "tree-none", "fedavg-server", "scaffold-record"), FEW),
+NOISE = ("the noise has the stated distribution", "the target is met")
+WHOLE = ("mu2-none-clipped-uniform", "fedavg-server", "user-shuffler")  # gradients, local work, a shuffler
+SHORT = {  # of the other methods, which have the privacy objects of these
+    **dict.fromkeys(set(REPRESENTATIVES) - set(WHOLE), NOISE),
+    "reduced-server": ("the target is met", "the transcript follows the run"),
 }
 QUERY = "the query is where gradients are taken"
 COUNTED = "the number of gradients is as stated"
@@ -47,14 +37,12 @@ OF_PROGRAMS = (  # what follows from a case's program: another schedule of the n
 
 
 def quick(case, name):
-    """True if a pair is tested by default: quick properties for all, most others for representatives."""
-    if name == ABSENT[0]:
-        return case == "minibatch-full"
-    if name in (*DEAR, LOOP):
+    """True if a pair is tested by default: most properties for three methods, quick ones and noise for the others."""
+    if name in (ABSENT[0], *DEAR, LOOP):
         return False
     if name == QUERY:
         return case in ASKING
-    return name in QUICK or (case in REPRESENTATIVES and name in SHORT.get(case, PROPERTIES))
+    return case in REPRESENTATIVES and (name in QUICK or name in SHORT.get(case, PROPERTIES))
 
 
 def own_program():

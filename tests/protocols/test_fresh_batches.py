@@ -147,6 +147,7 @@ class TooQuiet(DPMu2):
 FEDERATION = Federation(Uniform(4, 2), rounds=6, records=18)
 
 
+@pytest.mark.slow
 def test_an_audit_sees_one_sample_of_a_batch(monkeypatch):
     smaller(monkeypatch, preparing=1024)
     found = audit(DPMu2(mu=MU, clip=1.0, batch=BATCH), FEDERATION, runs=1000)

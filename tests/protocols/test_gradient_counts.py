@@ -79,6 +79,7 @@ def test_dense_gradients_are_counted_too():
                     PROPERTIES[COUNTED](trial)
 
 
+@pytest.mark.slow
 def test_what_a_use_costs_is_stated():
     cases = [Trial(*CASES[name][:3], ROUNDS) for name in REPRESENTATIVES]
     costs = {type(trial.protocol): trial.start.protocol.costs(trial.problem) for trial in cases}

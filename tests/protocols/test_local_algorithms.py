@@ -73,8 +73,10 @@ named = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda one: type(on
 @named
 @pytest.mark.parametrize(
     ("participation", "radius"),
-    [(Dropouts(Uniform(MACHINES, 4), 0.3), None), (Uniform(MACHINES, 3), 0.4)],
-    ids=["dropouts", "ball"],
+    [
+        pytest.param(Dropouts(Uniform(MACHINES, 4), 0.3), None, id="dropouts"),
+        pytest.param(Uniform(MACHINES, 3), 0.4, id="ball", marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_is_the_loop_over_machines_and_steps(algorithm, participation, radius):
     """One machine has no records: its update is 0, and it counts."""
@@ -138,12 +140,8 @@ HELD = {  # tested by default, one privacy for each algorithm
         "the transcript follows the run",
         "the noise has the stated distribution",
     ),
-    ("FedExP", "machine"): ("silent without noise", "the view fits the trust model", "absent machines leave no trace"),
-    ("MimeLite", "record"): (
-        "the query is where gradients are taken",
-        "the number of gradients is as stated",
-        "new numbers do not recompile",
-    ),
+    ("FedExP", "machine"): ("absent machines leave no trace",),
+    ("MimeLite", "record"): ("the query is where gradients are taken", "the number of gradients is as stated"),
 }
 
 
@@ -152,12 +150,16 @@ def method_of(algorithm, kind):
     return Protocol(algorithm, privacy=LocalPrivacy(**PRIVACY[kind]), step_size=0.2, **noise)
 
 
-FEW = ("none", "steps", "adaptive", "encoded, untrusted")  # the quick tests give FedDyn every privacy, the others these
+FEW = [  # tested by default
+    *product(ALGORITHMS[:1], ("record", "tree")),
+    (ALGORITHMS[1], "adaptive"),
+    (ALGORITHMS[2], "steps"),
+]
 
 
 @pytest.mark.parametrize(
     ("algorithm", "kind"),
-    sparing(list(product(ALGORITHMS, PRIVACY)), [*product(ALGORITHMS[:1], PRIVACY), *product(ALGORITHMS, FEW)]),
+    sparing(list(product(ALGORITHMS, PRIVACY)), FEW),
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_quick_properties_hold_with_every_privacy(algorithm, kind):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import sparing
 
 from fedprivjax import (
     BySize,
@@ -45,7 +46,7 @@ def test_a_round_follows_the_weighted_gradient():
 
 def test_it_is_unbiased_where_some_take_part():
     protocol = make(noise_std=0.0, sampler="subset", batch=2)
-    steps = np.array([simulate(protocol, PROBLEM, Uniform(3, 2), rounds=1, seed=seed).params for seed in range(300)])
+    steps = np.array([simulate(protocol, PROBLEM, Uniform(3, 2), rounds=1, seed=seed).params for seed in range(100)])
     slopes = [x.T @ -y / 4 for x, y in zip(X, Y, strict=True)]
     error = steps.std(axis=0) / np.sqrt(len(steps))
     expected = -0.1 * np.average(slopes, axis=0, weights=WEIGHTS)
@@ -156,7 +157,7 @@ def test_weights_by_size_follow_the_split_and_make_it_public():
     assert ["public sizes" in each for each in names] == [True, False]
 
 
-@pytest.mark.parametrize("sampler", ["full", "subset"])
+@pytest.mark.parametrize("sampler", sparing(["full", "subset"], ["subset"]))
 def test_one_record_moves_a_release_weighted_by_size_as_far_as_is_accounted(sampler):
     """By brute force over machines and records: the largest move of a round's sum is the stated shift."""
     protocol = make(noise_std=0.0, clip=0.5, sampler=sampler, batch=None if sampler == "full" else 3)

@@ -58,6 +58,7 @@ def test_and_keeps_the_rest_of_the_contract():
     assert report.skipped == tuple(name for name in PROPERTIES if name in OF_PRIVACY)
 
 
+@pytest.mark.slow
 def test_slots_that_nobody_fills_are_named():
     checked(Scaffold(), properties=[ABSENT])
     with pytest.raises(

@@ -129,6 +129,7 @@ def test_refusals(protocol, message):
 ROWS = np.array([[0, 1], [2, 3], [1, 2], [3, 0], [1, 3], [0, 2]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("participation", "least"),
     [(Given(4, ROWS), 0.6), (Dropouts(Given(4, ROWS), 0.3), 0.3)],

@@ -28,7 +28,7 @@ from fedprivjax.sweeps.results import of_iterate
 from fedprivjax.testing.trial import PROBE
 
 METRICS = ("train_loss", PROBE)
-QUICK = ("minibatch-subset", "minibatch-clipped", "minibatch-varying", "accelerated-multistage", "local-window")
+QUICK = ("minibatch-clipped", "minibatch-varying", "accelerated-multistage")
 SERVED = ("minibatch-momentum", "local-adam")
 
 
@@ -92,9 +92,8 @@ def test_the_oracle_goes_where_the_engine_goes(name, noisy):
     assert max(np.linalg.norm(point) for point in points) <= RADIUS + 1e-6
 
 
-@pytest.mark.parametrize(
-    "name", sparing(["minibatch-subset", "minibatch-varying", "accelerated-plain", "local"], ["minibatch-varying"])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["minibatch-subset", "minibatch-varying", "accelerated-plain", "local"])
 def test_a_sweep_that_starts_without_noise_equals_a_loop(name):
     """Also for cohorts of random size, whose realised sizes do not affect defaults."""
     case = RECORD_CASES[name]

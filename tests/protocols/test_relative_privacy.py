@@ -115,7 +115,7 @@ def test_every_machine_has_its_own_epsilon(name):
     assert name == "local" or entry(start.event, DELTA).verdict == AGREES
 
 
-@pytest.mark.parametrize("name", sparing(list(METHODS), ["tree", "users"]))
+@pytest.mark.parametrize("name", sparing(list(METHODS), ["users"]))
 def test_every_machine_adds_the_noise_of_its_own_privacy(name):
     """Exactly the noise of a run with this machine's target for all machines, and not another machine's."""
     protocol = METHODS[name]

@@ -75,12 +75,14 @@ def test_messages_lie_with_the_claimed_odds():
     assert abs(lies - claimed) < 4 * error < min(claimed - quieter, louder - claimed)
 
 
+@pytest.mark.slow
 def test_an_audit_is_below_the_claim():
     found = audit(SignSGD(noise_std=1.0), ONE_MESSAGE, runs=4000)
     assert not found.refuted
     assert 0.7 < found.epsilon_lower <= found.guarantee.epsilon
 
 
+@pytest.mark.slow
 def test_an_audit_refutes_randomised_response_with_twice_the_level():
     found = audit(LiesTooRarely(noise_std=1.0), ONE_MESSAGE, runs=4000)
     assert found.refuted

@@ -101,7 +101,7 @@ def test_every_iterate_is_kept_as_likely():
     assert chisquare(found[1:], 7000 * np.array([2, 1, 1, 1, 1, 1, 1]) / 8).pvalue < 1e-6
 
 
-@pytest.mark.parametrize("sampler", ["cyclic", "reshuffled"])
+@pytest.mark.parametrize("sampler", sparing(["cyclic", "reshuffled"], ["reshuffled"]))
 @pytest.mark.parametrize("factor", FACTORS)
 @pytest.mark.parametrize("trust", ["server", "none"])
 def test_the_guarantee_is_what_a_record_moves(trust, factor, sampler):

@@ -8,7 +8,6 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from cases import sparing
 
 from fedprivjax import (
     Full,
@@ -86,17 +85,18 @@ def attack(trust, way, often, scale=1.0):
 
 WAYS = [("shuffler", "steps"), ("shuffler", "bits"), ("none", "messages"), ("server", "steps")]
 SEEN = [(*way, often) for way in WAYS for often in ROUNDS]
-QUICK = [("shuffler", "steps", "once")]
 
 
-@pytest.mark.parametrize(("trust", "way", "often"), sparing(SEEN, QUICK))
+@pytest.mark.slow
+@pytest.mark.parametrize(("trust", "way", "often"), SEEN)
 def test_no_more_is_learnt_than_stated_and_not_much_less(trust, way, often):
     learnt, stated = attack(trust, way, often)
     assert stated <= EPSILON * (1 + 1e-6)
     assert 0.5 * stated < learnt <= stated
 
 
-@pytest.mark.parametrize(("trust", "way", "often"), sparing(SEEN, QUICK))
+@pytest.mark.slow
+@pytest.mark.parametrize(("trust", "way", "often"), SEEN)
 def test_half_the_noise_is_caught(trust, way, often):
     learnt, stated = attack(trust, way, often, scale=0.5)
     assert learnt > stated
