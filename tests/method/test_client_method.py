@@ -45,8 +45,14 @@ def test_few_steps_are_idle_on_typical_splits(alpha):
 
 @pytest.mark.parametrize(
     ("method", "settings"),
-    [(FedAvg, {}), (Scaffold, {"noise_std": 0.1, "unit": "record", "clip": 1.0, "batch": 2})],
-    ids=["FedAvg", "SCAFFOLD"],
+    [
+        pytest.param(FedAvg, {}, id="FedAvg"),
+        pytest.param(
+            *(Scaffold, {"noise_std": 0.1, "unit": "record", "clip": 1.0, "batch": 2}),
+            id="SCAFFOLD",
+            marks=pytest.mark.slow,
+        ),
+    ],
 )
 def test_sorted_classes_are_equal_to_the_cohort_in_slot_order(method, settings, monkeypatch):
     where = problem((1, 9, 2, 0, 3, 30, 1))
@@ -100,6 +106,7 @@ def test_a_sweep_counts_the_client_state_of_every_configuration():
         sweep(protocol, **run, memory_budget=2 * 50 * 40 * 4)
 
 
+@pytest.mark.slow
 def test_a_sweep_has_the_idle_steps_and_client_state_of_every_run():
     """Schedules of three seeds, resampled along one of two axes."""
     run = {"problem": problem((1, 9, 2, 0, 3, 30, 1)), "participation": Uniform(7, 3), "rounds": 4}

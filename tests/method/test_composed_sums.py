@@ -50,7 +50,7 @@ def variant(**members):
     return struct.dataclass(type("Variant", (Stale,), {"__module__": __name__, **members}))()
 
 
-@pytest.mark.parametrize("name", sparing(list(OPTIONS), ["uniform", "batch"]))
+@pytest.mark.parametrize("name", sparing(list(OPTIONS), ["uniform"]))
 def test_a_pair_is_stale_momentum_bit_for_bit(name):
     own = {"noise_schedule" if key == "noise" else key: value for key, value in OPTIONS[name].items()}
     named, pair = StaleMomentum(clip=CLIP, **own, **SETTINGS), grown(**OPTIONS[name])

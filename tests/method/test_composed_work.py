@@ -108,7 +108,7 @@ def require_equal(pair, method, problem=PROBLEM, participation=SOME):
     assert ours.protocol.run_costs(problem, ours.plan) == theirs.protocol.run_costs(problem, theirs.plan)
 
 
-@pytest.mark.parametrize("kind", sparing([*SETTINGS], ["none", "record", "encoded", "adaptive"]))
+@pytest.mark.parametrize("kind", sparing([*SETTINGS], ["none"]))
 def test_a_pair_equals_fedavg_bit_for_bit(kind):
     private, work = SETTINGS[kind]
     target = {"epsilon": 5.0} if "unit" in private else {}
@@ -125,7 +125,7 @@ def test_a_pair_with_weights_and_all_settings_equals_fedavg_bit_for_bit():
     require_equal(pair, of_method(FedAvg, {}, EPOCHS, prox=0.1, **settings), weighted)
 
 
-@pytest.mark.parametrize("kind", sparing([*SETTINGS], ["adaptive"]))
+@pytest.mark.parametrize("kind", sparing([*SETTINGS], ["machine"]))
 def test_a_pair_equals_scaffold_bit_for_bit(kind):
     private, work = SETTINGS[kind]
     target = {"epsilon": 5.0} if "unit" in private else {}
@@ -162,6 +162,7 @@ def test_a_transcript_has_all_that_the_server_sends(name):
 # ---- sweeps and devices
 
 
+@pytest.mark.slow
 def test_numbers_of_both_parts_are_swept_in_one_program():
     method = Protocol(FedDyn(), privacy=PRIVATE, noise_std=0.01, **STEP)
     over = {"algorithm.alpha": [0.1, 0.5], "privacy.update_clip": [0.05, 0.5]}
@@ -181,6 +182,7 @@ def test_numbers_of_both_parts_are_swept_in_one_program():
             np.testing.assert_allclose(found, loss, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_every_configuration_is_calibrated_to_its_own_clip():
     """The noise is a multiple of the clip, so that the target holds for all."""
     method = Protocol(FedDyn(), privacy=PRIVATE, epsilon=3.0, **STEP)
@@ -190,6 +192,7 @@ def test_every_configuration_is_calibrated_to_its_own_clip():
     np.testing.assert_allclose(swept["realised_epsilon"].values.ravel(), 3.0, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [FedDyn(), FedExP(), MimeLite()], ids=lambda one: type(one).__name__)
 def test_two_devices_give_the_same_run(algorithm):
     mesh = jax.make_mesh((2,), ("machines",), devices=jax.devices()[:2])

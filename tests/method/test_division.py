@@ -176,10 +176,12 @@ class Counted(ClientMomentum):
         return state.server + jnp.mean(state.own, axis=0)
 
 
+@pytest.mark.slow
 def test_outputs_read_the_states_of_all_machines(many):
     assert_equal_on(machines(3), Counted(), many, Uniform(200, 5), metrics=["train_loss"])
 
 
+@pytest.mark.slow
 def test_methods_without_local_work_are_divided(many):
     """With noise, clipped messages, and scalars that are means over records. The 7 slots are cut into 4 parts."""
     protocol = DPMu2(noise_std=0.1, step_size=0.1, clip=0.3, trust="server")
@@ -226,6 +228,7 @@ def test_metrics_of_divided_data(unequal, little_memory, monkeypatch):
     assert_equal_on(machines(4), FedAvg(**LOCAL), unequal, Uniform(9, 7), metrics=metrics, eval_every=5)
 
 
+@pytest.mark.slow
 def test_a_divided_run_shows_its_progress(many):
     told = []
     protocol = FedAvg(local_epochs=1, batch=2, step_size=0.3)

@@ -70,7 +70,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("kind", sparing([*SETTINGS], ["subset", "added", "relative", "shuffler"]))
+@pytest.mark.parametrize("kind", sparing([*SETTINGS], ["shuffler"]))
 def test_a_pair_equals_minibatch_sgd_bit_for_bit(kind):
     pair, method = composed(**SETTINGS[kind]), NoisyMinibatchSGD(epsilon=4.0, **SETTINGS[kind], **STEP)
     ours, theirs = run(pair), run(method)
@@ -97,6 +97,7 @@ def test_each_machine_has_its_own_epsilon():
     np.testing.assert_array_equal(numbers(run(pair).params), numbers(run(method).params))
 
 
+@pytest.mark.slow
 def test_algorithms_of_one_message_run_with_both_privacy_objects():
     with_messages = Protocol(SGD(), privacy=NoisyMessages(clip=0.5), epsilon=4.0, **STEP)
     assert type(with_messages) is Pair

@@ -130,6 +130,7 @@ def test_without_a_learning_rate_updates_are_directions():
     np.testing.assert_allclose(*steps, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_sgd_at_rate_one_is_the_mean_of_the_end_points():
     case = RECORD_CASES["local"]
     served = replace(case.protocol, server=ServerOptimizer("sgd"), server_step=1.0)
@@ -151,6 +152,7 @@ def test_numbers_are_leaves_and_the_factory_is_static():
     assert hash(one) == hash(ServerOptimizer("adam", b1=0.8))
 
 
+@pytest.mark.slow
 def test_sweeping_its_numbers_is_one_program():
     options = {"rounds": 8, "eval_every": 8, "metrics": ("test_loss",), "seeds": 2}
     blank = NoisySGD(mu=4.0, clip=0.5, step_size=0.1, server=ServerOptimizer("adam", b2=0.9))
