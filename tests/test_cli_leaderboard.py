@@ -102,6 +102,10 @@ def test_refusals_are_lines(call):
         2,
         "empty.toml must have [[protocol]] entries, got none. Write them as in an experiment file\n",
     )
+
+
+@pytest.mark.slow
+def test_results_of_few_seeds_are_refused_in_lines(call):
     assert call("run", "small.toml", "--set", "sweep.seeds=2", "--out", "c")[0] == 0
     assert not Path("c", "frontier.json").exists()
     status, _, said = call("leaderboard", "c")

@@ -205,6 +205,7 @@ for turn in range(150):
 """
 
 
+@pytest.mark.slow
 def test_several_processes_share_a_folder_and_see_whole_files_only(tmp_path):
     path = tmp_path / "kind" / "one.npy"
     command = [sys.executable, "-c", WRITER, str(path)]
