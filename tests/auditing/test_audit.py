@@ -88,11 +88,13 @@ def test_an_audit_can_be_saved(finished):
     assert (saved["runs"], saved["refuted_by"]) == ([1000, 1000], [])
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_audit(finished):
     assert run().found == finished.found
     assert run(seed=1).found != finished.found
 
 
+@pytest.mark.slow
 def test_half_the_noise_is_refuted():
     found = run(Forgetful(mu=2.0, clip=1.0), runs=2000)
     assert "likelihood ratio" in found.refuted
@@ -150,6 +152,7 @@ def test_a_declared_smoothness_that_no_canary_shows_is_refused():
     assert reached == pytest.approx(1 / 5, abs=0.03)
 
 
+@pytest.mark.slow
 def test_a_canary_that_moves_nothing_is_refused():
     with pytest.raises(Refusal, match=r"^canary must change the adversary's view, and it does not"):
         run(federation=Federation(**SETTINGS, canary=0.0))

@@ -62,7 +62,7 @@ def test_a_rate_has_its_coverage(rate):
 # ---- thresholds fixed beforehand
 
 
-@pytest.mark.parametrize(("claim", "least"), [(1.0, 0.47), (2.0, 0.54), (4.0, 0.56)])
+@pytest.mark.parametrize(("claim", "least"), sparing([(1.0, 0.47), (2.0, 0.54), (4.0, 0.56)], [(2.0, 0.54)]))
 def test_normal_scores_give_the_claim_back(claim, least):
     found = audits(gdp.mu(claim, DELTA), runs=50_000, times=20)
     assert least * claim <= np.median([result.epsilon_lower for result in found]) <= claim
@@ -86,7 +86,7 @@ def test_the_levels_are_no_wider_than_they_must_be():
     assert 5 <= sum(result.mu_lower > mu for result in found) <= 160
 
 
-@pytest.mark.parametrize("mu", [0.0, 0.3, 1.0, 3.0])
+@pytest.mark.parametrize("mu", sparing([0.0, 0.3, 1.0, 3.0], [1.0]))
 def test_bounds_fail_less_often_than_their_level_for_any_claim(mu):
     """Exact, over all numbers of errors. The claim that set the threshold may be wrong."""
     runs, level = 20, 0.1
@@ -141,7 +141,7 @@ def test_upper_bounds_on_both_rates_say_nothing_of_the_mirrored_test(runs):
         assert epsilon_lower(*pair, 2.0, DELTA, 0.01) == 0.0
 
 
-@pytest.mark.parametrize("claim", [1.0, 4.0])
+@pytest.mark.parametrize("claim", sparing([1.0, 4.0], [1.0]))
 def test_the_expected_threshold_is_where_the_mean_bound_is_largest(claim):
     runs, mu = 10_000, gdp.mu(claim, DELTA)
     rng = np.random.default_rng(1)
@@ -189,6 +189,7 @@ def test_samples_of_a_normal_law_choose_nearly_as_well_as_the_law():
     assert samples >= 0.95 * law
 
 
+@pytest.mark.slow
 def test_a_threshold_beforehand_is_worth_more_than_one_fitted():
     """Half of the same runs used for fitting loses some hundredths of the claim."""
     mu = gdp.mu(2.0, DELTA)
@@ -216,7 +217,8 @@ def test_results_are_frozen_and_readable():
 # ---- thresholds fitted on half of the runs
 
 
-@pytest.mark.parametrize("mu", sparing([0.5, 1.0, 4.0], [1.0]))
+@pytest.mark.slow
+@pytest.mark.parametrize("mu", [0.5, 1.0, 4.0])
 def test_bounds_have_their_coverage(mu):
     results = repeated(mu, runs=1000, times=200)
     assert np.mean([result.mu_lower <= mu for result in results]) >= 0.95
@@ -236,6 +238,7 @@ def test_bound_on_epsilon_has_power(mu, least):
         assert least <= result.epsilon_lower <= gdp.epsilon(mu, DELTA)
 
 
+@pytest.mark.slow
 def test_nothing_is_fitted_to_identical_worlds():
     results = repeated(0.0, runs=1000, times=200)
     assert np.mean([result.mu_lower > 0 for result in results]) <= 0.05

@@ -40,7 +40,8 @@ def test_a_thousand_canaries_give_the_claim_back(claim):
         assert 0.3 * claim <= np.median(bounds) <= claim
 
 
-@pytest.mark.parametrize("claim", sparing([0.5, 2.0, 4.0], [2.0]))
+@pytest.mark.slow
+@pytest.mark.parametrize("claim", [0.5, 2.0, 4.0])
 def test_normal_canaries_raise_no_more_false_alarms_than_the_level_allows(claim):
     for bounds in found_epsilons(claim, times=400):
         assert (bounds > claim).sum() <= 20

@@ -224,7 +224,7 @@ def closed_form(start, machine, found):
 @pytest.mark.parametrize(
     "protocol",
     [
-        pytest.param(DPMu2(mu=2.0, clip=0.3), id="uniform"),
+        pytest.param(DPMu2(mu=2.0, clip=0.3), id="uniform", marks=pytest.mark.slow),
         pytest.param(DPMu2(mu=2.0, clip=0.3, noise_schedule="proportional"), id="proportional", marks=pytest.mark.slow),
         pytest.param(NoisySGD(mu=2.0, clip=0.3, step_size=0.01), id="sgd"),
     ],

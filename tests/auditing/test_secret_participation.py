@@ -67,6 +67,7 @@ def test_an_amplified_guarantee_is_not_refuted_and_nearly_reached(quick):
     assert max(one.bounds.epsilon_lower for one in holds.found) > 0.25 * holds.guarantee.epsilon
 
 
+@pytest.mark.slow
 def test_a_guarantee_amplified_by_a_smaller_rate_than_the_schemes_is_refuted(quick):
     """Planted: q = 0.01 claimed, and machines take part with q = 0.5."""
     assert audited(Amplified(noise_std=0.125, rate=0.01)).refuted

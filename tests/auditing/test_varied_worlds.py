@@ -40,7 +40,7 @@ def refuted(protocol, federation, runs=1000, **options):
 # ---- planted faults
 
 
-@pytest.mark.parametrize("name", ["varying", "dropouts"])
+@pytest.mark.parametrize("name", [pytest.param("varying", marks=slow), "dropouts"])
 def test_noise_by_the_realised_cohort_is_seen_if_cohorts_vary(name):
     assert refuted(NoiseOfThoseWhoCame(**SERVER), UNEVEN[name])
 
@@ -61,6 +61,7 @@ def test_a_drift_term_without_a_clip_is_seen_by_a_quadratic_canary():
     assert refuted(DriftUnclipped(**LOCAL), ALWAYS)
 
 
+@slow
 def test_quiet_local_steps_are_seen():
     assert refuted(QuietSteps(**LOCAL), WALKS)
 

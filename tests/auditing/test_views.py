@@ -27,7 +27,7 @@ PROTOCOLS = {
     "pan-private": UserSGD(epsilon=4.0, trust="pan-private"),
     "bits": UserSGD(epsilon=4.0, trust="shuffler"),
 }
-QUICK = ("none", "server", "sampled")
+QUICK = ("none", "server")
 
 
 class Watched(NamedTuple):
