@@ -2,11 +2,13 @@
 
 import jax
 import numpy as np
+import pytest
 
 from fedprivjax.bench import clients
 from fedprivjax.engine.simulate import run_program
 
 
+@pytest.mark.slow
 def test_the_round_by_hand_is_the_engines(monkeypatch):
     for name, value in {"MACHINES": 3, "RECORDS": 8, "SIDE": 5, "HIDDEN": (4, 3), "BATCH": 2}.items():
         monkeypatch.setattr(clients, name, value)

@@ -90,6 +90,7 @@ def test_projection_is_centred_and_keeps_the_largest_variances(projected):
     assert (np.linalg.norm(np.diff(features[::10], axis=0), axis=1) <= distances * (1 + 1e-5)).all()
 
 
+@pytest.mark.slow
 @marked
 @pytest.mark.parametrize("draw", pairs.DRAWS)
 @pytest.mark.parametrize("similarity", [0.0, 0.5, 1.0])

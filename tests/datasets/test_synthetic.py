@@ -5,6 +5,7 @@ import re
 import jax
 import numpy as np
 import pytest
+from cases import sparing
 from scipy.integrate import quad
 
 from fedprivjax.datasets import least_absolute, least_squares, logistic, robust_regression
@@ -167,7 +168,10 @@ def test_a_share_of_labels_are_outliers_and_all_are_bounded(outlying):
     assert np.linalg.norm(outlying.optimum) == pytest.approx(1, rel=1e-6)
 
 
-@pytest.mark.parametrize("loss", [GemanMcClure(1.0), Tukey(2.0), Huber(0.5), Absolute()], ids=str)
+EVEN = [GemanMcClure(1.0), Tukey(2.0), Huber(0.5), Absolute()]
+
+
+@pytest.mark.parametrize("loss", sparing(EVEN, EVEN[1:3]), ids=str)
 def test_the_true_parameters_minimise_the_risk_of_every_even_loss(outlying, loss):
     def risks(params):
         return np.asarray(loss.value(outlying.features @ params, outlying.labels), np.float64)

@@ -28,6 +28,7 @@ from fedprivjax import (
     Uniform,
     UserAGD,
     linear_problem,
+    ready,
     simulate,
 )
 from fedprivjax.engine.checkpoint import FILE
@@ -161,7 +162,7 @@ def test_a_public_schedule_does_not_become_secret_afterwards(tmp_path):
         noise_std=0.5, update_clip=1.0, step_size=0.1, local_steps=1, batch=4, unit="machine", trust="server"
     )
     public = simulate(method, SPLIT, Uniform(6, 3), folder=tmp_path, **OPTIONS)
-    alone = simulate(method, SPLIT, SecretSubsets(6, 3), **OPTIONS)
+    alone = ready(method, SPLIT, SecretSubsets(6, 3), **OPTIONS)
     assert alone.guarantee.epsilon < public.guarantee.epsilon
     with pytest.raises(Refusal, match=r"^secrecy must be .*, nothing secret, got secret participation\. Use what"):
         simulate(method, SPLIT, SecretSubsets(6, 3), folder=tmp_path, **OPTIONS)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import sparing
 
 import fedprivjax as fpj
 from fedprivjax import Refusal
@@ -32,7 +33,7 @@ def expected(params, loss, features):
 LOSSES = [fpj.Softmax(3), fpj.Logistic(), fpj.Hinge(), fpj.Moreau(fpj.Hinge(), 1.0), fpj.Squared(6.0)]
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize("loss", sparing(LOSSES, [*LOSSES[:2], LOSSES[-1]]), ids=lambda loss: type(loss).__name__)
 def test_a_linear_prediction_is_that_of_the_scores(loss):
     classes = loss.outputs or 2 if loss.classifies else None
     labels = {None: X.sum(1), 2: (X[:, 0] > 0).astype(int), 3: X.argmax(1)}[classes]
@@ -48,8 +49,10 @@ def test_a_linear_prediction_is_that_of_the_scores(loss):
         assert accuracy == pytest.approx(run.metrics["test_accuracy"][-1], abs=1e-6)
 
 
-@pytest.mark.parametrize("network", [MLP((4,)), CNN((2,))], ids=["mlp", "cnn"])
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    "network", [pytest.param(MLP((4,)), id="mlp"), pytest.param(CNN((2,)), id="cnn", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("bias", sparing([False, True], [True]))
 def test_a_networks_prediction_is_what_its_accuracy_counts(network, bias):
     labels = np.arange(40) % 3
     data = dataset(labels, 3, IMAGES, bias=bias)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import sparing
 
 from fedprivjax import (
     AcceleratedMinibatchSGD,
@@ -52,7 +53,7 @@ def test_nothing_prints_arrays(name):
         assert str(part) in str(start)
 
 
-@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
+@pytest.mark.parametrize("relation", sparing(["replace-one", "add-or-remove-one"], ["add-or-remove-one"]))
 def test_a_ready_run_says_whether_its_text_tells_what_the_guarantee_hides(relation):
     method = NoisyMinibatchSGD(
         batch=3, sampler="poisson", rate=0.2, relation=relation, clip=1.0, step_size=0.1, epsilon=1.0

@@ -166,6 +166,7 @@ def test_a_notebook_has_one_line_that_changes(monkeypatch):
     assert shown[1][1] == "ours: 10 of 10 runs"
 
 
+@pytest.mark.slow
 def test_swept_integers_are_joined_and_are_the_sweeps_they_stand_for():
     heard = []
     options = {"seeds": 2, "metrics": ["train_loss"], "eval_every": 4, "common_noise": False}

@@ -50,7 +50,7 @@ PLANS = {  # protocol and participation of an experiment whose samples or cohort
     "samples in cohorts": (STEPS | ADDED, COHORTS),
     "dropouts": (STEPS | {"sampler": "poisson"}, COHORTS | {"dropouts": 0.3}),
 }
-FAST = ("poisson", "cohorts")
+FAST = ("poisson",)
 CASES = [pytest.param(name, marks=[] if name in FAST else slow) for name in PLANS]
 
 
@@ -153,7 +153,7 @@ def owned(*sizes):
     return fpj.linear_problem(numbers, labels, Softmax(2), feature_bound=1.0, partition_table=rows, test=test)
 
 
-@pytest.mark.parametrize(("name", "drawn"), [("subset", True), ("cohorts", False)])
+@pytest.mark.parametrize(("name", "drawn"), [pytest.param("subset", True, marks=slow), ("cohorts", False)])
 def test_the_partition_is_drawn_unless_its_sizes_are_private(name, drawn, tmp_path, monkeypatch, nothing_computed):
     asked = []
     monkeypatch.setattr(outcome, "_partition_plot", asked.append)

@@ -103,7 +103,7 @@ def test_average_and_last_iterate_are_both_recorded(softmax_problem):
             (None, 19, list(range(1, 20))),
             (1, 1, [1]),
         ],
-        [(7, 20, [7, 14, 20]), (50, 20, [20]), (1, 1, [1])],
+        [(7, 20, [7, 14, 20])],
     ),
 )
 def test_rounds_of_evaluations(every, rounds, expected, softmax_problem):
@@ -112,6 +112,7 @@ def test_rounds_of_evaluations(every, rounds, expected, softmax_problem):
     assert run.metrics["test_loss"].shape == (len(expected),)
 
 
+@pytest.mark.slow
 def test_less_frequent_evaluations_are_a_subset():
     """The noise of 70 rounds between evaluations is sampled in two blocks."""
     problem = linear_problem(
@@ -154,6 +155,7 @@ def test_custom_start(data):
     np.testing.assert_array_equal(run.metrics["where"][0], start.ravel())  # x_1 is the start
 
 
+@pytest.mark.slow
 def test_parameters_may_be_any_pytree(softmax_problem, general_twin):
     """The same problem with its matrix in two leaves."""
 

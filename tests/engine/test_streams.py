@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import sparing
 
 from fedprivjax import (
     Ball,
@@ -51,7 +52,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sparing(list(CASES), ["covariance", "minibatch", "three seeds"]))
 def test_a_seed_gives_the_recorded_run(name):
     protocol, problem, participation, options, params, noise = CASES[name]
     options = {"rounds": 12, "seed": 5, "eval_every": 12, "metrics": ("noise_norm",), **options}

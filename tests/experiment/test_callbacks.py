@@ -104,6 +104,7 @@ def test_the_callback_does_not_decide_about_resuming(load, tmp_path):
     assert 'callback = "logs:log"' in (tmp_path / "out" / "spec.toml").read_text()
 
 
+@pytest.mark.slow
 def test_finished_results_are_read_without_the_callback_s_module(load, tmp_path):
     run(load()[0], tmp_path / "out")
     (tmp_path / "logs.py").unlink()

@@ -87,6 +87,7 @@ def test_a_file_names_a_custom_set(place, problem):
     assert parse(tomllib.loads(tomli_w.dumps(to_mapping(read))), place) == read
 
 
+@pytest.mark.slow
 def test_a_custom_sets_numbers_are_swept(place):
     read = experiment(SIGNED, place, most=[0.01, 0.02], seeds=1)
     read = read.model_copy(update={"participation": read.participation.model_copy(update={"rounds": 2})})

@@ -125,6 +125,7 @@ class Mine(NoisySGD):
 """
 
 
+@pytest.mark.slow
 def test_classes_of_equal_name_and_fields_are_distinct(tmp_path):
     entry = {**CLIPPED, "name": "mine:Mine", "label": "ours", "clip": 1.0}
     found, done = [], {}

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tomli_w
+from cases import sparing
 from jax.flatten_util import ravel_pytree
 
 from fedprivjax import CNN, MLP, datasets, experiment, from_dataset
@@ -79,7 +80,10 @@ def refusal(raw):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", BUNDLED)
+FIRST = {name.rpartition("/")[0]: name for name in BUNDLED}  # one of every folder
+
+
+@pytest.mark.parametrize("name", sparing(BUNDLED, [*FIRST.values()]))
 def test_a_bundled_experiment_round_trips(name):
     parsed = experiment.load(name)
     raw = experiment.to_mapping(parsed)
@@ -87,28 +91,33 @@ def test_a_bundled_experiment_round_trips(name):
     assert experiment.parse(tomllib.loads(tomli_w.dumps(raw))) == parsed
 
 
+@pytest.mark.slow
 def test_settings_of_bundled_experiments_are_distinct():
     assert len({str(experiment.to_mapping(experiment.load(name))) for name in BUNDLED}) == len(BUNDLED) >= 7
 
 
 AT_HAND = {"mnist": mnist.available, "mnist_pairs": mnist.available, "insurance": insurance_available}
-NAMES = [
-    pytest.param(name, marks=pytest.mark.mnist if "mnist" in experiment.load(name).problem.dataset else ())
-    for name in BUNDLED
-]
-
-
 PREPARED = (  # one or two of every folder: the bundled experiments are also run, scaled down, by bundled_tiny.py
     *("beyond/uniform-schedule", "cheu-2022/full", "cheu-2022/toy-full", "clients/heterogeneity/dirichlet-5"),
     *("frontier/insurance", "frontier/logistic", "frontier/server", "lowy-razaviyayn-2023/figure4/3-of-3-as-published"),
     *("lowy-razaviyayn-2023/figure8/as-published", "models/mlp", "quickstart", "reshef-levy-2024/table1"),
     *("reshef-levy-2025/table1", "tran-cutkosky-2022/noise", "tran-cutkosky-2022/reduced", "your-own/people"),
 )
+BRIEF = ("cheu-2022/full", "frontier/insurance", "models/mlp", "tran-cutkosky-2022/noise", "your-own/people")
 WHOLE = (
     "reshef-levy-2025/table1",
     "cheu-2022/toy",
     "beyond/full-batch",
 )
+
+
+def marked(names, quick):
+    """Return experiments as parameters of a test: those in `quick` run by default, the others with the slow tests."""
+    made = []
+    for name in names:
+        of_mnist = [pytest.mark.mnist] if "mnist" in experiment.load(name).problem.dataset else []
+        made.append(pytest.param(name, marks=of_mnist + ([] if name in quick else [pytest.mark.slow])))
+    return made
 
 
 def prepared(name, change=lambda parsed: parsed):
@@ -141,13 +150,13 @@ def at_one_point(parsed):
     return parsed.model_copy(update={"sweep": sweep, "protocol": protocols, "problem": problem})
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.values[0] in PREPARED])
+@pytest.mark.parametrize("name", marked(PREPARED, BRIEF))
 def test_a_bundled_experiment_can_be_prepared_at_one_point(name):
     prepared(name, at_one_point)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in NAMES if name.values[0] in WHOLE])
+@pytest.mark.parametrize("name", marked(WHOLE, WHOLE))
 def test_a_bundled_experiment_can_be_prepared_whole(name):
     prepared(name)
 
@@ -451,8 +460,8 @@ DIGITS["protocol"] = [{"name": "noisy_sgd", "mu": 2.0, "clip": 1.0, "step_size":
 @pytest.mark.parametrize(
     ("settings", "network"),
     [
-        ({"model": "mlp", "hidden": [4, 3], "start_seed": 5}, MLP((4, 3), 10)),
-        ({"model": {"kind": "mlp", "activation": "gelu"}}, MLP((64,), 10, "gelu")),
+        pytest.param({"model": "mlp", "hidden": [4, 3], "start_seed": 5}, MLP((4, 3), 10), marks=pytest.mark.slow),
+        pytest.param({"model": {"kind": "mlp", "activation": "gelu"}}, MLP((64,), 10, "gelu"), marks=pytest.mark.slow),
         ({"model": "cnn", "channels": [2], "loss": "softmax"}, CNN((2,), (), 10)),
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import sparing
 from small_results import small_results
 
 from fedprivjax import Refusal, experiment
@@ -169,7 +170,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("state", [with_chunk, unfinished])
+@pytest.mark.parametrize("state", sparing([with_chunk, unfinished], [unfinished]))
 @pytest.mark.parametrize("change", list(CHANGES))
 def test_results_of_other_data_or_code_are_refused_and_kept(place, change, state):
     file, old, new, message = CHANGES[change]
@@ -282,7 +283,7 @@ def test_chunks_of_a_newer_version_are_not_those_of_the_results(of_another_versi
     assert chunk.is_file()
 
 
-@pytest.mark.parametrize("name", ["code", "jax", "fedprivjax"])
+@pytest.mark.parametrize("name", sparing(["code", "jax", "fedprivjax"], ["code"]))
 def test_results_of_another_version_than_their_inputs_are_not_those_of_the_run(out, name):
     """A run was begun again by another version, and killed before its first chunk."""
     assert results_folder.finished(out)
@@ -310,7 +311,7 @@ def test_a_run_that_keeps_no_chunks_replaces_results_of_other_data(place, monkey
     assert read_inputs(place / "out" / "inputs.json") == ready.inputs
 
 
-@pytest.mark.parametrize("renames", range(4))
+@pytest.mark.parametrize("renames", sparing([0, 1, 2, 3], [1, 2]))
 def test_a_kill_while_results_are_replaced_leaves_none_of_other_data(place, monkeypatch, renames):
     """By a run that keeps no chunks, between any two renames: old results never stand beside the new inputs."""
     replace_in(place / "people.csv", ",1\n", ",0\n")

@@ -45,6 +45,7 @@ def test_results_files_hold_the_parameters(saved, tmp_path):
     np.testing.assert_array_equal(fpj.load_run(tmp_path / "run").predict(ROWS), run.predict(ROWS))
 
 
+@pytest.mark.slow
 def test_tables_plots_and_pages_leave_the_parameters_out(saved):
     data, folder = saved
     results, without = fpj.load(folder), {"ours": data["ours"].drop_vars(["params", "method", "predictor"])}

@@ -158,6 +158,7 @@ def test_one_command_runs_and_reports_a_user_table(place, call):
     assert experiment.parse(spec) == experiment.load(place / "my.toml")  # it finds its table from anywhere
 
 
+@pytest.mark.slow
 def test_results_are_shown_without_their_data(place, call):
     call("run", "own/my.toml", "--out", "there")
     moved = (place.parent / "there").rename(place.parent / "handed_on")
@@ -285,6 +286,7 @@ def test_a_custom_model_is_a_module_or_a_loss_with_a_start(place):
         assert experiment.parse(tomllib.loads(tomli_w.dumps(experiment.to_mapping(parsed))), place) == parsed
 
 
+@pytest.mark.slow
 def test_custom_metrics_are_recorded_shown_and_used_for_tuning(place, call):
     raw = {**RAW, "evaluation": {"metrics": ["mine:length", "mine:largest", "test_loss"], "select": "largest"}}
     raw["protocol"] = [{**RAW["protocol"][0], "grid": {"step_scale": [0.5, 2.0]}}]

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tomli_w
+from cases import sparing
 from small_file import FEDERATION
 
 from fedprivjax import (
@@ -278,7 +279,7 @@ REGISTERED = {
 }
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", sparing(list(ALGORITHMS), ["mu2", "fedexp"]))
 def test_algorithms_of_the_package_have_a_name(name, folder):
     raw = tomllib.loads(FILE.replace("SETTINGS", REGISTERED[name]).replace("heavy:HeavyBall", name))
     raw["problem"]["partition"] = {"kind": "iid"}

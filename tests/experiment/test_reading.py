@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tomli_w
+from cases import sparing
 
 import fedprivjax as fpj
 from fedprivjax import Refusal, cli, experiment
@@ -85,8 +86,9 @@ def handed(kept, monkeypatch):
     assert "evilmod" not in sys.modules
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_no_module_is_imported(handed, change):
+@pytest.mark.parametrize("name", sparing(list(CHANGES), ["protocol", "metric", "choice"]))
+def test_no_module_is_imported(handed, name):
+    change = CHANGES[name]
     into = handed(change)
     results = fpj.load(into)
     assert results.spec.title == "handed on"
@@ -99,7 +101,7 @@ def test_no_module_is_imported(handed, change):
         listed.jobs(results.spec if "tuning" not in change else experiment.tuning_experiment(results.spec))
 
 
-@pytest.mark.parametrize("name", ["protocol", "dataset", "feature map", "metric"])
+@pytest.mark.parametrize("name", sparing(["protocol", "dataset", "feature map", "metric"], ["dataset"]))
 def test_the_report_imports_no_user_code(handed, name, monkeypatch, capsys):
     into = handed(CHANGES[name])
     monkeypatch.setattr(sys, "argv", ["fedprivjax", "report", str(into)])

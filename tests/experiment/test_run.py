@@ -145,6 +145,7 @@ def test_a_protocols_own_level_takes_it_out_of_the_sweep():
     np.testing.assert_allclose(members.events[0][0].sensitivity / members.noise_std, 2.0)
 
 
+@pytest.mark.slow
 def test_progress_counts_every_run_once():
     entries = [{"name": "dp_mu2", "label": str(clip), "clip": clip} for clip in (1.0, 2.0)]  # of one program
     seen = []
@@ -217,6 +218,7 @@ def test_a_protocols_own_target_next_to_a_swept_one():
     assert found["swept"].sizes["mu"] == 2
 
 
+@pytest.mark.slow
 def test_one_machine_has_one_distribution_under_both_names():
     def both(machines):
         found = []

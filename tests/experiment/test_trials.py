@@ -60,6 +60,7 @@ def steps(insured):
     return made, runner.run(made)["ours"]
 
 
+@pytest.mark.slow
 def test_every_trial_keeps_its_parameters_and_its_preparation_of_rows(insured):
     grid = {"step_size": [0.05, 0.5]}
     made = make(insured, {"label": "ours", "grid": grid}, sweep={"trials": 2, "keep": ["params"]})
@@ -246,6 +247,7 @@ def test_bars_are_percentiles_on_request(steps):
     assert (heights() > heights(bars="percentiles")).all()
 
 
+@pytest.mark.slow
 def test_the_realised_axis_is_what_the_noise_gives(insured):
     released = {"name": "released_minibatch_sgd", "acknowledged": True, "clip_at": "message"}
     entry = {"label": "ours", "noise_rule": "paper_moments", **released}

@@ -333,7 +333,10 @@ def test_tiny_tuning_data_have_one_feature_more_for_the_constant():
         assert tiny(experiment.parse(said)).tuning.problem["options"]["features"] == found
 
 
-@pytest.mark.parametrize(("dataset", "options"), [("clusters", {"examples": 120}), ("stream", {})])
+@pytest.mark.parametrize(
+    ("dataset", "options"),
+    [("clusters", {"examples": 120}), pytest.param("stream", {}, marks=pytest.mark.slow)],
+)
 def test_the_classes_of_synthetic_tuning_data_are_the_experiments(dataset, options):
     """Both have ten classes by default, and the experiment's data have two."""
     said = raw(participation={"machines": 6})

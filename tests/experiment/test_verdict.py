@@ -397,6 +397,7 @@ def test_a_slope_may_be_no_shallower_than_the_tolerance_allows(value, holds):
     assert (found.value, found.holds, found.seeds, found.at) == (value, holds, 40, {})
 
 
+@pytest.mark.slow
 def test_the_intervals_of_slopes_hold_the_exponent_as_often_as_they_say():
     rng, missed = np.random.default_rng(1), 0
     for _ in range(200):

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import sparing
 from oracles.reduced_momentum import TREES, Literal, asked_nodes, dyadic, group_of
 
 from fedprivjax.noise import WindowInputs, Windows
@@ -97,7 +96,8 @@ def paths(epoch, rounds, alpha, reset_rate, dimension=3):
     return np.asarray(rings), np.array(literal)
 
 
-@pytest.mark.parametrize(("epoch", "rounds", "alpha", "reset_rate"), sparing(SETTINGS, [QUICK]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("epoch", "rounds", "alpha", "reset_rate"), SETTINGS)
 def test_rings_are_the_literal_sum_of_the_same_noises(epoch, rounds, alpha, reset_rate):
     with jax.enable_x64(True):
         rings, literal = paths(epoch, rounds, alpha, reset_rate)

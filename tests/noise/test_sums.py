@@ -129,7 +129,7 @@ def test_blocks_of_any_size_and_seeds_side_by_side_take_the_same_rows():
     assert int(done) == rounds
 
 
-@pytest.mark.parametrize("rounds", sparing([1, 2, 5, 70], [1, 70]))
+@pytest.mark.parametrize("rounds", sparing([1, 2, 5, 70], [5]))
 def test_a_factor_of_any_number_of_rounds_is_stored_in_full(rounds):
     rows = np.eye(rounds, dtype=np.float32)
     noise, done = Triangular(rows).init(4, jax.random.key(2))
@@ -150,7 +150,7 @@ JAX_PRIVACY = {
 }
 
 
-@pytest.mark.parametrize("messages", JAX_PRIVACY)
+@pytest.mark.parametrize("messages", sparing(list(JAX_PRIVACY), [8, 32]))
 def test_prefix_sums_have_the_error_that_jax_privacy_finds(messages):
     """The square root of A agrees up to rounding in float64, the optimum and its lower bound to 1 in 1000."""
     optimum, square_root = JAX_PRIVACY[messages]

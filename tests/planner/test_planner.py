@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import sparing
 
 from fedprivjax import (
     Ball,
@@ -51,7 +50,8 @@ def planned(found):
     return [label for label in found["protocol"].values.tolist() if not at(found, label)["refusal"].item()]
 
 
-@pytest.mark.parametrize("trust", sparing(["none", "server", "shuffler", "pan-private"], ["server"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("trust", ["none", "server", "shuffler", "pan-private"])
 def test_every_protocol_is_planned_or_refused_with_a_reason(trust):
     found = planner.plan(**SIZES, epsilon=EPSILON, delta=DELTA, trust=trust)
     assert {label.partition(",")[0] for label in found["protocol"].values.tolist()} == set(PROTOCOLS)

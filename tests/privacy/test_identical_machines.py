@@ -43,6 +43,7 @@ def seconds(function):
     return min(times)
 
 
+@pytest.mark.slow
 def test_a_million_machines_cost_less_than_sorting_them_once():
     columns = [np.full(MANY, value) for value in (1.0, 100, 10, 1e-5)]
     drawn = np.random.default_rng(0).normal(size=MANY)

@@ -115,7 +115,11 @@ def test_what_dp_accounting_cannot_express_is_refused(accountant):
 
 
 @pytest.mark.parametrize("ratio", sparing([0.5, 2.0], [2.0]))
-@pytest.mark.parametrize("sampler", [Subset(10), Poisson(10), Replacement(10), Full()], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "sampler",
+    sparing([Subset(10), Poisson(10), Replacement(10), Full()], [Subset(10), Full()]),
+    ids=lambda one: one.name,
+)
 def test_accountants_results_are_on_the_side_that_they_state(sampler, ratio):
     stated = Sampled(sampler).epsilon(ratio, *SIZES, delta=DELTA)
     results = {one.kind: one.epsilon for one in Sampled(sampler).accountant_results(ratio, *SIZES, delta=DELTA)}

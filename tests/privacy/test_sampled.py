@@ -132,6 +132,7 @@ def test_monte_carlo_refutes_the_claim_of_six():
     assert found > 100 * MNIST["delta"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", sparing([3.0, 6.0], [6.0]))
 def test_monte_carlo_of_what_is_attained(epsilon):
     """At the attained ε, δ is reached (and slightly exceeded, as losses are rounded down). At the bound it is not."""

@@ -111,7 +111,7 @@ def test_every_registered_protocol_is_checked_against_targets():
     assert {type(protocol) for protocol in CASES.values()} == {kind for kind, _ in PROTOCOLS.values()}
 
 
-@pytest.mark.parametrize("target", [{"mu": 1.0}, {"epsilon": 1.0}], ids=["mu", "epsilon"])
+@pytest.mark.parametrize("target", sparing([{"mu": 1.0}, {"epsilon": 1.0}], [{"epsilon": 1.0}]), ids=["mu", "epsilon"])
 @pytest.mark.parametrize("name", sparing(CASES, QUICK))
 def test_no_protocol_exceeds_its_target(name, target):
     protocol = CASES[name]

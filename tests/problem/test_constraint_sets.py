@@ -102,7 +102,7 @@ def test_a_pytree_of_any_shape_is_projected_as_one_vector(which):
 
 
 @pytest.mark.parametrize("which", [Simplex(1.0), L1Ball(3.0)])
-@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("scale", sparing([1e-4, 1.0, 1e4], [1.0]))
 def test_many_parameters_are_projected_within_rounding(which, scale):
     point = scale * np.random.default_rng(1).normal(size=100_000).astype(np.float32)
     assert which.contains(which.project(point))
@@ -265,10 +265,11 @@ def test_invalid_custom_sets_are_refused(which, message, start):
     ("which", "over"),
     [
         (Box(-1.0, 1.0), {"high": [0.2, 0.6]}),
-        pytest.param(L1Ball(1.0), {"radius": [0.3, 1.0]}, marks=pytest.mark.slow),
+        (L1Ball(1.0), {"radius": [0.3, 1.0]}),
     ],
     ids=["box", "l1"],
 )
+@pytest.mark.slow
 def test_the_size_of_a_set_is_swept(which, over):
     protocol, options = NoisySGD(mu=6.0, clip=0.5), {"rounds": 6, "metrics": ["test_loss"]}
     swept = sweep(protocol, on(which), SOME_MACHINES, over=over, seeds=1, **options)

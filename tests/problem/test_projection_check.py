@@ -7,6 +7,7 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import sparing
 from flax import struct
 
 from fedprivjax import Ball, ConstraintSet, DPMu2, Full, NoisySGD, Refusal, Softmax, linear_problem
@@ -144,6 +145,7 @@ def test_wrong_sets(which, says):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_few_long_axes_among_many_are_found():
     """A bias may be ten times as large as 2,000 weights: the radius is too small, or distances grow."""
     start = {"weights": jnp.zeros((1000, 2)), "bias": jnp.zeros(2)}
@@ -236,9 +238,9 @@ RIGHT = [
 ]
 
 
-@pytest.mark.parametrize(("which", "start"), RIGHT, ids=[str(place) for place in range(len(RIGHT))])
-def test_right_sets(which, start):
-    require_true_projection(which, start)
+@pytest.mark.parametrize("place", sparing([*range(len(RIGHT))], [0, 2, 3, 4, 6]))
+def test_right_sets(place):
+    require_true_projection(*RIGHT[place])
 
 
 def test_a_set_is_tried_once(monkeypatch):

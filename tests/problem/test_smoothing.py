@@ -17,7 +17,7 @@ from fedprivjax.problem.smoothing import Moreau, ball_envelope
 KINKED = {"hinge": Hinge(), "absolute": Absolute(), "pinball": Pinball(0.8)}
 LOSSES = {**KINKED, "logistic": Logistic(), "huber": Huber(0.4), "squared": Squared()}
 KINDS = [*((name, False) for name in LOSSES), *((name, True) for name in KINKED)]
-QUICK = [("logistic", False), ("pinball", False), ("hinge", True)]
+QUICK = [("pinball", False), ("hinge", True)]
 KINKS = [kind for kind in KINDS if kind[0] in KINKED]
 COUNT, BOUND, RADIUS = 120, 2.0, 1.5
 WIDTH = 1e-6  # of finite differences

@@ -10,7 +10,9 @@ from fedprivjax import Full, NoisyMinibatchSGD, Squared, TreeMomentum, linear_pr
     "protocol",
     [
         NoisyMinibatchSGD(noise_std=1e-9, step_size=1e-3, clip=1.0, batch=1, sampler="cyclic"),
-        TreeMomentum(noise_std=1e-9, step_size=1e-3, clip=1.0, alpha=1.0, trust="none"),
+        pytest.param(
+            TreeMomentum(noise_std=1e-9, step_size=1e-3, clip=1.0, alpha=1.0, trust="none"), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_clip_holds_where_the_norm_of_features_underflows(protocol):

@@ -33,15 +33,12 @@ def make(seeds=3, **changes):
     return experiment.parse({**spec, **changes})
 
 
-def saved(into, made, source=SOURCE):
-    folder.claim(into, made)
-    folder.save(run(made), into, "small", 1.0, source)
-    return fpj.load(into)
-
-
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    return saved(tmp_path_factory.mktemp("results"), make())
+    into = tmp_path_factory.mktemp("results")
+    folder.claim(into, make())
+    folder.save(run(make()), into, "small", 1.0, SOURCE)
+    return fpj.load(into)
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +91,11 @@ def test_methods_without_an_epsilon_are_refused_by_name(results):
 
 
 @pytest.mark.parametrize(("seeds", "fault"), [(1, "for an interval, got fewer"), (2, "got 2")])
-def test_few_seeds_are_refused(seeds, fault, tmp_path):
-    found, refused = entries(saved(tmp_path, make(seeds)))
+def test_few_seeds_are_refused(seeds, fault, results, tmp_path):
+    folder.claim(tmp_path, make(seeds))
+    fewer = {label: data.isel(seed=slice(seeds)) for label, data in results.items()}
+    folder.save(fewer, tmp_path, "small", 1.0, SOURCE)
+    found, refused = entries(fpj.load(tmp_path))
     assert not found.rows
     assert any(line.startswith("ours, epsilon 1: seeds must be at least 3") and fault in line for line in refused)
 
@@ -109,9 +109,11 @@ def test_diverged_runs_are_refused(results):
     assert [row["target_epsilon"] for row in found.rows if row["method"] == "ours"] == [1.0]
 
 
-def test_results_without_their_command_are_refused(tmp_path):
+def test_results_without_their_command_are_refused(results, tmp_path):
+    folder.claim(tmp_path, make())
+    folder.save(dict(results), tmp_path, "small", 1.0, None)
     with pytest.raises(Refusal, match=r"must state the command that made them, got none\. Run the experiment"):
-        entries(saved(tmp_path, make(), None))
+        entries(fpj.load(tmp_path))
 
 
 def test_joining_twice_changes_nothing(board, tmp_path):

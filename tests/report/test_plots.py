@@ -152,7 +152,7 @@ def test_the_realised_axis_is_the_worst_runs(best):
 
 @pytest.mark.parametrize(
     ("off", "realised"),
-    sparing([(1.009, False), (1.011, True), (0.991, False), (0.989, True)], [(1.011, True), (0.991, False)]),
+    sparing([(1.009, False), (1.011, True), (0.991, False), (0.989, True)], [(1.011, True)]),
 )
 def test_the_realised_epsilon_is_the_coordinate_if_it_differs_from_the_target(best, tmp_path, off, realised):
     """A deviation above 1% at one point of one protocol is enough, in either direction."""
@@ -235,7 +235,7 @@ def test_one_evaluation_has_no_path_and_values_below_zero_no_logarithmic_axis(tm
     assert plots.all_plots({"ours": data.isel(machines=[0, 2])}, PLAIN) == {}
 
 
-@pytest.mark.parametrize("size", ["rounds", "records"])
+@pytest.mark.parametrize("size", sparing(["rounds", "records"], ["rounds"]))
 def test_noise_averaged_over_rounds_is_drawn_against_swept_rounds_and_records(size):
     data = dataset(size, "mu", metrics=["noise_mean_square"])
     figure = plots.metric_against({"ours": data}, size, "noise_rms", rounds="mean")

@@ -98,6 +98,7 @@ def test_bands_are_the_intervals(against):
         assert np.isclose(corners, value).any()
 
 
+@pytest.mark.slow
 def test_a_papers_figure_is_a_pdf_of_the_width_of_a_column(tmp_path):
     with using("paper"):
         figure = plots.metric_against_epsilon({"ours": dataset("mu"), "other": dataset("mu")})

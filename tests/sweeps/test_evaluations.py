@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from cases import sparing
 
 from fedprivjax import DPMu2, Uniform, sweep
 from fedprivjax.checks.refusal import Refusal
@@ -32,7 +33,7 @@ def reported(problem, **options):
     return found, data
 
 
-@pytest.mark.parametrize("resample", [[], ["mu"]])
+@pytest.mark.parametrize("resample", sparing([[], ["mu"]], [["mu"]]))
 def test_every_evaluation_is_reported_with_the_value_of_the_dataset(softmax_problem, resample):
     found, data = reported(softmax_problem, resample=resample)
     assert len(found) == len({(index["mu"], index["seed"], done) for index, done, _ in found}) == 8

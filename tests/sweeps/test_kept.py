@@ -94,6 +94,7 @@ def test_the_size_is_stated_before_anything_is_compiled(softmax_problem, capsys,
         fpj.sweep(METHOD, softmax_problem, SCHEME, **KEEP)
 
 
+@pytest.mark.slow
 def test_chunks_and_a_stopped_sweep_keep_the_same_parameters(grid, softmax_problem, tmp_path):
     budget = sum(run_bytes(ready_sweep(METHOD, softmax_problem, SCHEME, **KEEP).first, keep=True))
 
@@ -113,6 +114,7 @@ def test_chunks_and_a_stopped_sweep_keep_the_same_parameters(grid, softmax_probl
     same(found, whole)
 
 
+@pytest.mark.slow
 def test_parts_and_meshes_keep_the_same_parameters(grid, softmax_problem, tmp_path):
     for number in (1, 2):
         part = fpj.sweep(METHOD, softmax_problem, SCHEME, folder=tmp_path, part=(number, 2), **KEEP)
@@ -145,6 +147,7 @@ def test_a_networks_parameters_keep_their_tree(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, fpj.load_run(tmp_path, problem).params, found.params)
 
 
+@pytest.mark.slow
 def test_runs_of_other_lengths_have_their_own_evaluations():
     problem = fpj.from_dataset(DATA, constraint=fpj.Ball(5.0))
     over = {"rounds": [2, 3]}

@@ -31,6 +31,7 @@ RAW = {
     "protocol": [{"name": "dp_mu2", "label": "ours"}, {"name": "noisy_sgd", "label": "SGD", "step_size": 0.1}],
     "sweep": {"mu": [1.0, 2.0, 4.0], "seeds": 2},
 }
+ALONE = {**RAW, "protocol": RAW["protocol"][1:]}
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -91,6 +92,7 @@ def test_schedulers_give_parts(variables, part):
     assert part_of_scheduler(variables) == part
 
 
+@pytest.mark.slow
 def test_parts_one_after_another_are_one_sweep_bit_for_bit(softmax_problem, of_one_run, tmp_path):
     whole = sweep(METHOD, softmax_problem, SCHEME, **of_one_run)
     for number in (3, 1):  # the first part takes over what the others do not compute
@@ -217,7 +219,7 @@ def test_any_number_of_parts_gives_equal_bits_and_computes_the_same_chunks(softm
 
 def test_finished_runs_are_joined_and_missing_ones_are_not(tmp_path, monkeypatch):
     """As after a stop between the last chunk and the results. The seconds are those of all parts."""
-    ready = ready_experiment(experiment.parse(RAW))
+    ready = ready_experiment(experiment.parse(ALONE))
     with monkeypatch.context() as stopped:
         stopped.setattr(run_module, "_saved", lambda *_, **__: None)
         run_part(ready, tmp_path, Part(1, 2))
@@ -233,8 +235,9 @@ def test_finished_runs_are_joined_and_missing_ones_are_not(tmp_path, monkeypatch
 
 
 def test_a_part_in_a_folder_of_other_settings_is_refused(tmp_path):
-    run_part(ready_experiment(experiment.parse(RAW)), tmp_path, Part(1, 2))
-    other = ready_experiment(experiment.parse({**RAW, "participation": {"machines": 6, "per_round": 2, "rounds": 4}}))
+    first = ready_experiment(experiment.parse(ALONE))
+    results_folder.claim(tmp_path, first.experiment, first.inputs, shared=True)
+    other = ready_experiment(experiment.parse({**ALONE, "participation": {"machines": 6, "per_round": 2, "rounds": 4}}))
     with pytest.raises(Refusal, match=r"holds results of different settings: participation.per_round = 3 there and 2"):
         run_part(other, tmp_path, Part(2, 2))
 

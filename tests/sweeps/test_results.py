@@ -153,6 +153,7 @@ def test_the_guarantee_travels_with_the_numbers(swept):
     assert attributes["noise"].endswith("shared by the grid's configurations, whose guarantees do not compose")
 
 
+@pytest.mark.slow
 def test_every_metric_on_private_data_is_marked():
     features = np.random.default_rng(64).normal(size=(12, 3))
     problem = linear_problem(

@@ -7,7 +7,6 @@ import audited
 import jax
 import numpy as np
 import pytest
-from cases import sparing
 from flax import struct
 
 from fedprivjax import Algorithm, Refusal, audit, cli, gradient, ready, simulate
@@ -37,7 +36,6 @@ REDUCED = {
     "encoder": ["none"],
     "relation": ["replace-one"],
 }
-FAST = "sgd", "fedexp"
 QUICK = ["stable structure and dtypes", "the guarantee can be saved and printed"]
 UNITS = {"record": RECORD, "machine": MACHINE}
 
@@ -63,7 +61,8 @@ def run_of(cell, **settings):
     return simulate(protocol, small_problem(), SCHEMES[cell.participation], rounds=ROUNDS)
 
 
-@pytest.mark.parametrize("name", sparing(tuple(algorithms()), quick=FAST))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", algorithms())
 def test_what_is_defined_runs(name):
     for cell in defined(name, **REDUCED):
         run = run_of(cell, epsilon=8.0)

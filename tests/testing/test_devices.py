@@ -56,7 +56,8 @@ def found(case, computer):
     return {finding.kind: finding for finding in compare_case(case, computer, cpu())}
 
 
-@pytest.mark.parametrize("name", [FEW[0], *(pytest.param(name, marks=pytest.mark.slow) for name in FEW[1:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FEW)
 def test_a_simulated_device_equals_the_cpu(name):
     findings = found(cases(name)[name], Computer(jax.devices()[1]))
     assert set(findings) == set(KINDS)

@@ -156,7 +156,7 @@ def test_shares_are_used_up_in_every_feasible_case(seed):
         draw(law, most + 1)
 
 
-@pytest.mark.parametrize("clocks", [0, 4096])
+@pytest.mark.parametrize("clocks", [pytest.param(0, marks=pytest.mark.slow), 4096])
 def test_machines_are_drawn_by_what_remains(clocks, monkeypatch):
     """First rounds of many draws: one machine by the shares, the next by the reduced shares."""
     monkeypatch.setattr(weighted, "CLOCKS", clocks)
@@ -203,6 +203,7 @@ def test_one_seed_is_one_schedule(law):
     assert (one != other).any() or law == Cyclic(9, 4)
 
 
+@pytest.mark.slow
 def test_a_million_machines_are_drawn_in_seconds():
     rng = np.random.default_rng(0)
     laws = [

@@ -140,6 +140,7 @@ def test_the_numerator_form_of_v_minimises_the_stages_bound():
         assert v == pytest.approx(np.exp(best.x), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_printed_form_is_the_least_v():
     """It is harmless if every stage uses μ. Without μ it misses its target, unlike the corrected form."""
     settings = {"rounds": 10_000, "gap": 12.5, "smoothness": 1.0, "strong_convexity": 0.05}
