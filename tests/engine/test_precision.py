@@ -60,6 +60,7 @@ def test_products_for_noise_are_in_full_precision(softmax_problem, protocol, met
     assert precisions(text) <= {"HIGHEST"}
 
 
+@pytest.mark.slow
 def test_clipped_updates_are_summed_in_full_precision(softmax_problem):
     problem = replace(softmax_problem, partition_table=Table(np.arange(60).reshape(6, 10)))
     start = ready(replace(UPDATES, noise_schedule="independent"), problem, SCHEME, rounds=4, precision=TF32)

@@ -26,7 +26,8 @@ def views(softmax_problem):
     return cache(lambda name: transcript(CASES[name], softmax_problem, PARTIAL, seed=SEED))
 
 
-@pytest.mark.parametrize("name", sparing(CASES, ["server"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_same_trajectory_as_the_materialised_run(name, views, softmax_problem):
     view = views(name)
     run = simulate(CASES[name], softmax_problem, PARTIAL, seed=SEED, noise_method="materialised")
@@ -55,6 +56,7 @@ def test_sums_of_messages_make_the_next_query(name, views):
     assert np.linalg.norm(view.queries[-1]) > 0.05
 
 
+@pytest.mark.slow
 def test_stale_means_make_the_next_query(views):
     view = views("stale")
     x, w = np.zeros(15), np.zeros(15)

@@ -204,6 +204,7 @@ def little_memory(monkeypatch):
     monkeypatch.setattr(prepare, "room_of", lambda devices: 100)
 
 
+@pytest.mark.slow
 def test_data_that_do_not_fit_are_divided(many, little_memory):
     start = ready(DPMu2(noise_std=0.1, step_size=0.1, clip=0.3), many, Uniform(200, 7), rounds=2, mesh=machines(3))
     features = start.arguments.problem.pool.rows.features

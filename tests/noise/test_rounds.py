@@ -454,6 +454,7 @@ def test_noise_reaches_the_iterates():
     np.testing.assert_allclose(runs[3].params, 0.4 * (normal[1] + normal[2]), atol=1e-5)  # nodes [1, 2] and [3, 3]
 
 
+@pytest.mark.slow
 def test_scaffold_takes_a_matrix():
     matrix = np.tril(np.full((SMALL, SMALL), 0.1)) + 0.9 * np.eye(SMALL)
     run = simulate(

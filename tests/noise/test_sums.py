@@ -108,6 +108,7 @@ def test_samples_have_the_distribution_and_no_other_scale(stretch):
         assert (abs(squares - count) < 4 * np.sqrt(2 * count)) == (stretch == 1.0), method
 
 
+@pytest.mark.slow
 def test_blocks_of_any_size_and_seeds_side_by_side_take_the_same_rows():
     """The rows are those of B·ξ, with ξ each round's normals. 13 rounds are not a multiple of the product's strips."""
     rounds, dimension, seeds = 13, 5, jax.random.split(jax.random.key(1), 3)

@@ -131,7 +131,7 @@ def test_accountants_results_are_on_the_side_that_they_state(sampler, ratio):
         assert results[UPPER] == theirs.get_epsilon(DELTA) > stated
 
 
-@pytest.mark.parametrize("records", [1, 50])
+@pytest.mark.parametrize("records", sparing([1, 50], [1]))
 def test_a_shufflers_results_enclose_its_bound(records):
     shuffled = Shuffled(1000)
     stated = shuffled.epsilon(2.0, records, 1, 20, delta=1e-6)

@@ -114,6 +114,7 @@ def test_machines_of_a_heterogeneous_stream_hold_their_own_class(stream):
     assert set(stream.test_labels) == {0, 1, 2, 3}
 
 
+@pytest.mark.slow
 def test_any_loss_takes_computed_examples():
     problem = procedural_problem(
         lambda key, machine: jax.random.normal(key, (3,)),
@@ -201,8 +202,9 @@ def test_features_keep_the_bound_of_the_guarantee(bad):
 CLIPPED = DPMu2(mu=1.0, clip=1.0)
 
 
-@pytest.mark.parametrize("protocol", sparing([CLIPPED, DPMu2(mu=1.0), NoisySGD(mu=1.0, clip=1.0)], [CLIPPED]))
-@pytest.mark.parametrize("bad", sparing([jnp.nan, jnp.inf, 1e10], [jnp.inf]))
+@pytest.mark.parametrize("protocol", [CLIPPED, DPMu2(mu=1.0), NoisySGD(mu=1.0, clip=1.0)])
+@pytest.mark.slow
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, 1e10])
 def test_no_features_touch_another_machines_part_of_a_run(bad, protocol):
     assert np.isfinite(simulate(protocol, broken(bad), SOME, rounds=ROUNDS).params).all()
 

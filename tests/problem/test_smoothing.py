@@ -246,6 +246,7 @@ def test_where_two_pieces_meet_the_derivative_is_the_gradient(name):
     assert gradient[0].tolist() == differentiated[0].tolist() == [pytest.approx(pieces(name, 0, 1)[0]), 0, 0]
 
 
+@pytest.mark.slow
 def test_the_slope_can_be_differentiated_again():
     """Newton-type methods get the curvature `h″/(1 + τ·h″)` at the minimiser."""
 

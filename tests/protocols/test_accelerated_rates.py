@@ -91,6 +91,7 @@ def test_rounds_left_over_change_nothing():
     assert excess(protocol, problem, 16) == excess(protocol, problem, 19) > excess(protocol, problem, 24)
 
 
+@pytest.mark.slow
 def test_too_few_rounds_for_a_stage_are_one_stage():
     problem = quadratic(np.diag([1.0, 0.5]), np.array([1.0, -1.0]), 5.0)
     protocol = AcceleratedMinibatchSGD(form="multistage", strong_convexity=0.5, gap=1.0, variance=1e-12, **SILENT)

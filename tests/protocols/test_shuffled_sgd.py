@@ -63,6 +63,7 @@ def test_a_machine_that_comes_seldom_spends_less():
     assert found.per_machine[seldom] < found.per_machine[often]
 
 
+@pytest.mark.slow
 def test_the_same_noise_makes_the_same_run():
     runs = [
         simulate(make(trust, noise_std=2.0), PROBLEM, Full(MACHINES), rounds=5, delta=DELTA, metrics=["noise_norm"])

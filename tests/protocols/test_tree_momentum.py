@@ -141,7 +141,8 @@ def test_a_record_of_another_place_is_exposed_no_more():
         assert start.event.mus.each[machine] == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("factor", sparing(list(FACTORS), ["tree"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("factor", list(FACTORS))
 def test_messages_add_up_to_the_noisy_momentum(factor):
     """Without a trusted server, the point moves along the momentum of what machines are seen to send."""
     protocol = replace(TREE, trust="none", factor=factor, clip=1.0, step_size=0.1)

@@ -73,7 +73,8 @@ def phases_of(start, per_round, **settings):
     )
 
 
-@pytest.mark.parametrize("sampling", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [True, False])
 def test_every_phase_has_its_own_cohorts(sampling):
     start = begun(sampling=sampling)
     phases = phases_of(start, (50, 330), smoothness=1.0, sampling=sampling)

@@ -53,6 +53,7 @@ def test_runs_are_reported_one_after_the_other_with_rounds_in_order(softmax_prob
     assert [done for _, done, _ in found] == [3, 6] * 4
 
 
+@pytest.mark.slow
 def test_a_run_that_pads_a_chunk_is_reported_once(softmax_problem, monkeypatch):
     monkeypatch.setattr(execute, "chunks", lambda runs, sizes: memory.chunks(runs, (3, 2)))
     found, _ = reported(softmax_problem, seeds=5)

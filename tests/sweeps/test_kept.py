@@ -64,6 +64,7 @@ def test_the_parameters_of_one_run_are_equal_bit_for_bit(softmax_problem):
     assert (found.method, str(found.guarantee)) == (single.method, str(single.guarantee))
 
 
+@pytest.mark.slow
 def test_without_keep_nothing_changes(grid, softmax_problem):
     data = fpj.sweep(METHOD, softmax_problem, SCHEME, **OPTIONS)
     assert set(grid) - set(data) == {"params", "method", "predictor"}
