@@ -136,9 +136,9 @@ def audit_one_run(
     Source: Steinke, Nasr & Jagielski 2023; Mahloujifar, Melis & Chaudhuri 2024.
 
     >>> from fedprivjax import NoisySGD, Softmax, Uniform, linear_problem
-    >>> problem = linear_problem(np.eye(800), np.arange(800) % 2, Softmax(2))
+    >>> problem = linear_problem(np.eye(400), np.arange(400) % 2, Softmax(2))
     >>> protocol = NoisySGD(mu=4.0, clip=1.0, step_size=0.1)
-    >>> found = audit_one_run(protocol, problem, Uniform(machines=40, per_round=20), rounds=8)
+    >>> found = audit_one_run(protocol, problem, Uniform(machines=20, per_round=10), rounds=8)
     >>> 0 < found.bounds.mu_lower < found.guarantee.mu, found.refuted
     (True, False)
     """
