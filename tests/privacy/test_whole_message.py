@@ -172,7 +172,8 @@ def hockey_stick(epsilon, one, other, z, rate):
     return np.maximum(density(one) - exp(epsilon) * density(other), 0).sum() * (side[1] - side[0]) ** 2
 
 
-@pytest.mark.parametrize(("rate", "z"), sparing([(0.1, 1.0), (0.1, 2.0), (0.6, 1.0), (0.9, 3.0)], [(0.6, 1.0)]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("rate", "z"), [(0.1, 1.0), (0.1, 2.0), (0.6, 1.0), (0.9, 3.0)])
 def test_clipped_records_in_poisson_samples_move_a_sum_about_a_fixed_centre(rate, z):
     """dp-accounting's pair, +L and −L if the record is sampled, is the worst of all pairs."""
     delta = 1e-3

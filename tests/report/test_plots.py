@@ -260,6 +260,7 @@ def test_three_swept_sizes_leave_one_to_the_curve_one_to_panels_and_one_at_its_m
     assert [axis.get_title() for axis in figure.axes] == [f"M = {m}, T = 10" for m in (10, 100, 1000)]
 
 
+@pytest.mark.slow
 def test_a_plans_bounds_are_drawn_by_kind_and_never_across():
     found = planner.plan(machines=4, per_round=4, samples=8, dimension=3, epsilon=[1.0, 2.0, 4.0])
     figure = bound_against_epsilon(found)
