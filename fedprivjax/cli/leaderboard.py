@@ -30,7 +30,7 @@ def leaderboard(
     A row needs a realised ε, three or more seeds and no diverged run. A line on stderr names each refused row.
     """
     from fedprivjax.report import leaderboard as boards
-    from fedprivjax.report.leaderboard_view import notes
+    from fedprivjax.report.leaderboard import notes
 
     require_folders(into=into)
     known = boards.leaderboard(into) if into is not None and into.exists() else boards.Leaderboard()

@@ -43,7 +43,7 @@ def show(experiment, results, folder: Path, *, partition: bool = True) -> Outcom
     from fedprivjax.report.display import shown
     from fedprivjax.report.drawing import save
     from fedprivjax.report.page import write_page
-    from fedprivjax.report.relations import hide_sizes
+    from fedprivjax.report.wording import hide_sizes
 
     failures: list[Exception] = []
     written: list[Path] = []

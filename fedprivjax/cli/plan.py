@@ -51,9 +51,8 @@ def plan(
     options = locals()  # by the names of the parameters
     from fedprivjax import planner
     from fedprivjax.experiment.planned import KEYS, plan_settings
-    from fedprivjax.report.bounds import bound_against_epsilon
     from fedprivjax.report.drawing import save_figure
-    from fedprivjax.report.planned import plan_report
+    from fedprivjax.report.planned import bound_against_epsilon, plan_report
 
     require_folders(json=json_file, plot=picture)
     of_pilot = {"seeds": pilot_seeds, "classes": classes}

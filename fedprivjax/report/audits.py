@@ -11,8 +11,8 @@ from fedprivjax.auditing.one_run import OneRunAudit
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.cross_check import AGREES, entry
 from fedprivjax.report.colours import colour
-from fedprivjax.report.relations import mixed
 from fedprivjax.report.text_table import Sheet
+from fedprivjax.report.wording import mixed
 
 DELTAS = np.geomspace(1e-7, 0.1, 25)
 Cells = Mapping[str, Callable[[Any], str]]  # text of a cell from an audit, by column header

@@ -19,8 +19,9 @@ from matplotlib.transforms import offset_copy
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import recorded_name
-from fedprivjax.report.choices import CHOSEN, CHOSEN_NOTE
 from fedprivjax.report.colours import letter_width, new_figure
+from fedprivjax.report.remarks import CHOSEN, CHOSEN_NOTE
+from fedprivjax.report.wording import of_axes, points_of
 from fedprivjax.sweeps.results import INTERVAL, mean_interval
 
 PANELS = ("machines", "per_round", "rounds", "records")
@@ -183,11 +184,7 @@ def draw_band(
 def panels_of(best: Mapping[str, xr.Dataset]) -> list[dict[str, float]]:
     """Return the point of each panel: one for each combination of values of the swept `PANELS`."""
     data = next(iter(best.values()))
-    points: list[dict[str, float]] = [{}]
-    for name in PANELS:
-        if name in data.dims:
-            points = [{**point, name: value} for point in points for value in data[name].values.tolist()]
-    return points
+    return points_of({name: data[name].values.tolist() for name in PANELS if name in data.dims})
 
 
 def middle_of(best: Mapping[str, xr.Dataset], but: Collection[str] = PANELS) -> dict[str, float]:
@@ -202,7 +199,7 @@ def middle_of(best: Mapping[str, xr.Dataset], but: Collection[str] = PANELS) -> 
 
 def at(data: xr.Dataset, point: Point) -> xr.Dataset:
     """Return the dataset at a point. Axes that the dataset lacks are ignored."""
-    return data.sel({name: value for name, value in point.items() if name in data.dims}, method="nearest")
+    return data.sel(of_axes(data, point), method="nearest")
 
 
 def placed(best: Mapping[str, xr.Dataset], point: Point) -> dict[str, float]:

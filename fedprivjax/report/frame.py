@@ -13,11 +13,10 @@ from fedprivjax.checks.printable import printable
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
-from fedprivjax.report.baselines import CONSTANT, is_better
-from fedprivjax.report.choices import CHOSEN, CHOSEN_NOTE
 from fedprivjax.report.display import Showable, laid_out, recorded_by, usual_metric
-from fedprivjax.report.number_format import points_of
+from fedprivjax.report.remarks import CHOSEN, CHOSEN_NOTE, CONSTANT, is_better
 from fedprivjax.report.tables import footnotes, metric_floor, metric_runs, results_table
+from fedprivjax.report.wording import of_axes, points_of
 from fedprivjax.sweeps.results import mean_interval
 from fedprivjax.sweeps.selection import UNACCOUNTED
 from fedprivjax.sweeps.variable_descriptions import custom_metrics
@@ -210,7 +209,7 @@ def _values(point: Any) -> tuple[float, ...]:
 
 def _at(values: xr.DataArray, point: Mapping[str, float]) -> float:
     """Return the value at a point. Axes that the values lack are ignored."""
-    return float(values.sel({name: value for name, value in point.items() if name in values.dims}).squeeze())
+    return float(values.sel(of_axes(values, point)).squeeze())
 
 
 def _within(mean: float, compared: Any, metric: Metric) -> bool:

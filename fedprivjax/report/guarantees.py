@@ -20,9 +20,8 @@ from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.privacy.terms import RELATIONS
 from fedprivjax.problem.problem import Problem
-from fedprivjax.report.number_format import epsilon_text, points_of
-from fedprivjax.report.relations import mixed
 from fedprivjax.report.text_table import Sheet
+from fedprivjax.report.wording import epsilon_text, mixed, points_of
 from fedprivjax.sweeps.prepare import ReadySweep
 
 

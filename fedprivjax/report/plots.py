@@ -14,11 +14,8 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.report.against_costs import differ_in_costs, metric_against_costs
-from fedprivjax.report.baselines import constant_of, draw_alone, draw_constant
-from fedprivjax.report.choices import with_marks
 from fedprivjax.report.colours import colour, dashes, symbol
-from fedprivjax.report.costs import with_costs
+from fedprivjax.report.costs import differ_in_costs, metric_against_costs, with_costs
 from fedprivjax.report.drawing import (
     aside,
     at,
@@ -37,7 +34,8 @@ from fedprivjax.report.drawing import (
     point_title,
 )
 from fedprivjax.report.layout import Layout, shown_in
-from fedprivjax.report.relations import private_terms, relations
+from fedprivjax.report.remarks import constant_of, draw_alone, draw_constant, with_marks
+from fedprivjax.report.wording import private_terms, relations
 from fedprivjax.sweeps.results import figure as figure_of
 from fedprivjax.sweeps.results import has, of_iterate, preferred
 

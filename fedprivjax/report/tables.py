@@ -1,6 +1,6 @@
 """Tables of results: means with intervals, realised ε and costs, with footnotes."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from functools import partial
 
 import numpy as np
@@ -11,29 +11,42 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.privacy.guarantee import LARGE_EPSILON
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.report.baselines import (
+from fedprivjax.report.costs import EXPECTED, costs_table, with_costs
+from fedprivjax.report.layout import Layout, shown_in
+from fedprivjax.report.plots import TOLERANCE, misses_target
+from fedprivjax.report.remarks import (
     ALONE,
+    CHOSEN_NOTE,
     CONSTANT,
+    NAIVE_NOTE,
     WORSE,
     above_non_private,
     alone_of,
     below_alone,
+    chosen_by_these_runs,
     constant_of,
     is_better,
+    marked,
+    sweep_notes,
 )
-from fedprivjax.report.choices import CHOSEN_NOTE, NAIVE_NOTE, chosen_by_these_runs, marked
-from fedprivjax.report.costs import EXPECTED, costs_table, with_costs
-from fedprivjax.report.layout import Layout, shown_in
-from fedprivjax.report.number_format import epsilon_text, points_of, rounds_title, target_epsilon, title_of
-from fedprivjax.report.plots import TOLERANCE, misses_target
-from fedprivjax.report.relations import hide_sizes, mixed, private_terms, terms_of
-from fedprivjax.report.sweep_notes import sweep_notes
 from fedprivjax.report.text_table import Sheet
+from fedprivjax.report.wording import (
+    epsilon_text,
+    hide_sizes,
+    mixed,
+    of_axes,
+    points_of,
+    private_terms,
+    rounds_title,
+    target_epsilon,
+    terms_of,
+    title_of,
+)
 from fedprivjax.sweeps.results import INTERVAL, figure, has, mean_interval, preferred, rounds_to
 from fedprivjax.sweeps.selection import UNACCOUNTED
 
 Point = Mapping[str, float]
-Cells = dict[str, Callable[[Point, Point], str]]  # text of a cell from its point and the row above, by column header
+Cells = dict[str, tuple[Collection[Hashable], Callable[[Point], str]]]  # axes of a column, and text at their values
 SAME = "″"  # the protocol does not depend on the settings that changed since the row above
 
 
@@ -59,13 +72,13 @@ def results_table(layout: Layout, best: Mapping[str, xr.Dataset], metric: str | 
     runs, floor = metric_runs(layout, best, metric), metric_floor(layout, best, metric)
     interval = min(values.sizes["seed"] for values in runs.values()) >= INTERVAL
     cells: Cells = {
-        marked(label, best[label]): partial(_cell, *mean_interval(values), metric, interval, floor)
+        marked(label, best[label]): (values.dims, partial(_cell, *mean_interval(values), metric, interval, floor))
         for label, values in runs.items()
     }
     if floor is not None:
-        cells[CONSTANT] = lambda _, previous: SAME if previous else metric.text(floor)
+        cells[CONSTANT] = (), lambda _: metric.text(floor)
     for words, (mean, half) in alone_of(best, metric).items():
-        cells[words] = partial(_cell, mean, half, metric, bool(half.notnull().all()), None)
+        cells[words] = mean.dims, partial(_cell, mean, half, metric, bool(half.notnull().all()), None)
     title = title_of(metric, layout.iterate, layout.rounds(metric.name))
     what = f"mean{' ± 95% interval' * interval} over {_runs(best)}"
     return _grid_table(f"{title}, {what}; {_stated(layout, best)}", layout, layout.varied, ["mu"], cells)
@@ -81,19 +94,16 @@ def rounds_table(layout: Layout, best: Mapping[str, xr.Dataset], name: str, valu
     cells: Cells = {}
     for label, data in best.items():
         if has(data, name):
-            reached = rounds_to(data, name, value, preferred(data, name, layout.iterate))
-            cells[marked(label, data)] = partial(_rounds_cell, _varied(reached), float(data["round"].max()))
+            reached = _varied(rounds_to(data, name, value, preferred(data, name, layout.iterate)))
+            cells[marked(label, data)] = reached.dims, partial(_rounds_cell, reached, float(data["round"].max()))
     title = rounds_title(metric, value, layout.iterate)
     interval = next(iter(best.values())).sizes["seed"] >= INTERVAL
     what = f"mean{' ± 95% interval' * interval} over {_runs(best)}; {_stated(layout, best)}"
     return _grid_table(f"{title}, first evaluated round, {what}", layout, layout.varied, ["mu"], cells)
 
 
-def _rounds_cell(runs: xr.DataArray, last: float, point: Point, previous: Point) -> str:
+def _rounds_cell(runs: xr.DataArray, last: float, own: Point) -> str:
     """Return the mean of numbers of rounds with its interval, or a lower bound if some are NaN."""
-    own = {name: value for name, value in point.items() if name in runs.dims}
-    if previous and own == {name: previous[name] for name in own}:
-        return SAME
     runs = runs.sel(own)
     count, reached = runs.sizes["seed"], int(runs.notnull().sum())
     mean, half = (float(each) for each in mean_interval(runs.fillna(last)))
@@ -139,7 +149,7 @@ def realised_table(layout: Layout, best: Mapping[str, xr.Dataset]) -> Sheet:
         if np.isfinite(data["realised_epsilon"]).any()
     }
     axes = {name: values for name, values in layout.axes.items() if len(values) > 1 or name in LEVELS}
-    cells: Cells = {f"{label}{_own(layout, label)}": partial(_realised, values) for label, values in worst.items()}
+    cells: Cells = {f"{label}{_own(layout, label)}": (axes, partial(_realised, one)) for label, one in worst.items()}
     title = f"realised ε at δ = {layout.delta:g}, the worst of {_runs(best)}{mixed(private_terms(best))}"
     return _grid_table(title, layout, axes, LEVELS, cells)
 
@@ -302,9 +312,15 @@ def _grid_table(
         for name, value in point.items():
             target = [epsilon_text(target_epsilon(name, value, layout.delta))] if name in beside else []
             coordinates += [f"{value:g}", *target]
-        table.add_row(*coordinates, *(cell(point, previous) for cell in cells.values()))
+        table.add_row(*coordinates, *(_text(*cell, point, previous) for cell in cells.values()))
         previous = point
     return table
+
+
+def _text(axes: Collection[Hashable], cell: Callable[[Point], str], point: Point, previous: Point) -> str:
+    """Return the text of a cell, or `SAME` if no value of its axes differs from the row above."""
+    own = {name: value for name, value in point.items() if name in axes}
+    return SAME if previous and own == {name: previous[name] for name in own} else cell(own)
 
 
 def _varied(runs: xr.DataArray) -> xr.DataArray:
@@ -312,24 +328,15 @@ def _varied(runs: xr.DataArray) -> xr.DataArray:
     return runs.squeeze([name for name in runs.dims if runs.sizes[name] == 1 and name != "seed"], drop=True)
 
 
-def _realised(values: xr.DataArray, point: Point, _: Point) -> str:
+def _realised(values: xr.DataArray, point: Point) -> str:
     """Return the realised ε at a point."""
-    return epsilon_text(float(values.sel({name: value for name, value in point.items() if name in values.dims})))
+    return epsilon_text(float(values.sel(of_axes(values, point))))
 
 
 def _cell(
-    mean: xr.DataArray,
-    half: xr.DataArray,
-    metric: Metric,
-    interval: bool,
-    floor: float | None,
-    point: Point,
-    previous: Point,
+    mean: xr.DataArray, half: xr.DataArray, metric: Metric, interval: bool, floor: float | None, own: Point
 ) -> str:
-    """Return a mean with its interval, or `SAME` if nothing changed that the protocol depends on."""
-    own = {name: value for name, value in point.items() if name in mean.dims}
-    if previous and own == {name: previous[name] for name in own}:
-        return SAME
+    """Return a mean with its interval, and a mark if it is worse than `floor`."""
     value = float(mean.sel(own))
     text = metric.text(value)
     mark = WORSE if floor is not None and is_better(floor, value, metric) else ""

@@ -9,8 +9,8 @@ from fedprivjax.engine.metrics import known
 from fedprivjax.experiment import Expected
 from fedprivjax.experiment.expected import ORDER
 from fedprivjax.experiment.verdict import Verdict, describe, judged_metric, origin_of
-from fedprivjax.report.number_format import rounds_title, title_of
 from fedprivjax.report.text_table import Sheet
+from fedprivjax.report.wording import rounds_title, title_of
 
 VERDICTS = {None: "–", True: "ok", False: "MISS"}
 

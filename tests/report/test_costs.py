@@ -9,8 +9,7 @@ import xarray as xr
 from fedprivjax import Refusal, experiment, plot
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
-from fedprivjax.report.against_costs import differ_in_costs, metric_against_costs, usual_point
-from fedprivjax.report.costs import costs_table
+from fedprivjax.report.costs import costs_table, differ_in_costs, metric_against_costs, usual_point
 from fedprivjax.report.layout import Layout, layout
 from fedprivjax.report.tables import results_tables
 

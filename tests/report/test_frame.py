@@ -10,8 +10,8 @@ import pytest
 import xarray as xr
 
 import fedprivjax as fpj
-from fedprivjax.report.choices import NAIVE_NOTE
 from fedprivjax.report.frame import Frame
+from fedprivjax.report.remarks import NAIVE_NOTE
 from fedprivjax.sweeps.variable_descriptions import metric_words
 
 ACCURACY = "test_accuracy"

@@ -7,8 +7,7 @@ import pytest
 from rich.console import Console
 
 from fedprivjax import planner
-from fedprivjax.report.bounds import bound_against_epsilon
-from fedprivjax.report.planned import bound_tables, pilot_tables, plan_report, ranked, sections
+from fedprivjax.report.planned import bound_against_epsilon, bound_tables, pilot_tables, plan_report, ranked, sections
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from cases import sparing
 from fedprivjax import Metric, mean_interval, planner
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
-from fedprivjax.report.bounds import bound_against_epsilon
 from fedprivjax.report.drawing import save
 from fedprivjax.report.layout import Layout
+from fedprivjax.report.planned import bound_against_epsilon
 from fedprivjax.sweeps.results import with_alone
 
 PLAIN = Layout({}, 1e-5)  # default settings of plots

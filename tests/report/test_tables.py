@@ -15,9 +15,9 @@ from fedprivjax.experiment import jobs as listed
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, MACHINE, RECORD, REPLACE_ONE, Terms
-from fedprivjax.report import guarantees, plots, relations, tables, verdicts
+from fedprivjax.report import guarantees, plots, tables, verdicts, wording
 from fedprivjax.report.layout import layout
-from fedprivjax.report.sweep_notes import sweep_notes
+from fedprivjax.report.remarks import sweep_notes
 from fedprivjax.report.text_table import html_table, plain
 from fedprivjax.sweeps.results import with_alone
 from fedprivjax.sweeps.selection import NO_EFFECT
@@ -318,7 +318,7 @@ def test_titles_name_units_and_relations_that_differ(best, other, named):
     both["ours"]["realised_epsilon"] = 1.5 * ours["realised_epsilon"]
     shown = tables.results_tables(layout(make(evaluation={"delta": DELTA, "rounds_to": {"test_accuracy": 0.5}})), both)
     assert len(shown) == 4
-    subjects = [f"ε for {one.unit} ({one.stated_relation})" for one in relations.private_terms(both)]
+    subjects = [f"ε for {one.unit} ({one.stated_relation})" for one in wording.private_terms(both)]
     for table in shown:
         assert ("DIFFERENT GUARANTEES" in table.title) == named
         assert all(subject in table.title for subject in subjects) == named

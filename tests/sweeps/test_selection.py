@@ -5,9 +5,8 @@ import pytest
 import xarray as xr
 
 from fedprivjax import Refusal, select
-from fedprivjax.report.baselines import CONSTANT
-from fedprivjax.report.choices import CHOSEN_NOTE
 from fedprivjax.report.plots import metric_against, metric_over_rounds
+from fedprivjax.report.remarks import CHOSEN_NOTE, CONSTANT
 from fedprivjax.sweeps.selection import NO_EFFECT, UNACCOUNTED
 
 CLIPS, RATES = [0.1, 1.0, 10.0], [1.0, 2.0]

@@ -1,4 +1,4 @@
-"""Baselines in tables and plots: the constant predictor, machines that train alone, and non-private protocols."""
+"""Baselines, marks of protocols chosen by results, and remarks on swept settings, in tables and plots."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,13 +7,62 @@ import xarray as xr
 from matplotlib.axes import Axes
 
 from fedprivjax.engine.metric import Metric
+from fedprivjax.experiment import Experiment, tuning_experiment
+from fedprivjax.experiment.section import STRUCTURAL
+from fedprivjax.experiment.tuning import Choice, formatted
+from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report import colours
+from fedprivjax.report.text_table import Sheet
 from fedprivjax.sweeps.results import alone, constant, has, mean_interval
+from fedprivjax.sweeps.selection import NO_EFFECT, UNACCOUNTED, clip_has_no_effect
 
+CHOSEN = " ‡"  # mark of a protocol whose settings were chosen by results
+CHOSEN_NOTE = "‡ chosen by results, not covered by the guarantee"
+NAIVE_NOTE = (
+    "intervals of ‡ are naive: the runs that chose a point also measure it, so they cover the mean in less than 95%"
+)
 CONSTANT = "constant predictor"
 ALONE = "each machine alone"
 Summary = tuple[xr.DataArray, xr.DataArray]  # mean, and half the width of its interval
 WORSE = " †"  # mark of a mean that is worse than the constant predictor's value
+
+
+def marked(label: str, data: xr.Dataset) -> str:
+    """Return a protocol's label, with a mark if settings were chosen by results and no guarantee covers this.
+
+    >>> marked("ours", xr.Dataset(attrs={UNACCOUNTED: "clip"})), marked("ours", xr.Dataset())
+    ('ours ‡', 'ours')
+    """
+    return label + CHOSEN * (UNACCOUNTED in data.attrs)
+
+
+def chosen_by_these_runs(best: Mapping[str, xr.Dataset]) -> bool:
+    """Return True if runs of a protocol both chose its settings and measure them, which biases mean and interval.
+
+    >>> chosen_by_these_runs({"ours": xr.Dataset(attrs={UNACCOUNTED: "clip", "grid_points": 3})})
+    False
+    """
+    return any(UNACCOUNTED in data.attrs and "grid_points" not in data.attrs for data in best.values())
+
+
+def with_marks(best: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+    """Return the datasets by marked label."""
+    return {marked(label, data): data for label, data in best.items()}
+
+
+def choice_table(experiment: Experiment, choices: Mapping[str, Choice]) -> Sheet:
+    """Return the tuned points, one row per method, with the mean of the metric and the number of points tried."""
+    other = tuning_experiment(experiment)
+    metric = other.evaluation.known(other.evaluation.select)
+    given = other.sweep.seeds
+    seeds = given if isinstance(given, int) else len(given)
+    over = f"all cells and {seeds} seed{'s' * (seeds > 1)}"
+    table = Sheet(f"chosen on {other.problem.dataset}, by the best mean over {over}")
+    table.add_columns("method", "chosen", justify="left")
+    table.add_columns(metric.title, "of points", "diverged")
+    for label, one in choices.items():
+        table.add_row(label, formatted(one.values), metric.text(one.score), str(one.points), str(one.diverged))
+    return table
 
 
 def constant_of(best: Mapping[str, xr.Dataset], metric: Metric) -> float | None:
@@ -144,3 +193,35 @@ def _better_cells(private: xr.DataArray, free: xr.DataArray, metric: Metric) -> 
     (mean, half), (level, around) = mean_interval(private), mean_interval(free)
     gap = (mean - level) * (1 if metric.better == "higher" else -1)
     return np.ravel((gap > np.hypot(half.fillna(0), around.fillna(0))).values)
+
+
+def sweep_notes(best: Mapping[str, xr.Dataset], runs: Mapping[str, xr.DataArray], metric: Metric) -> list[str]:
+    """Return a line for each protocol whose swept clip has no effect, and for each whose best value is at an edge.
+
+    Args:
+        runs: value of each run by which cells are compared, by label; shape [..., seed].
+    """
+    without_effect = [label for label, data in best.items() if clip_has_no_effect(data)]
+    lines = [f"{label}: {NO_EFFECT}" for label in without_effect]
+    for label, values in runs.items():
+        for axis in _tunable(values):
+            if axis == "clip" and label in without_effect:
+                continue
+            at_edge = _at_edge(values, axis, metric)
+            if at_edge.any():
+                cells = "" if at_edge.size == 1 else f" in {int(at_edge.sum())} of {at_edge.size} cells"
+                lines.append(f"{label}: the best cell is at the edge of the swept {axis}{cells}, by {metric.words}")
+    return lines
+
+
+def _tunable(values: xr.DataArray) -> list[str]:
+    """Return the axes of three or more values that are settings of the method, not privacy levels or sizes."""
+    fixed = (*LEVELS, *STRUCTURAL, "seed")
+    return [str(name) for name in values.dims if name not in fixed and values.sizes[name] > 2]
+
+
+def _at_edge(values: xr.DataArray, axis: str, metric: Metric) -> np.ndarray:
+    """Return whether the best mean along the axis is at an end; bool, one for each cell of the other axes."""
+    score = (1 if metric.better == "higher" else -1) * values.mean("seed", skipna=False)
+    place = score.sortby(axis).fillna(-np.inf).argmax(axis).values
+    return np.ravel((place == 0) | (place == values.sizes[axis] - 1))

@@ -1,0 +1,142 @@
+"""Text in titles, cells and labels: numbers, points of a grid, metrics, protected units and neighbouring relations."""
+
+from collections.abc import Iterable, Mapping
+from math import isnan, log10
+
+import xarray as xr
+
+from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metric import Metric
+from fedprivjax.privacy import gdp
+from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
+from fedprivjax.privacy.terms import MACHINE, RECORD, Terms
+
+PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+SHORT = {RECORD: "record", MACHINE: "machine"}  # units in labels of figures
+
+
+def points_of(axes: Mapping[str, list[float]]) -> list[dict[str, float]]:
+    """Return every point of a grid, the last axis changing fastest.
+
+    >>> points_of({"machines": [5], "mu": [1, 2]})
+    [{'machines': 5, 'mu': 1}, {'machines': 5, 'mu': 2}]
+    """
+    points: list[dict[str, float]] = [{}]
+    for name, values in axes.items():
+        points = [{**point, name: value} for point in points for value in values]
+    return points
+
+
+def of_axes(values: xr.DataArray | xr.Dataset, point: Mapping[str, float]) -> dict[str, float]:
+    """Return the part of a point on the axes that the values have.
+
+    >>> of_axes(xr.DataArray([0.0, 1.0], dims="mu"), {"machines": 5, "mu": 1})
+    {'mu': 1}
+    """
+    return {name: value for name, value in point.items() if name in values.dims}
+
+
+def number_text(value: float, missing: str = "", *, whole: bool = False) -> str:
+    """Return a number to three digits, or as an integer if `whole`; NaN is `missing`.
+
+    >>> number_text(3.14159), number_text(1234.0, whole=True), number_text(float("nan"), "–")
+    ('3.14', '1234', '–')
+    """
+    if isnan(value):
+        return missing
+    return f"{value:.0f}" if whole else f"{value:.3g}"
+
+
+def epsilon_text(value: float) -> str:
+    """Return an ε to three digits, marked with "!" above `LARGE_EPSILON`.
+
+    >>> epsilon_text(4.3778), epsilon_text(65.32)
+    ('4.38', '65.3 !')
+    """
+    return f"{value:.3g}" + (" !" if value > LARGE_EPSILON else "")
+
+
+def target_epsilon(name: str, value: float, delta: float) -> float:
+    """Return the ε of a privacy target named "mu" or "epsilon".
+
+    >>> target_epsilon("epsilon", 2.0, 1e-5), round(target_epsilon("mu", 1.0, 1e-5), 2)
+    (2.0, 4.38)
+    """
+    return value if name == "epsilon" else float(gdp.epsilon(value, delta))
+
+
+def title_of(metric: Metric, iterate: str = OUTPUT, rounds: str = "last") -> str:
+    """Return a metric's title, with its iterate and averaging over rounds."""
+    of = "" if iterate == OUTPUT else f" of the iterate '{iterate}'"
+    return metric.title + of + (" averaged over rounds" if rounds == "mean" else "")
+
+
+def rounds_title(metric: Metric, value: float, iterate: str = OUTPUT) -> str:
+    """Return the title of the number of rounds to a value of a metric.
+
+    >>> from fedprivjax.engine.metrics import known
+    >>> rounds_title(known("test_accuracy"), 0.97), rounds_title(known("test_loss"), 0.1, "last")
+    ('rounds to test accuracy ≥ 97.0%', "rounds to test loss ≤ 0.1000 of the iterate 'last'")
+    """
+    of = "" if iterate == OUTPUT else f" of the iterate '{iterate}'"
+    return f"rounds to {metric.words} {'≥' if metric.better == 'higher' else '≤'} {metric.text(value)}{metric.unit}{of}"
+
+
+def count_text(value: float) -> str:
+    """Return a count with its SI prefix, or an empty string for NaN.
+
+    >>> count_text(2.88e6), count_text(450.0), count_text(999.7)
+    ('2.88 M', '450', '1 k')
+    """
+    if not value >= 999.5:
+        return number_text(value)
+    power = min(int(log10(value * (1 + 5e-4)) // 3), len(PREFIXES) - 1)
+    return f"{value / 1000**power:.3g} {PREFIXES[power]}"
+
+
+def terms_of(data: xr.Dataset) -> list[Terms]:
+    """Return the distinct guarantee statements of a protocol's results or of a plan, in the order of their JSON."""
+    return list(dict.fromkeys(one.terms for one in _guarantees(data)))
+
+
+def private_terms(best: Mapping[str, xr.Dataset]) -> list[Terms]:
+    """Return the guarantee statements of the private configurations in an experiment's results."""
+    return [one.terms for data in best.values() if "guarantee" in data for one in _guarantees(data) if one.private]
+
+
+def hide_sizes(best: Mapping[str, xr.Dataset]) -> bool:
+    """Return True if the guarantee of a private configuration hides numbers of records."""
+    return any(terms.hides_sizes for terms in private_terms(best))
+
+
+def _guarantees(data: xr.Dataset) -> list[PrivacyGuarantee]:
+    texts = {text for text in data["guarantee"].values.ravel() if isinstance(text, str) and text}
+    return [PrivacyGuarantee.from_json(text) for text in sorted(texts)]
+
+
+def mixed(terms: Iterable[Terms]) -> str:
+    """Return the end of a title that names every unit and relation, or an empty string if all are equal.
+
+    >>> record, machine = Terms("none", "a theorem"), Terms("none", "a theorem", unit="a machine")
+    >>> mixed([record, machine])
+    '; DIFFERENT GUARANTEES: ε for a machine (replace-one), ε for one record of one machine (replace-one)'
+    >>> mixed([record, record])
+    ''
+    """
+    subjects = sorted({(one.unit, one.stated_relation) for one in terms})
+    if len(subjects) < 2:
+        return ""
+    return "; DIFFERENT GUARANTEES: " + ", ".join(f"ε for {unit} ({relation})" for unit, relation in subjects)
+
+
+def relations(terms: Iterable[Terms]) -> str:
+    """Return the neighbouring relations as text, after the protected units if any is not a record.
+
+    >>> machine = Terms("server", "a theorem", unit=MACHINE)
+    >>> relations([Terms("none", "a theorem")]), relations([machine])
+    ('replace-one', 'unit: machine, replace-one')
+    """
+    terms = list(terms)
+    units = sorted({SHORT.get(one.unit, one.unit) for one in terms})
+    named = [] if units == [SHORT[RECORD]] else ["unit: " + " and ".join(units)]
+    return ", ".join([*named, *sorted({one.stated_relation for one in terms})])
