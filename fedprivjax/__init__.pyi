@@ -84,8 +84,7 @@ from .protocols import (
 from .report.display import Tables, plot, table
 from .report.frame import Frame, frame
 from .report.leaderboard import Leaderboard, leaderboard
-from .sweeps.costs_to import bytes_to, gradients_to
-from .sweeps.results import averaged, final, guarantee_of, mean_interval, rounds_to
+from .sweeps.results import averaged, bytes_to, final, gradients_to, guarantee_of, mean_interval, rounds_to
 from .sweeps.selection import select
 from .sweeps.sweep import sweep
 from .testing import check_protocol

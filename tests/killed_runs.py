@@ -103,10 +103,10 @@ def part(folder: Path, number: int, begun: int) -> None:
     from fedprivjax import experiment
     from fedprivjax.experiment.jobs import ready_experiment
     from fedprivjax.experiment.run import run_part
-    from fedprivjax.sweeps import claims, execute
-    from fedprivjax.sweeps.part import Part
+    from fedprivjax.sweeps import execute
+    from fedprivjax.sweeps import part as parts
 
-    claims.TOUCHED, claims.EXPIRY = 0.1, 1.0
+    parts.TOUCHED, parts.EXPIRY = 0.1, 1.0
     dispatched = execute._dispatched
 
     def counted(*arguments):
@@ -115,7 +115,7 @@ def part(folder: Path, number: int, begun: int) -> None:
         return values
 
     execute._dispatched = counted
-    run_part(ready_experiment(experiment.parse(RAW)), folder, Part(number, 2))
+    run_part(ready_experiment(experiment.parse(RAW)), folder, parts.Part(number, 2))
 
 
 def complete_after_kill(folder: Path, killed: int, after: int, wait: float) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from fedprivjax.experiment.inputs import Inputs, read_inputs, without_callback
 from fedprivjax.experiment.netcdf_limits import require_bounded
 from fedprivjax.experiment.provenance import Provenance, provenance
 from fedprivjax.sweeps.chunk_store import remove_stores
-from fedprivjax.sweeps.claims import held
+from fedprivjax.sweeps.part import held
 from fedprivjax.sweeps.schema import TEXTS, require_schema
 
 CHUNKS, SPEC, INPUTS, RESULTS, PROVENANCE = "chunks", "spec.toml", "inputs.json", "results.nc", "provenance.json"

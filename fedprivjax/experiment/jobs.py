@@ -27,7 +27,7 @@ from fedprivjax.plan.draw import draw_plan, require_possible
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, as_seeds, distinct_resamples
 from fedprivjax.problem.problem import Problem
-from fedprivjax.sweeps.draws import number_of
+from fedprivjax.sweeps.configurations import number_of
 from fedprivjax.sweeps.kept import print_size
 from fedprivjax.sweeps.prepare import ReadySweep, ready_sweep
 

@@ -17,7 +17,7 @@ from fedprivjax.experiment.provenance import Provenance
 from fedprivjax.experiment.settings import TRIAL
 from fedprivjax.experiment.tuning import Choice, choices, selected
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.sweeps.variable_descriptions import custom_metrics
+from fedprivjax.sweeps.schema import custom_metrics
 
 
 class UnknownLabel(Refusal, KeyError):

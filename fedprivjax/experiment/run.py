@@ -27,14 +27,13 @@ from fedprivjax.experiment import folder as results_folder
 from fedprivjax.experiment.jobs import Job, Progress, ReadyExperiment, jobs, ready_experiment
 from fedprivjax.experiment.read import IN_TUNING
 from fedprivjax.experiment.tuning import at_choices, choices, with_choices
-from fedprivjax.sweeps.claims import CLAIM, any_free, claimed
 from fedprivjax.sweeps.evaluations import OnEvaluation, OnRun, by_evaluation
 from fedprivjax.sweeps.execute import complete, execute, execute_together
-from fedprivjax.sweeps.part import Part
+from fedprivjax.sweeps.part import CLAIM, Part, any_free, claimed
 from fedprivjax.sweeps.prepare import ReadySweep
 from fedprivjax.sweeps.results import with_alone
-from fedprivjax.sweeps.shapes import joined
-from fedprivjax.sweeps.variable_descriptions import described
+from fedprivjax.sweeps.schema import described
+from fedprivjax.sweeps.sweep import joined
 
 Done = dict[str, xr.Dataset]
 WAIT = 1.0  # seconds between two looks at the other parts' tuning runs

@@ -18,8 +18,8 @@ from fedprivjax.report.remarks import CHOSEN, CHOSEN_NOTE, CONSTANT, is_better
 from fedprivjax.report.tables import footnotes, metric_floor, metric_runs, results_table
 from fedprivjax.report.wording import of_axes, points_of
 from fedprivjax.sweeps.results import mean_interval
+from fedprivjax.sweeps.schema import custom_metrics
 from fedprivjax.sweeps.selection import UNACCOUNTED
-from fedprivjax.sweeps.variable_descriptions import custom_metrics
 
 PROTOCOL, MEAN, HALF, EPSILON = "protocol", "mean", "half_width", "realised_epsilon"
 DAGGER = r"^\dagger"  # mark of a mean that is worse than the constant predictor's value

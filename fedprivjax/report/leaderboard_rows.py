@@ -25,8 +25,8 @@ from fedprivjax.report.tables import metric_runs
 from fedprivjax.report.wording import of_axes, points_of
 from fedprivjax.sweeps.checksums import UNSALTED
 from fedprivjax.sweeps.results import INTERVAL, has, mean_interval
+from fedprivjax.sweeps.schema import custom_metrics
 from fedprivjax.sweeps.selection import UNACCOUNTED
-from fedprivjax.sweeps.variable_descriptions import custom_metrics
 
 Row = dict[str, Any]
 TEXT, NUMBER, WHOLE = (str,), (int, float), (int,)

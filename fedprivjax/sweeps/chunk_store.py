@@ -22,7 +22,7 @@ from fedprivjax.engine.fingerprint import program_text as lowered_text
 from fedprivjax.engine.hosts import from_first, require_equal, together
 from fedprivjax.engine.prepare import StaticArguments
 from fedprivjax.engine.simulate import run_program
-from fedprivjax.sweeps.claims import CLAIM, claimed
+from fedprivjax.sweeps.part import CLAIM, claimed
 from fedprivjax.sweeps.prepare import ReadySweep
 
 SECONDS = "seconds"  # of a chunk, with compilation

@@ -10,7 +10,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 from fedprivjax.engine.hosts import from_first, is_first, require_equal, together
 from fedprivjax.engine.prepare import evaluation_rounds
-from fedprivjax.sweeps.draws import seed_labels
+from fedprivjax.sweeps.configurations import seed_labels
 from fedprivjax.sweeps.prepare import ReadySweep
 
 OnEvaluation = Callable[[dict[str, Any], int, dict[str, float]], Any]

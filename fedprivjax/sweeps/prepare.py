@@ -26,9 +26,21 @@ from fedprivjax.plan.seeds import Seeds, configuration_key, configuration_seed
 from fedprivjax.problem.predictor import predictor_of
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.checksums import UNSALTED, data_checksums
-from fedprivjax.sweeps.configurations import SIZES, Configuration, Configurations, axes_of, calibrated, grid
+from fedprivjax.sweeps.configurations import (
+    SIZES,
+    Configuration,
+    Configurations,
+    axes_of,
+    calibrated,
+    grid,
+    number_of,
+    resampled_rows,
+    seed_labels,
+    seed_list,
+    seeds_of_draws,
+    shared_draws,
+)
 from fedprivjax.sweeps.devices import one_run, sweep_mesh
-from fedprivjax.sweeps.draws import number_of, resampled_rows, seed_labels, seed_list, seeds_of_draws, shared_draws
 from fedprivjax.sweeps.kept import METHOD, as_keep, structure_of
 from fedprivjax.sweeps.memory import MEMORY_BUDGET, MIN_CHUNKS, chunk_sizes
 

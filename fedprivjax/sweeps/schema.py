@@ -1,15 +1,66 @@
-"""Structure of a sweep's dataset: variables, axes, kinds and attributes. A file from elsewhere may have another one."""
+"""Names in a sweep's dataset: `long_name` and `units` of every one, and the structure that results must have.
 
+A file from elsewhere may have another structure.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from math import isinf
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from fedprivjax.bounded_read import json_value
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_between
+from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metrics import METRICS, known
+from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.kept import METHOD, PARAMETER, PARAMS, PREDICTOR, STRUCTURE, unflattened
-from fedprivjax.sweeps.variable_descriptions import ALONE, CONSTANT, HALF, custom_metrics
 
+SHOWN = "shown"  # attribute of custom metrics: JSON of these attributes of `Metric`
+HOW = ("of", "better", "label", "unit", "digits", "shown")
+CONSTANT = "constant_predictor"  # attribute of a metric
+ALONE, HALF = "alone_", "_interval"  # prefix of the mean over machines that train alone, suffix of its half-width
+BEST = "best_"  # prefix of variables with the chosen values of a protocol's own grid
+WORDS = {
+    "batch": "records in a message",
+    "client_state_bytes": "bytes of the states that all machines keep between rounds",
+    "clip": "bound on a message's norm, C",
+    "diverged": "whether any parameter or metric is not finite",
+    "epsilon": "target ε",
+    "gradients_per_record": "gradients of a run per stored record; NaN if records are computed",
+    "gradients_per_use": "gradients that a machine computes per use of a record",
+    "guarantee": "privacy guarantee on the least private schedule, as JSON for fedprivjax.guarantee_of",
+    "idle_steps": "share of computed local steps that change nothing; NaN if participation is secret",
+    "iterate": "iterate at which a metric is evaluated",
+    "machines": "total number of machines, M",
+    "method": "method and its calibrated settings",
+    "mu": "target μ of Gaussian differential privacy",
+    "noise_std": "standard deviation of the noise per coordinate, before a schedule's weights",
+    "params": "parameters of the reported point, for fedprivjax.run_of",
+    "per_round": "machines in a round, m",
+    "predictor": "loss and preparation of rows of the linear predictor, as JSON for fedprivjax.run_of",
+    "radius": "radius of the ball of parameters",
+    "realised_epsilon": "realised ε of the worst machine, at the dataset's delta",
+    "realised_mu": "realised μ of the worst machine; NaN if no μ is stated",
+    "records": "records of a machine",
+    "round": "completed rounds",
+    "rounds": "rounds of a run, T",
+    "rounds_taken": "rounds of a run",
+    "seconds": "wall time of a run and its share of compilation, on the machine in the provenance",
+    "seed": "seed of a run",
+    "sent_bits": "bits that a machine sends per participation",
+    "sent_bytes": "bytes that a machine sends in a run, averaged over machines",
+    "sent_messages": "messages that a machine sends per participation",
+    "step_scale": "step size relative to the protocol's default",
+    "step_size": "calibrated step size",
+    "target_epsilon": "target ε; NaN if the noise was given",
+    "trial": "trial with resampled data",
+}
+UNITS = {"client_state_bytes": "byte", "sent_bits": "bit", "sent_bytes": "byte", "seconds": "s"}
 DIVERGED, GUARANTEE = "diverged", "guarantee"
 OF_RUN = (DIVERGED, "realised_mu", "realised_epsilon")  # a value for each run
 OF_CONFIGURATION = ("target_epsilon", GUARANTEE)  # a value for each point of the grid
@@ -19,11 +70,80 @@ TEXTS = (GUARANTEE, METHOD, PREDICTOR)  # variables
 REQUIRED = ("delta", "non_private_metrics", "non_private_data")  # attributes; first versions had no others
 NUMBERS = {"delta": Real, "grid_points": Integral}  # attributes
 TEXT_ATTRIBUTES = ("non_private_metrics", "non_private_data", "protocol", "selection", "noise", "precision", "data")
+LIMITS = (CONSTANT, "valid_min", "valid_max")  # numbers, attributes of a metric
+KINDS = {"b": "truth values", "iu": "integers", "biuf": "numbers", "OTU": "texts"}  # by kinds of NumPy
+REMEDY = "Open other files than results with xarray"
+
+
+def described(data: xr.Dataset, words: Mapping[str, Mapping[str, Any]] | None = None) -> xr.Dataset:
+    """Return the dataset with `long_name` and `units` (by default "1") on every variable and coordinate.
+
+    Args:
+        words: further attributes by name, which override the defaults. Existing attributes of a variable have priority.
+
+    >>> described(xr.Dataset({"test_loss": ("seed", [0.5])}, {"seed": [0]}))["test_loss"].attrs
+    {'long_name': 'test loss', 'units': '1'}
+    """
+    copy = data.copy()
+    for name in map(str, data.variables):
+        copy[name].attrs = {**_words(name), **(words or {}).get(name, {}), **data[name].attrs}
+    return copy
+
+
+def expected_words(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return attributes of costs that are expected values, by name."""
+    return {name: {"long_name": f"{WORDS[name]}: expected value"} for name in names}
+
+
+def metric_words(metrics: Iterable[Metric], problem: Problem) -> dict[str, dict[str, Any]]:
+    """Return attributes of metrics by name.
+
+    They are the description, the range of possible values on this problem, the constant predictor's value, if any, and
+    for custom metrics the display options.
+    """
+    words = {}
+    for metric in metrics:
+        limits = zip(("valid_min", "valid_max"), metric.limits(problem), strict=True)
+        own = {"long_name": metric.words, **{name: value for name, value in limits if not isinf(value)}}
+        constant = metric.constant(problem)
+        if constant is not None:
+            own[CONSTANT] = constant
+        if metric.of != "info" and METRICS.get(metric.name) is not metric:
+            own[SHOWN] = json.dumps({name: getattr(metric, name) for name in HOW})
+        words[metric.name] = own
+    return words
+
+
+def custom_metrics(datasets: Iterable[xr.Dataset]) -> dict[str, Metric]:
+    """Return the custom metrics of datasets by name, for tables and plots. They cannot be computed.
+
+    Raises:
+        Refusal: if an attribute was not written by `metric_words`.
+    """
+    said = {str(name): data[name].attrs[SHOWN] for data in datasets for name in data if SHOWN in data[name].attrs}
+    found = {}
+    for name, text in said.items():
+        try:
+            shown = {key: value for key, value in json_value(text).items() if key in HOW}
+            found[name] = Metric(name, known(name).function, **{**shown, "shown": tuple(shown["shown"])})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise Refusal(f"{SHOWN} of {name!r} must be as a run writes it, got {text!r}") from None
+    return found
+
+
+def _words(name: str) -> dict[str, str]:
+    if name.startswith(BEST):
+        of = _words(name.removeprefix(BEST))
+        return {"long_name": f"{of['long_name']}: the best of the grid", "units": of["units"]}
+    if name.startswith(ALONE):
+        of = _words(name.removeprefix(ALONE).removesuffix(HALF))
+        what = "half of the 95% interval" if name.endswith(HALF) else "mean over machines"
+        return {"long_name": f"{of['long_name']}, each machine alone: {what}", "units": of["units"]}
+    return {"long_name": WORDS.get(name) or known(name).words, "units": UNITS.get(name, "1")}
+
+
 TEXT_ATTRIBUTES += ("prng", "expected", "delta_warning", "data_used", "weights", "non_private_attributes", "alone")
 TEXT_ATTRIBUTES += ("selected", "unaccounted_choice", "parts")
-LIMITS = (CONSTANT, "valid_min", "valid_max")  # numbers, attributes of a metric
-WORDS = {"b": "truth values", "iu": "integers", "biuf": "numbers", "OTU": "texts"}  # by kinds of NumPy
-REMEDY = "Open other files than results with xarray"
 
 
 def require_schema(data: xr.Dataset) -> None:
@@ -86,7 +206,7 @@ def _require_axis(data: xr.Dataset, name: str) -> None:
 def _require_kind(values: xr.DataArray, kinds: str) -> None:
     texts = values.dtype.kind != "O" or all(isinstance(one, str) for one in values.values.ravel())
     good = values.dtype.kind in kinds and texts
-    _require(good, str(values.name), f"have {WORDS[kinds]}", f"values of type {values.dtype}")
+    _require(good, str(values.name), f"have {KINDS[kinds]}", f"values of type {values.dtype}")
 
 
 def _require_attribute(value: object, kind: type, name: str) -> None:

@@ -11,7 +11,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metrics import known
 from fedprivjax.sweeps.results import final
-from fedprivjax.sweeps.variable_descriptions import custom_metrics
+from fedprivjax.sweeps.schema import custom_metrics
 
 POINT = "point"  # axis of a stacked grid
 NO_EFFECT = (

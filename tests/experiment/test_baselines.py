@@ -18,7 +18,7 @@ from fedprivjax.protocols import PROTOCOLS
 from fedprivjax.report import display as reports
 from fedprivjax.sweeps.prepare import ready_sweep
 from fedprivjax.sweeps.results import constant, with_alone
-from fedprivjax.sweeps.shapes import joined
+from fedprivjax.sweeps.sweep import joined
 
 FILE = """
 title = "small"

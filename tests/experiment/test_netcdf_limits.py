@@ -14,7 +14,7 @@ from small_results import small_results
 
 from fedprivjax import Refusal
 from fedprivjax.experiment import folder
-from fedprivjax.sweeps.variable_descriptions import SHOWN, custom_metrics
+from fedprivjax.sweeps.schema import SHOWN, custom_metrics
 
 SECONDS, BYTES = 3.0, 300e6  # of reading a hostile file
 EXTERNAL, HUGE = "secret", (24 * 2**30,)

@@ -15,7 +15,7 @@ from fedprivjax.experiment import folder
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.names import Unimported, unimported
-from fedprivjax.sweeps.variable_descriptions import metric_words
+from fedprivjax.sweeps.schema import metric_words
 
 EVIL = """
 from pathlib import Path

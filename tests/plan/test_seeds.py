@@ -6,7 +6,7 @@ import pytest
 
 from fedprivjax import Ball, NoisySGD, Squared, Uniform, linear_problem
 from fedprivjax.plan.seeds import Seeds, as_seeds, configuration_seed, distinct_resamples, run_key
-from fedprivjax.sweeps.draws import seeds_of_draws
+from fedprivjax.sweeps.configurations import seeds_of_draws
 from fedprivjax.sweeps.prepare import ready_sweep
 
 PROBLEM = linear_problem(np.eye(24, 3), np.ones(24), Squared(), constraint=Ball(1.0))

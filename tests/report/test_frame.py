@@ -12,7 +12,7 @@ import xarray as xr
 import fedprivjax as fpj
 from fedprivjax.report.frame import Frame
 from fedprivjax.report.remarks import NAIVE_NOTE
-from fedprivjax.sweeps.variable_descriptions import metric_words
+from fedprivjax.sweeps.schema import metric_words
 
 ACCURACY = "test_accuracy"
 

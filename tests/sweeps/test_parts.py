@@ -16,10 +16,9 @@ from fedprivjax.experiment import folder as results_folder
 from fedprivjax.experiment import run as run_module
 from fedprivjax.experiment.jobs import ready_experiment
 from fedprivjax.experiment.run import join, run, run_part
-from fedprivjax.sweeps import claims
-from fedprivjax.sweeps.claims import CLAIM, any_free, claimed, held
+from fedprivjax.sweeps import part as parts
 from fedprivjax.sweeps.memory import run_bytes
-from fedprivjax.sweeps.part import Part, as_part, part_of_scheduler
+from fedprivjax.sweeps.part import CLAIM, Part, any_free, as_part, claimed, held, part_of_scheduler
 from fedprivjax.sweeps.prepare import ready_sweep
 
 METHOD, SCHEME = DPMu2(clip=1.0, step_size=0.1), Uniform(6, 3)
@@ -38,11 +37,11 @@ from pathlib import Path
 from fedprivjax import experiment
 from fedprivjax.experiment.jobs import ready_experiment
 from fedprivjax.experiment.run import run_part
-from fedprivjax.sweeps import claims
+from fedprivjax.sweeps import part as parts
 from fedprivjax.sweeps.part import Part
 from tests_raw import RAW
 
-claims.TOUCHED, claims.EXPIRY = 0.2, 1.5
+parts.TOUCHED, parts.EXPIRY = 0.2, 1.5
 ready = ready_experiment(experiment.parse(RAW))
 print("ready", flush=True)
 run_part(ready, Path(sys.argv[1]), Part.parse(sys.argv[2]), progress=lambda done, total: print(done, flush=True))
@@ -103,7 +102,7 @@ def test_parts_one_after_another_are_one_sweep_bit_for_bit(softmax_problem, of_o
 
 def test_a_chunk_that_another_process_computes_is_left_to_it(softmax_problem, of_one_run, tmp_path, monkeypatch):
     """The sweep is not finished while it computes, and is finished afterwards, or when its process was killed."""
-    monkeypatch.setattr(claims, "TOUCHED", 0.05)
+    monkeypatch.setattr(parts, "TOUCHED", 0.05)
     arguments = METHOD, softmax_problem, SCHEME
     sweep(*arguments, folder=tmp_path, **of_one_run)
     chunk = sorted(tmp_path.glob("*.npz"))[0]
@@ -123,9 +122,9 @@ def test_an_expired_claim_is_taken_and_a_touched_one_is_not(tmp_path, monkeypatc
     path = tmp_path / f"chunk{CLAIM}"
     path.touch()
     assert held(tmp_path)
-    os.utime(path, (time.time() - 2 * claims.EXPIRY,) * 2)
+    os.utime(path, (time.time() - 2 * parts.EXPIRY,) * 2)
     assert not held(tmp_path)
-    monkeypatch.setattr(claims, "TOUCHED", 0.02)
+    monkeypatch.setattr(parts, "TOUCHED", 0.02)
     with claimed(path) as mine:
         assert mine
         os.utime(path, (0, 0))
@@ -141,7 +140,7 @@ def test_a_claim_far_in_the_future_has_expired(tmp_path):
     """Nobody touches it, so that a wait for it would not end."""
     path = tmp_path / f"chunk{CLAIM}"
     path.write_text("elsewhere 5\n")
-    os.utime(path, (time.time() + 2 * claims.EXPIRY,) * 2)
+    os.utime(path, (time.time() + 2 * parts.EXPIRY,) * 2)
     assert not held(tmp_path)
     assert any_free([path])
 
@@ -155,7 +154,7 @@ def ended() -> int:
 
 def claim_of(process: int, path: Path, computer: str | None = None) -> Path:
     """Write the claim of a process."""
-    path.write_text(f"{computer or claims._computer()} {process}\n")
+    path.write_text(f"{computer or parts._computer()} {process}\n")
     return path
 
 
@@ -169,7 +168,7 @@ def test_the_claim_of_a_process_that_has_ended_is_taken_at_once(tmp_path):
 
 @pytest.mark.parametrize("content", ["", "half", "a b c", f"here {10**30}", "\0 1"])
 def test_a_damaged_claim_holds_until_it_expires(tmp_path, monkeypatch, content):
-    monkeypatch.setattr(claims, "_computer", lambda: "here")
+    monkeypatch.setattr(parts, "_computer", lambda: "here")
     path = tmp_path / "damaged"
     path.write_text(content)
     with claimed(path) as mine:
@@ -183,11 +182,11 @@ def test_a_claim_that_is_a_pipe_or_a_link_is_not_read(tmp_path):
     assert held(tmp_path)
     (tmp_path / f"pipe{CLAIM}").unlink()
     (tmp_path / f"link{CLAIM}").symlink_to("/dev/zero")
-    assert claims._ended(tmp_path / f"link{CLAIM}") is False
+    assert parts._ended(tmp_path / f"link{CLAIM}") is False
 
 
 def test_a_part_waits_for_a_touch_or_for_the_expiry(tmp_path, monkeypatch):
-    monkeypatch.setattr(claims, "TOUCHED", 0.02)
+    monkeypatch.setattr(parts, "TOUCHED", 0.02)
     assert not any_free([])
     assert any_free([tmp_path / "released"])
     with claimed(tmp_path / "one") as one, claimed(tmp_path / "other") as other:
@@ -195,7 +194,7 @@ def test_a_part_waits_for_a_touch_or_for_the_expiry(tmp_path, monkeypatch):
         assert other
         assert not any_free([tmp_path / "one", tmp_path / "other"])
         silent = claim_of(1, tmp_path / "silent", "elsewhere")
-        monkeypatch.setattr(claims, "EXPIRY", 0.1)
+        monkeypatch.setattr(parts, "EXPIRY", 0.1)
         assert any_free([tmp_path / "one", silent])
     with claimed(silent) as mine:
         assert mine

@@ -4,7 +4,7 @@ import pytest
 import xarray as xr
 
 from fedprivjax import Dropouts, Full, OnePass, Refusal, Uniform, Varying
-from fedprivjax.sweeps.shapes import joined, shapes_of
+from fedprivjax.sweeps.sweep import joined, shapes_of
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from small_file import EXPERIMENT
 from fedprivjax import DPMu2, Uniform, cli, sweep
 from fedprivjax.experiment import folder as results_folder
 from fedprivjax.sweeps import execute
-from fedprivjax.sweeps.claims import CLAIM
 from fedprivjax.sweeps.memory import run_bytes
+from fedprivjax.sweeps.part import CLAIM
 from fedprivjax.sweeps.prepare import ready_sweep
 
 METHOD, SCHEME = DPMu2(clip=1.0, step_size=0.1), Uniform(6, 3)

@@ -30,8 +30,7 @@ from fedprivjax import (
 )
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy import gdp
-from fedprivjax.sweeps.configurations import axes_of, sweepable
-from fedprivjax.sweeps.draws import seed_labels
+from fedprivjax.sweeps.configurations import axes_of, seed_labels, sweepable
 from fedprivjax.sweeps.execute import execute, run_chunk
 from fedprivjax.sweeps.prepare import ready_sweep
 
