@@ -9,7 +9,7 @@ import jax
 from rich.table import Table
 
 from fedprivjax.bench.this_machine import machine
-from fedprivjax.engine.precision import FLOAT32, TF32
+from fedprivjax.engine.compiled import FLOAT32, TF32
 from fedprivjax.report.verdicts import VERDICTS
 from fedprivjax.testing.computer import Computer, cpu
 from fedprivjax.testing.device_cases import cases

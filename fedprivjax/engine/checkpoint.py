@@ -1,12 +1,13 @@
-"""Checkpoint of one run on disk: its state, and digests of everything that the completed rounds depend on.
+"""Checkpoint of one run on disk: its state, digests of everything that the completed rounds depend on, and resuming.
 
 A run goes on from a checkpoint only if all of them are equal. Arrays of rounds are compared up to the next checkpoint,
 because a killed run may have reported these rounds: with the same noise for other messages, no guarantee covers both.
 """
 
 import json
-from collections.abc import Mapping
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,13 +17,14 @@ import numpy as np
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.bounded_read import arrays_from, json_value
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.engine.dependencies import DIGEST, Prefix, fixed_parts, program_digest
+from fedprivjax.engine.fingerprint import DIGEST, Prefix, fixed_parts, program_digest
 from fedprivjax.engine.prepare import ReadyRun
-from fedprivjax.engine.segments import placed_like
+from fedprivjax.engine.segments import Done, Segments, placed_like
 from fedprivjax.engine.trajectory import trajectory
 
 FILE, FORMAT = "checkpoint.npz", 1
 REMEDIES = {"noise_std": "Give noise_std instead of a target", "step_size": "Give step_size"}
+SHARE = 20  # checkpoints of a run by default
 
 
 class Stored(NamedTuple):
@@ -187,3 +189,55 @@ def _unpacked(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Sto
         parts[part][rest] = array
     carry, params = ([parts[part][place] for place in sorted(parts[part])] for part in ("carry", "params"))
     return Stored(int(about["evaluations"]), carry, parts["metrics"], params)
+
+
+def computed_in_folder(
+    start: ReadyRun, folder: Path, every: int | None, segment: int | None, report: Callable[[Done], Any]
+) -> tuple[Any, Any]:
+    """Return the reported parameters and metrics of a run, from its checkpoint on if the folder has one.
+
+    Args:
+        every: rounds between checkpoints, rounded up to evaluations; None writes about 20.
+        segment: evaluations between reports, or None without reports.
+        report: function that is called with the state at these evaluations, before the checkpoint is written.
+    """
+    with ThreadPoolExecutor(1) as worker:
+        return _computed(start, Checkpoint(folder, start, worker), every, segment, report)
+
+
+def _computed(
+    start: ReadyRun, checkpoint: Checkpoint, every: int | None, segment: int | None, report: Callable[[Done], Any]
+) -> tuple[Any, Any]:
+    """Return the result of `computed_in_folder`."""
+    stored = checkpoint.load()
+    if stored is not None and stored.params:
+        return checkpoint.params(stored), jax.tree.map(jax.numpy.asarray, stored.values)
+    segments, first = Segments(start), 0
+    if stored is not None:
+        first = stored.evaluations
+        segments.restore(restored(segments.carry, stored.carry, checkpoint), stored.values)
+    whole, last = segments.whole, segments.evaluations
+    apart = max(1, ceil(whole / SHARE)) if every is None else ceil(every / segments.every)
+    kept = {*range(apart, whole, apart), whole}
+
+    def following(evaluations: int) -> int:
+        """Return the rounds at the next checkpoint, before which a killed run may have reported."""
+        end = min(end for end in kept if end > evaluations)
+        return segments.rounds if end == whole else end * segments.every
+
+    ends = sorted({end for end in (*kept, *range(1, last + 1, segment or last + 1), last) if end > first})
+    for done in segments.run(ends, kept.__contains__, first):
+        if segment:
+            checkpoint.wait()  # it holds for the rounds up to the next one only
+            report(done)
+        if done.carry is not None:
+            values = {name: np.asarray(value)[: done.evaluations] for name, value in done.values.items()}
+            stored = Stored(done.evaluations, plain(done.carry), values, [])
+            if done.evaluations < whole:
+                checkpoint.save(stored, following(done.evaluations))
+    params, values = jax.block_until_ready(segments.output())
+    assert stored is not None
+    finished = {name: np.asarray(value) for name, value in values.items()}
+    checkpoint.save(stored._replace(values=finished, params=plain(params)), segments.rounds)
+    checkpoint.wait()
+    return params, values

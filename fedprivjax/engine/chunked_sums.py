@@ -1,4 +1,4 @@
-"""Sums over many examples in chunks, with bounded memory for any number of examples and any model."""
+"""Sums and means over many examples in chunks, with bounded memory for any number of examples and any model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedprivjax.problem.devices import DividedRows, added
+from fedprivjax.problem.devices import DividedRows, added, number_of
 from fedprivjax.problem.memory_estimate import numbers_of_one
 from fedprivjax.problem.problem import Problem
 
@@ -56,3 +56,32 @@ def at_once(problem: Problem, count: int) -> int:
     example = jax.eval_shape(lambda: problem.take(0, 0))
     each += sum(leaf.size for leaf in jax.tree.leaves(example))  # a chunk's examples are copied
     return -(-count // -(-count // max(1, CHUNK_NUMBERS // each)))
+
+
+def mean_loss(problem: Problem, params, examples):
+    """Return the mean loss over many examples."""
+    return mean(problem, problem.model.value, params, examples)
+
+
+def mean_gradient(problem: Problem, params, examples):
+    """Return the gradient of the mean loss over many examples, with the structure of the parameters."""
+    model: Any = problem.model
+
+    def of_chunk(chunk, weights):
+        return model.summed_gradients((params,), chunk, weights)[0].value
+
+    return jax.tree.map(lambda leaf: leaf / number_of(examples), summed(problem, of_chunk, examples))
+
+
+def mean(problem: Problem, function: Callable[..., Any], params, examples):
+    """Return the mean of `function(params, example)` over many examples."""
+
+    def of_chunk(chunk, weights):
+        return total(jax.vmap(function, in_axes=(None, 0))(params, chunk), weights)
+
+    return summed(problem, of_chunk, examples) / number_of(examples)
+
+
+def total(values, weights):
+    """Return the weighted sum of a chunk's values, [chunk]. Weights of None are 1."""
+    return jnp.sum(values if weights is None else weights * values)

@@ -1,4 +1,7 @@
-"""Compiled programs of a process: fast compilation, and a limit on their number."""
+"""Compiled programs of a process: precision of products, fast compilation, and a limit on their number.
+
+Products are matrix products and convolutions on an accelerator. Noise is always computed in full precision.
+"""
 
 import gc
 import os
@@ -11,6 +14,8 @@ MAPPINGS = Path("/proc/self/maps")
 LIMIT = Path("/proc/sys/vm/max_map_count")
 MOST = 0.5  # largest fraction of the process's memory mappings; compiling crashes the process at 1
 QUICK = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"  # a third of the time to compile
+FLOAT32, TF32 = "float32", "tf32"
+PRECISIONS = {FLOAT32: "float32", TF32: "tensorfloat32"}  # jax's names
 
 
 def compile_quickly() -> None:
@@ -53,3 +58,12 @@ def taken() -> int:
     """Return the number of memory mappings of this process."""
     with MAPPINGS.open("rb") as lines:
         return sum(1 for _ in lines)
+
+
+def products(precision: str = FLOAT32):
+    """Return a context in which products are traced with a precision, a key of `PRECISIONS`.
+
+    With "tf32", an accelerator may round the factors of products to 10 bits of mantissa, which is faster. A CPU
+    computes in float32 in both cases.
+    """
+    return jax.default_matmul_precision(PRECISIONS[precision])

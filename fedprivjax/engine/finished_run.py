@@ -1,11 +1,17 @@
-"""Finished runs: everything that may be released, and with it the calibrated protocol and the plan."""
+"""Finished runs: everything that may be released, with the calibrated protocol and the plan, and their files.
+
+A saved run is an archive of arrays, its parameters, and JSON, everything else.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import version
+from math import isfinite
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import jax
 import numpy as np
@@ -15,7 +21,6 @@ from fedprivjax.checks.printable import printable
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.hosts import is_first
 from fedprivjax.engine.iterates import OUTPUT
-from fedprivjax.engine.saved_run import PARAMS, RUN, npz_of, packed, plain, version_of
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
@@ -23,6 +28,88 @@ from fedprivjax.problem.predictor import Predictor
 
 if TYPE_CHECKING:
     import xarray as xr
+
+PARAMS, RUN = "params.npz", "run.json"
+FORMAT = 1  # increased if files change so that earlier versions cannot read them
+LEAF = "array"
+
+
+def version_of() -> dict[str, Any]:
+    """Return the format of the files and the package's version."""
+    return {"format": FORMAT, "fedprivjax": version("fedprivjax")}
+
+
+def packed(params: Any) -> tuple[Any, list[np.ndarray]]:
+    """Return a tree's structure as JSON values, and its arrays in order.
+
+    Raises:
+        Refusal: if the tree has containers other than dicts with names or numbers as keys, lists and tuples.
+
+    >>> packed({"w": np.ones(2), "b": (np.zeros(1),)})[0]
+    {'dict': [['w', 'array'], ['b', {'tuple': ['array']}]]}
+    """
+    if type(params) in (list, tuple):
+        parts = [packed(value) for value in params]
+        return {type(params).__name__: [structure for structure, _ in parts]}, _joined(parts)
+    if type(params) is dict and all(type(key) in (str, int) for key in params):
+        parts = [packed(value) for value in params.values()]
+        return {"dict": [[key, part[0]] for key, part in zip(params, parts, strict=True)]}, _joined(parts)
+    if hasattr(params, "dtype"):
+        return LEAF, [np.asarray(params)]
+    raise Refusal(
+        f"params must be an array, or nested dicts, lists and tuples of arrays to be saved, got "
+        f"{type(params).__name__}. Save jax.tree.leaves(run.params)"
+    )
+
+
+def unpacked(structure: Any, leaves: Sequence[np.ndarray]) -> Any:
+    """Return the tree of a structure and arrays from `packed`.
+
+    Raises:
+        ValueError: if they do not fit each other.
+    """
+    rest = iter(leaves)
+    tree = _unpacked(structure, rest)
+    if next(rest, None) is not None:
+        raise ValueError("there are more arrays than the structure has")
+    return tree
+
+
+def plain(value: Any) -> Any:
+    """Return arrays and numbers, nested in mappings, as JSON values. Numbers that are not finite become text.
+
+    >>> plain({"loss": np.array([1.0, np.nan])})
+    {'loss': [1.0, 'nan']}
+    """
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def npz_of(leaves: Sequence[np.ndarray]) -> Callable[[BinaryIO], None]:
+    """Return a writer of arrays as a `.npz` archive, in order."""
+    arrays: dict[str, Any] = {f"{index:06d}": leaf for index, leaf in enumerate(leaves)}
+    return partial(np.savez, **arrays)
+
+
+def _unpacked(structure: Any, rest: Any) -> Any:
+    if structure == LEAF:
+        found = next(rest, None)
+        if found is None:
+            raise ValueError("there are fewer arrays than the structure has")
+        return found
+    ((kind, parts),) = structure.items()
+    if kind == "dict":
+        return {key: _unpacked(part, rest) for key, part in parts}
+    return {"list": list, "tuple": tuple}[kind](_unpacked(part, rest) for part in parts)
+
+
+def _joined(parts: Sequence[tuple[Any, list[np.ndarray]]]) -> list[np.ndarray]:
+    return [leaf for _, leaves in parts for leaf in leaves]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -1,6 +1,6 @@
 """Built-in metrics, and checks of the metrics that a run records."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_printable
-from fedprivjax.engine.chunked_sums import summed
+from fedprivjax.engine.chunked_sums import mean, mean_gradient, mean_loss, summed, total
 from fedprivjax.engine.metric import Metric, Snapshot, always, as_losses, never, not_negative, of_info, share
 from fedprivjax.problem.devices import number_of
 from fedprivjax.problem.gradients import Dense
@@ -32,33 +32,6 @@ RESERVED = (
 )
 
 
-def mean_loss(problem: Problem, params, examples):
-    """Return the mean loss over many examples."""
-    return _mean(problem, problem.model.value, params, examples)
-
-
-def mean_gradient(problem: Problem, params, examples):
-    """Return the gradient of the mean loss over many examples, with the structure of the parameters."""
-    model: Any = problem.model
-
-    def total(chunk, weights):
-        return model.summed_gradients((params,), chunk, weights)[0].value
-
-    return jax.tree.map(lambda leaf: leaf / number_of(examples), summed(problem, total, examples))
-
-
-def _mean(problem: Problem, function: Any, params, examples):
-    def total(chunk, weights):
-        values = jax.vmap(function, in_axes=(None, 0))(params, chunk)
-        return _total(values, weights)
-
-    return summed(problem, total, examples) / number_of(examples)
-
-
-def _total(values, weights):
-    return jnp.sum(values if weights is None else weights * values)
-
-
 def _gradient_norm(problem: Problem, snapshot: Snapshot):
     return Dense(mean_gradient(problem, snapshot.params, problem.pool)).norm()
 
@@ -73,8 +46,8 @@ def _excess_risk(problem: Problem, snapshot: Snapshot):
 def _relative_mse(problem: Problem, snapshot: Snapshot):
     """Return the test MSE divided by the test MSE of the training labels' mean as constant prediction."""
     errors = 2 * mean_loss(problem, snapshot.params, problem.test)
-    mean = summed(problem, lambda chunk, weights: _total(chunk.label, weights), problem.pool) / number_of(problem.pool)
-    return errors / jnp.mean((problem.test.label - mean) ** 2)
+    labels = summed(problem, lambda chunk, weights: total(chunk.label, weights), problem.pool)
+    return errors / jnp.mean((problem.test.label - labels / number_of(problem.pool)) ** 2)
 
 
 def _distance(problem: Problem, snapshot: Snapshot):
@@ -143,32 +116,11 @@ def _majority_error(problem: Problem) -> float | None:
     return None if accuracy is None else 1 - accuracy
 
 
-def worse_than_constant(
-    problem: Problem, metrics: Iterable[Metric], values: Mapping[str, np.ndarray]
-) -> dict[str, tuple[str, str]]:
-    """Return the last value and the constant predictor's as text, of each metric for which the constant is better.
-
-    The constant predictor is computed from the training labels, without privacy.
-
-    Args:
-        values: recorded metrics by name, shape [evaluations].
-    """
-    found = {}
-    for metric in metrics:
-        constant = metric.constant(problem)
-        if constant is not None and metric.name in values:
-            last, sign = float(values[metric.name][-1]), 1 if metric.better == "higher" else -1
-            if sign * last < sign * constant:
-                unit = "%" if metric.unit == "%" else ""
-                found[metric.name] = (f"{metric.text(last)}{unit}", f"{metric.text(constant)}{unit}")
-    return found
-
-
 FRACTION: dict[str, Any] = {"limits": share, "unit": "%", "digits": 1}
 _REGISTERED = (
     Metric(
         "test_accuracy",
-        lambda problem, snapshot: _mean(problem, problem.model.correct, snapshot.params, problem.test),
+        lambda problem, snapshot: mean(problem, problem.model.correct, snapshot.params, problem.test),
         needs=lambda problem: _needs_test(problem) or _needs_classes(problem),
         constant=lambda problem: _majority(problem, problem.test),
         private=never,
@@ -178,7 +130,7 @@ _REGISTERED = (
     ),
     Metric(
         "test_error",
-        lambda problem, snapshot: 1 - _mean(problem, problem.model.correct, snapshot.params, problem.test),
+        lambda problem, snapshot: 1 - mean(problem, problem.model.correct, snapshot.params, problem.test),
         needs=lambda problem: _needs_test(problem) or _needs_classes(problem),
         constant=_majority_error,
         private=never,
@@ -196,7 +148,7 @@ _REGISTERED = (
     ),
     Metric(
         "train_accuracy",
-        lambda problem, snapshot: _mean(problem, problem.model.correct, snapshot.params, problem.pool),
+        lambda problem, snapshot: mean(problem, problem.model.correct, snapshot.params, problem.pool),
         needs=lambda problem: _needs_stored(problem) or _needs_classes(problem),
         constant=lambda problem: _majority(problem, problem.pool),
         private=always,

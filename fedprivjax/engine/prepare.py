@@ -15,13 +15,20 @@ from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
-from fedprivjax.engine.costs import totals
+from fedprivjax.engine.compiled import FLOAT32, PRECISIONS
 from fedprivjax.engine.hosts import exchanged, local_of, together
 from fedprivjax.engine.iterates import iterate_names
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, MetricLike, check_metrics, default_metrics, require_list
-from fedprivjax.engine.precision import FLOAT32, PRECISIONS
-from fedprivjax.engine.published import NOT_PUBLIC, TELLS_SIZE, Published, batch_warning, delta_warning, published
+from fedprivjax.engine.published import (
+    NOT_PUBLIC,
+    TELLS_SIZE,
+    Published,
+    batch_warning,
+    delta_warning,
+    published,
+    totals,
+)
 from fedprivjax.method.division import part_of_size
 from fedprivjax.method.interface import Protocol, as_leaves
 from fedprivjax.method.round import RoundInputs

@@ -6,6 +6,7 @@ Everything that results, pages and files tell about a plan or about numbers of r
 * nothing that tells a number of records if neighbouring datasets differ in it, see `Terms.hides_sizes`.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import nan
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -139,3 +140,20 @@ def influence(start: "ReadyRun") -> str:
     louder = f", and {small} sets the noise" if private else ""
     sized = f"{small} ({table.sizes[least]:,} of {table.sizes.sum():,} records)"
     return f"every machine counts equally: {sized} as much as {large} ({table.sizes[most]:,}){louder}"
+
+
+def totals(costs: Mapping[str, Any], messages: Any, uses: Any) -> dict[str, Any]:
+    """Return `gradients_per_record` and `sent_bytes` of a whole run.
+
+    Args:
+        costs: values of `Protocol.costs`, numbers or arrays.
+        messages: number of rounds in which a machine sends, a number or an array that broadcasts with the costs.
+        uses: number of uses of a record by messages, likewise.
+
+    >>> totals({"sent_bits": 320.0, "gradients_per_use": 2.0}, messages=5.0, uses=0.5)
+    {'gradients_per_record': 1.0, 'sent_bytes': 200.0}
+    """
+    return {
+        "gradients_per_record": uses * costs["gradients_per_use"],
+        "sent_bytes": messages * costs["sent_bits"] / 8,
+    }

@@ -2,24 +2,29 @@
 
 Every segment starts from the carry of the one before and ends at an evaluation. The program takes the number of
 evaluations as an argument, so results do not depend on the segments. Progress, callbacks and checkpoints stay outside.
+A pipeline over segments, or over a sweep's chunks, copies and writes one part while the next one is computed.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from time import perf_counter
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
+from fedprivjax.engine.compiled import products
 from fedprivjax.engine.hosts import local, replicated, together
-from fedprivjax.engine.pipeline import one_ahead
-from fedprivjax.engine.precision import products
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments
+from fedprivjax.engine.progress import computed, wait
 from fedprivjax.engine.trajectory import Carry, begin, evaluated_block, finish, per_round
 from fedprivjax.problem.devices import mapped_with_carry, specs_of
 from fedprivjax.problem.program import typed_jit
+
+Chunk = TypeVar("Chunk")
+Found = TypeVar("Found")
 
 
 class Done(NamedTuple):
@@ -185,3 +190,51 @@ def _placed(arguments: Arguments, mesh: Mesh | None) -> Arguments:
 
 def _pairs(first: int, ends: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip([first, *ends[:-1]], ends, strict=True)) if ends else []
+
+
+def one_ahead(dispatch: Callable[[Chunk], Found], chunks: Iterable[Chunk]) -> Iterator[tuple[Found, float]]:
+    """Yield the computed `dispatch(chunk)` and its seconds for every chunk in order, with the next one dispatched.
+
+    A chunk that is computed before the next one is prepared is yielded at once, so that it can be stored. If a dispatch
+    fails, the chunk before it is still yielded. If it is interrupted, this chunk is yielded only if it is computed.
+
+    Args:
+        dispatch: function that returns a pytree of arrays, which a device may still compute.
+
+    Yields:
+        The pytree, and the wall time in seconds from the start of its dispatch, or from the end of the chunk before it
+        if that is later, to its own end.
+    """
+    begun: list[tuple[Found, float]] = []  # pytrees and when their dispatch began; at most two
+    ended = 0.0
+
+    def first() -> tuple[Found, float]:
+        nonlocal ended
+        found, began = begun.pop(0)
+        wait(found)
+        since, ended = max(began, ended), perf_counter()
+        return found, ended - since
+
+    for chunk in chunks:
+        if begun and computed(begun[0][0]):
+            yield first()
+        began = perf_counter()
+        try:
+            begun.append((dispatch(chunk), began))
+        except BaseException as error:
+            if begun and (isinstance(error, Exception) or computed(begun[0][0])):
+                yield first()
+            raise
+        if len(begun) == 2:
+            yield first()
+    if begun:
+        yield first()
+
+
+def in_turn(dispatch: Callable[[Chunk], Found], chunks: Iterable[Chunk]) -> Iterator[tuple[Found, float]]:
+    """Yield as `one_ahead`, but dispatch a chunk after the one before it was used, so that the order is fixed."""
+    for chunk in chunks:
+        began = perf_counter()
+        found = dispatch(chunk)
+        wait(found)
+        yield found, perf_counter() - began

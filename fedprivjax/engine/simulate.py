@@ -1,6 +1,6 @@
 """Simulation of one run: the whole protocol as one jitted scan over pure state."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -13,13 +13,14 @@ from jax.sharding import Mesh
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least
-from fedprivjax.engine.checkpointed_run import computed_in_folder
+from fedprivjax.engine.checkpoint import computed_in_folder
+from fedprivjax.engine.compiled import FLOAT32
 from fedprivjax.engine.fingerprint import require_equal_runs
 from fedprivjax.engine.finished_run import Run
 from fedprivjax.engine.hosts import is_first, local, replicated
 from fedprivjax.engine.iterates import OUTPUT, by_iterate, iterate_names
-from fedprivjax.engine.metrics import MetricLike, non_private, worse_than_constant
-from fedprivjax.engine.precision import FLOAT32
+from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metrics import MetricLike, non_private
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, ready
 from fedprivjax.engine.progress import OnProgress, progress_callback
 from fedprivjax.engine.published import COMPUTED, HIDDEN, plan_of_run, protocol_of_run
@@ -170,6 +171,27 @@ def execute(
         data_used=start.published.data_used or (HIDDEN if start.problem.stored else COMPUTED),
         worse_than_constant=worse_than_constant(start.problem, start.static.metrics, iterates[OUTPUT]),
     )
+
+
+def worse_than_constant(
+    problem: Problem, metrics: Iterable[Metric], values: Mapping[str, np.ndarray]
+) -> dict[str, tuple[str, str]]:
+    """Return the last value and the constant predictor's as text, of each metric for which the constant is better.
+
+    The constant predictor is computed from the training labels, without privacy.
+
+    Args:
+        values: recorded metrics by name, shape [evaluations].
+    """
+    found = {}
+    for metric in metrics:
+        constant = metric.constant(problem)
+        if constant is not None and metric.name in values:
+            last, sign = float(values[metric.name][-1]), 1 if metric.better == "higher" else -1
+            if sign * last < sign * constant:
+                unit = "%" if metric.unit == "%" else ""
+                found[metric.name] = (f"{metric.text(last)}{unit}", f"{metric.text(constant)}{unit}")
+    return found
 
 
 def _computed(start: ReadyRun, watch: Watch):

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.engine.precision import products
+from fedprivjax.engine.compiled import products
 from fedprivjax.engine.prepare import Arguments, ReadyRun, ready
 from fedprivjax.engine.published import published_plan
 from fedprivjax.method.interface import Protocol

@@ -17,14 +17,13 @@ import numpy as np
 
 from fedprivjax.bounded_read import json_from
 from fedprivjax.disk_cache import code_version, digest
-from fedprivjax.engine.fingerprint import data_fingerprint, fingerprint
+from fedprivjax.engine.fingerprint import data_checksums, data_fingerprint, fingerprint
 from fedprivjax.experiment.build import make_participation
 from fedprivjax.experiment.names import code_of
 from fedprivjax.experiment.participation import Own
 from fedprivjax.experiment.read import to_mapping
 from fedprivjax.experiment.settings import TRIAL, Experiment
 from fedprivjax.problem.problem import Problem
-from fedprivjax.sweeps.checksums import data_checksums
 from fedprivjax.sweeps.chunk_store import code_text, number_fingerprint
 from fedprivjax.sweeps.prepare import ReadySweep
 

@@ -11,8 +11,7 @@ import numpy as np
 from fedprivjax.bounded_read import arrays_from, json_from
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets.table_rows import TableRows
-from fedprivjax.engine.finished_run import SavedRun
-from fedprivjax.engine.saved_run import FORMAT, PARAMS, RUN, unpacked
+from fedprivjax.engine.finished_run import FORMAT, PARAMS, RUN, SavedRun, unpacked
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.problem.checks import require_alike
 from fedprivjax.problem.predictor import Predictor, predictor_of

@@ -14,8 +14,8 @@ import xarray as xr
 
 from fedprivjax.bounded_read import json_value
 from fedprivjax.disk_cache import code_version
+from fedprivjax.engine.fingerprint import UNSALTED
 from fedprivjax.problem.random_keys import random_settings
-from fedprivjax.sweeps.checksums import UNSALTED
 
 PACKAGES = ("fedprivjax", "jax", "jaxlib", "flax", "optax", "numpy", "scipy", "xarray", "dp-accounting")
 Provenance = dict[str, Any]

@@ -10,6 +10,7 @@ import xarray as xr
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import DATASETS
 from fedprivjax.disk_cache import digest
+from fedprivjax.engine.fingerprint import UNSALTED
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.experiment import to_mapping
@@ -23,7 +24,6 @@ from fedprivjax.report.display import Shown, laid_out, usual_metric
 from fedprivjax.report.plots import TOLERANCE
 from fedprivjax.report.tables import metric_runs
 from fedprivjax.report.wording import of_axes, points_of
-from fedprivjax.sweeps.checksums import UNSALTED
 from fedprivjax.sweeps.results import INTERVAL, has, mean_interval
 from fedprivjax.sweeps.schema import custom_metrics
 from fedprivjax.sweeps.selection import UNACCOUNTED

@@ -12,8 +12,8 @@ import numpy as np
 from fedprivjax.bounded_read import json_value
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
+from fedprivjax.engine.finished_run import packed, unpacked
 from fedprivjax.engine.hosts import is_first
-from fedprivjax.engine.saved_run import packed, unpacked
 from fedprivjax.plan.size_limits import GIB, memory
 from fedprivjax.problem.checks import require_alike
 from fedprivjax.problem.problem import Problem

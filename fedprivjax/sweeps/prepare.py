@@ -11,13 +11,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedprivjax.checks.values import require_at_least
-from fedprivjax.engine.costs import totals
-from fedprivjax.engine.fingerprint import identity_of_parts
+from fedprivjax.engine.compiled import FLOAT32
+from fedprivjax.engine.fingerprint import UNSALTED, data_checksums, identity_of_parts
+from fedprivjax.engine.finished_run import plain
 from fedprivjax.engine.iterates import iterate_names
 from fedprivjax.engine.metrics import MetricLike, non_private
-from fedprivjax.engine.precision import FLOAT32
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, on_devices, ready
-from fedprivjax.engine.saved_run import plain
+from fedprivjax.engine.published import totals
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.arguments import plain_numbers
 from fedprivjax.plan.draw import require_possible
@@ -25,7 +25,6 @@ from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, configuration_key, configuration_seed
 from fedprivjax.problem.predictor import predictor_of
 from fedprivjax.problem.problem import Problem
-from fedprivjax.sweeps.checksums import UNSALTED, data_checksums
 from fedprivjax.sweeps.configurations import (
     SIZES,
     Configuration,

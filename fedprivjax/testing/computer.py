@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.engine.precision import products
+from fedprivjax.engine.compiled import products
 from fedprivjax.engine.prepare import Arguments, ReadyRun
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.problem.program import typed_jit
@@ -75,7 +75,7 @@ class Computer:
         return jax.device_get(jax.random.bits(self.on_device(random_key(0)), (WIDTH,)))
 
     def product(self, one: np.ndarray, other: np.ndarray, precision: str) -> np.ndarray:
-        """Return a matrix product in a precision, a key of `engine.precision.PRECISIONS`."""
+        """Return a matrix product in a precision, a key of `engine.compiled.PRECISIONS`."""
         with products(precision):
             return jax.device_get(jax.jit(jnp.matmul)(*self.on_device((one, other))))
 

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedprivjax.engine.compiled import make_room
-from fedprivjax.engine.precision import FLOAT32
+from fedprivjax.engine.compiled import FLOAT32, make_room
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.sweeps.prepare import ready_sweep
 from fedprivjax.testing.computer import Computer

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from fedprivjax.engine.finished_run import plain
 from fedprivjax.engine.prepare import ReadyRun
-from fedprivjax.engine.saved_run import plain
 from fedprivjax.method.composed import Known
 from fedprivjax.method.known_work import KnownWork
 from fedprivjax.vectors.settings import MACHINES, Case

@@ -250,7 +250,7 @@ def test_a_checkpoint_without_a_part_is_refused(stopped, tmp_path):
 
 
 def test_another_version_is_refused(stopped, monkeypatch):
-    monkeypatch.setattr("fedprivjax.engine.dependencies.versions", lambda: {"version of fedprivjax": "9"})
+    monkeypatch.setattr("fedprivjax.engine.fingerprint.versions", lambda: {"version of fedprivjax": "9"})
     with pytest.raises(Refusal, match=r"^version of fedprivjax must be as in the checkpoint .*, got 9"):
         run(folder=stopped)
 

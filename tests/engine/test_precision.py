@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedprivjax import DPMu2, FedAvg, NoisySGD, Refusal, Uniform, experiment, ready
-from fedprivjax.engine.precision import TF32, products
+from fedprivjax.engine.compiled import TF32, products
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.experiment.jobs import jobs
 from fedprivjax.plan.seeds import round_keys

@@ -23,7 +23,8 @@ from fedprivjax import (
     ready,
     simulate,
 )
-from fedprivjax.engine.metrics import known, worse_than_constant
+from fedprivjax.engine.metrics import known
+from fedprivjax.engine.simulate import worse_than_constant
 from fedprivjax.protocols import PROTOCOLS
 
 PROBLEM = linear_problem(
