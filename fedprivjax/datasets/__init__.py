@@ -6,16 +6,12 @@ from typing import Any, NamedTuple
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.datasets.arrays import from_arrays
-from fedprivjax.datasets.clusters import clusters
-from fedprivjax.datasets.dataset import DataError, DataNotFound, Dataset
-from fedprivjax.datasets.digits import load_digits
+from fedprivjax.datasets.dataset import DataError, DataNotFound, Dataset, from_arrays
 from fedprivjax.datasets.insurance import insurance
-from fedprivjax.datasets.mnist import load_mnist
-from fedprivjax.datasets.mnist_pairs import mnist_pairs
+from fedprivjax.datasets.mnist import load_digits, load_mnist, mnist_pairs
 from fedprivjax.datasets.partition import by_machine, partition, table
 from fedprivjax.datasets.preparation import Preparation
-from fedprivjax.datasets.stream import Stream, stream
+from fedprivjax.datasets.stream import Stream, clusters, stream
 from fedprivjax.datasets.synthetic import least_absolute, least_squares, logistic, robust_regression
 from fedprivjax.datasets.user_table import from_frame, read_table
 

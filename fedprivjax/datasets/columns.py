@@ -11,8 +11,7 @@ import lazy_loader
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.datasets.preparation import STATISTICS, Preparation
-from fedprivjax.datasets.reading import Columns, Frame, Series
+from fedprivjax.datasets.preparation import STATISTICS, Columns, Frame, Preparation, Series
 
 pd: Any = lazy_loader.load("pandas")
 

@@ -1,4 +1,8 @@
-"""MNIST, from a user's folder, the cache, or a download, and verified by checksums."""
+"""Handwritten digits: the small ones of scikit-learn, MNIST, and MNIST as pairs of digits.
+
+MNIST comes from a user's folder, the cache, or a download, and is verified by checksums. Its pairs are those of the
+experiments of Lowy & Razaviyayn 2023: even against odd digits, one pair of digits per machine.
+"""
 
 import gzip
 import hashlib
@@ -6,6 +10,8 @@ import io
 import os
 import struct
 import zlib
+from functools import lru_cache
+from itertools import product
 from math import sqrt
 from pathlib import Path
 
@@ -13,14 +19,16 @@ import numpy as np
 import pooch
 
 from fedprivjax.atomic_write import write_atomically
-from fedprivjax.datasets.arrays import with_constant
-from fedprivjax.datasets.dataset import DataError, DataNotFound, Dataset
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.datasets.dataset import DataError, DataNotFound, Dataset, with_constant
 
+TEST_SHARE = 0.2
+DIGITS_SEED = 0  # of the split of the small digits
 MIRRORS = (
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
 )
-
 # SHA-256 of the uncompressed files, since the gzip wrappers differ between mirrors
 SUMS = {
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
@@ -28,6 +36,43 @@ SUMS = {
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
+PAIRS = tuple(product(range(0, 10, 2), range(1, 10, 2)))  # each machine's even and odd digit
+SHARES = 5  # number of machines that use a digit
+PIXELS = 784
+DRAWS = ("bootstrap", "disjoint")
+LIPSCHITZ = ("public", "as run")
+SPLIT_SEED = 1  # of the split of the pairs
+BLOCK = 5000  # images converted to float64 at once
+
+
+def load_digits() -> Dataset:
+    """Return handwritten digits of 8×8 pixels in 0 … 16: 1437 training and 360 test examples, fixed stratified split.
+
+    Features are pixels/16 and a constant 1, so their norm is at most √65 for every image.
+
+    >>> load_digits()
+    Dataset('digits': 1437 training and 360 test examples, 65 features, 10 classes)
+    """
+    # a slow import, needed only here
+    from sklearn import datasets, model_selection
+
+    images, labels = (np.asarray(array) for array in datasets.load_digits(return_X_y=True))
+    features, labels = with_constant(images, 16.0), labels.astype(np.int32)
+    split = model_selection.train_test_split(
+        np.arange(labels.size), test_size=TEST_SHARE, random_state=DIGITS_SEED, stratify=labels
+    )
+    train, test = (np.asarray(part) for part in split)
+    return Dataset(
+        features=features[train],
+        labels=labels[train],
+        test_features=features[test],
+        test_labels=labels[test],
+        feature_bound=sqrt(features.shape[1]),
+        classes=10,
+        name="digits",
+        picture=(8, 8, 1),
+        source="Alpaydin and Kaynak 1998, Optical Recognition of Handwritten Digits, CC BY 4.0; scikit-learn's copy",
+    )
 
 
 def load_mnist() -> Dataset:
@@ -142,3 +187,152 @@ def _store(path: Path, content: bytes) -> None:
         raise DataError(
             f"cannot write {path}: {error.strerror}; set FEDPRIVJAX_DATA to a folder with mnist/"
         ) from error
+
+
+def mnist_pairs(
+    similarity: float = 0.0,
+    *,
+    components: int = 50,
+    per_digit: int = 774,
+    draw: str = "bootstrap",
+    trial: int = 0,
+    lipschitz: str = "public",
+) -> Dataset:
+    """Load even (label 1) against odd (label 0) digits on 25 machines, one per pair of an even and an odd digit.
+
+    Features are the first principal components of pixels/255, centred on the mean of all 60,000 training images and
+    without a constant. A machine samples `2·per_digit` records, of which `round((1 − p)·2·per_digit)` are of its pair,
+    with p the similarity. A fixed fifth of them, rounded up, is its test set. With 774 per digit, a machine has 1238
+    training and 310 test records.
+
+    * `bootstrap`, as in the authors' code: a digit's pool is its first `per_digit` images. Records are sampled with
+      replacement from the pools of the machine's pair, and the rest from all ten. Images therefore recur within and
+      across machines, and at p = 0 about 55% of a machine's test records are also among its training records.
+    * `disjoint`, as in the paper's text: each trial samples `5·per_digit` images of each digit from the training set
+      and divides them among the 5 machines that use the digit. Each machine retains a random `round((1 − p)·…)` of its
+      records. All other records are shuffled and divided again. No image is used twice. The sizes are the same, and
+      `per_digit` is at most ⌊5421/5⌋ = 1084.
+
+    The components and their mean are computed from the training images, which no guarantee covers.
+
+    Args:
+        similarity: fraction p of images from all digits, in [0, 1]. The others are of the machine's pair.
+        components: number of features, at most 784.
+        per_digit: number of images of each digit from which a machine samples.
+        draw: "bootstrap" or "disjoint".
+        trial: seed of the sampling.
+        lipschitz: "public" calibrates noise with `feature_bound`. "as run" sets `noise_lipschitz` to twice the largest
+            norm among the training records of machine 1, as in the authors' code.
+
+    Returns:
+        A `Dataset` with features [25·n, components] in the order of `machine_of` and test features [25·tested,
+        components]. Its `feature_bound` is 28, since the distance of two images in [0, 1]^784 is at most 28 and a
+        projection does not increase it.
+
+    Raises:
+        ValueError: if an option is out of range.
+        DataError: as in `load_mnist`.
+
+    Source: Lowy & Razaviyayn 2023, experiments on MNIST, and the authors' code.
+    """
+    _check(similarity, components, trial)
+    require_choice("draw", draw, DRAWS)
+    require_choice("lipschitz", lipschitz, LIPSCHITZ)
+    require_at_least("per_digit", per_digit, 1)
+    projected, digits = _projected(components)
+    by_digit = [np.flatnonzero(digits == digit) for digit in range(10)]
+    most = min(map(len, by_digit)) // (SHARES if draw == "disjoint" else 1)
+    if per_digit > most:
+        raise Refusal(f"per_digit must be at most {most} for draw '{draw}', got {per_digit}")
+    private = round((1 - similarity) * 2 * per_digit)
+    deal = _disjoint if draw == "disjoint" else _bootstrap
+    train, test = _split(deal(by_digit, per_digit, private, np.random.default_rng(trial)))
+    largest = 2 * float(np.linalg.norm(projected[train[1]].astype(np.float64), axis=1).max())
+    return Dataset(
+        features=projected[train.ravel()],
+        labels=_even(digits[train.ravel()]),
+        test_features=projected[test.ravel()],
+        test_labels=_even(digits[test.ravel()]),
+        feature_bound=float(np.sqrt(PIXELS)),
+        classes=2,
+        name="mnist_pairs",
+        source="LeCun, Cortes and Burges, The MNIST database of handwritten digits, CC BY-SA 3.0",
+        machine_of=np.repeat(np.arange(len(PAIRS), dtype=np.int32), train.shape[1]),
+        noise_lipschitz=largest if lipschitz == "as run" else None,
+    )
+
+
+def principal_axes(images: np.ndarray, components: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean of flat images and their principal directions, each with a positive largest entry.
+
+    Args:
+        images: images, shape [examples, pixels].
+
+    Returns:
+        The mean, [pixels], and orthonormal directions, [pixels, components], by decreasing variance; float64.
+
+    >>> mean, axes = principal_axes(np.array([[0.0, 1.0], [4.0, 1.0]]), 1)
+    >>> mean.tolist(), np.abs(axes).tolist()
+    ([2.0, 1.0], [[1.0], [0.0]])
+    """
+    mean = images.mean(axis=0, dtype=np.float64)
+    scatter = np.zeros((images.shape[1], images.shape[1]))
+    for start in range(0, len(images), BLOCK):
+        block = images[start : start + BLOCK] - mean
+        scatter += block.T @ block
+    axes = np.linalg.eigh(scatter)[1][:, ::-1][:, :components]
+    largest = np.argmax(np.abs(axes), axis=0)
+    return mean, axes * np.sign(axes[largest, np.arange(components)])
+
+
+@lru_cache(maxsize=2)  # takes seconds, and a process loads many trials
+def _projected(components: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first components of all training images, float32 [60000, components], and their digits."""
+    mnist = load_mnist()
+    images = mnist.features[:, :-1]
+    mean, axes = principal_axes(images, components)
+    projected = np.empty((len(images), components), np.float32)
+    for start in range(0, len(images), BLOCK):
+        projected[start : start + BLOCK] = (images[start : start + BLOCK] - mean) @ axes
+    return projected, mnist.labels
+
+
+def _bootstrap(by_digit: list[np.ndarray], per_digit: int, private: int, rng: np.random.Generator) -> np.ndarray:
+    """Sample each machine's image indices, shape [machines, 2·per_digit], those of its pair first."""
+    pools = np.stack([images[:per_digit] for images in by_digit])
+    rest = 2 * per_digit - private
+    draws = [(rng.choice(pools[list(pair)].ravel(), private), rng.choice(pools.ravel(), rest)) for pair in PAIRS]
+    return np.stack([np.concatenate(draw) for draw in draws])
+
+
+def _disjoint(by_digit: list[np.ndarray], per_digit: int, private: int, rng: np.random.Generator) -> np.ndarray:
+    """Sample as in `_bootstrap`, but no image twice."""
+    shares = [rng.permutation(images)[: SHARES * per_digit].reshape(SHARES, per_digit) for images in by_digit]
+    # machine (e, o) takes the share of digit e with o's number, and the share of digit o with e's number
+    pairs = [np.concatenate([shares[even][odd // 2], shares[odd][even // 2]]) for even, odd in PAIRS]
+    records = rng.permuted(np.stack(pairs), axis=1)
+    records[:, private:] = rng.permutation(records[:, private:].ravel()).reshape(len(PAIRS), -1)
+    return records
+
+
+def _split(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return four fifths and one fifth of each machine's records, at the same positions for all machines and trials."""
+    # a slow import, needed only here
+    from sklearn.model_selection import train_test_split
+
+    places = np.arange(records.shape[1])
+    train, test = (np.asarray(part) for part in train_test_split(places, test_size=TEST_SHARE, random_state=SPLIT_SEED))
+    return records[:, train], records[:, test]
+
+
+def _even(digits: np.ndarray) -> np.ndarray:
+    return (digits % 2 == 0).astype(np.int32)
+
+
+def _check(similarity: float, components: int, trial: int) -> None:
+    if not isinstance(similarity, int | float | np.number) or not 0 <= similarity <= 1:
+        raise Refusal(f"similarity must be from 0 to 1, got {similarity}")
+    require_at_least("components", components, 1)
+    if components > PIXELS:
+        raise Refusal(f"components must be at most {PIXELS}, got {components}")
+    require_at_least("trial", trial, 0)

@@ -1,17 +1,27 @@
-"""Classes on the unit sphere with examples computed on demand, for federations of any size without memory."""
+"""Synthetic classes: on the unit sphere, computed on demand, and stored ones with image-like statistics."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
+from functools import cache
+from math import inf, sqrt
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 
-from fedprivjax.checks.values import require_at_least, require_fraction, require_positive
+from fedprivjax.checks.values import require_at_least, require_between, require_fraction, require_positive
+from fedprivjax.datasets.dataset import Dataset
+from fedprivjax.datasets.synthetic import SOURCE, divided
 from fedprivjax.plan.size_limits import require_data_room
 from fedprivjax.problem.random_keys import random_key
+
+DECAY, HEAD = 1.5, 6  # parameters of the spectrum (j + HEAD)^−DECAY, similar to MNIST's within classes
+CENTRE = 0.4  # fraction of the mean squared norm in the mean of all examples, such as images' brightness
+TYPICAL = 0.5  # root mean square norm divided by its bound
+SPREAD = 5  # number of directions per class in which classes differ
+ROWS = 4096  # examples generated at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,3 +113,125 @@ class Classes:
             u = jax.random.uniform(of_point, (features,), minval=-scale, maxval=scale)
         x = jnp.asarray(self.centres)[label] + u
         return x / jnp.linalg.norm(x), label
+
+
+def clusters(
+    examples: int,
+    features: int = 784,
+    classes: int = 10,
+    *,
+    accuracy: float = 0.94,
+    label_noise: float = 0.0,
+    feature_bound: float = 1.0,
+    heterogeneity: float = 0.0,
+    machines: int | None = None,
+    test_examples: int = 10_000,
+    trial: int = 0,
+    seed: int = 0,
+) -> Dataset:
+    """Return a Gaussian mixture with one component per class and an image-like spectrum over cosines.
+
+    Q is the orthonormal cosine transform, whose first column is constant, and λ_j ∝ (j + 6)^(−1.5). Then
+
+        x = Q(c·e_0 + Λ^½·(s·u_y + z)),    z ~ N(0, I),
+
+    where u_1, …, u_C are orthonormal with random directions in the 5C lowest cosines after the first, and 0 elsewhere.
+    The components have one covariance and equal distances, so the optimal classifier is linear without a bias. The
+    scale s is chosen for the given accuracy. The default is about as hard as MNIST's pixels (MNIST's accuracies in
+    brackets): with 60,000 examples softmax regression has 93 % (92). On 100 machines, untrusted, at μ = 0.5, clipped
+    full batches have 87 % (87) and DP-μ²-FL in one pass 77 % (82).
+
+    Args:
+        examples: number of training examples, a multiple of `machines`.
+        test_examples: number of test examples. No test set if 0.
+        features: number of features, more than classes.
+        classes: number of classes.
+        accuracy: accuracy of the best linear classifier on labels without noise, above 1/classes.
+        label_noise: probability that a training label is replaced by a random one. Test labels have no noise.
+        feature_bound: public bound on the L2 norm, twice its root mean square. Longer vectors are rare and are clipped.
+        heterogeneity: probability that an example is of its machine's main class, machine mod classes.
+        machines: number of machines among which the examples are divided in order; None leaves them undivided.
+        trial: number of the sample from the population.
+        seed: seed of the population and its samples.
+
+    Raises:
+        Refusal: if a number is out of range.
+
+    >>> clusters(100, 20, classes=3, test_examples=50)
+    Dataset('clusters': 100 training and 50 test examples, 20 features, 3 classes)
+    """
+    require_at_least("classes", classes, 2)
+    for name, value, least in (("examples", examples, 1), ("features", features, classes + 1)):
+        require_at_least(name, value, least)
+    for name, value in (("test_examples", test_examples), ("trial", trial), ("seed", seed)):
+        require_at_least(name, value, 0)
+    require_data_room(examples + test_examples + classes, features)
+    require_between("accuracy", accuracy, 1 / classes, 1)
+    for name, value in (("label_noise", label_noise), ("heterogeneity", heterogeneity)):
+        require_fraction(name, value)
+    machine_of = divided(examples, machines, heterogeneity)
+    require_positive("feature_bound", feature_bound)
+    means, deviations = _population(features, classes, accuracy, feature_bound, seed)
+    rng, test, flips = np.random.default_rng((seed, trial)).spawn(3)
+    labels = rng.integers(classes, size=examples, dtype=np.int32)
+    if machine_of is not None:
+        labels = np.where(rng.random(examples) < heterogeneity, machine_of % classes, labels).astype(np.int32)
+    tested = test.integers(classes, size=test_examples, dtype=np.int32)
+    noisy = np.where(flips.random(examples) < label_noise, flips.integers(classes, size=examples), labels)
+    return Dataset(
+        features=_drawn(means, deviations, labels, feature_bound, rng),
+        labels=noisy.astype(np.int32),
+        test_features=_drawn(means, deviations, tested, feature_bound, test) if test_examples else None,
+        test_labels=tested if test_examples else None,
+        feature_bound=float(feature_bound),
+        classes=classes,
+        name="clusters",
+        source=SOURCE,
+        machine_of=machine_of,
+    )
+
+
+def _population(features: int, classes: int, accuracy: float, bound: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the means of classes, [classes, features], and the standard deviations, [features], both over cosines."""
+    deviations = (np.arange(features) + HEAD) ** (-DECAY / 2)
+    used = min(SPREAD * classes, features - 1)
+    directions = np.linalg.qr(np.random.default_rng(seed).standard_normal((used, classes)))[0].T
+    means = np.zeros((classes, features))
+    means[:, 1 : used + 1] = separation(classes, accuracy) * directions * deviations[1 : used + 1]
+    squares = np.sum(deviations**2) + np.mean(np.sum(means**2, axis=1))
+    means[:, 0] = sqrt(CENTRE / (1 - CENTRE) * squares)
+    scale = TYPICAL * bound * sqrt((1 - CENTRE) / squares)
+    return (scale * means).astype(np.float32), (scale * deviations).astype(np.float32)
+
+
+def _drawn(means: np.ndarray, deviations: np.ndarray, labels: np.ndarray, bound: float, rng: np.random.Generator):
+    """Sample the features of these labels, float32, shape [examples, features]."""
+    found = np.empty((labels.size, deviations.size), np.float32)
+    for start in range(0, labels.size, ROWS):
+        rows = found[start : start + ROWS]
+        rng.standard_normal(dtype=np.float32, out=rows)
+        rows *= deviations
+        rows += means[labels[start : start + ROWS]]
+        norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))  # the transform preserves norms
+        rows *= np.minimum(1, bound / norms)[:, None]
+        rows[:] = scipy.fft.idct(rows, norm="ortho", overwrite_x=True)
+    return found
+
+
+@cache
+def separation(classes: int, accuracy: float) -> float:
+    """Return the s for which the nearest of C orthonormal means s·u_k in white noise is correct with this probability.
+
+    One coordinate of s·u_y + z is N(s, 1) and the C − 1 others N(0, 1): `accuracy = ∫ φ(t − s)·Φ(t)^(C−1) dt`.
+
+    >>> round(separation(2, 0.94), 3)
+    2.199
+    """
+    nodes = np.linspace(-9, 9, 721)
+    density = np.exp(-(nodes**2) / 2) / np.sum(np.exp(-(nodes**2) / 2))
+
+    def missing(s: float) -> float:
+        return float(density @ scipy.special.ndtr(nodes + s) ** (classes - 1)) - accuracy
+
+    found: Any = scipy.optimize.bisect(missing, 0.0, 20.0)
+    return float(found)

@@ -10,10 +10,9 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
-from fedprivjax.datasets.arrays import with_constant
 from fedprivjax.datasets.columns import Feature, complete, numeric
-from fedprivjax.datasets.preparation import Preparation
-from fedprivjax.datasets.reading import Columns, Frame, checked
+from fedprivjax.datasets.dataset import with_constant
+from fedprivjax.datasets.preparation import Columns, Frame, Preparation, checked
 from fedprivjax.problem.raw_rows import RawRows
 
 pd: Any = lazy_loader.load("pandas")

@@ -11,7 +11,6 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
-from fedprivjax.datasets.arrays import MOST_CLASSES, from_arrays, picture_of
 from fedprivjax.datasets.columns import (
     Feature,
     as_numbers,
@@ -26,9 +25,17 @@ from fedprivjax.datasets.columns import (
     textual,
     values_in,
 )
-from fedprivjax.datasets.dataset import Dataset
-from fedprivjax.datasets.preparation import TASKS, Preparation, prepared_by
-from fedprivjax.datasets.reading import Columns, Frame, Series, checked, read_columns
+from fedprivjax.datasets.dataset import MOST_CLASSES, Dataset, from_arrays, picture_of
+from fedprivjax.datasets.preparation import (
+    TASKS,
+    Columns,
+    Frame,
+    Preparation,
+    Series,
+    checked,
+    prepared_by,
+    read_columns,
+)
 from fedprivjax.datasets.table_rows import TableRows, feature_names, matrix_of, shortened, warn_of_clipped
 
 pd: Any = lazy_loader.load("pandas")

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedprivjax.problem.devices import DividedRows, added, number_of
-from fedprivjax.problem.memory_estimate import numbers_of_one
-from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.problem import Problem, numbers_of_one
 
 CHUNK_NUMBERS = 2**24  # largest number of intermediate values of the losses in memory at once
 

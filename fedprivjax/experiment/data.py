@@ -9,8 +9,7 @@ from weakref import WeakValueDictionary
 from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import Dataset, Stream
-from fedprivjax.datasets.preparation import prepared_by
-from fedprivjax.datasets.reading import is_table, read_columns
+from fedprivjax.datasets.preparation import is_table, prepared_by, read_columns
 from fedprivjax.experiment.names import Unimported, of_results, resolve
 from fedprivjax.problem.problem import Problem
 

@@ -12,8 +12,7 @@ from fedprivjax.method.division import part_of
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.problem.devices import added, devices
 from fedprivjax.problem.gradients import Dense, Outer, scaled
-from fedprivjax.problem.memory_estimate import numbers_of_one
-from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.problem import Problem, numbers_of_one
 
 Oracle = Callable[..., Any]  # gradient of one example's loss at given parameters; a tuple if several are given
 Machine = Callable[[Oracle], Any]  # message of one machine before noise

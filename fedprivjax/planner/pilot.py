@@ -14,7 +14,7 @@ import xarray as xr
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
 from fedprivjax.datasets.as_problem import from_dataset
-from fedprivjax.datasets.clusters import clusters
+from fedprivjax.datasets.stream import clusters
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.engine.simulate import execute

@@ -32,8 +32,7 @@ from fedprivjax.problem.devices import device_memory
 from fedprivjax.problem.gradients import length
 from fedprivjax.problem.losses import LinearLoss
 from fedprivjax.problem.models import Example, GeneralModel, LinearModel
-from fedprivjax.problem.problem import Problem, Table
-from fedprivjax.problem.procedural import Procedural
+from fedprivjax.problem.problem import Problem, Procedural, Table
 from fedprivjax.problem.random_keys import random_key
 
 

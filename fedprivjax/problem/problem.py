@@ -3,12 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import inf, isfinite, sqrt
+from math import inf, isfinite, prod, sqrt
 from typing import Any, ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.extend.core import ClosedJaxpr
 from jax.flatten_util import ravel_pytree
 
 from fedprivjax.checks.refusal import Refusal
@@ -18,10 +20,46 @@ from fedprivjax.problem.constraints import ConstraintSet
 from fedprivjax.problem.devices import DividedRows, number_of
 from fedprivjax.problem.memoize import Once
 from fedprivjax.problem.models import GeneralModel, LinearModel
-from fedprivjax.problem.procedural import Procedural
+from fedprivjax.problem.random_keys import random_key
 from fedprivjax.problem.raw_rows import RawRows
 
+STREAM = 0xDA7A_5EED  # separates the data's keys from those of a run's noise with the same seed
 SIZES = "sizes"  # machine_weights proportional to the machines' numbers of records
+
+
+@struct.dataclass
+class Procedural:
+    """Examples that are a pure function of (seed, machine, k), for the machine's k-th example. Nothing is stored.
+
+    Attributes:
+        seed: seed of the data, uint32.
+        generate: function `(key, machine) -> example`, a pytree. Each pair (machine, k) has its own key.
+    """
+
+    seed: Any
+    generate: Callable[[Any, Any], Any] = struct.field(pytree_node=False)
+
+    def take(self, samples, machine):
+        """Return examples, a pytree with leaves [..., per-example shape].
+
+        Args:
+            samples: k, int [machines] or [machines, batch].
+            machine: owner of the examples, int [machines].
+
+        >>> stream = Procedural(0, lambda key, machine: jax.random.uniform(key, (3,)))
+        >>> stream.take(jnp.array([[0, 1]]), jnp.array([7])).shape
+        (1, 2, 3)
+        """
+        key = jax.random.fold_in(random_key(self.seed), STREAM)
+
+        def one(k, machine):
+            return self.generate(jax.random.fold_in(jax.random.fold_in(key, machine), k), machine)
+
+        samples, machine = jnp.asarray(samples), jnp.asarray(machine)
+        machine = jnp.broadcast_to(machine.reshape(machine.shape + (1,) * (samples.ndim - machine.ndim)), samples.shape)
+        for _ in range(samples.ndim):
+            one = jax.vmap(one)
+        return one(samples, machine)
 
 
 class Origin(NamedTuple):
@@ -273,3 +311,25 @@ def _check_each(name: str, values: Sequence[float], table: Table | None) -> None
         raise Refusal(f"{name} must be positive and finite on every machine, got {wrong[0] if wrong else 'none'}")
     if table is not None and len(values) != table.rows.shape[0]:
         raise Refusal(f"{name} must have a value for each of {table.rows.shape[0]} machines, got {len(values)}")
+
+
+def numbers_of_one(problem: Problem) -> int:
+    """Return the number of intermediate values of one example's loss: an upper bound on those its gradient stores.
+
+    They are counted in the loss's trace. Nothing is executed, and the body of a loop counts once.
+
+    >>> from fedprivjax import general_problem
+    >>> import jax.numpy as jnp
+    >>> numbers_of_one(general_problem(lambda w, x: jnp.sum(jnp.tanh(w * x)), jnp.ones((5, 3)), jnp.zeros(3)))
+    7
+    """
+    model: Any = problem.model
+    example = jax.eval_shape(lambda: problem.take(0, 0))
+    start = jax.eval_shape(lambda: problem.start)
+    return _numbers(jax.make_jaxpr(model.value)(start, example).jaxpr)
+
+
+def _numbers(jaxpr) -> int:
+    own = sum(prod(variable.aval.shape) for equation in jaxpr.eqns for variable in equation.outvars)
+    inner = (part for equation in jaxpr.eqns for part in equation.params.values() if isinstance(part, ClosedJaxpr))
+    return own + sum(_numbers(part.jaxpr) for part in inner)

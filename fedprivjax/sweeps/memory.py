@@ -12,7 +12,7 @@ from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.trajectory import BLOCK
 from fedprivjax.method.division import part_of_size
 from fedprivjax.plan.seeds import round_keys
-from fedprivjax.problem.memory_estimate import numbers_of_one
+from fedprivjax.problem.problem import numbers_of_one
 from fedprivjax.problem.random_keys import random_key
 
 MEMORY_BUDGET = 2 * 2**30  # bytes of a chunk on a device

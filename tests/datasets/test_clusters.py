@@ -7,7 +7,7 @@ import pytest
 from scipy.fft import dct
 
 from fedprivjax import Refusal, datasets
-from fedprivjax.datasets.clusters import _population, clusters
+from fedprivjax.datasets.stream import _population, clusters
 
 MANY = 40_000
 DEVIATIONS = 4.5  # of a standard error: a false alarm once in 10⁵

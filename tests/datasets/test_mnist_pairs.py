@@ -12,7 +12,7 @@ from fedprivjax import Absolute, Logistic
 from fedprivjax.datasets import by_machine, load, load_mnist, mnist_pairs
 from fedprivjax.datasets.as_problem import from_dataset
 
-pairs = importlib.import_module("fedprivjax.datasets.mnist_pairs")
+pairs = importlib.import_module("fedprivjax.datasets.mnist")
 mnist = importlib.import_module("fedprivjax.datasets.mnist")
 
 # names are checked before any file is read

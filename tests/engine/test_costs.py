@@ -22,7 +22,7 @@ from fedprivjax import (
 from fedprivjax.engine.prepare import ready
 from fedprivjax.plan.samplers import Poisson
 from fedprivjax.plan.seeds import Seeds
-from fedprivjax.problem.procedural import Procedural
+from fedprivjax.problem.problem import Procedural
 from fedprivjax.sweeps.execute import execute
 from fedprivjax.sweeps.prepare import ready_sweep
 

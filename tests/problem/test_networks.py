@@ -27,7 +27,7 @@ from fedprivjax import (
 from fedprivjax.datasets import from_arrays
 from fedprivjax.method import round as round_machinery
 from fedprivjax.problem.losses import Absolute, Logistic
-from fedprivjax.problem.memory_estimate import numbers_of_one
+from fedprivjax.problem.problem import numbers_of_one
 
 RNG = np.random.default_rng(7)
 PIXELS = RNG.uniform(size=(24, 4, 4)).astype(np.float32)
