@@ -9,9 +9,8 @@ from .engine.metric import Metric, Snapshot, of_info
 from .engine.prepare import ReadyRun, ready
 from .engine.simulate import simulate
 from .engine.transcript import Transcript, transcript
-from .experiment.load_run import load_run
 from .experiment.results import Results, load
-from .experiment.run_of import run_of
+from .experiment.saved_runs import load_run, run_of
 from .method.adaptive_clip import AdaptiveClip
 from .method.algorithm import Algorithm, At, Before, Growing, Mean, Momentum, NormBound, Public, Sum
 from .method.client_method import ClientMethod, ClientState

@@ -13,6 +13,7 @@ from fedprivjax.problem.losses import LinearLoss
 from fedprivjax.problem.raw_rows import RawRows
 
 NORM_SLACK = 1e-5  # relative: float32 features of norm equal to the bound must pass
+SOURCE = "synthetic, drawn from a fixed seed"
 MOST_CLASSES = 20  # largest number of distinct integers that are taken for classes by default
 
 
@@ -276,3 +277,22 @@ def _integers(name: str, values) -> np.ndarray:
     if not whole.all():
         raise Refusal(f"{name} must be whole numbers below 2^31, got {array[~whole].flat[0]}")
     return array.astype(np.int32)
+
+
+def divided(examples: int, machines: int | None, heterogeneity: float = 0.0) -> np.ndarray | None:
+    """Return the machine of each example, int32 [examples], if examples are divided in order, or None without machines.
+
+    Raises:
+        Refusal: if machines would have unequal numbers of examples, or are needed for heterogeneity.
+
+    >>> divided(4, 2).tolist()
+    [0, 0, 1, 1]
+    """
+    if machines is None:
+        if heterogeneity:
+            raise Refusal(f"machines must be given if heterogeneity is positive ({heterogeneity}), got None")
+        return None
+    require_at_least("machines", machines, 1)
+    if examples % machines:
+        raise Refusal(f"examples must be a multiple of machines ({machines}), got {examples}")
+    return np.repeat(np.arange(machines, dtype=np.int32), examples // machines)

@@ -12,8 +12,7 @@ import numpy as np
 import scipy
 
 from fedprivjax.checks.values import require_at_least, require_between, require_fraction, require_positive
-from fedprivjax.datasets.dataset import Dataset
-from fedprivjax.datasets.synthetic import SOURCE, divided
+from fedprivjax.datasets.dataset import SOURCE, Dataset, divided
 from fedprivjax.plan.size_limits import require_data_room
 from fedprivjax.problem.random_keys import random_key
 
@@ -45,7 +44,7 @@ class Stream:
     classes: int
     seed: int
     name: str = "stream"
-    source: str = "synthetic, drawn from a fixed seed"
+    source: str = SOURCE
     label_bound: float = inf
     machine_of: None = None
     loss: None = None

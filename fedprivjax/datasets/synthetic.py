@@ -13,12 +13,11 @@ import scipy
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_fraction, require_positive
-from fedprivjax.datasets.dataset import Dataset
+from fedprivjax.datasets.dataset import SOURCE, Dataset, divided
 from fedprivjax.plan.size_limits import require_data_room
 from fedprivjax.problem.losses import Absolute, GemanMcClure
 
 QUADRATURE_NODES = 128
-SOURCE = "synthetic, drawn from a fixed seed"
 
 Labelled = tuple[np.ndarray, np.ndarray]
 
@@ -58,13 +57,11 @@ def least_squares(
     >>> float(data.population(data.optimum)), np.bincount(data.machine_of).tolist()
     (0.0, [25, 25, 25, 25])
     """
-    _check_sizes(examples, features, test_examples, optimum_norm)
-    if not 0 <= heterogeneity < np.inf:
-        raise Refusal(f"heterogeneity must be finite and not negative, got {heterogeneity}")
+    optimum, rng, train, test = _optimum(examples, features, test_examples, optimum_norm, seed)
+    for name, value in (("heterogeneity", heterogeneity), ("noise", noise)):
+        if not 0 <= value < np.inf:
+            raise Refusal(f"{name} must be finite and not negative, got {value}")
     machine_of = divided(examples, machines, heterogeneity)
-    if not 0 <= noise < np.inf:
-        raise Refusal(f"noise must be finite and not negative, got {noise}")
-    optimum, rng, train, test = _optimum(features, optimum_norm, seed)
     directions = _sphere(machines or 1, features, rng)
     owned = optimum + heterogeneity * (directions - directions.mean(axis=0))
     # a test example has a uniformly random machine, so the population is the same
@@ -100,8 +97,7 @@ def logistic(
     >>> data.classes, float(data.population(data.optimum))
     (2, 0.0)
     """
-    _check_sizes(examples, features, test_examples, optimum_norm)
-    optimum, _, train, test = _optimum(features, optimum_norm, seed)
+    optimum, _, train, test = _optimum(examples, features, test_examples, optimum_norm, seed)
     return _dataset(
         "logistic",
         _labelled(optimum, examples, train),
@@ -143,10 +139,9 @@ def least_absolute(
     >>> data.loss, float(data.population(data.optimum))
     (Absolute(), 0.0)
     """
-    _check_sizes(examples, features, test_examples, optimum_norm)
+    optimum, _, train, test = _optimum(examples, features, test_examples, optimum_norm, seed)
     machine_of = divided(examples, machines)
     require_positive("noise", noise)
-    optimum, _, train, test = _optimum(features, optimum_norm, seed)
     return _dataset(
         "least_absolute",
         _regression(optimum, noise / sqrt(3), examples, train),
@@ -195,12 +190,11 @@ def robust_regression(
     >>> data.loss, data.label_bound > 5
     (GemanMcClure(scale=1.0), True)
     """
-    _check_sizes(examples, features, test_examples, optimum_norm)
+    optimum, _, train, test = _optimum(examples, features, test_examples, optimum_norm, seed)
     machine_of = divided(examples, machines)
     require_fraction("outliers", outliers)
     require_positive("noise", noise)
     require_positive("outlier_size", outlier_size)
-    optimum, _, train, test = _optimum(features, optimum_norm, seed)
 
     def drawn(rows: int, rng: np.random.Generator) -> Labelled:
         spread = np.where(rng.random(rows) < outliers, outlier_size / sqrt(3), noise)
@@ -315,8 +309,19 @@ def _coordinate_quadrature(features: int) -> tuple[np.ndarray, np.ndarray]:
     return nodes, vectors[0] ** 2
 
 
-def _optimum(features: int, norm: float, seed: int) -> tuple[np.ndarray, *tuple[np.random.Generator, ...]]:
-    """Return an optimum of this norm in a random direction, and the streams of the population and of both samples."""
+def _optimum(
+    examples: int, features: int, test_examples: int, norm: float, seed: int
+) -> tuple[np.ndarray, *tuple[np.random.Generator, ...]]:
+    """Return an optimum of this norm in a random direction, and the streams of the population and of both samples.
+
+    Raises:
+        Refusal: if a size is too small or too large, or the norm is not positive.
+    """
+    require_at_least("examples", examples, 1)
+    require_at_least("features", features, 2)
+    require_at_least("test_examples", test_examples, 0)
+    require_data_room(examples + test_examples, features)
+    require_positive("optimum_norm", norm)
     rng, train, test = np.random.default_rng(seed).spawn(3)
     return norm * _sphere(1, features, rng)[0], rng, train, test
 
@@ -352,30 +357,3 @@ def _dataset(
         optimum=optimum.astype(np.float32),
         **known,
     )
-
-
-def _check_sizes(examples: int, features: int, test_examples: int, optimum_norm: float) -> None:
-    require_at_least("examples", examples, 1)
-    require_at_least("features", features, 2)
-    require_at_least("test_examples", test_examples, 0)
-    require_data_room(examples + test_examples, features)
-    require_positive("optimum_norm", optimum_norm)
-
-
-def divided(examples: int, machines: int | None, heterogeneity: float = 0.0) -> np.ndarray | None:
-    """Return the machine of each example, int32 [examples], if examples are divided in order, or None without machines.
-
-    Raises:
-        Refusal: if machines would have unequal numbers of examples, or are needed for heterogeneity.
-
-    >>> divided(4, 2).tolist()
-    [0, 0, 1, 1]
-    """
-    if machines is None:
-        if heterogeneity:
-            raise Refusal(f"machines must be given if heterogeneity is positive ({heterogeneity}), got None")
-        return None
-    require_at_least("machines", machines, 1)
-    if examples % machines:
-        raise Refusal(f"examples must be a multiple of machines ({machines}), got {examples}")
-    return np.repeat(np.arange(machines, dtype=np.int32), examples // machines)

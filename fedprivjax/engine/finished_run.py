@@ -29,7 +29,7 @@ from fedprivjax.problem.predictor import Predictor
 if TYPE_CHECKING:
     import xarray as xr
 
-PARAMS, RUN = "params.npz", "run.json"
+ARCHIVE, RUN = "params.npz", "run.json"
 FORMAT = 1  # increased if files change so that earlier versions cannot read them
 LEAF = "array"
 
@@ -244,7 +244,7 @@ class SavedRun:
         }
         if is_first():
             text = json.dumps(fields, indent=1, ensure_ascii=False)
-            write_together({Path(path, PARAMS): npz_of(leaves), Path(path, RUN): text})
+            write_together({Path(path, ARCHIVE): npz_of(leaves), Path(path, RUN): text})
 
     def __str__(self) -> str:
         size = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.params))

@@ -1,7 +1,8 @@
-"""Build problems, participation schemes and protocols from the settings of an experiment."""
+"""Build problems, participation schemes, protocols and baselines from the settings of an experiment."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields, replace
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,9 +11,10 @@ from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.datasets.as_problem import from_dataset, own_table
-from fedprivjax.experiment.data import Data
+from fedprivjax.engine import alone
 from fedprivjax.experiment.names import unimported
 from fedprivjax.experiment.participation import AnyKind
+from fedprivjax.experiment.problem_objects import Data
 from fedprivjax.experiment.protocol import MOMENTS, ProtocolSettings
 from fedprivjax.experiment.section import THEORY
 from fedprivjax.experiment.settings import TRIAL, Experiment, PartitionSettings, ProblemSettings
@@ -21,10 +23,15 @@ from fedprivjax.method.theory_choices import TheoryChoices, require_choice_of
 from fedprivjax.plan.participation import Participation
 from fedprivjax.privacy.calibration import target_of
 from fedprivjax.privacy.noise_rules import moments_batch
+from fedprivjax.privacy.target import LEVELS, TARGETS
 from fedprivjax.problem.constraints import Ball, WholeSpace
 from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.smoothing import Moreau
+
+NON_PRIVATE = "non-private"
+ALONE = "alone"
+OF_PRIVACY = (*TARGETS, "relative_privacy")  # settings of the privacy level
 
 
 def make_problem(
@@ -241,3 +248,56 @@ def _column(data: datasets.Dataset, name: str | None) -> np.ndarray:
     if data.columns is None:
         raise Refusal(f"problem.partition.column must go with a table's data, got {name!r} with {data.name!r}")
     return data.columns[name]
+
+
+def with_baselines(experiment: Experiment) -> Experiment:
+    """Return the experiment with its baseline protocols added after those of the file. Equal ones are added once."""
+    if NON_PRIVATE not in experiment.evaluation.baselines:
+        return experiment
+    protocols = list(experiment.protocol)
+    for settings in experiment.protocol:
+        made = _non_private(settings, experiment.sweep.over)
+        if made is not None and not any(_equal_but_label(made, other) for other in protocols):
+            protocols.append(made)
+    return experiment.but(protocol=protocols)
+
+
+def _non_private(settings: ProtocolSettings, over: Mapping[str, list[float]]) -> ProtocolSettings | None:
+    """Return the protocol without its privacy target and with ε = ∞, or None if it is not private.
+
+    A user-defined protocol that is not imported counts as private if it has a target.
+    """
+    method, given = settings.method, {*settings.settings, *settings.grid, *over}
+    known = {field.name for field in fields(method)} if isinstance(method, type) else set(LEVELS)
+    level = next((name for name in LEVELS if name in known), None)
+    free = any(settings.settings.get(name) == inf for name in LEVELS)
+    if level is None or free or not given & set(TARGETS):
+        return None
+    kept = {name: value for name, value in settings.settings.items() if name not in OF_PRIVACY}
+    grid = {name: values for name, values in settings.grid.items() if name not in TARGETS}
+    label = f"{settings.label}, {NON_PRIVATE}"
+    return settings.but(label=label, settings={**kept, level: inf}, grid=grid, added=True)
+
+
+def _equal_but_label(one: ProtocolSettings, other: ProtocolSettings) -> bool:
+    """Return True if two protocols are equal except for their labels."""
+    return one.model_dump(exclude={"label"}) == other.model_dump(exclude={"label"})
+
+
+def problem_alone(experiment: Experiment, problem: Problem, over: Collection[str]) -> Problem | None:
+    """Return the problem of the baseline "alone", or None without that baseline.
+
+    Args:
+        over: names of the swept settings and of those in the protocol's grid.
+
+    Raises:
+        Refusal: if the data are not partitioned, or the constraint set is swept.
+    """
+    if ALONE not in experiment.evaluation.baselines:
+        return None
+    alone.machines_of(problem)  # raises Refusal for a shared pool
+    swept = [name for name in problem.constraint.sizes if name in over]
+    if swept:
+        remedy = f"Give {swept[0]} one value in [problem]"
+        raise Refusal(f"evaluation.baselines must leave 'alone' out if {swept[0]} is swept, got both. {remedy}")
+    return problem

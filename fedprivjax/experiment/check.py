@@ -6,7 +6,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metrics import METRICS, OF_MEAN, recorded_name
-from fedprivjax.experiment.baselines import ALONE
+from fedprivjax.experiment.build import ALONE
 from fedprivjax.experiment.expected import ALONG_AXIS, Expected
 from fedprivjax.experiment.names import unimported
 from fedprivjax.experiment.section import STRUCTURAL

@@ -16,9 +16,8 @@ from fedprivjax.bounded_read import TOML_BYTES, Unreadable, json_from, text_of, 
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.experiment import Experiment, to_mapping
-from fedprivjax.experiment.inputs import Inputs, read_inputs, without_callback
+from fedprivjax.experiment.inputs import Inputs, Provenance, provenance, read_inputs, without_callback
 from fedprivjax.experiment.netcdf_limits import require_bounded
-from fedprivjax.experiment.provenance import Provenance, provenance
 from fedprivjax.sweeps.chunk_store import remove_stores
 from fedprivjax.sweeps.part import held
 from fedprivjax.sweeps.schema import TEXTS, require_schema

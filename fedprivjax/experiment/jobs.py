@@ -14,8 +14,15 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, default_metrics, recorded_name, require_recorded
 from fedprivjax.engine.prepare import evaluation_rounds
 from fedprivjax.experiment import TRIAL, Experiment, ProtocolSettings, tuning_experiment, verdict
-from fedprivjax.experiment.baselines import problem_alone
-from fedprivjax.experiment.build import machines_of, make_participation, make_problem, make_protocol, points, present
+from fedprivjax.experiment.build import (
+    machines_of,
+    make_participation,
+    make_problem,
+    make_protocol,
+    points,
+    present,
+    problem_alone,
+)
 from fedprivjax.experiment.check import check_targets
 from fedprivjax.experiment.inputs import Inputs, inputs_of
 from fedprivjax.experiment.names import unimported

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.experiment.errors import refuse
 from fedprivjax.experiment.names import Imported
-from fedprivjax.experiment.section import THEORY, Reflected, Settings, arguments, sections
+from fedprivjax.experiment.section import THEORY, Reflected, Settings, arguments, refuse, sections
 from fedprivjax.plan.participation import SCHEMES, Cohorts, Dropouts, Participation, check_participation
 
 IDENTITY = ("kind", "name")  # keys that identify a scheme

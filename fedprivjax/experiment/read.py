@@ -12,12 +12,11 @@ from fedprivjax.bounded_read import TOML_BYTES, Unreadable, text_of, toml_value
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import require_choice, require_printable
 from fedprivjax.engine.metric import Metric
-from fedprivjax.experiment.baselines import with_baselines
-from fedprivjax.experiment.build import natural_machines
+from fedprivjax.experiment.build import natural_machines, with_baselines
 from fedprivjax.experiment.check import check
-from fedprivjax.experiment.errors import refuse
 from fedprivjax.experiment.names import of_results
 from fedprivjax.experiment.protocol import labelled
+from fedprivjax.experiment.section import refuse
 from fedprivjax.experiment.settings import Experiment, TuningSettings
 
 IN_TUNING = "in [tuning]"  # before messages about the tuning experiment

@@ -13,7 +13,7 @@ from fedprivjax.checks.printable import printable
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment import Experiment, folder, parse, tuning_experiment
-from fedprivjax.experiment.provenance import Provenance
+from fedprivjax.experiment.inputs import Provenance
 from fedprivjax.experiment.settings import TRIAL
 from fedprivjax.experiment.tuning import Choice, choices, selected
 from fedprivjax.privacy.guarantee import PrivacyGuarantee

@@ -11,7 +11,7 @@ from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metrics import METRICS
-from fedprivjax.experiment.baselines import ALONE
+from fedprivjax.experiment.build import ALONE
 from fedprivjax.experiment.participation import merged
 from fedprivjax.experiment.protocol import ProtocolSettings, flattened
 from fedprivjax.experiment.section import STRUCTURAL

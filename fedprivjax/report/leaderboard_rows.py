@@ -14,7 +14,7 @@ from fedprivjax.engine.fingerprint import UNSALTED
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.experiment import to_mapping
-from fedprivjax.experiment.provenance import checksums
+from fedprivjax.experiment.inputs import checksums
 from fedprivjax.experiment.results import Results
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.target import LEVELS

@@ -15,8 +15,8 @@ from cases import sparing
 from fedprivjax import Refusal, experiment, load
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import run as runner
+from fedprivjax.experiment.inputs import checksums, commit, provenance
 from fedprivjax.experiment.jobs import ready_experiment
-from fedprivjax.experiment.provenance import checksums, commit, provenance
 from fedprivjax.sweeps.part import Part
 
 UNITS = {"sent_bits": "bit", "sent_bytes": "byte", "seconds": "s"}
