@@ -80,7 +80,7 @@ def call(monkeypatch, capsys):
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["fedprivjax", *map(str, arguments)])
         monkeypatch.setattr(cli.out, "_width", 200)
-        monkeypatch.setattr(cli.interrupts, "leave", sys.exit)
+        monkeypatch.setattr(cli.console, "leave", sys.exit)
         with pytest.raises(SystemExit) as stopped:
             cli.main()
         return stopped.value.code or 0, *capsys.readouterr()
@@ -693,7 +693,7 @@ def test_an_output_in_ascii_shows_other_characters_as_escapes(monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
     monkeypatch.setattr(sys, "argv", ["fedprivjax", "list", "dp_mu2"])
-    monkeypatch.setattr(cli.interrupts, "leave", sys.exit)
+    monkeypatch.setattr(cli.console, "leave", sys.exit)
     with pytest.raises(SystemExit) as stopped:
         cli.main()
     sys.stdout.flush()
@@ -866,7 +866,7 @@ def test_a_stop_in_code_that_cannot_raise_takes_effect_a_moment_later(monkeypatc
             time.sleep(0.01)
 
     monkeypatch.setattr(cli, "app", collect)
-    monkeypatch.setattr(cli.interrupts, "leave", sys.exit)
+    monkeypatch.setattr(cli.console, "leave", sys.exit)
     monkeypatch.setattr(sys, "argv", ["fedprivjax", "list"])
     began, before = time.monotonic(), signal.signal(signal.SIGINT, signal.default_int_handler)  # shells may ignore it
     try:

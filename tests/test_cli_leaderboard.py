@@ -56,7 +56,7 @@ def call(monkeypatch, capsys, tmp_path):
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["fedprivjax", *map(str, arguments)])
         monkeypatch.setattr(cli.out, "_width", 200)
-        monkeypatch.setattr(cli.interrupts, "leave", sys.exit)
+        monkeypatch.setattr(cli.console, "leave", sys.exit)
         with pytest.raises(SystemExit) as stopped:
             cli.main()
         return stopped.value.code or 0, *capsys.readouterr()

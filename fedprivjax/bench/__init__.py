@@ -7,20 +7,8 @@ from typing import Any
 import jax
 from rich.table import Table
 
-from fedprivjax.bench import (
-    accelerator,
-    cell,
-    checkpoints,
-    clients,
-    federation,
-    launches,
-    network,
-    start,
-    sweeps,
-    trees,
-)
-from fedprivjax.bench.this_machine import machine
-from fedprivjax.bench.timing import Line
+from fedprivjax.bench import accelerator, cell, clients, federation, network, start, sweeps
+from fedprivjax.bench.timing import Line, machine
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.report.drawing import save_figure
 from fedprivjax.report.verdicts import VERDICTS
@@ -35,11 +23,11 @@ GROUPS: dict[str, Callable[[], Iterator[Line]]] = {
     "a million machines": federation.lines,
     "a network": network.lines,
     "local work": clients.lines,
-    "a tree's noise": trees.lines,
-    "checkpoints": checkpoints.lines,
+    "a tree's noise": federation.tree_lines,
+    "checkpoints": cell.checkpoint_lines,
     "second start": start.lines,
     THROUGHPUT: accelerator.lines,
-    "launches": launches.lines,
+    "launches": sweeps.launch_lines,
 }
 
 

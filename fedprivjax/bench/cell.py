@@ -1,4 +1,4 @@
-"""Time of one run of a cell of the 2025 table, by component, compared with alternatives.
+"""Time of one run of a cell of the 2025 table, by component, compared with alternatives, and of its checkpoints.
 
 Features are random, since no time depends on their values.
 """
@@ -6,6 +6,7 @@ Features are random, since no time depends on their values.
 import runpy
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
@@ -13,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.bench.timing import Line, compiled_run, side_by_side
-from fedprivjax.engine.prepare import ready
+from fedprivjax.bench.timing import Line, compiled_run, ratio_side_by_side, side_by_side
+from fedprivjax.engine.prepare import ReadyRun, ready
+from fedprivjax.engine.simulate import execute
 from fedprivjax.experiment import bundle
 from fedprivjax.noise import Silent, relative_std
 from fedprivjax.plan.draw import draw_plan
@@ -25,13 +27,15 @@ from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.losses import Softmax
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.random_keys import random_key
-from fedprivjax.protocols import DPMu2
+from fedprivjax.protocols import DPMu2, NoisyMinibatchSGD
 from fedprivjax.sweeps.prepare import ReadySweep, ready_sweep
 
 MACHINES, PER_ROUND, ROUNDS, FEATURES, CLASSES, RADIUS = 100, 50, 1200, 785, 10, 0.05
 PARTICIPATION = Uniform(MACHINES, PER_ROUND)
 METRICS = ("noise_norm",)
 SLOW_ROUNDS = 300  # rounds of the slow jobs, whose time is proportional to rounds
+EVALUATIONS = 100
+LONG = 20_000  # rounds of a run with checkpoints
 
 
 @cache
@@ -132,3 +136,30 @@ def _numpy_loop() -> Callable[[], Any]:
     settings = {"noise_std": calibrated.noise_std, "step_size": calibrated.step_size, "radius": RADIUS, "seed": 0}
     settings |= {"machines": MACHINES, "classes": CLASSES}
     return partial(loop, *pool, plan.schedule.participants, plan.samples, relative, **settings)
+
+
+def checkpoint_lines() -> Iterator[Line]:
+    """Yield the costs of a callback at each of 100 evaluations, and of 20 checkpoints of a run of 20,000 rounds."""
+    options: dict[str, Any] = {"metrics": METRICS}
+    start = ready(DPMu2(mu=8.0), make(), PARTICIPATION, rounds=ROUNDS, eval_every=ROUNDS // EVALUATIONS, **options)
+    called = ratio_side_by_side(lambda: execute(start, None, lambda *_: None).params, lambda: execute(start).params)
+    yield Line(f"a callback at {EVALUATIONS} evaluations, over none", called, "times", "≤ 1.1")
+    protocol = NoisyMinibatchSGD(noise_std=1.0, clip=1.0, step_size=0.01, batch=1, sampler="replacement")
+    start = ready(protocol, _owned(), PARTICIPATION, rounds=LONG, eval_every=LONG // EVALUATIONS, **options)
+    stored = ratio_side_by_side(lambda: _with_checkpoints(start), lambda: execute(start).params, 5)
+    yield Line(f"20 checkpoints of {LONG} rounds, over none", stored, "times", "≤ 1.05")
+
+
+def _owned() -> Problem:
+    """Return the cell with 600 records of each machine, which samples one in a round."""
+    pool = make().pool
+    rows = np.arange(len(pool.label)).reshape(MACHINES, -1)
+    bound = float(np.sqrt(FEATURES))
+    options: dict[str, Any] = {"feature_bound": bound, "constraint": Ball(RADIUS), "partition_table": rows}
+    return linear_problem(pool.features, pool.label, Softmax(CLASSES), **options)
+
+
+def _with_checkpoints(start: ReadyRun) -> Any:
+    """Return the parameters of a run with checkpoints in a temporary folder."""
+    with TemporaryDirectory() as folder:
+        return execute(start, folder=folder).params

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from rich.table import Table
 
-from fedprivjax.bench.this_machine import machine
+from fedprivjax.bench.timing import machine
 from fedprivjax.engine.compiled import FLOAT32, TF32
 from fedprivjax.report.verdicts import VERDICTS
 from fedprivjax.testing.computer import Computer, cpu

@@ -1,7 +1,8 @@
-"""Median times of jobs measured in turn, and a line of the benchmark table."""
+"""Median times of jobs measured in turn, a line of the benchmark table, and a description of this machine."""
 
 import json
 import os
+import platform
 import re
 import resource
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +19,8 @@ import numpy as np
 
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.simulate import run_program
+
+AT_MOST = "FEDPRIVJAX_BENCH_REPEATS"  # environment variable: largest number of repetitions
 
 
 class Line(NamedTuple):
@@ -41,9 +45,6 @@ class Line(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         return {**self._asdict(), "met": self.met}
-
-
-AT_MOST = "FEDPRIVJAX_BENCH_REPEATS"  # environment variable: largest number of repetitions
 
 
 def side_by_side(jobs: Mapping[str, Callable[[], Any]], repeats: int = 7) -> dict[str, float]:
@@ -98,3 +99,15 @@ def in_a_process(function: Callable[..., Any], *arguments: str, **environment: s
     if answer.returncode:
         raise RuntimeError(f"{function.__module__} failed: {answer.stderr.strip().splitlines()[-1]}")
     return json.loads(answer.stdout.strip().splitlines()[-1])
+
+
+def machine() -> dict[str, Any]:
+    """Return a description of the machine and of the library versions."""
+    device = jax.devices()[0]
+    return {
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "device": f"{jax.device_count()} × {device.device_kind}",
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("fedprivjax", "jax", "jaxlib", "numpy")},
+    }

@@ -8,13 +8,12 @@ import traceback
 import warnings
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.cli import audit, bench, experiments, leaderboard, listing, plan, vectors
-from fedprivjax.cli.console import TRACEBACK, app, err, out
+from fedprivjax.cli import audit, bench, experiments, listing, plan, vectors
+from fedprivjax.cli.console import TRACEBACK, app, err, out, stopped_by_one_line
 from fedprivjax.cli.hosts import end_job, reported_elsewhere
-from fedprivjax.cli.interrupts import stopped_by_one_line
 from fedprivjax.disk_cache import cache_folder
 
-__all__ = ["app", "audit", "bench", "err", "experiments", "leaderboard", "listing", "main", "out", "plan", "vectors"]
+__all__ = ["app", "audit", "bench", "err", "experiments", "listing", "main", "out", "plan", "vectors"]
 
 warned: set[str] = set()  # texts of the warnings that are printed
 

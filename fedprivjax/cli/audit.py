@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedprivjax.cli.console import Change, app, load, out, progress, require_folders, write_json
-from fedprivjax.cli.interrupts import Stopped
+from fedprivjax.cli.console import Change, Stopped, app, load, out, progress, require_folders, write_json
 
 
 @app.command()

@@ -1,25 +1,100 @@
-"""Shared parts of all commands: consoles, common options and progress."""
+"""Shared parts of all commands: consoles, common options, progress, and Ctrl-C.
+
+Ctrl-C prints one line with the command that resumes, and ends with exit status 130.
+"""
 
 import json
+import os
 import sys
+from _thread import interrupt_main
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from threading import Timer
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from typer.core import TyperGroup
 
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.bounded_read import Unreadable, toml_value
 from fedprivjax.checks.printable import printable
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.cli.interrupts import StoppableCommands
+from fedprivjax.checks.values import require_choice
 from fedprivjax.report.text_table import usual_width
 
 TRACEBACK = "--traceback"
+on_screen = sys.stdout is not None and sys.stdout.isatty()  # it is None if a process starts with it closed
+Spec = Annotated[str, typer.Argument(help="a TOML file, or the name of a bundled experiment")]
+Change = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="section.key=value, in TOML syntax, or protocol=@FILE for the methods in a TOML file; repeatable",
+    ),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="resume a stopped run")]
+Out = Annotated[Path | None, typer.Option("--out", help="results folder (default: results/<name>)")]
+
+
+class Stopped(Exception):
+    """Raised on Ctrl-C, with the line to print."""
+
+
+class StoppableCommands(TyperGroup):
+    """Commands that raise `Stopped` on Ctrl-C, which typer would otherwise handle silently.
+
+    An unknown command raises Refusal, which names the nearest one.
+    """
+
+    def resolve_command(self, ctx, args):
+        require_choice("command", args[0], self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx):
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Stopped("stopped") from None
+
+
+def leave(status: int) -> None:
+    """End the process at once, since a program that still runs in another thread would crash a normal shutdown."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+@contextmanager
+def stopped_by_one_line() -> Iterator[None]:
+    """Print one line on Ctrl-C, by default "stopped", and exit with status 130."""
+    try:
+        with interrupted_again():
+            yield
+    except (Stopped, KeyboardInterrupt) as stop:
+        print(str(stop) or "stopped", file=sys.stderr)
+        leave(130)
+
+
+@contextmanager
+def interrupted_again() -> Iterator[None]:
+    """Interrupt again a moment later if Ctrl-C arrives in code that cannot raise, such as a JAX callback."""
+    before = sys.unraisablehook
+
+    def report(unraisable) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            Timer(0.1, interrupt_main).start()
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = report
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 class PrintableConsole(Console):
@@ -31,20 +106,8 @@ class PrintableConsole(Console):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
-on_screen = sys.stdout is not None and sys.stdout.isatty()  # it is None if a process starts with it closed
 out = PrintableConsole(width=None if on_screen else usual_width())
 err = PrintableConsole(stderr=True)
-
-Spec = Annotated[str, typer.Argument(help="a TOML file, or the name of a bundled experiment")]
-Change = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        help="section.key=value, in TOML syntax, or protocol=@FILE for the methods in a TOML file; repeatable",
-    ),
-]
-Resume = Annotated[bool, typer.Option("--resume", help="resume a stopped run")]
-Out = Annotated[Path | None, typer.Option("--out", help="results folder (default: results/<name>)")]
 
 
 app = typer.Typer(

@@ -13,9 +13,8 @@ import typer
 from rich.markup import escape
 
 from fedprivjax.checks.refusal import Refusal, within
-from fedprivjax.cli.console import Change, Out, Resume, Spec, app, each, load, out, progress, status_line
+from fedprivjax.cli.console import Change, Out, Resume, Spec, Stopped, app, each, load, out, progress, status_line
 from fedprivjax.cli.hosts import join_job
-from fedprivjax.cli.interrupts import Stopped
 from fedprivjax.cli.outcome import Outcome, finish, judged, show
 
 

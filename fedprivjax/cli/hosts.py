@@ -4,8 +4,7 @@ import sys
 import traceback
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.cli.console import err, out
-from fedprivjax.cli.interrupts import leave
+from fedprivjax.cli.console import err, leave, out
 
 LOST = ("by peer", "Gloo", "NCCL")  # in jax's errors after the end of another process
 ENDED = "another process of the job has ended. The same command resumes from the finished chunks"

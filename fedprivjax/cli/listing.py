@@ -1,4 +1,4 @@
-"""`fedprivjax list`."""
+"""`fedprivjax leaderboard | list`: everything that there is to compare and to name."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -6,12 +6,55 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.cli.console import app, out, require_folders, write_json
+from fedprivjax.cli.console import app, err, out, require_folders, write_json
 
 Entries = dict[str, tuple[str, Any]]  # by name: a line of help, and the class or function with the settings, or None
+
+
+@app.command()
+def leaderboard(
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="results folders, netCDF or frontier.json files; without any, the bundled leaderboard is shown"
+        ),
+    ] = None,
+    into: Annotated[
+        Path | None,
+        typer.Option(
+            "--into", help="also join the rows to this JSON file, where they replace rows of the same methods"
+        ),
+    ] = None,
+) -> None:
+    """Show private methods ranked at equal ε, and join the rows of finished results to a leaderboard file.
+
+    A row needs a realised ε, three or more seeds and no diverged run. A line on stderr names each refused row.
+    """
+    from fedprivjax.report import leaderboard as boards
+    from fedprivjax.report.leaderboard import notes
+
+    require_folders(into=into)
+    known = boards.leaderboard(into) if into is not None and into.exists() else boards.Leaderboard()
+    shown = boards.Leaderboard() if results else boards.leaderboard(into)
+    for each in results or ():
+        found, refused = boards.entries(each)
+        for line in refused:
+            err.print(f"{each}: refused: {line}", markup=False, highlight=False, soft_wrap=True)
+        shown = shown.joined(found.rows)
+    if not shown.rows:
+        raise Refusal("results must have a row that can enter the leaderboard, got none")
+    for table in shown.tables:
+        out.print(table)
+    for note in notes(shown.rows):
+        out.print(Text(note))
+    if into is not None and results:
+        joined = known.joined(shown.rows)
+        joined.save(into)
+        out.print(f"{len(shown.rows)} rows joined to {into}: {len(joined.rows)} in all", markup=False, highlight=False)
 
 
 @app.command("list")

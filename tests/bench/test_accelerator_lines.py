@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedprivjax import DPMu2, Refusal, bench, cli, ready
-from fedprivjax.bench import accelerator, cell, clients, launches
+from fedprivjax.bench import accelerator, cell, clients, sweeps
 from fedprivjax.bench.timing import AT_MOST, Line
 
 SMALL = {4: (2, 2), 6: (3, 2)}
@@ -64,26 +64,26 @@ def run():
 
 @pytest.mark.slow
 def test_every_variant_of_the_loop_is_timed_and_a_refused_one_has_no_number(run, monkeypatch):
-    monkeypatch.setitem(launches.VARIANTS, "unknown", launches.Variant({"xla_gpu_no_such_option": 1}))
-    lines = list(launches.of_run(run))
-    assert len(lines) == len(launches.VARIANTS)
+    monkeypatch.setitem(sweeps.VARIANTS, "unknown", sweeps.Variant({"xla_gpu_no_such_option": 1}))
+    lines = list(sweeps.of_run(run))
+    assert len(lines) == len(sweeps.VARIANTS)
     assert all(line.value > 0 for line in lines[:-1])
     assert math.isnan(lines[-1].value)
-    assert len(list(launches.of_sweep(cell.sweep_of([4.0, 8.0], 2, ROUNDS)))) == len(launches.VARIANTS)
+    assert len(list(sweeps.of_sweep(cell.sweep_of([4.0, 8.0], 2, ROUNDS)))) == len(sweeps.VARIANTS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unroll", [4, 8])
 def test_unrolled_rounds_give_the_same_run(run, unroll):
-    program = launches.programs().run
+    program = sweeps.programs().run
     one, other = (program(run.arguments, run.static._replace(unroll=rounds))[0] for rounds in (1, unroll))
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
 
 
 def test_options_of_a_program_do_not_reach_the_process():
     before = dict(jax.config.values)
-    for variant in launches.VARIANTS.values():
-        launches.programs(variant.options)
+    for variant in sweeps.VARIANTS.values():
+        sweeps.programs(variant.options)
     assert dict(jax.config.values) == before
 
 

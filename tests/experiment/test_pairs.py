@@ -314,7 +314,7 @@ def test_algorithms_of_equal_name_in_two_folders_are_distinct(folder, tmp_path_f
 def test_the_command_line_runs_changes_reports_and_refuses(folder, monkeypatch, capsys):
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["fedprivjax", *map(str, arguments)])
-        monkeypatch.setattr(cli.interrupts, "leave", sys.exit)
+        monkeypatch.setattr(cli.console, "leave", sys.exit)
         with pytest.raises(SystemExit) as stopped:
             cli.main()
         return stopped.value.code or 0, *capsys.readouterr()
