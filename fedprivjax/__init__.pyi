@@ -16,7 +16,7 @@ from .method.algorithm import Algorithm, At, Before, Growing, Mean, Momentum, No
 from .method.client_method import ClientMethod, ClientState
 from .method.encoders import Encoder, Quantiser, Sparsifier
 from .method.interface import Protocol
-from .method.linear import Linear, gradient
+from .method.linear import Linear, gradient, per_record
 from .method.local_algorithm import AtServer, LocalAlgorithm, Work
 from .method.local_data import LocalData, Minibatch
 from .method.local_release import LocalPrivacy
@@ -66,6 +66,7 @@ from .problem.smoothing import Moreau, ball_envelope
 from .protocols import (
     AcceleratedMinibatchSGD,
     DPMu2,
+    DPZero,
     FedAvg,
     FedDyn,
     FedExP,
@@ -115,6 +116,7 @@ __all__ = [
     "ConstraintSet",
     "Cyclic",
     "DPMu2",
+    "DPZero",
     "Dropouts",
     "Encoder",
     "Event",
@@ -231,6 +233,7 @@ __all__ = [
     "mean_interval",
     "noise",
     "of_info",
+    "per_record",
     "planner",
     "plot",
     "privacy",

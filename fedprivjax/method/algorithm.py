@@ -18,6 +18,7 @@ from fedprivjax.privacy.terms import Assumption, lipschitz_values
 from fedprivjax.problem.constraints import ConstraintSet
 from fedprivjax.problem.isolation import isolated
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.random_keys import random_key
 
 
 class Public(NamedTuple):
@@ -29,6 +30,7 @@ class Public(NamedTuple):
         lipschitz, lipschitz_note: stated bound on the norm of a record's gradient, and its source.
         smoothness: stated bound on the change of a gradient, divided by that of the point.
         machines: number of machines.
+        key: key of the server's own randomness before the first round.
     """
 
     start: Any
@@ -37,12 +39,22 @@ class Public(NamedTuple):
     lipschitz_note: str
     smoothness: float
     machines: int
+    key: Any
 
     @classmethod
-    def of(cls, problem: Problem, machines: int) -> "Public":
-        """Return the public facts of a problem with this number of machines."""
+    def of(cls, problem: Problem, machines: int, key: Any = None) -> "Public":
+        """Return the public facts of a problem with this number of machines. Without a key, it is that of seed 0."""
         stated = problem.lipschitz, problem.lipschitz_note, problem.smoothness
-        return cls(problem.start, problem.constraint, *stated, machines)
+        return cls(problem.start, problem.constraint, *stated, machines, random_key(0) if key is None else key)
+
+    @property
+    def hashable(self) -> "Public":
+        """Facts without arrays, to which `with_start` adds them again."""
+        return self._replace(start=None, key=None)
+
+    def with_start(self, start: Any) -> "Public":
+        """Return facts with this start, and the key of seed 0."""
+        return self._replace(start=start, key=random_key(0))
 
 
 class At(NamedTuple):
@@ -195,7 +207,7 @@ class Algorithm(Part):
         raise Undefined(f"{type(self).__name__} must define init(public, step)")
 
     def message(self, server: Any, t: Any) -> Linear:
-        """Return what a machine sends of one record in round t: a combination of `gradient(point)`."""
+        """Return what a machine sends of one record in round t: a combination of `gradient(point)`, or `per_record`."""
         raise Undefined(f"{type(self).__name__} must define message(server, t)")
 
     def smoothing(self, server: Any) -> Any:
@@ -217,7 +229,7 @@ class Algorithm(Part):
         """Return the server's state after a round.
 
         Args:
-            read: what `reads` names, shaped like the parameters, with its noise.
+            read: what `reads` names, shaped like the parameters or the value of `per_record`, with its noise.
         """
         raise Undefined(f"{type(self).__name__} must define serve(server, read, at)")
 

@@ -25,8 +25,17 @@ from fedprivjax.method.algorithm import (
     lipschitz_bound,
 )
 from fedprivjax.method.interface import Protocol
-from fedprivjax.method.linear import Linear, is_plain, points_of, require_coefficient, require_message
+from fedprivjax.method.linear import (
+    Linear,
+    gradients_of,
+    is_plain,
+    points_of,
+    require_coefficient,
+    require_message,
+    statistic_of,
+)
 from fedprivjax.method.parts import OfParts, PairOfMessages, refuse_subclass_of_pair
+from fedprivjax.method.per_record import require_isolated_message, sent_problem
 from fedprivjax.method.release import Limits, RunFacts
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.settings import require_clip
@@ -37,6 +46,7 @@ from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import by_shapes
@@ -60,6 +70,8 @@ class Known:
         reads: statistic of the means that its server reads.
         gradients: number of gradients in a message.
         plain: True if a message is one gradient, without a coefficient.
+        statistic: name of the function of one record in a message, or None for gradients.
+        shape: shape of its value, or None.
     """
 
     limit: Any
@@ -67,6 +79,8 @@ class Known:
     reads: Reads = MEAN
     gradients: int = struct.field(pytree_node=False, default=1)
     plain: bool = struct.field(pytree_node=False, default=True)
+    statistic: str | None = struct.field(pytree_node=False, default=None)
+    shape: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
 
 
 @struct.dataclass
@@ -90,12 +104,13 @@ class Composed(OfParts, Protocol):
     # ---- traced
 
     def init(self, problem: Problem, size: Size, key: jax.Array) -> ComposedState:
-        server = self._call("init", Public.of(problem, size.machines), self._step)
-        return ComposedState(server, self.privacy.memory(problem.start, self._limits.reads))
+        server = self._call("init", Public.of(problem, size.machines, key), self._step)
+        return ComposedState(server, self.privacy.memory(self._sent(problem).start, self._limits.reads))
 
     def round(self, problem: Problem, state: ComposedState, inputs: RoundInputs, noise, key):
         t = inputs.round.astype(jnp.float32)
-        message, machines = self._message(problem, "message", state.server, t), self._smoothed(problem, state.server)
+        message = self._message(problem, "message", state.server, t)
+        machines = self._sent(self._smoothed(problem, state.server), message)
         read, memory, info = self.privacy.release(machines, message, inputs, noise, state.memory, self._limits, key)
         at = self._at(problem, inputs, self.privacy.server_key(key))
         return ComposedState(self._call("serve", state.server, read, at), memory), info
@@ -111,7 +126,7 @@ class Composed(OfParts, Protocol):
 
     def messages(self, problem: Problem, state: ComposedState, inputs: RoundInputs, noise, key):
         message = self._message(problem, "message", state.server, inputs.round.astype(jnp.float32))
-        machines = self._smoothed(problem, state.server)
+        machines = self._sent(self._smoothed(problem, state.server), message)
         return self.privacy.messages(machines, message, inputs, noise, self._limits, key)
 
     def sent(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, own_noise: Any, key: jax.Array):
@@ -133,6 +148,10 @@ class Composed(OfParts, Protocol):
         strength = self._call("smoothing", server, check=require_strength)
         return problem if strength is None else enveloped(problem, strength)
 
+    def _sent(self, problem: Problem, message: Linear | None = None) -> Problem:
+        """Return the problem whose gradients are the messages, see `sent_problem`."""
+        return sent_problem(problem, self.known_for(problem, 1).shape, message)
+
     def _at(self, problem: Problem, inputs: RoundInputs, key: jax.Array) -> At:
         """Return the public facts of a round."""
         t, cohort = inputs.round.astype(jnp.float32), jnp.sum(inputs.filled)
@@ -147,7 +166,11 @@ class Composed(OfParts, Protocol):
         name = type(self._algorithm).__name__
         check = partial(require_message, start=problem.start, name=name)
         message = self._call(function, *arguments, check=check)
-        known, found = self._known, len(points_of(message))
+        known, found, statistic = self._known, gradients_of(message), statistic_of(message)
+        now = (None, None) if statistic is None else (statistic.name, statistic.shape)
+        if now != (known.statistic, known.shape):
+            before = "gradients" if known.shape is None else f"the function {known.statistic}, of shape {known.shape}"
+            raise Refusal(f"message of {name} must be as in the first round, {before}, got {message}")
         if found != known.gradients:
             raise Refusal(
                 f"message of {name} must have the same number of gradients in every round, got {known.gradients} and "
@@ -182,11 +205,13 @@ class Composed(OfParts, Protocol):
         algorithm.check(public)
         reads = self._require_reads(algorithm)
         parts = algorithm.planned(1, 1.0), public.start
-        message = _first_message(parts, public._replace(start=None), self._first)
-        plain, gradients = is_plain(message), len(points_of(message))
+        message = _first_message(parts, public.hashable, self._first)
+        plain, gradients = is_plain(message), gradients_of(message)
+        statistic = require_isolated_message(problem, message)
         norm = float(_stated(algorithm, public, plain).norm)
         limit = norm if self.privacy.clip is None and norm < inf else None
-        return replace(self, known=Known(limit, None, reads, gradients, plain))
+        of_record = (None, None) if statistic is None else (statistic.name, statistic.shape)
+        return replace(self, known=Known(limit, None, reads, gradients, plain, *of_record))
 
     def _require_reads(self, algorithm: Algorithm) -> Reads:
         """Return what the algorithm's server reads. Raise Refusal unless this class computes it."""
@@ -229,7 +254,7 @@ class Composed(OfParts, Protocol):
     def run_facts(self, problem: Problem, plan: Plan) -> RunFacts:
         """Return the facts of a run that the privacy object reads."""
         known, bound = self.known_for(problem, plan.size.machines), self.bound(problem, plan.size.machines)
-        return RunFacts(problem, plan, known.reads, bound, known.plain, self.machine_epsilon)
+        return RunFacts(sent_problem(problem, known.shape), plan, known.reads, bound, known.plain, self.machine_epsilon)
 
     @property
     def weighs_machines(self) -> bool:  # type: ignore[override]
@@ -248,14 +273,20 @@ class Composed(OfParts, Protocol):
         facts = self.run_facts(problem, plan)
         if self.noise_std and facts.bound.norm < inf:
             require_clip("bound", facts.bound.norm)
-        return self.privacy.event(facts, float(self.noise_std))
+        event = self.privacy.event(facts, float(self.noise_std))
+        function = self.known_for(problem, plan.size.machines).statistic
+        return event if function is None else event.assuming(Assumption("of a record", {"function": function}))
+
+    def message_dimension(self, problem: Problem) -> int:
+        return self._sent(problem).dimension
 
     def costs(self, problem: Problem) -> dict[str, float]:
         each = {"gradients_per_use": float(self._known.gradients * self.privacy.gradients_each)}
-        return self.privacy.costs(problem, super().costs(problem) | each)
+        return self.privacy.costs(self._sent(problem), super().costs(problem) | each)
 
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
-        return max(super().vectors_in_memory(problem, size, rows), self.privacy.vectors_in_memory(problem, size))
+        sent = self._sent(problem)
+        return max(super().vectors_in_memory(sent, size, rows), self.privacy.vectors_in_memory(sent, size))
 
     def server_noise(self, plan: Plan) -> float:
         return self.privacy.server_noise(plan)
@@ -310,7 +341,7 @@ def _first_message(parts: tuple[Algorithm, Any], public: Public, message_of: Cal
 
     def first(parts):
         algorithm, start = parts
-        message = message_of(algorithm, algorithm.init(public._replace(start=start), jnp.float32(1)))
+        message = message_of(algorithm, algorithm.init(public.with_start(start), jnp.float32(1)))
         return require_message(message, start, type(algorithm).__name__)
 
     return jax.eval_shape(first, parts)

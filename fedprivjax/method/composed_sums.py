@@ -11,7 +11,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.algorithm import Algorithm, Before, Growing, Public, Reads
 from fedprivjax.method.client_method import SERVER, ClientMethod, ClientState
 from fedprivjax.method.composed import Composed
-from fedprivjax.method.linear import Linear, points_of
+from fedprivjax.method.linear import Linear, points_of, require_gradients
 from fedprivjax.method.local_algorithm import zeros
 from fedprivjax.method.round import RoundInputs, add_noise
 from fedprivjax.plan.plan import Plan
@@ -50,7 +50,7 @@ class ComposedSums(ClientMethod, Composed):  # type: ignore[misc]
     # ---- traced
 
     def server_init(self, problem: Problem, size: Size, key: jax.Array) -> Any:
-        return self._call("init", Public.of(problem, size.machines), self._step)
+        return self._call("init", Public.of(problem, size.machines, key), self._step)
 
     def client_init(self, problem: Problem) -> Held:
         algorithm, public = self._algorithm, Public.of(problem, 1)
@@ -119,4 +119,5 @@ class ComposedSums(ClientMethod, Composed):  # type: ignore[misc]
     @staticmethod
     def _first(algorithm: Algorithm, server: Any) -> Linear:
         nothing = zeros(algorithm.remember(server))
-        return algorithm.increment(server, jnp.float32(1), Before(nothing, jnp.zeros(())))
+        message = algorithm.increment(server, jnp.float32(1), Before(nothing, jnp.zeros(())))
+        return require_gradients(message, type(algorithm).__name__, "in growing sums")

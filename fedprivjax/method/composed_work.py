@@ -69,7 +69,7 @@ class ComposedWork(OfParts, ClientMethod):
     # ---- traced
 
     def server_init(self, problem: Problem, size: Size, key: jax.Array) -> ServedState:
-        server = self._call("init", Public.of(problem, size.machines), self._step)
+        server = self._call("init", Public.of(problem, size.machines, key), self._step)
         return ServedState(server, self.privacy.start())
 
     def client_init(self, problem: Problem) -> Any:

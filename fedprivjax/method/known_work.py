@@ -1,6 +1,5 @@
 """What is read once of an algorithm of local work, on the host, before it is compiled."""
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -9,7 +8,7 @@ from flax import struct
 
 from fedprivjax.method.algorithm import Calls, Public
 from fedprivjax.method.client_checks import require_floats
-from fedprivjax.method.linear import Linear, require_message
+from fedprivjax.method.linear import Linear, require_gradients, require_message
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work
 from fedprivjax.problem.program import by_shapes
 from fedprivjax.problem.random_keys import random_key
@@ -44,7 +43,12 @@ class KnownWork:
 
 def asked(call: Calls, carry: Any, start: Any) -> Linear:
     """Return a local step's message. Raise Refusal unless it is one."""
-    return call("ask", carry, check=partial(require_message, start=start, name=type(call.algorithm).__name__))
+    name = type(call.algorithm).__name__
+
+    def check(message):
+        return require_gradients(require_message(message, start, name), name, "in local work")
+
+    return call("ask", carry, check=check)
 
 
 def message_of(call: Calls, carry: Any, received: Any, own: Any, work: Work) -> tuple[list, Any]:
@@ -71,12 +75,12 @@ def left(call: Calls, public: Public, planned: Any) -> Any:
 
 def form(algorithm: LocalAlgorithm, public: Public) -> Any:
     """Return the pytree of a machine's message, of shapes instead of numbers."""
-    return _form((algorithm, public.start), public._replace(start=None))
+    return _form((algorithm, public.start), public.hashable)
 
 
 @by_shapes
 def _form(parts: tuple[LocalAlgorithm, Any], public: Public) -> Any:
-    return jax.eval_shape(lambda parts: left(Calls(parts[0]), public._replace(start=parts[1]), 1.0), parts)
+    return jax.eval_shape(lambda parts: left(Calls(parts[0]), public.with_start(parts[1]), 1.0), parts)
 
 
 def of_python(structure: Any) -> bool:
@@ -90,7 +94,7 @@ def read(algorithm: LocalAlgorithm, public: Public, *, private: bool) -> tuple[L
 
     They are True if machines keep a state, and if messages or states depend on the largest number of steps.
     """
-    return _read((algorithm, public.start), public._replace(start=None), private)
+    return _read((algorithm, public.start), public.hashable, private)
 
 
 @by_shapes
@@ -99,14 +103,14 @@ def _read(parts: tuple[LocalAlgorithm, Any], public: Public, private: bool) -> t
 
     def first(parts):
         algorithm, start = parts
-        call, facts = Calls(algorithm, isolated=private), public._replace(start=start)
+        call, facts = Calls(algorithm, isolated=private), public.with_start(start)
         own = call("own", facts)
         return asked(call, call("enter", call("sends", call("init", facts, one)), own), start), own
 
     def results(parts, planned):
         algorithm, start = parts
         call, work = Calls(algorithm, isolated=private), Work(one, planned, one, lambda point: point)
-        facts = public._replace(start=start)
+        facts = public.with_start(start)
         server, own, message = call("init", facts, one), call("own", facts), left(call, facts, planned)
         at = AtServer(one, one, planned, one, lambda point: point, start, random_key(0))
         return message, call("keep", own, message, work), call("serve", server, message, at)

@@ -1,11 +1,12 @@
-"""Messages as data: linear combinations of one record's gradients at public points.
+"""Messages as data: linear combinations of one record's gradients at public points, or another function of one record.
 
-An algorithm says which combination a machine sends, and never holds a gradient. The privacy object evaluates it for
-every record, bounds it, and adds noise.
+An algorithm says which message a machine sends, and never holds a gradient or a record. The privacy object evaluates it
+for every record, bounds it, and adds noise.
 """
 
 from collections.abc import Callable
-from typing import Any, final
+from inspect import isfunction
+from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,19 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 
 ARRAYS = int | float | complex | np.generic | np.ndarray | jax.Array
-KNOWN = "A message is built of gradient(point) by +, - and products with numbers"
+KNOWN = "A message is built of gradient(point) by +, - and products with numbers, or is per_record(function, point)"
+
+
+class Statistic(NamedTuple):
+    """Function of one record that a message holds instead of gradients, and the shape of its value."""
+
+    function: Callable[..., Any]
+    shape: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Import path of the function."""
+        return f"{self.function.__module__}.{self.function.__qualname__}"
 
 
 @final
@@ -23,16 +36,18 @@ KNOWN = "A message is built of gradient(point) by +, - and products with numbers
 class Linear:
     """An opaque message of one record, Σ_k c_k·∇f(x_k; record). Only +, − and products with numbers are defined.
 
+    A message of `per_record` is another function of the record, times a number.
+
     >>> x, before = jnp.ones(2), jnp.zeros(2)
     >>> 3.0 * gradient(x) - 2.0 * gradient(before)
     a combination of 2 gradients
     """
 
     __array_ufunc__ = None  # NumPy scalars defer to __rmul__
-    __slots__ = ("_coefficients", "_points")
+    __slots__ = ("_coefficients", "_points", "_statistic")
 
-    def __init__(self, coefficients: tuple, points: tuple):
-        self._coefficients, self._points = coefficients, points
+    def __init__(self, coefficients: tuple, points: tuple, statistic: Statistic | None = None):
+        self._coefficients, self._points, self._statistic = coefficients, points, statistic
 
     def __init_subclass__(cls, **_):
         raise Refusal(f"Linear must not be subclassed, got {cls.__name__}. {KNOWN}")
@@ -40,6 +55,8 @@ class Linear:
     def __add__(self, other: Any) -> "Linear":
         if type(other) is not Linear:
             raise Refusal(f"a message must be added to another message, got {called(other)}. {KNOWN}")
+        if self._statistic is not None or other._statistic is not None:
+            raise Refusal(f"a sum of messages must be of gradients, got {self} and {other}. Add inside the function")
         return Linear(self._coefficients + other._coefficients, self._points + other._points)
 
     def __sub__(self, other: Any) -> "Linear":
@@ -51,21 +68,23 @@ class Linear:
     def __mul__(self, number: Any) -> "Linear":
         require_coefficient(number)
         each = (number if one is None else number * one for one in self._coefficients)
-        return Linear(tuple(each), self._points)
+        return Linear(tuple(each), self._points, self._statistic)
 
     __rmul__ = __mul__
 
     def __repr__(self) -> str:
+        if self._statistic is not None:
+            return f"the function {self._statistic.name} of a record"
         return f"a combination of {len(self._points)} gradient{'s' * (len(self._points) > 1)}"
 
     def tree_flatten(self):
-        """Return coefficients and points as children."""
-        return (self._coefficients, self._points), None
+        """Return coefficients and points as children, and the function of `per_record`, if any."""
+        return (self._coefficients, self._points), self._statistic
 
     @classmethod
-    def tree_unflatten(cls, _, children) -> "Linear":
+    def tree_unflatten(cls, statistic, children) -> "Linear":
         """Return the message of these children."""
-        return cls(*children)
+        return cls(*children, statistic)
 
 
 def gradient(point: Any) -> Linear:
@@ -77,14 +96,45 @@ def gradient(point: Any) -> Linear:
     return Linear((None,), (point,))
 
 
+def per_record(function: Callable[..., Any], point: Any, *public: Any, shape: tuple[int, ...] = ()) -> Linear:
+    """Return the message that is another function of one record than a gradient, such as a difference of losses.
+
+    It is evaluated for one record at a time, and clipped as a whole. Its function sees one `Record` and the public
+    numbers that follow it, and nothing else.
+
+    Args:
+        function: `(record, point, *public) -> value`, a function of a module, without a closure or defaults. Its
+            `record.loss(params)` is the loss of the record, and `record.example` the record itself.
+        point: the point at which machines are queried, a pytree shaped like the parameters.
+        public: further public numbers, pytrees, which all machines receive.
+        shape: shape of the value, an array of float32.
+
+    >>> per_record(lambda record, w: record.loss(w), jnp.zeros(2))
+    the function fedprivjax.method.linear.<lambda> of a record
+    """
+    statistic = Statistic(function, shape)
+    _require_statistic(statistic)
+    return Linear((None,), ((point, *public),), statistic)
+
+
+def statistic_of(message: Linear) -> Statistic | None:
+    """Return the function of one record that a message of `per_record` holds, or None."""
+    return message._statistic
+
+
 def points_of(message: Linear) -> tuple:
-    """Return the points at which a message takes gradients."""
-    return message._points
+    """Return the points at which a message takes gradients, or the public numbers of `per_record`, the query first."""
+    return message._points if message._statistic is None else message._points[0]
+
+
+def gradients_of(message: Linear) -> int:
+    """Return the number of gradients in a message."""
+    return len(message._points) if message._statistic is None else 0
 
 
 def is_plain(message: Linear) -> bool:
     """Return True for the gradient at one point, without a coefficient."""
-    return len(message._coefficients) == 1 and message._coefficients[0] is None
+    return message._statistic is None and len(message._coefficients) == 1 and message._coefficients[0] is None
 
 
 def require_message(message: Any, start: Any, name: str) -> Linear:
@@ -105,6 +155,8 @@ def require_message(message: Any, start: Any, name: str) -> Linear:
         raise Refusal(
             f"a combination of gradients must have as many coefficients as points, got {numbers[0]} and {numbers[1]}"
         )
+    if message._statistic is not None:
+        points = _public_of(message, name)[:1]
     for found in map(_form, points):
         if found != wanted:
             raise Refusal(f"a gradient's point in {name} must be like the parameters, {wanted[1]}, got {found[1]}")
@@ -112,7 +164,47 @@ def require_message(message: Any, start: Any, name: str) -> Linear:
         if number is not None:
             require_coefficient(number)
     coefficients = (None if one is None else jnp.asarray(one, jnp.float32) for one in message._coefficients)
-    return Linear(tuple(coefficients), jax.tree.map(jnp.asarray, points))
+    return Linear(tuple(coefficients), jax.tree.map(jnp.asarray, message._points), message._statistic)
+
+
+def require_gradients(message: Linear, name: str, place: str) -> Linear:
+    """Return a message. Raise Refusal if it is another function of one record, which a place does not take."""
+    if type(message) is Linear and message._statistic is not None:
+        raise Refusal(
+            f"message of {name} must be a combination of gradients {place}, got {message}. Use gradient(point)"
+        )
+    return message
+
+
+def _require_statistic(statistic: Any) -> None:
+    """Raise Refusal unless a function sees its arguments alone and its value is an array.
+
+    Numbers of an algorithm, which are traced, must not be in a closure: they would not be broadcast.
+    """
+    if type(statistic) is not Statistic:
+        raise Refusal(f"a function of a record must be given to per_record(function, point), got {called(statistic)}")
+    function, shape = statistic
+    plain = isfunction(function) and not (function.__closure__ or function.__defaults__ or function.__kwdefaults__)
+    if not plain:
+        remedy = "Define it at the top of a module, and give it numbers as further arguments of per_record"
+        raise Refusal(
+            f"the function of per_record must be a function without closure and defaults, got {called(function)}. "
+            f"{remedy}"
+        )
+    if type(shape) is not tuple or not all(type(size) is int and size > 0 for size in shape):
+        raise Refusal(f"shape of per_record must be a tuple of positive integers, got {shape!r:.60}")
+
+
+def _public_of(message: Linear, name: str) -> tuple:
+    """Return the public arguments of the function of a message. Raise Refusal unless all are numbers."""
+    _require_statistic(message._statistic)
+    points = message._points
+    if len(points) != 1 or type(points[0]) is not tuple or not points[0]:
+        raise Refusal(f"message of {name} must be made by per_record(function, point), got {message}")
+    for leaf in jax.tree.leaves(points[0][1:]):
+        if not isinstance(leaf, ARRAYS):
+            raise Refusal(f"a public argument of per_record in {name} must be numbers, got {called(leaf)}")
+    return points[0]
 
 
 def require_coefficient(number: Any, name: str = "a coefficient of a message") -> None:
@@ -123,10 +215,13 @@ def require_coefficient(number: Any, name: str = "a coefficient of a message") -
 
 
 def of_record(message: Linear) -> Callable[[Callable], Any]:
-    """Return a message as a function of one record's gradient oracle, which takes all points in one call."""
+    """Return a message as a function of one record's gradient oracle, which takes all points in one call.
+
+    For a message of `per_record`, the oracle is that of `sent_problem`.
+    """
 
     def evaluated(oracle: Callable) -> Any:
-        points = points_of(message)
+        points = message._points
         several = oracle(*points) if len(points) > 1 else (oracle(*points),)
         numbers = [None if c is None else jnp.asarray(c, jnp.float32) for c in message._coefficients]
         each = [g if c is None else c * g for c, g in zip(numbers, several, strict=True)]

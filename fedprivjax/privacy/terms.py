@@ -41,6 +41,7 @@ SENTENCES = {
     "clipped increments": "each machine clips its increments to norm {bound:.4g}; no convergence theorem is claimed",
     "clipped gradients": "each gradient is clipped to norm {bound:.4g}",
     "clipped records": "every record's gradient is clipped to norm {bound:.4g}",
+    "of a record": "in place of a gradient, a message is the function {function} of a record, which the clip bounds",
     "clipped messages": "every message is clipped as a whole to norm {bound:.4g}: a record may move it by twice that",
     "clipped updates": "every machine's update is clipped to norm {bound:.4g}",
     "adaptive clip": "every machine's update is clipped to a public norm that is computed from noisy counts, and the "

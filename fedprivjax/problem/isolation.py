@@ -30,6 +30,7 @@ COLLECTIVES = dict.fromkeys(
 )
 BATCHING = {"custom_vmap_call": "Write the function without custom_vmap, so that it is batched one by one"}
 REFUSED = CALLBACKS | COLLECTIVES | BATCHING
+AXES = [(RUNS, 1), (MACHINES, 1)]  # of a mesh: without one, a sum over them could not be traced
 
 
 def isolated(function: Callable[..., Any], *arguments: Any, name: str) -> Any:
@@ -57,10 +58,14 @@ def _require_of_model(problem: Problem) -> None:
     _require(jax.make_jaxpr(lambda start, record: problem.model.gradients((start,), record))(start, record), "the loss")
 
 
+def require_isolated(name: str, function: Callable[..., Any], *arguments: Any) -> None:
+    """Raise Refusal unless the program of a function of arrays, or of shapes, is isolated."""
+    _require(jax.make_jaxpr(function, axis_env=AXES)(*arguments), name)
+
+
 def _traced(function: Callable[..., Any], *arguments: Any) -> tuple[ClosedJaxpr, Any]:
     """Return a function's program on given arguments, which it closes over, and the structure of its result."""
-    axes = [(RUNS, 1), (MACHINES, 1)]  # of a mesh: without one, a sum over them could not be traced
-    return jax.make_jaxpr(lambda: function(*arguments), axis_env=axes, return_shape=True)()
+    return jax.make_jaxpr(lambda: function(*arguments), axis_env=AXES, return_shape=True)()
 
 
 def _require(program: ClosedJaxpr, name: str) -> None:

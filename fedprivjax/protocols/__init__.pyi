@@ -1,5 +1,6 @@
 from .accelerated_minibatch_sgd import AcceleratedMinibatchSGD as AcceleratedMinibatchSGD
 from .dp_mu2 import DPMu2 as DPMu2
+from .dpzero import DPZero as DPZero
 from .fedavg import FedAvg as FedAvg
 from .feddyn import FedDyn as FedDyn
 from .fedexp import FedExP as FedExP

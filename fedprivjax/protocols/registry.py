@@ -32,6 +32,7 @@ ALGORITHM_CLASSES: dict[str, type] = {
     "feddyn": protocols.FedDyn,
     "fedexp": protocols.FedExP,
     "mimelite": protocols.MimeLite,
+    "dpzero": protocols.DPZero,
 }
 
 

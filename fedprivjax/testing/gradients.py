@@ -66,8 +66,11 @@ def query_is_where_gradients_are_taken(trial: Trial) -> None:
     """Check that the query of each of the first rounds is a point at which the round takes gradients.
 
     It must be a point at which no earlier round took gradients, if the round has one, unless the query did not change,
-    as after a round without a machine. A protocol that does not evaluate the problem's model passes.
+    as after a round without a machine. A protocol that does not evaluate the problem's model passes, and so does one
+    whose machines take no gradients.
     """
+    if not trial.start.costs["gradients_per_use"]:
+        return
     before: list[np.ndarray] = []
     last = None
     for t, query, _, evaluations in _watched_rounds(trial):

@@ -276,6 +276,7 @@ REGISTERED = {
     "feddyn": LOCAL,
     "fedexp": LOCAL,
     "mimelite": LOCAL,
+    "dpzero": RECORDS,
 }
 
 

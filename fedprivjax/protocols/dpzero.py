@@ -1,0 +1,77 @@
+r"""DPZero: steps along a random public direction, as long as a private difference of losses says.
+
+Zhang et al., "DPZero: Private Fine-Tuning of Language Models without Backpropagation", 2023. A round's direction u is
+uniform on the sphere of radius √d. A record's message is one number, its difference quotient along u, which is clipped:
+
+    q(z) = (f(w + λ·u; z) − f(w − λ·u; z))/(2λ)          w ← Π_W(w − η·(noisy mean of the clipped q)·u)
+
+Tang et al. 2024 (DP-ZO) clip the difference before it is divided by 2λ: a clip C here is a clip 2λ·C there. Their
+directions are normal. Noise is added to one number, whatever the dimension. The points w ± λ·u may be outside of W.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax.flatten_util import ravel_pytree
+
+from fedprivjax.checks.values import require_positive
+from fedprivjax.method.algorithm import Algorithm, At, Public
+from fedprivjax.method.linear import Linear, per_record
+from fedprivjax.method.local_algorithm import add, mul, sub
+from fedprivjax.method.per_record import Record
+
+
+class ZeroState(NamedTuple):
+    """Iterate w, and the direction u of the next round."""
+
+    w: Any
+    direction: Any
+
+
+@struct.dataclass
+class DPZero(Algorithm):
+    """DPZero, which needs the losses of records and no gradients.
+
+    Attributes:
+        radius: λ, distance of the two points from the iterate, divided by √d.
+
+    >>> from fedprivjax import NoisyRecords, Protocol, Uniform, datasets, from_dataset, simulate
+    >>> problem = from_dataset(datasets.load("digits"), machines=20)
+    >>> private = NoisyRecords(clip=1.0, batch=20, sampler="poisson")
+    >>> method = Protocol(DPZero(), privacy=private, epsilon=8.0, step_size=0.01)
+    >>> run = simulate(method, problem, Uniform(20, 10), rounds=100)
+    >>> round(run.guarantee.epsilon, 2), run.costs["sent_bits"]
+    """
+
+    radius: Any = 1e-3
+
+    def __post_init__(self):
+        require_positive("radius", self.radius)
+
+    def init(self, public: Public, step: Any) -> ZeroState:
+        return ZeroState(public.start, on_sphere(public.key, public.start))
+
+    def message(self, server: ZeroState, t: Any) -> Linear:
+        return per_record(slope, server.w, server.direction, self.radius)
+
+    def serve(self, server: ZeroState, read: Any, at: At) -> ZeroState:
+        w = at.project(sub(server.w, mul(at.step * read, server.direction)))
+        return ZeroState(w, on_sphere(at.key, w))
+
+    def point(self, server: ZeroState) -> Any:
+        return server.w
+
+
+def slope(record: Record, w: Any, direction: Any, radius: Any) -> Any:
+    """Return a record's central difference quotient along a direction."""
+    step = mul(radius, direction)
+    return (record.loss(add(w, step)) - record.loss(sub(w, step))) / (2 * radius)
+
+
+def on_sphere(key: Any, like: Any) -> Any:
+    """Return a uniform direction of norm √d, shaped like the parameters."""
+    flat, unravel = ravel_pytree(like)
+    normal = jax.random.normal(key, flat.shape)
+    return unravel(normal * (flat.size**0.5 / jnp.linalg.norm(normal)))
