@@ -84,7 +84,8 @@ class Linear:
     @classmethod
     def tree_unflatten(cls, statistic, children) -> "Linear":
         """Return the message of these children."""
-        return cls(*children, statistic)
+        coefficients, points = children
+        return cls(coefficients, points, statistic)
 
 
 def gradient(point: Any) -> Linear:

@@ -37,12 +37,11 @@ class DPZero(Algorithm):
     Attributes:
         radius: λ, distance of the two points from the iterate, divided by √d.
 
-    >>> from fedprivjax import NoisyRecords, Protocol, Uniform, datasets, from_dataset, simulate
-    >>> problem = from_dataset(datasets.load("digits"), machines=20)
-    >>> private = NoisyRecords(clip=1.0, batch=20, sampler="poisson")
-    >>> method = Protocol(DPZero(), privacy=private, epsilon=8.0, step_size=0.01)
-    >>> run = simulate(method, problem, Uniform(20, 10), rounds=100)
+    >>> from fedprivjax import NoisyMessages, Protocol, Uniform, datasets, from_dataset, simulate
+    >>> method = Protocol(DPZero(), privacy=NoisyMessages(clip=1.0), epsilon=8.0, step_size=0.01)
+    >>> run = simulate(method, from_dataset(datasets.load("digits")), Uniform(100, 10), rounds=100)
     >>> round(run.guarantee.epsilon, 2), run.costs["sent_bits"]
+    (8.0, 32.0)
     """
 
     radius: Any = 1e-3

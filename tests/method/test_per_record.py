@@ -1,7 +1,7 @@
 """Messages that are another function of one record: bounded, isolated, and counted with their own dimension."""
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -80,7 +80,7 @@ def made(algorithm, privacy=None, **settings):
     return Protocol(algorithm, privacy=privacy, **({"noise_std": 1.0} | STEP | settings))
 
 
-def prepared(algorithm, privacy=None, problem=POOL, scheme=SOME_MACHINES, rounds=ROUNDS, **settings):
+def prepared(algorithm, privacy=None, problem=POOL, scheme=SOME_MACHINES, rounds=ROUNDS, **settings) -> Any:
     return ready(made(algorithm, privacy, **settings), problem, scheme, rounds=rounds, metrics=())
 
 
@@ -155,7 +155,7 @@ def test_noise_bits_and_transcript_have_the_dimension_of_the_value():
     costs = start.protocol.costs(POOL)
     assert start.protocol.message_dimension(POOL) == 5
     assert (costs["sent_bits"], costs["gradients_per_use"]) == (160.0, 0.0)
-    view = transcript(start.protocol, POOL, SOME_MACHINES, rounds=ROUNDS)
+    view: Any = transcript(start.protocol, POOL, SOME_MACHINES, rounds=ROUNDS)
     assert view.queries.shape == (ROUNDS, 15)
     assert view.messages.shape == (ROUNDS, 2, 5)
     assert float(view.broadcast[0][0]) == 1.0
@@ -213,7 +213,7 @@ def loss(record, w):
     return record.loss(w)
 
 
-REFUSED = {
+REFUSED: dict[str, Any] = {
     "bound default": (lambda w: per_record(lambda record, w, at=w: record.loss(at), w), "without closure and defaults"),
     "traced closure": (lambda w: per_record((lambda v: lambda record, w: record.loss(v))(w), w), "without closure"),
     "method": (lambda w: per_record(WithMessages().value, w), "without closure and defaults, got"),
@@ -223,7 +223,7 @@ REFUSED = {
     "two values": (lambda w: per_record(pair, w), r"pair must return an array of float32 of shape \(\)"),
     "shape": (lambda w: per_record(loss, w, shape=(2,)), r"loss must return an array of float32 of shape \(2,\)"),
     "no shape": (lambda w: per_record(loss, w, shape=(0,)), "must be a tuple of positive integers"),
-    "number as shape": (lambda w: per_record(loss, w, shape=2), "must be a tuple of positive integers, got 2"),
+    "number as shape": (lambda w: per_record(loss, w, shape=cast(Any, 2)), "a tuple of positive integers, got 2"),
     "point": (lambda w: per_record(loss, w[0]), "point in Sends must be like the parameters"),
     "public": (lambda w: per_record(loss, w, "text"), "a public argument of per_record in Sends must be numbers"),
     "callback": (lambda w: per_record(printed, w), "must compute what it returns from its arguments alone"),
@@ -231,7 +231,7 @@ REFUSED = {
     "sum": (lambda w: per_record(loss, w) + gradient(w), "a sum of messages must be of gradients, got the function"),
     "difference": (lambda w: gradient(w) - per_record(loss, w), "a sum of messages must be of gradients"),
     "forged": (lambda w: Linear((None,), (w,), Statistic(loss, ())), r"must be made by per_record\(function, point\)"),
-    "forged function": (lambda w: Linear((None,), ((w,),), (loss, ())), r"given to per_record\(function, point\), got"),
+    "forged function": (lambda w: Linear((None,), ((w,),), cast(Any, (loss, ()))), r"given to per_record\(function"),
 }
 
 

@@ -1,5 +1,7 @@
 """DPZero: NumPy loops on linear and network losses, directions, the contract with every privacy, and audits."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -32,8 +34,8 @@ ROUNDS, STEP, RADIUS, CLIP = 6, 0.05, 0.1, 0.4
 X, Y = np.asarray(POOL.pool.features, float), np.asarray(POOL.pool.label)
 
 
-def made(privacy, epsilon=4.0, **settings):
-    return Protocol(DPZero(radius=RADIUS), privacy=privacy, **({"epsilon": epsilon, "step_size": STEP} | settings))
+def made(privacy, **settings) -> Any:
+    return Protocol(DPZero(radius=RADIUS), privacy=privacy, **({"epsilon": 4.0, "step_size": STEP} | settings))
 
 
 def cross_entropy(flat, record):
@@ -70,7 +72,7 @@ def test_a_run_is_the_loop_of_the_paper(kind, batch):
     """Without noise. Directions are those of the transcript, and the first that of the protocol's own key."""
     problem, loss, radius = PROBLEMS[kind]
     method = made(NoisyMessages(clip=CLIP, batch=batch), epsilon=None, noise_std=0.0)
-    view = transcript(method, problem, SOME_MACHINES, rounds=ROUNDS, seed=3)
+    view: Any = transcript(method, problem, SOME_MACHINES, rounds=ROUNDS, seed=3)
     directions = [first_direction(method, problem)]
     directions += [jax.tree.map(lambda leaf, t=t: leaf[t], view.broadcast[0]) for t in range(ROUNDS - 1)]
     flat = [np.asarray(ravel_pytree(one)[0], float) for one in directions]
@@ -104,7 +106,7 @@ def test_directions_are_uniform_on_the_sphere_and_differ_between_seeds():
 def test_steps_are_along_directions_alone():
     """With noise, too: the server adds what it read times the direction."""
     method = made(NoisyRecords(clip=CLIP, batch=4))
-    view = transcript(method, SHARES, PARTIAL, rounds=ROUNDS, seed=3)
+    view: Any = transcript(method, SHARES, PARTIAL, rounds=ROUNDS, seed=3)
     directions = np.array([np.ravel(one) for one in view.broadcast[0]])
     assert np.abs(directions @ directions.T / 3 - np.eye(ROUNDS)).max() < 0.999
     assert float(view.broadcast[1][0]) == pytest.approx(RADIUS)
