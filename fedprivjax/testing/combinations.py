@@ -270,20 +270,28 @@ def _outcome(terms: Terms, cell: Cell) -> str:
 def folded(outcomes: Mapping[Cell, str]) -> list[Row]:
     """Return the cells as rows in which values that do not change the outcome are merged."""
     forward, last = Cell._fields, Cell._fields[1:] + Cell._fields[:1]
-    return min((_merged(outcomes, order) for order in (forward, forward[::-1], last)), key=len)
+    cells = [(_texts(cell), outcome) for cell, outcome in outcomes.items()]
+    return min((_merged(cells, order) for order in (forward, forward[::-1], last)), key=len)
 
 
-def _merged(outcomes: Mapping[Cell, str], order: Sequence[str]) -> list[Row]:
-    """Return rows, merged along one column after another."""
-    columns = Cell._fields
-    rows = [(tuple((value,) for value in _texts(cell)), outcome) for cell, outcome in outcomes.items()]
+def _merged(cells: Sequence[tuple[tuple[str, ...], str]], order: Sequence[str]) -> list[Row]:
+    """Return rows, merged along one column after another.
+
+    A value stands for itself, and a number for a merged tuple of values.
+    """
+    columns, merged = Cell._fields, {}
+    rows: list[tuple[tuple, str]] = list(cells)
     for column in order:
         at = columns.index(column)
         groups: dict[tuple, list] = {}
         for values, outcome in rows:
-            groups.setdefault((values[:at], values[at + 1 :], outcome), []).extend(values[at])
-        rows = [((*before, tuple(own), *after), outcome) for (before, after, outcome), own in groups.items()]
-    return [Row(dict(zip(columns, values, strict=True)), outcome) for values, outcome in rows]
+            groups.setdefault((values[:at], values[at + 1 :], outcome), []).append(values[at])
+        rows = []
+        for (before, after, outcome), own in groups.items():
+            number = merged.setdefault(tuple(own), len(merged))
+            rows.append(((*before, number, *after), outcome))
+    tuples = list(merged)
+    return [Row(dict(zip(columns, (tuples[one] for one in values), strict=True)), outcome) for values, outcome in rows]
 
 
 def _texts(cell: Cell) -> tuple[str, ...]:
