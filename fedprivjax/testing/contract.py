@@ -7,7 +7,7 @@ from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.plan.arguments import require_problem, require_protocol
 from fedprivjax.plan.participation import Participation
 from fedprivjax.problem.problem import Problem
-from fedprivjax.testing import absent, gradients, noise, privacy, programs, runs, sweeps
+from fedprivjax.testing import absent, gradients, noise, privacy, programs, releases, runs, sweeps
 from fedprivjax.testing.trial import Trial, half_of_the_machines
 
 Property = Callable[[Trial], str | None]  # a text is the reason why the property does not apply
@@ -26,6 +26,11 @@ OF_RUNS: dict[str, Property] = {
     "a sweep equals a loop": sweeps.sweep_equals_a_loop,
     "every leaf can be swept": sweeps.every_leaf_can_be_swept,
 }
+OF_RELEASES: dict[str, Property] = {
+    "no message exceeds the stated bound": releases.no_message_exceeds_its_bound,
+    "machines are isolated": releases.machines_are_isolated,
+    "released numbers determine the server": releases.released_numbers_determine_the_server,
+}
 OF_PRIVACY: dict[str, Property] = {  # not defined for a protocol that declares itself non-private
     "silent without noise": runs.silent_without_noise,
     "dropouts count as planned": absent.dropouts_count_as_planned,
@@ -36,6 +41,7 @@ OF_PRIVACY: dict[str, Property] = {  # not defined for a protocol that declares 
     "an encoder keeps its bound": privacy.encoder_keeps_its_bound,
     "the transcript follows the run": privacy.transcript_follows_the_run,
     "the view fits the trust model": privacy.view_fits_trust_model,
+    **OF_RELEASES,
 }
 PROPERTIES = OF_RUNS | OF_PRIVACY
 

@@ -11,25 +11,19 @@ from jax.flatten_util import ravel_pytree
 from fedprivjax.engine.prepare import Arguments
 from fedprivjax.engine.simulate import execute, run_program, trajectory
 from fedprivjax.method.interface import as_leaves
-from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
+from fedprivjax.plan.seeds import Seeds, protocol_key
 from fedprivjax.problem.constraints import Ball
-from fedprivjax.testing.trial import Trial, apart, close, compiled
+from fedprivjax.testing.trial import Trial, apart, close, compiled, first_noise
 
 
 def stable_structure(trial: Trial) -> None:
     """Check that a round keeps the state's structure and dtypes, and that points have the parameters' structure."""
     problem, size = trial.problem, trial.start.plan.size
-    dimension = trial.protocol.message_dimension(problem)
 
     def one_round(arguments: Arguments):
-        protocol, _, mechanism, inputs, host_noise, key = arguments
-        first = jax.tree.map(lambda leaf: leaf[:1], (mechanism.inputs, inputs, host_noise))
-        keys = round_keys(key, first[1].round)
-        drawn = mechanism.draw(mechanism.init(dimension, key), first[0], keys, dimension)[1]
-        drawn, inputs, host_noise = jax.tree.map(lambda leaf: leaf[0], (drawn, *first[1:]))
-        memory = protocol.noise_state(dimension, size)
+        protocol, inputs, key = arguments.protocol, jax.tree.map(lambda leaf: leaf[0], arguments.inputs), arguments.key
         state = protocol.init(problem, size, protocol_key(key))
-        noise_state, noise = (memory, None) if drawn is None else protocol.noise(memory, drawn, host_noise)
+        memory, noise_state, noise = first_noise(arguments, size)
         after, info = protocol.round(problem, state, inputs, noise, protocol_key(key, 1))
         points = protocol.output(state), protocol.query(state), protocol.iterates(state)
         return (state, memory), (after, noise_state), points, info

@@ -13,13 +13,14 @@ from jax.flatten_util import ravel_pytree
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.finished_run import Run
 from fedprivjax.engine.metric import Metric
-from fedprivjax.engine.prepare import ReadyRun, ready, round_inputs
+from fedprivjax.engine.prepare import Arguments, ReadyRun, ready, round_inputs
 from fedprivjax.engine.simulate import execute
 from fedprivjax.method.interface import as_leaves
 from fedprivjax.noise import Mechanism, Silent
 from fedprivjax.plan.participation import Participation, Uniform
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.seeds import Seeds, protocol_key
+from fedprivjax.plan.schedule import Size
+from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.problem.problem import Problem
 
@@ -130,6 +131,18 @@ def first_rounds(start: ReadyRun, *, plan: Plan | None = None, problem: Problem 
         before = state
         state, _ = protocol.round(problem, before, of_round, None, protocol_key(start.key, of_round.round))
         yield of_round, before, state
+
+
+def first_noise(arguments: Arguments, size: Size) -> tuple[Any, Any, Any]:
+    """Return the noise's state before and after the first round, and the noise as the round receives it, traced."""
+    protocol, problem, mechanism, inputs, host_noise, key = arguments
+    dimension = protocol.message_dimension(problem)
+    first = jax.tree.map(lambda leaf: leaf[:1], (mechanism.inputs, inputs.round, host_noise))
+    drawn = mechanism.draw(mechanism.init(dimension, key), first[0], round_keys(key, first[1]), dimension)[1]
+    drawn, host_noise = jax.tree.map(lambda leaf: leaf[0], (drawn, first[2]))
+    before = protocol.noise_state(dimension, size)
+    after, noise = (before, None) if drawn is None else protocol.noise(before, drawn, host_noise)
+    return before, after, noise
 
 
 def half_of_the_machines(problem: Problem) -> Uniform:

@@ -8,6 +8,7 @@ from cases import CASES, REPRESENTATIVES, ROUNDS
 
 from fedprivjax.protocols import PROTOCOLS, ReleasedLocalSGD, ReleasedMinibatchSGD
 from fedprivjax.testing import PROPERTIES, Trial
+from fedprivjax.testing.contract import OF_RELEASES
 
 QUICK = ("stable structure and dtypes", "the guarantee can be saved and printed")  # no compiling
 ABSENT = ("absent machines leave no trace", "dropouts count as planned")  # for one of each method
@@ -21,6 +22,7 @@ SHORT = {  # of the other methods, which have the privacy objects of these
 QUERY = "the query is where gradients are taken"
 COUNTED = "the number of gradients is as stated"
 ASKING = ("mu2-none-clipped-uniform", "user-agd")
+BOUND, ISOLATED, REPLAYED = OF_RELEASES
 LOOP = "a sweep equals a loop"  # others are held by default among the tests of sweeps
 SERVED = ("sgd-server-clipped-adam", "minibatch-momentum", "local-adam")  # with an optimiser at the server
 SWEPT = (
@@ -33,15 +35,18 @@ SWEPT = (
 OF_PROGRAMS = (  # what follows from a case's program: another schedule of the noise's scales is none
     *(*DEAR, LOOP, QUERY, "new numbers do not recompile", "a prefix of a longer run", "seeds determine the run"),
     *("order within a round", "a noise sample is shared by all configurations", COUNTED),
+    *(ISOLATED, REPLAYED),
 )
 
 
 def quick(case, name):
-    """True if a pair is tested by default: most properties for three methods, quick ones and noise for the others."""
+    """True if a pair is tested by default: most properties for three methods, quick ones, noise and replayed releases for all."""
     if name in (ABSENT[0], *DEAR, LOOP):
         return False
     if name == QUERY:
         return case in ASKING
+    if name in OF_RELEASES:
+        return case in (REPRESENTATIVES if name == REPLAYED else (*WHOLE, "scaffold-record"))
     return case in REPRESENTATIVES and (name in QUICK or name in SHORT.get(case, PROPERTIES))
 
 

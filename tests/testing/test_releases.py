@@ -1,0 +1,127 @@
+"""Planted faults in what leaves machines and reaches the server, each found by a property of the contract."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from cases import PARTIAL, POOL, SHARES, SOME_MACHINES
+from faults.clients import HalfTheMove
+from faults.messages import AsSent, ClippedByCoordinate
+from flax import struct
+from restating import states, unsealed
+
+from fedprivjax import DPMu2, FedAvg, FedDyn, FedExP, LocalEpochs, LocalPrivacy, MimeLite, NoisySGD, Protocol, Scaffold
+from fedprivjax.method.linear import of_record
+from fedprivjax.testing import PROPERTIES, Trial
+from fedprivjax.testing.contract import OF_RELEASES
+
+BOUND, ISOLATED, REPLAYED = OF_RELEASES
+OF_POOL = {"noise_std": 1.0, "step_size": 0.1, "clip": 0.5}
+OF_MACHINES = {"noise_std": 0.4, "step_size": 0.2, "unit": "machine", "update_clip": 0.1, "local_epochs": 1, "batch": 3}
+OF_STEPS = {"noise_std": 0.4, "step_size": 0.2, "unit": "record", "clip": 0.3, "local_epochs": 1, "batch": 3}
+
+
+def unclipped(self, problem, message, minibatch, noise, facts):
+    return minibatch.mean(of_record(message), divisor=self.step_divisor)
+
+
+UNCLIPPED = unsealed(of_batch=unclipped)
+
+
+@states("event")
+@struct.dataclass
+class UnclippedSteps(FedAvg):
+    """Local steps do not clip records' gradients."""
+
+    @property
+    def privacy(self):
+        return UNCLIPPED(super().privacy)
+
+
+@states("event")
+@struct.dataclass
+class OneMoreNumber(FedAvg):
+    """A message is longer by 1000 times its norm after the clip."""
+
+    def client(self, server, own, data, noise, key):
+        message, after, info = super().client(server, own, data, noise, key)
+        norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(message)))
+        return jax.tree.map(lambda leaf: leaf + 1000 * norm, message), after, info
+
+
+@states("event")
+@struct.dataclass
+class Centred(NoisySGD):
+    """The cohort's mean is subtracted from half of a message."""
+
+    def messages(self, problem, state, inputs, noise, key):
+        rows = super().messages(problem, state, inputs, noise, key)
+        return jax.tree.map(lambda leaf: 0.5 * (leaf - jnp.mean(leaf, axis=0, keepdims=True)), rows)
+
+
+@states("event")
+@struct.dataclass
+class Peeking(FedAvg):
+    """A machine sends the mean of all machines' features, too."""
+
+    def client(self, server, own, data, noise, key):
+        message, after, info = super().client(server, own, data, noise, key)
+        return jax.tree.map(lambda leaf: leaf + 1e-3 * jnp.mean(data.problem.pool.features), message), after, info
+
+
+@states("event")
+@struct.dataclass
+class SumReported(DPMu2):
+    """The reported point is moved by the un-noised running sum."""
+
+    def output(self, state):
+        return jax.tree.map(lambda w, q: w - 0.1 * q, super().output(state), state.memory.q)
+
+
+@states("event")
+@struct.dataclass
+class HeldReported(Scaffold):
+    """The reported point is moved by the mean of what the machines hold."""
+
+    def output(self, state):
+        return jax.tree.map(lambda w, rows: w - 0.1 * jnp.mean(rows, axis=0), super().output(state), state.own)
+
+
+FAULTS = {
+    "a clip of every coordinate": (BOUND, ClippedByCoordinate(**OF_POOL), POOL, SOME_MACHINES),
+    "half of the sensitivity": (BOUND, HalfTheMove(**OF_MACHINES), SHARES, PARTIAL),
+    "a number after the clip": (BOUND, OneMoreNumber(**OF_MACHINES), SHARES, PARTIAL),
+    "steps without a clip": (BOUND, UnclippedSteps(**OF_STEPS), SHARES, PARTIAL),
+    "the mean of the cohort": (ISOLATED, Centred(**OF_POOL), POOL, SOME_MACHINES),
+    "records of all machines": (ISOLATED, Peeking(**OF_MACHINES), SHARES, PARTIAL),
+    "steps along the messages": (REPLAYED, AsSent(**OF_POOL), POOL, SOME_MACHINES),
+    "the un-noised sum": (REPLAYED, SumReported(**OF_POOL), POOL, SOME_MACHINES),
+    "what machines hold": (REPLAYED, HeldReported(**OF_MACHINES), SHARES, PARTIAL),
+}
+TEXTS = {
+    BOUND: "a message's norm must be at most",
+    ISOLATED: "other data of machine . must change no other machine's message",
+    REPLAYED: "the server's states must follow from the released numbers",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found_by_its_property(fault):
+    name, *settings = FAULTS[fault]
+    with pytest.raises(AssertionError, match=TEXTS[name]):
+        PROPERTIES[name](Trial(*settings))
+
+
+@pytest.mark.parametrize("name", OF_RELEASES)
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        (FedDyn(alpha=0.3), {"unit": "machine", "update_clip": 0.1, "trust": "none"}),
+        (FedExP(), {"unit": "machine", "update_clip": 0.1}),
+        (MimeLite(), {"unit": "record", "clip": 0.3}),
+    ],
+    ids=["FedDyn", "FedExP", "MimeLite"],
+)
+def test_algorithms_of_local_work_hold(algorithm, settings, name):
+    privacy = LocalPrivacy(work=LocalEpochs(1, 3), **settings)
+    method = Protocol(algorithm, privacy=privacy, noise_std=0.4, step_size=0.2)
+    assert PROPERTIES[name](Trial(method, SHARES, PARTIAL)) is None
