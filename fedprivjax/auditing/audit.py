@@ -275,6 +275,30 @@ def prepared(
 def _clearest(protocol, federation: Federation, *known: Any) -> Prepared:
     """Return prepared runs with the canary that the view shows best, of those that the federation leaves open.
 
+    In a message that holds a number which grows faster than its update, such as a squared norm, a long canary's update
+    has almost no part of the bound. Then a short canary is tried.
+    """
+    long = _clearest_of(protocol, federation, *known)
+    if federation.canary is not None or federation.loss != LINEAR or not _hides_update(long):
+        return long
+    return max(long, _clearest_of(protocol, federation.shorter(protocol), *known), key=_separation)
+
+
+def _hides_update(found: Prepared) -> bool:
+    """Return True if a canary of whole messages shows much less than is claimed or, without a μ, if it may."""
+    start, absent = found[0].start, found[0].absent
+    if not start.protocol.protects_machines:
+        return False
+    mu = (start.guarantee if absent else for_replaced(start.guarantee)).mu
+    if mu is not None:
+        return _separation(found) < ATTAINED * mu
+    numbers = start.protocol.message_dimension(start.problem) - start.protocol.shows_clipping
+    return numbers % start.problem.dimension > 0
+
+
+def _clearest_of(protocol, federation: Federation, *known: Any) -> Prepared:
+    """Return prepared runs with the canary of this length that the view shows best.
+
     If messages show whether they were clipped, the canary is clipped with both labels or with one. An absent canary is
     never clipped, and a clipped one would differ from it by more than is claimed.
     """

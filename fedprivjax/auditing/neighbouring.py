@@ -117,11 +117,16 @@ class Federation:
         length = LENGTHS[self.loss] if self.canary is None else self.canary
         if protocol.gradient_clip is None or length < 2:
             return 1.0
-        if not self.unclipped:
-            return 0.5
+        return WITHIN / (length * self._steps(protocol)) if self.unclipped else 0.5
+
+    def shorter(self, protocol: Any) -> "Federation":
+        """Return the federation with a canary whose local steps add up to the clip."""
+        return replace(self, canary=1 / self._steps(protocol))
+
+    def _steps(self, protocol: Any) -> int:
+        """Return the largest number of local steps in a round, 1 without local steps."""
         work = protocol.minibatches
-        steps = work.most_steps(np.array([self.records])) if isinstance(work, LocalWork) else 1
-        return WITHIN / (length * steps)
+        return work.most_steps(np.array([self.records])) if isinstance(work, LocalWork) else 1
 
     def _curvature(self, clip: Any, size: float) -> float:
         """Return the loss's curvature for features of norm `size`, such that slopes stay positive in all runs."""
