@@ -7,6 +7,7 @@ from scipy.stats import binom, chi2
 
 from fedprivjax import Ball, Seeds, Softmax, draw_plan, linear_problem
 from fedprivjax.plan.participation import Balanced, Full, Given, Uniform, Varying
+from fedprivjax.plan.participation.interface import binomial_quantile
 from fedprivjax.plan.schedule import Schedule, Size
 
 MACHINES, PER_ROUND, ROUNDS = 7, 3, 6000
@@ -292,3 +293,11 @@ def test_a_participation_says_whether_its_size_varies_and_what_rounds_it_has():
     kinds = [Full(3), Uniform(3, 2), Balanced(4, 2), Varying.between(3, 1, 2), Given(3, rows)]
     assert [kind.varies for kind in kinds] == [False, False, False, True, False]
     assert [kind.rounds_given for kind in kinds] == [None, None, None, None, 3]
+
+
+@pytest.mark.parametrize("level", [0.5, 1e-3, 1e-12, 1e-18])
+def test_a_quantile_of_the_binomial_is_the_smallest_number_that_is_seldom_exceeded(level):
+    trials, chance = np.array([0, 1, 7, 100, 12_345, 10**6])[:, None], np.array([1e-6, 0.01, 0.3, 0.999, 1.0])
+    found = binomial_quantile(level, trials, chance)
+    assert (binom.sf(found, trials, chance) <= level * (1 + 1e-9)).all()
+    assert (binom.sf(found - 1, trials, chance)[found > 0] > level * (1 - 1e-9)).all()

@@ -40,7 +40,7 @@ OF_PROGRAMS = (  # what follows from a case's program: another schedule of the n
 
 
 def quick(case, name):
-    """True if a pair is tested by default: most properties for three methods, quick ones, noise and replayed releases for all."""
+    """True if a pair is tested by default: most properties for three methods, and for all the quick ones and noise."""
     if name in (ABSENT[0], *DEAR, LOOP):
         return False
     if name == QUERY:

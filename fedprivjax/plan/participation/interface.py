@@ -158,6 +158,23 @@ def binomial_pmf(machines: int, rate: float, tail: float) -> np.ndarray:
     return pmf / pmf.sum()
 
 
+def binomial_quantile(level: Any, trials: Any, chance: Any) -> np.ndarray:
+    """Return the smallest number that Binomial(trials, chance) exceeds with probability at most `level`; int64.
+
+    Arguments are broadcast. `scipy.stats.binom.isf` takes a second to import.
+
+    >>> int(binomial_quantile(1e-12, 1000, 0.1))
+    173
+    """
+    level, trials, chance = np.broadcast_arrays(level, np.asarray(trials, np.int64), chance)
+    least, most = np.zeros(trials.shape, np.int64), trials
+    while (least < most).any():
+        middle = (least + most) // 2
+        enough = scipy.special.bdtrc(middle, trials, chance) <= level
+        least, most = np.where(enough, least, np.minimum(middle + 1, most)), np.where(enough, middle, most)
+    return least
+
+
 def thinned(pmf: np.ndarray, rate: float) -> np.ndarray:
     """Return the cohort-size distribution after dropouts with probability `rate`, where at least one machine stays.
 

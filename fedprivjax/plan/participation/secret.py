@@ -9,7 +9,7 @@ import scipy
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_probability
 from fedprivjax.plan.participation.fixed import Uniform
-from fedprivjax.plan.participation.interface import Participation, check_sizes
+from fedprivjax.plan.participation.interface import Participation, binomial_quantile, check_sizes
 from fedprivjax.plan.schedule import Schedule
 
 CUT = 1e-12  # largest probability that a round has more machines than the schedule is wide
@@ -53,7 +53,7 @@ class PoissonCohorts(Participation):
     @property
     def cut(self) -> float:
         """Probability that a round has more than `per_round` machines and is sampled again."""
-        return float(scipy.stats.binom.sf(self.per_round, self.machines, self.rate))
+        return float(scipy.special.bdtrc(self.per_round, self.machines, self.rate))
 
     @property
     def cohort_size_pmf(self) -> np.ndarray:
@@ -104,7 +104,4 @@ class SecretSubsets(Participation):
 
 @cache
 def _width(machines: int, rate: float) -> int:
-    width = max(1, min(machines, int(scipy.stats.binom.isf(CUT, machines, rate))))
-    while scipy.stats.binom.sf(width, machines, rate) > CUT:  # an inverse may be one too small by rounding
-        width += 1
-    return width
+    return max(1, int(binomial_quantile(CUT, machines, rate)))

@@ -8,6 +8,7 @@ import numpy as np
 import scipy
 
 from fedprivjax.checks.values import require_probability
+from fedprivjax.plan.participation.interface import binomial_quantile
 from fedprivjax.plan.samplers.interface import PLACES, Batch, Occurrences, Sampler
 
 NO_LIMIT = 2**62  # number of records that allows every batch
@@ -111,8 +112,7 @@ class Poisson(Sampler):
         return self.secret and bool(self.chance(records, batch) < 1)
 
     def width(self, sizes: np.ndarray, batches: np.ndarray, messages: int) -> int:
-        most = scipy.stats.binom.isf(NEVER / messages, sizes, self.chance(sizes, batches))
-        return max(1, int(np.minimum(most, sizes).max()))
+        return max(1, int(binomial_quantile(NEVER / messages, sizes, self.chance(sizes, batches)).max()))
 
     def rounds_together(self, places: int) -> int:
         return max(1, PLACES // places)
