@@ -19,7 +19,7 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalEpochs
 from fedprivjax.plan.uses import data_used
 from fedprivjax.privacy.calibration import not_covered
-from fedprivjax.privacy.large_delta import large_delta, large_delta_of_machines
+from fedprivjax.privacy.paragraph import large_delta, large_delta_of_machines
 from fedprivjax.privacy.terms import MACHINE, RECORD
 
 if TYPE_CHECKING:  # its module imports this one

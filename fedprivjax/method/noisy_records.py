@@ -11,8 +11,8 @@ from fedprivjax.method.record_mechanism import SHUFFLED, MachineTable
 from fedprivjax.method.record_privacy import RecordPrivacy
 from fedprivjax.method.release import RunFacts, refuse_subclass
 from fedprivjax.plan.samplers import Sampler
+from fedprivjax.privacy.accountants.bounds import shuffled_noise_multiplier
 from fedprivjax.privacy.accountants.records import Shuffled
-from fedprivjax.privacy.accountants.shuffled import shuffled_noise_multiplier
 from fedprivjax.privacy.target import Target
 
 

@@ -12,8 +12,7 @@ from fedprivjax.plan.participation import PUBLIC, Participation
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy.events import Event, GaussianEvent, TargetRatio
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.min_noise import cached_min_noise
-from fedprivjax.privacy.target import PLAN, TARGETS, Target
+from fedprivjax.privacy.target import PLAN, TARGETS, Target, cached_min_noise
 from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, REPLACE_ONE, Assumption, Terms
 from fedprivjax.problem.isolation import require_isolated_records
 from fedprivjax.problem.problem import Origin

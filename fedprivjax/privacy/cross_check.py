@@ -5,7 +5,7 @@ from math import inf, isnan, nan
 from typing import NamedTuple
 
 from fedprivjax.checks.values import require_between
-from fedprivjax.privacy.accountant_result import EXACT, LOWER, UPPER, AccountantResult
+from fedprivjax.privacy.accountants.dp_accounting_backend import EXACT, LOWER, UPPER, AccountantResult
 from fedprivjax.privacy.events import Event
 
 AGREEMENT = 1e-3  # relative tolerance

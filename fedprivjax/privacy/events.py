@@ -11,12 +11,11 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.plan.participation import Participation
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountant_result import AccountantResult
-from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_event, gaussian_results
+from fedprivjax.privacy.accountants.dp_accounting_backend import AccountantResult, gaussian_event, gaussian_results
 from fedprivjax.privacy.accountants.records import RecordAccountant, accounted
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.per_machine import Grouped, group_identical
-from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.target import Target, TargetRatio
 from fedprivjax.privacy.terms import PRIVATE_SEED, Assumption, Terms
 
 if TYPE_CHECKING:
@@ -33,18 +32,6 @@ class Claim(NamedTuple):
 
     theorem: str
     epsilon: Callable[[float], float]
-
-
-class TargetRatio(NamedTuple):
-    """Ratio of a machine's ε (or μ) to its target. The target is missed if the ratio is above 1.
-
-    Attributes:
-        ratio: largest ratio over the evaluated machines.
-        worst: machine with that ratio, as accepted by the argument `only` of `Event.target_ratio`, or None for all.
-    """
-
-    ratio: float
-    worst: Any = None
 
 
 class Event:

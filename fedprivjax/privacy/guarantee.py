@@ -13,8 +13,7 @@ from fedprivjax.checks.printable import printable
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
 from fedprivjax.privacy import attack_metrics, gdp
-from fedprivjax.privacy.composed_guarantee import composed_guarantee
-from fedprivjax.privacy.composed_terms import SAME
+from fedprivjax.privacy.composed_guarantee import SAME, composed_guarantee
 from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, GroupCurve, ListedCurve, spread
 from fedprivjax.privacy.paragraph import paragraph
 from fedprivjax.privacy.per_machine import Grouped

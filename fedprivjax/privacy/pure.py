@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.privacy.accountant_result import UPPER, AccountantResult
+from fedprivjax.privacy.accountants.dp_accounting_backend import UPPER, AccountantResult
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import Terms

@@ -1,15 +1,20 @@
-"""Privacy targets: a GDP parameter, an (ε, δ), or the noise itself."""
+"""Privacy targets, and the smallest noise that meets the targets of all machines.
 
-from collections.abc import Sequence
+The search takes few evaluations of a slow ε. Its result is cached on disk, and cached values are verified before use.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
-from typing import Any
+from math import exp, inf, isinf, log
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_number, require_positive
+from fedprivjax.disk_cache import cached, code_digest
 from fedprivjax.privacy import gdp
 
 LEVELS = ("mu", "epsilon")  # targets that state a privacy level
@@ -22,6 +27,27 @@ CALIBRATIONS = {
     RULE: "noise of the method's rule, which may assume more messages than any machine sends",
     PLAN: "smallest noise that meets the target on the sampled public schedule, for the worst machine",
 }
+CLOSE = 5e-7  # relative: largest gap of the result's ε below the target
+WIDTH = 1e-8  # relative: width of the last bracket if ε jumps past the target
+LONGEST = 2.0  # largest step of the logarithm
+MOST, LEAST = 40.0, -40.0  # logarithms of the largest and the smallest noise considered
+BEYOND = 1e9  # ratios to the target above this are treated as infinite
+Point = tuple[float, float]  # logarithms of the noise, and of the ratio of its ε to the target
+PACKAGE = Path(__file__).parents[1]
+CODE = PACKAGE / "privacy", PACKAGE / "plan" / "samplers"  # folders that a cached noise depends on: from noise to ε
+PACKAGES = ("dp-accounting", "numpy", "scipy")
+
+
+class TargetRatio(NamedTuple):
+    """Ratio of a machine's ε (or μ) to its target. The target is missed if the ratio is above 1.
+
+    Attributes:
+        ratio: largest ratio over the evaluated machines.
+        worst: machine with that ratio, as accepted by the argument `only` of `Event.target_ratio`, or None for all.
+    """
+
+    ratio: float
+    worst: Any = None
 
 
 @dataclass(frozen=True)
@@ -149,3 +175,120 @@ class Target:
         if self.delta is None:
             raise Refusal("delta must be given with epsilon")
         return self.delta
+
+
+def search_min_noise(epsilon_of: Callable[[float], float], epsilon: float, guess: float) -> float:
+    """Return the smallest noise whose ε is at most `epsilon`, and within `CLOSE` of it if ε is smooth.
+
+    ε must decrease with the noise. The search takes secants between logarithms inside a bracket: about six evaluations
+    from a good guess. If ε is not quite monotone, the noise still meets the target.
+
+    Args:
+        epsilon_of: function from noise to ε.
+        epsilon: target.
+        guess: start of the search.
+
+    Returns:
+        A noise at which ε was evaluated, inf if no noise meets the target, or a tiny noise if every noise does.
+
+    >>> noise = search_min_noise(lambda noise: 3 / noise**2, 1.0, 1.0)
+    >>> round(noise, 5), 1 - 1e-6 < 3 / noise**2 <= 1
+    (1.73205, True)
+    """
+
+    def log_ratio(place: float) -> float:
+        return log(min(max(epsilon_of(exp(place)) / epsilon, 1 / BEYOND), BEYOND))
+
+    low, high = _bracket(log_ratio, log(guess))
+    if low is None or high is None:
+        return inf if high is None else exp(high[0])
+    kept, weight = 0, 1.0  # end that stayed last time (−1: low, 1: high), and its weight
+    while high[1] < -CLOSE and high[0] - low[0] > WIDTH:
+        above, below = low[1] + CLOSE / 2, high[1] + CLOSE / 2
+        above, below = (above * weight, below) if kept < 0 else (above, below * weight)
+        share = 0.5 if min(low[1], -high[1]) > LONGEST else min(max(above / (above - below), 0.01), 0.99)
+        place = low[0] + share * (high[0] - low[0])
+        here = log_ratio(place)
+        stays = 1 if here > 0 else -1
+        low, high = ((place, here), high) if here > 0 else (low, (place, here))
+        kept, weight = stays, weight / 2 if stays == kept else 1.0  # halved, or the end may stay for ever (Illinois)
+    return exp(high[0])
+
+
+def _bracket(log_ratio: Callable[[float], float], place: float) -> tuple[Point | None, Point | None]:
+    """Return a point with too little noise and a point with enough, each None if none was found."""
+    low: Point | None = None
+    high: Point | None = None
+    while LEAST < place < MOST:
+        here = log_ratio(place)
+        low, high = ((place, here), high) if here > 0 else (low, (place, here))
+        if (low and high) or -CLOSE <= here <= 0:  # good enough: no bracket is needed
+            return (low or (place, here)), high
+        step = min(max(here, -LONGEST), LONGEST)  # ε falls about as 1/noise or faster
+        place += 0.9 * step + (1e-4 if here > 0 else -1e-4)
+    return low, high
+
+
+def cached_min_noise(
+    cache_key: tuple[Any, ...] | None,
+    target_ratio: Callable[..., TargetRatio],
+    guess: float,
+    quick_ratio: Callable[..., TargetRatio] | None = None,
+) -> float:
+    """Cached version of `min_noise_for_all`. A cached value that fails verification is recomputed.
+
+    **Privacy.** `target_ratio` is computed for a cached noise as for any other. The noise is used only if the largest
+    ratio over all machines is at most 1, and as close to 1 as in the search. A cached noise is therefore never smaller
+    or larger than needed, regardless of the program that wrote it.
+
+    Args:
+        cache_key: values that `target_ratio` depends on except the noise, see `disk_cache.digest`. None disables the
+            cache.
+        target_ratio, guess, quick_ratio: as in `min_noise_for_all`.
+    """
+    if cache_key is None:
+        return min_noise_for_all(target_ratio, guess, quick_ratio)
+
+    def valid(found: np.ndarray) -> bool:
+        if found.shape != (1,) or found.dtype != float or not 0 < found[0] < np.inf:
+            return False
+        return exp(-CLOSE) - 1e-9 <= target_ratio(float(found[0])).ratio <= 1
+
+    def compute() -> np.ndarray:
+        return np.array([min_noise_for_all(target_ratio, guess, quick_ratio)])
+
+    return float(cached("noise", (*cache_key, code_digest(*CODE, packages=PACKAGES)), compute, valid)[0])
+
+
+def min_noise_for_all(
+    target_ratio: Callable[..., TargetRatio], guess: float, quick_ratio: Callable[..., TargetRatio] | None = None
+) -> float:
+    """Return the smallest noise, from above, at which no machine's `target_ratio` is above 1, or inf if there is none.
+
+    The search solves for the worst machine alone, then checks all machines. It repeats if another one is worse there.
+
+    Args:
+        target_ratio: function from a noise, and from one machine or None for all machines, to a ratio.
+        guess: start of the search.
+        quick_ratio: upper bound on `target_ratio`, or None. If some noise meets the target by this bound, the search
+            starts there, with the machine that is the worst by it.
+    """
+    worst, start = None, inf
+    if quick_ratio is not None:
+        start = _searched(quick_ratio, guess, quick_ratio(guess).worst)
+        worst = quick_ratio(start).worst if start < inf else None
+    if worst is None:
+        return _searched(target_ratio, guess, target_ratio(guess).worst)
+    return _searched(target_ratio, start, worst)
+
+
+def _searched(target_ratio: Callable[..., TargetRatio], guess: float, worst: Any) -> float:
+    """Return the noise of `min_noise_for_all`, with `worst` the first machine that is solved for."""
+    while True:
+        noise = search_min_noise(lambda noise, only=worst: target_ratio(noise, only).ratio, 1.0, guess)
+        if isinf(noise) or worst is None:
+            return noise
+        found = target_ratio(noise)
+        if found.ratio <= 1:
+            return noise
+        guess, worst = noise, found.worst

@@ -14,9 +14,9 @@ import scipy
 
 from fedprivjax.plan.samplers import Poisson, Replacement, Sampler, Subset
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountant_result import LOWER
-from fedprivjax.privacy.accountants.binomial.scalar import scalar_epsilon
-from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
+from fedprivjax.privacy.accountants.binomial.accountant import scalar_epsilon
+from fedprivjax.privacy.accountants.bounds import attainable_epsilon
+from fedprivjax.privacy.accountants.dp_accounting_backend import LOWER
 from fedprivjax.privacy.accountants.records import Shuffled
 from fedprivjax.privacy.accountants.sampled import SampledReleases, moved, sampled_epsilon
 from fedprivjax.privacy.pure import composed_epsilon

@@ -39,9 +39,9 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants import composition
 from fedprivjax.privacy.accountants.binomial import vector
 from fedprivjax.privacy.accountants.binomial.accountant import BinomialSums
-from fedprivjax.privacy.accountants.binomial.parameters import Bits
+from fedprivjax.privacy.accountants.binomial.paper import Bits
+from fedprivjax.privacy.accountants.bounds import attainable_epsilon
 from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_epsilon
-from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.privacy.noise_rules import noise_std

@@ -57,8 +57,8 @@ from fedprivjax.method.round import flat_rows
 from fedprivjax.noise import Fresh, choose
 from fedprivjax.noise.factors.tree import Tree
 from fedprivjax.plan.samplers import LocalEpochs, Replacement, Subset
-from fedprivjax.privacy.accountants.binomial.renyi import mass_outside
-from fedprivjax.privacy.accountants.dp_accounting_privates import symmetric_grid
+from fedprivjax.privacy.accountants.binomial.vector import mass_outside
+from fedprivjax.privacy.accountants.dp_accounting_backend import symmetric_grid
 from fedprivjax.privacy.calibration import calibrate
 
 # ---- distributions of noise

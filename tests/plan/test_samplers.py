@@ -23,7 +23,7 @@ from fedprivjax.plan.samplers import (
     Subset,
     as_sampler,
 )
-from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
+from fedprivjax.privacy.accountants.bounds import attainable_epsilon
 from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.noise_rules import noise_stds

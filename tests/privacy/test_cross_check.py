@@ -24,7 +24,7 @@ from fedprivjax import (
 from fedprivjax.engine.prepare import ready
 from fedprivjax.plan.samplers import Occurrences, Subset
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountant_result import LOWER
+from fedprivjax.privacy.accountants.dp_accounting_backend import LOWER
 from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.cross_check import AGREES, BELOW, NONE, OPEN, REFUTED, STATED, entry
 from fedprivjax.privacy.events import Event, GaussianEvent

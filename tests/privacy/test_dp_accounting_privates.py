@@ -1,4 +1,4 @@
-"""Private attributes of dp-accounting: each exists and has the meaning assumed in `dp_accounting_privates`."""
+"""Private attributes of dp-accounting: each exists and has the meaning assumed in `dp_accounting_backend`."""
 
 import re
 from importlib.metadata import version
@@ -14,8 +14,8 @@ from dp_accounting.pld.privacy_loss_distribution import (
 )
 
 import fedprivjax
-from fedprivjax.privacy.accountants import dp_accounting_privates
-from fedprivjax.privacy.accountants.dp_accounting_privates import CHECKED_VERSION, symmetric_grid
+from fedprivjax.privacy.accountants import dp_accounting_backend
+from fedprivjax.privacy.accountants.dp_accounting_backend import CHECKED_VERSION, symmetric_grid
 
 SPACING, LOWEST, INFINITE = 0.5, -1, 0.125
 PROBABILITIES = [0.25, 0.375, 0.25]  # probabilities of the losses -0.5, 0 and 0.5
@@ -29,7 +29,7 @@ PMF = {
 LOSS = ("_pmf_remove", "_symmetric")
 HINT = (
     f"dp-accounting {version('dp-accounting')} is not as {CHECKED_VERSION} was: adapt "
-    "fedprivjax/privacy/accountants/dp_accounting_privates.py and its CHECKED_VERSION"
+    "fedprivjax/privacy/accountants/dp_accounting_backend.py and its CHECKED_VERSION"
 )
 
 
@@ -88,4 +88,4 @@ def test_no_other_file_reads_these_attributes():
     package = Path(fedprivjax.__file__).parent
     read = re.compile(rf"(?<!self)\.(?:{'|'.join([*LOSS, *PMF])})\b")
     found = {path for path in package.rglob("*.py") if read.search(path.read_text(encoding="utf-8"))}
-    assert found == {Path(dp_accounting_privates.__file__)}
+    assert found == {Path(dp_accounting_backend.__file__)}

@@ -8,7 +8,7 @@ import pytest
 
 from fedprivjax import DPMu2, Full, Squared, linear_problem, sweep
 from fedprivjax.engine.prepare import ready
-from fedprivjax.privacy.large_delta import large_delta
+from fedprivjax.privacy.paragraph import large_delta
 from fedprivjax.problem.problem import Table
 from fedprivjax.report.page import not_covered
 

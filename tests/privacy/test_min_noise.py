@@ -9,12 +9,11 @@ from cases import PARTIAL, SHARES, sparing
 from fedprivjax import DPMu2, LocalSGD, NoisyMinibatchSGD, disk_cache
 from fedprivjax.engine.prepare import ready
 from fedprivjax.plan.samplers import Poisson, Replacement, Subset
-from fedprivjax.privacy import min_noise
-from fedprivjax.privacy.accountants import quick_bound, sampled
+from fedprivjax.privacy import target
+from fedprivjax.privacy.accountants import bounds, sampled
 from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.events import RecordEvent, Releases
-from fedprivjax.privacy.min_noise import cached_min_noise, min_noise_for_all
-from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.target import Target, cached_min_noise, min_noise_for_all
 from fedprivjax.privacy.terms import Terms
 
 SIZES, SAMPLER = np.array([61, 100, 400]), Subset(10)
@@ -35,7 +34,7 @@ def solved(monkeypatch):
         calls.append(arguments)
         return min_noise_for_all(*arguments)
 
-    monkeypatch.setattr(min_noise, "min_noise_for_all", counted)
+    monkeypatch.setattr(target, "min_noise_for_all", counted)
     return calls
 
 
@@ -46,7 +45,7 @@ def forget():
         sampled._loss,
         sampled.one_release,
         sampled.noise_multiplier_for,
-        quick_bound.quick_epsilon,
+        bounds.quick_epsilon,
     ):
         cached.cache_clear()
 
@@ -130,15 +129,15 @@ def test_every_argument_makes_another_file(folder, other):
 
 def test_other_code_or_another_accountant_makes_another_file(folder, solved, monkeypatch):
     needed()
-    monkeypatch.setattr(min_noise, "code_digest", lambda *folders, packages: "mended")
+    monkeypatch.setattr(target, "code_digest", lambda *folders, packages: "mended")
     needed()
     assert len(solved) == len(files(folder)) == 2
 
 
 def test_the_code_is_that_of_privacy_and_of_samplers():
-    names = {path.name for path in min_noise.CODE}
+    names = {path.name for path in target.CODE}
     assert names == {"privacy", "samplers"}
-    assert all((path / "__init__.py").exists() for path in min_noise.CODE)
+    assert all((path / "__init__.py").exists() for path in target.CODE)
 
 
 def test_fast_solutions_are_not_cached(folder, monkeypatch):

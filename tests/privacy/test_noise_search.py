@@ -8,14 +8,12 @@ import pytest
 from fedprivjax.plan.samplers import Poisson, Replacement, Subset
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants import sampled
+from fedprivjax.privacy.accountants.bounds import quick_epsilon
 from fedprivjax.privacy.accountants.composition import composed, epsilon_between
-from fedprivjax.privacy.accountants.noise_search import CLOSE, search_min_noise
-from fedprivjax.privacy.accountants.quick_bound import quick_epsilon
 from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.accountants.sampled import SampledReleases
 from fedprivjax.privacy.events import RecordEvent, Releases, TargetRatio
-from fedprivjax.privacy.min_noise import min_noise_for_all
-from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.target import CLOSE, Target, min_noise_for_all, search_min_noise
 from fedprivjax.privacy.terms import Terms
 
 SETTINGS = [

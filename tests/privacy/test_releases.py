@@ -19,7 +19,7 @@ from fedprivjax.noise.factors import FACTORS, Groups, ReducedTrees
 from fedprivjax.plan.samplers import Disjoint, Full, Poisson, Replacement, Subset
 from fedprivjax.plan.uses import Uses
 from fedprivjax.privacy import PrivacyGuarantee, gdp
-from fedprivjax.privacy.accountant_result import EXACT, LOWER, UPPER
+from fedprivjax.privacy.accountants.dp_accounting_backend import EXACT, LOWER, UPPER
 from fedprivjax.privacy.accountants.records import Sampled, Shuffled
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.events import GaussianEvent

@@ -11,7 +11,7 @@ from dp_accounting.pld import PLDAccountant
 from scipy.stats import binom, norm
 
 from fedprivjax.privacy.accountants import sampled
-from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
+from fedprivjax.privacy.accountants.bounds import attainable_epsilon
 from fedprivjax.privacy.accountants.sampled import SampledReleases, noise_multiplier_for, sampled_epsilon
 
 RECORDS, BATCH, ROUNDS = 1238, 443, 35

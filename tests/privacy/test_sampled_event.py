@@ -7,7 +7,7 @@ import pytest
 from cases import sparing
 
 from fedprivjax.plan.samplers import as_sampler
-from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
+from fedprivjax.privacy.accountants.bounds import attainable_epsilon
 from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.events import GaussianEvent, RecordEvent, Releases

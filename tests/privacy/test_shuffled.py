@@ -7,8 +7,8 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.accountants.bounds import _composed, shuffled_epsilon, shuffled_noise_multiplier, shuffling
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
-from fedprivjax.privacy.accountants.shuffled import _composed, shuffled_epsilon, shuffled_noise_multiplier, shuffling
 from fedprivjax.theory.lowy_razaviyayn import shuffled_machines
 
 SETTINGS = {"records": 50, "per_round": 10**6, "rounds": 500, "delta": 1e-6}

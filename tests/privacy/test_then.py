@@ -9,10 +9,9 @@ import pytest
 
 from fedprivjax import Refusal
 from fedprivjax.plan.samplers import Poisson, Subset
-from fedprivjax.privacy import composed_curve, composed_guarantee, gdp
+from fedprivjax.privacy import composed_guarantee, gdp
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
-from fedprivjax.privacy.composed_curve import ParallelCurve, SequentialCurve
-from fedprivjax.privacy.curve import AccountedCurve, GaussianCurve, ListedCurve
+from fedprivjax.privacy.curve import AccountedCurve, GaussianCurve, ListedCurve, ParallelCurve, SequentialCurve
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import (
@@ -294,6 +293,6 @@ def test_poisson_samples_then_gaussians_are_at_least_either():
     sampled = AccountedCurve(
         lambda delta: sampled_epsilon(1.0, SampledReleases(Poisson(10), records=100, rounds=5, delta=delta))
     )
-    both = composed_curve.SequentialCurve(sampled, GaussianCurve(1.0)).epsilon(1e-5)
+    both = SequentialCurve(sampled, GaussianCurve(1.0)).epsilon(1e-5)
     basic = sampled.epsilon(5e-6) + GaussianCurve(1.0).epsilon(5e-6)
     assert max(sampled.epsilon(1e-5), GaussianCurve(1.0).epsilon(1e-5)) < both < basic

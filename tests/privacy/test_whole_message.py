@@ -15,7 +15,7 @@ from scipy.stats import norm
 from fedprivjax import Full as Everyone
 from fedprivjax import Logistic, calibrate, draw_plan, general_problem, linear_problem, transcript
 from fedprivjax.plan.samplers import Disjoint, Full, Poisson, Replacement, Subset
-from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
+from fedprivjax.privacy.accountants.bounds import attainable_epsilon
 from fedprivjax.privacy.accountants.sampled import SampledReleases, noise_multiplier_for, sampled_epsilon
 from fedprivjax.privacy.noise_rules import noise_std, true_epsilon
 from fedprivjax.protocols import ReleasedMinibatchSGD

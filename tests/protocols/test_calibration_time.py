@@ -8,7 +8,7 @@ import pytest
 
 from fedprivjax import Ball, LocalSGD, NoisyMinibatchSGD, Seeds, Uniform, datasets, from_dataset
 from fedprivjax.plan.draw import draw_plan
-from fedprivjax.privacy.accountants import quick_bound, sampled
+from fedprivjax.privacy.accountants import bounds, sampled
 from fedprivjax.privacy.calibration import calibrate
 
 
@@ -26,7 +26,7 @@ def federation():
 def seconds(protocol, problem, plan):
     """CPU seconds over all threads, as in a new process that has imported dp-accounting, and the noise."""
     import_module("dp_accounting.pld.privacy_loss_distribution")
-    for cached in (sampled.sampled_epsilon, sampled._loss, sampled.one_release, quick_bound.quick_epsilon):
+    for cached in (sampled.sampled_epsilon, sampled._loss, sampled.one_release, bounds.quick_epsilon):
         cached.cache_clear()
     before = os.times()
     noise_std = calibrate(protocol, problem, plan, epsilon=2.0, delta=1e-5).noise_std

@@ -8,7 +8,7 @@ from cases import sparing
 
 from fedprivjax import Ball, Logistic, OnePass, UserAGD, UserSGD, WholeSpace, linear_problem, simulate, transcript
 from fedprivjax.engine.prepare import ready
-from fedprivjax.privacy.accountants.binomial.scalar import scalar_epsilon
+from fedprivjax.privacy.accountants.binomial.accountant import scalar_epsilon
 from fedprivjax.sweeps.prepare import ready_sweep
 
 DELTA = 1e-5

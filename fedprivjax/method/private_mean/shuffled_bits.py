@@ -40,7 +40,7 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import binomial_stream
 from fedprivjax.privacy.accountants.binomial.accountant import ACCOUNTINGS, BinomialSums
-from fedprivjax.privacy.accountants.binomial.parameters import bits, default_levels
+from fedprivjax.privacy.accountants.binomial.paper import bits, default_levels
 from fedprivjax.privacy.accountants.binomial.vector import ROUNDINGS, gaussian_norm
 from fedprivjax.privacy.accountants.records import accounted
 from fedprivjax.privacy.target import Target

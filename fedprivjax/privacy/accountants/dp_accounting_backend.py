@@ -1,6 +1,10 @@
-"""Second accountant for Gaussian mechanisms: Google's dp-accounting."""
+"""Google's dp-accounting: second accountant for Gaussian mechanisms, and its private attributes that are read.
 
-from typing import TYPE_CHECKING
+All private attributes of dp-accounting that this package reads are read in this file.
+`tests/privacy/test_dp_accounting_privates.py` fails if one of them moves or changes its meaning.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -8,17 +12,61 @@ from numpy.typing import ArrayLike
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountant_result import EXACT, UPPER, AccountantResult
-from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import ADD_OR_REMOVE
 
 if TYPE_CHECKING:
     from dp_accounting import ComposedDpEvent
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
     from dp_accounting.privacy_accountant import NeighboringRelation
 
+    from fedprivjax.privacy.guarantee import PrivacyGuarantee
+
+EXACT, UPPER, LOWER = "exact", "upper", "lower"
 ACCOUNTANTS = {"pld": "privacy loss distributions, tight", "rdp": "Rényi divergences, an upper bound"}
 MERGED = 64  # largest number of distinct noise multipliers, each of which needs a loss distribution
 _GRID_PER_MU = 1e-3  # spacing of the loss grid divided by the loss's standard deviation; the error is of second order
+CHECKED_VERSION = "0.6.0"  # version of dp-accounting for which the attributes were checked
+
+
+class AccountantResult(NamedTuple):
+    """ε of one accountant at the requested δ.
+
+    Attributes:
+        accountant: name of the accountant, as text.
+        epsilon: ε at the requested δ.
+        kind: "exact" (up to its grid), "upper" (valid, perhaps not the smallest), "lower" (no smaller ε is valid).
+    """
+
+    accountant: str
+    epsilon: float
+    kind: str
+
+
+class LossGrid(NamedTuple):
+    """A privacy-loss distribution on an equally spaced grid.
+
+    Attributes:
+        spacing: distance between losses.
+        lowest: smallest loss, in units of `spacing`.
+        probabilities: probability of each loss, in ascending order; float64, shape [losses].
+        infinite: probability of an infinite loss.
+    """
+
+    spacing: float
+    lowest: int
+    probabilities: np.ndarray
+    infinite: float
+
+
+def symmetric_grid(loss: "PrivacyLossDistribution") -> LossGrid | None:
+    """Return the pessimistic grid that serves both directions (remove and add), or None if there is none."""
+    from dp_accounting.pld.pld_pmf import DensePLDPmf, SparsePLDPmf
+
+    one = loss._pmf_remove if loss._symmetric else None  # pyright: ignore[reportPrivateUsage]
+    one = one.to_dense_pmf() if isinstance(one, SparsePLDPmf) else one
+    if not (isinstance(one, DensePLDPmf) and one._pessimistic_estimate):
+        return None
+    return LossGrid(one._discretization, one._lower_loss, np.asarray(one._probs), one._infinity_mass)
 
 
 def dp_accounting_relation(relation: str) -> "NeighboringRelation":
@@ -118,7 +166,7 @@ def _merged(noise_multipliers: ArrayLike) -> np.ndarray:
     return precision[group] ** -0.5
 
 
-def cross_check(guarantee: PrivacyGuarantee, noise_multipliers: ArrayLike) -> float:
+def cross_check(guarantee: "PrivacyGuarantee", noise_multipliers: ArrayLike) -> float:
     """Return the ratio of dp-accounting's ε of the worst machine's releases to the guarantee's ε.
 
     It is 1 if both agree. Above 1 the guarantee is too strong to hold, below 1 it is not tight.
@@ -130,8 +178,7 @@ def cross_check(guarantee: PrivacyGuarantee, noise_multipliers: ArrayLike) -> fl
     Raises:
         ValueError: if the guarantee is non-private, or so strong that ε is 0 at its δ.
 
-    >>> from fedprivjax.privacy.per_machine import Grouped
-    >>> from fedprivjax.privacy.terms import Terms
+    >>> from fedprivjax import Grouped, PrivacyGuarantee, Terms
     >>> one = PrivacyGuarantee(1e-5, Terms("none", "the Gaussian mechanism"), mus=Grouped.of([1.0]))
     >>> round(cross_check(one, [1.0]), 4), round(cross_check(one, [0.5]), 2)
     (1.0, 2.28)

@@ -9,11 +9,16 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.plan.samplers import Occurrences, Poisson, Replacement, Sampler, Subset
-from fedprivjax.privacy.accountant_result import EXACT, LOWER, UPPER, AccountantResult
+from fedprivjax.privacy.accountants.bounds import attainable_epsilon, quick_epsilon, shuffled_epsilon
 from fedprivjax.privacy.accountants.composition import MOST
-from fedprivjax.privacy.accountants.dp_accounting_backend import dp_accounting_relation, gaussian_results
-from fedprivjax.privacy.accountants.lower_bound import attainable_epsilon
-from fedprivjax.privacy.accountants.quick_bound import quick_epsilon
+from fedprivjax.privacy.accountants.dp_accounting_backend import (
+    EXACT,
+    LOWER,
+    UPPER,
+    AccountantResult,
+    dp_accounting_relation,
+    gaussian_results,
+)
 from fedprivjax.privacy.accountants.sampled import (
     SampledReleases,
     moved,
@@ -21,7 +26,6 @@ from fedprivjax.privacy.accountants.sampled import (
     sampled_epsilon,
     shift_distribution,
 )
-from fedprivjax.privacy.accountants.shuffled import shuffled_epsilon
 from fedprivjax.privacy.terms import REPLACE_ONE
 
 if TYPE_CHECKING:
@@ -255,7 +259,7 @@ class SampledMachines(Sampled):
 
 @dataclass(frozen=True)
 class Shuffled(RecordAccountant):
-    """Accountant of one-record messages in the shuffle model, with `per_round` senders; see `accountants.shuffled`."""
+    """Accountant of one-record messages in the shuffle model, with `per_round` senders; see `accountants.bounds`."""
 
     per_round: int
 

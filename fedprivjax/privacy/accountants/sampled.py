@@ -11,7 +11,7 @@ and releases are composed as privacy loss distributions. Both directions are bou
 adaptively chosen releases.
 
 If losses are far smaller than their usual grid, or the rounding errors of so many releases are not far below δ, the
-grid is finer and losses are weighted before they are composed (`fine_grid.py`, `tilted.py`). If that takes too much
+grid is finer and losses are weighted before they are composed (`composition.py`, `tilted.py`). If that takes too much
 memory, the smaller one of the usual bound and of a Rényi bound holds.
 
 For adding or removing a record, Poisson samples have dp-accounting's pair of distributions. The rate and the divisor K
@@ -36,12 +36,18 @@ from fedprivjax.checks.values import require_at_least, require_between, require_
 from fedprivjax.plan.samplers import Occurrences, Sampler, as_sampler
 from fedprivjax.plan.samplers.subsampling import RAREST
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants import fine_grid
-from fedprivjax.privacy.accountants.composition import HEADROOM, ROUNDED, composed, epsilon_between
-from fedprivjax.privacy.accountants.dp_accounting_backend import dp_accounting_relation
-from fedprivjax.privacy.accountants.dp_accounting_privates import LossGrid
-from fedprivjax.privacy.accountants.noise_search import search_min_noise
+from fedprivjax.privacy.accountants.composition import (
+    HEADROOM,
+    ROUNDED,
+    added,
+    composed,
+    epsilon_between,
+    replaced,
+    subsampled,
+)
+from fedprivjax.privacy.accountants.dp_accounting_backend import LossGrid, dp_accounting_relation
 from fedprivjax.privacy.accountants.tilted import Composed
+from fedprivjax.privacy.target import search_min_noise
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE
 
 if TYPE_CHECKING:
@@ -225,8 +231,8 @@ def _fine_grids(z: float, sampler: Sampler, records: int, whole: bool, relation:
     assert spacing is not None
     shifts = shift_distribution(sampler, records, whole)
     if whole or not sampler.independent:
-        return fine_grid.subsampled(z, shifts, spacing / cells)
-    pair = fine_grid.added if relation == ADD_OR_REMOVE else fine_grid.replaced
+        return subsampled(z, shifts, spacing / cells)
+    pair = added if relation == ADD_OR_REMOVE else replaced
     return pair(1 / z, float(shifts.chances.sum()), spacing / cells)
 
 

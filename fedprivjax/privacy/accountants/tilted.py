@@ -15,7 +15,7 @@ from math import exp, expm1, inf, log, log1p, log2, sqrt
 import numpy as np
 import scipy
 
-from fedprivjax.privacy.accountants.dp_accounting_privates import LossGrid
+from fedprivjax.privacy.accountants.dp_accounting_backend import LossGrid
 
 TAIL = 1e-15  # probability of the weighted losses outside the window
 STEP = 1.2  # ratio of neighbouring λ

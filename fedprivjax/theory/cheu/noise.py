@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_flag
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.binomial.paper import MAX_EPSILON, paper_vector
-from fedprivjax.privacy.accountants.binomial.parameters import default_levels
+from fedprivjax.privacy.accountants.binomial.paper import MAX_EPSILON, default_levels, paper_vector
 from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, one, plain, positive, probability
 
 Noise = float | Callable[[Any], Any]  # C, or a vectorised function from the number of users in a sum to C

@@ -7,12 +7,10 @@ import pytest
 
 from fedprivjax import Refusal
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.binomial.accountant import ACCOUNTINGS, BinomialSums
-from fedprivjax.privacy.accountants.binomial.paper import claimed_vector, paper_vector
-from fedprivjax.privacy.accountants.binomial.parameters import bits
-from fedprivjax.privacy.accountants.binomial.scalar import scalar_epsilon
+from fedprivjax.privacy.accountants.binomial.accountant import ACCOUNTINGS, BinomialSums, scalar_epsilon
+from fedprivjax.privacy.accountants.binomial.paper import bits, claimed_vector, paper_vector
 from fedprivjax.privacy.accountants.binomial.vector import vector_epsilon
-from fedprivjax.privacy.accountants.noise_search import search_min_noise
+from fedprivjax.privacy.target import search_min_noise
 
 SUMS = {name: BinomialSums(users=1000, dimension=10, levels=64, accounting=name) for name in ACCOUNTINGS}
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from fedprivjax import Refusal
+from fedprivjax.privacy.accountants.binomial.accountant import scalar_epsilon
 from fedprivjax.privacy.accountants.binomial.paper import (
     STEEPEST,
+    Bits,
     claimed_scalar,
     claimed_vector,
     composed_epsilon,
@@ -17,8 +19,6 @@ from fedprivjax.privacy.accountants.binomial.paper import (
     round_budget,
     with_dropouts,
 )
-from fedprivjax.privacy.accountants.binomial.parameters import Bits
-from fedprivjax.privacy.accountants.binomial.scalar import scalar_epsilon
 
 SETTINGS = [(1000, 10, 1.0, 1e-6, 64), (10000, 100, 4.0, 1e-6, 200), (400, 3, 15.0, 1e-3, 40), (400, 3, 0.1, 0.4, 40)]
 

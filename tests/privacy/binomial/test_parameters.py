@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedprivjax import Refusal
-from fedprivjax.privacy.accountants.binomial.parameters import Bits, bits, default_levels
+from fedprivjax.privacy.accountants.binomial.paper import Bits, bits, default_levels
 
 
 @pytest.mark.parametrize("ratio", [1e-4, 0.01, 0.05, 0.37, 2.0])

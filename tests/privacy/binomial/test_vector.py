@@ -12,10 +12,16 @@ from scipy.stats import binom
 
 from fedprivjax import Refusal
 from fedprivjax.privacy.accountants.binomial.accountant import BinomialSums
-from fedprivjax.privacy.accountants.binomial.paper import paper_vector
-from fedprivjax.privacy.accountants.binomial.parameters import Bits, bits
-from fedprivjax.privacy.accountants.binomial.renyi import mass_outside, per_squared_shift, shift_divergences
-from fedprivjax.privacy.accountants.binomial.vector import ROUNDINGS, _moments, possible_epsilon, vector_epsilon
+from fedprivjax.privacy.accountants.binomial.paper import Bits, bits, paper_vector
+from fedprivjax.privacy.accountants.binomial.vector import (
+    ROUNDINGS,
+    _moments,
+    mass_outside,
+    per_squared_shift,
+    possible_epsilon,
+    shift_divergences,
+    vector_epsilon,
+)
 
 # users, d, ε, levels; standard deviation of the sum over the norm bound: paper, independent, coupled, averaged rounding
 TABLE = [
