@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from math import inf
+from math import ceil, inf
 from typing import Any, NamedTuple, final
 
 import jax
@@ -48,7 +48,7 @@ from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.models import LinearModel
-from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.problem import Problem, numbers_of_one
 from fedprivjax.problem.program import by_shapes
 from fedprivjax.problem.smoothing import Moreau
 
@@ -286,7 +286,10 @@ class Composed(OfParts, Protocol):
 
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
         sent = self._sent(problem)
-        return max(super().vectors_in_memory(sent, size, rows), self.privacy.vectors_in_memory(sent, size))
+        rows = max(super().vectors_in_memory(sent, size, rows), self.privacy.vectors_in_memory(sent, size))
+        if sent is problem:
+            return rows
+        return ceil(rows * max(sent.dimension, numbers_of_one(sent)) / problem.dimension)  # losses, not gradients
 
     def server_noise(self, plan: Plan) -> float:
         return self.privacy.server_noise(plan)

@@ -25,6 +25,7 @@ from fedprivjax import (
     NoisyRecords,
     Protocol,
     Refusal,
+    general_problem,
     gradient,
     per_record,
     simulate,
@@ -162,6 +163,13 @@ def test_noise_bits_and_transcript_have_the_dimension_of_the_value():
     alone = prepared(sends(lambda w: per_record(loss, w)), BitMean(clip=CLIP, levels=4))
     trials = int(alone.protocol.privacy.vector_sum.trials)
     assert alone.protocol.costs(POOL)["sent_bits"] == alone.protocol.costs(POOL)["sent_messages"] == 4 + trials
+
+
+def test_memory_is_that_of_losses():
+    """Records of a network are computed together as far as their losses need memory, not d numbers each."""
+    problem = general_problem(lambda w, x: jnp.sum(w[:2] * x) ** 2, np.ones((60, 2), np.float32), start=np.ones(4000))
+    start = prepared(sends(lambda w: per_record(loss, w)), problem=problem)
+    assert start.protocol.vectors_in_memory(problem, start.plan.size, 10_000) < 50
 
 
 def test_a_momentum_of_values_is_read():
