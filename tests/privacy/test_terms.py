@@ -25,6 +25,7 @@ VALUES = {
     "rounds": 4,
     "steps": 6,
     "first": 1,
+    "function": "difference",
     "rate": 0.1,
 }
 
