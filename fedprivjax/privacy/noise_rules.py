@@ -17,7 +17,6 @@ from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.privacy.accountants.sampled import (
     SampledReleases,
     noise_multiplier_for,
-    sampled_epsilon,
     shift_distribution,
 )
 from fedprivjax.privacy.per_machine import group_identical
@@ -157,18 +156,6 @@ def proportions(
     if rule == "advanced":
         return lipschitz * np.sqrt(np.log(2.5 * np.asarray(rounds) / delta) * np.log(2 / delta)) / records
     return lipschitz * np.sqrt(np.log(1 / delta)) / records
-
-
-def true_epsilon(noise_std: float, releases: SampledReleases, lipschitz: float) -> float:
-    """Return the ε of a noise, as bounded by `sampled_epsilon`.
-
-    >>> releases = SampledReleases("replacement", records=1000, batch=100, rounds=10, delta=1e-5)
-    >>> true_epsilon(noise_std("advanced", releases, lipschitz=1.0, epsilon=1.0), releases, lipschitz=1.0) < 0.06
-    True
-    """
-    require_positive("noise_std", noise_std)
-    require_positive("lipschitz", lipschitz)
-    return sampled_epsilon(noise_std * _averaged(releases) / lipschitz, releases)
 
 
 def minimum_batch(*, records: int, rounds: int, epsilon: float, delta: float) -> float:

@@ -65,14 +65,24 @@ def loss_of_profile(epsilons: np.ndarray, deltas: np.ndarray, spacing: float) ->
     >>> round(float(loss.get_delta_for_epsilon(0.0)), 3)  # that of randomised response
     0.5
     """
+    last = max(ceil(float(np.max(epsilons)) / spacing), 1)
+    profile = symmetric_profile(_hull(epsilons, deltas, np.arange(last + 1) * spacing), spacing)
+    return connected_dots(np.maximum.accumulate(profile[::-1])[::-1], spacing)  # despite rounding
+
+
+def symmetric_profile(above: np.ndarray, spacing: float) -> np.ndarray:
+    """Return a profile of both signs of ε from its values at ε = 0, h, 2h, …, with h = `spacing`, [2·size − 1]."""
+    grid = np.arange(above.size)
+    below = -np.expm1(-grid * spacing) + np.exp(-grid * spacing) * above  # profile at −ε, by symmetry
+    return np.concatenate([below[:0:-1], above])
+
+
+def connected_dots(profile: np.ndarray, spacing: float) -> "PrivacyLossDistribution":
+    """Return an upper bound on the privacy loss of a `symmetric_profile`."""
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-    last = max(ceil(float(np.max(epsilons)) / spacing), 1)
-    grid = np.arange(last + 1)
-    above = _hull(epsilons, deltas, grid * spacing)
-    below = -np.expm1(-grid * spacing) + np.exp(-grid * spacing) * above
-    profile = np.maximum.accumulate(np.concatenate([below[:0:-1], above])[::-1])[::-1]  # despite rounding
+    last = profile.size // 2
     pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(spacing, -last, last, profile)
     return PrivacyLossDistribution(pmf)
 
@@ -218,9 +228,6 @@ def _grid(lowest: int, one: Masses, other: Masses, spacing: float) -> LossGrid:
 
 def composed(loss: "PrivacyLossDistribution", rounds: int) -> "PrivacyLossDistribution":
     """Return the composed loss of `rounds` releases with this loss each."""
-    from dp_accounting.pld.pld_pmf import DensePLDPmf
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
     grid = symmetric_grid(loss)
     if grid is None or grid.probabilities.size < 2:
         with np.errstate(over="ignore"):  # dp-accounting ignores moments that overflow
@@ -231,7 +238,7 @@ def composed(loss: "PrivacyLossDistribution", rounds: int) -> "PrivacyLossDistri
     convolved = np.asarray(scipy.fft.irfft(power(np.asarray(scipy.fft.rfft(chances, length)), rounds), length))
     window = np.roll(convolved, -low)[: high - low + 1]
     spilt = TAIL + ROUNDED * rounds - expm1(rounds * log1p(-infinite)) if infinite < 1 else 1.0
-    return PrivacyLossDistribution(DensePLDPmf(spacing, lowest * rounds + low, window, spilt, True))
+    return loss_of_grid(LossGrid(spacing, lowest * rounds + low, window, spilt))
 
 
 def composed_pair(one: "PrivacyLossDistribution", other: "PrivacyLossDistribution") -> "PrivacyLossDistribution | None":
@@ -239,15 +246,20 @@ def composed_pair(one: "PrivacyLossDistribution", other: "PrivacyLossDistributio
 
     Convolved without Fourier transforms: all terms are positive, so even the smallest probability is accurate.
     """
-    from dp_accounting.pld.pld_pmf import DensePLDPmf
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
     first, second = symmetric_grid(one), symmetric_grid(other)
     if first is None or second is None or first.spacing != second.spacing:
         return None
     spilt = first.infinite + second.infinite - first.infinite * second.infinite
     convolved = np.convolve(first.probabilities, second.probabilities)
-    return PrivacyLossDistribution(DensePLDPmf(first.spacing, first.lowest + second.lowest, convolved, spilt, True))
+    return loss_of_grid(LossGrid(first.spacing, first.lowest + second.lowest, convolved, spilt))
+
+
+def loss_of_grid(grid: LossGrid) -> "PrivacyLossDistribution":
+    """Return the privacy loss of a grid that serves both directions, the inverse of `symmetric_grid`."""
+    from dp_accounting.pld.pld_pmf import DensePLDPmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+    return PrivacyLossDistribution(DensePLDPmf(*grid, True))
 
 
 def _window(chances: np.ndarray, rounds: int) -> tuple[int, int]:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
     from dp_accounting.privacy_accountant import NeighboringRelation
 
-    from fedprivjax.privacy.guarantee import PrivacyGuarantee
-
 EXACT, UPPER, LOWER = "exact", "upper", "lower"
 ACCOUNTANTS = {"pld": "privacy loss distributions, tight", "rdp": "Rényi divergences, an upper bound"}
 MERGED = 64  # largest number of distinct noise multipliers, each of which needs a loss distribution
@@ -164,26 +162,3 @@ def _merged(noise_multipliers: ArrayLike) -> np.ndarray:
     group = np.minimum(((logarithm - logarithm.min()) / np.ptp(logarithm) * MERGED).astype(int), MERGED - 1)
     precision = np.bincount(group, sigma**-2.0, MERGED) / np.maximum(np.bincount(group, minlength=MERGED), 1)
     return precision[group] ** -0.5
-
-
-def cross_check(guarantee: "PrivacyGuarantee", noise_multipliers: ArrayLike) -> float:
-    """Return the ratio of dp-accounting's ε of the worst machine's releases to the guarantee's ε.
-
-    It is 1 if both agree. Above 1 the guarantee is too strong to hold, below 1 it is not tight.
-
-    Args:
-        guarantee: private guarantee.
-        noise_multipliers: σ/(2S) of each release of the worst machine, shape [releases].
-
-    Raises:
-        ValueError: if the guarantee is non-private, or so strong that ε is 0 at its δ.
-
-    >>> from fedprivjax import Grouped, PrivacyGuarantee, Terms
-    >>> one = PrivacyGuarantee(1e-5, Terms("none", "the Gaussian mechanism"), mus=Grouped.of([1.0]))
-    >>> round(cross_check(one, [1.0]), 4), round(cross_check(one, [0.5]), 2)
-    (1.0, 2.28)
-    """
-    stated = guarantee.epsilon
-    if not 0 < stated < np.inf:
-        raise Refusal(f"guarantee must have a positive and finite epsilon to be checked, got {stated}")
-    return gaussian_epsilon(noise_multipliers, guarantee.delta) / stated

@@ -41,9 +41,11 @@ from fedprivjax.privacy.accountants.composition import (
     ROUNDED,
     added,
     composed,
+    connected_dots,
     epsilon_between,
     replaced,
     subsampled,
+    symmetric_profile,
 )
 from fedprivjax.privacy.accountants.dp_accounting_backend import LossGrid, dp_accounting_relation
 from fedprivjax.privacy.accountants.tilted import Composed
@@ -278,18 +280,10 @@ def _spacing(z: float, sampler: Sampler, records: int, whole: bool, relation: st
 
 def _subsampled(z: float, times: np.ndarray, chances: np.ndarray, spacing: float) -> "PrivacyLossDistribution":
     """Return the bound's loss distribution for one release."""
-    from dp_accounting.pld import pld_pmf
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
     longest = _longest_loss(z, times, chances)
     assert longest is not None
-    grid = np.arange(ceil(longest / spacing) + 1)
-    above = np.minimum.accumulate(profile(grid * spacing, times, chances, z))
-    below = -np.expm1(-grid * spacing) + np.exp(-grid * spacing) * above  # profile at −ε, by symmetry
-    deltas = np.concatenate([below[:0:-1], above])
-    places = np.concatenate([-grid[:0:-1], grid])
-    pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(spacing, int(places[0]), int(places[-1]), deltas)
-    return PrivacyLossDistribution(pmf)
+    above = profile(np.arange(ceil(longest / spacing) + 1) * spacing, times, chances, z)
+    return connected_dots(symmetric_profile(np.minimum.accumulate(above), spacing), spacing)
 
 
 def _longest_loss(z: float, times: np.ndarray, chances: np.ndarray) -> float | None:

@@ -122,22 +122,6 @@ def scalar_epsilon(total: int, probability: float, shift: int, delta: float) -> 
     return max(rising, falling, 0.0)
 
 
-def scalar_trials(epsilon: float, delta: float, shift: int, probability: float = 0.5) -> int:
-    """Return the smallest number of trials m for which Binomial(m, p) hides a shift by k at (ε, δ).
-
-    >>> scalar_trials(1.0, 1e-6, 64)
-    292429
-    """
-    require_positive("epsilon", epsilon)
-    require_between("delta", delta, 0, 1)
-    deviation = shift / gdp.mu(epsilon, delta)
-    high = max(4 * shift, int(deviation**2 / (probability * (1 - probability))))
-    low = 0
-    while hockey_stick(epsilon, high, probability, shift) > delta:
-        low, high = high, 2 * high
-    return _first(lambda m: hockey_stick(epsilon, m, probability, shift) <= delta, low, high)
-
-
 def _require(total: int, probability: float, shift: int) -> None:
     require_at_least("total", total, 1)
     require_at_least("shift", shift, 0)
