@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedprivjax.bounded_read import json_value
-from fedprivjax.checks.printable import printable
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
 from fedprivjax.privacy import attack_metrics, gdp
 from fedprivjax.privacy.composed_guarantee import SAME, composed_guarantee
 from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, GroupCurve, ListedCurve, spread
-from fedprivjax.privacy.paragraph import paragraph
+from fedprivjax.privacy.paragraph import headline, paragraph, statement
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.streams import Streams
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, RECORD, RELATIONS, REPLACE_ONE, TRUST, Assumption, Terms
+from fedprivjax.privacy.terms import ADD_OR_REMOVE, RECORD, RELATIONS, REPLACE_ONE, Assumption, Terms
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -201,15 +200,14 @@ class PrivacyGuarantee:
         terms = replace(self.terms, unit=unit, relation=relation or self.relation)
         derived = f"group privacy, {size} changes" if size > 1 else ""
         accounting = "; ".join(part for part in (self.accounting, derived) if part)
-        common = {"terms": terms, "accounting": accounting, "event": None}
+        common: dict[str, Any] = {"terms": terms, "accounting": accounting, "event": None}
         if self.mus is not None:
             return replace(self, mus=self.mus.map(lambda mus: size * mus), **common)
         delta = spread(self.epsilon, self.delta, size)
         if not delta < 1 and self.private:
             raise Refusal(f"size must be small enough for a δ below 1 at ε = {self.epsilon:.4g}, got {size}")
-        delta = delta if self.private else self.delta
-        epsilons = self.stated.map(lambda epsilons: size * epsilons)
-        return replace(self, delta=delta, epsilons=epsilons, listed=GroupCurve(self.curve, size), **common)
+        common |= {"delta": delta if self.private else self.delta, "listed": GroupCurve(self.curve, size)}
+        return replace(self, epsilons=self.stated.map(lambda epsilons: size * epsilons), **common)
 
     def for_relation(self, relation: str) -> "PrivacyGuarantee":
         """Return the guarantee for another relation. Only "add-or-remove-one" converts, to "replace-one".
@@ -339,30 +337,12 @@ class PrivacyGuarantee:
     @property
     def headline(self) -> str:
         """Stated parameters of the worst machine, as text."""
-        if self.mus is not None:
-            return f"{self.mu:.4g}-GDP" if self.private else "non-private: μ = inf"
-        large = " (large: ε > 10)" if self.large else ""
-        return f"({self.epsilon:.4g}, {self.delta:g})-DP{large}" if self.private else "non-private: ε = inf"
+        return headline(self)
 
     def __str__(self) -> str:
-        each, symbol = self.stated, "ε" if self.mus is None else "μ"
-        lines = [
-            f"{self.headline} for {self.unit} ({self.terms.stated_relation})",
-            f"covers: {TRUST[self.trust]}",
-            f"theorem: {self.theorem}",
-            *([f"accounting: {self.accounting}"] if self.accounting else []),
-            *([] if self.mus is None else [self._conversions()]),
-            f"per machine ({each.machines}): {symbol} min {each.min:.4g}, median {each.median:.4g}, max {each.max:.4g}",
-            *(f"assumes: {assumption}" for assumption in self.assumptions),
-        ]
-        return printable("\n  ".join(lines))
+        return statement(self)
 
     __repr__ = __str__
-
-    def _conversions(self) -> str:
-        large = " (large: ε > 10)" if self.large and self.private else ""
-        exact = f"(ε, δ) = ({self.epsilon:.4g}, {self.delta:g}) exact{large}"
-        return f"{exact}; ε = {self.paper_epsilon:.4g} by the papers' conversion; {self.zcdp:.4g}-zCDP"
 
     def _gdp(self) -> float:
         if self.mus is None:

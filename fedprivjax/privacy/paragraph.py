@@ -1,4 +1,4 @@
-"""Paragraph of text for a paper that states a privacy guarantee, and warnings of a δ that is too large for the data."""
+"""Texts about a privacy guarantee: its statement, a paragraph for a paper, and warnings of a too large δ."""
 
 from collections.abc import Callable
 from math import ceil, floor, inf, log10
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedprivjax.checks.printable import printable
 from fedprivjax.privacy.terms import TRUST
 
 if TYPE_CHECKING:  # the guarantee's module imports this one
@@ -17,6 +18,39 @@ PRNG = (
     "The noise was simulated in float32 with jax's pseudo-random generator, which is not an implementation of the "
     "mechanism for deployment."
 )
+
+
+def headline(guarantee: "PrivacyGuarantee") -> str:
+    """Return the stated parameters of the worst machine."""
+    if guarantee.mus is not None:
+        return f"{guarantee.mu:.4g}-GDP" if guarantee.private else "non-private: μ = inf"
+    if not guarantee.private:
+        return "non-private: ε = inf"
+    return f"({guarantee.epsilon:.4g}, {guarantee.delta:g})-DP{_large(guarantee)}"
+
+
+def statement(guarantee: "PrivacyGuarantee") -> str:
+    """Return the guarantee as lines of text: parameters, terms, conversions, machines and assumptions."""
+    each, symbol = guarantee.stated, "ε" if guarantee.mus is None else "μ"
+    lines = [
+        f"{headline(guarantee)} for {guarantee.unit} ({guarantee.terms.stated_relation})",
+        f"covers: {TRUST[guarantee.trust]}",
+        f"theorem: {guarantee.theorem}",
+        *([f"accounting: {guarantee.accounting}"] if guarantee.accounting else []),
+        *([] if guarantee.mus is None else [_conversions(guarantee)]),
+        f"per machine ({each.machines}): {symbol} min {each.min:.4g}, median {each.median:.4g}, max {each.max:.4g}",
+        *(f"assumes: {assumption}" for assumption in guarantee.assumptions),
+    ]
+    return printable("\n  ".join(lines))
+
+
+def _conversions(guarantee: "PrivacyGuarantee") -> str:
+    exact = f"(ε, δ) = ({guarantee.epsilon:.4g}, {guarantee.delta:g}) exact{_large(guarantee)}"
+    return f"{exact}; ε = {guarantee.paper_epsilon:.4g} by the papers' conversion; {guarantee.zcdp:.4g}-zCDP"
+
+
+def _large(guarantee: "PrivacyGuarantee") -> str:
+    return " (large: ε > 10)" if guarantee.large and guarantee.private else ""
 
 
 def paragraph(guarantee: "PrivacyGuarantee") -> str:
