@@ -18,9 +18,9 @@ def __getattr__(name: str):
     except AttributeError as error:
         if name in __all__ or name.startswith("_"):
             raise
-        from fedprivjax.checks.values import RENAMED, nearest_name
+        from fedprivjax.checks.values import OTHER_WORDS, RENAMED, nearest_name
 
         for new in RENAMED.get(name, ()):
             raise AttributeError(f"{error}: it is now {new!r}") from None
-        near = nearest_name(name, __all__)
-        raise AttributeError(f"{error}{near and f', did you mean {near!r}?'}") from None
+        near, (_, difference) = nearest_name(name, __all__), OTHER_WORDS.get(name.lower(), ("", ""))
+        raise AttributeError(f"{error}{near and f', did you mean {near!r}?{difference}'}") from None

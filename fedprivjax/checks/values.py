@@ -34,6 +34,10 @@ OTHER_WORDS: dict[str, tuple[str, str]] = {  # names in other libraries: the nam
     "fedprox": ("fedavg", " FedProx is FedAvg with prox"),
     "dp_fedavg": ("fedavg", " DP-FedAvg is FedAvg with unit = 'machine'"),
     "dp_scaffold": ("scaffold", " DP-SCAFFOLD is SCAFFOLD with unit = 'record'"),
+    **dict.fromkeys(
+        ("dp_ftrl", "dpftrl", "ftrl"),
+        ("fedavg", " DP-FTRL is FedAvg with unit = 'machine' and noise_schedule = 'tree'"),
+    ),
     "dp_sgd": ("noisy_minibatch_sgd", " It is also known as DP-SGD"),
     "dpsgd": ("noisy_minibatch_sgd", " It is also known as DP-SGD"),
 }
@@ -191,14 +195,15 @@ def require_current(name: str, value: Any, known: Container[str]) -> None:
 
 
 def require_keywords(name: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise Refusal unless all given keywords are known. The message names the nearest known keyword.
+    """Raise Refusal unless all given keywords are known. The message names the nearest one, and lists all.
 
     >>> require_keywords("DPMu2", ["stepsize"], ["mu", "step_size"])
     Traceback (most recent call last):
     fedprivjax.Refusal: unknown setting of DPMu2 'stepsize', did you mean 'step_size'? (known: mu, step_size)
     """
+    every = list(known)
     for word in given:
-        require_choice(f"setting of {name}", word, known)
+        require_choice(f"setting of {name}", word, every, listed=len(every))
 
 
 def require_one(name: str, value: Any) -> None:

@@ -107,6 +107,8 @@ def partition(
         raise Refusal(f"labels must be [examples], got shape {labels.shape}")
     if sizes is not None and kind not in SIZED:
         raise Refusal(f"sizes must go with kind {' or '.join(map(repr, SIZED))}, got kind {kind!r}")
+    if alpha is not None and kind != "dirichlet" and not (isinstance(sizes, str) and sizes == "dirichlet"):
+        raise Refusal(f"alpha must go with kind or sizes 'dirichlet', got kind {kind!r}. Leave it out")
     if kind == "by_value":
         return _parts(_by_value(labels, machines), Origin(machines="the machines, which are the values in the data"))
     require_at_least("machines", machines, 1)  # pyright: ignore[reportArgumentType]

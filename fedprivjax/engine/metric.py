@@ -1,11 +1,14 @@
 """A metric as one object: its function, its requirements, its privacy and its display."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from math import inf, isnan
 from typing import Any, Literal, NamedTuple
 
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import called
 from fedprivjax.problem.problem import Problem
 
 
@@ -125,6 +128,17 @@ class Metric:
     def title(self) -> str:
         """Displayed name with unit."""
         return f"{self.words} {self.unit}".rstrip()
+
+    def require_arguments(self) -> None:
+        """Raise Refusal unless the function takes the two arguments of a metric."""
+        try:
+            inspect.signature(self.function).bind(None, None)
+        except TypeError:
+            known = callable(self.function)
+            got = f"{self.name}{inspect.signature(self.function)}" if known else called(self.function)
+            raise Refusal(f"metric {self.name!r} must be a function (problem, snapshot), got {got}") from None
+        except ValueError:  # a function without a signature, such as one of NumPy
+            pass
 
     def text(self, value: float, *, sign: bool = False) -> str:
         """Return a value as displayed text, with a plus sign if `sign`, or a dash for NaN."""

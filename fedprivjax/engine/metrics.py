@@ -286,6 +286,7 @@ def check_metrics(problem: Problem, metrics: Sequence[MetricLike], info: Sequenc
     for metric in found:
         require_printable("name of a metric", metric.name, breaks=False)
         require_printable("label of a metric", metric.label, breaks=False)
+        metric.require_arguments()
         missing = metric.needs(problem)
         if missing:
             raise Refusal(f"metric '{metric.name}' must have {missing}, and the problem has none")

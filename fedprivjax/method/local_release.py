@@ -58,7 +58,7 @@ class LocalPrivacy(WorkPrivacy):
         Refusal: no theorem covers the settings.
     """
 
-    work: LocalWork = struct.field(pytree_node=False)
+    work: LocalWork = struct.field(pytree_node=False, default=None)  # type: ignore[assignment]
     unit: str | None = struct.field(pytree_node=False, default=None)
     clip: Any = None
     update_clip: Any = struct.field(default=None, metadata={"part": AdaptiveClip, "number": True})
@@ -73,6 +73,9 @@ class LocalPrivacy(WorkPrivacy):
         refuse_subclass("LocalPrivacy", cls, "a LocalAlgorithm")
 
     def __post_init__(self):
+        if not isinstance(self.work, LocalWork):
+            remedy = "Set it, for example to LocalEpochs(1, batch=10)"
+            raise Refusal(f"work must be a LocalEpochs or a LocalSteps, got {called(self.work)}. {remedy}")
         if self.trust is None:
             object.__setattr__(self, "trust", "server" if self.unit == "machine" else "none")
         require_choice("trust", self.trust, ("server", "none"))

@@ -4,8 +4,9 @@ from typing import Any, final
 
 from flax import struct
 
+from fedprivjax.checks.decorated import derived_of, settings_of
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import called
+from fedprivjax.checks.values import called, require_keywords
 from fedprivjax.method.algorithm import Algorithm
 from fedprivjax.method.composed import Composed, Pair
 from fedprivjax.method.composed_sums import ComposedSums
@@ -43,11 +44,11 @@ def pair_of(algorithm: type) -> tuple[Any, tuple[type, ...]] | None:
     return (SumsPair if grows else Pair), (NoisyMessages, NoisyRecords, NoisyMomentum, GaussianMean, BitMean)
 
 
-def pair(algorithm: Any, *, privacy: Any, **settings: Any) -> Composed | ComposedWork:
+def pair(algorithm: Any = None, *, privacy: Any = None, **settings: Any) -> Composed | ComposedWork:
     """Return the protocol of an algorithm and a privacy object.
 
     Raises:
-        Refusal: they do not go together.
+        Refusal: they do not go together, or a setting is unknown.
     """
     found = pair_of(type(algorithm))
     if found is None:
@@ -56,4 +57,5 @@ def pair(algorithm: Any, *, privacy: Any, **settings: Any) -> Composed | Compose
     if type(privacy) not in needed:
         names = " or a ".join(one.__name__ for one in needed)
         raise Refusal(f"privacy must be a {names} with {type(algorithm).__name__}, got {called(privacy)}")
+    require_keywords("Protocol", settings, [one for one in settings_of(made) or () if one not in derived_of(made)])
     return made(algorithm, privacy=privacy, **settings)

@@ -209,8 +209,8 @@ def _axis(protocol, name: str, values: Sequence[float], sizes: Sequence[str]) ->
     if isinstance(values, int | float | np.number):
         raise Refusal(f"{name} must be swept over a list of numbers, got {values}. Write [{values}]")
     try:
-        texts = np.asarray(values).dtype.kind in "SU"  # NumPy would convert "1" to a number
-        axis = np.zeros(0) if texts else np.atleast_1d(np.asarray(values, float))
+        others = np.asarray(values).dtype.kind in "SUb" or any(isinstance(one, bool | np.bool_) for one in values)
+        axis = np.zeros(0) if others else np.atleast_1d(np.asarray(values, float))  # NumPy would convert "1" and True
     except (TypeError, ValueError):
         axis = np.zeros(0)
     if axis.ndim != 1 or axis.size == 0:

@@ -11,6 +11,10 @@ from fedprivjax import (
     Ball,
     DPMu2,
     Full,
+    LocalPrivacy,
+    LocalSGD,
+    Metric,
+    NoisyMessages,
     NoisyMinibatchSGD,
     NoisySGD,
     Protocol,
@@ -36,6 +40,7 @@ from fedprivjax.engine import simulate as simulation
 from fedprivjax.engine import transcript as transcripts
 from fedprivjax.features import Constant
 from fedprivjax.plan.samplers import Subset
+from fedprivjax.protocols.noisy_sgd import SGD
 from fedprivjax.sweeps import execute as sweeping
 from fedprivjax.sweeps.results import sweep_dataset
 
@@ -59,6 +64,10 @@ class Own(Protocol):
     mu: Any = 1.0
     clip: Any = 1.0
     beta: Any = 0.5
+
+
+def norm(params):
+    return np.sum(params)
 
 
 FIRST = "protocol must come first, then problem and participation, got a Problem as protocol"
@@ -149,13 +158,33 @@ MISTAKES = {
     ),
     "a misspelt setting": (
         lambda: DPMu2(stepsize=0.1),
-        "unknown setting of DPMu2 'stepsize', did you mean 'step_size'? (nearest: step_size, step_scale)",
+        "unknown setting of DPMu2 'stepsize', did you mean 'step_size'? (known: calibrate_to, epsilon, noise_std, ",
     ),
     "a setting of others": (
         lambda: StaleMomentum(mu=1.0, cancel=True),
         "unknown setting of StaleMomentum 'cancel' "
         "(known: calibrate_to, epsilon, noise_std, step_size, step_scale, clip, relative_privacy, mu, batch, "
         "noise_schedule)",
+    ),
+    "a misspelt setting among many": (
+        lambda: LocalSGD(clipp=1.0),
+        "unknown setting of LocalSGD 'clipp', did you mean 'clip'? (known: calibrate_to, ",
+    ),
+    "a misspelt setting of a pair": (
+        lambda: Protocol(SGD(), privacy=NoisyMessages(clip=1.0), stepsize=0.1),
+        "unknown setting of Protocol 'stepsize', did you mean 'step_size'? (known: algorithm, ",
+    ),
+    "a pair without a privacy object": (
+        lambda: Protocol(SGD(), step_size=0.1),
+        "privacy must be a NoisyMessages or a NoisyRecords or a NoisyMomentum or a GaussianMean or a BitMean with SGD",
+    ),
+    "a pair without an algorithm": (
+        lambda: Protocol(privacy=NoisyMessages(clip=1.0)),
+        "algorithm must be an Algorithm or a LocalAlgorithm, got None",
+    ),
+    "no work of local steps": (
+        lambda: LocalPrivacy(unit="machine", update_clip=1.0),
+        "work must be a LocalEpochs or a LocalSteps, got None. Set it, for example to LocalEpochs(1, batch=10)",
     ),
     "a misspelt option of a sweep": (
         lambda: sweep(OURS, PROBLEM, SOME, seed=3),
@@ -225,6 +254,14 @@ MISTAKES = {
     "an unknown metric": (
         lambda: simulate(OURS, PROBLEM, SOME, metrics=["train_los"]),
         "unknown metric 'train_los', did you mean 'train_loss'?",
+    ),
+    "a metric of one argument": (
+        lambda: simulate(OURS, PROBLEM, SOME, metrics=[norm]),
+        "metric 'norm' must be a function (problem, snapshot), got norm(params)",
+    ),
+    "an object with a function of no argument": (
+        lambda: sweep(OURS, PROBLEM, SOME, metrics=[Metric("one", lambda: 1.0)]),
+        "metric 'one' must be a function (problem, snapshot), got one()",
     ),
     "a metric that was not recorded": (lambda: final(RESULTS, "test_loss"), "unknown metric 'test_loss'"),
     "a static setting swept": (

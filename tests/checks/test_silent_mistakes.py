@@ -73,6 +73,18 @@ REFUSED = {
         lambda: datasets.partition(Y, 6, sizes="dirichlet"),
         "alpha must be given for a Dirichlet distribution, got none",
     ),
+    "an alpha that no distribution takes": (
+        lambda: datasets.partition(Y, 6, kind="iid", alpha=0.5),
+        "alpha must go with kind or sizes 'dirichlet', got kind 'iid'. Leave it out",
+    ),
+    "truth values for numbers": (
+        lambda: sweep(NoisySGD(clip=1.0), PROBLEM, ALL, over={"epsilon": [True]}),
+        "epsilon must be swept over a list of numbers, got [True]",
+    ),
+    "a truth value among numbers": (
+        lambda: sweep(NoisySGD(clip=1.0), PROBLEM, ALL, over={"epsilon": [True, 2.0]}),
+        "epsilon must be swept over a list of numbers, got [True, 2.0]",
+    ),
     "texts for numbers": (
         lambda: sweep(NoisySGD(clip=1.0), PROBLEM, ALL, over={"epsilon": ["1", "2"]}),
         "epsilon must be swept over a list of numbers, got ['1', '2']",
@@ -169,11 +181,18 @@ def test_it_is_refused_in_one_line(call, line, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "nearest"),
-    [("DPSGD", "NoisyMinibatchSGD"), ("Fedavg", "FedAvg"), ("dp_mu2", "DPMu2"), ("simualte", "simulate")],
+    [
+        ("DPSGD", "NoisyMinibatchSGD'? It is also known as DP-SGD"),
+        ("DPFTRL", "FedAvg'? DP-FTRL is FedAvg with unit = 'machine' and noise_schedule = 'tree'"),
+        ("Fedavg", "FedAvg'?"),
+        ("dp_mu2", "DPMu2'?"),
+        ("simualte", "simulate'?"),
+    ],
 )
 def test_an_unknown_name_of_the_package_names_the_nearest(name, nearest):
-    with pytest.raises(AttributeError, match=f"No fedprivjax attribute {name}, did you mean '{nearest}'\\?$"):
+    with pytest.raises(AttributeError) as caught:
         getattr(fedprivjax, name)
+    assert str(caught.value) == f"No fedprivjax attribute {name}, did you mean '{nearest}"
 
 
 LARGE_BATCH = "batch = 11 is above all machines' numbers of records: a local step takes all records of a machine"
@@ -197,5 +216,6 @@ def test_a_batch_above_all_machines_records_is_warned_of(settings, says):
 
 
 def test_ordinary_numbers_pass():
+    assert len(datasets.partition(Y, 6, sizes="dirichlet", alpha=0.5, empty="keep")) == 6
     assert DPMu2(mu=np.inf, clip=1e-6, step_size=1e30).step_size == 1e30
     assert Ball(10**6).diameter == 2 * 10**6

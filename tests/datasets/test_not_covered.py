@@ -24,7 +24,8 @@ MACHINE = FedAvg(unit="machine", local_epochs=1, update_clip=1.0, noise_std=1.0,
 
 
 def problem_of(kind):
-    rows = table(partition(LABELS, 3, kind=kind, classes_per_machine=1, alpha=5.0, seed=1))[0]
+    alpha = 5.0 if kind == "dirichlet" else None
+    rows = table(partition(LABELS, 3, kind=kind, classes_per_machine=1, alpha=alpha, seed=1))[0]
     return from_dataset(DATA, constraint=Ball(1.0), partition_table=rows)
 
 
