@@ -180,7 +180,7 @@ def provenance(found: Mapping[str, xr.Dataset], seconds: float | None = None) ->
         **{name: version(name) for name in PACKAGES},
         "commit": commit(Path(__file__).parents[2]),
         "code": code_version(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="microseconds"),
         "wall_seconds": None if seconds is None else round(seconds, 3),
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -5,6 +5,7 @@ import shutil
 import sys
 import tomllib
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -207,6 +208,24 @@ def test_a_folder_that_is_removed_meanwhile_has_its_settings_in_the_end(found, t
     assert sorted(os.listdir(tmp_path / "out")) == ["inputs.json", "provenance.json", "results.nc", "spec.toml"]
     assert load(tmp_path / "out").spec == make()
     assert runner.run_ready(ready, tmp_path / "out", resume=True).keys() == found.keys()
+
+
+def test_runs_that_end_in_the_same_second_are_told_apart(found, tmp_path, monkeypatch):
+    class Clock(datetime):
+        ticks = count(1)
+
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2026, 1, 1, microsecond=next(cls.ticks), tzinfo=tz)
+
+    monkeypatch.setattr("fedprivjax.experiment.inputs.datetime", Clock)
+    folder.save(found, tmp_path)
+    first = (tmp_path / "provenance.json").read_bytes()
+    folder.save(found, tmp_path)
+    assert folder.load_with_provenance(tmp_path)[1]["date"] == "2026-01-01T00:00:00.000002+00:00"
+    (tmp_path / "provenance.json").write_bytes(first)
+    with pytest.raises(Refusal, match=r"provenance\.json must be of the same run as results\.nc"):
+        folder.load_with_provenance(tmp_path)
 
 
 def test_results_beside_the_provenance_of_another_run_are_refused_and_repaired(found, tmp_path, monkeypatch):
