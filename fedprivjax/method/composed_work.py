@@ -311,9 +311,7 @@ class ComposedWork(OfParts, ClientMethod):
         if self.noise_std and known.limit is not None:
             require_clip("lipschitz", float(known.limit))
         event = self.privacy.event(self.work_facts(problem, plan), float(self.noise_std))
-        if not known.public_steps:
-            return event
-        return event.assuming(Assumption("public steps", {"steps": int(self.steps_of_machines(problem, plan).max())}))
+        return event.assuming(Assumption("public steps")) if known.public_steps else event
 
     def server_noise(self, plan: Plan) -> float:
         factor = round_factor(self.privacy.noise)

@@ -30,7 +30,7 @@ SENTENCES = {
     "public machines": "the number of machines, {machines}, is a public constant: a machine that is left out "
     "sends zeros",
     "public sizes": "each machine's number of records is public, which only replace-one allows",
-    "public steps": "the largest number of a machine's local steps in a round, {steps}, is a public constant",
+    "public steps": "the largest number of a machine's local steps in a round is a public constant",
     "public order": "the order in which records are used is public and independent of the data",
     "secret samples": "which records are used is secret",
     "lipschitz": "losses are {constant:.4g}-Lipschitz{note}",

@@ -23,7 +23,6 @@ VALUES = {
     "scheme": "PoissonCohorts(machines=10, rate=0.1)",
     "cut": 1e-13,
     "rounds": 4,
-    "steps": 6,
     "first": 1,
     "function": "difference",
     "rate": 0.1,
