@@ -12,7 +12,7 @@ from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.plan.participation import Participation
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.dp_accounting_backend import AccountantResult, gaussian_event, gaussian_results
-from fedprivjax.privacy.accountants.records import RecordAccountant, accounted
+from fedprivjax.privacy.accountants.records import RecordAccountant
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.per_machine import Grouped, group_identical
 from fedprivjax.privacy.target import Target, TargetRatio
@@ -409,10 +409,11 @@ class RecordEvent(Event):
         return [GroupTarget(int(group), epsilon, delta) for group in self.releases.busiest]
 
     def _machine(self, group: Any) -> tuple[float, int, int, int]:
-        """Return a group's noise divided by its shift, rounded by `accounted`, and its records, batch and messages."""
+        """Return a group's noise divided by its shift, as it is accounted for, and its records, batch and messages."""
         r = self.releases
         ratio = inf if r.shift[group] == 0 else self.noise_std / r.shift[group]
-        return accounted(float(ratio)), int(r.records[group]), int(r.batch[group]), int(r.messages[group])
+        ratio = self.accountant.accounted(float(ratio))
+        return ratio, int(r.records[group]), int(r.batch[group]), int(r.messages[group])
 
 
 def _median_sender(each: Grouped, sends: np.ndarray) -> float:

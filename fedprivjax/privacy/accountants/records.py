@@ -59,6 +59,10 @@ class RecordAccountant:
         """Derivation of ε from the noise, as text."""
         return ""
 
+    def accounted(self, ratio: float) -> float:
+        """Return the ratio that is accounted for in place of a ratio of noise to shift. Default: `accounted`."""
+        return accounted(ratio)
+
     def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
         """Return an upper bound on the machine's ε at δ.
 

@@ -7,9 +7,10 @@ import pytest
 
 from fedprivjax import Refusal
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.binomial.accountant import ACCOUNTINGS, BinomialSums, scalar_epsilon
+from fedprivjax.privacy.accountants.binomial.accountant import ACCOUNTINGS, BinomialSums, hockey_stick, scalar_epsilon
 from fedprivjax.privacy.accountants.binomial.paper import bits, claimed_vector, paper_vector
 from fedprivjax.privacy.accountants.binomial.vector import vector_epsilon
+from fedprivjax.privacy.accountants.records import accounted
 from fedprivjax.privacy.target import search_min_noise
 
 SUMS = {name: BinomialSums(users=1000, dimension=10, levels=64, accounting=name) for name in ACCOUNTINGS}
@@ -20,32 +21,39 @@ def epsilon_of(sums, ratio, releases=1, delta=1e-6):
 
 
 def test_each_accounting_is_its_function():
-    message = bits(0.2, 64)
+    message = bits(accounted(0.2), 64)
     assert epsilon_of(SUMS["exact"], 0.2, 3) == vector_epsilon(message, 1000, 10, 3, 1e-6)
     limit = gdp.epsilon(sqrt(3 / 1000) * sqrt(64**2 + 2.5) / 64 / 0.2, 1e-6)
     assert epsilon_of(SUMS["gaussian-limit"], 0.2, 3) == pytest.approx(limit)
-    message = bits(60.0, 64)
+    message = bits(accounted(60.0), 64)
     assert epsilon_of(SUMS["paper"], 60.0) == claimed_vector(message, 1000, 10, 1e-6)
 
 
 def test_one_coordinate_released_once_is_exact():
     sums = BinomialSums(users=1000, dimension=1, levels=64)
-    message = bits(0.2, 64)
+    message = bits(accounted(0.2), 64)
     exact = scalar_epsilon(1000 * message.trials, message.probability, 64, 1e-6)
     assert epsilon_of(sums, 0.2) == exact
     assert exact < vector_epsilon(message, 1000, 1, 1, 1e-6) < 1.1 * exact
     assert epsilon_of(sums, 0.2, 2) == vector_epsilon(message, 1000, 1, 2, 1e-6)
 
 
+def test_epsilon_is_that_of_the_bits_that_are_sent():
+    """With σ twice the bound, p would be 1/2 without the ratio's rounding, and δ of the sent bits 0.1% above."""
+    sums, message = BinomialSums(users=4, dimension=1, levels=2), bits(accounted(1.0), 2)
+    stated = epsilon_of(sums, 1.0, delta=1e-5)
+    assert hockey_stick(stated, 4 * message.trials, message.probability, 2) == pytest.approx(1e-5, rel=1e-6)
+    (exact,) = sums.accountant_results(1.0, 1, 1, 1, delta=1e-5)
+    assert exact.epsilon == stated
+
+
 @pytest.mark.parametrize("accounting", ACCOUNTINGS)
 @pytest.mark.parametrize("dimension", [1, 10])
 @pytest.mark.parametrize(("epsilon", "releases"), [(0.3, 1), (1.0, 1), (6.0, 1), (1.0, 50)])
 def test_the_least_ratio_meets_its_target(accounting, dimension, epsilon, releases):
-    """The target is also met if an event rounds the ratio."""
     sums = BinomialSums(users=1000, dimension=dimension, levels=64, accounting=accounting)
     ratio = sums.ratio(epsilon, releases, delta=1e-6)
-    rounded = float(f"{ratio * (1 - 1e-8):.9g}")
-    found = epsilon_of(sums, rounded, releases)
+    found = epsilon_of(sums, ratio, releases)
     # the paper's own composition spends 0.59 to 0.69 of a budget
     least = 0.55 if accounting == "paper" and releases > 1 else 0.999
     assert epsilon * least < found <= epsilon * (1 + 1e-6)
@@ -66,7 +74,7 @@ def test_figures_show_a_trusted_servers_gaussian():
     summary = SUMS["exact"].summary(0.2, 1, 1, 4, delta=1e-6)
     assert tuple(summary) == SUMS["exact"].columns
     ours, theirs = summary.values()
-    assert theirs == gdp.epsilon(sqrt(4 / 1000) / 0.2, 1e-6)
+    assert theirs == gdp.epsilon(sqrt(4 / 1000) / accounted(0.2), 1e-6)
     assert theirs < ours == epsilon_of(SUMS["exact"], 0.2, 4)
     assert tuple(SUMS["exact"].summary(inf, 1, 1, 4, delta=1e-6).values()) == (0.0, 0.0)
 

@@ -198,12 +198,20 @@ class BinomialSums(RecordAccountant):
         require_choice("rounding", self.rounding, ROUNDINGS)
         require_choice("accounting", self.accounting, ACCOUNTINGS)
 
+    def accounted(self, ratio: float) -> float:
+        """Return the ratio itself. All functions round it themselves, because the sent bits follow from that."""
+        return ratio
+
     def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
-        """Return ε at δ after T releases, or inf if the noise's finite support is too small."""
+        """Return ε at δ after T releases, or inf if the noise's finite support is too small.
+
+        It is that of the bits of `bits(accounted(ratio), levels)`, which `BitMean` sends for this ratio.
+        """
         if not ratio >= 0:
             raise Refusal(f"ratio must be at least 0, got {ratio}")
         if ratio in (0.0, inf):
             return inf if ratio == 0 else 0.0
+        ratio = accounted(ratio)
         if self.accounting == "gaussian-limit":
             return float(gdp.epsilon(self._norm * sqrt(releases / self.users) / ratio, delta))
         message = bits(ratio, self.levels)
@@ -234,7 +242,7 @@ class BinomialSums(RecordAccountant):
     def summary(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
         """Return the accounting's ε, and that of Gaussian noise of the same variance on a sum without rounding."""
         ours = self.epsilon(ratio, records, batch, releases, delta=delta)
-        mu = inf if ratio == 0 else sqrt(releases / self.users) / ratio
+        mu = inf if ratio == 0 else sqrt(releases / self.users) / accounted(ratio)
         return dict(zip(self.columns, (ours, float(gdp.epsilon(mu, delta))), strict=True))
 
     @property
