@@ -260,8 +260,9 @@ class PrivacyGuarantee:
 
         One seed is one stream of noise, whatever the method: the difference of two releases with the same noise is
         free of it. The result assumes that the runs have different seeds, and that neither their number nor their
-        privacy parameters were chosen by results on the data. Equal seeds are refused. Those of a guarantee that was
-        read from a file, of one of a sweep's dataset, or of a planned run are not known, and not compared.
+        privacy parameters were chosen by results on the data. Equal seeds are refused; those of a sweep's configuration
+        are the `seed` of its dataset. The seeds of other guarantees that were read from a file, or of a planned run,
+        are not known, and not compared.
 
         Args:
             other: guarantee of the other run.

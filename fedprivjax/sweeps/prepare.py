@@ -42,6 +42,7 @@ from fedprivjax.sweeps.configurations import (
 from fedprivjax.sweeps.devices import one_run, sweep_mesh
 from fedprivjax.sweeps.kept import METHOD, as_keep, structure_of
 from fedprivjax.sweeps.memory import MEMORY_BUDGET, MIN_CHUNKS, chunk_sizes
+from fedprivjax.sweeps.results import DO_NOT_COMPOSE
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class ReadySweep:
         """Return the dataset's attributes: its origin, and the limits of its guarantees."""
         first, problem = self.first, self.first.problem
         apart, together = "sampled independently for each configuration", "shared by the grid's configurations"
-        noise = f"{together}, whose guarantees do not compose" if self.common_noise else apart
+        noise = f"{together}, {DO_NOT_COMPOSE}" if self.common_noise else apart
         optional = {
             "parts": identity_of_parts(first.protocol),
             "data_used": first.published.data_used,

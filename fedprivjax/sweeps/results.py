@@ -1,6 +1,7 @@
 """Results with named axes: the dataset of a sweep, and functions to read it, such as the cost to reach a value."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metrics import known, recorded_name
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.streams import NOISE, PARTICIPATION, SAMPLES, Streams
 from fedprivjax.sweeps.kept import PARAMETER, PARAMS
 from fedprivjax.sweeps.schema import ALONE, CONSTANT, HALF, custom_metrics
 
+DO_NOT_COMPOSE = "whose guarantees do not compose"  # end of the attribute `noise`, if configurations share their noise
 INTERVAL = 3  # smallest number of seeds with an interval; for two, its half-width is 12.7 times their standard error
 
 
@@ -53,6 +56,8 @@ def sweep_dataset(
 def guarantee_of(dataset: xr.Dataset) -> PrivacyGuarantee:
     """Return the guarantee of one configuration of a sweep, on its least private sampled schedule.
 
+    It does not compose with that of a run with a seed of this dataset, such as of another configuration.
+
     Args:
         dataset: dataset with every axis of the grid fixed, such as `grid.sel(mu=2.0)`.
 
@@ -64,7 +69,21 @@ def guarantee_of(dataset: xr.Dataset) -> PrivacyGuarantee:
         raise Refusal(
             f"dataset must have a single value along {', '.join(map(str, texts.dims))}, got {dict(texts.sizes)}"
         )
-    return PrivacyGuarantee.from_json(str(texts.values.item()))
+    found = PrivacyGuarantee.from_json(str(texts.values.item()))
+    return replace(found, streams=_streams(dataset, found))
+
+
+def _streams(dataset: xr.Dataset, found: PrivacyGuarantee) -> Streams:
+    """Return the random streams of a dataset's seeds, without the noise if each configuration has its own."""
+    assumed = {one.name for one in found.assumptions}
+    hidden = "secret participation" in assumed
+    secret = {NOISE: True, SAMPLES: hidden or "secret samples" in assumed, PARTICIPATION: hidden}
+    if not str(dataset.attrs.get("noise")).endswith(DO_NOT_COMPOSE):
+        del secret[NOISE]
+    seeds, trials = (np.ravel(dataset.coords.get(axis, [])).tolist() for axis in ("seed", "trial"))
+    own = [(seed, *trials) for seed in seeds] if trials else seeds  # a trial has its own streams
+    used = {(name, seed) for name in secret for seed in own}
+    return Streams(used, {(name, seed) for name, seed in used if secret[name]})
 
 
 def of_iterate(values: xr.DataArray, iterate: str = OUTPUT) -> xr.DataArray:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from fedprivjax import (
     Ball,
@@ -17,6 +18,7 @@ from fedprivjax import (
     NoisySGD,
     StaleMomentum,
     TreeMomentum,
+    guarantee_of,
     linear_problem,
     ready,
 )
@@ -88,6 +90,20 @@ def test_secret_participation_is_not_that_of_another_run():
     with pytest.raises(Refusal, match="must have secret participation of its own"):
         first.then(second)
     assert not first.streams.shared(guarantee(method, Seeds(1, 3, 2), scheme).streams)
+
+
+@pytest.mark.parametrize("noise", ["shared by all, whose guarantees do not compose", "sampled independently for each"])
+def test_configurations_of_a_sweep_have_the_streams_of_its_seeds(stated, noise):
+    """Secret samples are shared although each configuration has noise of its own."""
+
+    def cell(found, **seeds):
+        return guarantee_of(xr.Dataset({"guarantee": found.to_json()}, seeds, {"noise": noise}))
+
+    poisson = guarantee(NoisyMinibatchSGD(noise_std=1.0, clip=1.0, sampler="poisson", batch=2))
+    streams = [cell(stated, seed=[1, 2]), cell(stated, seed=2), cell(stated, seed=2, trial=0), cell(stated)]
+    shared = ["noise"] if "shared" in noise else []
+    assert [streams[0].streams.shared(one.streams) for one in streams] == [shared, shared, [], []]
+    assert cell(poisson, seed=2).streams.shared(streams[1].streams) == [*shared, "secret samples"]
 
 
 def test_conversions_and_compositions_keep_the_streams(stated):

@@ -8,6 +8,7 @@ from fedprivjax import (
     Ball,
     DPMu2,
     NoisySGD,
+    Refusal,
     Softmax,
     Uniform,
     final,
@@ -195,6 +196,16 @@ def test_iterates_survive_their_folder(tmp_path):
 def test_a_sweep_writes_what_is_required_of_results_from_elsewhere(swept):
     assert {*OF_RUN, *OF_CONFIGURATION, *RUN_COSTS, *COSTS} <= set(swept.data_vars)
     assert set(REQUIRED) <= set(swept.attrs) <= {*NUMBERS, *TEXT_ATTRIBUTES}
+
+
+def test_configurations_that_share_their_noise_do_not_compose(swept, tmp_path):
+    results_folder.save({"ours": swept}, tmp_path)
+    for data in (swept, results_folder.load(tmp_path)["ours"]):
+        one, other = (data.isel(mu=0, step_scale=scale) for scale in (0, 1))
+        for first, second in ((one, other), (one, other.isel(seed=0)), (one.isel(seed=1), other.isel(seed=1))):
+            with pytest.raises(Refusal, match=r"^other must have noise of its own, got the noise of this run"):
+                guarantee_of(first).then(guarantee_of(second))
+        assert guarantee_of(one.isel(seed=0)).then(guarantee_of(other.isel(seed=1))).mu == pytest.approx(2**0.5)
 
 
 def test_a_sweep_survives_its_folder(swept, tmp_path):
