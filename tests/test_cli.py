@@ -236,6 +236,18 @@ def test_tables_and_verdict_are_printed_although_by_products_fail(call, spec, mo
     assert Path("there", "report.html").is_file()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the device /dev/full is of Linux")
+def test_results_are_kept_if_the_output_is_on_a_full_disk(call, spec, monkeypatch):
+    """The text that is left does not fail again when the stream is closed."""
+    with monkeypatch.context() as fails, open("/dev/full", "w", encoding="utf-8") as full:
+        fails.setattr(sys, "stdout", full)
+        said = refused(call("reproduce", spec, "--out", "there"))
+    kept = "The results are saved. Finish with fedprivjax report there"
+    assert said == f"stdout must be writable, got No space left on device. {kept}"
+    assert {"results.nc", "report.html"} <= set(os.listdir("there"))
+    assert call("report", "there")[0] == 0
+
+
 def test_an_experiment_without_expected_numbers_cannot_be_reproduced(call, spec):
     assert "must have [[expected]] numbers" in refused(call("reproduce", spec, "--set", "expected=[]"))
     assert not Path("results").exists()

@@ -39,11 +39,22 @@ def main() -> None:
         elif not reported_elsewhere(error):
             kind = "" if isinstance(error, Refusal) else f"{type(error).__name__}: "
             err.print(f"{kind}{error}", markup=False, highlight=False, soft_wrap=True)
+        _drop_unprinted()
         end_job(error, 2)
         raise SystemExit(2) from None
     except Exception as error:
         end_job(error, 1)
         raise
+
+
+def _drop_unprinted() -> None:
+    """Discard text that stdout cannot take, such as on a full disk, so that it is not printed again at the end."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_everything() -> None:

@@ -15,7 +15,7 @@ from rich.markup import escape
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.cli.console import Change, Out, Resume, Spec, Stopped, app, each, load, out, progress, status_line
 from fedprivjax.cli.hosts import join_job
-from fedprivjax.cli.outcome import Outcome, finish, judged, show
+from fedprivjax.cli.outcome import Outcome, by_product, finish, judged, show
 
 
 @app.command()
@@ -94,11 +94,14 @@ def reproduce(
     _claim_each(chosen)
     for name, one in chosen.items():
         outcome = _run(one, done, judge=True)
-        found += (own := judged(name, one.experiment, outcome.best))
-        good = verdict_line(own)[1] and good
         failures += outcome.failures
+        with by_product(one.folder, failures):
+            found += (own := judged(name, one.experiment, outcome.best))
+            good = verdict_line(own)[1] and good
     if len(chosen) > 1:
-        out.print(f"{len(chosen)} experiments: {verdict_line(found)[0]}", markup=False, highlight=False, soft_wrap=True)
+        line = f"{len(chosen)} experiments: {verdict_line(found)[0]}"
+        with by_product(next(iter(chosen.values())).folder, failures):
+            out.print(line, markup=False, highlight=False, soft_wrap=True)
     finish(failures)
     raise typer.Exit(0 if good else 1)
 

@@ -50,29 +50,34 @@ def show(experiment, results, folder: Path, *, partition: bool = True) -> Outcom
     plots: dict[str, Figure] = {}
     this = shown(experiment, selected(experiment, results), choices=choices_in(folder, experiment))
     if partition:
-        with _by_product(folder, failures):
+        with by_product(folder, failures):
             this = replace(this, partition=None if hide_sizes(this.best) else _partition_plot(experiment))
-    out.print(this.tables())
-    with _by_product(folder, failures):
+    with by_product(folder, failures):
+        out.print(this.tables())
+    with by_product(folder, failures):
         plots = this.plots()
         written += save(plots, folder)
-    with _by_product(folder, failures):
+    with by_product(folder, failures):
         written.append(write_page(this, results, plots))
-    with _by_product(folder, failures):
+    with by_product(folder, failures):
         written += _write_rows(results, folder)
     names = ", ".join(["results.nc", *(file.name for file in written)])
-    out.print(f"written to {folder}: {names}", soft_wrap=True, markup=False, highlight=False)
+    with by_product(folder, failures):
+        out.print(f"written to {folder}: {names}", soft_wrap=True, markup=False, highlight=False)
     return Outcome(this.best, tuple(failures))
 
 
 @contextmanager
-def _by_product(folder: Path, failures: list[Exception]) -> Iterator[None]:
-    """Append an exception to `failures` instead of raising it. An error of writing becomes a Refusal with a remedy."""
+def by_product(folder: Path, failures: list[Exception]) -> Iterator[None]:
+    """Append an exception to `failures` instead of raising it. An error of writing becomes a Refusal with a remedy.
+
+    An error that names no file is one of printing.
+    """
     try:
         yield
     except Exception as error:
         if isinstance(error, OSError) and not isinstance(error, Refusal):
-            got = f"{error.filename or folder} must be writable, got {error.strerror or error}"
+            got = f"{error.filename or 'stdout'} must be writable, got {error.strerror or error}"
             error = Refusal(f"{got}. The results are saved. Finish with fedprivjax report {shlex.quote(str(folder))}")
         failures.append(error)
 
