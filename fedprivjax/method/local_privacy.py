@@ -209,7 +209,7 @@ class NoisyUpdates:
             self.sensitivity(plan),
             rounds,
             terms,
-            lambda machine: np.ones(plan.schedule.total[machine]),
+            partial(_of_machine, plan.schedule.total),
         )
 
     def _correlated(self, factor: RoundFactor, plan: Plan, noise_std: float, facts: tuple[Assumption, ...]) -> Event:
@@ -258,3 +258,8 @@ class NoisyUpdates:
                 f"{self.relation!r}. Use PoissonCohorts"
             )
         return SampledMachines(Subset(scheme.per_round)), scheme.per_round
+
+
+def _of_machine(total: np.ndarray, machine: int) -> np.ndarray:
+    """Return the relative noise of a machine's updates: 1 for each of them, shape [updates]."""
+    return np.ones(total[machine])

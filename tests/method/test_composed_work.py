@@ -1,5 +1,6 @@
 """Any algorithm of local work with `LocalPrivacy`: equal to FedAvg and SCAFFOLD, swept, divided over devices."""
 
+import pickle
 from typing import Any
 
 import jax
@@ -29,6 +30,7 @@ from fedprivjax import (
     Softmax,
     Uniform,
     linear_problem,
+    ready,
     simulate,
     sweep,
     transcript,
@@ -132,6 +134,16 @@ def test_a_pair_equals_scaffold_bit_for_bit(kind):
     algorithm = ControlVariates(scaled="update_clip" in private)
     pair = Protocol(algorithm, privacy=LocalPrivacy(work=work, **private), **STEP, **target)
     require_equal(pair, of_method(Scaffold, private, work, **target))
+
+
+@pytest.mark.parametrize("kind", ["untrusted", "encoded, untrusted"])
+def test_a_prepared_run_with_noise_on_the_machines_updates_is_pickled(kind):
+    start = ready(of_method(FedAvg, *SETTINGS[kind], epsilon=5.0), PROBLEM, SOME, rounds=ROUNDS, seed=3)
+    again = pickle.loads(pickle.dumps(start))
+    assert again.protocol == start.protocol
+    assert str(again) == str(start)
+    assert again.guarantee.to_json() == start.guarantee.to_json()
+    assert again.event.accountant_results(1e-5) == start.event.accountant_results(1e-5)
 
 
 # ---- what the server sends
