@@ -11,6 +11,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.method.encoders import Encoder
 from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.noisy_messages import NoisyMessages
+from fedprivjax.method.noisy_momentum import NoisyMomentum
 from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.pairs import pair_of
 from fedprivjax.method.private_mean import BitMean, GaussianMean
@@ -22,6 +23,7 @@ ALGORITHM, PRIVACY = "algorithm", "privacy"  # fields of a pair
 KINDS: dict[str, type] = {
     "messages": NoisyMessages,
     "records": NoisyRecords,
+    "momentum": NoisyMomentum,
     "mean": GaussianMean,
     "bits": BitMean,
     "local": LocalPrivacy,

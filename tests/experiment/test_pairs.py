@@ -15,6 +15,7 @@ from fedprivjax import (
     LocalEpochs,
     LocalPrivacy,
     NoisyMessages,
+    NoisyMomentum,
     NoisyRecords,
     NoisyRecordSteps,
     Quantiser,
@@ -129,6 +130,8 @@ def test_keys_of_the_table_are_those_of_the_pair_and_of_the_algorithm(folder):
 def test_other_kinds_of_privacy_and_of_algorithms(folder):
     method = made('privacy = { kind = "records", clip = 1.0, batch = 4, sampler = "poisson" }', folder)
     assert method.privacy == NoisyRecords(clip=1.0, batch=4, sampler="poisson")
+    momentum = 'privacy = { kind = "momentum", clip = 1.0, batch = 4, factor = "sensitivity tree" }'
+    assert made(momentum, folder).privacy == NoisyMomentum(clip=1.0, batch=4, factor="sensitivity tree")
     work = "work = { local_epochs = 2, batch = 5 }"
     local = f'privacy = {{ kind = "local", {work}, unit = "machine", update_clip = 0.3, ENCODER }}'
     encoder = 'encoder = { kind = "quantiser", levels = 16 }'
