@@ -3,7 +3,6 @@
 Each property is a function of a `Trial`, listed by name in `PROPERTIES`, so that tests can be parametrised with them.
 """
 
-from fedprivjax.testing.contract import PROPERTIES, Property, Report, check_protocol
-from fedprivjax.testing.trial import Trial
+import lazy_loader
 
-__all__ = ["PROPERTIES", "Property", "Report", "Trial", "check_protocol"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
