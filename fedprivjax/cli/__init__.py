@@ -38,7 +38,7 @@ def main() -> None:
             traceback.print_exc()
         elif not reported_elsewhere(error):
             kind = "" if isinstance(error, Refusal) else f"{type(error).__name__}: "
-            err.print(f"{kind}{error}", markup=False, highlight=False, soft_wrap=True)
+            err.say(f"{kind}{error}")
         _drop_unprinted()
         end_job(error, 2)
         raise SystemExit(2) from None
@@ -68,14 +68,14 @@ def _warned(message, category, filename, lineno, file=None, line=None) -> None:
     """Print a warning as one line, without its position in the code, and only once."""
     if str(message) not in warned:
         warned.add(str(message))
-        err.print(f"warning: {message}", markup=False, highlight=False, soft_wrap=True)
+        err.say(f"warning: {message}")
 
 
 class _OnStderr(logging.Handler):
     """Handler that prints messages as lines on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        err.print(self.format(record), markup=False, highlight=False, soft_wrap=True)
+        err.say(self.format(record))
 
 
 def _show_log() -> None:

@@ -56,7 +56,7 @@ def audit(
         audits.refuse_scaled_down(participation, loss)
         attack = audits.one_run_audits(chosen, each=each, seed=seed)
     for line in audits.audited_at(chosen, epsilon, sizes=each is not None):
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
+        out.say(line)
     try:
         finished, skipped = audits.run_all(chosen, attack, progress)
     except KeyboardInterrupt:
@@ -66,10 +66,10 @@ def audit(
     for line in shown.refutations(finished):
         out.print(line, soft_wrap=True)
     for label, why in skipped.items():
-        out.print(f"not audited: {label}: {why}", markup=False, highlight=False, soft_wrap=True)
+        out.say(f"not audited: {label}: {why}")
     if folder is not None:
         (picture,) = save({"audit": shown.plot(finished)}, folder)
-        out.print(f"written to {picture}", soft_wrap=True, markup=False, highlight=False)
+        out.say(f"written to {picture}")
     write_json({label: one.as_mapping() for label, one in finished.items()}, json_file)
     refused = any(not isinstance(why, NothingClaimed) for why in skipped.values())
     raise typer.Exit(1 if any(one.refuted for one in finished.values()) else 2 if refused else 0)

@@ -65,7 +65,7 @@ def _check_device(json_file: Path | None, only: list[str] | None, plot: Path | N
             on_progress(len(found), total)
             if not finding.met:
                 reason = finding.error or f"differs by {finding.value:.2g}, more than {finding.limit:g}"
-                err.print(f"{finding.label}, {finding.kind}: {reason}", markup=False, highlight=False, soft_wrap=True)
+                err.say(f"{finding.label}, {finding.kind}: {reason}")
     out.print(check.table(found))
     write_json(check.as_json(found, described), json_file)
     raise typer.Exit(0 if all(one.met for one in found) else 1)

@@ -105,6 +105,10 @@ class PrintableConsole(Console):
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
+    def say(self, text: object) -> None:
+        """Print a text as it is, in one line."""
+        self.print(text, markup=False, highlight=False, soft_wrap=True)
+
 
 out = PrintableConsole(width=None if on_screen else usual_width())
 err = PrintableConsole(stderr=True)

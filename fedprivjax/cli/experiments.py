@@ -101,7 +101,7 @@ def reproduce(
     if len(chosen) > 1:
         line = f"{len(chosen)} experiments: {verdict_line(found)[0]}"
         with by_product(next(iter(chosen.values())).folder, failures):
-            out.print(line, markup=False, highlight=False, soft_wrap=True)
+            out.say(line)
     finish(failures)
     raise typer.Exit(0 if good else 1)
 
@@ -267,7 +267,7 @@ def _run_part(one: Named, part) -> Outcome:
     if found is not None:
         return show(experiment, load_results(folder), folder)
     line = f"part {part} is finished. Other parts still compute, and the last of them writes the results to {folder}"
-    out.print(f"{line}. If one was stopped, start it again", markup=False, highlight=False, soft_wrap=True)
+    out.say(f"{line}. If one was stopped, start it again")
     return Outcome({})
 
 

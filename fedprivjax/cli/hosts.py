@@ -55,7 +55,7 @@ def end_job(error: BaseException, status: int) -> None:
         return
     if status == 1 and any(word in str(error) for word in LOST):
         first = str(error).splitlines()[0]
-        err.print(f"{ENDED}: {first}", markup=False, highlight=False, soft_wrap=True)
+        err.say(f"{ENDED}: {first}")
     elif status == 1:
         traceback.print_exception(error)
     leave(status)

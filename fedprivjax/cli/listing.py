@@ -43,7 +43,7 @@ def leaderboard(
     for each in results or ():
         found, refused = boards.entries(each)
         for line in refused:
-            err.print(f"{each}: refused: {line}", markup=False, highlight=False, soft_wrap=True)
+            err.say(f"{each}: refused: {line}")
         shown = shown.joined(found.rows)
     if not shown.rows:
         raise Refusal("results must have a row that can enter the leaderboard, got none")
@@ -207,7 +207,7 @@ def _print_settings(title: str, thing: Any) -> None:
     from fedprivjax.cli.settings_help import settings_of
 
     settings = [] if thing is None else settings_of(thing)
-    out.print(title, markup=False, highlight=False, soft_wrap=True)
+    out.say(title)
     table = Table(box=None, pad_edge=False)
     for heading in ("setting", "type", "default", "help"):
         table.add_column(heading, no_wrap=heading == "setting", style="bold" if heading == "setting" else None)

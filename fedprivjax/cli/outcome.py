@@ -63,7 +63,7 @@ def show(experiment, results, folder: Path, *, partition: bool = True) -> Outcom
         written += _write_rows(results, folder)
     names = ", ".join(["results.nc", *(file.name for file in written)])
     with by_product(folder, failures):
-        out.print(f"written to {folder}: {names}", soft_wrap=True, markup=False, highlight=False)
+        out.say(f"written to {folder}: {names}")
     return Outcome(this.best, tuple(failures))
 
 
@@ -90,7 +90,7 @@ def judged(name: str, experiment, best: "Mapping[str, xr.Dataset]") -> "list[Ver
     found = verdicts(experiment, best)
     for table in verdict_tables(found):
         out.print(table)
-    out.print(f"{name}: {verdict_line(found)[0]}", markup=False, highlight=False, soft_wrap=True)
+    out.say(f"{name}: {verdict_line(found)[0]}")
     return found
 
 
@@ -126,12 +126,12 @@ def _partition_plot(experiment) -> "Figure | None":
         machines = machines_of(experiment.participation, shape)
         data, table = make_data(experiment.problem, machines, records=shape.get("records"))
     except (Refusal, OSError) as error:
-        out.print(f"data partition is not drawn: {error}", markup=False, highlight=False, soft_wrap=True)
+        out.say(f"data partition is not drawn: {error}")
         return None
     if not isinstance(data, Dataset):
         return None
     for line in data_lines(data):
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
+        out.say(line)
     if table is None or len(table) > MOST_SHOWN:
         return None
     names = {"class_names": data.class_names, "machine_names": data.machine_names}

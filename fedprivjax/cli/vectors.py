@@ -28,7 +28,7 @@ def vectors(
     for path, lines in chain(vectors.check_vectors(folder), map(vectors.check_accountants, [folder])):
         out.print(f"{path}: {'equal' if not lines else f'{len(lines)} differ'}", highlight=False, soft_wrap=True)
         for line in lines:
-            err.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+            err.say(f"  {line}")
         wrong |= bool(lines)
     if wrong:
         raise typer.Exit(1)
