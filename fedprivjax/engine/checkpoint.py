@@ -192,21 +192,20 @@ def _unpacked(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Sto
 
 
 def computed_in_folder(
-    start: ReadyRun, folder: Path, every: int | None, segment: int | None, report: Callable[[Done], Any]
+    start: ReadyRun, folder: Path, every: int | None, report: Callable[[Done], Any] | None
 ) -> tuple[Any, Any]:
     """Return the reported parameters and metrics of a run, from its checkpoint on if the folder has one.
 
     Args:
         every: rounds between checkpoints, rounded up to evaluations; None writes about 20.
-        segment: evaluations between reports, or None without reports.
-        report: function that is called with the state at these evaluations, before the checkpoint is written.
+        report: function that is called with the state at every evaluation, before the checkpoint is written, or None.
     """
     with ThreadPoolExecutor(1) as worker:
-        return _computed(start, Checkpoint(folder, start, worker), every, segment, report)
+        return _computed(start, Checkpoint(folder, start, worker), every, report)
 
 
 def _computed(
-    start: ReadyRun, checkpoint: Checkpoint, every: int | None, segment: int | None, report: Callable[[Done], Any]
+    start: ReadyRun, checkpoint: Checkpoint, every: int | None, report: Callable[[Done], Any] | None
 ) -> tuple[Any, Any]:
     """Return the result of `computed_in_folder`."""
     stored = checkpoint.load()
@@ -225,9 +224,9 @@ def _computed(
         end = min(end for end in kept if end > evaluations)
         return segments.rounds if end == whole else end * segments.every
 
-    ends = sorted({end for end in (*kept, *range(1, last + 1, segment or last + 1), last) if end > first})
+    ends = sorted({end for end in (*kept, *range(1, last + 1, 1 if report else last + 1), last) if end > first})
     for done in segments.run(ends, kept.__contains__, first):
-        if segment:
+        if report is not None:
             checkpoint.wait()  # it holds for the rounds up to the next one only
             report(done)
         if done.carry is not None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -125,15 +125,6 @@ def _check_folder(folder: str | Path | None, checkpoint_every: int | None) -> No
         raise Refusal(f"folder must go with one process, got {jax.process_count()}. Leave it out")
 
 
-class Watch(NamedTuple):
-    """What a run does at evaluations: calls of `progress` and `on_evaluation`, and checkpoints, see `simulate`."""
-
-    on_progress: OnProgress | None = None
-    on_evaluation: OnEvaluation | None = None
-    folder: str | Path | None = None
-    checkpoint_every: int | None = None
-
-
 def execute(
     start: ReadyRun,
     on_progress: OnProgress | None = None,
@@ -148,15 +139,14 @@ def execute(
         on_evaluation, folder, checkpoint_every: as in `simulate`.
     """
     require_equal_runs(start)
-    watch = Watch(on_progress, on_evaluation, folder, checkpoint_every)
+    heard = on_progress is not None or on_evaluation is not None
+    report = partial(_report, start, on_progress, on_evaluation) if heard else None
     began = perf_counter()
-    params, values = local(jax.block_until_ready(_computed(start, watch)))
+    params, values = local(jax.block_until_ready(_computed(start, report, folder, checkpoint_every)))
     costs = start.costs | {"seconds": perf_counter() - began}
     iterates = by_iterate(start.static.metrics, iterate_names(start.protocol, start.problem, start.plan.size), values)
-    rounds = evaluation_rounds(start.static)
-    private = non_private(start.problem, start.static.metrics)
     return Run(
-        rounds=rounds,
+        rounds=evaluation_rounds(start.static),
         iterates=iterates,
         params=params,
         guarantee=start.guarantee,
@@ -165,7 +155,7 @@ def execute(
         predictor=predictor_of(start.problem),
         protocol=protocol_of_run(start),
         plan=plan_of_run(start),
-        non_private_metrics=private,
+        non_private_metrics=non_private(start.problem, start.static.metrics),
         non_private_data=start.published.not_covered,
         expected=start.published.expected,
         data_used=start.published.data_used or (HIDDEN if start.problem.stored else COMPUTED),
@@ -194,13 +184,13 @@ def worse_than_constant(
     return found
 
 
-def _computed(start: ReadyRun, watch: Watch):
+def _computed(
+    start: ReadyRun, report: Callable[[Done], Any] | None, folder: str | Path | None, checkpoint_every: int | None
+):
     """Return the reported parameters and the metrics of all evaluations."""
-    heard = watch.on_progress is not None or watch.on_evaluation is not None
-    report = partial(_report, start, watch)
-    if watch.folder is not None:
-        return computed_in_folder(start, Path(watch.folder), watch.checkpoint_every, 1 if heard else None, report)
-    if not heard:
+    if folder is not None:
+        return computed_in_folder(start, Path(folder), checkpoint_every, report)
+    if report is None:
         return run_program(replicated(start.arguments, start.static.mesh), start.static)
     segments = Segments(start)
     for done in segments.run(range(1, segments.evaluations + 1), lambda end: False):
@@ -208,15 +198,15 @@ def _computed(start: ReadyRun, watch: Watch):
     return segments.output()
 
 
-def _report(start: ReadyRun, watch: Watch, done: Done) -> None:
+def _report(start: ReadyRun, on_progress: OnProgress | None, on_evaluation: OnEvaluation | None, done: Done) -> None:
     """Call the callbacks of an evaluation in the first process."""
     if not is_first():
         return
-    if watch.on_evaluation is not None:
+    if on_evaluation is not None:
         values = {name: np.asarray(value) for name, value in done.latest.items()}
-        watch.on_evaluation(done.rounds, {name: float(value.flat[0]) for name, value in values.items()})
-    if watch.on_progress is not None:
-        watch.on_progress(done.rounds, start.static.size.rounds)
+        on_evaluation(done.rounds, {name: float(value.flat[0]) for name, value in values.items()})
+    if on_progress is not None:
+        on_progress(done.rounds, start.static.size.rounds)
 
 
 @typed_jit(static_argnames="static")
