@@ -11,22 +11,7 @@ import numpy as np
 from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_positive
-from fedprivjax.problem.checks import (
-    leading_axes,
-    numbers,
-    require_alike,
-    require_constraint,
-    require_features,
-    require_finite_examples,
-    require_labels,
-    require_loss,
-    require_pair,
-    require_paired,
-    require_parameters,
-    require_projection,
-    require_scalar_loss,
-    table_rows,
-)
+from fedprivjax.problem import checks
 from fedprivjax.problem.constraints import ConstraintSet, WholeSpace
 from fedprivjax.problem.devices import device_memory
 from fedprivjax.problem.gradients import length
@@ -85,11 +70,11 @@ def linear_problem(
     >>> linear_problem(np.eye(4), np.array([0, 1, 1, 0]), Softmax(2), feature_bound=1.0).dimension
     8
     """
-    require_loss(loss)
-    require_constraint(constraint)
+    checks.require_loss(loss)
+    checks.require_constraint(constraint)
     if test is not None:
-        require_pair("test", test)
-    features, labels = numbers("features", features), numbers("labels", labels)
+        checks.require_pair("test", test)
+    features, labels = checks.numbers("features", features), checks.numbers("labels", labels)
     if features.ndim == 3:
         features, labels, partition_table = _merge_machines(features, labels, partition_table)
     if features.ndim != 2:
@@ -151,15 +136,15 @@ def general_problem(
     >>> general_problem(lambda w, x: jnp.sum((w - x) ** 2), jnp.ones((5, 3)), jnp.zeros(3)).examples
     5
     """
-    require_constraint(constraint)
+    checks.require_constraint(constraint)
     if split:
         if partition_table is not None:
             raise Refusal("partition_table must be None when the data are split")
-        machines, each = leading_axes("the data", pool, ("machines", "examples"))
+        machines, each = checks.leading_axes("the data", pool, ("machines", "examples"))
         partition_table = np.arange(machines * each).reshape(machines, each)
         pool = jax.tree.map(lambda leaf: leaf.reshape(machines * each, *leaf.shape[2:]), pool)
-    (examples,) = leading_axes("the data", pool, ("examples",))
-    require_finite_examples("data", jax.tree.leaves(pool))
+    (examples,) = checks.leading_axes("the data", pool, ("examples",))
+    checks.require_finite_examples("data", jax.tree.leaves(pool))
     problem = Problem(
         pool=jax.tree.map(_copied, pool),
         test=None if test is None else _general_test(test, pool),
@@ -175,8 +160,8 @@ def general_problem(
         machine_weights=machine_weights,
     )
     if optimum is not None:
-        require_alike("optimum", problem.optimum, problem.start, "start")
-    require_scalar_loss(problem.model, problem.start, jax.eval_shape(problem.take, 0))
+        checks.require_alike("optimum", problem.optimum, problem.start, "start")
+    checks.require_scalar_loss(problem.model, problem.start, jax.eval_shape(problem.take, 0))
     return _start_inside(problem)
 
 
@@ -261,23 +246,23 @@ class _Labelled:
 
 def _table(given: Any, examples: int) -> Table:
     """Return a partition table, checked. Its origin is that of `datasets.table`, if it has one."""
-    return Table(table_rows(given, examples), origin=getattr(given, "origin", None))
+    return Table(checks.table_rows(given, examples), origin=getattr(given, "origin", None))
 
 
 def _merge_machines(features, labels, table):
     """Return data with a machines axis as one pool, with labels and partition table."""
     if table is not None:
         raise Refusal("partition_table must be None when features are [machines, examples, features]")
-    require_paired(labels, "features", features.shape[:2])
+    checks.require_paired(labels, "features", features.shape[:2])
     table = np.arange(labels.size).reshape(labels.shape)
     return features.reshape(labels.size, features.shape[2]), labels.ravel(), table
 
 
 def _examples(name, features, labels, width: int, loss: LinearLoss, feature_bound: float | None) -> Example:
-    features, labels = numbers(name, features).astype(np.float32, copy=False), numbers("labels", labels)
-    require_features(name, features, width)
-    require_paired(labels, name, features.shape[:1])
-    require_labels(labels, loss)
+    features, labels = checks.numbers(name, features).astype(np.float32, copy=False), checks.numbers("labels", labels)
+    checks.require_features(name, features, width)
+    checks.require_paired(labels, name, features.shape[:1])
+    checks.require_labels(labels, loss)
     norms = np.linalg.norm(features, axis=1)
     small = norms < SMALL
     norms[small] = np.linalg.norm(features[small].astype(float), axis=1)
@@ -289,16 +274,16 @@ def _examples(name, features, labels, width: int, loss: LinearLoss, feature_boun
 
 
 def _linear_params(name: str, values, shape: tuple[int, ...], hint: str = ""):
-    params = numbers(name, values).astype(np.float32)
+    params = checks.numbers(name, values).astype(np.float32)
     if params.shape != shape:
         raise Refusal(f"{name} must have shape {shape}, got {params.shape}{hint}")
-    require_parameters(name, params)
+    checks.require_parameters(name, params)
     return _copied(params)
 
 
 def _general_params(name: str, values):
-    params = jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.Array) else numbers(name, leaf), values)
-    require_parameters(name, params)
+    params = jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.Array) else checks.numbers(name, leaf), values)
+    checks.require_parameters(name, params)
     if not jax.tree.leaves(params):
         raise Refusal(f"{name} must have at least one parameter, got {values!r}")
     return jax.tree.map(lambda leaf: _copied(leaf, jnp.float32), params)
@@ -318,9 +303,9 @@ def _copied(values, dtype: Any = None) -> Any:
 
 def _general_test(test, pool):
     """Held-out examples, of the pool's structure."""
-    leading_axes("test", test, ("examples",))
-    require_alike("test", test, pool, "the data", skip=1)
-    require_finite_examples("test", jax.tree.leaves(test))
+    checks.leading_axes("test", test, ("examples",))
+    checks.require_alike("test", test, pool, "the data", skip=1)
+    checks.require_finite_examples("test", jax.tree.leaves(test))
     return jax.tree.map(_copied, test)
 
 
@@ -328,13 +313,13 @@ def _nearest_to_zero(constraint: ConstraintSet | None, shape: tuple[int, ...]):
     zero = np.zeros(shape, np.float32)
     if constraint is None:
         return zero
-    require_projection(constraint, zero)
+    checks.require_projection(constraint, zero)
     return constraint.project(zero)
 
 
 def _start_inside(problem: Problem) -> Problem:
     """Return the problem with its constraint set fitted to the parameters. Raise Refusal if the start is outside."""
-    require_projection(problem.constraint, problem.start)
+    checks.require_projection(problem.constraint, problem.start)
     fitted = replace(problem, constraint=problem.constraint.of(problem.start))
     if not fitted.constraint.contains(fitted.start):
         raise Refusal(f"start must lie in the constraint set, {fitted.constraint.described}")

@@ -15,19 +15,8 @@ from fedprivjax.engine.iterates import OUTPUT
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.privacy.target import LEVELS
+from fedprivjax.report import drawing
 from fedprivjax.report.colours import colour, dashes, symbol
-from fedprivjax.report.drawing import (
-    at,
-    draw_path,
-    finish,
-    limits_of,
-    middle_of,
-    panelled,
-    panels_of,
-    placed,
-    plain_ticks,
-    point_title,
-)
 from fedprivjax.report.layout import Layout
 from fedprivjax.report.remarks import constant_of, draw_alone, draw_constant, with_marks
 from fedprivjax.report.text_table import Sheet
@@ -126,44 +115,35 @@ def metric_against_costs(
     `metric_over_rounds`. A run's bytes and gradients are spread evenly over its rounds, which is exact for cohorts of
     equal size. Gradients per record are not drawn for data whose examples are computed on demand.
     """
-    metric, rows = known(metric), panels_of(best)
+    metric, rows = known(metric), drawing.panels_of(best)
     best = {label: data for label, data in with_marks(with_costs(best)).items() if metric.name in data}
-    chosen = placed(best, usual_point(best) | dict(point or {}))
-    limits = limits_of(best, metric)
+    chosen = drawing.placed(best, usual_point(best) | dict(point or {}))
+    limits = drawing.limits_of(best, metric)
     axes_shown = [name for name in costs if any(run_costs(data)[name].notnull().any() for data in best.values())]
     if not axes_shown:
         raise Refusal(f"results must have {' or '.join(costs)} of runs to be drawn against them, got none")
-    figure, axes = panelled(len(rows) * len(axes_shown), across=len(axes_shown))
+    figure, axes = drawing.panelled(len(rows) * len(axes_shown), across=len(axes_shown))
     for place, axis in enumerate(axes):
         row, name = rows[place // len(axes_shown)], axes_shown[place % len(axes_shown)]
         for index, (label, data) in enumerate(best.items()):
-            part = at(data, {**chosen, **row})
+            part = drawing.at(data, {**chosen, **row})
             values = of_iterate(part[metric.name], preferred(part, metric.name, iterate))
             spent = run_costs(part)
             scale = float(spent[name]) / float(spent["taken"])
             if np.isfinite(scale):
-                draw_path(
-                    axis,
-                    label,
-                    values,
-                    colour(index),
-                    limits,
-                    scale=scale,
-                    ls=dashes(index),
-                    marker=symbol(index),
-                    **ENDS,
-                )
+                look = {"ls": dashes(index), "marker": symbol(index), **ENDS}
+                drawing.draw_path(axis, label, values, colour(index), limits, scale=scale, **look)
         _label(axis, name, row)
     draw_constant(axes, constant_of(best, metric) if constant else None)
     draw_alone(axes, [{**chosen, **rows[place // len(axes_shown)]} for place in range(len(axes))], best, metric)
-    finish(figure, axes, metric, metric.words, limits, across=len(axes_shown))
+    drawing.finish(figure, axes, metric, metric.words, limits, across=len(axes_shown))
     figure.suptitle(_title(chosen, next(iter(best.values())).attrs["delta"]), fontsize=matplotlib.rcParams["font.size"])
     return figure
 
 
 def usual_point(best: Mapping[str, xr.Dataset]) -> dict[str, float]:
     """Return the middle value of every swept setting, and of a privacy level the value nearest to ε = 2."""
-    chosen = middle_of(best)
+    chosen = drawing.middle_of(best)
     for data in best.values():
         for name in (name for name in LEVELS if name in data.dims):
             off = [abs(np.log(target_epsilon(name, value, data.attrs["delta"]) / USUAL)) for value in data[name].values]
@@ -182,8 +162,8 @@ def _apart(one: xr.DataArray, other: xr.DataArray) -> bool:
 
 
 def _label(axis: Axes, name: str, row: Mapping[str, float]) -> None:
-    axis.set(xlabel=AXES[name], xscale="log", title=point_title(row))
-    plain_ticks(axis.xaxis, *axis.get_xlim())
+    axis.set(xlabel=AXES[name], xscale="log", title=drawing.point_title(row))
+    drawing.plain_ticks(axis.xaxis, *axis.get_xlim())
     if name == "bytes":
         low, high = axis.get_xlim()
         if high > 30 * low:  # fewer ticks, since "100 kB" is longer than a number
@@ -196,4 +176,4 @@ def _title(point: Mapping[str, float], delta: float) -> str:
     epsilon = f" (ε = {target_epsilon('mu', point['mu'], delta):.3g})" if "mu" in point else ""
     others = {name: value for name, value in point.items() if name != "mu"}
     level = {name: value for name, value in point.items() if name == "mu"}
-    return ", ".join(filter(None, (point_title(level) + epsilon, point_title(others))))
+    return ", ".join(filter(None, (drawing.point_title(level) + epsilon, drawing.point_title(others))))

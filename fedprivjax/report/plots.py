@@ -14,25 +14,9 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import LEVELS
+from fedprivjax.report import drawing
 from fedprivjax.report.colours import colour, dashes, symbol
 from fedprivjax.report.costs import differ_in_costs, metric_against_costs, with_costs
-from fedprivjax.report.drawing import (
-    aside,
-    at,
-    bars_of,
-    draw_band,
-    draw_path,
-    epsilon_axis,
-    finish,
-    limits_of,
-    middle_of,
-    name_few,
-    panelled,
-    panels_of,
-    placed,
-    plain_ticks,
-    point_title,
-)
 from fedprivjax.report.layout import Layout, shown_in
 from fedprivjax.report.remarks import constant_of, draw_alone, draw_constant, with_marks
 from fedprivjax.report.wording import private_terms, relations
@@ -71,24 +55,24 @@ def metric_against_epsilon(
     missed = misses_target(best)
     realised = missed if realised is None else realised
     epsilon = "realised ε, worst run" if realised else "target ε" if missed else "ε"
-    chosen = {name: value for name, value in middle_of(best).items() if name not in LEVELS}
-    panels, limits = panels_of(best), limits_of(_with(best, metric), metric)
-    figure, axes = panelled(len(panels))
+    chosen = {name: value for name, value in drawing.middle_of(best).items() if name not in LEVELS}
+    panels, limits = drawing.panels_of(best), drawing.limits_of(_with(best, metric), metric)
+    figure, axes = drawing.panelled(len(panels))
     delta, related = next(iter(best.values())).attrs["delta"], relations(private_terms(best))
     for axis, panel in zip(axes, panels, strict=True):
         levels: set[float] = set()
         for index, (label, data) in enumerate(best.items()):
-            part = at(data, {**chosen, **panel})
-            summary = bars_of(_figure(part, metric, iterate, rounds), bars, limits)
+            part = drawing.at(data, {**chosen, **panel})
+            summary = drawing.bars_of(_figure(part, metric, iterate, rounds), bars, limits)
             values, drawn = _draw_curve(axis, part, *summary, realised, index, label, bands=bands)
             levels |= set(values)
             if drawn is not None:
-                aside(axis, figure, drawn, index, len(best))
-        axis.set(xlabel=f"{epsilon}  (δ = {delta:g}, {related})", title=point_title({**panel, **chosen}))
-        epsilon_axis(axis, levels)
+                drawing.aside(axis, figure, drawn, index, len(best))
+        axis.set(xlabel=f"{epsilon}  (δ = {delta:g}, {related})", title=drawing.point_title({**panel, **chosen}))
+        drawing.epsilon_axis(axis, levels)
     draw_constant(axes, constant_of(best, metric) if constant else None)
     draw_alone(axes, [{**chosen, **panel} for panel in panels], best, metric)
-    return finish(figure, axes, metric, _words(metric, rounds), limits)
+    return drawing.finish(figure, axes, metric, _words(metric, rounds), limits)
 
 
 def metric_over_rounds(
@@ -103,19 +87,19 @@ def metric_over_rounds(
     Bands need three seeds. They are 95% intervals of the mean, cut at the metric's limits. The axis of rounds is
     logarithmic if the longest run has more than three times the rounds of the shortest.
     """
-    metric, best, panels = known(metric), with_marks(best), panels_of(best)
-    chosen = placed(best, {**middle_of(best), **(point or {})})
-    limits = limits_of(_with(best, metric), metric)
-    figure, axes = panelled(len(panels))
+    metric, best, panels = known(metric), with_marks(best), drawing.panels_of(best)
+    chosen = drawing.placed(best, {**drawing.middle_of(best), **(point or {})})
+    limits = drawing.limits_of(_with(best, metric), metric)
+    figure, axes = drawing.panelled(len(panels))
     for axis, panel in zip(axes, panels, strict=True):
         for index, (label, data) in enumerate(best.items()):
-            part = at(data, {**chosen, **panel})
+            part = drawing.at(data, {**chosen, **panel})
             if metric.name in part:
-                drawn = preferred(part, metric.name, iterate)
-                draw_path(axis, label, of_iterate(part[metric.name], drawn), colour(index), limits, ls=dashes(index))
-        axis.set(xlabel="round", title=point_title({**panel, **chosen}))
+                values = of_iterate(part[metric.name], preferred(part, metric.name, iterate))
+                drawing.draw_path(axis, label, values, colour(index), limits, ls=dashes(index))
+        axis.set(xlabel="round", title=drawing.point_title({**panel, **chosen}))
         _scale_rounds(axis)
-    return finish(figure, axes, metric, metric.words, limits)
+    return drawing.finish(figure, axes, metric, metric.words, limits)
 
 
 def _scale_rounds(axis: Axes) -> None:
@@ -124,7 +108,7 @@ def _scale_rounds(axis: Axes) -> None:
     ends = [each.max() for each in rounds if each.size]
     if ends and max(ends) > LONGER * min(ends) and min(each.min() for each in rounds if each.size) > 0:
         axis.set_xscale("log")
-        plain_ticks(axis.xaxis, *axis.get_xlim())
+        drawing.plain_ticks(axis.xaxis, *axis.get_xlim())
 
 
 def metric_against(
@@ -146,34 +130,34 @@ def metric_against(
     """
     metric, best = known(metric), with_marks(best)
     panels, chosen = _beside(best, axis)
-    limits = limits_of(_with(best, metric), metric)
-    figure, axes = panelled(len(panels), 4.6, 4.2)
+    limits = drawing.limits_of(_with(best, metric), metric)
+    figure, axes = drawing.panelled(len(panels), 4.6, 4.2)
     positive = _positive(best, metric, iterate, rounds) and np.isinf(limits[1])
     for place, panel in zip(axes, panels, strict=True):
         for index, (label, data) in enumerate(best.items()):
-            part = at(data, {**chosen, **panel})
-            mean, beyond = bars_of(_figure(part, metric, iterate, rounds), bars, limits)
+            part = drawing.at(data, {**chosen, **panel})
+            mean, beyond = drawing.bars_of(_figure(part, metric, iterate, rounds), bars, limits)
             if beyond is not None and positive:  # a logarithmic axis has no zero
                 beyond = beyond.where(beyond["side"] == "above", np.minimum(beyond, 0.9 * mean))
             if axis not in part.dims:
                 place.axhline(float(mean), color=colour(index), ls=dashes(index, "--"), label=label)
             elif bands:
-                draw_band(place, part[axis], mean, beyond, **_line(index, label))
+                drawing.draw_band(place, part[axis], mean, beyond, **_line(index, label))
             else:
                 drawn = place.errorbar(part[axis], mean, beyond, capsize=3, **_line(index, label))
-                aside(place, figure, drawn, index, len(best))
-        place.set(xlabel=SIZES.get(axis, axis), title=point_title({**panel, **chosen}))
+                drawing.aside(place, figure, drawn, index, len(best))
+        place.set(xlabel=SIZES.get(axis, axis), title=drawing.point_title({**panel, **chosen}))
         if positive:
             place.set_yscale("log")
-            plain_ticks(place.yaxis, *place.get_ylim())
+            drawing.plain_ticks(place.yaxis, *place.get_ylim())
         values = np.unique(np.concatenate([data[axis].values for data in best.values() if axis in data.dims]))
         if (values > 0).all():
             place.set_xscale("log")
-            plain_ticks(place.xaxis, *place.get_xlim())
-        name_few(place, [f"{value:g}" for value in values])
+            drawing.plain_ticks(place.xaxis, *place.get_xlim())
+        drawing.name_few(place, [f"{value:g}" for value in values])
     draw_constant(axes, constant_of(best, metric) if constant else None)
     draw_alone(axes, [{**chosen, **panel} for panel in panels], best, metric, axis)
-    return finish(figure, axes, metric, _words(metric, rounds), limits)
+    return drawing.finish(figure, axes, metric, _words(metric, rounds), limits)
 
 
 def all_plots(best: Mapping[str, xr.Dataset], layout: Layout) -> dict[str, Figure]:
@@ -267,7 +251,7 @@ def _draw_curve(
     epsilon = worst if realised or swept is None else _target_epsilon(data, swept)
     values = np.atleast_1d(epsilon.values)
     if bands and swept is not None:
-        draw_band(axis, epsilon, mean, beyond, **_line(index, label))
+        drawing.draw_band(axis, epsilon, mean, beyond, **_line(index, label))
         return values.tolist(), None
     style = _line(index, label) | ({"marker": "s", "ms": 5} if swept is None else {})
     bars = None if beyond is None else np.reshape(beyond.values, (2, -1))
@@ -284,7 +268,7 @@ def _beside(best: Mapping[str, xr.Dataset], axis: str) -> tuple[list[dict[str, f
     dims = next(iter(best.values()))["diverged"].dims
     name = next((str(n) for n in dims if n not in (axis, "seed")), None)
     values = [] if name is None else next(iter(best.values()))[name].values.tolist()
-    return [{str(name): value} for value in values] or [{}], middle_of(best, but=(axis, str(name)))
+    return [{str(name): value} for value in values] or [{}], drawing.middle_of(best, but=(axis, str(name)))
 
 
 def _target_epsilon(data: xr.Dataset, swept: str) -> xr.DataArray:
