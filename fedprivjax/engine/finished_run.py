@@ -20,7 +20,7 @@ from fedprivjax.atomic_write import write_together
 from fedprivjax.checks.printable import printable
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.hosts import is_first
-from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metric import OUTPUT
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.guarantee import PrivacyGuarantee

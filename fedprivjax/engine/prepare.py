@@ -17,8 +17,7 @@ from fedprivjax.checks.user_warnings import warn
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
 from fedprivjax.engine.compiled import FLOAT32, PRECISIONS
 from fedprivjax.engine.hosts import exchanged, local_of, together
-from fedprivjax.engine.iterates import iterate_names
-from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metric import Metric, iterate_names
 from fedprivjax.engine.metrics import METRICS, MetricLike, check_metrics, default_metrics, require_list
 from fedprivjax.engine.published import (
     NOT_PUBLIC,

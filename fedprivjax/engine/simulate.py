@@ -18,8 +18,7 @@ from fedprivjax.engine.compiled import FLOAT32
 from fedprivjax.engine.fingerprint import require_equal_runs
 from fedprivjax.engine.finished_run import Run
 from fedprivjax.engine.hosts import is_first, local, replicated
-from fedprivjax.engine.iterates import OUTPUT, by_iterate, iterate_names
-from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metric import OUTPUT, Metric, by_iterate, iterate_names
 from fedprivjax.engine.metrics import MetricLike, non_private
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, ready
 from fedprivjax.engine.progress import OnProgress, progress_callback

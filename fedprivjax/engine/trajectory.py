@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedprivjax.engine.compiled import products
-from fedprivjax.engine.iterates import evaluate
+from fedprivjax.engine.metric import evaluate
 from fedprivjax.engine.prepare import Arguments, StaticArguments
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.plan.seeds import protocol_key, round_keys

@@ -4,7 +4,7 @@ from math import inf
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice
-from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metric import OUTPUT
 from fedprivjax.engine.metrics import METRICS, OF_MEAN, recorded_name
 from fedprivjax.experiment.build import ALONE
 from fedprivjax.experiment.expected import ALONG_AXIS, Expected

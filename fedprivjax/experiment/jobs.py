@@ -9,8 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from fedprivjax.checks.refusal import Refusal, within
-from fedprivjax.engine.iterates import OUTPUT
-from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metric import OUTPUT, Metric
 from fedprivjax.engine.metrics import METRICS, default_metrics, recorded_name, require_recorded
 from fedprivjax.engine.prepare import evaluation_rounds
 from fedprivjax.experiment import TRIAL, Experiment, ProtocolSettings, tuning_experiment, verdict

@@ -13,7 +13,7 @@ from fedprivjax.bounded_read import Unreadable, arrays_from, json_from, json_val
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets.table_rows import TableRows
 from fedprivjax.engine.finished_run import ARCHIVE, FORMAT, RUN, SavedRun, unpacked
-from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metric import OUTPUT
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.checks import require_alike

@@ -8,8 +8,7 @@ import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.engine.iterates import OUTPUT
-from fedprivjax.engine.metric import Metric, nothing
+from fedprivjax.engine.metric import OUTPUT, Metric, nothing
 from fedprivjax.engine.metrics import known, recorded_name, require_recorded
 from fedprivjax.experiment import Cell, Expected, Experiment
 from fedprivjax.experiment.expected import ORDER

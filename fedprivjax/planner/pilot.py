@@ -15,7 +15,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
 from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.datasets.stream import clusters
-from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metric import OUTPUT
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.engine.simulate import execute
 from fedprivjax.method.planning.bounds import PlannedRun

@@ -67,14 +67,8 @@ def mapped(function: Callable[[Any], Any], mesh: Mesh) -> Callable[[Any], Any]:
 
     Only `DividedRows` among the arguments are divided.
     """
-
-    def call(arguments):
-        leaves, tree = jax.tree.flatten(arguments)
-        on_device = lambda leaves: function(jax.tree.unflatten(tree, leaves))  # noqa: E731
-        specs = (specs_of(arguments),)
-        return jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=REPLICATED, check_vma=False)(leaves)
-
-    return call
+    with_carry = mapped_with_carry(lambda arguments, carry: (carry, function(arguments)), mesh)
+    return lambda arguments: with_carry(arguments, ())[1]
 
 
 def mapped_with_carry(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.engine.iterates import OUTPUT
-from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metric import OUTPUT, Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report import drawing

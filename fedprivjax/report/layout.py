@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import xarray as xr
 
-from fedprivjax.engine.iterates import OUTPUT
-from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metric import OUTPUT, Metric
 from fedprivjax.engine.metrics import known, shown
 from fedprivjax.experiment import Experiment
 from fedprivjax.privacy.target import LEVELS

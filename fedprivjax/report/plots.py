@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from fedprivjax.engine.iterates import OUTPUT
-from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metric import OUTPUT, Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import LEVELS

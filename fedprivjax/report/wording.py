@@ -5,8 +5,7 @@ from math import isnan, log10
 
 import xarray as xr
 
-from fedprivjax.engine.iterates import OUTPUT
-from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metric import OUTPUT, Metric
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.privacy.terms import MACHINE, RECORD, Terms

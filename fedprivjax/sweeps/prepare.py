@@ -14,7 +14,7 @@ from fedprivjax.checks.values import require_at_least
 from fedprivjax.engine.compiled import FLOAT32
 from fedprivjax.engine.fingerprint import UNSALTED, data_checksums, identity_of_parts
 from fedprivjax.engine.finished_run import plain
-from fedprivjax.engine.iterates import iterate_names
+from fedprivjax.engine.metric import iterate_names
 from fedprivjax.engine.metrics import MetricLike, non_private
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, on_devices, ready
 from fedprivjax.engine.published import totals

@@ -10,7 +10,7 @@ import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metric import OUTPUT
 from fedprivjax.engine.metrics import known, recorded_name
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.streams import NOISE, PARTICIPATION, SAMPLES, Streams

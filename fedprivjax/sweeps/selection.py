@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.engine.iterates import OUTPUT
+from fedprivjax.engine.metric import OUTPUT
 from fedprivjax.engine.metrics import known
 from fedprivjax.sweeps.results import final
 from fedprivjax.sweeps.schema import custom_metrics

@@ -30,8 +30,7 @@ from fedprivjax import (
     ready,
 )
 from fedprivjax.engine import chunked_sums
-from fedprivjax.engine.iterates import evaluate
-from fedprivjax.engine.metric import Metric, never, of_info, unknown
+from fedprivjax.engine.metric import Metric, evaluate, never, of_info, unknown
 from fedprivjax.engine.metrics import (
     METRICS,
     check_metrics,

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from fedprivjax import Ball, DPMu2, Refusal, Softmax, Uniform, linear_problem
-from fedprivjax.sweeps import device_memory, execute
-from fedprivjax.sweeps.device_memory import peak_bytes, require_room
-from fedprivjax.sweeps.memory import run_bytes
+from fedprivjax.sweeps import execute, memory
+from fedprivjax.sweeps.memory import peak_bytes, require_room, run_bytes
 from fedprivjax.sweeps.prepare import ready_sweep
 
 RNG = np.random.default_rng(52)
@@ -30,8 +29,8 @@ def card(monkeypatch):
     """Return a function that makes every device report free memory, and a chunk's program need bytes."""
 
     def make(free, taken):
-        monkeypatch.setattr(device_memory, "free_memory", lambda device: free)
-        monkeypatch.setattr(device_memory, "peak_bytes", lambda program, start: taken)
+        monkeypatch.setattr(memory, "free_memory", lambda device: free)
+        monkeypatch.setattr(memory, "peak_bytes", lambda program, start: taken)
 
     return make
 
