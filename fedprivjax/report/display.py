@@ -170,14 +170,15 @@ def _plot(this: Shown, metric: str | Metric | None, against: str | None, bands: 
     require_choice("axis of a plot", against, axes)
     metric = metric or usual_metric(this, against)
     name = recorded_by(this, metric)
-    of: dict[str, Any] = {"iterate": this.layout.iterate}
+    evaluation = this.layout.evaluation
+    of: dict[str, Any] = {"iterate": evaluation.iterate}
     if against == ROUND:
-        return metric_over_rounds(this.best, metric, this.layout.at, **of)
-    of["constant"] = "constant" in this.layout.baselines
+        return metric_over_rounds(this.best, metric, evaluation.at, **of)
+    of["constant"] = "constant" in evaluation.baselines
     if against in (COSTS, *COST):
         of |= {} if against == COSTS else {"costs": [against]}
-        return metric_against_costs(this.best, metric, this.layout.at, **of)
-    of |= {"bars": "interval" if bands else this.layout.bars, "bands": bands, "rounds": this.layout.rounds(name)}
+        return metric_against_costs(this.best, metric, evaluation.at, **of)
+    of |= {"bars": "interval" if bands else evaluation.bars, "bands": bands, "rounds": this.layout.rounds(name)}
     best = {label: data for label, data in this.best.items() if has(data, name)}
     if against == EPSILON:
         return metric_against_epsilon(best, metric, **of)
@@ -198,7 +199,10 @@ def laid_out(results: Showable, iterate: str | None) -> Shown:
         wanted = "results must be a folder, the result of load, or datasets of sweeps"
         one = ". Use run.metrics, or sweep(…, seeds=[seed])" if isinstance(results, SavedRun) else ""
         raise Refusal(f"{wanted}, got {type(results).__name__}{one}")
-    return this if iterate is None else replace(this, layout=replace(this.layout, iterate=iterate))
+    if iterate is None:
+        return this
+    evaluation = this.layout.evaluation.but(iterate=iterate)
+    return replace(this, layout=replace(this.layout, evaluation=evaluation))
 
 
 def _of_datasets(datasets: Mapping[str, xr.Dataset]) -> Shown:

@@ -16,7 +16,7 @@ from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report import drawing
 from fedprivjax.report.colours import colour, dashes, symbol
 from fedprivjax.report.costs import differ_in_costs, metric_against_costs, with_costs
-from fedprivjax.report.layout import Layout, shown_in
+from fedprivjax.report.layout import Layout
 from fedprivjax.report.remarks import constant_of, draw_alone, draw_constant, with_marks
 from fedprivjax.report.wording import private_terms, relations
 from fedprivjax.sweeps.results import figure as figure_of
@@ -162,9 +162,9 @@ def metric_against(
 def all_plots(best: Mapping[str, xr.Dataset], layout: Layout) -> dict[str, Figure]:
     """Return every plot with more than one value on its horizontal axis, by name."""
     made: dict[str, Figure] = {}
-    constant = "constant" in layout.baselines
-    of: dict[str, Any] = {"bars": layout.bars, "iterate": layout.iterate, "constant": constant}
-    shown = shown_in("against_epsilon", layout.own)
+    constant = "constant" in layout.evaluation.baselines
+    of: dict[str, Any] = {"bars": layout.evaluation.bars, "iterate": layout.evaluation.iterate, "constant": constant}
+    shown = layout.shown_in("against_epsilon")
     metrics = [metric for metric in shown if all(has(data, metric.name) for data in best.values())]
     over = [(metric, layout.rounds(metric.name)) for metric in metrics]
     if _sweeps_epsilon(best):
@@ -175,13 +175,13 @@ def all_plots(best: Mapping[str, xr.Dataset], layout: Layout) -> dict[str, Figur
                 made[f"{metric.name}_against_target_epsilon"] = figure
     for axis in curves(best):
         for metric, rounds in over:
-            if not _sweeps_epsilon(best) or _positive(best, metric, layout.iterate, rounds):
+            if not _sweeps_epsilon(best) or _positive(best, metric, layout.evaluation.iterate, rounds):
                 made[f"{metric.name}_against_{axis}"] = metric_against(best, axis, metric, **of, rounds=rounds)
-    of = {"point": layout.at, "iterate": layout.iterate}
-    for metric in shown_in("over_rounds", layout.own):
+    of = {"point": layout.evaluation.at, "iterate": layout.evaluation.iterate}
+    for metric in layout.shown_in("over_rounds"):
         if all(metric.name in data and _has_path(data[metric.name]) for data in best.values()):
             made[f"{metric.name}_over_rounds"] = metric_over_rounds(best, metric, **of)
-    for metric in shown_in("against_costs", layout.own) if differ_in_costs(best) else ():
+    for metric in layout.shown_in("against_costs") if differ_in_costs(best) else ():
         if sum(metric.name in data and _has_path(data[metric.name]) for data in with_costs(best).values()) > 1:
             made[f"{metric.name}_against_costs"] = metric_against_costs(best, metric, **of, constant=constant)
     return made

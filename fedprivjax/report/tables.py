@@ -12,7 +12,7 @@ from fedprivjax.engine.metrics import known
 from fedprivjax.privacy.guarantee import LARGE_EPSILON
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.costs import EXPECTED, costs_table, with_costs
-from fedprivjax.report.layout import Layout, shown_in
+from fedprivjax.report.layout import Layout
 from fedprivjax.report.plots import TOLERANCE, misses_target
 from fedprivjax.report.remarks import (
     ALONE,
@@ -56,7 +56,7 @@ def results_tables(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[Sheet
     The realised ε has a table only if it differs from the target ε in the other tables' rows.
     """
     found = [results_table(layout, best, metric) for metric in _shown_metrics(layout, best)]
-    found += [rounds_table(layout, best, *each) for each in layout.rounds_to.items() if _any(best, each[0])]
+    found += [rounds_table(layout, best, *each) for each in layout.evaluation.rounds_to.items() if _any(best, each[0])]
     realised = [realised_table(layout, best)] if layout.targeted and realised_differs(layout, best) else []
     costed = with_costs(best)
     return [*found, *realised, *([costs_table(layout, costed, _runs(best))] if costed else [])]
@@ -79,7 +79,7 @@ def results_table(layout: Layout, best: Mapping[str, xr.Dataset], metric: str | 
         cells[CONSTANT] = (), lambda _: metric.text(floor)
     for words, (mean, half) in alone_of(best, metric).items():
         cells[words] = mean.dims, partial(_cell, mean, half, metric, bool(half.notnull().all()), None)
-    title = title_of(metric, layout.iterate, layout.rounds(metric.name))
+    title = title_of(metric, layout.evaluation.iterate, layout.rounds(metric.name))
     what = f"mean{' ± 95% interval' * interval} over {_runs(best)}"
     return _grid_table(f"{title}, {what}; {_stated(layout, best)}", layout, layout.varied, ["mu"], cells)
 
@@ -90,13 +90,13 @@ def rounds_table(layout: Layout, best: Mapping[str, xr.Dataset], name: str, valu
     If some runs do not reach it, the cell is a lower bound of the mean, in which they count with the rounds that they
     were run for, and the number of runs that reach it.
     """
-    metric = next((own for own in layout.own if own.name == name), known(name))
+    metric = next((own for own in layout.evaluation.custom_metrics.values() if own.name == name), known(name))
     cells: Cells = {}
     for label, data in best.items():
         if has(data, name):
-            reached = _varied(rounds_to(data, name, value, preferred(data, name, layout.iterate)))
+            reached = _varied(rounds_to(data, name, value, preferred(data, name, layout.evaluation.iterate)))
             cells[marked(label, data)] = reached.dims, partial(_rounds_cell, reached, float(data["round"].max()))
-    title = rounds_title(metric, value, layout.iterate)
+    title = rounds_title(metric, value, layout.evaluation.iterate)
     interval = next(iter(best.values())).sizes["seed"] >= INTERVAL
     what = f"mean{' ± 95% interval' * interval} over {_runs(best)}; {_stated(layout, best)}"
     return _grid_table(f"{title}, first evaluated round, {what}", layout, layout.varied, ["mu"], cells)
@@ -120,7 +120,7 @@ def metric_runs(layout: Layout, best: Mapping[str, xr.Dataset], metric: Metric) 
     """Return the metric's value for each run of the protocols that recorded it, by label; shape [..., seed]."""
     rounds = layout.rounds(metric.name)
     return {
-        label: _varied(figure(data, metric.name, preferred(data, metric.name, layout.iterate), rounds))
+        label: _varied(figure(data, metric.name, preferred(data, metric.name, layout.evaluation.iterate), rounds))
         for label, data in best.items()
         if has(data, metric.name)
     }
@@ -128,7 +128,7 @@ def metric_runs(layout: Layout, best: Mapping[str, xr.Dataset], metric: Metric) 
 
 def metric_floor(layout: Layout, best: Mapping[str, xr.Dataset], metric: Metric) -> float | None:
     """Return the constant predictor's value, or None if it is not shown."""
-    return constant_of(best, metric) if "constant" in layout.baselines else None
+    return constant_of(best, metric) if "constant" in layout.evaluation.baselines else None
 
 
 def realised_differs(layout: Layout, best: Mapping[str, xr.Dataset]) -> bool:
@@ -150,7 +150,7 @@ def realised_table(layout: Layout, best: Mapping[str, xr.Dataset]) -> Sheet:
     }
     axes = {name: values for name, values in layout.axes.items() if len(values) > 1 or name in LEVELS}
     cells: Cells = {f"{label}{_own(layout, label)}": (axes, partial(_realised, one)) for label, one in worst.items()}
-    title = f"realised ε at δ = {layout.delta:g}, the worst of {_runs(best)}{mixed(private_terms(best))}"
+    title = f"realised ε at δ = {layout.evaluation.delta:g}, the worst of {_runs(best)}{mixed(private_terms(best))}"
     return _grid_table(title, layout, axes, LEVELS, cells)
 
 
@@ -166,7 +166,7 @@ def footnotes(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
             lines.append(f"  {int(data['diverged'].sum())} of {data['diverged'].size} runs diverged (NaN)")
     if any(UNACCOUNTED in data.attrs for data in best.values()):
         lines += [CHOSEN_NOTE, *[NAIVE_NOTE] * chosen_by_these_runs(best)]
-    if any(_any(best, name) for name in layout.rounds_to):
+    if any(_any(best, name) for name in layout.evaluation.rounds_to):
         lines.append("rounds to a value: > x (k of n) means that k of n runs reach it, and that the mean is above x")
     told = {} if hide_sizes(best) else best
     lines += [*_swept(layout, best), *_unequal(best), *_used(told), *_expected(best), *_baselines(layout, best)]
@@ -218,7 +218,7 @@ def _any_worse(runs: Mapping[str, xr.DataArray], floor: float, metric: Metric) -
 
 def _shown_metrics(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[Metric]:
     """Return the metrics that have a table."""
-    metrics = shown_in("table", layout.own)
+    metrics = layout.shown_in("table")
     return [metric for metric in metrics if any(has(data, metric.name) for data in best.values())]
 
 
@@ -270,7 +270,9 @@ def _used(best: Mapping[str, xr.Dataset]) -> list[str]:
 
 def _own(layout: Layout, label: str) -> str:
     """Return a protocol's fixed target as text, or an empty string if the target is swept or missing."""
-    own = [target_epsilon(name, value, layout.delta) for name, value in layout.targets.get(label, {}).items()]
+    own = [
+        target_epsilon(name, value, layout.evaluation.delta) for name, value in layout.targets.get(label, {}).items()
+    ]
     return "".join(f" (target {epsilon_text(epsilon)})" for epsilon in own)
 
 
@@ -281,7 +283,7 @@ def _covered(data: xr.Dataset) -> list[str]:
 
 def _stated(layout: Layout, best: Mapping[str, xr.Dataset]) -> str:
     """Return the δ of a table's ε, and the units and relations if they differ between protocols."""
-    return f"ε at δ = {layout.delta:g}{mixed(private_terms(best))}"
+    return f"ε at δ = {layout.evaluation.delta:g}{mixed(private_terms(best))}"
 
 
 def _runs(best: Mapping[str, xr.Dataset]) -> str:
@@ -310,7 +312,7 @@ def _grid_table(
             table.add_section()
         coordinates = []
         for name, value in point.items():
-            target = [epsilon_text(target_epsilon(name, value, layout.delta))] if name in beside else []
+            target = [epsilon_text(target_epsilon(name, value, layout.evaluation.delta))] if name in beside else []
             coordinates += [f"{value:g}", *target]
         table.add_row(*coordinates, *(_text(*cell, point, previous) for cell in cells.values()))
         previous = point

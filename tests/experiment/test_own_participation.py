@@ -12,12 +12,13 @@ from fedprivjax.experiment import run as runner
 from fedprivjax.experiment import verdict
 from fedprivjax.experiment.jobs import recorded, records
 from fedprivjax.experiment.planned import plan_settings
+from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.experiment.tiny import tiny
 from fedprivjax.privacy.calibration import target_of
 from fedprivjax.report.layout import Layout
 from fedprivjax.report.plots import all_plots
 
-PLAIN = Layout({}, 1e-5)  # default settings of plots
+PLAIN = Layout({}, EvaluationSettings())  # default settings of plots
 
 SINGLE = {"name": "noisy_sgd", "label": "single", "clip": 1.0}
 SEVERAL = {"name": "noisy_minibatch_sgd", "label": "several", "clip": 1.0, "batch": 2}

@@ -1,21 +1,21 @@
 """What a run costs, as a table and as plots."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import xarray as xr
 
 from fedprivjax import Refusal, experiment, plot
+from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 from fedprivjax.report.costs import costs_table, differ_in_costs, metric_against_costs, usual_point
 from fedprivjax.report.layout import Layout, layout
 from fedprivjax.report.tables import results_tables
 
-PLAIN = Layout({}, 1e-5)  # default settings of plots
+PLAIN = Layout({}, EvaluationSettings())  # default settings of plots
 
 DELTA, SEEDS = 1e-5, 4
+EVALUATION = EvaluationSettings(delta=DELTA)
 AXES = {"per_round": [2, 3], "mu": [0.3, 0.5, 4.0]}
 EACH = {"rounds": 20.0, "gradients": 1.5, "bytes": 4000.0, "bits": 800.0, "messages": 1.0, "seconds": 0.25}
 
@@ -52,7 +52,7 @@ def dataset(*dims, seed=0, **costs):
 
 
 def shown(best, axes=("mu",)):
-    return costs_table(Layout({name: AXES[name] for name in axes}, DELTA), best, "4 seeds")
+    return costs_table(Layout({name: AXES[name] for name in axes}, EVALUATION), best, "4 seeds")
 
 
 def headers(sheet):
@@ -80,7 +80,7 @@ def test_cells_have_separate_rows_if_their_costs_differ():
 
 def test_a_swept_number_of_rounds_has_a_row_for_each():
     swept = dataset("per_round", rounds=np.array([20.0, 40.0])).rename(per_round="rounds")
-    table = costs_table(Layout({"rounds": AXES["per_round"]}, DELTA), {"ours": swept}, "4 seeds")
+    table = costs_table(Layout({"rounds": AXES["per_round"]}, EVALUATION), {"ours": swept}, "4 seeds")
     assert [row[:3] for row in table.rows] == [["ours", "2", "20"], ["ours", "3", "40"]]
 
 
@@ -99,7 +99,7 @@ def test_several_messages_per_round_have_a_column():
 
 def test_results_without_recorded_costs_have_no_table():
     old = dataset("mu").drop_vars(["sent_bytes", "gradients_per_record", "rounds_taken", "seconds"])
-    here = Layout({"mu": AXES["mu"]}, DELTA, targeted=False)
+    here = Layout({"mu": AXES["mu"]}, EVALUATION, targeted=False)
     titles = [[sheet.title for sheet in results_tables(here, {"ours": data})] for data in (old, dataset("mu"))]
     assert not any("costs" in title for title in titles[0])
     assert titles[1][-1] == "what a run costs, mean over 4 seeds; seconds with compiling"
@@ -177,9 +177,9 @@ def spec(**evaluation):
 
 
 def test_a_file_may_say_where_runs_are_drawn():
-    at = layout(experiment.parse(spec(at={"mu": 4.0}))).at
-    assert at == {"mu": 4.0}
-    drawn = plots.all_plots(BEST, replace(PLAIN, at=at))["test_accuracy_against_costs"]
+    evaluation = layout(experiment.parse(spec(at={"mu": 4.0}))).evaluation
+    assert evaluation.at == {"mu": 4.0}
+    drawn = plots.all_plots(BEST, Layout({}, evaluation))["test_accuracy_against_costs"]
     mean = BEST["ours"]["test_accuracy"].sel(mu=4.0).mean("seed")
     np.testing.assert_allclose(drawn.axes[0].lines[0].get_ydata(), mean)
     with pytest.raises(Refusal, match=r"^unknown key in evaluation.at 'clip' \(known: mu\)"):

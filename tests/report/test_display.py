@@ -10,6 +10,7 @@ from fedprivjax import Refusal, experiment
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.results import load
+from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
@@ -17,7 +18,7 @@ from fedprivjax.report.display import Shown, shown
 from fedprivjax.report.layout import Layout, layout_of
 from fedprivjax.report.page import page
 
-PLAIN = Layout({}, 1e-5)  # default settings of plots
+PLAIN = Layout({}, EvaluationSettings())  # default settings of plots
 
 EVIL = "<script>alert('x') & [bold]"
 

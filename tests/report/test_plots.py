@@ -1,11 +1,10 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import xarray as xr
 from cases import sparing
 
 from fedprivjax import Metric, mean_interval, planner
+from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 from fedprivjax.report.drawing import save
@@ -13,7 +12,7 @@ from fedprivjax.report.layout import Layout
 from fedprivjax.report.planned import bound_against_epsilon
 from fedprivjax.sweeps.results import with_alone
 
-PLAIN = Layout({}, 1e-5)  # default settings of plots
+PLAIN = Layout({}, EvaluationSettings())  # default settings of plots
 
 DELTA = 1e-3
 AXES = {"per_round": [2, 3], "mu": [1.0, 2.0, 4.0], "step_scale": [0.1, 1.0, 10.0], "machines": [10, 100, 1000]}
@@ -247,7 +246,7 @@ def test_noise_averaged_over_rounds_is_drawn_against_swept_rounds_and_records(si
     roots = np.sqrt(data["noise_mean_square"].sel(mu=1.0).mean("round")).mean("seed")
     np.testing.assert_allclose(numbers(line.get_ydata()), roots)
     name = f"noise_rms_against_{size}"
-    layouts = [replace(PLAIN, averaged=names) for names in (("noise_rms",), ())]
+    layouts = [Layout({}, EvaluationSettings(averaged=names)) for names in (["noise_rms"], [])]
     drawn = [plots.all_plots({"ours": data}, each)[name] for each in layouts]
     averaged, last = (numbers(figure.axes[0].containers[0].lines[0].get_ydata()) for figure in drawn)
     np.testing.assert_allclose(averaged, roots)

@@ -183,7 +183,9 @@ def test_a_results_table_of_another_iterate(best):
     last = best["ours"].copy(deep=True)
     last["test_loss"] = last["test_loss"] + 1.0
     both = xr.concat([best["ours"], last], xr.Variable("iterate", ["output", "last"]), data_vars=["test_loss"])
-    table = tables.results_table(replace(layout(make()), iterate="last"), {"ours": both}, "test_loss")
+    table = tables.results_table(
+        layout(make(evaluation={"delta": DELTA, "iterate": "last"})), {"ours": both}, "test_loss"
+    )
     assert table.title.startswith("test loss of the iterate 'last', mean")
     assert columns(table)["ours"] == columns(tables.results_table(layout(make()), {"ours": last}, "test_loss"))["ours"]
     output = columns(tables.results_table(layout(make()), {"ours": both}, "test_loss"))["ours"]
