@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, NoReturn
 
-from pydantic import BaseModel, Field, ValidationInfo, model_validator
+from pydantic import BaseModel, Field
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
@@ -169,13 +169,10 @@ class Imported(Settings):
     paths: ClassVar[Mapping[str, str]]
     found: Any = Field(default=None, exclude=True, repr=False)
 
-    @model_validator(mode="before")
     @classmethod
-    def _resolve(cls, raw: Any, info: ValidationInfo) -> Any:
-        if not isinstance(raw, Mapping):
-            return raw
+    def prepared(cls, raw: Mapping[str, Any], context: Any) -> Any:
         given = {field: raw[key] for field, key in cls.paths.items() if isinstance(raw.get(key), str)}
-        return {**raw, **{field: resolve(cls.what, path, {}, info.context) for field, path in given.items()}}
+        return {**raw, **{field: resolve(cls.what, path, {}, context) for field, path in given.items()}}
 
     def imported(self, kind: type, options: Mapping[str, Any]) -> Any:
         """Return the user-defined object, made with its options.

@@ -6,7 +6,7 @@ from functools import partial
 from math import isnan, prod
 from typing import Any
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, model_validator
 
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import NUMBERS, require_choice, require_positive
@@ -73,21 +73,18 @@ class ProtocolSettings(Settings):
     parts: dict[str, Any] = Field(default={}, exclude=True, repr=False)
     added: bool = Field(default=False, exclude=True, repr=False)
 
-    @model_validator(mode="before")
     @classmethod
-    def _gather(cls, raw: Any, info: ValidationInfo) -> Any:
-        if not isinstance(raw, Mapping):
-            return raw
+    def prepared(cls, raw: Mapping[str, Any], context: Any) -> Any:
         if not isinstance(raw.get("name"), str):
             return {"label": "", **{key: raw[key] for key in raw if key == "name"}}  # nothing else can be checked
         name = raw["name"]
         known = {name: found for name, (found, _) in (PROTOCOLS | ALGORITHMS).items()}
-        method = resolve("protocol", name, known, info.context)
+        method = resolve("protocol", name, known, context)
         if isinstance(method, Unimported):
             return {**_split(raw), "method": method}
         if is_algorithm(method):
             with within(_place(labelled(raw))):
-                return _pair_fields(raw, method, info.context)
+                return _pair_fields(raw, method, context)
         if not (isinstance(method, type) and is_dataclass(method)):
             raise Refusal(f"protocol {name!r} must be a flax.struct.dataclass, got {method!r}")
         if not issubclass(method, Protocol):
@@ -95,7 +92,7 @@ class ProtocolSettings(Settings):
         if issubclass(method, NamedByAlgorithm):
             raise Refusal(f"protocol {name!r} must be an algorithm, got the class of pairs. Name the algorithm")
         with within(_place(labelled(raw))):
-            return _fields(raw, method, info.context)
+            return _fields(raw, method, context)
 
     @model_validator(mode="after")
     def _check_grid(self):

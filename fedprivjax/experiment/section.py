@@ -22,7 +22,7 @@ from typing import (
 )
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, create_model, model_validator
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, unquoted
@@ -47,6 +47,20 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     gathered: ClassVar[tuple[str, ...]] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _prepare(cls, raw: Any, info: ValidationInfo) -> Any:
+        return cls.prepared(raw, info.context) if isinstance(raw, Mapping) else raw
+
+    @classmethod
+    def prepared(cls, raw: Mapping[str, Any], context: Any) -> Any:
+        """Return the section's table before its keys are validated. Default: unchanged.
+
+        Args:
+            context: arguments of `parse`, see `names.resolve`.
+        """
+        return raw
 
     def but(self, **changes: Any) -> Self:
         """Return a copy with other values, which are not validated."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, model_validator
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets.partition import KINDS, partition
@@ -89,17 +89,14 @@ class ProblemSettings(Settings):
     source: Any = Field(default=None, exclude=True, repr=False)
     maps: Any = Field(default=(), exclude=True, repr=False)
 
-    @model_validator(mode="before")
     @classmethod
-    def _gather(cls, raw: Any, info: ValidationInfo) -> Any:
-        if not isinstance(raw, Mapping):
-            return raw
+    def prepared(cls, raw: Mapping[str, Any], context: Any) -> Any:
         if isinstance(raw.get("dataset"), str):
-            source = Source.of(raw["dataset"], info.context)
+            source = Source.of(raw["dataset"], context)
             given = raw.get("options", {})
             located = {"options": source.options(given)} if isinstance(given, Mapping) else {}
             raw = {**raw, "dataset": source.name, "source": source, **located}
-        raw = {**raw, "maps": feature_maps(raw.get("features", []), info.context)}
+        raw = {**raw, "maps": feature_maps(raw.get("features", []), context)}
         for field, union in (("loss", LossSettings), ("model", ModelSettings), ("constraint", ConstraintSettings)):
             keys = owners(union)
             if field == "constraint" and raw.get(field) is None:
@@ -175,11 +172,8 @@ class SweepSettings(Settings):
     mesh: dict[str, int] | None = None
     keep: list[Literal["params"]] = []
 
-    @model_validator(mode="before")
     @classmethod
-    def _gather(cls, raw: Any) -> Any:
-        if not isinstance(raw, Mapping):
-            return raw
+    def prepared(cls, raw: Mapping[str, Any], context: Any) -> Any:
         kept = {key: value for key, value in raw.items() if key in cls.model_fields and key != "over"}
         axes = flattened({key: value for key, value in raw.items() if key not in kept})
         return {**kept, "over": {key: value if isinstance(value, list) else [value] for key, value in axes.items()}}
@@ -247,18 +241,15 @@ class EvaluationSettings(Settings, arbitrary_types_allowed=True):
     custom_metrics: dict[str, Metric] = Field(default={}, exclude=True, repr=False)
     on_evaluation: Any = Field(default=None, exclude=True, repr=False)
 
-    @model_validator(mode="before")
     @classmethod
-    def _resolve(cls, raw: Any, info: ValidationInfo) -> Any:
-        if not isinstance(raw, Mapping):
-            return raw
+    def prepared(cls, raw: Mapping[str, Any], context: Any) -> Any:
         if isinstance(raw.get("callback"), str):
-            raw = {**raw, "on_evaluation": callback_of(raw["callback"], info.context)}
+            raw = {**raw, "on_evaluation": callback_of(raw["callback"], context)}
         if not isinstance(raw.get("metrics"), list):
             return raw
         paths = [name for name in raw["metrics"] if isinstance(name, str) and ":" in name]
-        recorded = (info.context or {}).get("recorded") or {}
-        return {**raw, "custom_metrics": recorded or {path: _metric(path, info.context) for path in paths}}
+        recorded = (context or {}).get("recorded") or {}
+        return {**raw, "custom_metrics": recorded or {path: _metric(path, context) for path in paths}}
 
     def known(self, name: str) -> Metric:
         """Return the metric that is recorded under this name, custom metrics included."""
