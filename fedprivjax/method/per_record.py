@@ -16,7 +16,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.linear import Linear, Statistic, points_of, statistic_of
 from fedprivjax.problem.gradients import Dense, scaled
-from fedprivjax.problem.isolation import require_isolated
+from fedprivjax.problem.isolation import isolated_record
 from fedprivjax.problem.problem import Problem
 
 
@@ -64,8 +64,9 @@ class RecordModel:
             Refusal: the value has another shape or type than stated.
         """
         assert self.function is not None
-        value = self.function(Record(partial(self._loss, example), example), *points[0])
-        leaves, name = jax.tree.leaves(value), self.function.__qualname__
+        name = self.function.__qualname__
+        value = isolated_record(self._of, example, *points[0], name=f"the function {self.function.__module__}.{name}")
+        leaves = jax.tree.leaves(value)
         found = [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves]
         if found != [(self.shape, jnp.float32)] or leaves[0] is not value:
             raise Refusal(f"{name} must return an array of float32 of shape {self.shape}, got {found}")
@@ -81,6 +82,10 @@ class RecordModel:
 
     def smoothness(self, feature_bound: float) -> float:
         return float("inf")
+
+    def _of(self, example: Any, *public: Any) -> Any:
+        assert self.function is not None
+        return self.function(Record(partial(self._loss, example), example), *public)
 
     def _loss(self, example: Any, params: Any) -> Any:
         return self.model.value(params, example)
@@ -106,6 +111,5 @@ def require_isolated_message(problem: Problem, message: Linear) -> Statistic | N
     if statistic is not None:
         record = jax.eval_shape(lambda problem: problem.take(0), problem.traced)
         model: Any = sent_problem(problem, statistic.shape, message).model
-        of_record = lambda points, record: model.gradients((points,), record)  # noqa: E731
-        require_isolated(f"the function {statistic.name}", of_record, points_of(message), record)
+        jax.eval_shape(lambda points, record: model.gradients((points,), record), points_of(message), record)
     return statistic

@@ -58,9 +58,14 @@ def _require_of_model(problem: Problem) -> None:
     _require(jax.make_jaxpr(lambda start, record: problem.model.gradients((start,), record))(start, record), "the loss")
 
 
-def require_isolated(name: str, function: Callable[..., Any], *arguments: Any) -> None:
-    """Raise Refusal unless the program of a function of arrays, or of shapes, is isolated."""
-    _require(jax.make_jaxpr(function, axis_env=AXES)(*arguments), name)
+def isolated_record(function: Callable[..., Any], *arguments: Any, name: str) -> Any:
+    """Return `function(*arguments)` as `isolated`, of arrays alone, whatever the function does in another trace.
+
+    It sees the arguments' shapes, and not the batch that they are part of.
+    """
+    program, shape = jax.make_jaxpr(function, axis_env=AXES, return_shape=True)(*arguments)
+    _require(program, name)
+    return jax.tree.unflatten(jax.tree.structure(shape), jaxpr_as_fun(program)(*jax.tree.leaves(arguments)))
 
 
 def _traced(function: Callable[..., Any], *arguments: Any) -> tuple[ClosedJaxpr, Any]:

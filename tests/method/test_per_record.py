@@ -10,6 +10,7 @@ import pytest
 from cases import PARTIAL, POOL, SHARES, SOME_MACHINES
 from flax import struct
 from heavy_ball import HeavyBall
+from jax.custom_batching import custom_vmap
 from neighbours import KEY, with_sample
 
 from fedprivjax import (
@@ -248,6 +249,32 @@ def test_what_is_no_function_of_one_record_is_refused(name):
     make, message = REFUSED[name]
     with pytest.raises(Refusal, match=message):
         prepared(sends(make))
+
+
+@custom_vmap
+def averaged(x):
+    return x
+
+
+@averaged.def_vmap
+def over_records(size, batched, x):
+    return jnp.broadcast_to(jnp.mean(x), x.shape), True
+
+
+TRACES: list[int] = []
+
+
+def of_all_records(record, w):
+    """It is of one record until it is traced for the second time."""
+    TRACES.append(1)
+    return record.loss(w) if len(TRACES) == 1 else averaged(record.loss(w))
+
+
+def test_a_function_that_changes_after_it_was_read_is_refused():
+    TRACES.clear()
+    start = prepared(sends(lambda w: per_record(of_all_records, w)))
+    with pytest.raises(Refusal, match=r"must compute what it returns from its arguments alone.*'custom_vmap_call'"):
+        first(start)
 
 
 def test_a_message_of_another_kind_in_the_program_is_refused():
