@@ -96,7 +96,8 @@ def released_numbers_determine_the_server(trial: Trial) -> str | None:
     if not _composed(trial):
         return "it composes no algorithm with a privacy object, so that its releases cannot be replayed"
     arguments, size = _arrays(trial.start.arguments), trial.start.plan.size
-    protocol, noise = _replayed(arguments.protocol, trial), _silent_noise(trial)
+    protocol = _with(arguments.protocol, _ReplayedSteps if _in_steps(trial) else _ReplayedMeans)
+    noise = _silent_noise(trial)
 
     def servers(pool):
         problem = replace(arguments.problem, pool=pool)
@@ -283,11 +284,6 @@ def _with_bounded(protocol: Any, trial: Trial) -> Any:
     if _in_steps(trial):
         protocol = _with(protocol, _LongestStep)
     return protocol if getattr(protocol.privacy, "encoder", None) is None else protocol.with_settings({"encoder": None})
-
-
-def _replayed(protocol: Any, trial: Trial) -> Any:
-    """Return a protocol with the same releases for any data."""
-    return _with(protocol, _ReplayedSteps if _in_steps(trial) else _ReplayedMeans)
 
 
 def _of_server(state: Any) -> Any:
