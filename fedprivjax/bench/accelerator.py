@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from fedprivjax.bench import cell, clients
 from fedprivjax.bench.timing import Line, compiled_run, side_by_side
-from fedprivjax.noise.normals import normals
+from fedprivjax.noise.interface import normals
 from fedprivjax.problem.random_keys import random_key
 from fedprivjax.protocols import DPMu2
 from fedprivjax.report.drawing import panelled

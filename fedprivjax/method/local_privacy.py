@@ -23,8 +23,9 @@ from fedprivjax.method.addable_records import NEVER_USED, SAMPLES_KNOWN, require
 from fedprivjax.method.encoders import Encoder
 from fedprivjax.method.settings import require_clip
 from fedprivjax.noise import Fresh, Mechanism, PerMachine, PerStep
+from fedprivjax.noise.factors import Factor
 from fedprivjax.noise.fresh import MessageInputs
-from fedprivjax.noise.rounds import INDEPENDENT, RoundFactor, require_public, round_factor
+from fedprivjax.noise.rounds import INDEPENDENT, require_public, round_factor
 from fedprivjax.plan.minibatches import Minibatches, repeated_uses
 from fedprivjax.plan.participation import Participation, PoissonCohorts, SecretSubsets
 from fedprivjax.plan.plan import Plan
@@ -212,7 +213,7 @@ class NoisyUpdates:
             partial(_of_machine, plan.schedule.total),
         )
 
-    def _correlated(self, factor: RoundFactor, plan: Plan, noise_std: float, facts: tuple[Assumption, ...]) -> Event:
+    def _correlated(self, factor: Factor, plan: Plan, noise_std: float, facts: tuple[Assumption, ...]) -> Event:
         """Event of F·x with independent noise, of which everything released is a function."""
         terms = Terms(self.trust, CORRELATED, facts, unit=MACHINE, relation=self.relation)
         schedule = plan.schedule

@@ -24,7 +24,7 @@ from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.settings import require_clip
 from fedprivjax.method.work_privacy import Facts, WorkFacts, WorkPrivacy
 from fedprivjax.noise import Mechanism
-from fedprivjax.noise.normals import normals
+from fedprivjax.noise.interface import normals
 from fedprivjax.noise.rounds import INDEPENDENT, over_rounds
 from fedprivjax.plan.samplers import LocalSteps, LocalWork
 from fedprivjax.privacy.events import Event

@@ -15,8 +15,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.relative_privacy import exposed_once, privacy_shares, relative_noise
 from fedprivjax.noise import Fresh, Mechanism, choose
 from fedprivjax.noise.schedules import exposure, relative_std, server_std
-from fedprivjax.noise.sums import CorrelatedSums, SumFactor, Toeplitz
-from fedprivjax.noise.sums.workload import anytime, anytime_workload
+from fedprivjax.noise.sums import CorrelatedSums, SumFactor, Toeplitz, anytime, anytime_workload
 from fedprivjax.plan.participation import Full
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Schedule
@@ -147,7 +146,7 @@ class CorrelatedNoise(MessageNoise):
             schedule = Full(1).draw(plan.size.rounds, np.random.default_rng(0)) if alone else plan.schedule
             shares = privacy_shares(self.relative_privacy, schedule.machines)
             workload = partial(anytime_workload, schedule, shares)
-            return CorrelatedSums(self.factor.factor(int(schedule.total.max()), workload), schedule, shares)
+            return CorrelatedSums(self.factor.matrix(int(schedule.total.max()), workload), schedule, shares)
 
         return plan.schedule.once(("correlated", self), compute)
 

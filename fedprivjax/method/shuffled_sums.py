@@ -272,7 +272,7 @@ def require_within(bound: float, vectors) -> None:
 
 
 def _uniforms(keys: jax.Array, shape) -> jax.Array:
-    """Return uniforms of the given shape for each key, in the older layout: twice as fast (see `noise.normals`)."""
+    """Return uniforms of the given shape for each key, in the older layout: twice as fast (see `normals`)."""
     with jax.threefry_partitionable(False):
         return jax.vmap(lambda key: jax.random.uniform(key, shape))(keys)
 

@@ -12,8 +12,7 @@ from fedprivjax.noise.covariance import Covariance
 from fedprivjax.noise.fresh import Fresh, PerMachine, PerStep, Randomised, Silent
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.schedules import NOISE_SCHEDULES, exposure, relative_std, server_std
-from fedprivjax.noise.streamed import Streamed
-from fedprivjax.noise.windows import WindowInputs, Windows
+from fedprivjax.noise.windows import Streamed, WindowInputs, Windows
 
 __all__ = [
     "METHODS",

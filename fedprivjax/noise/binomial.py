@@ -17,8 +17,7 @@ import scipy
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.noise.interface import Mechanism
-from fedprivjax.noise.normals import normals
+from fedprivjax.noise.interface import Mechanism, normals
 
 LARGEST = 2**30  # largest centred count; its sum with a centred sum of levels fits int32
 MAX_TOTAL = 10**18  # largest number of trials for which NumPy's sampler was checked

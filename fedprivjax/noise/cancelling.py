@@ -1,21 +1,24 @@
-"""Noise cancellation: each message adds fresh noise and subtracts the noise of the machine's previous message.
+"""Noise whose parts in messages add up in the aggregate, such as noise that a machine's next message subtracts.
 
-The aggregate therefore contains only each machine's latest noise, `z_t = (1/m)·Σ_{i∈[M]} Y_{i,last(t)}`
-(Reshef & Levy 2025).
+With noise cancellation each message adds fresh noise and subtracts the noise of the machine's previous message. The
+aggregate therefore contains only each machine's latest noise, `z_t = (1/m)·Σ_{i∈[M]} Y_{i,last(t)}` (Reshef & Levy
+2025).
 
 If the number of participants varies, m is one constant for all rounds, because noise that is added and subtracted with
 different divisors would not cancel. An absent machine adds and subtracts nothing, and its noise stays in the aggregate.
 """
 
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from fedprivjax.noise.fresh import MessageInputs, shared
-from fedprivjax.noise.interface import Mechanism
-from fedprivjax.noise.normals import normals
+from fedprivjax.noise.interface import Mechanism, normals
 
 
 class Standing(Mechanism):
@@ -33,6 +36,9 @@ class Standing(Mechanism):
             return (memory, standing), standing
 
         return jax.lax.scan(one, state, (inputs, keys))
+
+    def floats(self, dimension: int) -> int:
+        return super().floats(dimension) + 3 * self.inputs.machine.shape[-1] * dimension
 
 
 @struct.dataclass
@@ -53,35 +59,61 @@ class Cancelling(Standing):
         old = memory.at[inputs.machine].get(mode="fill", fill_value=0.0)
         return memory.at[inputs.machine].set(fresh, mode="drop"), fresh - old
 
+
+@struct.dataclass
+class Written(Standing):
+    """Noise `r·(F⁻¹ξ)_k` in a machine's k-th message, see `noise.sums`. The only sampler of such messages.
+
+    All normals are stored, [machines, messages, d].
+
+    Attributes:
+        rows: F⁻¹, shape [messages, messages].
+        machines: number of machines.
+    """
+
+    method: ClassVar[str] = "materialised"
+    inputs: MessageInputs
+    rows: Any
+    machines: int = struct.field(pytree_node=False)
+
+    def message_memory(self, dimension: int, key):
+        """Return every machine's normals before the first round, zero; shape [machines, messages, d]."""
+        return jnp.zeros((self.machines, len(self.rows), dimension))
+
+    def message_noise(self, memory, inputs: MessageInputs, key, dimension: int):
+        """Return each participant's added noise in one round: (memory, noise [per_round, d])."""
+        fresh = jax.random.normal(key, (*inputs.machine.shape, dimension))
+        message = inputs.count - 1
+        memory = memory.at[inputs.machine, message].set(fresh, mode="drop")
+        own = memory.at[inputs.machine].get(mode="fill", fill_value=0.0)
+        added = jnp.einsum("pk,pkd->pd", jnp.asarray(self.rows)[message], own, precision="highest")
+        return memory, inputs.relative[:, None] * added
+
+    def align(self, others: Sequence[Any]) -> list[Any]:
+        most = max(len(other.rows) for other in others)
+        return [replace(other, rows=np.pad(other.rows, (0, most - len(other.rows)))) for other in others]
+
     def floats(self, dimension: int) -> int:
-        return 2 * (self.machines + 1) * dimension + 3 * self.inputs.machine.shape[-1] * dimension
+        return super().floats(dimension) + self.inputs.machine.shape[-1] * len(self.rows) * dimension
 
 
 @struct.dataclass
-class Replayed(Mechanism):
+class Replayed(Standing):
     """Cancelling noise that regenerates old noise from keys by machine and count, without state per machine."""
 
     method: ClassVar[str] = "replayed"
     inputs: MessageInputs
 
-    def init(self, dimension: int, key):
-        return jax.random.fold_in(key, 0), jnp.zeros(dimension)  # rounds are numbered from 1: key 0 is free
+    def message_memory(self, dimension: int, key):
+        """Return the key from which all noise is derived."""
+        return jax.random.fold_in(key, 0)  # rounds are numbered from 1: key 0 is free
 
-    def draw(self, state, inputs: MessageInputs, keys, dimension: int):
-        key, standing = state
+    def message_noise(self, memory, inputs: MessageInputs, key, dimension: int):
+        """Return each participant's added noise in one round: (memory, noise [per_round, d])."""
 
-        def one_machine(machine, count, relative, before):
-            machine_key = jax.random.fold_in(key, machine)
+        def one(machine, count, relative, before):
+            machine_key = jax.random.fold_in(memory, machine)
             new, old = (normals(jax.random.fold_in(machine_key, k), (dimension,)) for k in (count, count - 1))
             return relative * new - before * old
 
-        def one_round(standing, inputs):
-            difference = jax.vmap(one_machine)(inputs.machine, inputs.count, inputs.relative, inputs.before)
-            standing = standing + shared(difference, inputs.divisor)
-            return standing, standing
-
-        standing, noise = jax.lax.scan(one_round, standing, inputs)
-        return (key, standing), noise
-
-    def floats(self, dimension: int) -> int:
-        return 2 * dimension + 3 * self.inputs.machine.shape[-1] * dimension
+        return memory, jax.vmap(one)(inputs.machine, inputs.count, inputs.relative, inputs.before)

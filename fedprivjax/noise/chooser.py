@@ -97,11 +97,7 @@ def cheapest(size: Size, bandwidth: int, dimension: int) -> str:
 
 
 def _materialised(schedule: Schedule, relative: np.ndarray) -> Cancelling:
-    machine = schedule.participants
-    if schedule.varies:
-        machine = np.where(schedule.present, machine, schedule.machines).astype(np.int32)
-    inputs = MessageInputs(np.asarray(relative, np.float32), round_divisors(schedule), machine)
-    return Cancelling(inputs, schedule.machines)
+    return Cancelling(sent_inputs(schedule, relative), schedule.machines)
 
 
 def _replayed(schedule: Schedule, relative: np.ndarray) -> Replayed:
@@ -112,6 +108,14 @@ def _replayed(schedule: Schedule, relative: np.ndarray) -> Replayed:
 
 def _covariance(schedule: Schedule, relative: np.ndarray) -> Covariance:
     return Covariance(np.asarray(padded(factor(schedule, relative)), np.float32))
+
+
+def sent_inputs(schedule: Schedule, relative: np.ndarray) -> MessageInputs:
+    """Return inputs of mechanisms with memory of machines' noise. In empty slots the noise is 0, of no machine."""
+    machine = np.where(schedule.present, schedule.participants, schedule.machines).astype(np.int32)
+    return MessageInputs(
+        np.where(schedule.present, relative, 0.0).astype(np.float32), round_divisors(schedule), machine
+    )
 
 
 def round_divisors(schedule: Schedule, divisor: np.ndarray | None = None) -> np.ndarray | None:

@@ -1,12 +1,13 @@
-r"""Noise cancellation by covariance: `Z = B·ξ` with B the Cholesky factor of the aggregate's covariance over rounds.
+r"""Samplers of noise that is correlated over rounds, each from a triangular matrix over rounds.
 
-The server's trajectory depends on the machines' noises only through `z_t = (1/m)·Σ_i Y_{i,last(t)}`, whose covariance
+Noise cancellation: the server's trajectory depends on the machines' noises only through
+`z_t = (1/m)·Σ_i Y_{i,last(t)}`, whose covariance
 
     K(s, t) = (1/m²)·Σ_{i: last_i(s) = last_i(t)} r²_{i,last}
 
-follows from the public schedule (m is one constant for all rounds, see `noise.cancelling`). It is banded: zero if every
-machine has taken part between s and t. Each round therefore needs one normal vector instead of one per participant, and
-no array has size machines · d.
+follows from the public schedule (m is one constant for all rounds, see `noise.cancelling`). `Z = B·ξ` with B the
+Cholesky factor of K. K is banded: zero if every machine has taken part between s and t. Each round therefore needs one
+normal vector instead of one per participant, and no array has size machines · d.
 """
 
 from collections.abc import Sequence
@@ -18,26 +19,36 @@ import numpy as np
 import scipy
 from flax import struct
 
-from fedprivjax.noise.interface import Mechanism
-from fedprivjax.noise.normals import normals
+from fedprivjax.noise.interface import Mechanism, normals
 from fedprivjax.plan.schedule import Schedule
+from fedprivjax.plan.seeds import round_keys
 
 ROUND_UP = 8  # bandwidths are padded to multiples of this, so that most schedules share one program
+STRIPS = 6  # strips of rows; each strip is one product over the columns of its last row
+AT_ONCE = 64  # number of rounds whose normals are sampled together
 
 
-@struct.dataclass
-class Covariance(Mechanism):
-    """Correlated noise from its banded factor.
+class Banded(Mechanism):
+    """Base class of samplers from a banded triangular matrix F.
 
-    inputs: B, float32 [rounds, bandwidth + 1]; row t holds B(t, t − bandwidth) … B(t, t).
+    inputs: F, float32 [rounds, bandwidth + 1]; row t holds F(t, t − bandwidth) … F(t, t).
     """
-
-    method: ClassVar[str] = "covariance"
-    inputs: Any
 
     @property
     def bandwidth(self) -> int:
         return self.inputs.shape[-1] - 1
+
+    def align(self, others: Sequence[Any]) -> list[Any]:
+        width = max(other.bandwidth for other in others)
+        return [type(self)(padded(np.asarray(other.inputs), width)) for other in others]  # type: ignore[call-arg]
+
+
+@struct.dataclass
+class Covariance(Banded):
+    """Noise `B·ξ` of a banded matrix B."""
+
+    method: ClassVar[str] = "covariance"
+    inputs: Any
 
     def init(self, dimension: int, key):
         """Return the last `bandwidth` normal vectors before the first round, zero; shape [bandwidth, d]."""
@@ -48,9 +59,56 @@ class Covariance(Mechanism):
         vectors = jnp.concatenate([state, fresh])
         return vectors[keys.shape[0] :], jnp.matmul(_staircase(inputs), vectors, precision="highest")
 
-    def align(self, others: Sequence[Any]) -> list[Any]:
-        width = max(other.bandwidth for other in others)
-        return [Covariance(padded(np.asarray(other.inputs), width)) for other in others]
+
+@struct.dataclass
+class Recursive(Banded):
+    """Noise z = F⁻¹ξ of a banded matrix F, by forward substitution. It stores the last `bandwidth` vectors z.
+
+    The substitution is backward stable: rounding is equivalent to a relative change of F's entries.
+    """
+
+    label: ClassVar[str] = "correlated over rounds"
+    correlated: ClassVar[bool] = True
+    inputs: Any
+
+    def init(self, dimension: int, key):
+        """Return the last vectors, [bandwidth, d], with round s in row s mod bandwidth, and the next round, from 0."""
+        return jnp.zeros((self.bandwidth, dimension)), jnp.zeros((), jnp.int32)
+
+    def draw(self, state, inputs, keys, dimension: int):
+        width = self.bandwidth
+        places = jnp.arange(width)
+
+        def one(state, step):
+            (last, t), (row, key) = state, step
+            # round s is in place s mod width, and row[width − (t − s)] = F(t, s)
+            of_place = row[width - 1 - jnp.mod(t - 1 - places, width)]
+            z = (normals(key, (dimension,)) - jnp.matmul(of_place, last, precision="highest")) / row[width]
+            return (jax.lax.dynamic_update_index_in_dim(last, z, jnp.mod(t, width), 0), t + 1), z
+
+        return jax.lax.scan(one, state, (inputs, keys))
+
+
+@struct.dataclass
+class Triangular(Mechanism):
+    """Noise `B·ξ` of all rounds from one product before the first round. Every block reads its rows of the result.
+
+    inputs: B, lower triangular, float32 [rounds, rounds].
+    """
+
+    method: ClassVar[str] = "covariance"
+    label: ClassVar[str] = "covariance"
+    inputs: Any
+
+    def init(self, dimension: int, key):
+        """Return the noise of all rounds, [rounds, d], and the number of rounds sampled so far."""
+        keys = round_keys(key, jnp.arange(1, len(self.inputs) + 1))
+        fresh = jax.lax.map(lambda key: normals(key, (dimension,)), keys, batch_size=AT_ONCE)
+        return _lower_product(jnp.asarray(self.inputs), fresh), jnp.zeros((), jnp.int32)
+
+    def draw(self, state, inputs, keys, dimension: int):
+        noise, done = state
+        return (noise, done + keys.shape[0]), jax.lax.dynamic_slice_in_dim(noise, done, keys.shape[0])
 
 
 def factor(schedule: Schedule, relative: np.ndarray) -> np.ndarray:
@@ -86,10 +144,18 @@ def covariance_bands(schedule: Schedule, relative: np.ndarray) -> np.ndarray:
 
 
 def padded(rows: np.ndarray, bandwidth: int | None = None) -> np.ndarray:
-    """Return rows of B padded with zeros on the left to a bandwidth, by default the next multiple of `ROUND_UP`."""
+    """Return banded rows padded with zeros on the left to a bandwidth, by default the next multiple of `ROUND_UP`."""
     stored = rows.shape[1] - 1
     width = -(-stored // ROUND_UP) * ROUND_UP if bandwidth is None else bandwidth
     return np.pad(rows, ((0, 0), (width - stored, 0)))
+
+
+def banded(matrix: np.ndarray) -> np.ndarray:
+    """Return a lower triangular matrix in the layout of `Banded.inputs`, float64, smallest bandwidth."""
+    below, left = np.nonzero(matrix)
+    width, rounds = int((below - left).max()), np.arange(len(matrix))
+    column = rounds[:, None] + np.arange(-width, 1)
+    return np.where(column >= 0, matrix[rounds[:, None], np.maximum(column, 0)], 0.0)
 
 
 def _staircase(rows):
@@ -97,3 +163,13 @@ def _staircase(rows):
     block, width = rows.shape
     wide = jnp.pad(rows, ((0, 0), (0, block)))
     return wide.reshape(-1)[: block * (width + block - 1)].reshape(block, width + block - 1)
+
+
+def _lower_product(rows, vectors):
+    """Return B·ξ, computed in place of ξ from the last rows upwards: no row above needs the overwritten entries."""
+    rounds = len(rows)
+    for strip in reversed(range(STRIPS)):
+        first, end = rounds * strip // STRIPS, rounds * (strip + 1) // STRIPS
+        made = jnp.matmul(rows[first:end, :end], vectors[:end], precision="highest")
+        vectors = vectors.at[first:end].set(made)
+    return vectors

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.noise.interface import Mechanism
-from fedprivjax.noise.normals import normals
+from fedprivjax.noise.interface import Mechanism, normals
 
 
 @struct.dataclass

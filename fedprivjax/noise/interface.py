@@ -67,3 +67,16 @@ class Mechanism(Decorated):
         """Return the number of floats that a seed holds while a round is sampled, beyond `inputs` and the samples."""
         state = jax.eval_shape(lambda: self.init(dimension, random_key(0)))
         return 2 * sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(state) if leaf.dtype == jnp.float32)
+
+
+def normals(key, shape):
+    """Return standard normals of a shape, float32.
+
+    JAX's default layout discards half of the generator's output, to shard one large sample over devices. Noise here is
+    sharded over seeds, not within a vector. The older layout is therefore sufficient, and about twice as fast.
+
+    >>> normals(jax.random.key(0), (3,)).shape
+    (3,)
+    """
+    with jax.threefry_partitionable(False):
+        return jax.random.normal(key, shape)

@@ -1,4 +1,4 @@
-"""Normals of tree nodes over windows of rounds, regenerated from each node's key."""
+"""Samplers of the normals from which a protocol computes a momentum's noise, a `Correlated` in each round."""
 
 from typing import Any, NamedTuple
 
@@ -8,9 +8,9 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.noise.factors.interface import Correlated
-from fedprivjax.noise.factors.window import Normals, empty, window
-from fedprivjax.noise.interface import Mechanism
-from fedprivjax.noise.normals import normals
+from fedprivjax.noise.factors.reduced import Normals, empty, window
+from fedprivjax.noise.fresh import Fresh, PerMachine
+from fedprivjax.noise.interface import Mechanism, normals
 
 MAX_LEVELS = 64  # largest depth of a tree
 
@@ -27,6 +27,39 @@ class WindowInputs(NamedTuple):
     round: Any
     relative: Any
     place: Any = None
+
+
+@struct.dataclass
+class Streamed(Mechanism):
+    """Samples of another mechanism, from which the protocol computes a `Correlated` in each round.
+
+    Attributes:
+        inputs: inputs of the source mechanism.
+        source: class of the source mechanism: one sample per round for all machines (`Fresh`), or one per machine.
+    """
+
+    inputs: Any
+    source: type[Fresh] | type[PerMachine] = struct.field(pytree_node=False, default=Fresh)
+
+    @property
+    def name(self) -> str:
+        return f"streamed {self._source.name}"
+
+    @property
+    def _source(self) -> Mechanism:
+        return self.source(self.inputs)
+
+    def draw(self, state, inputs, keys, dimension: int):
+        return self._source.draw(state, inputs, keys, dimension)
+
+    def aggregate(self, noise: Correlated):
+        return noise.now
+
+    def message_noise(self, memory, inputs, key, dimension: int):
+        return self._source.message_noise(memory, inputs, key, dimension)
+
+    def floats(self, dimension: int) -> int:
+        return self._source.floats(dimension)
 
 
 @struct.dataclass

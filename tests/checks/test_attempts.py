@@ -35,8 +35,7 @@ from fedprivjax.checks.restated import require_restated
 from fedprivjax.engine.transcript import replay
 from fedprivjax.noise import Silent
 from fedprivjax.noise.factors import Tree
-from fedprivjax.noise.rounds.factor import RoundFactor
-from fedprivjax.noise.rounds.tree import TreeFactor
+from fedprivjax.noise.rounds import RoundFactor
 from fedprivjax.plan.samplers import Cyclic, Full, LocalEpochs, LocalSteps, Occurrences, Poisson, Sampler, Subset
 from fedprivjax.privacy.accountants.sampled import SampledReleases
 from fedprivjax.problem.losses import Hinge
@@ -243,7 +242,7 @@ class LouderRecords(Problem):
 
 
 @dataclass(frozen=True)
-class QuietTree(TreeFactor):
+class QuietTree(Tree):
     """No noise over rounds."""
 
     def mechanism(self, schedule):
@@ -258,7 +257,7 @@ class QuietFactor(RoundFactor):
         return np.eye(schedule.size.rounds)
 
     def mechanism(self, schedule):
-        return TreeFactor().mechanism(schedule)
+        return Tree().mechanism(schedule)
 
 
 @dataclass(frozen=True)
@@ -283,7 +282,7 @@ OBJECTS: dict[str, tuple[Any, str, str, str]] = {
     "loss": (Steep(), "value", "lipschitz and smoothness", "Logistic"),
     "kinked loss": (SteepHinge(), "slopes", "lipschitz", "Hinge"),
     "model": (SteepModel(Logistic()), "gradients", "lipschitz and smoothness", "LinearModel"),
-    "tree over rounds": (QuietTree(), "mechanism", "exposures", "TreeFactor"),
+    "tree over rounds": (QuietTree(), "mechanism", "squares and contributions", "Tree"),
     "factor over rounds": (QuietFactor(), "mechanism", "exposures", "RoundFactor"),
     "tree of a momentum": (QuietNodes(), "step", "squares and contributions", "Tree"),
     "adaptive clip": (LoudPair(start=0.1), "pair", "norm_bound", "AdaptiveClip"),

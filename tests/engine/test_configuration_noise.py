@@ -13,7 +13,7 @@ from restating import states
 
 from fedprivjax import Full, Metric, Protocol, Seeds, ready, simulate, sweep, transcript
 from fedprivjax.noise import Fresh
-from fedprivjax.noise.normals import normals
+from fedprivjax.noise.interface import normals
 from fedprivjax.plan.seeds import as_seeds, round_keys, run_key
 from fedprivjax.privacy.events import GaussianEvent
 from fedprivjax.privacy.per_machine import Grouped

@@ -30,7 +30,6 @@ from fedprivjax.noise import Cancelling, Fresh, PerMachine, choose
 from fedprivjax.noise.factors.interface import Path
 from fedprivjax.noise.factors.tree import Tree
 from fedprivjax.noise.fresh import MessageInputs
-from fedprivjax.noise.rounds.tree import TreeFactor
 from fedprivjax.noise.sums import CorrelatedSums
 from fedprivjax.privacy.per_machine import Grouped
 
@@ -424,5 +423,5 @@ class CountedOnce(FedAvg):
     """Noise of a tree over rounds, and the exposure of machines that take part once."""
 
     def event(self, problem, plan):
-        once = np.linalg.norm(TreeFactor().matrix(plan.schedule), axis=0).max()
+        once = np.linalg.norm(Tree().matrix(plan.schedule), axis=0).max()
         return replace(super().event(problem, plan), exposure=Grouped.of(np.full(plan.size.machines, once)))

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fedprivjax import Full
-from fedprivjax.noise.sums import Optimal, factor
-from fedprivjax.noise.sums.workload import anytime_workload
+from fedprivjax.noise import sums
+from fedprivjax.noise.factors import matrices
+from fedprivjax.noise.sums import Optimal, anytime_workload
 
 
 @pytest.fixture(autouse=True)
@@ -18,19 +19,19 @@ def folder(keeping):
 @pytest.fixture
 def fitted(monkeypatch):
     """Return the list of arguments of every fit."""
-    calls, fit = [], factor.optimal_factor
+    calls, fit = [], sums.optimal_factor
 
     def counted(*arguments):
         calls.append(arguments)
         return fit(*arguments)
 
-    monkeypatch.setattr(factor, "optimal_factor", counted)
+    monkeypatch.setattr(sums, "optimal_factor", counted)
     return calls
 
 
 def made(rounds=6, share=1.0, iterations=3):
     schedule = Full(2).draw(rounds, np.random.default_rng(0))
-    return Optimal(iterations).factor(rounds, partial(anytime_workload, schedule, np.array([1.0, share])))
+    return Optimal(iterations).matrix(rounds, partial(anytime_workload, schedule, np.array([1.0, share])))
 
 
 def test_it_is_fitted_once(folder, fitted):
@@ -48,7 +49,7 @@ def test_every_argument_makes_another(fitted, other):
 
 def test_other_code_makes_another(fitted, monkeypatch):
     made()
-    monkeypatch.setattr(factor, "code_digest", lambda *folders, packages: "mended")
+    monkeypatch.setattr(matrices, "code_digest", lambda *folders, packages: "mended")
     made()
     assert len(fitted) == 2
 

@@ -11,8 +11,8 @@ from oracles.reduced_momentum import TREES, Literal, asked_nodes, dyadic, group_
 
 from fedprivjax.noise import WindowInputs, Windows
 from fedprivjax.noise.factors import Groups, Independent, ReducedTrees, Tree, compose, optimal_stds, window
-from fedprivjax.noise.factors.window import empty
-from fedprivjax.noise.normals import normals
+from fedprivjax.noise.factors.reduced import empty
+from fedprivjax.noise.interface import normals
 from fedprivjax.noise.windows import node_key
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.plan.uses import Uses

@@ -28,24 +28,16 @@ from fedprivjax import (
     simulate,
 )
 from fedprivjax.experiment import jobs as listed
-from fedprivjax.noise.normals import normals
-from fedprivjax.noise.rounds import (
-    ROUND_FACTORS,
-    Recursive,
-    TreeOfRounds,
-    cohort_fit,
-    excess,
-    fit,
-    over_rounds,
-    round_factor,
-)
-from fedprivjax.noise.rounds import exposures as exposure_sums
-from fedprivjax.noise.rounds.exposures import exposures, groups, rounds_of
-from fedprivjax.noise.rounds.factor import RoundFactor
-from fedprivjax.noise.rounds.given import GivenFactor
-from fedprivjax.noise.rounds.optimal import OptimalFactor
-from fedprivjax.noise.rounds.patterns import loss_of, prefix_noise
-from fedprivjax.noise.rounds.toeplitz import coefficients
+from fedprivjax.noise.covariance import Recursive
+from fedprivjax.noise.factors import Factor, Independent, Tree, excess, fit
+from fedprivjax.noise.factors import exposures as exposure_sums
+from fedprivjax.noise.factors.exposures import exposures, groups, rounds_of
+from fedprivjax.noise.factors.fit import loss_of, prefix_noise
+from fedprivjax.noise.factors.interface import StreamOfRounds
+from fedprivjax.noise.factors.matrices import coefficients
+from fedprivjax.noise.interface import normals
+from fedprivjax.noise.rounds import ROUND_FACTORS, GivenFactor, OptimalFactor, over_rounds, round_factor
+from fedprivjax.noise.sums import Toeplitz
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.plan.seeds import round_keys
 
@@ -78,8 +70,8 @@ def test_factors_of_other_libraries_are_those_of_their_matrix():
     assert found.first_std(schedule) == wanted.first_std(schedule)
     scaled = matrix / np.linalg.norm(matrix, axis=0).max()
     sums = [DPMu2(mu=1.0, clip=1.0, noise_schedule=given) for given in (Elsewhere(), jnp.asarray(0.5 * scaled))]
-    np.testing.assert_allclose(sums[0].noise_schedule.factor(4, None), scaled, rtol=1e-6)
-    np.testing.assert_allclose(sums[1].noise_schedule.factor(4, None), 0.5 * scaled, rtol=1e-6)
+    np.testing.assert_allclose(sums[0].noise_schedule.matrix(4, None), scaled, rtol=1e-6)
+    np.testing.assert_allclose(sums[1].noise_schedule.matrix(4, None), 0.5 * scaled, rtol=1e-6)
 
 
 def random_schedule(rng) -> Schedule:
@@ -155,7 +147,7 @@ def test_factors(name, rounds):
     """B·F = A; exposures by machine are the norms of sums of columns; F(1, 1) = 1."""
     schedule = Uniform(5, 2).draw(rounds, np.random.default_rng(1))
     factor = round_factor(name)
-    assert isinstance(factor, RoundFactor)
+    assert isinstance(factor, Factor)
     matrix, sums = factor.known(schedule), np.tril(np.ones((rounds, rounds)))
     assert matrix[0, 0] == 1.0
     assert not np.triu(matrix, 1).any()
@@ -318,7 +310,7 @@ def test_factors_for_random_cohorts_are_near_the_optimum(case, keeping):
 
 def test_a_fit_never_understates_the_exposure_of_machines_that_it_did_not_read(monkeypatch):
     """A fit that reads three machines: exposures are those of the schedule, and it is no worse than its start."""
-    monkeypatch.setattr(cohort_fit, "MACHINES", 3)
+    monkeypatch.setattr(fit, "MACHINES", 3)
     schedule = uniform(30, 4, 24)
     patterns = [group.patterns for group in groups(schedule)]
     start = ROUND_FACTORS["toeplitz"]().known(schedule)
@@ -441,6 +433,22 @@ def test_the_identity_is_independent_noise():
     assert runs[0].guarantee.mu == pytest.approx(runs[1].guarantee.mu, rel=1e-12)
 
 
+def test_a_stream_is_a_factor_over_rounds():
+    """`Tree()` is the same run as "tree", bit by bit. `Independent()` has the exposures of independent noise."""
+    settings = {"noise_std": 0.4, **PRIVATE}
+    runs = [
+        simulate(FedAvg(noise_schedule=schedule, **settings), SHARES, PARTIAL, rounds=SMALL, metrics=[])
+        for schedule in ("tree", Tree())
+    ]
+    np.testing.assert_array_equal(runs[0].params, runs[1].params)
+    assert runs[0].guarantee.mu == runs[1].guarantee.mu
+    schedule = uniform(5, 2, SMALL)
+    np.testing.assert_allclose(Independent().exposures(schedule), np.sqrt(schedule.total))
+    assert Independent().first_std(schedule) == 1.0
+    z, normal = sampled(Independent().mechanism(schedule), SMALL, 100, (0, SMALL))
+    np.testing.assert_allclose(z, normal, atol=2e-6)
+
+
 def test_noise_reaches_the_iterates():
     """Without updates (C → 0), iterates are prefix sums of the noise in the mean: σ·B·Ξ."""
     settings = {**PRIVATE, "update_clip": 1e-9, "noise_std": 0.4}
@@ -476,6 +484,11 @@ REFUSED = {
     "zero": ({"noise_schedule": [[1.0, 0.0], [1.0, 0.0]]}, "must have no 0 on its diagonal"),
     "ragged": ({"noise_schedule": [[1.0], [1.0, 1.0]]}, "noise_schedule must be"),
     "numbers": ({"noise_schedule": [1.0, 2.0]}, "noise_schedule must be a name or a matrix as a list of rows"),
+    "nodes": ({"noise_schedule": Tree("sensitivity")}, "nodes must be 'uniform' without epochs, got 'sensitivity'"),
+    "messages": (
+        {"noise_schedule": Toeplitz()},
+        "noise_schedule must be a name or a matrix as a list of rows, got Toe",
+    ),
     "size": ({"noise_schedule": [[1.0]]}, "noise_schedule must have one row per round, 8, got 1"),
 }
 
@@ -512,7 +525,7 @@ def test_a_factor_of_bandwidth_0():
 
 
 def test_files_name_a_schedule_or_give_a_matrix():
-    for schedule, sampler in (("tree", TreeOfRounds), ([[1, 0, 0], [0.5, 1, 0], [0, 0.5, 1]], Recursive)):
+    for schedule, sampler in (("tree", StreamOfRounds), ([[1, 0, 0], [0.5, 1, 0], [0, 0.5, 1]], Recursive)):
         file = {
             "title": "correlated",
             "problem": {

@@ -14,11 +14,20 @@ from restating import states
 from fedprivjax import DPMu2, Dropouts, Full, Refusal, Uniform, Varying, audit, simulate
 from fedprivjax.engine.prepare import ready
 from fedprivjax.noise import relative_std
-from fedprivjax.noise.covariance import covariance_bands
-from fedprivjax.noise.normals import normals
-from fedprivjax.noise.sums import CorrelatedSums, Given, Optimal, SumFactor, Toeplitz, noise_lower_bound, noise_of
-from fedprivjax.noise.sums.triangular import Triangular
-from fedprivjax.noise.sums.workload import anytime, anytime_workload, steps
+from fedprivjax.noise.covariance import Triangular, covariance_bands
+from fedprivjax.noise.interface import normals
+from fedprivjax.noise.sums import (
+    CorrelatedSums,
+    Given,
+    Optimal,
+    SumFactor,
+    Toeplitz,
+    anytime,
+    anytime_workload,
+    noise_lower_bound,
+    noise_of,
+    steps,
+)
 from fedprivjax.plan.seeds import round_keys
 
 KINDS = {"toeplitz": Toeplitz(), "square root": Toeplitz(0.5), "optimal": Optimal(5)}
@@ -34,7 +43,7 @@ ROUNDS = 20
 def sums_of(kind, law, shares=None):
     schedule = law.draw(ROUNDS, np.random.default_rng(5))
     shares = np.ones(MACHINES) if shares is None else shares
-    factor = kind.factor(int(schedule.total.max()), partial(anytime_workload, schedule, shares))
+    factor = kind.matrix(int(schedule.total.max()), partial(anytime_workload, schedule, shares))
     return CorrelatedSums(factor, schedule, shares)
 
 
@@ -157,9 +166,9 @@ def test_prefix_sums_have_the_error_that_jax_privacy_finds(messages):
     optimum, square_root = JAX_PRIVACY[messages]
     sums = np.tril(np.ones((messages, messages)))
     squares = sums.T @ sums
-    ours = Toeplitz(0.5).factor(messages, lambda messages: squares)
+    ours = Toeplitz(0.5).matrix(messages, lambda messages: squares)
     assert noise_of(squares, ours) / messages == pytest.approx(square_root, rel=1e-10)
-    best = Optimal().factor(messages, lambda messages: squares)
+    best = Optimal().matrix(messages, lambda messages: squares)
     assert noise_of(squares, best) / messages == pytest.approx(optimum, rel=1e-3)
     assert noise_lower_bound(squares, best) / messages == pytest.approx(optimum, rel=1e-3)
     assert noise_lower_bound(squares, best) <= noise_of(squares, best)
@@ -174,7 +183,7 @@ def test_noise_falls_from_the_papers_to_the_optimum_and_no_further_than_the_boun
         squares = made.T @ made
         found = []
         for kind in (Toeplitz(1.0), Toeplitz(0.7), Optimal(60)):
-            factor = kind.factor(rounds, lambda messages, squares=squares: squares)
+            factor = kind.matrix(rounds, lambda messages, squares=squares: squares)
             np.testing.assert_allclose(np.linalg.norm(factor, axis=0).max(), 1.0, rtol=1e-12)
             found.append(np.sqrt(noise_of(squares, factor) / rounds) / rounds)
         bound = np.sqrt(noise_lower_bound(squares, factor) / rounds) / rounds
@@ -187,7 +196,7 @@ def test_no_factor_is_below_the_bound():
     schedule = Uniform(MACHINES, 2).draw(24, rng)
     messages = int(schedule.total.max())
     squares = anytime_workload(schedule, np.ones(MACHINES), messages)
-    best = Optimal(300).factor(messages, lambda messages: squares)
+    best = Optimal(300).matrix(messages, lambda messages: squares)
     bound = noise_lower_bound(squares, best)
     assert bound <= noise_of(squares, best) <= 1.001 * bound
     for _ in range(50):
@@ -217,7 +226,7 @@ def fitted(law, machines, rounds, evenly):
     turns = np.flatnonzero(np.diff(np.arange(rounds + 1) * most // rounds, prepend=0)[1:])[:, None]
     made = anytime(rounds) @ (np.arange(rounds)[:, None] >= turns.T)
     squares = made.T @ made if evenly else anytime_workload(schedule, shares, most)
-    sums = CorrelatedSums(Optimal().factor(most, lambda messages: squares), schedule, shares)
+    sums = CorrelatedSums(Optimal().matrix(most, lambda messages: squares), schedule, shares)
     return np.linalg.norm(anytime(rounds) @ sums.rows) / np.sqrt(rounds)
 
 
@@ -241,7 +250,7 @@ def test_a_target_is_met_and_the_noise_reported(trust):
 
 
 def test_every_way_to_write_it():
-    matrix = Toeplitz(0.6).factor(30, lambda messages: np.eye(messages))
+    matrix = Toeplitz(0.6).matrix(30, lambda messages: np.eye(messages))
     found = []
     for written_as in ({"toeplitz": 0.6}, Toeplitz(0.6), matrix, matrix.tolist()):
         start = ready(DPMu2(mu=1.0, clip=0.5, noise_schedule=written_as), POOL, SOME_MACHINES, metrics=())
@@ -307,7 +316,7 @@ class Own(SumFactor):
 
     what: str
 
-    def factor(self, messages, workload):
+    def matrix(self, messages, workload):
         factor = np.tril(np.ones((messages, messages)))
         factor[-1, 0] = {"nan": np.nan, "inf": np.inf}.get(self.what, 1.0)
         factor[0, 1] = self.what == "upper"

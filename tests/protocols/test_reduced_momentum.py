@@ -15,8 +15,8 @@ from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import execute
 from fedprivjax.engine.transcript import replay
 from fedprivjax.noise.factors import ReducedTrees
-from fedprivjax.noise.factors.window import empty
-from fedprivjax.noise.normals import normals
+from fedprivjax.noise.factors.reduced import empty
+from fedprivjax.noise.interface import normals
 from fedprivjax.noise.windows import node_key
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.plan.uses import Uses

@@ -1,19 +1,47 @@
-"""Interface of factors: streaming maps from independent normals to the noise of a momentum.
+r"""Factors: Gaussian noise that is correlated over entries (matrix factorization mechanism).
 
-With leaf gradients g_t, the momentum is `m_t = α·Σ_{s≤t} (1−α)^{t−s}·g_s`: a lower triangular matrix A times α·g. A
-factor decomposes A = B·C and releases `B·(C·αg + σz)`, which is m plus the noise `σ·B·z`. C determines a record's
-sensitivity (`squares`), B the added noise (`step`). The simulator needs only these two.
+Entries x_1, x_2, … are used through a lower triangular map A. A factor F, lower triangular, releases F·x + σξ with
+independent normals ξ. All that is used follows from this release: A·x with the noise
+
+    σ·B·ξ,        A = B·F
+
+A unit of privacy that changes some entries moves F·x by its exposure, so that the release is a Gaussian mechanism of
+sensitivity/noise exposure/σ. If entry t_j changes by a vector of norm at most w_j, the exposure is
+
+    √(Σ_{j,l} w_j·w_l·|(FᵀF)_{t_j,t_l}|)
+
+and it is reached if the entries of FᵀF are at least 0. Later entries may depend on earlier releases, since F is lower
+triangular (Denisov, McMahan, Rush, Smith & Thakurta 2022; several entries of a unit: Choquette-Choo, McMahan, Rush &
+Thakurta 2023). jax_privacy calls F the strategy matrix C; its noising matrix is the inverse.
+
+The entries are one of
+
+* increments in a machine's messages, with A the prefix sums: a record changes one entry (`SumFactor`);
+* sums of clipped updates in a trusted server's rounds, with A the prefix sums: a machine changes the entries of its
+  rounds, each by the clip at most (`RoundFactor`);
+* α times the gradients of rounds, with A(t, s) = (1 − α)^{t−s}, a momentum: a record changes the entries of the rounds
+  that use it, by its weights (`Factor`, as a stream).
+
+A stream computes B·ξ round by round in little memory. With α = 0 it is a factor over a trusted server's rounds, too.
 """
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
-from fedprivjax.checks.refusal import Undefined
+from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.restated import Stated
+from fedprivjax.noise.chooser import MAX_BYTES
+from fedprivjax.noise.factors.exposures import participations, rounds_of
+from fedprivjax.noise.interface import Mechanism, normals
+from fedprivjax.plan.schedule import Schedule
 from fedprivjax.plan.uses import Uses
+
+INDEPENDENT = "independent"
 
 
 class Path(NamedTuple):
@@ -38,19 +66,36 @@ class Correlated(NamedTuple):
 class Factor:
     """Base class of factors: a frozen dataclass of static settings.
 
-    A custom factor has a `name` and defines `step`, `squares` and `variances`. It also defines `memory` if it stores
-    more than the noise of the last round.
+    A custom factor of a momentum has a `name` and defines `step`, `squares` and `variances`. It also defines `memory`
+    if it stores more than the noise of the last round. A custom factor by its matrix is a `SumFactor` or `RoundFactor`.
 
     Attributes:
         name: name in messages.
         words: one-line description.
         theorem: theorem named in guarantees.
+        most: largest number of rounds of `known`, so that F fits in memory.
+        instead: noise schedule for more rounds.
+        of_rounds: True if entries may be the rounds of a trusted server.
     """
 
-    stated: ClassVar[Stated] = Stated(by=("squares", "contributions"), free=("variances", "theorem"))
+    stated: ClassVar[Stated] = Stated(by=("squares", "contributions", "exposures"), free=("variances", "theorem"))
     name: ClassVar[str]
     words: ClassVar[str] = ""
     theorem: ClassVar[str] = "Gaussian mechanisms, each chosen after the releases before; their composition"
+    most: ClassVar[int] = int((MAX_BYTES / 8) ** 0.5)
+    instead: ClassVar[str] = "tree"
+    of_rounds: ClassVar[bool] = True
+
+    def matrix(self, over: Any, workload: Any = None, /) -> np.ndarray:
+        """Return F, float64 [entries, entries], lower triangular without a 0 on its diagonal.
+
+        Args:
+            over: public schedule of the rounds that are the entries, or number of messages of a machine.
+            workload: see `SumFactor`.
+        """
+        raise Undefined(f"{type(self).__name__} must define matrix(over, workload)")
+
+    # ---- a stream, traced
 
     def memory(self, dimension: int, rounds: int) -> Any:
         """Return the stream's initial memory in addition to the noise of the last round."""
@@ -65,17 +110,19 @@ class Factor:
 
         Args:
             normal: the round's standard normals, [d].
-            alpha: α, in (0, 1].
+            alpha: α, in (0, 1], or 0 for prefix sums.
             epoch: rounds per epoch, if the factor's noise depends on it.
         """
-        raise Undefined(f"{self.name} must define step(path, normal, alpha, epoch)")
+        raise Undefined(f"{type(self).__name__} must define step(path, normal, alpha, epoch)")
+
+    # ---- a stream, on the host
 
     def squares(self, uses: Uses, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
-        """Return `Σ (contribution/standard deviation)²` over all releases at σ = 1 for every record; float64 [records].
+        """Return the squared exposure of every record, float64 [records].
 
-        A record of weight 1 contributes 1 to the leaf of a round that uses it.
+        A record of weight 1 contributes 1 to the entry of a round that uses it.
         """
-        raise Undefined(f"{self.name} must define squares(uses, rounds, alpha, epoch)")
+        raise Undefined(f"{type(self).__name__} must define squares(uses, rounds, alpha, epoch)")
 
     def contributions(
         self, used: np.ndarray, weight: np.ndarray, rounds: int, alpha: float, epoch: float | None = None
@@ -91,8 +138,114 @@ class Factor:
         return np.sqrt(self.squares(Uses(used, np.zeros(used.size, int), weight, 1), rounds, alpha, epoch))
 
     def variances(self, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
-        """Return the variance of one coordinate of each round's noise at σ = 1; float64 [rounds]."""
-        raise Undefined(f"{self.name} must define variances(rounds, alpha, epoch)")
+        """Return the variance of one coordinate of each round's noise B·ξ; float64 [rounds]."""
+        raise Undefined(f"{type(self).__name__} must define variances(rounds, alpha, epoch)")
+
+    # ---- over a trusted server's rounds: x_t is a sum of updates of norm at most 1
+
+    def known(self, schedule: Schedule) -> np.ndarray:
+        """Return the cached `matrix`.
+
+        Raises:
+            Refusal: if the schedule has more than `most` rounds.
+        """
+        self.require_room(schedule)
+        return schedule.once(("factor over rounds", self), lambda: self.matrix(schedule))
+
+    def require_room(self, schedule: Schedule) -> None:
+        """Raise Refusal if the schedule has more than `most` rounds."""
+        if schedule.size.rounds > self.most:
+            most = f"{self.most} for {type(self).__name__}"
+            raise Refusal(f"rounds must be at most {most}, got {schedule.size.rounds}. Use {self.instead!r}")
+
+    def exposures(self, schedule: Schedule) -> np.ndarray:
+        """Return the exposure of every machine, float64 [machines]. Dropouts count as present."""
+        machine, when = participations(schedule, schedule.scheduled)
+        uses = Uses(when + 1, machine, np.ones(when.size), schedule.machines)
+        return np.sqrt(self.squares(uses, schedule.size.rounds, 0.0))
+
+    def releases(self, schedule: Schedule, machine: int) -> np.ndarray:
+        """Return the noise of each release that a machine moves, divided by the move, at σ = 1; [releases]."""
+        when = rounds_of(schedule, machine) + 1
+        return 1 / self.contributions(when, np.ones(when.size), schedule.size.rounds, 0.0)
+
+    def mechanism(self, schedule: Schedule) -> Mechanism:
+        """Return the sampler of `z_t = (B·ξ)_t − (B·ξ)_{t−1}`, the noise of x_t."""
+        return StreamOfRounds(self, schedule.size.rounds)
+
+    def first_std(self, schedule: Schedule) -> float:
+        """Return the standard deviation of z_1."""
+        return float(np.sqrt(self.variances(1, 0.0)[0]))
+
+    def check(self, schedule: Schedule, dimension: int) -> None:
+        """Raise Refusal if the factor is not possible for a schedule, or its noise does not fit in memory."""
+        require_public(schedule)
+
+
+@dataclass(frozen=True)
+class Independent(Factor):
+    """Independent noise on every round's gradient, which the momentum accumulates: F = I.
+
+    >>> uses = Uses(np.array([1, 3]), np.array([0, 0]), np.ones(2), 1)
+    >>> Independent().squares(uses, rounds=4, alpha=0.5).tolist()
+    [2.0]
+    """
+
+    name: ClassVar[str] = INDEPENDENT
+    words: ClassVar[str] = "fresh noise on every round's gradient"
+    theorem: ClassVar[str] = "the Gaussian mechanism on every gradient, adaptive composition over a record's uses"
+
+    def step(self, path: Path, normal, alpha, epoch=None) -> Path:
+        return Path(path.round + 1, (1 - alpha) * path.last + normal, path.memory)
+
+    def squares(self, uses: Uses, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
+        return np.bincount(uses.record, uses.weight**2.0, minlength=uses.records)
+
+    def contributions(self, used, weight, rounds, alpha, epoch=None) -> np.ndarray:
+        return np.asarray(weight, float)
+
+    def variances(self, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
+        count, kept = np.arange(1.0, rounds + 1), (1 - alpha) ** 2
+        return count if alpha == 0 else (1 - kept**count) / (1 - kept)
+
+
+@struct.dataclass
+class StreamOfRounds(Mechanism):
+    """Differences of a stream's noise from round to round, at α = 0.
+
+    Attributes:
+        factor: the stream.
+        rounds: number of rounds.
+    """
+
+    correlated: ClassVar[bool] = True
+    factor: Factor = struct.field(pytree_node=False)
+    rounds: int = struct.field(pytree_node=False)
+    inputs: Any = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.factor.name} over rounds"
+
+    def init(self, dimension: int, key):
+        """Return the stream's state before the first round."""
+        return self.factor.init(dimension, self.rounds)
+
+    def draw(self, state, inputs, keys, dimension: int):
+        def one(path, key):
+            after = self.factor.step(path, normals(key, (dimension,)), jnp.float32(0))
+            return after, after.last - path.last
+
+        return jax.lax.scan(one, state, keys)
+
+
+def require_public(schedule: Schedule) -> None:
+    """Raise Refusal if participation is secret: exposures are those of a known schedule."""
+    if schedule.secret is not None:
+        raise Refusal(
+            f"noise_schedule must be {INDEPENDENT!r} under secret participation, because the sensitivity of correlated "
+            f"noise depends on who takes part, got {schedule.secret}. Use a public scheme"
+        )
 
 
 def discount(alpha: Any, steps: Any, numbers: Any = np) -> Any:

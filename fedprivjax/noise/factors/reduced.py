@@ -15,6 +15,7 @@ exact rearrangement of the sum in Algorithm 4 (Lemma 17).
 """
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any, NamedTuple
 
 import jax
@@ -23,10 +24,14 @@ import numpy as np
 
 from fedprivjax.noise.factors.interface import Path, discount
 from fedprivjax.noise.factors.tree import Tree, in_node, sums_by_node
-from fedprivjax.noise.factors.window import Normals, window
 from fedprivjax.plan.uses import Uses
 
 ANCHORS, DIFFERENCES, RESIDUALS = 0, 2, 4  # indices in `Groups`
+
+ALLOCATIONS = {
+    "optimal": "the smallest noise in the momentum at the target privacy",
+    "paper": "that of Tran & Cutkosky, from their counts of the nodes that contain a record",
+}
 
 
 class Groups(NamedTuple):
@@ -41,6 +46,22 @@ class Groups(NamedTuple):
     differences: Any
     later_differences: Any
     residuals: Any
+
+
+class Normals(NamedTuple):
+    """Standard normals of a round: of both windows' nodes, and of the residuals' newest node.
+
+    Attributes:
+        nodes: normals of the anchors' and of the differences' nodes, 0 in empty slots, [2, slots, d].
+        age: rounds from each node's end to now, int [slots].
+        later: True for nodes that end after 2N, bool [slots].
+        residual: normals of the residuals' node, [d].
+    """
+
+    nodes: Any
+    age: Any
+    later: Any
+    residual: Any
 
 
 class Rings(NamedTuple):
@@ -226,3 +247,85 @@ def _moved(drift: float, steps: np.ndarray) -> np.ndarray:
     Both gradients are bounded, so the ratio is at most 2.
     """
     return np.where(steps == 0, 0.0, np.minimum(drift * np.maximum(steps, 1), 2.0))
+
+
+def window(round: Any, epoch: int, numbers: Any = np) -> tuple[np.ndarray, Any, Any]:
+    """Return the nodes that cover the last `epoch` rounds, or all rounds if there are fewer (the paper's COMPOSE).
+
+    Returns:
+        level, int [slots], and index, int [..., slots], of nodes [index·2^level + 1, (index + 1)·2^level]; and a mask
+        of the filled slots, bool [..., slots].
+
+    >>> level, index, filled = window(9, 6)
+    >>> [(i * 2**k + 1, (i + 1) * 2**k) for k, i in zip(level[filled].tolist(), index[filled].tolist())]
+    [(4, 4), (9, 9), (5, 8)]
+    """
+    left, right = numbers.maximum(round - epoch, 0), numbers.asarray(round)
+    index, filled = [], []
+    for _ in range(epoch.bit_length()):
+        taken = (left < right) & (left % 2 == 1)
+        index.append(left)
+        filled.append(taken)
+        left = left + taken
+        taken = (left < right) & (right % 2 == 1)
+        right = right - taken
+        index.append(right)
+        filled.append(taken)
+        left, right = left >> 1, right >> 1
+    return np.repeat(np.arange(epoch.bit_length()), 2), numbers.stack(index, -1), numbers.stack(filled, -1)
+
+
+def empty(round: Any, epoch: int) -> Any:
+    """Return True if a round's node of the residuals' tree is empty: a leaf at an anchor, which needs no noise."""
+    return ((round - 1) % epoch == 0) & (round % 2 == 1)
+
+
+def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
+    """Return τ with `τ_k² ∝ √(B_k/A_k)`, which minimises the noise `Σ A_k·τ_k²` for a fixed `Σ B_k/τ_k²`.
+
+    A group without records has no noise.
+
+    Args:
+        squares: B, squared contribution of every record to each group, shape [records, groups].
+        variances: A, each group's contribution to the momentum's noise variance, shape [rounds, groups].
+
+    >>> optimal_stds(np.array([[16.0, 1.0, 0, 0, 0]]), np.array([[1.0, 1.0, 1.0, 0, 0]]))
+    Groups(anchors=1.0, later_anchors=0.5, differences=0.0, later_differences=0.0, residuals=0.0)
+    """
+    exposed, weight = squares.max(axis=0), variances.mean(axis=0)
+    stds = np.divide(exposed, weight, out=np.ones_like(weight), where=weight > 0) ** 0.25
+    stds = np.where(exposed > 0, stds, 0.0)
+    return Groups(*(stds / stds[0]).tolist())
+
+
+def total_squares(squares: np.ndarray, stds: Groups) -> np.ndarray:
+    """Return `Σ_k B_k/τ_k²` of every record over the groups, [records]; inf if a group with the record has no noise.
+
+    Args:
+        squares: B of every record, shape [records, groups].
+        stds: τ.
+
+    >>> total_squares(np.array([[4.0, 0, 0, 0, 0], [0, 1.0, 0, 0, 0]]), Groups(2.0, 0.0, 1.0, 1.0, 1.0)).tolist()
+    [1.0, inf]
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(squares > 0, squares / np.square(stds), 0.0).sum(axis=1)
+
+
+def paper_stds(epoch: int, rounds: int, drift: float) -> Groups:
+    """Return the standard deviations of Theorem 8, `√V·δ` relative to the first, with `V_> = 4T/(3N)·V_<`.
+
+    `V_>` is for nodes that end after 2N and for all residuals. δ is 4G for anchors and 2ηNL for the other nodes.
+
+    Args:
+        epoch: N.
+        rounds: T.
+        drift: η·L/G.
+
+    Source: Tran & Cutkosky 2022, Theorem 8.
+
+    >>> paper_stds(epoch=8, rounds=24, drift=0.25)
+    Groups(anchors=1.0, later_anchors=2.0, differences=1.0, later_differences=2.0, residuals=2.0)
+    """
+    later, small = sqrt(4 * rounds / (3 * epoch)), drift * epoch / 2
+    return Groups(1.0, later, small, later * small, later * small)

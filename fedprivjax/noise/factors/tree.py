@@ -8,7 +8,8 @@ of that bit's size. With b the lowest set bit of t,
 Only the log₂T latest `noise_{t−b}`, by the size of their last node, are needed again. Of the 2T − 1 nodes of a tree, T
 are used: [t − b + 1, t] for each t.
 
-Tran & Cutkosky, NeurIPS 2022, Algorithms 1 and 3.
+Tran & Cutkosky, NeurIPS 2022, Algorithms 1 and 3. Over a trusted server's rounds (α = 0): Dwork, Naor, Pitassi &
+Rothblum 2010; Chan, Shi & Song 2011; DP-FTRL (Kairouz et al. 2021).
 """
 
 from dataclasses import dataclass
@@ -18,8 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.noise.factors.interface import Factor, Path, discount
+from fedprivjax.noise.factors.matrices import entries
 from fedprivjax.plan.uses import Uses
 
 NODES = {
@@ -48,6 +51,10 @@ def compose(first: int, last: int) -> list[tuple[int, int]]:
 class Tree(Factor):
     """Noise on the nodes of a binary tree over rounds.
 
+    Over a trusted server's rounds it stores the fewest vectors. Prefix sums have less noise than with independent noise
+    only if machines seldom take part: with 100 of 1000 machines in each of 100 rounds they have 1.35 times its variance
+    at equal μ if cohorts are uniform, 0.67 times if they are cyclic.
+
     Attributes:
         nodes: distribution of noise over the nodes, a name in `NODES`.
 
@@ -67,6 +74,11 @@ class Tree(Factor):
 
     def __post_init__(self):
         require_choice("nodes", self.nodes, NODES)
+
+    def matrix(self, over, workload=None, /) -> np.ndarray:
+        """Return F for prefix sums: row t sums the last b entries, with b the lowest set bit of t."""
+        t = np.arange(1, entries(over) + 1)
+        return ((t > (t - (t & -t))[:, None]) & (t <= t[:, None])).astype(float)
 
     def memory(self, dimension: int, rounds: int) -> jax.Array:
         """Return the initial rows, zero. Row 0 stays 0; row k + 1 is for rounds whose lowest set bit is 2^k."""
@@ -118,7 +130,11 @@ class Tree(Factor):
 
     def _std(self, size, alpha, epoch, numbers):
         """Return a node's standard deviation, by its size."""
-        return 1.0 if self.nodes == "uniform" else occurrences(size, alpha, epoch, numbers)
+        if self.nodes == "uniform":
+            return 1.0
+        if epoch is None:
+            raise Refusal(f"nodes must be 'uniform' without epochs, got {self.nodes!r}. Use Tree()")
+        return occurrences(size, alpha, epoch, numbers)
 
 
 def in_node(used: np.ndarray, weight: np.ndarray, end: int, size: int, alpha: float) -> float:

@@ -14,8 +14,8 @@ from math import inf
 import numpy as np
 import scipy
 
-from fedprivjax.noise.rounds.descent import inverse_sums
-from fedprivjax.noise.rounds.patterns import indicators, largest, loss_of
+from fedprivjax.noise.factors.exposures import indicators, largest
+from fedprivjax.noise.factors.fit import inverse_sums, loss_of
 
 MACHINES = 1000  # patterns with weights
 POWER = 64  # of the exposure, for the first weights

@@ -1,7 +1,7 @@
 r"""Distribution of noise that is correlated over each machine's messages, its sampler and its exposures.
 
-All machines share one factor F, truncated to the number of messages that they send, and each has a scale r_i. Let
-c_i(t) be the number of messages that machine i has sent by round t. The aggregate contains σ·z_t with
+All machines share one factor F of `noise.sums`, truncated to the number of messages that they send, and each has a
+scale r_i. Let c_i(t) be the number of messages that machine i has sent by round t. The aggregate contains σ·z_t with
 
     z_t = (1/m)·Σ_i r_i·(B·ξ_i)_{c_i(t)},        Cov(z)(s, t) = (1/m²)·Σ_i r_i²·(B·Bᵀ)_{c_i(s), c_i(t)}
 
@@ -12,25 +12,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import scipy
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.noise.chooser import MAX_BYTES, round_divisors
-from fedprivjax.noise.fresh import MessageInputs
+from fedprivjax.noise.cancelling import Written
+from fedprivjax.noise.chooser import MAX_BYTES, sent_inputs
+from fedprivjax.noise.covariance import Triangular
+from fedprivjax.noise.factors.exposures import sent_rounds
+from fedprivjax.noise.factors.matrices import HALF_UNIT, MAX_ROUNDED, inverse_of, require_factor
 from fedprivjax.noise.interface import Mechanism
-from fedprivjax.noise.sums.factor import require_factor
-from fedprivjax.noise.sums.materialised import Written
-from fedprivjax.noise.sums.triangular import Triangular
-from fedprivjax.noise.sums.workload import sent_rounds
 from fedprivjax.plan.schedule import Schedule
 
 ROUND_UP = 32  # numbers of messages are padded to multiples of this, so that most schedules share one program
-
-HALF_UNIT = 2.0**-24  # relative rounding error of float32
-
-MAX_ROUNDED = 1e-3  # largest relative increase of the sensitivity by float32 rounding
-
 WAYS = {
     "auto": "the same as covariance",
     "covariance": "one correlated vector per round, from the factor of the schedule's covariance",
@@ -70,7 +63,7 @@ class CorrelatedSums:
     @cached_property
     def inverse(self) -> np.ndarray:
         """F⁻¹, which maps independent normals to the noise of each message."""
-        return scipy.linalg.solve_triangular(self.factor, np.eye(len(self.factor)), lower=True)
+        return inverse_of(self.factor)
 
     @cached_property
     def scale(self) -> np.ndarray:
@@ -130,13 +123,11 @@ class CorrelatedSums:
 
     def _written(self) -> Written:
         schedule = self.schedule
-        machine = np.where(schedule.present, schedule.participants, schedule.machines).astype(np.int32)
+        inputs, places = sent_inputs(schedule, self.scale[schedule.participants]), len(self.inverse)
         count = np.where(schedule.present, schedule.counts, 1).astype(np.int32)
-        relative = np.where(schedule.present, self.scale[schedule.participants], 0.0).astype(np.float32)
-        inputs, places = MessageInputs(relative, round_divisors(schedule), machine, count), len(self.inverse)
         room = min(schedule.size.rounds, -(-places // ROUND_UP) * ROUND_UP) - places
         rows = np.pad(self.inverse.astype(np.float32), (0, room))
-        return Written(inputs, rows, schedule.machines)
+        return Written(inputs._replace(count=count), rows, schedule.machines)
 
     @cached_property
     def _norms(self) -> np.ndarray:
