@@ -8,7 +8,8 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.noise.factors.interface import Correlated
-from fedprivjax.noise.factors.reduced import Normals, empty, window
+from fedprivjax.noise.factors.reduced import Normals, empty
+from fedprivjax.noise.factors.tree import window
 from fedprivjax.noise.fresh import Fresh, PerMachine
 from fedprivjax.noise.interface import Mechanism, normals
 

@@ -14,9 +14,8 @@ from fedprivjax.noise.factors.reduced import (
     optimal_stds,
     paper_stds,
     total_squares,
-    window,
 )
-from fedprivjax.noise.factors.tree import NODES, Tree, compose
+from fedprivjax.noise.factors.tree import NODES, Tree, compose, window
 
 FACTORS: dict[str, Factor] = {
     "tree": Tree(),

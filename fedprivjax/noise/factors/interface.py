@@ -71,7 +71,6 @@ class Factor:
 
     Attributes:
         name: name in messages.
-        words: one-line description.
         theorem: theorem named in guarantees.
         most: largest number of rounds of `known`, so that F fits in memory.
         instead: noise schedule for more rounds.
@@ -80,7 +79,6 @@ class Factor:
 
     stated: ClassVar[Stated] = Stated(by=("squares", "contributions", "exposures"), free=("variances", "theorem"))
     name: ClassVar[str]
-    words: ClassVar[str] = ""
     theorem: ClassVar[str] = "Gaussian mechanisms, each chosen after the releases before; their composition"
     most: ClassVar[int] = int((MAX_BYTES / 8) ** 0.5)
     instead: ClassVar[str] = "tree"
@@ -192,7 +190,6 @@ class Independent(Factor):
     """
 
     name: ClassVar[str] = INDEPENDENT
-    words: ClassVar[str] = "fresh noise on every round's gradient"
     theorem: ClassVar[str] = "the Gaussian mechanism on every gradient, adaptive composition over a record's uses"
 
     def step(self, path: Path, normal, alpha, epoch=None) -> Path:

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.noise.factors.interface import Path, discount
-from fedprivjax.noise.factors.tree import Tree, in_node, sums_by_node
+from fedprivjax.noise.factors.tree import Tree, in_node, sums_by_node, window
 from fedprivjax.plan.uses import Uses
 
 ANCHORS, DIFFERENCES, RESIDUALS = 0, 2, 4  # indices in `Groups`
@@ -247,32 +247,6 @@ def _moved(drift: float, steps: np.ndarray) -> np.ndarray:
     Both gradients are bounded, so the ratio is at most 2.
     """
     return np.where(steps == 0, 0.0, np.minimum(drift * np.maximum(steps, 1), 2.0))
-
-
-def window(round: Any, epoch: int, numbers: Any = np) -> tuple[np.ndarray, Any, Any]:
-    """Return the nodes that cover the last `epoch` rounds, or all rounds if there are fewer (the paper's COMPOSE).
-
-    Returns:
-        level, int [slots], and index, int [..., slots], of nodes [index·2^level + 1, (index + 1)·2^level]; and a mask
-        of the filled slots, bool [..., slots].
-
-    >>> level, index, filled = window(9, 6)
-    >>> [(i * 2**k + 1, (i + 1) * 2**k) for k, i in zip(level[filled].tolist(), index[filled].tolist())]
-    [(4, 4), (9, 9), (5, 8)]
-    """
-    left, right = numbers.maximum(round - epoch, 0), numbers.asarray(round)
-    index, filled = [], []
-    for _ in range(epoch.bit_length()):
-        taken = (left < right) & (left % 2 == 1)
-        index.append(left)
-        filled.append(taken)
-        left = left + taken
-        taken = (left < right) & (right % 2 == 1)
-        right = right - taken
-        index.append(right)
-        filled.append(taken)
-        left, right = left >> 1, right >> 1
-    return np.repeat(np.arange(epoch.bit_length()), 2), numbers.stack(index, -1), numbers.stack(filled, -1)
 
 
 def empty(round: Any, epoch: int) -> Any:

@@ -13,7 +13,7 @@ Rothblum 2010; Chan, Shi & Song 2011; DP-FTRL (Kairouz et al. 2021).
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -37,14 +37,35 @@ def compose(first: int, last: int) -> list[tuple[int, int]]:
     >>> compose(1, 7), compose(4, 9)
     ([(1, 4), (5, 6), (7, 7)], [(4, 4), (5, 8), (9, 9)])
     """
-    nodes = []
-    while first <= last:
-        size = 1
-        while (first - 1) % (2 * size) == 0 and first + 2 * size - 1 <= last:
-            size *= 2
-        nodes.append((first, first + size - 1))
-        first += size
-    return nodes
+    level, index, filled = window(last, last - first + 1)
+    nodes = zip(level[filled].tolist(), index[filled].tolist(), strict=True)
+    return sorted(((i << k) + 1, (i + 1) << k) for k, i in nodes)
+
+
+def window(round: Any, epoch: int, numbers: Any = np) -> tuple[np.ndarray, Any, Any]:
+    """Return the nodes that cover the last `epoch` rounds, or all rounds if there are fewer (the paper's COMPOSE).
+
+    Returns:
+        level, int [slots], and index, int [..., slots], of nodes [index·2^level + 1, (index + 1)·2^level]; and a mask
+        of the filled slots, bool [..., slots].
+
+    >>> level, index, filled = window(9, 6)
+    >>> [(i * 2**k + 1, (i + 1) * 2**k) for k, i in zip(level[filled].tolist(), index[filled].tolist())]
+    [(4, 4), (9, 9), (5, 8)]
+    """
+    left, right = numbers.maximum(round - epoch, 0), numbers.asarray(round)
+    index, filled = [], []
+    for _ in range(epoch.bit_length()):
+        taken = (left < right) & (left % 2 == 1)
+        index.append(left)
+        filled.append(taken)
+        left = left + taken
+        taken = (left < right) & (right % 2 == 1)
+        right = right - taken
+        index.append(right)
+        filled.append(taken)
+        left, right = left >> 1, right >> 1
+    return np.repeat(np.arange(epoch.bit_length()), 2), numbers.stack(index, -1), numbers.stack(filled, -1)
 
 
 @dataclass(frozen=True)
@@ -67,7 +88,6 @@ class Tree(Factor):
 
     nodes: str = "uniform"
     name: ClassVar[str] = "tree"
-    words: ClassVar[str] = "noise on the nodes of a binary tree over rounds"
     theorem: ClassVar[str] = (
         "Tran & Cutkosky 2022, Theorem 4, with every record's exact part in its nodes; composition of Gaussians"
     )
