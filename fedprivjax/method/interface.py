@@ -31,7 +31,7 @@ from fedprivjax.problem.problem import Problem
 
 FREE = (  # names of a private method that may be overridden without its event
     *("default_step", "needed_noise", "theory_choices", "error_bound", "uses", "not_planned"),
-    *("costs", "run_costs", "message_bits", "client_state_bytes", "gradients_per_use", "gradients_spared"),
+    *("costs", "run_costs", "message_bits", "client_state_bytes", "gradients_spared"),
     *("vectors_in_memory", "examples"),
 )
 
@@ -80,9 +80,8 @@ class Protocol(Calibrated, Decorated):
     target_is_claim: ClassVar[bool] = False  # True if a target is a published rule's claim, which is not enforced
     several_epochs: ClassVar[bool] = False  # True if the event accounts for public reuse of samples in several rounds
     weighs_machines: ClassVar[bool] = False  # True if messages and event include the factors `Problem.message_factors`
-    gradients_per_use: ClassVar[int] = 1  # gradients that a machine computes per use of a record in a message
     not_planned: ClassVar[str] = "it states no use to be planned"  # reason, if `uses` is empty
-    gradients_spared: ClassVar[int] = 0  # number of these that an equivalent simulation does not compute
+    gradients_spared: ClassVar[int] = 0  # gradients per use of a record that an equivalent simulation does not compute
     examples: ClassVar[tuple[dict[str, Any], ...]] = ()  # settings for audits and for comparisons, see `examples_of`
     plain: ClassVar[dict[str, Any]] = {}  # values, in the traced protocol, of static settings that only the host reads
 
@@ -293,11 +292,10 @@ class Protocol(Calibrated, Decorated):
         """Return costs of one machine in a round, by name: `sent_messages`, `sent_bits` and `gradients_per_use`.
 
         The bits are those of all messages, the gradients those per use of a record. Default: one message of
-        `message_bits`, and the method's `gradients_per_use`. A message of a shuffled sum is a bit
-        with its coordinate's label, 1 + ⌈log₂ d⌉ bits.
+        `message_bits`, and one gradient. A message of a shuffled sum is a bit with its coordinate's label,
+        1 + ⌈log₂ d⌉ bits.
         """
-        sent = {"sent_messages": 1.0, "sent_bits": self.message_bits(problem)}
-        return sent | {"gradients_per_use": float(self.gradients_per_use)}
+        return {"sent_messages": 1.0, "sent_bits": self.message_bits(problem), "gradients_per_use": 1.0}
 
     def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
         """Return further costs of a run by name, on the host. Default: none."""
