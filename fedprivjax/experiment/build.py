@@ -19,7 +19,7 @@ from fedprivjax.experiment.protocol import MOMENTS, ProtocolSettings
 from fedprivjax.experiment.section import THEORY
 from fedprivjax.experiment.settings import TRIAL, Experiment, PartitionSettings, ProblemSettings
 from fedprivjax.features import mapped
-from fedprivjax.method.theory_choices import TheoryChoices, require_choice_of
+from fedprivjax.method.theory import require_choice_of
 from fedprivjax.plan.participation import Participation
 from fedprivjax.privacy.calibration import target_of
 from fedprivjax.privacy.noise_rules import moments_batch
@@ -195,12 +195,12 @@ def _by_theory(experiment: Experiment, point: Point, left: Sequence[str], *, smo
     protocol, scheme = make_protocol(point.settings, point.settings.grid), experiment.participation_of(point.settings)
     machines, target = machines_of(scheme, point.shape), target_of(protocol, delta=experiment.evaluation.delta)
     problem = point.problem
-    smoothing = (protocol.theory_choices(problem) or TheoryChoices()).smoothing if smoothed else None
+    smoothing = protocol.theory.choices(protocol, problem).smoothing if smoothed else None
     strength = None if smoothing is None else smoothing(machines, target, scheme.one_pass)
     if strength is not None:
         model: Any = problem.model
         problem = replace(problem, model=LinearModel(Moreau(model.loss, strength)))
-    theory, phases = protocol.theory_choices(problem) or TheoryChoices(), scheme.kind == "phases"
+    theory, phases = protocol.theory.choices(protocol, problem), scheme.kind == "phases"
     if phases and "per_round" in left and theory.cohorts is None:
         raise Refusal(f"kind must not be 'phases' for {protocol.name}, which has none")
     choices: dict[str, Any] = {"per_round": theory.cohorts if phases else theory.per_round, "rounds": theory.rounds}

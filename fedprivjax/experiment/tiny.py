@@ -214,8 +214,11 @@ def _max_machines(experiment: Experiment) -> int:
 
 def _min_rounds(settings: ProtocolSettings, problem: Problem) -> int:
     """Return the number of rounds that a method with several epochs needs, at least 1."""
-    theory = make_protocol(settings, settings.grid).theory_choices(problem) if settings.method.several_epochs else None
-    return theory.min_rounds() if theory is not None and theory.min_rounds else 1
+    if not settings.method.several_epochs:
+        return 1
+    protocol = make_protocol(settings, settings.grid)
+    least = protocol.theory.choices(protocol, problem).min_rounds
+    return 1 if least is None else least()
 
 
 def _max_rounds(

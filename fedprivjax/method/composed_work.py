@@ -14,7 +14,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 from fedprivjax.method.algorithm import Calls, Public
 from fedprivjax.method.client_method import SERVER, ClientMethod, ClientState
-from fedprivjax.method.interface import Protocol, slot_keys
+from fedprivjax.method.interface import slot_keys
 from fedprivjax.method.known_work import KnownWork, asked, form, message_of, of_python, read
 from fedprivjax.method.linear import Linear, is_plain, points_of
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work
@@ -266,8 +266,7 @@ class ComposedWork(OfParts, ClientMethod):
             raise Refusal(f"unit must be 'record' or 'machine' for a private run, got None with {target}. Set unit")
         if unit == "machine" and self.privacy.update_clip is None:
             raise Refusal("update_clip must be given with unit = 'machine', got none. Set a norm or an AdaptiveClip")
-        if self.step_size is None and type(self).default_step is Protocol.default_step:
-            raise Refusal(f"step_size must be given for {self.name}, which has no default step, got none. Set it")
+        self.theory.require_step(self)
 
     def message_dimension(self, problem: Problem) -> int:
         """Number of numbers in a message: those of `leave`, and a bit with an adaptive clip."""

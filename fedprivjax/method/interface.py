@@ -15,10 +15,8 @@ from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.formatting import formatted
-from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
-from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.round import RoundInputs, flat_rows, rows_in_memory
-from fedprivjax.method.theory_choices import TheoryChoices
+from fedprivjax.method.theory import Theory
 from fedprivjax.method.views import VIEWS, FullView, View
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.plan import Plan
@@ -30,7 +28,7 @@ from fedprivjax.privacy.target import CALIBRATIONS, LEVELS, PLAN, RULE, TARGETS,
 from fedprivjax.problem.problem import Problem
 
 FREE = (  # names of a private method that may be overridden without its event
-    *("default_step", "needed_noise", "theory_choices", "error_bound", "uses", "not_planned"),
+    *("needed_noise", "theory"),
     *("costs", "run_costs", "message_bits", "client_state_bytes", "gradients_spared"),
     *("vectors_in_memory", "examples"),
 )
@@ -80,8 +78,8 @@ class Protocol(Calibrated, Decorated):
     target_is_claim: ClassVar[bool] = False  # True if a target is a published rule's claim, which is not enforced
     several_epochs: ClassVar[bool] = False  # True if the event accounts for public reuse of samples in several rounds
     weighs_machines: ClassVar[bool] = False  # True if messages and event include the factors `Problem.message_factors`
-    not_planned: ClassVar[str] = "it states no use to be planned"  # reason, if `uses` is empty
     gradients_spared: ClassVar[int] = 0  # gradients per use of a record that an equivalent simulation does not compute
+    theory: ClassVar[Theory] = Theory()
     examples: ClassVar[tuple[dict[str, Any], ...]] = ()  # settings for audits and for comparisons, see `examples_of`
     plain: ClassVar[dict[str, Any]] = {}  # values, in the traced protocol, of static settings that only the host reads
 
@@ -364,7 +362,10 @@ class Protocol(Calibrated, Decorated):
         It clears the target, except per-machine ε, which fix the proportions of the noises.
         """
         noisy = self.with_noise_std(noise_std)
-        step = noisy.default_step(problem, plan, target) if self.step_size is None else float(self.step_size)
+        if self.step_size is None:
+            step = self.theory.default_step(noisy, problem, plan, target)
+        else:
+            step = float(self.step_size)
         if not 0 < step < inf:
             raise Refusal(
                 "step_size must be set: its default needs a ball, a declared distance or a network's start other than "
@@ -391,18 +392,6 @@ class Protocol(Calibrated, Decorated):
             raise Refusal(f"relation must be left out for {self.name}, which has no such setting, got {relation!r}")
         return replace(self, relation=relation)  # type: ignore[type-var]
 
-    def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """Return the step of the theory for a protocol with known noise, or inf if the theory gives none."""
-        return inf
-
-    def canonical_equivalent(self, machines: int):
-        """Return the canonical protocol that is equal in distribution for this number of machines. Default: itself."""
-        return self
-
-    def theory_choices(self, problem: Problem) -> TheoryChoices | None:
-        """Sizes and constants that the method's theory chooses for a problem, or None if it chooses nothing."""
-        return None
-
     @property
     def traced(self):
         """Copy without the static settings that only the host reads, so that changing them does not recompile."""
@@ -417,17 +406,6 @@ class Protocol(Calibrated, Decorated):
             rows: number of records that a round uses.
         """
         return 0 if self.clip is None else rows_in_memory(problem, rows)
-
-    # ---- comparison of methods before a run, and audits, on the host
-
-    @classmethod
-    def uses(cls) -> tuple[Use, ...]:
-        """Return the uses of the method that `fedprivjax plan` compares. Default: none; `not_planned` is the reason."""
-        return ()
-
-    def error_bound(self, run: PlannedRun) -> Bound:
-        """Return the error bound of a planned run of this calibrated protocol, term by term. Default: missing."""
-        return missing("no theorem is stated for it")
 
     @property
     def protects_machines(self) -> bool:

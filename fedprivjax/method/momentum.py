@@ -1,6 +1,6 @@
 """Normalised steps along a private momentum: algorithm, settings and theory of the methods that take them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import isfinite, sqrt
 from typing import Any, ClassVar, NamedTuple
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.checks.refusal import Refusal, Undefined
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.algorithm import Algorithm, At, Momentum, Public, Reads
 from fedprivjax.method.composed import Composed
 from fedprivjax.method.default_steps import binds, noise_reach
@@ -20,7 +20,7 @@ from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.settings import check_numbers
 from fedprivjax.method.small_form import BATCH, EPOCH, of_short_epochs
-from fedprivjax.method.theory_choices import TheoryChoices
+from fedprivjax.method.theory import Theory, TheoryChoices
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
@@ -75,13 +75,9 @@ class NormalisedSteps(Algorithm):
 
 @struct.dataclass(kw_only=True)
 class ComposedMomentum(Composed):
-    """Settings and theory of a method that composes `NormalisedSteps` with noise on the momentum.
+    """Settings of a method that composes `NormalisedSteps` with noise on the momentum.
 
-    A subclass defines `privacy`, `calibrate`, `theory_rounds` and `momentum_bound`. `TreeMomentum` documents the
-    fields.
-
-    Attributes:
-        planned: sampler and smallest number of epochs of planned runs.
+    A subclass defines `privacy`, `calibrate` and `theory`. `TreeMomentum` documents the fields.
     """
 
     clip: Any = None
@@ -94,7 +90,6 @@ class ComposedMomentum(Composed):
     trust: str = struct.field(pytree_node=False, default="server")
     epoch: Any = struct.field(default=None, metadata={"derived": True})
 
-    planned: ClassVar[tuple[str, int]]
     several_epochs = True
     examples = ({"clip": 1.0, "batch": BATCH, "alpha": 2 / EPOCH},)
     plain: ClassVar[dict[str, Any]] = {
@@ -132,45 +127,57 @@ class ComposedMomentum(Composed):
     def calibrated(self) -> bool:
         return self.noise_std is not None and self.epoch is not None
 
-    def theory_choices(self, problem: Problem) -> TheoryChoices:
-        least = partial(self.privacy.checked_rounds_of_epoch, problem, self.alpha)
-        return TheoryChoices(rounds=partial(self.theory_rounds, problem), min_rounds=least)
-
-    def theory_rounds(self, problem: Problem, machines: int, target: Target) -> int:
-        """Number of rounds that the method's theorem chooses, in whole epochs."""
-        raise Undefined(f"{self.name} must define theory_rounds(problem, machines, target)")
-
     def noise_variances(self, size: Size) -> np.ndarray:
         """Variance of one coordinate of the calibrated noise in each round's mean m̂_t; float64, shape [rounds]."""
         scale = float(self.noise_std) * self.privacy.noise_of_mean(size.per_round)
         return scale**2 * self.privacy.node_variances(size.rounds, float(self.alpha))
 
-    def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """Step of Theorems 6 and 9, which ignore distances: 1/√(N·T).
 
-        For clipped gradients it is multiplied by the distance that noise may move a run (`noise_reach`). The momentum's
-        noise persists for N rounds, so T steps along it move √(N·T) step lengths.
-        """
-        step = 1 / sqrt(self.privacy.rounds_of_epoch(problem) * plan.size.rounds)
-        return noise_reach(problem, problem.travel, times=2) * step if self.scaled_to_set(problem) else step
+def momentum_theory(
+    sampler: str,
+    epochs: int,
+    rounds: Callable[[Any, Problem, int, Target], int],
+    bound: Callable[[Any, ProblemConstants, MomentumSettings, dict[str, float]], Bound],
+    step: Callable[[Any, Problem, Plan, Target], float],
+) -> Theory:
+    """Return the theory of a method with a private momentum.
 
-    def scaled_to_set(self, problem: Problem) -> bool:
-        """True if the default step scales with the set's size: for clipped gradients in a set with a known distance."""
-        return binds(problem, self.clip) and isfinite(problem.travel)
+    Args:
+        sampler, epochs: sampler and smallest number of epochs of planned runs.
+        rounds: function that returns the number of rounds which the method's theorem chooses, in whole epochs.
+        bound: function that returns its bound on the mean norm of the gradient over iterates, with all machines in
+            every round.
+        step: function that returns the default step.
+    """
 
-    @classmethod
-    def uses(cls) -> tuple[Use, ...]:
-        return (Use("", epochs_of_records(cls, *cls.planned), iterate=LAST),)
+    def choices(protocol: Any, problem: Problem) -> TheoryChoices:
+        least = partial(protocol.privacy.checked_rounds_of_epoch, problem, protocol.alpha)
+        return TheoryChoices(rounds=partial(rounds, protocol, problem), min_rounds=least)
 
-    def error_bound(self, run: PlannedRun) -> Bound:
-        """Bound of the method's theorem on the mean norm of the gradient over iterates."""
+    def bound_of(protocol: Any, run: PlannedRun) -> Bound:
         if not run.setting.full:
             return missing("its theorem has all machines in every round")
-        return self.momentum_bound(*momentum_constants(run))
+        return bound(protocol, *momentum_constants(run))
 
-    def momentum_bound(self, problem: ProblemConstants, settings: MomentumSettings, known: dict[str, float]) -> Bound:
-        """Bound of the method's theorem for a run with all machines in every round."""
-        raise Undefined(f"{self.name} must define momentum_bound(problem, settings, known)")
+    def uses(method: type) -> tuple[Use, ...]:
+        return (Use("", epochs_of_records(method, sampler, epochs), iterate=LAST),)
+
+    return Theory(step=step, bound=bound_of, uses=uses, choices=choices)
+
+
+def momentum_step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
+    """Return the step of Theorems 6 and 9, which ignore distances: 1/√(N·T).
+
+    For clipped gradients it is multiplied by the distance that noise may move a run (`noise_reach`). The momentum's
+    noise persists for N rounds, so T steps along it move √(N·T) step lengths.
+    """
+    step = 1 / sqrt(protocol.privacy.rounds_of_epoch(problem) * plan.size.rounds)
+    return noise_reach(problem, problem.travel, times=2) * step if scaled_to_set(protocol, problem) else step
+
+
+def scaled_to_set(protocol: Any, problem: Problem) -> bool:
+    """Return True if the default step scales with the set's size: for clipped gradients in a set of known distance."""
+    return binds(problem, protocol.clip) and isfinite(problem.travel)
 
 
 def require_level(target: Target, theorem: str) -> None:

@@ -11,7 +11,6 @@ from fedprivjax.checks.values import called
 from fedprivjax.method.algorithm import Algorithm
 from fedprivjax.method.formatting import changed_settings
 from fedprivjax.method.release import MessagePrivacy
-from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import LEVELS, Target
 from fedprivjax.problem.problem import Problem
 
@@ -137,10 +136,6 @@ class PairOfMessages(NamedByAlgorithm):
             raise Refusal(f"privacy must be an object, such as NoisyMessages(clip=1.0), got {called(self.privacy)}")
         if isinstance(self.privacy, MessagePrivacy):  # a pytree's placeholders pass
             self.privacy.check_target(self)
-
-    def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """Raise Refusal: no theory gives the step of a pair."""
-        raise Refusal(f"step_size must be given for {self.name}, which has no default step, got none. Set it")
 
     @property
     def several_epochs(self) -> bool:

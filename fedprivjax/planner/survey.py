@@ -143,7 +143,7 @@ def mapping(found: xr.Dataset) -> dict[str, Any]:
 def _labels(protocols: Sequence[str] | None) -> Iterator[Row]:
     for name in PROTOCOLS if protocols is None else protocols:
         method: type[Protocol] = PROTOCOLS[name][0]
-        uses = method.uses()
+        uses = method.theory.uses(method)
         if not uses:
             yield name, method, None
         for use in uses:
@@ -162,11 +162,11 @@ def _require_any(rows: list[Row], table: list[list[dict[str, Any]]]) -> None:
 def _cell(method: type[Protocol], use: Use | None, setting: Setting) -> dict[str, Any]:
     """Return the variables of one use of a protocol at one ε, or its refusal."""
     if use is None:
-        return {"refusal": method.not_planned}
+        return {"refusal": method.theory.not_planned}
     try:
         with np.errstate(divide="ignore", over="ignore"):  # ε near 0; infinite values raise Refusal
             found = [
-                (run, run.protocol.error_bound(run), draft)
+                (run, run.protocol.theory.bound(run.protocol, run), draft)
                 for draft in use.drafts(setting)
                 for run in [calibrated(draft, setting)]
             ]
@@ -187,7 +187,7 @@ def calibrated(draft: Draft, setting: Setting) -> PlannedRun:
 
     >>> from fedprivjax import LocalSGD
     >>> setting = Setting(machines=10, per_round=5, samples=20, dimension=5, epsilon=1.0)
-    >>> (draft,) = LocalSGD.uses()[0].drafts(setting)
+    >>> (draft,) = LocalSGD.theory.uses(LocalSGD)[0].drafts(setting)
     >>> round(calibrated(draft, setting).event.epsilon(setting.delta), 4)
     1.0
     """

@@ -24,6 +24,7 @@ from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.record_method import ComposedRecords, RecordSettings
 from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants
+from fedprivjax.method.theory import Theory
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
@@ -97,6 +98,64 @@ class AcceleratedSGD(Algorithm):
         return acsa.next_step(server, self.schedule[server.rounds], modulus, self.step_scale)
 
 
+def _uses(method: Any) -> tuple[Use, ...]:
+    full = Use("full batches", full_batches(method, _planned_rounds), passes=PASSES)
+    return Use("one pass", disjoint(method)), full
+
+
+def _bound(protocol: Any, run: PlannedRun) -> Bound:
+    """Return the bound of AC-SA: on the population loss for one pass, else on the training loss."""
+    s, rounds, batch, one_pass = run.setting, run.plan.size.rounds, run.batch, protocol.privacy.minibatches.one_pass
+    diversity = theory.client_variance(diversity=s.lipschitz**2, machines=s.machines, per_round=s.per_round)
+    clients, noise_std = 0.0 if one_pass else diversity / s.per_round, float(protocol.noise_std)
+    variance = theory.worst_variance(problem_constants(s), batch=batch, noise_std=noise_std, clients=clients)
+    if batch == s.samples and not one_pass:
+        variance = variance._replace(sampling=0.0)
+    schedule = {"rounds": rounds, "diameter": s.diameter}
+    total = theory.acsa_bound(v=1 / run.step, variance=variance.total, **schedule)
+    steps = theory.acsa_bound(v=2 * s.smoothness, variance=0.0, **schedule)
+    drawn = (total - steps) * (variance.sampling + variance.clients) / variance.total
+    terms = {"optimisation": steps, "sampling": drawn, "noise": total - steps - drawn}
+    return explicit(POPULATION if one_pass else TRAINING, "AC-SA (Ghadimi & Lan 2012), explicit", **terms)
+
+
+def _stages(protocol: Any, problem: Problem, size: Size, cohort: float) -> list[theory.Stage]:
+    if binds(problem, protocol.clip) and protocol.variance is None and not float(protocol.strong_convexity):
+        clip = float(protocol.records.kinds(problem).lipschitz.max())
+        noise = float(protocol.noise_std) * (problem.dimension / cohort) ** 0.5
+        v = acsa.clipped_v(problem, clip, noise, size.rounds, whole=protocol.records.whole(problem))
+        return [theory.Stage(size.rounds, v)]
+    rounds, smoothness, modulus = size.rounds, require_smooth(problem), float(protocol.strong_convexity)
+    if protocol.form == "multistage":
+        gap = protocol.gap or float(protocol.records.kinds(problem).lipschitz.max()) * required_distance(problem)
+        curved = {"smoothness": smoothness, "strong_convexity": modulus, "printed": protocol.printed}
+        return theory.acsa_stages(rounds=rounds, gap=gap, variance=_variance(protocol, problem, size, cohort), **curved)
+    if protocol.form == "regularised":
+        modulus += float(protocol.regularisation)
+        v = theory.acsa_v(rounds=rounds, smoothness=smoothness + float(protocol.regularisation), form="strong")
+    elif modulus:
+        v = theory.acsa_v(rounds=rounds, smoothness=smoothness, form="strong")
+    else:
+        variance = _variance(protocol, problem, size, cohort)
+        settings = {"variance": variance, "diameter": required_distance(problem)} if variance else {"diameter": 1.0}
+        v = theory.acsa_v(rounds=rounds, smoothness=smoothness, form="tight", **settings)
+    return [theory.Stage(rounds, float(v))]
+
+
+def _variance(protocol: Any, problem: Problem, size: Size, cohort: float) -> float:
+    """Return V², or the noise's variance plus bounds for sampling: L²/(MK) for records, L²/M for machines."""
+    if protocol.variance is not None:
+        return float(protocol.variance)
+    whole, all_machines = protocol.records.whole(problem), cohort >= size.machines
+    m = protocol.records.kinds(problem)
+    lipschitz = float(m.lipschitz.max())
+    if not (np.isfinite(lipschitz) or (whole and all_machines)):
+        raise Refusal("variance must be given, or clip, because the loss has no finite gradient bound here")
+    records = 0.0 if whole else lipschitz**2 / (cohort * m.batch.min())
+    left_out = 0.0 if all_machines else lipschitz**2 / cohort
+    return problem.dimension * float(protocol.noise_std) ** 2 / cohort + records + left_out
+
+
 @struct.dataclass(kw_only=True)
 class AcceleratedMinibatchSGD(ComposedRecords):
     """ISRL-DP AC-SA: plain, regularised, multistage, one-pass.
@@ -137,6 +196,7 @@ class AcceleratedMinibatchSGD(ComposedRecords):
         "printed": False,
         "variance": None,
     }
+    theory = Theory(bound=_bound, uses=_uses)
 
     def __post_init__(self):
         super().__post_init__()
@@ -165,72 +225,17 @@ class AcceleratedMinibatchSGD(ComposedRecords):
         step = 1.0 if self.step_size is None else self.step_size  # placeholder: the stages below set the default
         ready: Any = super(AcceleratedMinibatchSGD, replace(self, step_size=step)).calibrate(problem, plan, target)
         if self.form == "regularised" and self.regularisation is None:
-            spread, distance = ready._variance(problem, size, cohort), required_distance(problem)
+            spread, distance = _variance(ready, problem, size, cohort), required_distance(problem)
             settings = {"rounds": rounds, "variance": spread, "diameter": distance, "factor": self.factor}
             ready = replace(ready, regularisation=float(theory.acsa_regularization(**settings)))
         stages = (
             [theory.Stage(rounds, 1 / float(step))]
             if self.step_size is not None
-            else ready._stages(problem, size, cohort)
+            else _stages(ready, problem, size, cohort)
         )
         schedule = acsa.schedule_of([acsa.Places(stage.rounds, 1, stage.v) for stage in stages], rounds)
         known = replace(ready.known, algorithm=None)  # planned with the placeholder
         return replace(ready, step_size=float(1 / stages[0].v), schedule=schedule, known=known)
-
-    def _stages(self, problem: Problem, size: Size, cohort: float) -> list[theory.Stage]:
-        if binds(problem, self.clip) and self.variance is None and not float(self.strong_convexity):
-            clip = float(self.records.kinds(problem).lipschitz.max())
-            noise = float(self.noise_std) * (problem.dimension / cohort) ** 0.5
-            v = acsa.clipped_v(problem, clip, noise, size.rounds, whole=self.records.whole(problem))
-            return [theory.Stage(size.rounds, v)]
-        rounds, smoothness, modulus = size.rounds, require_smooth(problem), float(self.strong_convexity)
-        if self.form == "multistage":
-            gap = self.gap or float(self.records.kinds(problem).lipschitz.max()) * required_distance(problem)
-            curved = {"smoothness": smoothness, "strong_convexity": modulus, "printed": self.printed}
-            return theory.acsa_stages(rounds=rounds, gap=gap, variance=self._variance(problem, size, cohort), **curved)
-        if self.form == "regularised":
-            modulus += float(self.regularisation)
-            v = theory.acsa_v(rounds=rounds, smoothness=smoothness + float(self.regularisation), form="strong")
-        elif modulus:
-            v = theory.acsa_v(rounds=rounds, smoothness=smoothness, form="strong")
-        else:
-            variance = self._variance(problem, size, cohort)
-            settings = {"variance": variance, "diameter": required_distance(problem)} if variance else {"diameter": 1.0}
-            v = theory.acsa_v(rounds=rounds, smoothness=smoothness, form="tight", **settings)
-        return [theory.Stage(rounds, float(v))]
-
-    def _variance(self, problem: Problem, size: Size, cohort: float) -> float:
-        """V², or without one the noise's variance plus bounds for sampling: L²/(MK) for records, L²/M for machines."""
-        if self.variance is not None:
-            return float(self.variance)
-        whole, all_machines = self.records.whole(problem), cohort >= size.machines
-        m = self.records.kinds(problem)
-        lipschitz = float(m.lipschitz.max())
-        if not (np.isfinite(lipschitz) or (whole and all_machines)):
-            raise Refusal("variance must be given, or clip, because the loss has no finite gradient bound here")
-        records = 0.0 if whole else lipschitz**2 / (cohort * m.batch.min())
-        left_out = 0.0 if all_machines else lipschitz**2 / cohort
-        return problem.dimension * float(self.noise_std) ** 2 / cohort + records + left_out
-
-    @classmethod
-    def uses(cls) -> tuple[Use, ...]:
-        full = Use("full batches", full_batches(cls, _planned_rounds), passes=PASSES)
-        return Use("one pass", disjoint(cls)), full
-
-    def error_bound(self, run: PlannedRun) -> Bound:
-        """Bound of AC-SA: on the population loss for one pass, else on the training loss."""
-        s, rounds, batch, one_pass = run.setting, run.plan.size.rounds, run.batch, self.privacy.minibatches.one_pass
-        diversity = theory.client_variance(diversity=s.lipschitz**2, machines=s.machines, per_round=s.per_round)
-        clients, noise_std = 0.0 if one_pass else diversity / s.per_round, float(self.noise_std)
-        variance = theory.worst_variance(problem_constants(s), batch=batch, noise_std=noise_std, clients=clients)
-        if batch == s.samples and not one_pass:
-            variance = variance._replace(sampling=0.0)
-        schedule = {"rounds": rounds, "diameter": s.diameter}
-        total = theory.acsa_bound(v=1 / run.step, variance=variance.total, **schedule)
-        steps = theory.acsa_bound(v=2 * s.smoothness, variance=0.0, **schedule)
-        drawn = (total - steps) * (variance.sampling + variance.clients) / variance.total
-        terms = {"optimisation": steps, "sampling": drawn, "noise": total - steps - drawn}
-        return explicit(POPULATION if one_pass else TRAINING, "AC-SA (Ghadimi & Lan 2012), explicit", **terms)
 
 
 def _planned_rounds(s: Setting) -> int:

@@ -49,6 +49,7 @@ from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.relative_privacy import noise_of_shares
 from fedprivjax.method.settings import check_numbers, fixed_schedule
+from fedprivjax.method.theory import Theory
 from fedprivjax.noise import NOISE_SCHEDULES
 from fedprivjax.noise.sums import SUM_FACTORS
 from fedprivjax.plan.plan import Plan
@@ -99,6 +100,72 @@ class Mu2(Algorithm):
         return NormBound(norm, (smooth, Assumption("honest but curious")))
 
 
+def _equivalent(protocol: Any, machines: int):
+    """Return the trusted-server form for one machine, whose noise then has the same distribution."""
+    alone = machines == 1 and protocol.cancel and protocol.trust == "none"
+    return replace(protocol, trust="server", relative_privacy=None) if alone else protocol
+
+
+def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
+    size, increment, noise = plan.size, protocol.bound(problem, plan.size.machines).norm, protocol.message_noise
+    wider = noise_of_shares(protocol.relative_privacy, size.machines)
+    if not (isfinite(problem.travel) and isfinite(increment)):
+        return inf
+    single = protocol.batch * protocol.privacy.sensitivity(increment, plan.schedule)  # of one sample's increment
+    mu = single / (protocol.noise_std * wider) if protocol.noise_std else inf
+    settings = {
+        "mu": mu,
+        "per_round": max(1, round(plan.schedule.divisor)),
+        "rounds": size.rounds,
+        "dimension": problem.dimension,
+        "diameter": problem.travel if protocol.clip is None else gathered_reach(problem),
+        "increment": increment,
+    }
+    theory = partial(reshef_levy.fresh_noise_step, **settings)
+    if protocol.cancel:
+        named = protocol.noise_schedule if isinstance(protocol.noise_schedule, str) else "uniform"
+        known = {"trust": protocol.trust, "noise_schedule": named, "machines": size.machines}
+        theory = partial(reshef_levy.step_size, **known, **settings)
+    theory_step = step_by_theory(problem, theory, mu=mu, clip=protocol.clip, rounds=size.rounds, batch=protocol.batch)
+    return theory_step * noise.gain(plan) if isinstance(noise, CorrelatedNoise) else theory_step
+
+
+def _uses(method: Any) -> tuple[Use, ...]:
+    return (Use("", one_pass(method, "none", "server")),)
+
+
+def _bound(protocol: Any, run: PlannedRun) -> Bound:
+    """Return the bound of Reshef & Levy 2024 at full participation, else `anytime_bound`.
+
+    The error of an increment is at most S, and that of the mean of K fresh increments S/√K.
+    """
+    s, size, constraint, batch = run.setting, run.plan.size, run.problem.constraint, run.plan.width
+    largest = reshef_levy.increment_bound(s.lipschitz, s.smoothness, s.diameter)
+    deviation, trusted = largest / batch**0.5, protocol.trust == "server"
+    if not s.full:
+        noise = np.sqrt(s.dimension * protocol.noise_variances(run.plan))
+        bound = reshef_levy.anytime_bound(
+            step=run.step,
+            rounds=size.rounds,
+            per_round=size.per_round,
+            radius=float(constraint.radius),
+            lipschitz=s.lipschitz,
+            deviation=deviation,
+            noise=noise,
+            fresh=trusted,
+        )
+        loose = "" if trusted else ", loose for noise that persists"
+        return explicit(POPULATION, f"anytime averaging, at any participation (derived here{loose})", **bound._asdict())
+    function = reshef_levy.full_trusted_bound if trusted else reshef_levy.full_untrusted_bound
+    known = {"machines": size.machines, "rounds": size.rounds, "dimension": s.dimension, "diameter": s.diameter}
+    known |= {"increment": largest, "smoothness": s.smoothness, "optimum_gradient": s.lipschitz}
+    steps = function(mu=np.inf, **known)
+    sampled = function(mu=np.inf, deviation=deviation, **known)
+    total = function(mu=batch * run.event.mu, deviation=deviation, **known)  # noise of one increment, divided by K
+    theorem = f"Reshef & Levy 2024, {'trusted' if trusted else 'untrusted'} server"
+    return explicit(POPULATION, theorem, optimisation=steps, sampling=sampled - steps, noise=total - sampled)
+
+
 @struct.dataclass(kw_only=True)
 class DPMu2(Composed):
     """DP-μ²-FL (Reshef & Levy): trusted or untrusted server, any participation, clipped or not.
@@ -135,6 +202,7 @@ class DPMu2(Composed):
     cancel: bool = struct.field(pytree_node=False, default=True)
 
     plain: ClassVar = {"relative_privacy": None, "batch": 1, "trust": "none", "noise_schedule": "uniform"}
+    theory = Theory(step=_step, bound=_bound, uses=_uses, equivalent=_equivalent)
 
     def __post_init__(self):
         check_numbers(self, "mu", "epsilon")
@@ -160,71 +228,6 @@ class DPMu2(Composed):
         """Distribution of the noise of the running sums."""
         return self.privacy.noise_of(Sum())
 
-    def canonical_equivalent(self, machines: int):
-        """Return the trusted-server form for one machine, whose noise then has the same distribution."""
-        alone = machines == 1 and self.cancel and self.trust == "none"
-        return replace(self, trust="server", relative_privacy=None) if alone else self
-
     def noise_variances(self, plan: Plan) -> np.ndarray:
         """Variance of one coordinate of the calibrated noise in each round's q̃_t; float64, shape [rounds]."""
         return float(self.noise_std) ** 2 * self.message_noise.variances(plan)
-
-    def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        size, increment, noise = plan.size, self.bound(problem, plan.size.machines).norm, self.message_noise
-        wider = noise_of_shares(self.relative_privacy, size.machines)
-        if not (isfinite(problem.travel) and isfinite(increment)):
-            return inf
-        single = self.batch * self.privacy.sensitivity(increment, plan.schedule)  # of one sample's increment
-        mu = single / (self.noise_std * wider) if self.noise_std else inf
-        settings = {
-            "mu": mu,
-            "per_round": max(1, round(plan.schedule.divisor)),
-            "rounds": size.rounds,
-            "dimension": problem.dimension,
-            "diameter": problem.travel if self.clip is None else gathered_reach(problem),
-            "increment": increment,
-        }
-        theory = partial(reshef_levy.fresh_noise_step, **settings)
-        if self.cancel:
-            named = self.noise_schedule if isinstance(self.noise_schedule, str) else "uniform"
-            known = {"trust": self.trust, "noise_schedule": named, "machines": size.machines}
-            theory = partial(reshef_levy.step_size, **known, **settings)
-        theory_step = step_by_theory(problem, theory, mu=mu, clip=self.clip, rounds=size.rounds, batch=self.batch)
-        return theory_step * noise.gain(plan) if isinstance(noise, CorrelatedNoise) else theory_step
-
-    @classmethod
-    def uses(cls) -> tuple[Use, ...]:
-        return (Use("", one_pass(cls, "none", "server")),)
-
-    def error_bound(self, run: PlannedRun) -> Bound:
-        """Bound of Reshef & Levy 2024 at full participation, else `anytime_bound`.
-
-        The error of an increment is at most S, and that of the mean of K fresh increments S/√K.
-        """
-        s, size, constraint, batch = run.setting, run.plan.size, run.problem.constraint, run.plan.width
-        largest = reshef_levy.increment_bound(s.lipschitz, s.smoothness, s.diameter)
-        deviation, trusted = largest / batch**0.5, self.trust == "server"
-        if not s.full:
-            noise = np.sqrt(s.dimension * self.noise_variances(run.plan))
-            bound = reshef_levy.anytime_bound(
-                step=run.step,
-                rounds=size.rounds,
-                per_round=size.per_round,
-                radius=float(constraint.radius),
-                lipschitz=s.lipschitz,
-                deviation=deviation,
-                noise=noise,
-                fresh=trusted,
-            )
-            loose = "" if trusted else ", loose for noise that persists"
-            return explicit(
-                POPULATION, f"anytime averaging, at any participation (derived here{loose})", **bound._asdict()
-            )
-        function = reshef_levy.full_trusted_bound if trusted else reshef_levy.full_untrusted_bound
-        known = {"machines": size.machines, "rounds": size.rounds, "dimension": s.dimension, "diameter": s.diameter}
-        known |= {"increment": largest, "smoothness": s.smoothness, "optimum_gradient": s.lipschitz}
-        steps = function(mu=np.inf, **known)
-        sampled = function(mu=np.inf, deviation=deviation, **known)
-        total = function(mu=batch * run.event.mu, deviation=deviation, **known)  # noise of one increment, divided by K
-        theorem = f"Reshef & Levy 2024, {'trusted' if trusted else 'untrusted'} server"
-        return explicit(POPULATION, theorem, optimisation=steps, sampling=sampled - steps, noise=total - sampled)

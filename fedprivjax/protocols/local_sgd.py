@@ -11,6 +11,7 @@ points are sent. Messages are not sums of gradients, so every machine's steps ar
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -31,6 +32,7 @@ from fedprivjax.method.record_method import RecordSettings
 from fedprivjax.method.record_steps import NoisyRecordSteps
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import require_learning_rate, require_server, require_server_step
+from fedprivjax.method.theory import Theory
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
@@ -95,6 +97,38 @@ class AveragedEndPoints(LocalGradientSteps):
         return {"last": server.w}
 
 
+def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
+    """Return the step by a rule of thumb for clipped gradients: `1/η² = K·(R·κ² + κ_1²)`; inf for other gradients.
+
+    κ is `clipped_pace` of the mean over R·K steps, and κ_1 that of the noise in the K steps of one machine.
+    """
+    if not (binds(problem, protocol.clip) and np.isfinite(problem.reach)):
+        return np.inf
+    noise, steps = float(protocol.noise_std) * problem.dimension**0.5, plan.width
+    of_mean = noise / plan.schedule.cohort**0.5
+    together = clipped_pace(problem, float(protocol.clip), of_mean, averaged=protocol.window is None)
+    alone = clipped_pace(problem, 0.0, noise)
+    return float((steps * (plan.size.rounds * together**2 + alone**2)) ** -0.5)
+
+
+def _uses(method: Any) -> tuple[Use, ...]:
+    return (Use("", partial(_drafts, method)),)
+
+
+def _drafts(method: Any, s: Setting) -> Iterator[Draft]:
+    batch = min(PLANNED_STEPS, s.samples) if s.batch is None else s.batch
+    most = one_pass_rounds(records=s.samples, batch=batch)
+    rounds, note = capped(s, most if s.rounds is None else s.rounds)
+    step = s.diameter / (s.lipschitz * (rounds * batch) ** 0.5)
+    stated = "step D/(G√(RK)) as a placeholder: no step is proved, and the noise does not depend on it"
+    note = "; ".join(filter(None, (note, stated)))
+    yield of_records(method, s, {"sampler": "disjoint", "batch": batch, "step_size": step}, rounds, note)
+
+
+def _bound(protocol: Any, run: PlannedRun) -> Bound:
+    return missing("no step and no bound is proved for local steps with noise")
+
+
 @struct.dataclass(kw_only=True)
 class LocalSGD(RecordSettings, ComposedWork):  # type: ignore[misc]
     """Local SGD (FedAvg), plain or with noise in every local step.
@@ -123,6 +157,7 @@ class LocalSGD(RecordSettings, ComposedWork):  # type: ignore[misc]
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
 
     plain: ClassVar = {**RecordSettings.plain, "sampler": "replacement"}
+    theory = Theory(step=_step, bound=_bound, uses=_uses)
 
     def __post_init__(self):
         super().__post_init__()
@@ -152,35 +187,5 @@ class LocalSGD(RecordSettings, ComposedWork):  # type: ignore[misc]
         require_learning_rate(self.server, self.server_step)
         return super().calibrate(problem, plan, target)
 
-    def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """Step by a rule of thumb for clipped gradients: `1/η² = K·(R·κ² + κ_1²)`; inf for other gradients.
-
-        κ is `clipped_pace` of the mean over R·K steps, and κ_1 that of the noise in the K steps of one machine.
-        """
-        if not (binds(problem, self.clip) and np.isfinite(problem.reach)):
-            return np.inf
-        noise, steps = float(self.noise_std) * problem.dimension**0.5, plan.width
-        of_mean = noise / plan.schedule.cohort**0.5
-        together = clipped_pace(problem, float(self.clip), of_mean, averaged=self.window is None)
-        alone = clipped_pace(problem, 0.0, noise)
-        return float((steps * (plan.size.rounds * together**2 + alone**2)) ** -0.5)
-
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
         return size.per_round  # a step takes one record of each machine
-
-    @classmethod
-    def uses(cls) -> tuple[Use, ...]:
-        return (Use("", cls._drafts),)
-
-    @classmethod
-    def _drafts(cls, s: Setting) -> Iterator[Draft]:
-        batch = min(PLANNED_STEPS, s.samples) if s.batch is None else s.batch
-        most = one_pass_rounds(records=s.samples, batch=batch)
-        rounds, note = capped(s, most if s.rounds is None else s.rounds)
-        step = s.diameter / (s.lipschitz * (rounds * batch) ** 0.5)
-        stated = "step D/(G√(RK)) as a placeholder: no step is proved, and the noise does not depend on it"
-        note = "; ".join(filter(None, (note, stated)))
-        yield of_records(cls, s, {"sampler": "disjoint", "batch": batch, "step_size": step}, rounds, note)
-
-    def error_bound(self, run: PlannedRun) -> Bound:
-        return missing("no step and no bound is proved for local steps with noise")

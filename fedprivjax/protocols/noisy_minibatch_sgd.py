@@ -10,6 +10,7 @@ including w_R, as an output.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
@@ -32,6 +33,7 @@ from fedprivjax.method.record_method import ComposedRecords, RecordSettings
 from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import initial, require_server, scaled_step, stepped
+from fedprivjax.method.theory import Theory
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
@@ -103,6 +105,76 @@ class MinibatchSGD(Algorithm):
         return {"last": server.w}
 
 
+def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
+    """Return the step of Theorem 2.1 or of clipped gradients, or the server optimiser's equivalent (`scaled_step`)."""
+    step = _own_step(protocol, problem, plan) / protocol.messages_a_step(plan.schedule.cohort)
+    if protocol.server is None:
+        return step
+    lipschitz = float(protocol.records.kinds(problem).lipschitz.max())
+    norm = (lipschitz**2 + problem.dimension * float(protocol.noise_std) ** 2 / plan.schedule.cohort) ** 0.5
+    return scaled_step(protocol.server, step, problem, plan.size.rounds, norm)
+
+
+def _own_step(protocol: Any, problem: Problem, plan: Plan) -> float:
+    """Return the step along a mean without an optimiser: of Theorem 2.1, clipped gradients, or a noiseless run."""
+    rounds, cohort = plan.size.rounds, plan.schedule.cohort
+    lipschitz, distance = float(protocol.records.kinds(problem).lipschitz.max()), problem.distance_to_optimum
+    free = not (protocol.noise_std or protocol.strong_convexity or binds(problem, protocol.clip))
+    if free and np.isfinite(problem.smoothness):
+        return _noiseless_step(protocol, problem, plan, lipschitz)
+    if not (np.isfinite(lipschitz) and np.isfinite(problem.travel)):
+        return np.inf
+    if binds(problem, protocol.clip) and not protocol.strong_convexity:
+        noise = float(protocol.noise_std) * (problem.dimension / cohort) ** 0.5
+        kind = {"averaged": protocol.window is None, "whole": protocol.records.whole(problem)}
+        return plain_clipped_step(problem, rounds, lipschitz, noise, **kind)
+    if not (np.isfinite(distance) and np.isfinite(problem.smoothness)) and not problem.model.factored:
+        of_mean = float(protocol.noise_std) / cohort**0.5  # networks: no theorem is claimed
+        return plain_step(problem, rounds, lipschitz, of_mean)
+    if not np.isfinite(distance):
+        return np.inf
+    return _proved_step(protocol, problem, plan, lipschitz)
+
+
+def _noiseless_step(protocol: Any, problem: Problem, plan: Plan, lipschitz: float) -> float:
+    """Return 1/β for the gradient of the whole objective; else the minimiser of Lemma E.4's bound, or inf if unknown.
+
+    The step of Theorem 2.1 is not used. It decreases as 1/R to bound overfitting, so that further rounds would not
+    move the iterate further from the start.
+    """
+    cohort, smoothness = plan.schedule.cohort, problem.smoothness
+    whole, all_machines = protocol.records.whole(problem), cohort >= plan.size.machines
+    if whole and all_machines:
+        return 1 / smoothness
+    if not (np.isfinite(lipschitz) and np.isfinite(problem.distance_to_optimum)):
+        return np.inf
+    sampling = 0.0 if whole else 4 * lipschitz**2 / (cohort * protocol.records.kinds(problem).batch.min())
+    left_out = 0.0 if all_machines else lipschitz**2 / cohort
+    longest = problem.distance_to_optimum / (2 * plan.size.rounds * (sampling + left_out)) ** 0.5
+    return float(min(longest, 1 / (4 * smoothness)))
+
+
+def _proved_step(protocol: Any, problem: Problem, plan: Plan, lipschitz: float) -> float:
+    """Return the step of Theorem 2.1 for the privacy load of the noise, or of the strongly convex theorem."""
+    m, cohort = protocol.records.kinds(problem), plan.schedule.cohort
+    rounds, smoothness = plan.size.rounds, require_smooth(problem)
+    if protocol.strong_convexity:
+        known = {"rounds": rounds, "diameter": problem.distance_to_optimum, "smoothness": smoothness}
+        noise = problem.dimension * float(protocol.noise_std) ** 2 / cohort
+        variance = theory.Variance(4 * lipschitz**2 / (cohort * m.batch.min()), 0.0, noise)
+        modulus = float(protocol.strong_convexity)
+        return float(theory.strong_step(variance=variance, strong_convexity=modulus, **known))
+    load = theory.equivalent_load(noise_std=float(protocol.noise_std), lipschitz=lipschitz, rounds=rounds)
+    constants = theory.ProblemConstants(
+        records=int(m.records.min()),
+        per_round=cohort,
+        dimension=problem.dimension,
+        diameter=problem.distance_to_optimum,
+        lipschitz=lipschitz,
+    )
+    return float(theory.minibatch_step(constants, rounds=rounds, smoothness=smoothness, load=load))
+
+
 @struct.dataclass(kw_only=True)
 class MinibatchSettings:
     """Settings and default step of minibatch SGD. `NoisyMinibatchSGD` documents the fields."""
@@ -113,6 +185,7 @@ class MinibatchSettings:
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
 
     plain: ClassVar = {**RecordSettings.plain, "trust": "none"}
+    theory = Theory(step=_step)
 
     if TYPE_CHECKING:
         clip: Any
@@ -149,71 +222,46 @@ class MinibatchSettings:
             raise Refusal(f"strong_convexity · step_size must be below 1, got {shrinkage:.4g}")
         return ready
 
-    def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """Step of Theorem 2.1 or of clipped gradients, or the server optimiser's equivalent (`scaled_step`)."""
-        step = self._own_step(problem, plan) / self.messages_a_step(plan.schedule.cohort)
-        if self.server is None:
-            return step
-        lipschitz = float(self.records.kinds(problem).lipschitz.max())
-        norm = (lipschitz**2 + problem.dimension * float(self.noise_std) ** 2 / plan.schedule.cohort) ** 0.5
-        return scaled_step(self.server, step, problem, plan.size.rounds, norm)
 
-    def _own_step(self, problem: Problem, plan: Plan) -> float:
-        """Step along a mean without an optimiser: of Theorem 2.1, clipped gradients, or a noiseless run."""
-        rounds, cohort = plan.size.rounds, plan.schedule.cohort
-        lipschitz, distance = float(self.records.kinds(problem).lipschitz.max()), problem.distance_to_optimum
-        free = not (self.noise_std or self.strong_convexity or binds(problem, self.clip))
-        if free and np.isfinite(problem.smoothness):
-            return self._noiseless_step(problem, plan, lipschitz)
-        if not (np.isfinite(lipschitz) and np.isfinite(problem.travel)):
-            return np.inf
-        if binds(problem, self.clip) and not self.strong_convexity:
-            noise = float(self.noise_std) * (problem.dimension / cohort) ** 0.5
-            kind = {"averaged": self.window is None, "whole": self.records.whole(problem)}
-            return plain_clipped_step(problem, rounds, lipschitz, noise, **kind)
-        if not (np.isfinite(distance) and np.isfinite(problem.smoothness)) and not problem.model.factored:
-            of_mean = float(self.noise_std) / cohort**0.5  # networks: no theorem is claimed
-            return plain_step(problem, rounds, lipschitz, of_mean)
-        if not np.isfinite(distance):
-            return np.inf
-        return self._proved_step(problem, plan, lipschitz)
+def _uses(method: Any) -> tuple[Use, ...]:
+    return (
+        Use("one pass", disjoint(method)),
+        Use("full batches", full_batches(method, _planned_rounds), passes=PASSES),
+        Use("secret subsets", partial(_subsets, method), passes=PASSES),
+        Use("shuffled", partial(_shuffled, method)),
+    )
 
-    def _noiseless_step(self, problem: Problem, plan: Plan, lipschitz: float) -> float:
-        """1/β for the gradient of the whole objective; else the minimiser of Lemma E.4's bound, or inf if unknown.
 
-        The step of Theorem 2.1 is not used. It decreases as 1/R to bound overfitting, so that further rounds would not
-        move the iterate further from the start.
-        """
-        cohort, smoothness = plan.schedule.cohort, problem.smoothness
-        whole, all_machines = self.records.whole(problem), cohort >= plan.size.machines
-        if whole and all_machines:
-            return 1 / smoothness
-        if not (np.isfinite(lipschitz) and np.isfinite(problem.distance_to_optimum)):
-            return np.inf
-        sampling = 0.0 if whole else 4 * lipschitz**2 / (cohort * self.records.kinds(problem).batch.min())
-        left_out = 0.0 if all_machines else lipschitz**2 / cohort
-        longest = problem.distance_to_optimum / (2 * plan.size.rounds * (sampling + left_out)) ** 0.5
-        return float(min(longest, 1 / (4 * smoothness)))
+def _subsets(method: Any, s: Setting) -> Iterator[Draft]:
+    """Yield drafts with a secret random subset of records in every message."""
+    batch = max(1, s.samples // SUBSETS) if s.batch is None else s.batch
+    rounds, note = capped(s, _planned_rounds(s, batch) if s.rounds is None else s.rounds)
+    yield of_records(method, s, {"sampler": "subset", "batch": batch}, rounds, note)
 
-    def _proved_step(self, problem: Problem, plan: Plan, lipschitz: float) -> float:
-        """Step of Theorem 2.1 for the privacy load of the calibrated noise, or of the strongly convex theorem."""
-        m, cohort = self.records.kinds(problem), plan.schedule.cohort
-        rounds, smoothness = plan.size.rounds, require_smooth(problem)
-        if self.strong_convexity:
-            known = {"rounds": rounds, "diameter": problem.distance_to_optimum, "smoothness": smoothness}
-            noise = problem.dimension * float(self.noise_std) ** 2 / cohort
-            variance = theory.Variance(4 * lipschitz**2 / (cohort * m.batch.min()), 0.0, noise)
-            modulus = float(self.strong_convexity)
-            return float(theory.strong_step(variance=variance, strong_convexity=modulus, **known))
-        load = theory.equivalent_load(noise_std=float(self.noise_std), lipschitz=lipschitz, rounds=rounds)
-        constants = theory.ProblemConstants(
-            records=int(m.records.min()),
-            per_round=cohort,
-            dimension=problem.dimension,
-            diameter=problem.distance_to_optimum,
-            lipschitz=lipschitz,
-        )
-        return float(theory.minibatch_step(constants, rounds=rounds, smoothness=smoothness, load=load))
+
+def _shuffled(method: Any, s: Setting) -> Iterator[Draft]:
+    if s.trust != "shuffler":
+        raise Refusal(f"trust must be 'shuffler' for it, got {s.trust!r}")
+    if s.batch not in (None, 1):
+        raise Refusal(f"batch must be 1 with a shuffler, got {s.batch}")
+    rounds, note = one_pass_rounds(s)
+    yield of_records(method, s, {"sampler": "subset", "batch": 1, "trust": "shuffler"}, rounds, note)
+
+
+def _bound(protocol: Any, run: PlannedRun) -> Bound:
+    """Return the bound of Lemma E.4 at the run's step, plus uniform stability if records are reused."""
+    s, rounds, again = run.setting, run.plan.size.rounds, not protocol.privacy.minibatches.one_pass
+    constants = problem_constants(s)
+    variance = theory.worst_variance(constants, batch=run.batch, noise_std=float(protocol.noise_std))
+    known = {"step": run.step, "rounds": rounds, "diameter": s.diameter, "smoothness": s.smoothness}
+    none = theory.Variance(0.0, 0.0, 0.0)
+    steps = theory.minibatch_step_bound(variance=none, **known)
+    sampled = theory.minibatch_step_bound(variance=variance._replace(noise=0.0), **known) - steps
+    noise = theory.minibatch_step_bound(variance=none._replace(noise=variance.noise), **known) - steps
+    terms = {"optimisation": steps, "sampling": sampled, "noise": noise}
+    if again:
+        terms["stability"] = theory.uniform_stability(constants, step=run.step, rounds=rounds)
+    return explicit(POPULATION, "Lowy & Razaviyayn 2023, Lemma E.4" + (" and E.2" if again else ""), **terms)
 
 
 @struct.dataclass(kw_only=True)
@@ -256,45 +304,7 @@ class NoisyMinibatchSGD(MinibatchSettings, ComposedRecords):  # type: ignore[mis
     removing one; with a shuffler, of all shuffled messages for replacing one record of one machine.
     """
 
-    @classmethod
-    def uses(cls) -> tuple[Use, ...]:
-        return (
-            Use("one pass", disjoint(cls)),
-            Use("full batches", full_batches(cls, _planned_rounds), passes=PASSES),
-            Use("secret subsets", cls._subsets, passes=PASSES),
-            Use("shuffled", cls._shuffled),
-        )
-
-    @classmethod
-    def _subsets(cls, s: Setting) -> Iterator[Draft]:
-        """Drafts with a secret random subset of records in every message."""
-        batch = max(1, s.samples // SUBSETS) if s.batch is None else s.batch
-        rounds, note = capped(s, _planned_rounds(s, batch) if s.rounds is None else s.rounds)
-        yield of_records(cls, s, {"sampler": "subset", "batch": batch}, rounds, note)
-
-    @classmethod
-    def _shuffled(cls, s: Setting) -> Iterator[Draft]:
-        if s.trust != "shuffler":
-            raise Refusal(f"trust must be 'shuffler' for it, got {s.trust!r}")
-        if s.batch not in (None, 1):
-            raise Refusal(f"batch must be 1 with a shuffler, got {s.batch}")
-        rounds, note = one_pass_rounds(s)
-        yield of_records(cls, s, {"sampler": "subset", "batch": 1, "trust": "shuffler"}, rounds, note)
-
-    def error_bound(self, run: PlannedRun) -> Bound:
-        """Bound of Lemma E.4 at the run's step, plus uniform stability if records are reused."""
-        s, rounds, again = run.setting, run.plan.size.rounds, not self.privacy.minibatches.one_pass
-        constants = problem_constants(s)
-        variance = theory.worst_variance(constants, batch=run.batch, noise_std=float(self.noise_std))
-        known = {"step": run.step, "rounds": rounds, "diameter": s.diameter, "smoothness": s.smoothness}
-        none = theory.Variance(0.0, 0.0, 0.0)
-        steps = theory.minibatch_step_bound(variance=none, **known)
-        sampled = theory.minibatch_step_bound(variance=variance._replace(noise=0.0), **known) - steps
-        noise = theory.minibatch_step_bound(variance=none._replace(noise=variance.noise), **known) - steps
-        terms = {"optimisation": steps, "sampling": sampled, "noise": noise}
-        if again:
-            terms["stability"] = theory.uniform_stability(constants, step=run.step, rounds=rounds)
-        return explicit(POPULATION, "Lowy & Razaviyayn 2023, Lemma E.4" + (" and E.2" if again else ""), **terms)
+    theory = Theory(step=_step, bound=_bound, uses=_uses)
 
 
 def _planned_rounds(s: Setting, batch: int | None = None) -> int:

@@ -29,6 +29,7 @@ from fedprivjax.method.relative_privacy import noise_of_shares
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import initial, require_server, scaled_step, stepped
 from fedprivjax.method.settings import check_numbers
+from fedprivjax.method.theory import Theory
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
@@ -78,6 +79,47 @@ class SGD(Algorithm):
         return {"last": server.w} if self.average else {"average": server.average}
 
 
+def _equivalent(protocol: Any, machines: int):
+    """Return the trusted-server form for one machine, whose noise then has the same distribution."""
+    alone = machines == 1 and protocol.trust == "none"
+    return replace(protocol, trust="server", relative_privacy=None) if alone else protocol
+
+
+def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
+    if not isfinite(problem.travel):
+        return inf
+    # the mean of m machines' noises has 1/√m of one machine's noise
+    of_mean = (
+        protocol.noise_std
+        * noise_of_shares(protocol.relative_privacy, plan.size.machines)
+        / (1.0 if protocol.trust == "server" else plan.schedule.divisor**0.5)
+    )
+    bound, noise = protocol.bound(problem, plan.size.machines).norm, problem.dimension**0.5 * of_mean
+    step = _plain_step(protocol, problem, plan.size.rounds, bound, of_mean)
+    return scaled_step(protocol.server, step, problem, plan.size.rounds, hypot(bound, noise))
+
+
+def _plain_step(protocol: Any, problem: Problem, rounds: int, bound: float, of_mean: float) -> float:
+    if binds(problem, protocol.clip):
+        noise = problem.dimension**0.5 * of_mean
+        return plain_clipped_step(problem, rounds, bound, noise, averaged=protocol.average)
+    return plain_step(problem, rounds, bound, of_mean)
+
+
+def _uses(method: Any) -> tuple[Use, ...]:
+    return (Use("", one_pass(method, "none", "server", average=True)),)
+
+
+def _bound(protocol: Any, run: PlannedRun) -> Bound:
+    """Return the bound of projected SGD on the average of the iterates."""
+    s, size = run.setting, run.plan.size
+    of_mean = float(protocol.noise_std) / (1.0 if protocol.trust == "server" else size.per_round**0.5)
+    known = {"diameter": s.diameter, "rounds": size.rounds, "lipschitz": s.lipschitz, "dimension": s.dimension}
+    steps = reshef_levy.noisy_sgd_bound(noise_std_of_mean=0.0, **known)
+    total = reshef_levy.noisy_sgd_bound(noise_std_of_mean=of_mean, **known)
+    return explicit(POPULATION, "projected SGD (Zinkevich 2003)", optimisation=steps, noise=total - steps)
+
+
 @struct.dataclass(kw_only=True)
 class NoisySGD(Composed):
     """Single-pass noisy SGD, trusted or untrusted server, with or without per-sample clipping.
@@ -105,6 +147,7 @@ class NoisySGD(Composed):
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
 
     plain: ClassVar = {"relative_privacy": None, "batch": 1, "trust": "none"}
+    theory = Theory(step=_step, bound=_bound, uses=_uses, equivalent=_equivalent)
 
     def __post_init__(self):
         check_numbers(self, "mu", "epsilon")
@@ -122,39 +165,3 @@ class NoisySGD(Composed):
         """Fresh noise on every message."""
         settings = {"clip": self.clip, "trust": self.trust, "relative_privacy": self.relative_privacy}
         return NoisyMessages(batch=self.batch, **settings)
-
-    def canonical_equivalent(self, machines: int):
-        """Return the trusted-server form for one machine, whose noise then has the same distribution."""
-        return replace(self, trust="server", relative_privacy=None) if machines == 1 and self.trust == "none" else self
-
-    def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        if not isfinite(problem.travel):
-            return inf
-        # the mean of m machines' noises has 1/√m of one machine's noise
-        of_mean = (
-            self.noise_std
-            * noise_of_shares(self.relative_privacy, plan.size.machines)
-            / (1.0 if self.trust == "server" else plan.schedule.divisor**0.5)
-        )
-        bound, noise = self.bound(problem, plan.size.machines).norm, problem.dimension**0.5 * of_mean
-        step = self._plain_step(problem, plan.size.rounds, bound, of_mean)
-        return scaled_step(self.server, step, problem, plan.size.rounds, hypot(bound, noise))
-
-    def _plain_step(self, problem: Problem, rounds: int, bound: float, of_mean: float) -> float:
-        if binds(problem, self.clip):
-            noise = problem.dimension**0.5 * of_mean
-            return plain_clipped_step(problem, rounds, bound, noise, averaged=self.average)
-        return plain_step(problem, rounds, bound, of_mean)
-
-    @classmethod
-    def uses(cls) -> tuple[Use, ...]:
-        return (Use("", one_pass(cls, "none", "server", average=True)),)
-
-    def error_bound(self, run: PlannedRun) -> Bound:
-        """Bound of projected SGD on the average of the iterates."""
-        s, size = run.setting, run.plan.size
-        of_mean = float(self.noise_std) / (1.0 if self.trust == "server" else size.per_round**0.5)
-        known = {"diameter": s.diameter, "rounds": size.rounds, "lipschitz": s.lipschitz, "dimension": s.dimension}
-        steps = reshef_levy.noisy_sgd_bound(noise_std_of_mean=0.0, **known)
-        total = reshef_levy.noisy_sgd_bound(noise_std_of_mean=of_mean, **known)
-        return explicit(POPULATION, "projected SGD (Zinkevich 2003)", optimisation=steps, noise=total - steps)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from flax import struct
 
-from fedprivjax.method.momentum import ComposedMomentum, require_level
+from fedprivjax.method.momentum import ComposedMomentum, momentum_step, momentum_theory, require_level, scaled_to_set
 from fedprivjax.method.momentum_planning import gradient_bound
 from fedprivjax.method.planning.bounds import Bound
 from fedprivjax.method.reduced_momentum import ReducedMomentum, require_smooth
@@ -31,6 +31,31 @@ from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import tran_cutkosky as theory
 
 PLANNED_EPOCHS = 4  # smallest number, required by Theorem 9
+
+
+def _rounds(protocol: Any, problem: Problem, machines: int, target: Target) -> int:
+    """Return the number of rounds of Theorem 9, in whole epochs; it is very large."""
+    require_level(target, "Theorem 9")
+    epoch = protocol.privacy.rounds_of_epoch(problem)
+    epsilon = protocol.privacy.gain(problem, machines) * target.worst_epsilon
+    return theory.reduced_settings(records=epoch, epsilon=epsilon, dimension=problem.dimension).rounds
+
+
+def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
+    """Return the step of `TreeMomentum`, for clipped gradients at most C/(8NL).
+
+    An epoch's steps of that length change a gradient by at most C/8, so differences have less noise than gradients.
+    """
+    step = momentum_step(protocol, problem, plan, target)
+    if not scaled_to_set(protocol, problem) or not isfinite(problem.smoothness):
+        return step
+    return min(step, float(protocol.clip) / (8 * protocol.privacy.rounds_of_epoch(problem) * problem.smoothness))
+
+
+def _bound(protocol: Any, problem: theory.ProblemConstants, settings: theory.MomentumSettings, known: Any) -> Bound:
+    with_resets = theory.ReducedSettings(*settings, reset_rate=float(protocol.reset_rate))
+    bound = theory.reduced_bound(problem, with_resets, **known)
+    return gradient_bound(bound, "Theorem 9, whose sampling term is proved for reshuffled epochs only")
 
 
 @struct.dataclass(kw_only=True)
@@ -66,7 +91,7 @@ class ReducedTreeMomentum(ComposedMomentum):
     epoch: int | None = struct.field(pytree_node=False, default=None, metadata={"derived": True})
     allocation: str = struct.field(pytree_node=False, default="optimal")
 
-    planned = ("cyclic", PLANNED_EPOCHS)
+    theory = momentum_theory("cyclic", PLANNED_EPOCHS, _rounds, _bound, _step)
     plain: ClassVar = {**ComposedMomentum.plain, "allocation": "optimal"}
     gradients_spared = 2  # the simulation needs no gradients at anchors
 
@@ -85,29 +110,7 @@ class ReducedTreeMomentum(ComposedMomentum):
         if not target.non_private:
             require_smooth(problem)
         epoch = self.privacy.checked_epoch(problem, plan)
-        step = self.default_step(problem, plan, target) if self.step_size is None else float(self.step_size)
+        step = _step(self, problem, plan, target) if self.step_size is None else float(self.step_size)
         alpha = min(1.7 / epoch, 1.0) if self.alpha is None else float(self.alpha)
         known = replace(self, step_size=step, alpha=alpha)
         return super(ReducedTreeMomentum, known).calibrate(problem, plan, target)
-
-    def theory_rounds(self, problem: Problem, machines: int, target: Target) -> int:
-        """Number of rounds of Theorem 9, in whole epochs; it is very large."""
-        require_level(target, "Theorem 9")
-        epoch = self.privacy.rounds_of_epoch(problem)
-        epsilon = self.privacy.gain(problem, machines) * target.worst_epsilon
-        return theory.reduced_settings(records=epoch, epsilon=epsilon, dimension=problem.dimension).rounds
-
-    def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """Step of `TreeMomentum`, for clipped gradients at most C/(8NL).
-
-        An epoch's steps of that length change a gradient by at most C/8, so differences have less noise than gradients.
-        """
-        step = super().default_step(problem, plan, target)
-        if not self.scaled_to_set(problem) or not isfinite(problem.smoothness):
-            return step
-        return min(step, float(self.clip) / (8 * self.privacy.rounds_of_epoch(problem) * problem.smoothness))
-
-    def momentum_bound(self, problem: theory.ProblemConstants, settings: theory.MomentumSettings, known) -> Bound:
-        with_resets = theory.ReducedSettings(*settings, reset_rate=float(self.reset_rate))
-        bound = theory.reduced_bound(problem, with_resets, **known)
-        return gradient_bound(bound, "Theorem 9, whose sampling term is proved for reshuffled epochs only")

@@ -38,6 +38,7 @@ from fedprivjax.method.planning.drafts import of_pool
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
 from fedprivjax.method.settings import check_numbers, fixed_schedule
+from fedprivjax.method.theory import Theory
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
@@ -84,6 +85,48 @@ class Stale(Algorithm):
         return server.x_previous
 
 
+def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
+    if not isfinite(problem.travel):
+        return inf
+    size = plan.size
+    if protocol.noise_std:
+        mu, theory = 1.0, partial(_noise_step, protocol, problem, plan)
+    else:
+        mu = inf
+        theory = partial(
+            reshef_levy.step_size,
+            trust="none",
+            noise_schedule="uniform",
+            mu=mu,
+            machines=size.machines,
+            per_round=max(1, round(plan.schedule.cohort)),
+            rounds=size.rounds,
+            dimension=problem.dimension,
+            diameter=problem.travel,
+            increment=problem.lipschitz if protocol.clip is None else protocol.clip,
+        )
+    return step_by_theory(problem, theory, mu=mu, clip=protocol.clip, rounds=size.rounds, batch=protocol.batch)
+
+
+def _noise_step(protocol: Any, problem: Problem, plan: Plan, smoothness: float | None) -> float:
+    """Return the step for which the noise in w_T has the norm `noise_reach` with `times=2`, at most the diameter."""
+    variance = float(np.sum(protocol.message_noise.variances(plan)))
+    norm = float(protocol.noise_std) * (problem.dimension * variance) ** 0.5
+    return noise_reach(problem, problem.travel, times=2) / norm
+
+
+def _uses(method: Any) -> tuple[Use, ...]:
+    return (Use("", partial(_drafts, method)),)
+
+
+def _drafts(method: Any, s: Setting) -> Iterator[Draft]:
+    yield of_pool(method, s, {"clip": reshef_levy.increment_bound(s.lipschitz, s.smoothness, s.diameter)})
+
+
+def _bound(protocol: Any, run: PlannedRun) -> Bound:
+    return missing("its private form has no convergence theorem")
+
+
 @struct.dataclass(kw_only=True)
 class StaleMomentum(ComposedSums):
     """Per-machine momentum with stale corrections, the paper's alternative 1.
@@ -106,6 +149,7 @@ class StaleMomentum(ComposedSums):
     noise_schedule: str | Sequence[float] = struct.field(pytree_node=False, default="uniform")
 
     plain: ClassVar = {"relative_privacy": None, "batch": 1, "noise_schedule": "uniform"}
+    theory = Theory(step=_step, bound=_bound, uses=_uses)
 
     def __post_init__(self):
         check_numbers(self, "mu", "epsilon")
@@ -127,42 +171,3 @@ class StaleMomentum(ComposedSums):
     def message_noise(self) -> MessageNoise:
         """Noise of the messages."""
         return self.privacy.noise_of(Growing())
-
-    def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        if not isfinite(problem.travel):
-            return inf
-        size = plan.size
-        if self.noise_std:
-            mu, theory = 1.0, partial(self._noise_step, problem, plan)
-        else:
-            mu = inf
-            theory = partial(
-                reshef_levy.step_size,
-                trust="none",
-                noise_schedule="uniform",
-                mu=mu,
-                machines=size.machines,
-                per_round=max(1, round(plan.schedule.cohort)),
-                rounds=size.rounds,
-                dimension=problem.dimension,
-                diameter=problem.travel,
-                increment=problem.lipschitz if self.clip is None else self.clip,
-            )
-        return step_by_theory(problem, theory, mu=mu, clip=self.clip, rounds=size.rounds, batch=self.batch)
-
-    def _noise_step(self, problem: Problem, plan: Plan, smoothness: float | None) -> float:
-        """Step for which the noise in w_T has the norm `noise_reach` with `times=2`, at most the set's diameter."""
-        variance = float(np.sum(self.message_noise.variances(plan)))
-        norm = float(self.noise_std) * (problem.dimension * variance) ** 0.5
-        return noise_reach(problem, problem.travel, times=2) / norm
-
-    @classmethod
-    def uses(cls) -> tuple[Use, ...]:
-        return (Use("", cls._drafts),)
-
-    @classmethod
-    def _drafts(cls, s: Setting) -> Iterator[Draft]:
-        yield of_pool(cls, s, {"clip": reshef_levy.increment_bound(s.lipschitz, s.smoothness, s.diameter)})
-
-    def error_bound(self, run: PlannedRun) -> Bound:
-        return missing("its private form has no convergence theorem")

@@ -16,7 +16,7 @@ from typing import Any
 
 from flax import struct
 
-from fedprivjax.method.momentum import ComposedMomentum, require_level
+from fedprivjax.method.momentum import ComposedMomentum, momentum_step, momentum_theory, require_level
 from fedprivjax.method.momentum_planning import gradient_bound
 from fedprivjax.method.noisy_momentum import NoisyMomentum
 from fedprivjax.method.planning.bounds import Bound
@@ -25,6 +25,23 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import tran_cutkosky as theory
+
+
+def _theorem_6(privacy: NoisyMomentum, problem: Problem, per_round: int, target: Target, rounds: int | None = None):
+    """Return the settings of Theorem 6, with ε multiplied by `gain`."""
+    sizes = {"records": privacy.rounds_of_epoch(problem), "dimension": problem.dimension}
+    epsilon = privacy.gain(problem, per_round) * target.worst_epsilon
+    return theory.momentum_settings(epsilon=epsilon, delta=target.stated_delta, rounds=rounds, **sizes)
+
+
+def _rounds(protocol: Any, problem: Problem, machines: int, target: Target) -> int:
+    """Return the number of rounds of Theorem 6, in whole epochs."""
+    require_level(target, "Theorem 6")
+    return _theorem_6(protocol.privacy, problem, machines, target).rounds
+
+
+def _bound(protocol: Any, problem: theory.ProblemConstants, settings: theory.MomentumSettings, known: Any) -> Bound:
+    return gradient_bound(theory.momentum_bound(problem, settings, **known), "Theorem 6")
 
 
 @struct.dataclass(kw_only=True)
@@ -60,7 +77,7 @@ class TreeMomentum(ComposedMomentum):
 
     factor: str | Factor = struct.field(pytree_node=False, default="tree")
 
-    planned = ("reshuffled", 1)
+    theory = momentum_theory("reshuffled", 1, _rounds, _bound, momentum_step)
 
     @property
     def privacy(self) -> NoisyMomentum:
@@ -72,19 +89,5 @@ class TreeMomentum(ComposedMomentum):
         if alpha is None and target.given_noise is not None:
             alpha = 1 / epoch
         elif alpha is None:
-            alpha = self._theorem_6(problem, plan.size.per_round, target, plan.size.rounds).alpha
+            alpha = _theorem_6(self.privacy, problem, plan.size.per_round, target, plan.size.rounds).alpha
         return super(TreeMomentum, replace(self, alpha=float(alpha))).calibrate(problem, plan, target)
-
-    def theory_rounds(self, problem: Problem, machines: int, target: Target) -> int:
-        """Number of rounds of Theorem 6, in whole epochs."""
-        require_level(target, "Theorem 6")
-        return self._theorem_6(problem, machines, target).rounds
-
-    def _theorem_6(self, problem: Problem, per_round: int, target: Target, rounds: int | None = None) -> Any:
-        """Settings of Theorem 6, with ε multiplied by `gain`."""
-        sizes = {"records": self.privacy.rounds_of_epoch(problem), "dimension": problem.dimension}
-        epsilon = self.privacy.gain(problem, per_round) * target.worst_epsilon
-        return theory.momentum_settings(epsilon=epsilon, delta=target.stated_delta, rounds=rounds, **sizes)
-
-    def momentum_bound(self, problem: theory.ProblemConstants, settings: theory.MomentumSettings, known) -> Bound:
-        return gradient_bound(theory.momentum_bound(problem, settings, **known), "Theorem 6")

@@ -25,7 +25,7 @@ from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, exp
 from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.private_mean import TRUSTS, UserMethod
-from fedprivjax.method.theory_choices import TheoryChoices
+from fedprivjax.method.theory import Theory, TheoryChoices
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
@@ -42,6 +42,69 @@ class Stage(NamedTuple):
 
     per_round: int
     rounds: int
+
+
+def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
+    """Return 1/(β + S) of the first phase."""
+    return float(1 / protocol._places(problem, plan)[0].v)
+
+
+def _choices(protocol: Any, problem: Problem) -> TheoryChoices:
+    choices = {"per_round": _per_round, "cohorts": _cohorts, "smoothing": _envelopes}
+    return TheoryChoices(**{name: partial(choice, protocol, problem) for name, choice in choices.items()})
+
+
+def _per_round(protocol: Any, problem: Problem, machines: int, target: Target) -> int:
+    """Return the b that minimises the bound of P_AGD, or the bound after its last phase."""
+    noise = protocol.privacy.planned_constant(problem, target, protocol.gradient_bound(problem))
+    if protocol.of_phases:
+        phased = protocol._constants(problem, protocol._smoothness(problem))
+        return cheu.strong_per_round(users=machines, noise=noise, **phased)
+    known: dict[str, Any] = {"lipschitz": protocol.gradient_bound(problem), "smoothness": require_smooth(problem)}
+    known |= {"distance": problem.distance_to_optimum, "form": protocol.spread, "sampling": protocol.sampling}
+    return cheu.agd_scan(users=machines, noise=noise, **known).per_round
+
+
+def _cohorts(protocol: Any, problem: Problem, machines: int, target: Target) -> tuple[int, ...]:
+    """Return the cohort size of every round: in each phase the b that minimises its bound."""
+    if not protocol.of_phases:
+        raise Refusal("kind 'phases' must go with a positive strong_convexity")
+    noise = protocol.privacy.planned_constant(problem, target, protocol.gradient_bound(problem))
+    known = protocol._constants(problem, protocol._smoothness(problem))
+    phases = cheu.strong_phases(users=machines, noise=noise, **known)
+    return tuple(phase.per_round for phase in phases for _ in range(phase.rounds))
+
+
+def _envelopes(protocol: Any, problem: Problem, machines: int, target: Target, one_pass: bool) -> float | None:
+    """Return the β of the envelopes that minimises the bound of P_AGD, or β of its last phase."""
+    noise = protocol.privacy.planned_constant(problem, target, protocol.gradient_bound(problem))
+    if protocol.of_phases:
+        phases = cheu.strong_phases(users=machines, noise=noise, **protocol._constants(problem, None))
+        return phases[-1].smoothness
+    bound, distance = protocol.gradient_bound(problem), problem.distance_to_optimum
+    known: dict[str, Any] = {"lipschitz": bound, "form": protocol.spread, "sampling": protocol.sampling}
+    return cheu.smoothed_scan(users=machines, distance=distance, noise=noise, **known).smoothness
+
+
+def _uses(method: Any) -> tuple[Use, ...]:
+    return (Use("", one_pass(method, *TRUSTS)),)
+
+
+def _bound(protocol: Any, run: PlannedRun) -> Bound:
+    """Return the bound of P_AGD with S computed from the run's step."""
+    s, size = run.setting, run.plan.size
+    noise = protocol.noise_constant(run.problem, run.plan)
+    known = {"rounds": size.rounds, "smoothness": s.smoothness, "distance": s.diameter, "gap": s.first_gap}
+    if run.plan.repeats:
+        return missing("P_AGD's theorem is for one pass")
+    sampling, variance = (
+        cheu.oracle_variance(per_round=size.per_round, lipschitz=s.lipschitz, noise=each) for each in (0.0, noise)
+    )
+    total = cheu.agd_bound(spread=1 / run.step - s.smoothness, variance=variance, **known)
+    steps = cheu.agd_bound(spread=0.0, variance=0.0, **known)
+    sampled = (total - steps) * sampling / variance
+    terms = {"optimisation": steps, "sampling": sampled, "noise": total - steps - sampled}
+    return explicit(POPULATION, "Cheu et al. 2022, Theorem 4.3 by Lan's proof", **terms)
 
 
 @struct.dataclass(kw_only=True)
@@ -84,6 +147,7 @@ class UserAGD(UserMethod):
         "smoothing": "given",
         "sampling": True,
     }
+    theory = Theory(step=_step, bound=_bound, uses=_uses, choices=_choices)
 
     def __post_init__(self):
         super().__post_init__()
@@ -114,10 +178,6 @@ class UserAGD(UserMethod):
         model: Any = problem.model
         if self.smoothing == "phases" and (not model.factored or model.loss.unsmoothed is model.loss):
             raise Refusal(f"loss must be an envelope (see Moreau) with smoothing = 'phases', got {model}")
-
-    def default_step(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """1/(β + S) of the first phase."""
-        return float(1 / self._places(problem, plan)[0].v)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         """Calibrate as in `UserMethod.calibrate`, with every round's place in its phase, and envelopes."""
@@ -214,59 +274,6 @@ class UserAGD(UserMethod):
     def _samples(self, plan: Plan) -> bool:
         """True if steps include a sampling error: unless `sampling` is False or every round uses all records."""
         return self.sampling and (plan.size.per_round < plan.size.machines or not plan.repeats)
-
-    def theory_choices(self, problem: Problem) -> TheoryChoices:
-        choices = {"per_round": self._per_round, "cohorts": self._cohorts, "smoothing": self._envelopes}
-        return TheoryChoices(**{name: partial(choice, problem) for name, choice in choices.items()})
-
-    def _per_round(self, problem: Problem, machines: int, target: Target) -> int:
-        """b that minimises the bound of P_AGD, or the bound after its last phase."""
-        noise = self.privacy.planned_constant(problem, target, self.gradient_bound(problem))
-        if self.of_phases:
-            phased = self._constants(problem, self._smoothness(problem))
-            return cheu.strong_per_round(users=machines, noise=noise, **phased)
-        known: dict[str, Any] = {"lipschitz": self.gradient_bound(problem), "smoothness": require_smooth(problem)}
-        known |= {"distance": problem.distance_to_optimum, "form": self.spread, "sampling": self.sampling}
-        return cheu.agd_scan(users=machines, noise=noise, **known).per_round
-
-    def _cohorts(self, problem: Problem, machines: int, target: Target) -> tuple[int, ...]:
-        """Cohort size of every round: in each phase the b that minimises its bound."""
-        if not self.of_phases:
-            raise Refusal("kind 'phases' must go with a positive strong_convexity")
-        noise = self.privacy.planned_constant(problem, target, self.gradient_bound(problem))
-        known = self._constants(problem, self._smoothness(problem))
-        phases = cheu.strong_phases(users=machines, noise=noise, **known)
-        return tuple(phase.per_round for phase in phases for _ in range(phase.rounds))
-
-    def _envelopes(self, problem: Problem, machines: int, target: Target, one_pass: bool) -> float | None:
-        """β of the envelopes that minimises the bound of P_AGD, or β of its last phase."""
-        noise = self.privacy.planned_constant(problem, target, self.gradient_bound(problem))
-        if self.of_phases:
-            phases = cheu.strong_phases(users=machines, noise=noise, **self._constants(problem, None))
-            return phases[-1].smoothness
-        bound, distance = self.gradient_bound(problem), problem.distance_to_optimum
-        known: dict[str, Any] = {"lipschitz": bound, "form": self.spread, "sampling": self.sampling}
-        return cheu.smoothed_scan(users=machines, distance=distance, noise=noise, **known).smoothness
-
-    @classmethod
-    def uses(cls) -> tuple[Use, ...]:
-        return (Use("", one_pass(cls, *TRUSTS)),)
-
-    def error_bound(self, run: PlannedRun) -> Bound:
-        """Bound of P_AGD with S computed from the run's step."""
-        s, size = run.setting, run.plan.size
-        noise = self.noise_constant(run.problem, run.plan)
-        known = {"rounds": size.rounds, "smoothness": s.smoothness, "distance": s.diameter, "gap": s.first_gap}
-        if run.plan.repeats:
-            return missing("P_AGD's theorem is for one pass")
-        sampling, variance = (
-            cheu.oracle_variance(per_round=size.per_round, lipschitz=s.lipschitz, noise=each) for each in (0.0, noise)
-        )
-        total = cheu.agd_bound(spread=1 / run.step - s.smoothness, variance=variance, **known)
-        steps = cheu.agd_bound(spread=0.0, variance=0.0, **known)
-        sampled = (total - steps) * sampling / variance
-        terms = {"optimisation": steps, "sampling": sampled, "noise": total - steps - sampled}
-        return explicit(POPULATION, "Cheu et al. 2022, Theorem 4.3 by Lan's proof", **terms)
 
 
 def stages(sizes: Sequence[int], each: int, count: int) -> list[Stage]:

@@ -37,6 +37,7 @@ from fedprivjax.checks.restated import GENERATED, TEXTS, _broken, of_package
 from fedprivjax.engine.transcript import replay
 from fedprivjax.method.clipping import clip
 from fedprivjax.method.interface import FREE
+from fedprivjax.method.theory import Theory
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Subset
 from fedprivjax.problem.gradients import Dense
@@ -182,7 +183,7 @@ OF_PACKAGE = sorted({type(case.protocol) for case in CASES.values()}, key=lambda
 def test_every_name_of_a_private_method_needs_its_event_but_those_that_no_release_follows(method):
     names = {name for name in dir(method) if not name.startswith("__")} - {*TEXTS, *GENERATED, "event"}
     assert {"init", "round", "output", "query", "mechanism", "noise", "traced", "check", "clip", "trust"} <= names
-    assert {"default_step", "needed_noise", "uses", "error_bound", "costs", "examples"} <= names & {*FREE}
+    assert {"needed_noise", "theory", "costs", "examples"} <= names & {*FREE}
     for name in names:
         broken = _broken(changed_name(method, name))
         assert (broken is None) == (name in FREE), name
@@ -210,8 +211,7 @@ def test_a_new_default_of_a_setting_and_new_names_need_no_event():
         note: str = struct.field(pytree_node=False, default="")
         name = "settled"
 
-        def default_step(self, problem, plan, target):
-            return self.helper
+        theory = Theory(step=lambda protocol, problem, plan, target: protocol.helper)
 
         @property
         def helper(self):

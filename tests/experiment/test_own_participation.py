@@ -131,7 +131,7 @@ def test_theory_chooses_only_for_methods_that_request_it():
     sizes = {job.label: job.prepare().first.plan.size.per_round for job in listed.jobs(made)}
     protocol = experiment.make_protocol(made.protocol[1])
     problem = experiment.make_problem(made.problem, 800)
-    best = protocol.theory_choices(problem).per_round(800, target_of(protocol, delta=1e-5))
+    best = protocol.theory.choices(protocol, problem).per_round(800, target_of(protocol, delta=1e-5))
     assert sizes == {"fixed": 40, "theory": best}
     assert best != 40
 

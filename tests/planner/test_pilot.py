@@ -52,14 +52,14 @@ def test_what_runs_is_what_is_planned_but_for_passes(found):
 @pytest.mark.parametrize(("use", "rounds", "given"), [(1, 40, None), (1, 7, 7), (2, 400, None)])
 def test_methods_that_use_records_again_make_forty_passes_or_the_rounds_given(use, rounds, given):
     setting = Setting(**SIZES, epsilon=1.0, rounds=given)
-    trial = _cell(NoisyMinibatchSGD, NoisyMinibatchSGD.uses()[use], setting)["trial"]
+    trial = _cell(NoisyMinibatchSGD, NoisyMinibatchSGD.theory.uses(NoisyMinibatchSGD)[use], setting)["trial"]
     assert trial.rounds == rounds
     theory = trial.run.plan.size.rounds
     assert trial.note == ("" if given else f"{rounds} rounds, theory has {theory}")
 
 
 def test_a_step_that_stands_in_makes_way_for_the_default_of_clipped_runs():
-    trial = _cell(LocalSGD, LocalSGD.uses()[0], Setting(**SIZES, epsilon=1.0))["trial"]
+    trial = _cell(LocalSGD, LocalSGD.theory.uses(LocalSGD)[0], Setting(**SIZES, epsilon=1.0))["trial"]
     assert trial.draft.settings["step_size"] > 0
     assert trial.protocol(Pilot()).step_size is None
 

@@ -281,7 +281,7 @@ def test_the_schedule_is_that_of_a_drawn_plan():
 
 def test_settings_that_differ_in_epsilon_share_their_plan():
     s = Setting(**SIZES, epsilon=EPSILON)
-    first, second = (next(NoisySGD.uses()[0].drafts(each)) for each in (s, replace(s, epsilon=1.0)))
+    first, second = (next(NoisySGD.theory.uses(NoisySGD)[0].drafts(each)) for each in (s, replace(s, epsilon=1.0)))
     assert first.plan is second.plan
     assert calibrated(first, s).event.epsilon(s.delta) == pytest.approx(EPSILON)
 

@@ -17,9 +17,18 @@ from fedprivjax.method.planning.bounds import POPULATION, explicit
 from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.small_form import EPOCH, of_short_epochs, scaled_down
+from fedprivjax.method.theory import Theory
 from fedprivjax.protocols import PROTOCOLS
 
 SIZES = {"machines": 10, "per_round": 5, "samples": 20, "dimension": 5, "epsilon": 1.0}
+
+
+def uses(method):
+    return (Use("short memory", one_pass(method, forgetting=0.5)),)
+
+
+def bound(protocol, run):
+    return explicit(POPULATION, "made up", noise=float(protocol.noise_std) * run.step)
 
 
 @struct.dataclass
@@ -30,13 +39,7 @@ class Forgetful(MomentumSGD):
     forgetting: Any = struct.field(default=0.01, metadata={"small": of_short_epochs})
 
     examples = ({"clip": 1.0, "forgetting": 0.1},)
-
-    @classmethod
-    def uses(cls):
-        return (Use("short memory", one_pass(cls, forgetting=0.5)),)
-
-    def error_bound(self, run):
-        return explicit(POPULATION, "made up", noise=float(self.noise_std) * run.step)
+    theory = Theory(uses=uses, bound=bound)
 
 
 @pytest.fixture
@@ -61,7 +64,7 @@ def test_it_is_planned_by_its_own_uses_and_bound(registered):
     assert (one["theorem"].item(), one["bound_kind"].item()) == ("made up", "explicit")
     assert float(one["bound"]) == pytest.approx(float(one["noise_std"]) * 0.1)
     assert float(one["rounds"]) == 40
-    assert other["refusal"].item() == MomentumSGD.not_planned
+    assert other["refusal"].item() == MomentumSGD.theory.not_planned
 
 
 def test_it_is_audited_in_its_own_scaled_down_form(registered, monkeypatch):

@@ -7,7 +7,7 @@ from typing import Any
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.planning.setting import MAX_USES, Setting
 from fedprivjax.method.planning.uses import Draft
-from fedprivjax.method.theory_choices import TheoryChoices, require_choice_of
+from fedprivjax.method.theory import require_choice_of
 from fedprivjax.problem.problem import Problem
 
 
@@ -43,8 +43,8 @@ def of_records(method: type, s: Setting, settings: dict[str, Any], rounds: int, 
 
 def theory_rounds(protocol: Any, s: Setting, problem: Problem) -> int:
     """Return the theory's number of rounds for a protocol with all machines in every round."""
-    theory = protocol.theory_choices(problem) or TheoryChoices()
-    return require_choice_of(theory.rounds, "rounds", protocol.name)(s.machines, s.target)
+    rounds = protocol.theory.choices(protocol, problem).rounds
+    return require_choice_of(rounds, "rounds", protocol.name)(s.machines, s.target)
 
 
 def one_pass_rounds(s: Setting, batch: int = 1) -> tuple[int, str]:

@@ -5,7 +5,7 @@ from typing import ClassVar
 from flax import struct
 
 from fedprivjax.protocols.local_sgd import LocalSGD
-from fedprivjax.protocols.released.rules import ReleasedRules
+from fedprivjax.protocols.released.rules import ReleasedRules, released
 
 
 @struct.dataclass(kw_only=True)
@@ -18,4 +18,5 @@ class ReleasedLocalSGD(ReleasedRules, LocalSGD):  # type: ignore[misc]
     The other attributes are those of `LocalSGD`.
     """
 
+    theory = released(LocalSGD.theory)
     plain: ClassVar = {**LocalSGD.plain, "acknowledged": False, "claimed_records": None}

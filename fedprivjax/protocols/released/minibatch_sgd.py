@@ -13,7 +13,7 @@ from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.noisy_minibatch_sgd import MinibatchSettings, MinibatchSGD, MinibatchState
 from fedprivjax.protocols.released.records import ReleasedRecords
-from fedprivjax.protocols.released.rules import ReleasedRules
+from fedprivjax.protocols.released.rules import ReleasedRules, released
 
 
 @struct.dataclass(kw_only=True)
@@ -43,6 +43,7 @@ class ReleasedMinibatchSGD(ReleasedRules, MinibatchSettings, ComposedRecords):  
     aggregate: str = struct.field(pytree_node=False, default="mean")
     clip_at: str = struct.field(pytree_node=False, default="record")
 
+    theory = released(MinibatchSettings.theory)
     plain: ClassVar = {
         **MinibatchSettings.plain,
         "acknowledged": False,

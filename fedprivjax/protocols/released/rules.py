@@ -6,7 +6,7 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_flag
-from fedprivjax.method.planning.uses import Use
+from fedprivjax.method.theory import Theory
 from fedprivjax.privacy.noise_rules import NOISE_RULES, PaperMoments
 
 
@@ -21,7 +21,6 @@ class ReleasedRules:
     claimed_records: int | None = struct.field(pytree_node=False, default=None, metadata={"small": lambda _: None})
 
     rules = NOISE_RULES
-    not_planned = "released code, whose noise follows published rules with an ε that does not hold"
 
     def __post_init__(self: Any):
         super().__post_init__()  # type: ignore[misc]
@@ -42,6 +41,8 @@ class ReleasedRules:
             return self.noise_rule
         return PaperMoments(self.acknowledged, self.claimed_records)
 
-    @classmethod
-    def uses(cls) -> tuple[Use, ...]:
-        return ()
+
+def released(theory: Theory) -> Theory:
+    """Return the default step of a theory, for released code that is not planned."""
+    why = "released code, whose noise follows published rules with an ε that does not hold"
+    return Theory(step=theory.step, not_planned=why)

@@ -1,0 +1,79 @@
+"""What a method's theory says: default steps, error bounds, planned uses, and the sizes that it chooses."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
+from fedprivjax.method.planning.uses import Use
+from fedprivjax.plan.plan import Plan
+from fedprivjax.privacy.target import Target
+from fedprivjax.problem.problem import Problem
+
+Choice = TypeVar("Choice", bound=Callable)
+
+
+@dataclass(frozen=True)
+class TheoryChoices:
+    """Functions that compute what a method's theory chooses for one problem; None if it chooses nothing.
+
+    Attributes:
+        per_round: from the number of machines and a target to the cohort size of one pass over the machines.
+        cohorts: likewise, to the cohort size of each round of one pass in phases.
+        rounds: likewise, to the number of rounds with all machines in each.
+        smoothing: likewise, and whether every machine takes part once (else in every round), to the strength of the
+            envelopes of a non-smooth loss; None if the method needs none.
+        min_rounds: the smallest number of rounds of a run.
+    """
+
+    per_round: Callable[[int, Target], int] | None = None
+    cohorts: Callable[[int, Target], tuple[int, ...]] | None = None
+    rounds: Callable[[int, Target], int] | None = None
+    smoothing: Callable[[int, Target, bool], float | None] | None = None
+    min_rounds: Callable[[], int] | None = None
+
+
+@dataclass(frozen=True)
+class Theory:
+    """Functions of a protocol that state what is known of its runs. They stand beside the algorithm of the protocol.
+
+    Attributes:
+        step: from a protocol with known noise, a problem, a plan and a target to the default step, or inf if a constant
+            is missing; None if no theory gives a step, which is then required.
+        bound: from the calibrated protocol of a planned run, and that run, to its error bound, term by term.
+        uses: from the protocol's class to the uses that `fedprivjax plan` compares.
+        not_planned: reason if there is none.
+        choices: from a protocol and a problem to the sizes and constants that the theory chooses.
+        equivalent: from a protocol and a number of machines to the canonical protocol that is equal in distribution.
+    """
+
+    step: Callable[[Any, Problem, Plan, Target], float] | None = None
+    bound: Callable[[Any, PlannedRun], Bound] = lambda protocol, run: missing("no theorem is stated for it")
+    uses: Callable[[type], tuple[Use, ...]] = lambda method: ()
+    not_planned: str = "it states no use to be planned"
+    choices: Callable[[Any, Problem], TheoryChoices] = lambda protocol, problem: TheoryChoices()
+    equivalent: Callable[[Any, int], Any] = lambda protocol, machines: protocol
+
+    def default_step(self, protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
+        """Return the default step of a protocol with known noise, or inf if a constant is missing."""
+        self.require_step(protocol)
+        assert self.step is not None
+        return self.step(protocol, problem, plan, target)
+
+    def require_step(self, protocol: Any) -> None:
+        """Raise Refusal for a protocol without a step, if no theory gives one."""
+        if self.step is None and protocol.step_size is None:
+            raise Refusal(f"step_size must be given for {protocol.name}, which has no default step, got none. Set it")
+
+
+def require_choice_of(choice: Choice | None, name: str, method: str) -> Choice:
+    """Return a function of `TheoryChoices`. Raise Refusal if the theory does not choose that size.
+
+    >>> require_choice_of(TheoryChoices().rounds, "rounds", "NoisySGD")
+    Traceback (most recent call last):
+    fedprivjax.Refusal: rounds must be given for NoisySGD, whose theory chooses none
+    """
+    if choice is None:
+        raise Refusal(f"{name} must be given for {method}, whose theory chooses none")
+    return choice
