@@ -43,11 +43,10 @@ def unsealed(**others):
 
     @cache
     def kind(sealed):
-        refusal = vars(sealed)["__init_subclass__"]
-        del sealed.__init_subclass__
+        sealed.__final__ = False
         try:
             return type("Unsealed", (sealed,), others)
         finally:
-            sealed.__init_subclass__ = refusal
+            sealed.__final__ = True
 
     return lambda private: kind(type(private))(**{one.name: getattr(private, one.name) for one in fields(private)})

@@ -21,6 +21,7 @@ class Decorated:
         kind: name of the class in messages.
         decorator: decorator that a subclass needs.
         elsewhere: remedies for settings that belong to another class, by name.
+        instead: remedy for a subclass of a final class, which is refused.
 
     >>> class Custom(Decorated):
     ...     kind, decorator = "sampler", FROZEN
@@ -33,6 +34,16 @@ class Decorated:
     kind: ClassVar[str]
     decorator: ClassVar[str]
     elsewhere: ClassVar[Mapping[str, str]] = {}
+    instead: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **options: Any):
+        """Raise Refusal for a subclass of a final class."""
+        super().__init_subclass__(**options)
+        for sealed in (base for base in cls.__bases__ if vars(base).get("__final__", False)):
+            raise Refusal(
+                f"{sealed.__name__} must not be subclassed, because guarantees rely on its own functions, got "
+                f"{cls.__name__}. {sealed.instead}"
+            )
 
     def __new__(cls, *args: Any, **settings: Any):
         """Raise Refusal for an unknown setting, or if a class without its decorator is given arguments."""

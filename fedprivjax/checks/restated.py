@@ -17,7 +17,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 
 PACKAGE = __name__.partition(".")[0]
-TEXTS = ("name", "description", "words", "label", "kind", "decorator", "elsewhere", "stated")
+TEXTS = ("name", "description", "words", "label", "kind", "decorator", "elsewhere", "instead", "stated")
 GENERATED = ("replace", "_flax_dataclass")  # written into a class by flax
 
 

@@ -34,7 +34,7 @@ from fedprivjax.method.linear import (
     require_message,
     statistic_of,
 )
-from fedprivjax.method.parts import OfParts, PairOfMessages, refuse_subclass_of_pair
+from fedprivjax.method.parts import OfParts, PairOfMessages
 from fedprivjax.method.per_record import require_isolated_message, sent_problem
 from fedprivjax.method.release import Limits, RunFacts
 from fedprivjax.method.round import RoundInputs
@@ -308,9 +308,6 @@ class Composed(OfParts, Protocol):
 @struct.dataclass
 class Pair(PairOfMessages, Composed):  # type: ignore[misc]
     """Any algorithm whose server reads means or their sum, with any privacy object."""
-
-    def __init_subclass__(cls, **_):
-        refuse_subclass_of_pair("Pair", cls)
 
     def broadcast(self, state: ComposedState) -> Any:
         """The points of a message other than the query, and the strength of envelopes, if any."""

@@ -19,7 +19,6 @@ from fedprivjax.method.clipping import clip
 from fedprivjax.method.encoders import Encoder
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.local_privacy import UNITS, NoisySteps, NoisyUpdates
-from fedprivjax.method.release import refuse_subclass
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.settings import require_clip
 from fedprivjax.method.work_privacy import Facts, WorkFacts, WorkPrivacy
@@ -68,9 +67,6 @@ class LocalPrivacy(WorkPrivacy):
     encoder: Encoder | None = struct.field(pytree_node=False, default=None)
 
     weighs_machines = True
-
-    def __init_subclass__(cls, **_):
-        refuse_subclass("LocalPrivacy", cls, "a LocalAlgorithm")
 
     def __post_init__(self):
         if not isinstance(self.work, LocalWork):

@@ -16,7 +16,7 @@ from fedprivjax.method.clipping import clip
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.message_noise import CancelledNoise, CorrelatedNoise, GrowingNoise, MessageNoise
 from fedprivjax.method.relative_privacy import privacy_shares, shared_privacy
-from fedprivjax.method.release import Limits, MessagePrivacy, Released, RunFacts, refuse_subclass
+from fedprivjax.method.release import Limits, MessagePrivacy, Released, RunFacts
 from fedprivjax.method.round import RoundInputs, add_noise, cohort_sum, message_of, oracle
 from fedprivjax.method.settings import fixed_schedule, require_clip
 from fedprivjax.noise import NOISE_SCHEDULES, Mechanism
@@ -79,9 +79,6 @@ class NoisyMessages(MessagePrivacy):
     noise: Any = struct.field(pytree_node=False, default=INDEPENDENT)
     relative_privacy: Any = struct.field(pytree_node=False, default=None)
     batch: int = struct.field(pytree_node=False, default=1)
-
-    def __init_subclass__(cls, **_):
-        refuse_subclass("NoisyMessages", cls)
 
     def __post_init__(self):
         require_clip("clip", self.clip)

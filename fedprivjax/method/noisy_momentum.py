@@ -10,7 +10,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.algorithm import Reads
 from fedprivjax.method.momentum_privacy import MomentumPrivacy, computed_once, record_uses
-from fedprivjax.method.release import RunFacts, refuse_subclass
+from fedprivjax.method.release import RunFacts
 from fedprivjax.noise import Mechanism, Streamed
 from fedprivjax.noise.factors import FACTORS, Correlated, Factor, Path
 from fedprivjax.noise.fresh import MessageInputs, PerMachine
@@ -52,9 +52,6 @@ class NoisyMomentum(MomentumPrivacy):
     epoch: Any = struct.field(default=None, metadata={"derived": True})
 
     rules = RULES
-
-    def __init_subclass__(cls, **_):
-        refuse_subclass("NoisyMomentum", cls)
 
     def __post_init__(self):
         super().__post_init__()

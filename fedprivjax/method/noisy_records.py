@@ -9,7 +9,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.record_mechanism import SHUFFLED, MachineTable
 from fedprivjax.method.record_privacy import RecordPrivacy
-from fedprivjax.method.release import RunFacts, refuse_subclass
+from fedprivjax.method.release import RunFacts
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.privacy.accountants.bounds import shuffled_noise_multiplier
 from fedprivjax.privacy.accountants.records import Shuffled
@@ -46,9 +46,6 @@ class NoisyRecords(RecordPrivacy):
     >>> print(Protocol(SGD(), privacy=privacy, epsilon=2.0, step_size=0.1).privacy)
     NoisyRecords(clip = 1, batch = 10, sampler = poisson)
     """
-
-    def __init_subclass__(cls, **_):
-        refuse_subclass("NoisyRecords", cls)
 
     def __post_init__(self):
         super().__post_init__()

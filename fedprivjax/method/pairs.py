@@ -16,7 +16,7 @@ from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.noisy_messages import NoisyMessages
 from fedprivjax.method.noisy_momentum import NoisyMomentum
 from fedprivjax.method.noisy_records import NoisyRecords
-from fedprivjax.method.parts import PairOfMessages, refuse_subclass_of_pair
+from fedprivjax.method.parts import PairOfMessages
 from fedprivjax.method.private_mean import BitMean, GaussianMean
 from fedprivjax.method.record_steps import NoisyRecordSteps
 from fedprivjax.method.work_pair import WorkPair
@@ -26,9 +26,6 @@ from fedprivjax.method.work_pair import WorkPair
 @struct.dataclass
 class SumsPair(PairOfMessages, ComposedSums):  # type: ignore[misc]
     """Any algorithm whose server reads growing sums, with a `NoisyMessages`."""
-
-    def __init_subclass__(cls, **_):
-        refuse_subclass_of_pair("SumsPair", cls)
 
 
 def pair_of(algorithm: type) -> tuple[Any, tuple[type, ...]] | None:

@@ -128,6 +128,8 @@ class PairOfMessages(NamedByAlgorithm):
     privacy: Any = struct.field(kw_only=True, metadata={"part": MessagePrivacy})
     mu: Any = struct.field(default=None, kw_only=True)
 
+    instead = "Define an Algorithm"
+
     if TYPE_CHECKING:
         machine_epsilon: Any
 
@@ -146,8 +148,3 @@ class PairOfMessages(NamedByAlgorithm):
     def traced(self):
         each = {} if self.machine_epsilon is None else {"epsilon": None}
         return replace(super().traced, privacy=self.privacy.traced, **each)  # type: ignore[misc]
-
-
-def refuse_subclass_of_pair(name: str, subclass: type) -> None:
-    """Raise Refusal for a subclass of a pair of messages."""
-    raise Refusal(f"{name} must not be subclassed, got {subclass.__name__}. Define an Algorithm")

@@ -15,7 +15,6 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.own_records import OwnRecords
 from fedprivjax.method.record_mechanism import RecordMechanism
-from fedprivjax.method.release import refuse_subclass
 from fedprivjax.method.work_privacy import WorkFacts, WorkPrivacy
 from fedprivjax.noise import Mechanism, PerStep
 from fedprivjax.noise.fresh import step_noise
@@ -51,9 +50,6 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
     sampler: str | Sampler = struct.field(pytree_node=False, default="replacement")
 
     noise_together = True
-
-    def __init_subclass__(cls, **_):
-        refuse_subclass("NoisyRecordSteps", cls, "a LocalAlgorithm")
 
     def __post_init__(self):
         super().__post_init__()

@@ -16,7 +16,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.algorithm import Reads
 from fedprivjax.method.momentum_privacy import MomentumPrivacy, computed_once, record_uses
-from fedprivjax.method.release import RunFacts, refuse_subclass
+from fedprivjax.method.release import RunFacts
 from fedprivjax.noise import Mechanism, WindowInputs, Windows
 from fedprivjax.noise.factors import (
     ALLOCATIONS,
@@ -79,9 +79,6 @@ class ReducedMomentum(MomentumPrivacy):
 
     rules = RULES
     gradients_each = 3
-
-    def __init_subclass__(cls, **_):
-        refuse_subclass("ReducedMomentum", cls)
 
     def __post_init__(self):
         super().__post_init__()

@@ -60,6 +60,7 @@ class Privacy(Part):
     """
 
     kind = "privacy object"
+    instead = "Define an Algorithm, or a method with an event of its own"
     noise_rule: Any = "accountant"
     noise_follows: Any = ()
     weighs_machines: ClassVar[bool] = False
@@ -211,11 +212,3 @@ class MessagePrivacy(Privacy):
     def of_noise(self, facts: RunFacts, noise_std: float, target: Target) -> dict[str, Any]:
         """Return the settings that follow from the noise, by name. Default: none."""
         return {}
-
-
-def refuse_subclass(name: str, subclass: type, instead: str = "an Algorithm") -> None:
-    """Raise Refusal for a subclass of a privacy object."""
-    raise Refusal(
-        f"{name} must not be subclassed, because its guarantee is that of its own release, got {subclass.__name__}. "
-        f"Define {instead}, or a method with an event of its own"
-    )

@@ -5,7 +5,6 @@ from typing import Any, final
 
 from flax import struct
 
-from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.composed_work import ComposedWork
 from fedprivjax.method.local_algorithm import LocalAlgorithm
 from fedprivjax.method.parts import NamedByAlgorithm
@@ -33,8 +32,7 @@ class WorkPair(NamedByAlgorithm, ComposedWork):
     step_size: Any = struct.field(default=None, kw_only=True)
     step_scale: Any = struct.field(default=1.0, kw_only=True)
 
-    def __init_subclass__(cls, **_):
-        raise Refusal(f"WorkPair must not be subclassed, got {cls.__name__}. Define a LocalAlgorithm")
+    instead = "Define a LocalAlgorithm"
 
     def __post_init__(self):
         if isinstance(self.privacy, WorkPrivacy) and self.privacy.unit is None and not self._targets:

@@ -12,7 +12,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.private_mean.interface import PrivateMean, sensitivity
 from fedprivjax.method.relative_privacy import privacy_shares, shared_privacy
-from fedprivjax.method.release import RunFacts, refuse_subclass
+from fedprivjax.method.release import RunFacts
 from fedprivjax.method.settings import require_clip
 from fedprivjax.noise import Fresh, Mechanism, choose
 from fedprivjax.plan.plan import Plan
@@ -65,9 +65,6 @@ class GaussianMean(PrivateMean):
     trust: str = struct.field(pytree_node=False, default="none")
     relative_privacy: Any = struct.field(pytree_node=False, default=None)
     noises: tuple[float, ...] | None = struct.field(pytree_node=False, default=None, metadata={"derived": True})
-
-    def __init_subclass__(cls, **_):
-        refuse_subclass("GaussianMean", cls)
 
     def __post_init__(self):
         require_clip("clip", self.clip)

@@ -21,7 +21,7 @@ from fedprivjax.method.interface import slot_keys
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.method.private_mean.interface import PrivateMean, sensitivity
-from fedprivjax.method.release import Limits, RunFacts, refuse_subclass
+from fedprivjax.method.release import Limits, RunFacts
 from fedprivjax.method.round import Machine, RoundInputs, flat_rows, messages
 from fedprivjax.method.settings import require_clip
 from fedprivjax.method.shuffled_sums import CHUNK_NUMBERS, VectorSum, require_countable
@@ -89,9 +89,6 @@ class BitMean(PrivateMean):
     honest: float = struct.field(pytree_node=False, default=1.0)
 
     trust = "shuffler"
-
-    def __init_subclass__(cls, **_):
-        refuse_subclass("BitMean", cls)
 
     def __post_init__(self):
         require_clip("clip", self.clip)

@@ -15,7 +15,7 @@ from fedprivjax.method.clipping import clip
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.record_mechanism import MachineTable, RecordMechanism
 from fedprivjax.method.record_privacy import RecordPrivacy
-from fedprivjax.method.release import Limits, RunFacts, refuse_subclass
+from fedprivjax.method.release import Limits, RunFacts
 from fedprivjax.method.round import Machine, RoundInputs, cohort_messages
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.samplers import Sampler, as_sampler
@@ -55,9 +55,6 @@ class ReleasedRecords(RecordPrivacy):
 
     clip_at: str = struct.field(pytree_node=False, default="record")
     aggregate: str = struct.field(pytree_node=False, default="mean")
-
-    def __init_subclass__(cls, **_):
-        refuse_subclass("ReleasedRecords", cls)
 
     def __post_init__(self):
         require_choice("trust", self.trust, ("none",))
