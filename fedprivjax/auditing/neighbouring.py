@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.auditing.canary_model import AXES, CanaryLoss, SplitLinearModel, canary_direction, halves
+from fedprivjax.checks.numbers import leaves_of
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.engine.prepare import ReadyRun, ready
@@ -274,7 +275,7 @@ def _begun(protocol, federation: Federation, canary: int, sign: int, delta: floa
     try:
         return ready(protocol, problem, participation, **options)
     except Refusal:
-        if protocol.step_size is not None or "step_size" not in protocol.leaves():
+        if protocol.step_size is not None or "step_size" not in leaves_of(protocol):
             raise
     return ready(replace(protocol, step_size=1.0), problem, participation, **options)
 
@@ -339,7 +340,7 @@ def _owner(start: ReadyRun, canary: int) -> int:
 
 def _with_short_steps(protocol, start: ReadyRun, *, exactly: bool):
     """Return the protocol with `step_scale`, if it has one, such that iterates move at most (or exactly) `EDGE`."""
-    if "step_scale" not in protocol.leaves() or protocol.protects_machines:
+    if "step_scale" not in leaves_of(protocol) or protocol.protects_machines:
         return protocol  # clipped updates are short
     ready = start.protocol
     longest = float(np.max(ready.step_size)) * (1.0 + float(np.max(ready.noise_std))) * start.plan.size.rounds**2

@@ -22,11 +22,11 @@ from fedprivjax.auditing.neighbouring import (
     small_federation,
 )
 from fedprivjax.auditing.one_run import OneRunAudit, audit_one_run
+from fedprivjax.checks.numbers import numbers_of
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice, require_positive
 from fedprivjax.experiment import TRIAL, Experiment, bundled
 from fedprivjax.experiment.build import machines_of, make_participation, make_problem, present
-from fedprivjax.method.interface import numbers_of
 from fedprivjax.method.small_form import BATCH, audit_settings, scaled_down
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import TARGETS

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from fedprivjax.checks.numbers import kinds_of_parts, numbers_of, with_numbers
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import NUMBERS, require_choice, require_positive
 from fedprivjax.experiment.names import Unimported, made, resolve, unimported
@@ -23,7 +24,7 @@ from fedprivjax.experiment.pairs import (
 )
 from fedprivjax.experiment.section import Settings
 from fedprivjax.method.encoders import ENCODERS, Encoder
-from fedprivjax.method.interface import Protocol, numbers_of
+from fedprivjax.method.interface import Protocol
 from fedprivjax.method.parts import NamedByAlgorithm
 from fedprivjax.method.server_checks import optimizers
 from fedprivjax.method.server_optimizer import ServerOptimizer
@@ -120,7 +121,7 @@ class ProtocolSettings(Settings):
         """Return the protocol with further settings. Dotted names ("server.b1") are numbers of its parts."""
         own = {name: value for name, value in values.items() if "." not in name}
         of_parts = {name: value for name, value in values.items() if name not in own}
-        return self.method(**{**self.settings, **self.parts, **own}).with_numbers(of_parts)
+        return with_numbers(self.method(**{**self.settings, **self.parts, **own}), of_parts)
 
     def with_settings(self, settings: Mapping[str, Any], context: Mapping[str, Any]) -> "ProtocolSettings":
         """Return a copy with other settings of the method, read as from a file.
@@ -232,7 +233,7 @@ def _fields(raw: Mapping[str, Any], method: Any, context: Any) -> dict[str, Any]
     kept = _split(raw)
     settings = kept["settings"]
     _check_keys(settings, _names(method))
-    kinds = {part: kind for part, kind in method.parts().items() if part in settings}
+    kinds = {part: kind for part, kind in kinds_of_parts(method).items() if part in settings}
     parts = {part: _part(part, kind, settings[part], context) for part, kind in kinds.items()}
     return {**kept, "method": method, "parts": parts}
 

@@ -1,7 +1,6 @@
 """Interface of protocols: the complete contract of a method, with defaults that suit most methods."""
 
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields, replace
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
@@ -11,6 +10,7 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.decorated import PYTREE, Decorated, settings_of
+from fedprivjax.checks.numbers import leaves_of
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_choice
@@ -104,43 +104,6 @@ class Protocol(Calibrated, Decorated):
         if "calibrate_to" in settings:
             require_choice("calibrate_to", settings["calibrate_to"], CALIBRATIONS)
         return super().__new__(cls, *args, **settings)
-
-    @classmethod
-    def leaves(cls) -> dict[str, Any]:
-        """Return the hyper-parameters that are pytree leaves, which can be swept, with their defaults or `MISSING`.
-
-        `parts` that cannot be a number instead, and fields with the metadata `derived`, which `calibrate` sets, are
-        excluded.
-        """
-        leaves = [field for field in fields(cls) if field.metadata.get("pytree_node", True)]  # type: ignore[arg-type]
-        parts = {field.name for field in leaves if "part" in field.metadata and not field.metadata.get("number", False)}
-        other = parts | {field.name for field in leaves if field.metadata.get("derived", False)}
-        return {field.name: _default(field) for field in leaves if field.name not in other}
-
-    @classmethod
-    def parts(cls) -> dict[str, Any]:
-        """Return the classes of fields that hold an object with numbers, such as a `ServerOptimizer`, by field name.
-
-        They are declared by their metadata, `struct.field(default=None, metadata={"part": ServerOptimizer})`. The
-        number b1 of the part `server` has the name "server.b1" in a sweep. The metadata `"number": True` says that the
-        field may hold a number instead.
-        """
-        return {field.name: field.metadata["part"] for field in fields(cls) if "part" in field.metadata}  # type: ignore[arg-type]
-
-    def numbers(self) -> dict[str, Any]:
-        """Return all numbers that can be swept, including those of parts, by name."""
-        held = {name: getattr(self, name) for name in self.parts()}
-        own = {name: getattr(self, name) for name in self.leaves() if not hasattr(held.get(name), "leaves")}
-        return own | numbers_of(held)
-
-    def with_numbers(self, values: Mapping[str, Any]):
-        """Return a copy with other numbers, by the names of `numbers`."""
-        changes = {name: value for name, value in values.items() if "." not in name}
-        for name in self.parts():
-            of_part = {key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{name}.")}
-            if of_part:
-                changes[name] = getattr(self, name).with_values(of_part)
-        return replace(self, **changes)  # type: ignore[type-var]
 
     @property
     def name(self) -> str:
@@ -375,7 +338,7 @@ class Protocol(Calibrated, Decorated):
 
     def with_noise_std(self, noise_std: float):
         """Return a copy with this noise, a cleared target, and no other change."""
-        names = [name for name in LEVELS if name in self.leaves()]
+        names = [name for name in LEVELS if name in leaves_of(self)]
         spent = {name: None for name in names if not np.ndim(getattr(self, name))}
         return replace(self, noise_std=float(noise_std), **spent)  # type: ignore[type-var]
 
@@ -421,19 +384,6 @@ class Protocol(Calibrated, Decorated):
     def gradient_clip(self) -> Any:
         """Norm above which a longer gradient of a record changes no message, by default `clip`."""
         return self.clip
-
-
-def numbers_of(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers of a protocol's parts by name, such as "server.b1", None for those at their default.
-
-    A part that is None, or a number instead of an object, contributes no names.
-    """
-    held = {name: part for name, part in parts.items() if hasattr(part, "leaves")}
-    return {f"{name}.{key}": value for name, part in held.items() for key, value in part.leaves().items()}
-
-
-def _default(field: Field) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def slot_keys(key: jax.Array, per_round: int) -> jax.Array:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fedprivjax.checks.numbers import kinds_of_parts, leaves_of
+
 BATCH = 3  # largest number of records in a message of an audit
 EPOCH = 4  # batches that a machine's records make up in an audit
 
@@ -21,7 +23,7 @@ def examples_of(method: Any) -> tuple[dict[str, Any], ...]:
 
     They are its `examples`, or a clip of 1 if it states none.
     """
-    return method.examples or ({"clip": 1.0} if "clip" in method.leaves() else {},)
+    return method.examples or ({"clip": 1.0} if "clip" in leaves_of(method) else {},)
 
 
 def scaled_down(protocol: Any, machines: int) -> Any:
@@ -44,7 +46,7 @@ def scaled_down(protocol: Any, machines: int) -> Any:
     }
     own = _changes(protocol, small)
     for name, known in (("algorithm", {}), ("privacy", small)):
-        if name in protocol.parts():
+        if name in kinds_of_parts(protocol):
             part = getattr(protocol, name)
             own[name] = replace(part, **_changes(part, known))
     return replace(protocol, **own)

@@ -13,6 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from fedprivjax.checks.decorated import Decorated, require_decorated
+from fedprivjax.checks.numbers import leaves_of, numbers_in, with_numbers
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.restated import of_package
 from fedprivjax.checks.values import NUMBERS, called, require_float32, require_one, require_positive
@@ -90,7 +91,7 @@ def require_protocol(protocol: Any) -> Any:
         if name == "noise_std" and not 0 <= value < np.inf:
             raise Refusal(f"noise_std must be finite and not negative, got {value}")
         require_float32(name, value)
-    for name, value in protocol.numbers().items():
+    for name, value in numbers_in(protocol).items():
         _require_no_text(name, value)
     return protocol
 
@@ -117,20 +118,20 @@ def plain_numbers(protocol: Any) -> Any:
     """
     arrays = {name: value for name, value in _settings(protocol).items() if isinstance(value, np.ndarray | jax.Array)}
     arrays = {name: value for name, value in arrays.items() if not isinstance(value, Tracer)}
-    own_arrays = {name for name, default in protocol.leaves().items() if default is MISSING or np.ndim(default)}
+    own_arrays = {name for name, default in leaves_of(protocol).items() if default is MISSING or np.ndim(default)}
     arrays = {name: value for name, value in arrays.items() if name not in own_arrays or not value.ndim}
-    swept = protocol.numbers().keys() - {"epsilon"}
+    swept = numbers_in(protocol).keys() - {"epsilon"}
     for name, value in arrays.items():
         if name in swept:
             require_one(name, value)
     plain = {name: value.item() if not value.ndim else _nested(value.tolist()) for name, value in arrays.items()}
-    return protocol.with_numbers(plain) if plain else protocol
+    return with_numbers(protocol, plain) if plain else protocol
 
 
 def _settings(protocol: Any) -> dict[str, Any]:
     """Return the settings of a protocol and its components by name, without values that calibration derives."""
     own = {field.name: getattr(protocol, field.name) for field in fields(protocol) if "derived" not in field.metadata}
-    return own | protocol.numbers()
+    return own | numbers_in(protocol)
 
 
 def _nested(values: Any) -> Any:

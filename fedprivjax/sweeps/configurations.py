@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedprivjax.checks.numbers import leaves_of, numbers_in, with_numbers
 from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.checks.values import called, require_at_least, require_choice
 from fedprivjax.engine.progress import OnProgress
@@ -78,7 +79,7 @@ def sweepable(
     They are the privacy targets, the protocol's leaves, the given numbers of its components, and the constraint set's
     sizes.
     """
-    return tuple(dict.fromkeys([*TARGETS, *protocol.leaves(), *of_parts, *sizes]))
+    return tuple(dict.fromkeys([*TARGETS, *leaves_of(protocol), *of_parts, *sizes]))
 
 
 def axes_of(
@@ -168,11 +169,11 @@ def _calibrated(configuration: Configuration, plans: Sequence[Plan]) -> tuple[An
 
 
 def _configuration(protocol, problem: Problem, settings: dict[str, float], delta: float) -> Configuration:
-    sizes = {name: settings.pop(name) for name in list(settings) if name not in (*TARGETS, *protocol.numbers())}
+    sizes = {name: settings.pop(name) for name in list(settings) if name not in (*TARGETS, *numbers_in(protocol))}
     its_problem = _with_sizes(problem, sizes) if sizes else problem
     target = {name: settings.pop(name) for name in LEVELS if name in settings}
-    own = {name: value for name, value in target.items() if name in protocol.leaves()}  # its fields
-    protocol = protocol.with_numbers(settings | own)
+    own = {name: value for name, value in target.items() if name in leaves_of(protocol)}  # its fields
+    protocol = with_numbers(protocol, settings | own)
     return Configuration(protocol, its_problem, target_of(protocol, **target, delta=delta))
 
 
@@ -198,7 +199,7 @@ def _with_sizes(problem: Problem, sizes: Mapping[str, float]) -> Problem:
 
 
 def _axis(protocol, name: str, values: Sequence[float], sizes: Sequence[str]) -> np.ndarray:
-    numbers = protocol.numbers()
+    numbers = numbers_in(protocol)
     known = sweepable(protocol, sizes, numbers)
     if name in {field.name for field in fields(protocol)} - set(known):
         raise Refusal(

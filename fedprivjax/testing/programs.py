@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from fedprivjax.checks.numbers import with_numbers
 from fedprivjax.engine.prepare import Arguments
 from fedprivjax.engine.simulate import execute, run_program, trajectory
 from fedprivjax.method.interface import as_leaves
@@ -52,7 +53,7 @@ def new_numbers_do_not_recompile(trial: Trial) -> None:
     smaller = {name: 0.7 * value for name, value in trial.numbers.items()}
     if isinstance(problem.constraint, Ball) and Ball(0.8 * problem.constraint.radius).contains(problem.start):
         problem = replace(problem, constraint=Ball(0.8 * problem.constraint.radius))
-    other = trial.ready(trial.start.protocol.with_numbers(smaller), problem, seed=Seeds(5, 6, 7), delta=1e-6)
+    other = trial.ready(with_numbers(trial.start.protocol, smaller), problem, seed=Seeds(5, 6, 7), delta=1e-6)
     params = execute(other).params
     assert compiled(run_program) <= before, "new numbers must not recompile the program"
     apart(ravel_pytree(params)[0], ravel_pytree(base.params)[0], "new numbers must change the run")

@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
+from fedprivjax.checks.numbers import with_numbers
 from fedprivjax.engine.finished_run import Run
 from fedprivjax.engine.simulate import execute
 from fedprivjax.privacy import gdp
@@ -104,7 +105,7 @@ def _blank(trial: Trial, names) -> Any:
     """Return the protocol with its noise and step size set, and the swept settings at their defaults."""
     given = {} if set(names) & set(TARGETS) else {"noise_std": trial.numbers["noise_std"]}
     rest = [name for name in names if name not in (*TARGETS, RADIUS)]
-    return trial.untargeted.with_numbers({**given, **{name: default_of(trial.protocol, name) for name in rest}})
+    return with_numbers(trial.untargeted, {**given, **{name: default_of(trial.protocol, name) for name in rest}})
 
 
 def _alone(trial: Trial, point: dict[str, float], seed: int) -> Run:
@@ -114,7 +115,7 @@ def _alone(trial: Trial, point: dict[str, float], seed: int) -> Run:
     target = {name: settings.pop(name) for name in ("mu", "epsilon") if name in settings}
     if RADIUS in point:
         problem = replace(problem, constraint=Ball(float(point[RADIUS])))
-    protocol = protocol.with_numbers(settings)
+    protocol = with_numbers(protocol, settings)
     aim = target_of(protocol, delta=DELTA, **target)
     return execute(trial.ready(protocol, problem, seed=seed, target=aim, **_settings(trial)))
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from fedprivjax.checks.numbers import numbers_in
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.finished_run import Run
 from fedprivjax.engine.metric import Metric
@@ -107,7 +108,7 @@ class Trial:
     @cached_property
     def numbers(self) -> dict[str, float]:
         """Scalar leaves of the calibrated protocol, by name."""
-        values = self.start.protocol.numbers()
+        values = numbers_in(self.start.protocol)
         return {name: float(value) for name, value in values.items() if value is not None and np.ndim(value) == 0}
 
 

@@ -24,6 +24,7 @@ from fedprivjax import (
     experiment,
     load,
 )
+from fedprivjax.checks.numbers import numbers_in, with_numbers
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment.audit import protocols_of
 from fedprivjax.experiment.read import parse, to_mapping
@@ -147,9 +148,9 @@ def test_other_kinds_of_privacy_and_of_algorithms(folder):
 def test_a_component_of_the_algorithm_is_a_table_of_its_own(folder):
     settings = parsed(f'server = {{ optimizer = "adam", b1 = 0.8 }}\n{MESSAGES}', folder).protocol[0]
     method = settings.make({"mu": 4.0})
-    assert method.numbers()["algorithm.server.b1"] == 0.8
+    assert numbers_in(method)["algorithm.server.b1"] == 0.8
     assert {"algorithm.beta", "algorithm.server.b1", "privacy.clip"} <= set(settings.sweepable)
-    assert method.with_numbers({"algorithm.server.b1": 0.1}).numbers()["algorithm.server.b1"] == 0.1
+    assert numbers_in(with_numbers(method, {"algorithm.server.b1": 0.1}))["algorithm.server.b1"] == 0.1
 
 
 def test_an_experiment_sweeps_the_numbers_of_both(folder, monkeypatch):

@@ -27,6 +27,7 @@ from fedprivjax import (
     simulate,
     transcript,
 )
+from fedprivjax.checks.numbers import with_numbers
 from fedprivjax.method.composed import Pair
 from fedprivjax.method.linear import Linear
 from fedprivjax.method.small_form import scaled_down
@@ -215,5 +216,5 @@ def test_its_relation_can_be_restated():
 
 def test_its_clip_can_be_swept():
     pair = composed(**POISSON)
-    assert pair.with_numbers({"privacy.clip": 0.25}).clip == 0.25
+    assert with_numbers(pair, {"privacy.clip": 0.25}).clip == 0.25
     assert scaled_down(pair, 3).minibatches.batch == 3

@@ -28,6 +28,7 @@ from fedprivjax import (
     simulate,
     sweep,
 )
+from fedprivjax.checks.numbers import numbers_in, with_numbers
 from fedprivjax.engine.prepare import round_inputs
 from fedprivjax.experiment.build import make_protocol
 from fedprivjax.experiment.read import parse
@@ -288,11 +289,11 @@ def test_invalid_settings(name):
 
 def test_numbers_are_those_of_the_clip():
     fixed, adaptive = (FedAvg(update_clip=clip, **GIVEN) for clip in (0.3, AdaptiveClip(start=0.3)))
-    assert fixed.numbers()["update_clip"] == 0.3
-    assert "update_clip" not in adaptive.numbers()
+    assert numbers_in(fixed)["update_clip"] == 0.3
+    assert "update_clip" not in numbers_in(adaptive)
     names = ("start", "quantile", "rate", "count_noise")
-    assert [adaptive.numbers()[f"update_clip.{name}"] for name in names] == [0.3, 0.5, 0.2, None]
-    assert adaptive.with_numbers({"update_clip.rate": 0.1}).update_clip == AdaptiveClip(start=0.3, rate=0.1)
+    assert [numbers_in(adaptive)[f"update_clip.{name}"] for name in names] == [0.3, 0.5, 0.2, None]
+    assert with_numbers(adaptive, {"update_clip.rate": 0.1}).update_clip == AdaptiveClip(start=0.3, rate=0.1)
 
 
 @pytest.mark.slow

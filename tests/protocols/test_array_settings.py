@@ -21,6 +21,7 @@ from fedprivjax import (
     simulate,
     sweep,
 )
+from fedprivjax.checks.numbers import numbers_in, with_numbers
 from fedprivjax.engine.prepare import ready
 from fedprivjax.plan.arguments import plain_numbers, require_protocol
 from fedprivjax.privacy.calibration import calibrate
@@ -52,12 +53,12 @@ def outcome(make):
 @pytest.mark.parametrize("kind", [np.array, jnp.asarray], ids=["numpy", "jax"])
 @pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
 def test_an_array_without_axes_is_the_number_that_it_holds(protocol, kind):
-    names = protocol.numbers().keys() | (HOST & {field.name for field in fields(protocol)})
+    names = numbers_in(protocol).keys() | (HOST & {field.name for field in fields(protocol)})
     names -= {name for name in names if name.endswith("_dtype")}
     for name in sorted(names):
         for value in VALUES:
-            given = outcome(lambda name=name, value=value: protocol.with_numbers({name: kind(value)}))
-            number = outcome(lambda name=name, value=value: protocol.with_numbers({name: value}))
+            given = outcome(lambda name=name, value=value: with_numbers(protocol, {name: kind(value)}))
+            number = outcome(lambda name=name, value=value: with_numbers(protocol, {name: value}))
             if not number.startswith("refused"):
                 assert given == number, (name, value)
             else:
@@ -66,11 +67,11 @@ def test_an_array_without_axes_is_the_number_that_it_holds(protocol, kind):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
 def test_an_array_with_axes_is_refused_by_setting_and_shape(protocol):
-    for name in sorted(protocol.numbers().keys() - {"epsilon"}):
-        others = {level: None for level in protocol.numbers() if level in TARGETS} if name in TARGETS else {}
+    for name in sorted(numbers_in(protocol).keys() - {"epsilon"}):
+        others = {level: None for level in numbers_in(protocol) if level in TARGETS} if name in TARGETS else {}
         why = rf"\b{name.split('.')[-1]}\b.*(shape \(2,\)|must go with the form)"
         with pytest.raises(Refusal, match=why) as refused:
-            require_protocol(protocol.with_numbers({**others, name: np.array([1.0, 2.0])}))
+            require_protocol(with_numbers(protocol, {**others, name: np.array([1.0, 2.0])}))
         assert "\n" not in str(refused.value)
 
 
