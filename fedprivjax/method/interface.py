@@ -10,7 +10,6 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.decorated import PYTREE, Decorated, settings_of
-from fedprivjax.checks.numbers import leaves_of
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_choice
@@ -22,9 +21,9 @@ from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
-from fedprivjax.privacy.calibration import solved_noise
+from fedprivjax.privacy.calibration import noise_for, solved_noise, with_noise_std
 from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.target import CALIBRATIONS, LEVELS, PLAN, RULE, TARGETS, Target
+from fedprivjax.privacy.target import CALIBRATIONS, LEVELS, RULE, TARGETS, Target
 from fedprivjax.problem.problem import Problem
 
 FREE = (  # names of a private method that may be overridden without its event
@@ -288,20 +287,7 @@ class Protocol(Calibrated, Decorated):
 
         Overrides that set more fields take the noise from `noise_for`, which applies `calibrate_to`.
         """
-        return self.with_noise(problem, plan, self.noise_for(problem, plan, target), target)
-
-    def noise_for(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """Return the given noise, or the noise that meets the target by the rule `calibrate_to`.
-
-        All other fields that the event needs must be set.
-        """
-        if target.given_noise is not None:
-            return target.given_noise
-        if self.calibrate_to != PLAN:
-            return self.needed_noise(problem, plan, target)
-        if self.noise_rule != "accountant":
-            raise Refusal(f"noise_rule must be 'accountant' with calibrate_to = 'plan', got {self.noise_rule!r}")
-        return solved_noise(self, problem, plan, target)
+        return self.with_noise(problem, plan, noise_for(self, problem, plan, target), target)
 
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
         """Return the noise for a target by the method's own rule.
@@ -324,7 +310,7 @@ class Protocol(Calibrated, Decorated):
 
         It clears the target, except per-machine ε, which fix the proportions of the noises.
         """
-        noisy = self.with_noise_std(noise_std)
+        noisy = with_noise_std(self, noise_std)
         if self.step_size is None:
             step = self.theory.default_step(noisy, problem, plan, target)
         else:
@@ -335,12 +321,6 @@ class Protocol(Calibrated, Decorated):
                 "0, and a clip, or a finite mu, or a smoothness constant"
             )
         return replace(noisy, step_size=step)
-
-    def with_noise_std(self, noise_std: float):
-        """Return a copy with this noise, a cleared target, and no other change."""
-        names = [name for name in LEVELS if name in leaves_of(self)]
-        spent = {name: None for name in names if not np.ndim(getattr(self, name))}
-        return replace(self, noise_std=float(noise_std), **spent)  # type: ignore[type-var]
 
     def with_relation(self, relation: str):
         """Return a copy with the same noise whose guarantee is for another neighbouring relation.

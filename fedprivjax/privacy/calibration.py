@@ -1,10 +1,12 @@
 """Calibration of noise and step size to a privacy target, on the host in float64 before anything is compiled."""
 
+from dataclasses import replace
 from math import inf, isfinite, isinf
 from typing import Any
 
 import numpy as np
 
+from fedprivjax.checks.numbers import leaves_of
 from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.checks.restated import require_of_package, require_restated
 from fedprivjax.plan.arguments import require_problem, require_protocol, require_same_sampler, require_valid_plan
@@ -12,7 +14,7 @@ from fedprivjax.plan.participation import PUBLIC, Participation
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy.events import Event, GaussianEvent, TargetRatio
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.target import PLAN, TARGETS, Target, cached_min_noise
+from fedprivjax.privacy.target import LEVELS, PLAN, TARGETS, Target, cached_min_noise
 from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, REPLACE_ONE, Assumption, Terms
 from fedprivjax.problem.isolation import require_isolated_records
 from fedprivjax.problem.problem import Origin
@@ -279,6 +281,27 @@ def gaussian_rule(target: Target, sensitivity: float) -> float:
     return float(sensitivity) / target.largest_mu
 
 
+def noise_for(protocol, problem, plan, target: Target) -> float:
+    """Return the given noise, or the noise that meets the target by the rule `calibrate_to`.
+
+    All other fields that the event needs must be set.
+    """
+    if target.given_noise is not None:
+        return target.given_noise
+    if protocol.calibrate_to != PLAN:
+        return protocol.needed_noise(problem, plan, target)
+    if protocol.noise_rule != "accountant":
+        raise Refusal(f"noise_rule must be 'accountant' with calibrate_to = 'plan', got {protocol.noise_rule!r}")
+    return solved_noise(protocol, problem, plan, target)
+
+
+def with_noise_std(protocol, noise_std: float):
+    """Return a copy of a protocol with this noise, a cleared target, and no other change."""
+    names = [name for name in LEVELS if name in leaves_of(protocol)]
+    spent = {name: None for name in names if not np.ndim(getattr(protocol, name))}
+    return replace(protocol, noise_std=float(noise_std), **spent)
+
+
 def solved_noise(protocol, problem, plan, target: Target) -> float:
     """Return the smallest `noise_std`, from above, at which a protocol's event on a plan meets the target.
 
@@ -292,7 +315,7 @@ def solved_noise(protocol, problem, plan, target: Target) -> float:
     delta = protocol.target_delta(problem, target)
 
     def event_at(noise_std: float) -> Event:
-        return protocol.with_noise_std(noise_std).event(problem, plan)
+        return with_noise_std(protocol, noise_std).event(problem, plan)
 
     def target_ratio(noise_std: float, only: Any = None) -> TargetRatio:
         return event_at(noise_std).target_ratio(target, delta, only)
