@@ -28,6 +28,7 @@ from fedprivjax.engine.published import (
     published,
     totals,
 )
+from fedprivjax.method.client_method import client_state_bytes
 from fedprivjax.method.division import part_of_size
 from fedprivjax.method.interface import Protocol, as_leaves
 from fedprivjax.method.round import RoundInputs
@@ -240,7 +241,7 @@ def ready(
     target = target_of(protocol, delta=delta) if target is None else given_target(protocol, target, delta)
     devices = jax.local_devices()[:1] if mesh is None else list(mesh.devices.flat)
     held = part_of_size(plan.size, len(devices))
-    require_state_room(protocol.client_state_bytes(problem, held), held.machines, local_of(devices))
+    require_state_room(client_state_bytes(protocol, problem, held), held.machines, local_of(devices))
     calibrated, event = calibrate_and_check(protocol, problem, plan, target)
     if precision != FLOAT32 and calibrated.noise_std != 0:
         event = event.assuming(Assumption("rounded products"))

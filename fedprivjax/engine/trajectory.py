@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from fedprivjax.engine.compiled import products
 from fedprivjax.engine.metric import evaluate
 from fedprivjax.engine.prepare import Arguments, StaticArguments
+from fedprivjax.method.client_method import whole_state
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.plan.seeds import protocol_key, round_keys
 from fedprivjax.problem.devices import mapped
@@ -69,14 +70,14 @@ def evaluated_block(arguments: Arguments, static: StaticArguments, carry: Carry,
     (state, noise_state, totals), noise, draw_state = carry
     info = jax.tree.map(lambda total: total / rounds[0].round.shape[0], totals)
     protocol, problem = arguments.protocol, arguments.problem
-    values = evaluate(protocol, problem, protocol.whole_state(state, static.size), noise, static.metrics, info)
+    values = evaluate(protocol, problem, whole_state(state, static.size), noise, static.metrics, info)
     return ((state, noise_state, _zeros(static)), noise, draw_state), values
 
 
 def finish(arguments: Arguments, static: StaticArguments, carry: Carry) -> Any:
     """Return the reported parameters."""
     (state, *_), *_ = carry
-    return arguments.protocol.output(arguments.protocol.whole_state(state, static.size))
+    return arguments.protocol.output(whole_state(state, static.size))
 
 
 def _rounds(arguments: Arguments, static: StaticArguments, carry: Carry, rounds: Any) -> tuple[Carry, tuple[()]]:

@@ -302,14 +302,7 @@ class ClientMethod(Split, Protocol):
             )
             classes, together = self._classes(plan.size.per_round), self.slots_together(problem, plan.size.per_round)
             idle = idle_share(steps if self.uneven else np.ones_like(steps), classes, together)
-        return {"idle_steps": idle, "client_state_bytes": float(self.client_state_bytes(problem, plan.size))}
-
-    def client_state_bytes(self, problem: Problem, size: Size) -> int:
-        own = jax.eval_shape(lambda: self.client_init(problem))
-        return size.machines * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(own))
-
-    def whole_state(self, state: ClientState, size: Size) -> ClientState:
-        return state._replace(own=whole(state.own, size.machines))
+        return {"idle_steps": idle, "client_state_bytes": float(client_state_bytes(self, problem, plan.size))}
 
     def slots_together(self, problem: Problem, per_round: int) -> int:
         """Return the number of a round's slots whose local work is computed at once."""
@@ -327,6 +320,19 @@ class ClientMethod(Split, Protocol):
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
         held = LIVE_VECTORS * self.slots_together(problem, size.per_round)
         return held + super().vectors_in_memory(problem, size, rows)
+
+
+def client_state_bytes(protocol: Protocol, problem: Problem, size: Size) -> int:
+    """Return the bytes of the states that all machines keep between rounds."""
+    if not isinstance(protocol, ClientMethod):
+        return 0
+    own = jax.eval_shape(lambda: protocol.client_init(problem))
+    return size.machines * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(own))
+
+
+def whole_state(state: Any, size: Size) -> Any:
+    """Return a state with what every machine holds, in a run that is divided over devices."""
+    return state._replace(own=whole(state.own, size.machines)) if isinstance(state, ClientState) else state
 
 
 def written(rows, machines, present, new):

@@ -28,7 +28,7 @@ from fedprivjax.problem.problem import Problem
 
 FREE = (  # names of a private method that may be overridden without its event
     *("needed_noise", "theory"),
-    *("costs", "run_costs", "message_bits", "client_state_bytes", "gradients_spared"),
+    *("costs", "run_costs", "message_bits", "gradients_spared"),
     *("vectors_in_memory", "examples"),
 )
 
@@ -260,14 +260,6 @@ class Protocol(Calibrated, Decorated):
     def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
         """Return further costs of a run by name, on the host. Default: none."""
         return {}
-
-    def client_state_bytes(self, problem: Problem, size: Size) -> int:
-        """Return the bytes of the states that all machines keep between rounds. Default: 0."""
-        return 0
-
-    def whole_state(self, state: Any, size: Size) -> Any:
-        """Return a state with what every machine holds, in a run that is divided over devices. Default: the state."""
-        return state
 
     # ---- privacy and settings, on the host
 

@@ -27,7 +27,7 @@ from fedprivjax import (
 )
 from fedprivjax.engine import chunked_sums, prepare
 from fedprivjax.engine.simulate import run_program
-from fedprivjax.method.client_method import ClientMethod
+from fedprivjax.method.client_method import ClientMethod, whole_state
 from fedprivjax.plan import size_limits
 from fedprivjax.problem.devices import as_mesh, mapped
 
@@ -121,7 +121,7 @@ def test_states_are_divided_with_rows_added(unequal):
     def initial(key):
         state = start.protocol.init(unequal, start.plan.size, key)
         rows.extend(leaf.shape[0] for leaf in jax.tree.leaves(state.own))
-        return [leaf.shape[0] for leaf in jax.tree.leaves(start.protocol.whole_state(state, start.plan.size).own)]
+        return [leaf.shape[0] for leaf in jax.tree.leaves(whole_state(state, start.plan.size).own)]
 
     assert jax.eval_shape(mapped(lambda key: jnp.array(initial(key)), start.static.mesh), start.key).shape == (1,)
     assert rows == [3]
