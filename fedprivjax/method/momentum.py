@@ -151,7 +151,7 @@ def momentum_theory(
     """
 
     def choices(protocol: Any, problem: Problem) -> TheoryChoices:
-        least = partial(protocol.privacy.checked_rounds_of_epoch, problem, protocol.alpha)
+        least = partial(protocol.privacy.checked_rounds_of_epoch, problem, protocol.algorithm.alpha)
         return TheoryChoices(rounds=partial(rounds, protocol, problem), min_rounds=least)
 
     def bound_of(protocol: Any, run: PlannedRun) -> Bound:
@@ -177,7 +177,7 @@ def momentum_step(protocol: Any, problem: Problem, plan: Plan, target: Target) -
 
 def scaled_to_set(protocol: Any, problem: Problem) -> bool:
     """Return True if the default step scales with the set's size: for clipped gradients in a set of known distance."""
-    return binds(problem, protocol.clip) and isfinite(problem.travel)
+    return binds(problem, protocol.privacy.clip) and isfinite(problem.travel)
 
 
 def require_level(target: Target, theorem: str) -> None:

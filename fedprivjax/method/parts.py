@@ -11,6 +11,7 @@ from fedprivjax.checks.values import called
 from fedprivjax.method.algorithm import Algorithm
 from fedprivjax.method.formatting import changed_settings
 from fedprivjax.method.release import MessagePrivacy
+from fedprivjax.method.theory import Theory, theory_of
 from fedprivjax.privacy.target import LEVELS, Target
 from fedprivjax.problem.problem import Problem
 
@@ -95,6 +96,11 @@ class NamedByAlgorithm(OfParts):
         return replace(self, privacy=replace(self.privacy, **others), **own)  # type: ignore[type-var]
 
     @property
+    def theory(self) -> Theory:
+        """Theory of the algorithm with this kind of privacy."""
+        return theory_of(self.algorithm, self.privacy)
+
+    @property
     def noise_rule(self) -> str:
         """The privacy object's noise rule."""
         return self.privacy.noise_rule
@@ -120,7 +126,7 @@ class PairOfMessages(NamedByAlgorithm):
             `NoisyMomentum`, `GaussianMean` or `BitMean`.
         mu, epsilon, noise_std: privacy target, or the noise instead. With a `NoisyRecords`, `epsilon` may be one number
             for each machine.
-        step_size: η, required.
+        step_size: η. None is the default of the pair's `theory`, if it has one.
         step_scale: factor on `step_size`.
     """
 

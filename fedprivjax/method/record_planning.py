@@ -6,6 +6,7 @@ from typing import Any
 from fedprivjax.method.planning.drafts import capped, of_records
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft
+from fedprivjax.method.record_mechanism import RecordMechanism
 from fedprivjax.theory import lowy_razaviyayn as theory
 from fedprivjax.theory.cheu.agd import geometric_counts
 
@@ -34,6 +35,11 @@ def disjoint(method: type, **settings: Any) -> Callable[[Setting], Iterator[Draf
                 yield of_records(method, s, {"sampler": "disjoint", "batch": batch, **settings}, rounds, note)
 
     return drafts
+
+
+def records_of(protocol: Any) -> RecordMechanism:
+    """Return the mechanism of a protocol's records: their use in messages, and the noise of messages."""
+    return protocol.privacy.records(protocol.machine_epsilon)
 
 
 def problem_constants(s: Setting) -> theory.ProblemConstants:

@@ -46,6 +46,10 @@ class RecordPrivacy(OwnRecords, MessagePrivacy):
             self.require_proved(facts)
         return self.records(facts.epsilon).event(facts.problem, facts.plan, noise_std, **self.terms(facts))
 
+    def messages_a_step(self, messages: float) -> float:
+        """Return the length of what the server reads of this number of messages, in units of one. Default: 1."""
+        return 1.0
+
     def terms(self, facts: RunFacts) -> dict[str, Any]:
         """Return arguments of `RecordMechanism.event` by name. Default: those of messages with their senders."""
         return {}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
@@ -55,6 +55,14 @@ class Theory:
     choices: Callable[[Any, Problem], TheoryChoices] = lambda protocol, problem: TheoryChoices()
     equivalent: Callable[[Any, int], Any] = lambda protocol, machines: protocol
 
+    def of(self, algorithm: type, *privacy: type) -> Self:
+        """Return this theory, once it is that of all pairs of an algorithm's class and these privacy objects' classes.
+
+        It reads only the two parts of a pair, and its noise.
+        """
+        THEORIES.update({(algorithm, one): self for one in privacy})
+        return self
+
     def default_step(self, protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
         """Return the default step of a protocol with known noise, or inf if a constant is missing."""
         self.require_step(protocol)
@@ -65,6 +73,14 @@ class Theory:
         """Raise Refusal for a protocol without a step, if no theory gives one."""
         if self.step is None and protocol.step_size is None:
             raise Refusal(f"step_size must be given for {protocol.name}, which has no default step, got none. Set it")
+
+
+THEORIES: dict[tuple[type, type], Theory] = {}  # by the classes of an algorithm and its privacy object
+
+
+def theory_of(algorithm: Any, privacy: Any) -> Theory:
+    """Return the theory of a pair, which the file of the algorithm states; by default nothing is known."""
+    return THEORIES.get((type(algorithm), type(privacy)), Theory())
 
 
 def require_choice_of(choice: Choice | None, name: str, method: str) -> Choice:

@@ -20,7 +20,7 @@ class WorkPair(NamedByAlgorithm, ComposedWork):
         algorithm: what machines and the server compute, a `LocalAlgorithm`.
         privacy: what bounds, releases and accounts for it, a `LocalPrivacy` or a `NoisyRecordSteps`.
         mu, epsilon, noise_std: privacy target, or the noise instead; none of them without a protected unit.
-        step_size: η of the local steps, required.
+        step_size: η of the local steps. None is the default of the pair's `theory`, if it has one.
         step_scale: factor on `step_size`.
     """
 

@@ -19,11 +19,12 @@ from fedprivjax.method.acsa import AcceleratedState, required_distance
 from fedprivjax.method.algorithm import Algorithm, At, Public
 from fedprivjax.method.default_steps import binds
 from fedprivjax.method.linear import Linear, gradient
+from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.planning.bounds import POPULATION, TRAINING, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.record_method import ComposedRecords, RecordSettings
-from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants
+from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants, records_of
 from fedprivjax.method.theory import Theory
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
@@ -119,35 +120,47 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
     return explicit(POPULATION if one_pass else TRAINING, "AC-SA (Ghadimi & Lan 2012), explicit", **terms)
 
 
-def _stages(protocol: Any, problem: Problem, size: Size, cohort: float) -> list[theory.Stage]:
-    if binds(problem, protocol.clip) and protocol.variance is None and not float(protocol.strong_convexity):
-        clip = float(protocol.records.kinds(problem).lipschitz.max())
+def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
+    return 1 / _one_stage(protocol, problem, plan.size, plan.schedule.cohort, None)
+
+
+def _one_stage(protocol: Any, problem: Problem, size: Size, cohort: float, variance: float | None) -> float:
+    """Return v of one stage.
+
+    Args:
+        variance: V², or None for the default of `AcceleratedMinibatchSGD`.
+    """
+    algorithm, records = protocol.algorithm, records_of(protocol)
+    if binds(problem, protocol.privacy.clip) and variance is None and not float(algorithm.strong_convexity):
+        clip = float(records.kinds(problem).lipschitz.max())
         noise = float(protocol.noise_std) * (problem.dimension / cohort) ** 0.5
-        v = acsa.clipped_v(problem, clip, noise, size.rounds, whole=protocol.records.whole(problem))
-        return [theory.Stage(size.rounds, v)]
-    rounds, smoothness, modulus = size.rounds, require_smooth(problem), float(protocol.strong_convexity)
-    if protocol.form == "multistage":
-        gap = protocol.gap or float(protocol.records.kinds(problem).lipschitz.max()) * required_distance(problem)
-        curved = {"smoothness": smoothness, "strong_convexity": modulus, "printed": protocol.printed}
-        return theory.acsa_stages(rounds=rounds, gap=gap, variance=_variance(protocol, problem, size, cohort), **curved)
-    if protocol.form == "regularised":
-        modulus += float(protocol.regularisation)
-        v = theory.acsa_v(rounds=rounds, smoothness=smoothness + float(protocol.regularisation), form="strong")
-    elif modulus:
-        v = theory.acsa_v(rounds=rounds, smoothness=smoothness, form="strong")
-    else:
-        variance = _variance(protocol, problem, size, cohort)
-        settings = {"variance": variance, "diameter": required_distance(problem)} if variance else {"diameter": 1.0}
-        v = theory.acsa_v(rounds=rounds, smoothness=smoothness, form="tight", **settings)
-    return [theory.Stage(rounds, float(v))]
+        return acsa.clipped_v(problem, clip, noise, size.rounds, whole=records.whole(problem))
+    known: dict[str, Any] = {"rounds": size.rounds, "smoothness": require_smooth(problem), "form": "strong"}
+    if algorithm.regularisation is not None:
+        known["smoothness"] += float(algorithm.regularisation)
+    elif not float(algorithm.strong_convexity):
+        found = _variance(protocol, problem, size, cohort, variance)
+        known |= {"variance": found, "diameter": required_distance(problem)} if found else {"diameter": 1.0}
+        known["form"] = "tight"
+    return float(theory.acsa_v(**known))
 
 
-def _variance(protocol: Any, problem: Problem, size: Size, cohort: float) -> float:
+def _stages(protocol: Any, problem: Problem, size: Size, cohort: float) -> list[theory.Stage]:
+    if protocol.form != "multistage":
+        return [theory.Stage(size.rounds, _one_stage(protocol, problem, size, cohort, protocol.variance))]
+    smoothness, lipschitz = require_smooth(problem), float(records_of(protocol).kinds(problem).lipschitz.max())
+    gap = protocol.gap or lipschitz * required_distance(problem)
+    curved = {"smoothness": smoothness, "strong_convexity": float(protocol.strong_convexity)}
+    variance = _variance(protocol, problem, size, cohort, protocol.variance)
+    return theory.acsa_stages(rounds=size.rounds, gap=gap, variance=variance, printed=protocol.printed, **curved)
+
+
+def _variance(protocol: Any, problem: Problem, size: Size, cohort: float, given: float | None) -> float:
     """Return V², or the noise's variance plus bounds for sampling: L²/(MK) for records, L²/M for machines."""
-    if protocol.variance is not None:
-        return float(protocol.variance)
-    whole, all_machines = protocol.records.whole(problem), cohort >= size.machines
-    m = protocol.records.kinds(problem)
+    if given is not None:
+        return float(given)
+    used = records_of(protocol)
+    whole, all_machines, m = used.whole(problem), cohort >= size.machines, used.kinds(problem)
     lipschitz = float(m.lipschitz.max())
     if not (np.isfinite(lipschitz) or (whole and all_machines)):
         raise Refusal("variance must be given, or clip, because the loss has no finite gradient bound here")
@@ -196,7 +209,7 @@ class AcceleratedMinibatchSGD(ComposedRecords):
         "printed": False,
         "variance": None,
     }
-    theory = Theory(bound=_bound, uses=_uses)
+    theory = Theory(step=_step, bound=_bound, uses=_uses).of(AcceleratedSGD, NoisyRecords)
 
     def __post_init__(self):
         super().__post_init__()
@@ -225,7 +238,8 @@ class AcceleratedMinibatchSGD(ComposedRecords):
         step = 1.0 if self.step_size is None else self.step_size  # placeholder: the stages below set the default
         ready: Any = super(AcceleratedMinibatchSGD, replace(self, step_size=step)).calibrate(problem, plan, target)
         if self.form == "regularised" and self.regularisation is None:
-            spread, distance = _variance(ready, problem, size, cohort), required_distance(problem)
+            spread = _variance(ready, problem, size, cohort, self.variance)
+            distance = required_distance(problem)
             settings = {"rounds": rounds, "variance": spread, "diameter": distance, "factor": self.factor}
             ready = replace(ready, regularisation=float(theory.acsa_regularization(**settings)))
         stages = (

@@ -27,7 +27,6 @@ default step grows by K² if the noise determines it. Its cap 1/(4LT) for unclip
 clipped batches the cap 2D/(CT) prevents very short runs from crossing the set in every step.
 """
 
-from dataclasses import replace
 from functools import partial
 from math import inf, isfinite
 from typing import Any, ClassVar, NamedTuple
@@ -102,32 +101,39 @@ class Mu2(Algorithm):
 
 def _equivalent(protocol: Any, machines: int):
     """Return the trusted-server form for one machine, whose noise then has the same distribution."""
-    alone = machines == 1 and protocol.cancel and protocol.trust == "none"
-    return replace(protocol, trust="server", relative_privacy=None) if alone else protocol
+    privacy = protocol.privacy
+    alone = machines == 1 and privacy.noise != INDEPENDENT and privacy.trust == "none"
+    return protocol.with_settings({"trust": "server", "relative_privacy": None}) if alone else protocol
 
 
 def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
-    size, increment, noise = plan.size, protocol.bound(problem, plan.size.machines).norm, protocol.message_noise
-    wider = noise_of_shares(protocol.relative_privacy, size.machines)
+    size, increment, privacy = plan.size, protocol.bound(problem, plan.size.machines).norm, protocol.privacy
+    noise, clip = privacy.noise_of(Sum()), privacy.clip
+    wider = noise_of_shares(privacy.relative_privacy, size.machines)
     if not (isfinite(problem.travel) and isfinite(increment)):
         return inf
-    single = protocol.batch * protocol.privacy.sensitivity(increment, plan.schedule)  # of one sample's increment
+    single = privacy.batch * privacy.sensitivity(increment, plan.schedule)  # of one sample's increment
     mu = single / (protocol.noise_std * wider) if protocol.noise_std else inf
     settings = {
         "mu": mu,
         "per_round": max(1, round(plan.schedule.divisor)),
         "rounds": size.rounds,
         "dimension": problem.dimension,
-        "diameter": problem.travel if protocol.clip is None else gathered_reach(problem),
+        "diameter": problem.travel if clip is None else gathered_reach(problem),
         "increment": increment,
     }
     theory = partial(reshef_levy.fresh_noise_step, **settings)
-    if protocol.cancel:
-        named = protocol.noise_schedule if isinstance(protocol.noise_schedule, str) else "uniform"
-        known = {"trust": protocol.trust, "noise_schedule": named, "machines": size.machines}
+    if privacy.noise != INDEPENDENT:
+        named = privacy.noise if isinstance(privacy.noise, str) else "uniform"
+        known = {"trust": privacy.trust, "noise_schedule": named, "machines": size.machines}
         theory = partial(reshef_levy.step_size, **known, **settings)
-    theory_step = step_by_theory(problem, theory, mu=mu, clip=protocol.clip, rounds=size.rounds, batch=protocol.batch)
+    theory_step = step_by_theory(problem, theory, mu=mu, clip=clip, rounds=size.rounds, batch=privacy.batch)
     return theory_step * noise.gain(plan) if isinstance(noise, CorrelatedNoise) else theory_step
+
+
+def noise_variances(protocol: Any, plan: Plan) -> np.ndarray:
+    """Return the variance of one coordinate of the calibrated noise in each round's q̃_t; float64, shape [rounds]."""
+    return float(protocol.noise_std) ** 2 * protocol.privacy.noise_of(Sum()).variances(plan)
 
 
 def _uses(method: Any) -> tuple[Use, ...]:
@@ -141,9 +147,9 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
     """
     s, size, constraint, batch = run.setting, run.plan.size, run.problem.constraint, run.plan.width
     largest = reshef_levy.increment_bound(s.lipschitz, s.smoothness, s.diameter)
-    deviation, trusted = largest / batch**0.5, protocol.trust == "server"
+    deviation, trusted = largest / batch**0.5, protocol.privacy.trust == "server"
     if not s.full:
-        noise = np.sqrt(s.dimension * protocol.noise_variances(run.plan))
+        noise = np.sqrt(s.dimension * noise_variances(protocol, run.plan))
         bound = reshef_levy.anytime_bound(
             step=run.step,
             rounds=size.rounds,
@@ -202,7 +208,7 @@ class DPMu2(Composed):
     cancel: bool = struct.field(pytree_node=False, default=True)
 
     plain: ClassVar = {"relative_privacy": None, "batch": 1, "trust": "none", "noise_schedule": "uniform"}
-    theory = Theory(step=_step, bound=_bound, uses=_uses, equivalent=_equivalent)
+    theory = Theory(step=_step, bound=_bound, uses=_uses, equivalent=_equivalent).of(Mu2, NoisyMessages)
 
     def __post_init__(self):
         check_numbers(self, "mu", "epsilon")
@@ -230,4 +236,4 @@ class DPMu2(Composed):
 
     def noise_variances(self, plan: Plan) -> np.ndarray:
         """Variance of one coordinate of the calibrated noise in each round's q̃_t; float64, shape [rounds]."""
-        return float(self.noise_std) ** 2 * self.message_noise.variances(plan)
+        return noise_variances(self, plan)

@@ -102,11 +102,12 @@ def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
 
     κ is `clipped_pace` of the mean over R·K steps, and κ_1 that of the noise in the K steps of one machine.
     """
-    if not (binds(problem, protocol.clip) and np.isfinite(problem.reach)):
+    clip = protocol.privacy.clip
+    if not (binds(problem, clip) and np.isfinite(problem.reach)):
         return np.inf
     noise, steps = float(protocol.noise_std) * problem.dimension**0.5, plan.width
     of_mean = noise / plan.schedule.cohort**0.5
-    together = clipped_pace(problem, float(protocol.clip), of_mean, averaged=protocol.window is None)
+    together = clipped_pace(problem, float(clip), of_mean, averaged=protocol.algorithm.window is None)
     alone = clipped_pace(problem, 0.0, noise)
     return float((steps * (plan.size.rounds * together**2 + alone**2)) ** -0.5)
 
@@ -157,7 +158,7 @@ class LocalSGD(RecordSettings, ComposedWork):  # type: ignore[misc]
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
 
     plain: ClassVar = {**RecordSettings.plain, "sampler": "replacement"}
-    theory = Theory(step=_step, bound=_bound, uses=_uses)
+    theory = Theory(step=_step, bound=_bound, uses=_uses).of(AveragedEndPoints, NoisyRecordSteps)
 
     def __post_init__(self):
         super().__post_init__()

@@ -11,7 +11,7 @@ including w_R, as an output.
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,13 +24,13 @@ from fedprivjax.method.algorithm import Algorithm, At, Public
 from fedprivjax.method.default_steps import binds, plain_clipped_step, plain_step
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.minibatch_round import appended, iterate_buffer, mean_of
+from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.drafts import capped, of_records, one_pass_rounds
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
-from fedprivjax.method.record_mechanism import RecordMechanism
 from fedprivjax.method.record_method import ComposedRecords, RecordSettings
-from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants
+from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants, records_of
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import initial, require_server, scaled_step, stepped
 from fedprivjax.method.theory import Theory
@@ -107,26 +107,28 @@ class MinibatchSGD(Algorithm):
 
 def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
     """Return the step of Theorem 2.1 or of clipped gradients, or the server optimiser's equivalent (`scaled_step`)."""
-    step = _own_step(protocol, problem, plan) / protocol.messages_a_step(plan.schedule.cohort)
-    if protocol.server is None:
+    optimizer, cohort = protocol.algorithm.server, plan.schedule.cohort
+    step = _own_step(protocol, problem, plan) / protocol.privacy.messages_a_step(cohort)
+    if optimizer is None:
         return step
-    lipschitz = float(protocol.records.kinds(problem).lipschitz.max())
-    norm = (lipschitz**2 + problem.dimension * float(protocol.noise_std) ** 2 / plan.schedule.cohort) ** 0.5
-    return scaled_step(protocol.server, step, problem, plan.size.rounds, norm)
+    lipschitz = float(records_of(protocol).kinds(problem).lipschitz.max())
+    norm = (lipschitz**2 + problem.dimension * float(protocol.noise_std) ** 2 / cohort) ** 0.5
+    return scaled_step(optimizer, step, problem, plan.size.rounds, norm)
 
 
 def _own_step(protocol: Any, problem: Problem, plan: Plan) -> float:
     """Return the step along a mean without an optimiser: of Theorem 2.1, clipped gradients, or a noiseless run."""
-    rounds, cohort = plan.size.rounds, plan.schedule.cohort
-    lipschitz, distance = float(protocol.records.kinds(problem).lipschitz.max()), problem.distance_to_optimum
-    free = not (protocol.noise_std or protocol.strong_convexity or binds(problem, protocol.clip))
+    rounds, cohort, records = plan.size.rounds, plan.schedule.cohort, records_of(protocol)
+    modulus, clipped = protocol.algorithm.strong_convexity, binds(problem, protocol.privacy.clip)
+    lipschitz, distance = float(records.kinds(problem).lipschitz.max()), problem.distance_to_optimum
+    free = not (protocol.noise_std or modulus or clipped)
     if free and np.isfinite(problem.smoothness):
         return _noiseless_step(protocol, problem, plan, lipschitz)
     if not (np.isfinite(lipschitz) and np.isfinite(problem.travel)):
         return np.inf
-    if binds(problem, protocol.clip) and not protocol.strong_convexity:
+    if clipped and not modulus:
         noise = float(protocol.noise_std) * (problem.dimension / cohort) ** 0.5
-        kind = {"averaged": protocol.window is None, "whole": protocol.records.whole(problem)}
+        kind = {"averaged": protocol.algorithm.window is None, "whole": records.whole(problem)}
         return plain_clipped_step(problem, rounds, lipschitz, noise, **kind)
     if not (np.isfinite(distance) and np.isfinite(problem.smoothness)) and not problem.model.factored:
         of_mean = float(protocol.noise_std) / cohort**0.5  # networks: no theorem is claimed
@@ -142,13 +144,13 @@ def _noiseless_step(protocol: Any, problem: Problem, plan: Plan, lipschitz: floa
     The step of Theorem 2.1 is not used. It decreases as 1/R to bound overfitting, so that further rounds would not
     move the iterate further from the start.
     """
-    cohort, smoothness = plan.schedule.cohort, problem.smoothness
-    whole, all_machines = protocol.records.whole(problem), cohort >= plan.size.machines
+    cohort, smoothness, records = plan.schedule.cohort, problem.smoothness, records_of(protocol)
+    whole, all_machines = records.whole(problem), cohort >= plan.size.machines
     if whole and all_machines:
         return 1 / smoothness
     if not (np.isfinite(lipschitz) and np.isfinite(problem.distance_to_optimum)):
         return np.inf
-    sampling = 0.0 if whole else 4 * lipschitz**2 / (cohort * protocol.records.kinds(problem).batch.min())
+    sampling = 0.0 if whole else 4 * lipschitz**2 / (cohort * records.kinds(problem).batch.min())
     left_out = 0.0 if all_machines else lipschitz**2 / cohort
     longest = problem.distance_to_optimum / (2 * plan.size.rounds * (sampling + left_out)) ** 0.5
     return float(min(longest, 1 / (4 * smoothness)))
@@ -156,14 +158,13 @@ def _noiseless_step(protocol: Any, problem: Problem, plan: Plan, lipschitz: floa
 
 def _proved_step(protocol: Any, problem: Problem, plan: Plan, lipschitz: float) -> float:
     """Return the step of Theorem 2.1 for the privacy load of the noise, or of the strongly convex theorem."""
-    m, cohort = protocol.records.kinds(problem), plan.schedule.cohort
+    m, cohort, modulus = records_of(protocol).kinds(problem), plan.schedule.cohort, protocol.algorithm.strong_convexity
     rounds, smoothness = plan.size.rounds, require_smooth(problem)
-    if protocol.strong_convexity:
+    if modulus:
         known = {"rounds": rounds, "diameter": problem.distance_to_optimum, "smoothness": smoothness}
         noise = problem.dimension * float(protocol.noise_std) ** 2 / cohort
         variance = theory.Variance(4 * lipschitz**2 / (cohort * m.batch.min()), 0.0, noise)
-        modulus = float(protocol.strong_convexity)
-        return float(theory.strong_step(variance=variance, strong_convexity=modulus, **known))
+        return float(theory.strong_step(variance=variance, strong_convexity=float(modulus), **known))
     load = theory.equivalent_load(noise_std=float(protocol.noise_std), lipschitz=lipschitz, rounds=rounds)
     constants = theory.ProblemConstants(
         records=int(m.records.min()),
@@ -187,13 +188,6 @@ class MinibatchSettings:
     plain: ClassVar = {**RecordSettings.plain, "trust": "none"}
     theory = Theory(step=_step)
 
-    if TYPE_CHECKING:
-        clip: Any
-        noise_std: Any
-
-        @property
-        def records(self) -> RecordMechanism: ...
-
     def __post_init__(self):
         super().__post_init__()  # type: ignore[misc]
         _ = self.algorithm  # raises Refusal if a setting is invalid
@@ -202,10 +196,6 @@ class MinibatchSettings:
     def algorithm(self) -> MinibatchSGD:
         """Projected SGD."""
         return MinibatchSGD(strong_convexity=self.strong_convexity, window=self.window, server=self.server)
-
-    def messages_a_step(self, messages):
-        """Length of the direction in units of one message, for this number of messages: 1, because it is their mean."""
-        return 1.0
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         """Calibrate as in `Protocol.calibrate`. Raise Refusal if the step is too long for the averaging weights."""
@@ -217,7 +207,7 @@ class MinibatchSettings:
             )
         ready: Any = super().calibrate(problem, plan, target)  # type: ignore[misc]
         step = ready.step_size * float(ready.step_scale)
-        shrinkage = float(ready.strong_convexity) * step * ready.messages_a_step(plan.size.per_round)
+        shrinkage = float(ready.strong_convexity) * step * ready.privacy.messages_a_step(plan.size.per_round)
         if shrinkage >= 1:
             raise Refusal(f"strong_convexity · step_size must be below 1, got {shrinkage:.4g}")
         return ready
@@ -304,7 +294,7 @@ class NoisyMinibatchSGD(MinibatchSettings, ComposedRecords):  # type: ignore[mis
     removing one; with a shuffler, of all shuffled messages for replacing one record of one machine.
     """
 
-    theory = Theory(step=_step, bound=_bound, uses=_uses)
+    theory = Theory(step=_step, bound=_bound, uses=_uses).of(MinibatchSGD, NoisyRecords)
 
 
 def _planned_rounds(s: Setting, batch: int | None = None) -> int:

@@ -9,31 +9,36 @@ same weight and the sensitivity does not depend on the round. A machine's gradie
 each clipped; 2G/K then replaces 2G.
 """
 
-from dataclasses import replace
+from collections.abc import Iterator
+from functools import partial
 from math import hypot, inf, isfinite
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 from flax import struct
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_flag
 from fedprivjax.method.algorithm import Algorithm, At, Public
 from fedprivjax.method.composed import Composed
 from fedprivjax.method.default_steps import binds, plain_clipped_step, plain_step
 from fedprivjax.method.linear import Linear, gradient
-from fedprivjax.method.noisy_messages import NoisyMessages
+from fedprivjax.method.noisy_messages import INDEPENDENT, NoisyMessages
 from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
-from fedprivjax.method.planning.drafts import one_pass
-from fedprivjax.method.planning.uses import Use
+from fedprivjax.method.planning.drafts import capped, one_pass, theory_rounds
+from fedprivjax.method.planning.setting import Setting
+from fedprivjax.method.planning.uses import Draft, Use
+from fedprivjax.method.private_mean import TRUSTS, BitMean, GaussianMean, gradient_bound, noise_constant, round_noise
 from fedprivjax.method.relative_privacy import noise_of_shares
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import initial, require_server, scaled_step, stepped
 from fedprivjax.method.settings import check_numbers
-from fedprivjax.method.theory import Theory
+from fedprivjax.method.theory import Theory, TheoryChoices
+from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
-from fedprivjax.theory import reshef_levy
+from fedprivjax.theory import cheu, reshef_levy
 
 
 class SGDState(NamedTuple):
@@ -81,28 +86,31 @@ class SGD(Algorithm):
 
 def _equivalent(protocol: Any, machines: int):
     """Return the trusted-server form for one machine, whose noise then has the same distribution."""
-    alone = machines == 1 and protocol.trust == "none"
-    return replace(protocol, trust="server", relative_privacy=None) if alone else protocol
+    alone = machines == 1 and protocol.privacy.trust == "none"
+    return protocol.with_settings({"trust": "server", "relative_privacy": None}) if alone else protocol
 
 
 def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
+    privacy, optimizer = protocol.privacy, protocol.algorithm.server
+    if privacy.noise != INDEPENDENT:
+        raise Refusal(f"step_size must be given for SGD with correlated noise, got the noise {privacy.noise!r:.60}")
     if not isfinite(problem.travel):
         return inf
     # the mean of m machines' noises has 1/√m of one machine's noise
     of_mean = (
         protocol.noise_std
-        * noise_of_shares(protocol.relative_privacy, plan.size.machines)
-        / (1.0 if protocol.trust == "server" else plan.schedule.divisor**0.5)
+        * noise_of_shares(privacy.relative_privacy, plan.size.machines)
+        / (1.0 if privacy.trust == "server" else plan.schedule.divisor**0.5)
     )
     bound, noise = protocol.bound(problem, plan.size.machines).norm, problem.dimension**0.5 * of_mean
     step = _plain_step(protocol, problem, plan.size.rounds, bound, of_mean)
-    return scaled_step(protocol.server, step, problem, plan.size.rounds, hypot(bound, noise))
+    return scaled_step(optimizer, step, problem, plan.size.rounds, hypot(bound, noise))
 
 
 def _plain_step(protocol: Any, problem: Problem, rounds: int, bound: float, of_mean: float) -> float:
-    if binds(problem, protocol.clip):
+    if binds(problem, protocol.privacy.clip):
         noise = problem.dimension**0.5 * of_mean
-        return plain_clipped_step(problem, rounds, bound, noise, averaged=protocol.average)
+        return plain_clipped_step(problem, rounds, bound, noise, averaged=protocol.algorithm.average)
     return plain_step(problem, rounds, bound, of_mean)
 
 
@@ -113,11 +121,120 @@ def _uses(method: Any) -> tuple[Use, ...]:
 def _bound(protocol: Any, run: PlannedRun) -> Bound:
     """Return the bound of projected SGD on the average of the iterates."""
     s, size = run.setting, run.plan.size
-    of_mean = float(protocol.noise_std) / (1.0 if protocol.trust == "server" else size.per_round**0.5)
+    of_mean = float(protocol.noise_std) / (1.0 if protocol.privacy.trust == "server" else size.per_round**0.5)
     known = {"diameter": s.diameter, "rounds": size.rounds, "lipschitz": s.lipschitz, "dimension": s.dimension}
     steps = reshef_levy.noisy_sgd_bound(noise_std_of_mean=0.0, **known)
     total = reshef_levy.noisy_sgd_bound(noise_std_of_mean=of_mean, **known)
     return explicit(POPULATION, "projected SGD (Zinkevich 2003)", optimisation=steps, noise=total - steps)
+
+
+# ---- with a private mean: P_SGD and P_GD of Cheu et al. 2022, see `UserSGD`
+
+
+def _step_of_users(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
+    """Return the step of Theorem 4.1's proof, of Theorem 4.9's proof if records are reused, or of clipped gradients."""
+    if not protocol.algorithm.average or protocol.algorithm.server is not None:
+        raise Refusal(
+            "step_size must be given for SGD, whose theory with this privacy is for plain steps and average = True, "
+            "got none. Set it"
+        )
+    known = _constants(protocol, problem)
+    if not (isfinite(known["distance"]) and isfinite(known["lipschitz"])):
+        return inf
+    noise, size = noise_constant(protocol, problem, plan), plan.size
+    if binds(problem, protocol.privacy.clip):
+        of_round = round_noise(protocol, problem, plan)
+        return plain_clipped_step(problem, size.rounds, known["lipschitz"], of_round, averaged=True)
+    if not plan.repeats:
+        return float(cheu.sgd_step(rounds=size.rounds, per_round=size.per_round, noise=noise, **known))
+    smooth = _smooth(problem)
+    return float(cheu.gd_step(users=size.per_round, rounds=size.rounds, round_noise=noise, **smooth, **known))
+
+
+def _choices_of_users(protocol: Any, problem: Problem) -> TheoryChoices:
+    choices = {"per_round": _per_round, "rounds": _rounds, "smoothing": _envelopes}
+    return TheoryChoices(**{name: partial(choice, protocol, problem) for name, choice in choices.items()})
+
+
+def _per_round(protocol: Any, problem: Problem, machines: int, target: Target) -> int:
+    """Return the b that minimises the bound of P_SGD."""
+    noise = protocol.privacy.planned_constant(problem, target, gradient_bound(protocol, problem))
+    return cheu.sgd_scan(users=machines, noise=noise, **_constants(protocol, problem)).per_round
+
+
+def _rounds(protocol: Any, problem: Problem, machines: int, target: Target) -> int:
+    """Return the T that nearly minimises the bound of P_GD. A record's T releases share the target."""
+    return _descent(protocol, problem, machines, target).rounds
+
+
+def _envelopes(protocol: Any, problem: Problem, machines: int, target: Target, one_pass: bool) -> float | None:
+    """Return the β that minimises the bound of P_GD, or None for P_SGD, which needs no smoothness."""
+    return None if one_pass else _descent(protocol, problem, machines, target).smoothness
+
+
+def _descent(protocol: Any, problem: Problem, machines: int, target: Target) -> cheu.Descent:
+    mean, bound = protocol.privacy, gradient_bound(protocol, problem)
+    noise = float(mean.planned_noise(problem, target, bound)(machines))
+    rounding = 0.0 if target.non_private else float(mean.rounding_constant(problem, machines))
+    composed = target.noise_std is None
+
+    def of_round(rounds):
+        return noise * (rounds if composed else 1) + rounding
+
+    return cheu.gd_scan(users=machines, noise=of_round, **_smooth(problem), **_constants(protocol, problem))
+
+
+def _constants(protocol: Any, problem: Problem) -> dict[str, Any]:
+    return {"distance": problem.distance_to_optimum, "lipschitz": gradient_bound(protocol, problem)}
+
+
+def _smooth(problem: Problem) -> dict[str, Any]:
+    return {"smoothness": problem.smoothness if isfinite(problem.smoothness) else None}
+
+
+def _uses_of_users(method: Any) -> tuple[Use, ...]:
+    return Use("one pass", one_pass(method, *TRUSTS)), Use("all users", partial(_all_users, method))
+
+
+def _all_users(method: Any, s: Setting) -> Iterator[Draft]:
+    """Yield drafts of P_GD: every user's one record in every round."""
+    if not s.full or s.samples > 1:
+        raise Refusal(
+            f"per_round must be machines ({s.machines}) and samples 1, for all records in every round, "
+            f"got {s.per_round} and {s.samples}"
+        )
+    trust: dict[str, Any] = {"trust": s.trust}
+    rounds = theory_rounds(method(**trust), s, s.problem) if s.rounds is None else s.rounds
+    rounds, note = capped(s, rounds)
+    plan = draw_plan(s.owned, s.participation, rounds, s.seed, order="cyclic")
+    yield Draft(method, trust, s.owned, plan, note)
+
+
+def _bound_of_users(protocol: Any, run: PlannedRun) -> Bound:
+    """Return the bound of P_SGD, or of P_GD if records are reused."""
+    s, size = run.setting, run.plan.size
+    noise = noise_constant(protocol, run.problem, run.plan)
+    known: dict[str, Any] = {"distance": s.diameter, "lipschitz": s.lipschitz}
+    if not run.plan.repeats:
+        known |= {"users": size.rounds * size.per_round, "per_round": size.per_round}
+        steps, total = (cheu.sgd_bound(noise=each, **known) for each in (0.0, noise))
+        theorem = "Cheu et al. 2022, proof of Theorem 4.1"
+        return explicit(POPULATION, theorem, optimisation=steps, noise=total - steps)
+    known |= {"users": size.per_round, "rounds": size.rounds, "step": run.step, "smoothness": s.smoothness}
+
+    def bound(round_noise: float, again: bool) -> float:
+        flags = {"envelope": False, "generalization": again}
+        return cheu.gd_bound(round_noise=round_noise, **flags, **known)
+
+    steps = bound(0.0, False)
+    stable, total = bound(0.0, True) - steps, bound(noise, True)
+    terms = {"optimisation": steps, "noise": total - steps - stable, "stability": stable}
+    return explicit(POPULATION, "Cheu et al. 2022, proof of Theorem 4.9", **terms)
+
+
+OF_USERS = Theory(step=_step_of_users, bound=_bound_of_users, uses=_uses_of_users, choices=_choices_of_users).of(
+    SGD, GaussianMean, BitMean
+)
 
 
 @struct.dataclass(kw_only=True)
@@ -147,7 +264,7 @@ class NoisySGD(Composed):
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
 
     plain: ClassVar = {"relative_privacy": None, "batch": 1, "trust": "none"}
-    theory = Theory(step=_step, bound=_bound, uses=_uses, equivalent=_equivalent)
+    theory = Theory(step=_step, bound=_bound, uses=_uses, equivalent=_equivalent).of(SGD, NoisyMessages)
 
     def __post_init__(self):
         check_numbers(self, "mu", "epsilon")

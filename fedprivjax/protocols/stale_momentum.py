@@ -88,7 +88,7 @@ class Stale(Algorithm):
 def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
     if not isfinite(problem.travel):
         return inf
-    size = plan.size
+    size, clip = plan.size, protocol.privacy.clip
     if protocol.noise_std:
         mu, theory = 1.0, partial(_noise_step, protocol, problem, plan)
     else:
@@ -103,14 +103,14 @@ def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
             rounds=size.rounds,
             dimension=problem.dimension,
             diameter=problem.travel,
-            increment=problem.lipschitz if protocol.clip is None else protocol.clip,
+            increment=problem.lipschitz if clip is None else clip,
         )
-    return step_by_theory(problem, theory, mu=mu, clip=protocol.clip, rounds=size.rounds, batch=protocol.batch)
+    return step_by_theory(problem, theory, mu=mu, clip=clip, rounds=size.rounds, batch=protocol.privacy.batch)
 
 
 def _noise_step(protocol: Any, problem: Problem, plan: Plan, smoothness: float | None) -> float:
     """Return the step for which the noise in w_T has the norm `noise_reach` with `times=2`, at most the diameter."""
-    variance = float(np.sum(protocol.message_noise.variances(plan)))
+    variance = float(np.sum(protocol.privacy.noise_of(Growing()).variances(plan)))
     norm = float(protocol.noise_std) * (problem.dimension * variance) ** 0.5
     return noise_reach(problem, problem.travel, times=2) / norm
 
@@ -149,7 +149,7 @@ class StaleMomentum(ComposedSums):
     noise_schedule: str | Sequence[float] = struct.field(pytree_node=False, default="uniform")
 
     plain: ClassVar = {"relative_privacy": None, "batch": 1, "noise_schedule": "uniform"}
-    theory = Theory(step=_step, bound=_bound, uses=_uses)
+    theory = Theory(step=_step, bound=_bound, uses=_uses).of(Stale, NoisyMessages)
 
     def __post_init__(self):
         check_numbers(self, "mu", "epsilon")

@@ -16,7 +16,13 @@ from typing import Any
 
 from flax import struct
 
-from fedprivjax.method.momentum import ComposedMomentum, momentum_step, momentum_theory, require_level
+from fedprivjax.method.momentum import (
+    ComposedMomentum,
+    NormalisedSteps,
+    momentum_step,
+    momentum_theory,
+    require_level,
+)
 from fedprivjax.method.momentum_planning import gradient_bound
 from fedprivjax.method.noisy_momentum import NoisyMomentum
 from fedprivjax.method.planning.bounds import Bound
@@ -77,7 +83,7 @@ class TreeMomentum(ComposedMomentum):
 
     factor: str | Factor = struct.field(pytree_node=False, default="tree")
 
-    theory = momentum_theory("reshuffled", 1, _rounds, _bound, momentum_step)
+    theory = momentum_theory("reshuffled", 1, _rounds, _bound, momentum_step).of(NormalisedSteps, NoisyMomentum)
 
     @property
     def privacy(self) -> NoisyMomentum:

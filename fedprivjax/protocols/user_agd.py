@@ -24,7 +24,7 @@ from fedprivjax.method.default_steps import binds
 from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit, missing
 from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import Use
-from fedprivjax.method.private_mean import TRUSTS, UserMethod
+from fedprivjax.method.private_mean import TRUSTS, UserMethod, gradient_bound, noise_constant, round_noise
 from fedprivjax.method.theory import Theory, TheoryChoices
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
@@ -56,11 +56,11 @@ def _choices(protocol: Any, problem: Problem) -> TheoryChoices:
 
 def _per_round(protocol: Any, problem: Problem, machines: int, target: Target) -> int:
     """Return the b that minimises the bound of P_AGD, or the bound after its last phase."""
-    noise = protocol.privacy.planned_constant(problem, target, protocol.gradient_bound(problem))
+    noise = protocol.privacy.planned_constant(problem, target, gradient_bound(protocol, problem))
     if protocol.of_phases:
         phased = protocol._constants(problem, protocol._smoothness(problem))
         return cheu.strong_per_round(users=machines, noise=noise, **phased)
-    known: dict[str, Any] = {"lipschitz": protocol.gradient_bound(problem), "smoothness": require_smooth(problem)}
+    known: dict[str, Any] = {"lipschitz": gradient_bound(protocol, problem), "smoothness": require_smooth(problem)}
     known |= {"distance": problem.distance_to_optimum, "form": protocol.spread, "sampling": protocol.sampling}
     return cheu.agd_scan(users=machines, noise=noise, **known).per_round
 
@@ -69,7 +69,7 @@ def _cohorts(protocol: Any, problem: Problem, machines: int, target: Target) -> 
     """Return the cohort size of every round: in each phase the b that minimises its bound."""
     if not protocol.of_phases:
         raise Refusal("kind 'phases' must go with a positive strong_convexity")
-    noise = protocol.privacy.planned_constant(problem, target, protocol.gradient_bound(problem))
+    noise = protocol.privacy.planned_constant(problem, target, gradient_bound(protocol, problem))
     known = protocol._constants(problem, protocol._smoothness(problem))
     phases = cheu.strong_phases(users=machines, noise=noise, **known)
     return tuple(phase.per_round for phase in phases for _ in range(phase.rounds))
@@ -77,11 +77,11 @@ def _cohorts(protocol: Any, problem: Problem, machines: int, target: Target) -> 
 
 def _envelopes(protocol: Any, problem: Problem, machines: int, target: Target, one_pass: bool) -> float | None:
     """Return the β of the envelopes that minimises the bound of P_AGD, or β of its last phase."""
-    noise = protocol.privacy.planned_constant(problem, target, protocol.gradient_bound(problem))
+    noise = protocol.privacy.planned_constant(problem, target, gradient_bound(protocol, problem))
     if protocol.of_phases:
         phases = cheu.strong_phases(users=machines, noise=noise, **protocol._constants(problem, None))
         return phases[-1].smoothness
-    bound, distance = protocol.gradient_bound(problem), problem.distance_to_optimum
+    bound, distance = gradient_bound(protocol, problem), problem.distance_to_optimum
     known: dict[str, Any] = {"lipschitz": bound, "form": protocol.spread, "sampling": protocol.sampling}
     return cheu.smoothed_scan(users=machines, distance=distance, noise=noise, **known).smoothness
 
@@ -93,7 +93,7 @@ def _uses(method: Any) -> tuple[Use, ...]:
 def _bound(protocol: Any, run: PlannedRun) -> Bound:
     """Return the bound of P_AGD with S computed from the run's step."""
     s, size = run.setting, run.plan.size
-    noise = protocol.noise_constant(run.problem, run.plan)
+    noise = noise_constant(protocol, run.problem, run.plan)
     known = {"rounds": size.rounds, "smoothness": s.smoothness, "distance": s.diameter, "gap": s.first_gap}
     if run.plan.repeats:
         return missing("P_AGD's theorem is for one pass")
@@ -217,7 +217,7 @@ class UserAGD(UserMethod):
     def _places(self, problem: Problem, plan: Plan) -> list[acsa.Places]:
         size = plan.size
         if not self.of_phases and self.variance is None and binds(problem, self.clip):
-            clip, noise = self.gradient_bound(problem), self.round_noise(problem, plan)
+            clip, noise = gradient_bound(self, problem), round_noise(self, problem, plan)
             return [acsa.Places(size.rounds, 2, acsa.clipped_v(problem, clip, noise, size.rounds))]
         smoothness, distance = require_smooth(problem), required_distance(problem)
         if not self.of_phases:
@@ -242,7 +242,7 @@ class UserAGD(UserMethod):
         return cheu.strong_phases(
             users=users,
             per_round=batches + batches[-1:] * (count - len(batches)),
-            noise=self.noise_constant(problem, plan),
+            noise=noise_constant(self, problem, plan),
             **self._constants(problem, self._smoothness(problem)) | {"phases": count, "sampling": self._samples(plan)},
         )
 
@@ -250,7 +250,7 @@ class UserAGD(UserMethod):
         """Arguments of the theory of phases, from the problem and the settings."""
         return {
             "diameter": required_distance(problem),
-            "lipschitz": self.gradient_bound(problem),
+            "lipschitz": gradient_bound(self, problem),
             "strong_convexity": float(self.strong_convexity),
             "smoothness": smoothness,
             "phases": self.phases,
@@ -265,10 +265,10 @@ class UserAGD(UserMethod):
     def _variance(self, problem: Problem, plan: Plan) -> float:
         if self.variance is not None:
             return float(self.variance)
-        bound = self.gradient_bound(problem)
+        bound = gradient_bound(self, problem)
         if not np.isfinite(bound):
             raise Refusal("variance must be given, or clip, because the loss has no finite gradient bound here")
-        noise, per_round = self.noise_constant(problem, plan), plan.size.per_round
+        noise, per_round = noise_constant(self, problem, plan), plan.size.per_round
         return cheu.oracle_variance(per_round=per_round, lipschitz=bound, noise=noise, sampling=self._samples(plan))
 
     def _samples(self, plan: Plan) -> bool:

@@ -9,21 +9,42 @@ import pytest
 
 from fedprivjax import (
     MLP,
+    AcceleratedMinibatchSGD,
     Ball,
+    BitMean,
     DPMu2,
     Full,
+    GaussianMean,
+    LocalSGD,
+    NoisyMessages,
     NoisyMinibatchSGD,
+    NoisyMomentum,
+    NoisyRecords,
+    NoisyRecordSteps,
     NoisySGD,
+    Protocol,
     Refusal,
     StaleMomentum,
+    TreeMomentum,
+    UserSGD,
     datasets,
     from_dataset,
     general_problem,
     simulate,
 )
 from fedprivjax.engine.prepare import ready
+from fedprivjax.method.momentum import NormalisedSteps
 from fedprivjax.problem.constraints import flat
+from fedprivjax.protocols.accelerated_minibatch_sgd import AcceleratedSGD
+from fedprivjax.protocols.dp_mu2 import Mu2
+from fedprivjax.protocols.local_sgd import AveragedEndPoints
+from fedprivjax.protocols.noisy_minibatch_sgd import MinibatchSGD
+from fedprivjax.protocols.noisy_sgd import SGD
+from fedprivjax.protocols.stale_momentum import Stale
 from fedprivjax.theory import reshef_levy
+from fedprivjax.vectors.settings import FULL, POOL
+from fedprivjax.vectors.settings import OWN as RECORDS
+from fedprivjax.vectors.settings import problem as problem_of
 
 DIGITS = from_dataset(datasets.load("digits"), network=MLP((8,)))
 OWN = from_dataset(datasets.load("digits"), network=MLP((8,)), partition_table=np.arange(1430).reshape(10, 143))
@@ -76,3 +97,41 @@ def test_a_start_at_zero_leaves_nothing_to_go_by(protocol):
     problem = replace(DIGITS, start=jax.tree.map(jnp.zeros_like, DIGITS.start))
     with pytest.raises(Refusal, match="step_size must be set: its default needs a ball"):
         step_of(protocol, problem)
+
+
+CLIP, SUBSET = {"clip": 0.5}, {"clip": 0.5, "batch": 3, "sampler": "subset"}
+PAIRS = {  # a method, and the pair that it stands for
+    "sgd": (NoisySGD(noise_std=0.2, **CLIP), SGD(), NoisyMessages(**CLIP)),
+    "sgd of users": (UserSGD(noise_std=0.2, trust="none", **CLIP), SGD(average=True), GaussianMean(**CLIP)),
+    "sgd of bits": (UserSGD(noise_std=3.0, **CLIP), SGD(average=True), BitMean(**CLIP)),
+    "mu2": (DPMu2(noise_std=0.2, **CLIP), Mu2(), NoisyMessages(noise="uniform", **CLIP)),
+    "fresh noise": (DPMu2(noise_std=0.2, cancel=False, **CLIP), Mu2(), NoisyMessages(**CLIP)),
+    "stale": (StaleMomentum(noise_std=0.2, **CLIP), Stale(), NoisyMessages(noise="uniform", **CLIP)),
+    "minibatches": (NoisyMinibatchSGD(noise_std=0.2, **SUBSET), MinibatchSGD(), NoisyRecords(**SUBSET)),
+    "accelerated": (AcceleratedMinibatchSGD(noise_std=0.2, **SUBSET), AcceleratedSGD(), NoisyRecords(**SUBSET)),
+    "momentum": (
+        TreeMomentum(noise_std=0.2, alpha=0.5, batch=2, **CLIP),
+        NormalisedSteps(alpha=0.5),
+        NoisyMomentum(batch=2, **CLIP),
+    ),
+    "local": (LocalSGD(noise_std=0.2, batch=2, **CLIP), AveragedEndPoints(), NoisyRecordSteps(batch=2, **CLIP)),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_pair_has_the_default_step_of_the_method_that_stands_for_it(name):
+    method, algorithm, privacy = PAIRS[name]
+    pair = Protocol(algorithm, privacy=privacy, noise_std=method.noise_std)
+    problem = problem_of(RECORDS if name in ("minibatches", "accelerated", "momentum", "local") else POOL)
+    steps = [ready(one, problem, FULL, rounds=8).protocol.step_size for one in (method, pair)]
+    assert 0 < steps[0] == steps[1]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "privacy"),
+    [(SGD(), GaussianMean(**CLIP)), (SGD(), NoisyMessages(noise="uniform", **CLIP)), (SGD(), NoisyRecords(**SUBSET))],
+)
+def test_a_pair_that_no_theory_covers_has_no_default_step(algorithm, privacy):
+    pair = Protocol(algorithm, privacy=privacy, noise_std=0.2)
+    with pytest.raises(Refusal, match="step_size must be given for SGD"):
+        ready(pair, problem_of(RECORDS if type(privacy) is NoisyRecords else POOL), FULL, rounds=8)

@@ -156,7 +156,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no step": (lambda: run(LocalSGD(batch=3, noise_std=1.0)), "step_size must be set"),
     "no step of a pair": (
         lambda: run(Protocol(AveragedEndPoints(), privacy=NoisyRecordSteps(batch=3), noise_std=1.0)),
-        "step_size must be given for AveragedEndPoints",
+        "step_size must be set",
     ),
 }
 

@@ -137,3 +137,22 @@ def sensitivity(bound: float) -> float:
     if not np.isfinite(bound):
         raise Refusal("clip must be set, because the loss has no finite gradient bound here")
     return 2 * bound
+
+
+# ---- of a protocol whose messages are gradients
+
+
+def gradient_bound(protocol: Any, problem: Problem) -> float:
+    """Return the bound on the norm of a record's gradient."""
+    clip = protocol.privacy.clip
+    return float(problem.lipschitz if clip is None else clip)
+
+
+def noise_constant(protocol: Any, problem: Problem, plan: Plan) -> float:
+    """Return C of the bounds in `theory.cheu`, see `PrivateMean.noise_constant`."""
+    return protocol.privacy.noise_constant(problem, plan, float(protocol.noise_std), gradient_bound(protocol, problem))
+
+
+def round_noise(protocol: Any, problem: Problem, plan: Plan) -> float:
+    """Return the norm of the noise and rounding in the mean of a round's gradients."""
+    return gradient_bound(protocol, problem) * noise_constant(protocol, problem, plan) ** 0.5 / plan.size.per_round

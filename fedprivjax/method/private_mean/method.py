@@ -62,20 +62,8 @@ class UserMethod(Composed):
         """Copy as in `Protocol.traced`. All trust models with Gaussian noise share one program."""
         return replace(super().traced, trust=SHUFFLER if self.trust == SHUFFLER else "server")
 
-    def gradient_bound(self, problem: Problem) -> float:
-        """Bound on the norm of a record's gradient."""
-        return float(problem.lipschitz if self.clip is None else self.clip)
-
     def check(self, problem: Problem, plan: Plan) -> None:
         """Raise Refusal for cohorts of several sizes, unless the method runs in phases."""
         if plan.schedule.announced and not self.of_phases:
             raise Refusal(f"cohorts must be of one size for a {self.name} without phases")
         super().check(problem, plan)
-
-    def noise_constant(self, problem: Problem, plan: Plan) -> float:
-        """C of the bounds in `theory.cheu`, see `PrivateMean.noise_constant`."""
-        return self.privacy.noise_constant(problem, plan, float(self.noise_std), self.gradient_bound(problem))
-
-    def round_noise(self, problem: Problem, plan: Plan) -> float:
-        """Norm of the noise and rounding in the mean of a round's gradients."""
-        return self.gradient_bound(problem) * self.noise_constant(problem, plan) ** 0.5 / plan.size.per_round

@@ -68,9 +68,6 @@ class ReleasedMinibatchSGD(ReleasedRules, MinibatchSettings, ComposedRecords):  
         """Noise on the messages of the released code."""
         return ReleasedRecords(**self._shared, clip_at=self.clip_at, aggregate=self.aggregate)
 
-    def messages_a_step(self, messages):
-        return messages if self.aggregate == "sum" else 1.0
-
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
         messages = size.per_round if self.clip_at != "record" else 0
         return max(messages, super().vectors_in_memory(problem, size, rows))

@@ -87,6 +87,9 @@ class ReleasedRecords(RecordPrivacy):
 
     # ---- on the host
 
+    def messages_a_step(self, messages: float) -> float:
+        return messages if self.aggregate == "sum" else 1.0
+
     @property
     def minibatches(self) -> Sampler:
         """Sampler of the records of a message, and with "other" of as many records whose mean's norm gives a factor."""
