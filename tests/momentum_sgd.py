@@ -64,7 +64,7 @@ class MomentumSGD(Protocol):
 
     def event(self, problem, plan):
         bounded = Assumption("clipped gradients", {"bound": inf if self.clip is None else float(self.clip)})
-        terms = Terms(self.trust, "the Gaussian mechanism; momentum is post-processing", (*USED_ONCE, bounded))
+        terms = Terms("none", "the Gaussian mechanism; momentum is post-processing", (*USED_ONCE, bounded))
         return GaussianEvent(float(self.noise_std), 2 * float(self.clip), self.exposure(plan), terms)
 
     def exposure(self, plan):

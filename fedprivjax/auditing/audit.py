@@ -34,10 +34,12 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.user_warnings import warn
 from fedprivjax.checks.values import called, require_at_least, require_between
 from fedprivjax.engine.prepare import ReadyRun
+from fedprivjax.method.seen import costs_of
 from fedprivjax.noise import Randomised
 from fedprivjax.plan.arguments import require_protocol
 from fedprivjax.privacy.events import Mixture
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.terms import REPLACE_ONE
 
 LEVEL = 0.05  # error probability of a bound
@@ -287,12 +289,12 @@ def _clearest(protocol, federation: Federation, *known: Any) -> Prepared:
 def _hides_update(found: Prepared) -> bool:
     """Return True if a canary of whole messages shows much less than is claimed or, without a μ, if it may."""
     start, absent = found[0].start, found[0].absent
-    if not start.protocol.protects_machines:
+    if not privacy_of(start.protocol).protects_machines:
         return False
     mu = (start.guarantee if absent else for_replaced(start.guarantee)).mu
     if mu is not None:
         return _separation(found) < ATTAINED * mu
-    numbers = start.protocol.message_dimension(start.problem) - start.protocol.shows_clipping
+    numbers = costs_of(start.protocol).message_dimension(start.problem) - privacy_of(start.protocol).shows_clipping
     return numbers % start.problem.dimension > 0
 
 
@@ -303,7 +305,7 @@ def _clearest_of(protocol, federation: Federation, *known: Any) -> Prepared:
     never clipped, and a clipped one would differ from it by more than is claimed.
     """
     best: Prepared | None = None
-    for unclipped in (True, False) if protocol.shows_clipping else (federation.unclipped,):
+    for unclipped in (True, False) if privacy_of(protocol).shows_clipping else (federation.unclipped,):
         if best is not None and best[0].absent:
             continue
         for dense in (False, True) if federation.dense is None else (federation.dense,):
@@ -347,7 +349,7 @@ def _candidates(pair: Worlds) -> list[int]:
     worst = np.flatnonzero(claimed >= claimed.max() * (1 - TIE))[:CANDIDATES]
     if hides_uses(start):
         return records_used(start, worst[0])[:1]  # all records are equally exposed
-    most = 1 if start.protocol.protects_machines else max(2, CANDIDATES // worst.size)
+    most = 1 if privacy_of(start.protocol).protects_machines else max(2, CANDIDATES // worst.size)
     return [row for machine in worst for row in records_used(start, machine)[:most]]
 
 

@@ -27,6 +27,7 @@ from fedprivjax.noise import Randomised
 from fedprivjax.plan.participation import Dropouts, Full, Participation, PoissonCohorts, SecretSubsets, Uniform, Varying
 from fedprivjax.plan.samplers import LocalEpochs, LocalWork
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.terms import ADD_OR_REMOVE
 from fedprivjax.problem.build import linear_problem
 from fedprivjax.problem.constraints import Ball
@@ -116,7 +117,7 @@ class Federation:
         A clipped gradient is half as long for the positive sign, so norms differ too.
         """
         length = LENGTHS[self.loss] if self.canary is None else self.canary
-        if protocol.gradient_clip is None or length < 2:
+        if privacy_of(protocol).gradient_clip is None or length < 2:
             return 1.0
         return WITHIN / (length * self._steps(protocol)) if self.unclipped else 0.5
 
@@ -268,7 +269,7 @@ def _begun(protocol, federation: Federation, canary: int, sign: int, delta: floa
     table = np.arange(federation.participation.machines * federation.records).reshape(-1, federation.records)
     rows = _replaced(protocol, canary, Table(table))
     label = federation.positive_label(protocol) if sign > 0 else float(sign)
-    problem = federation.problem(protocol.gradient_clip, split, rows, label)
+    problem = federation.problem(privacy_of(protocol).gradient_clip, split, rows, label)
     options: dict[str, Any] = {"rounds": federation.rounds, "seed": seed, "delta": delta, "metrics": ()}
     options |= {"order": "shuffled" if split else federation.order, "noise_method": "materialised"}
     participation = federation.taking_part(problem)
@@ -282,7 +283,7 @@ def _begun(protocol, federation: Federation, canary: int, sign: int, delta: floa
 
 def _replaced(protocol, canary: int, table: Table | None) -> Any:
     """Return the rows that are replaced with the canary: itself, or all of its machine's if machines are protected."""
-    if not protocol.protects_machines or table is None:
+    if not privacy_of(protocol).protects_machines or table is None:
         return canary
     return table.rows[np.flatnonzero((table.rows == canary).any(axis=1))[0]]
 
@@ -340,7 +341,7 @@ def _owner(start: ReadyRun, canary: int) -> int:
 
 def _with_short_steps(protocol, start: ReadyRun, *, exactly: bool):
     """Return the protocol with `step_scale`, if it has one, such that iterates move at most (or exactly) `EDGE`."""
-    if "step_scale" not in leaves_of(protocol) or protocol.protects_machines:
+    if "step_scale" not in leaves_of(protocol) or privacy_of(protocol).protects_machines:
         return protocol  # clipped updates are short
     ready = start.protocol
     longest = float(np.max(ready.step_size)) * (1.0 + float(np.max(ready.noise_std))) * start.plan.size.rounds**2

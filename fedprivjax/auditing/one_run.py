@@ -28,6 +28,7 @@ from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.engine.transcript import replay, require_noisy_messages
 from fedprivjax.plan.participation import Participation
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.problem.canaries import direction, with_canaries
 from fedprivjax.problem.problem import Problem
 
@@ -152,13 +153,14 @@ def audit_one_run(
         secret = start.plan.schedule.secret
         raise Refusal(f"participation must be public for an audit in one run, got {secret}. Use audit")
     require_noisy_messages(start)
-    if start.protocol.trust not in ("none", "server"):
-        raise Refusal(f"trust must be 'none' or 'server' for an audit in one run, got {start.protocol.trust!r}")
+    private = privacy_of(start.protocol)
+    if private.trust not in ("none", "server"):
+        raise Refusal(f"trust must be 'none' or 'server' for an audit in one run, got {private.trust!r}")
     rows = first_records(start, each)
     coins, others = np.where(_drawn_coins(rows.shape, seed) < 0.5, -1.0, 1.0)  # the attacker knows `others` only
-    norm = problem.lipschitz if start.protocol.clip is None else canary * float(np.max(start.protocol.clip))
+    norm = problem.lipschitz if private.clip is None else canary * float(np.max(private.clip))
     planted, tried = (with_canaries(problem, rows.ravel(), signs.ravel() * norm) for signs in (coins, others))
-    seen = _own_messages if start.protocol.trust == "none" else _points
+    seen = _own_messages if private.trust == "none" else _points
     without_noise = replace(start, protocol=replace(start.protocol, noise_std=0.0))
     noisy, silent = seen(start, planted, each), seen(without_noise, tried, each)
     scores, attained = weigh(noisy, silent.own * others[..., None])

@@ -15,9 +15,11 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.prepare import Arguments, ReadyRun
 from fedprivjax.engine.transcript import released_steps, replay, with_local_steps
 from fedprivjax.method.round import flat_rows
+from fedprivjax.method.seen import seen_of
 from fedprivjax.method.views import FullView
 from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.schedule import Schedule, Size
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.problem.random_keys import random_key
 
@@ -95,7 +97,7 @@ def _raw(arguments: Arguments, keys, labels, secrets: dict[str, Any], directions
         run = arguments._replace(key=key, problem=problem, inputs=arguments.inputs._replace(**secrets))
         state, (queries, (sent, steps), internal, info, broadcast) = replay(run, size, with_local_steps)
         protocol = arguments.protocol
-        ends = [protocol.query(state), protocol.output(state), *protocol.iterates(state).values()]
+        ends = [seen_of(protocol).query(state), protocol.output(state), *protocol.iterates(state).values()]
         ends = [flat_rows(problem, jax.tree.map(lambda leaf: leaf[None], end)) for end in ends]
         points = jnp.concatenate([queries, *ends])
         steps = None if steps is None else projected(steps)
@@ -178,7 +180,9 @@ def _seen(start: ReadyRun, raw: RawViews, place: int, seed: int, options: ViewOp
         return leaf[..., min(place, leaf.shape[-1] - 1)]
 
     internal = jax.tree.map(lambda leaf: joined(at_place(leaf)), raw.internal)
-    seen = start.protocol.view(FullView(joined(points[:, :rounds, None]), joined(messages), internal, seed, steps))
+    seen = seen_of(start.protocol).view(
+        FullView(joined(points[:, :rounds, None]), joined(messages), internal, seed, steps)
+    )
     parts = [_by_round("step", np.diff(points, axis=1)[..., None])]
     for number, leaf in enumerate(jax.tree.leaves(raw.broadcast)):
         changes = np.diff(at_place(leaf), axis=1, prepend=0.0)
@@ -227,7 +231,7 @@ def _messages(start: ReadyRun, messages: np.ndarray, kind: str = "message") -> t
 
     A shuffler's messages are sorted by value, since their order carries no information.
     """
-    if start.protocol.trust == "none":
+    if privacy_of(start.protocol).trust == "none":
         return _by_sender(kind, start, messages)
     return _by_round(kind, np.sort(messages, axis=2).reshape(*messages.shape[:2], -1))
 

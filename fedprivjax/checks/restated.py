@@ -30,6 +30,7 @@ class Stated:
     Attributes:
         by: names of the statement.
         free: names that may be overridden without it. Names in `TEXTS`, and new defaults of fields, are always free.
+        optional: names that guarantees read where a class defines them, though no class of the package need do so.
         concrete: True if the class itself makes a statement, False if its own definitions claim nothing.
         void: values, by name, with which an object claims nothing.
         instead: second remedy in messages.
@@ -37,6 +38,7 @@ class Stated:
 
     by: tuple[str, ...]
     free: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
     concrete: bool = False
     void: Mapping[str, Any] = field(default_factory=dict)
     instead: str = ""
@@ -140,7 +142,7 @@ def _broken(cls: type) -> str | None:
     for name in rule.by:
         owner = _owner(cls, name)
         claims = owner is not None and (rule.concrete or owner not in base.__mro__)
-        change = _change(cls, owner, rule.free) if owner is not None and claims else None
+        change = _change(cls, owner, rule) if owner is not None and claims else None
         if change is not None:
             missing[name] = owner, *change
     if not missing:
@@ -174,13 +176,13 @@ def _fields(cls: type) -> set[str]:
     return {one.name for one in fields(cls)} if is_dataclass(cls) else set()
 
 
-def _change(cls: type, owner: type, free: tuple[str, ...]) -> tuple[type, str] | None:
+def _change(cls: type, owner: type, rule: Stated) -> tuple[type, str] | None:
     """Return a class that changes what a statement covers, with the name that it overrides, or None."""
     covered = _covered(cls, owner)
     for one in cls.__mro__:
         if one not in covered:
             for name in vars(one):
-                if name not in free and _overrides(one, name, covered):
+                if name not in rule.free and _overrides(one, name, covered, rule.optional):
                     return one, name
     return None
 
@@ -190,7 +192,7 @@ def _covered(cls: type, owner: type) -> list[type]:
     return [one for one in cls.__mro__ if issubclass(owner, one) or of_package(one)]
 
 
-def _overrides(cls: type, name: str, covered: list[type]) -> bool:
+def _overrides(cls: type, name: str, covered: list[type], optional: tuple[str, ...]) -> bool:
     """Return True if a class changes an attribute that covered classes may use. Another default of a field is none."""
     if name in TEXTS or name in GENERATED:
         return False
@@ -199,4 +201,4 @@ def _overrides(cls: type, name: str, covered: list[type]) -> bool:
     if any(name in _fields(one) for one in covered):
         value = vars(cls)[name]
         return callable(value) or hasattr(value, "__get__")
-    return any(name in vars(one) for one in covered)
+    return name in optional or any(name in vars(one) for one in covered)

@@ -32,6 +32,7 @@ from fedprivjax.method.client_method import client_state_bytes
 from fedprivjax.method.division import part_of_size
 from fedprivjax.method.interface import Protocol, as_leaves
 from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.seen import costs_of
 from fedprivjax.noise import METHODS, Mechanism, Silent
 from fedprivjax.plan.arguments import require_arguments, require_valid_plan
 from fedprivjax.plan.draw import draw_plan
@@ -43,6 +44,7 @@ from fedprivjax.plan.size_limits import require_state_room, room_of
 from fedprivjax.privacy.calibration import calibrate_and_check, given_target, require_trusted, target_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.streams import NOISE, PARTICIPATION, SAMPLES, Streams
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
@@ -136,14 +138,14 @@ class ReadyRun:
 
     @property
     def costs(self) -> dict[str, float]:
-        """Costs of one machine per round, see `Protocol.costs`, and of the whole run.
+        """Costs of one machine per round, see `Costs.costs`, and of the whole run.
 
         Those of the run are `rounds_taken`, `gradients_per_record`, and `sent_bytes`, the mean over machines. Methods
-        with local work or client state add `Protocol.run_costs`. If samples or cohorts are secret, they are expected
+        with local work or client state add `Costs.run_costs`. If samples or cohorts are secret, they are expected
         values. `gradients_per_record` is NaN if records are computed, or if the guarantee hides their number and it
         depends on that.
         """
-        each, known = self.protocol.costs(self.problem), self.published
+        each, known = costs_of(self.protocol).costs(self.problem), self.published
         return each | {"rounds_taken": known.rounds} | totals(each, known.messages, known.uses) | known.run_costs
 
     @property
@@ -162,11 +164,12 @@ class ReadyRun:
     @property
     def host_noise(self) -> Any:
         """Host noise of the protocol, leaves [rounds, ...], or None."""
-        return self.host_noise_of(self.protocol, self.seeds.noise, self.protocol.message_dimension(self.problem))
+        dimension = costs_of(self.protocol).message_dimension(self.problem)
+        return self.host_noise_of(self.protocol, self.seeds.noise, dimension)
 
     def host_noise_of(self, protocol: Protocol, seed: int, dimension: int) -> Any:
         """Return the host noise of another protocol on this run's plan, or None if the mechanism uses no host noise."""
-        return protocol.host_noise(self.plan, dimension, seed) if self.mechanism.uses_host_noise else None
+        return privacy_of(protocol).host_noise(self.plan, dimension, seed) if self.mechanism.uses_host_noise else None
 
     @property
     def key(self) -> jax.Array:

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedprivjax.method.client_method import Split
 from fedprivjax.method.interface import Protocol
+from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalEpochs
 from fedprivjax.plan.uses import data_used
@@ -42,7 +43,7 @@ class Published(NamedTuple):
         messages: rounds in which a machine sends, mean over all machines.
         uses: uses of a record by messages, mean over all records, or NaN if records are computed or their number is
             private and sets it.
-        run_costs: `Protocol.run_costs`.
+        run_costs: `Costs.run_costs`.
         expected: names of costs that are expected values.
         weights: description of the machines' influence, or "".
         delta_warning: warning of a δ that is too large, or "".
@@ -63,7 +64,7 @@ class Published(NamedTuple):
 def published(start: "ReadyRun") -> Published:
     """Return what a prepared run may report about its plan and data. No other code decides it."""
     terms, schedule = start.event.terms, start.plan.schedule
-    found, further = data_used(start.problem, start.plan), start.protocol.run_costs(start.problem, start.plan)
+    found, further = data_used(start.problem, start.plan), costs_of(start.protocol).run_costs(start.problem, start.plan)
     hidden = terms.hides_sizes
     if hidden and IDLE in further:  # local epochs take as many steps as a machine has records
         further = further | {IDLE: nan}
@@ -146,7 +147,7 @@ def totals(costs: Mapping[str, Any], messages: Any, uses: Any) -> dict[str, Any]
     """Return `gradients_per_record` and `sent_bytes` of a whole run.
 
     Args:
-        costs: values of `Protocol.costs`, numbers or arrays.
+        costs: values of `Costs.costs`, numbers or arrays.
         messages: number of rounds in which a machine sends, a number or an array that broadcasts with the costs.
         uses: number of uses of a record by messages, likewise.
 

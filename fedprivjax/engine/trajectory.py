@@ -12,6 +12,7 @@ from fedprivjax.engine.metric import evaluate
 from fedprivjax.engine.prepare import Arguments, StaticArguments
 from fedprivjax.method.client_method import whole_state
 from fedprivjax.method.loops import scan_in_chunks
+from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.seeds import protocol_key, round_keys
 from fedprivjax.problem.devices import mapped
 
@@ -43,7 +44,7 @@ def per_round(arguments: Arguments) -> tuple[Any, Any, Any]:
 def begin(arguments: Arguments, static: StaticArguments) -> Carry:
     """Return the carry before the first round."""
     protocol, problem, mechanism, _, _, key = arguments
-    dimension = protocol.message_dimension(problem)
+    dimension = costs_of(protocol).message_dimension(problem)
     draw_state, noise_state = mechanism.init(dimension, key), protocol.noise_state(dimension, static.size)
     if jax.tree.leaves(noise_state) and not _draws(arguments, draw_state):
         noise_state = ()
@@ -96,7 +97,7 @@ def _rounds(arguments: Arguments, static: StaticArguments, carry: Carry, rounds:
         return ((state, noise_state, totals), mechanism.aggregate(noise) if carried else None), None
 
     keys = round_keys(key, inputs.round)
-    draw_state, drawn = mechanism.draw(draw_state, draw_inputs, keys, protocol.message_dimension(problem))
+    draw_state, drawn = mechanism.draw(draw_state, draw_inputs, keys, costs_of(protocol).message_dimension(problem))
     begun, steps = (run, noise if carried else None), (inputs, drawn, host_noise)
     (run, noise), _ = jax.lax.scan(one_round, begun, steps, unroll=static.unroll)
     if not carried:
@@ -117,7 +118,7 @@ def _zeros(static: StaticArguments) -> dict[str, jax.Array]:
 
 def _draws(arguments: Arguments, draw_state: Any) -> bool:
     """Return True if the mechanism samples any noise."""
-    mechanism, dimension = arguments.mechanism, arguments.protocol.message_dimension(arguments.problem)
+    mechanism, dimension = arguments.mechanism, costs_of(arguments.protocol).message_dimension(arguments.problem)
     first = jax.tree.map(lambda leaf: leaf[:1], (mechanism.inputs, arguments.inputs.round))
     keys = round_keys(arguments.key, first[1])
     return jax.eval_shape(lambda: mechanism.draw(draw_state, first[0], keys, dimension)[1]) is not None

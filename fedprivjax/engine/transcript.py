@@ -14,12 +14,14 @@ from fedprivjax.engine.prepare import Arguments, ReadyRun, ready
 from fedprivjax.engine.published import published_plan
 from fedprivjax.method.interface import Protocol
 from fedprivjax.method.round import RoundInputs, flat_rows
+from fedprivjax.method.seen import costs_of, seen_of
 from fedprivjax.method.views import UNSEEN, FullView
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import typed_jit
 
@@ -78,16 +80,16 @@ def transcript(
     state, (queries, (sent, steps), internal, _, broadcast) = replay(start.arguments, start.plan.size, with_local_steps)
     steps = None if steps is None else np.asarray(steps)
     full = FullView(np.asarray(queries), np.asarray(sent), internal, start.seeds.noise, steps)
-    seen = start.protocol.view(full)
+    seen = seen_of(start.protocol).view(full)
     point = start.protocol.output(state)
     return Transcript(seen.queries, seen.messages, point, published_plan(start), seen.internal, seen.steps, broadcast)
 
 
 def require_noisy_messages(start: ReadyRun) -> None:
     """Raise Refusal unless the mechanism samples the noise of every message that the adversary sees."""
-    mechanism = start.mechanism
-    silent = start.protocol.noise_std == 0 or mechanism.inside or start.protocol.trust in UNSEEN
-    if not silent and not _adds_to_messages(mechanism, start.protocol.message_dimension(start.problem), start.key):
+    mechanism, dimension = start.mechanism, costs_of(start.protocol).message_dimension(start.problem)
+    silent = start.protocol.noise_std == 0 or mechanism.inside or privacy_of(start.protocol).trust in UNSEEN
+    if not silent and not _adds_to_messages(mechanism, dimension, start.key):
         raise Refusal(f"{start.protocol.name}'s noise must be sampled separately for every message of a transcript")
 
 
@@ -108,7 +110,7 @@ def released_steps(start: ReadyRun) -> int:
         protocol, problem, *_, key = arguments
         inputs = jax.tree.map(lambda leaf: leaf[0], arguments.inputs)
         state = protocol.init(problem, start.plan.size, key)
-        return flat_steps(problem, protocol.noisy_steps(problem, state, inputs, None, key))
+        return flat_steps(problem, seen_of(protocol).noisy_steps(problem, state, inputs, None, key))
 
     steps = jax.eval_shape(of_first_round, start.arguments)
     return 0 if steps is None else steps.shape[1]
@@ -142,9 +144,9 @@ def replay(arguments: Arguments, size: Size, record: Callable[..., Any] = all_me
         carry, seen = replay_round(arguments, carry, step)
         return carry, (
             *record(directions, step[0], seen.query, seen.sent, seen.steps),
-            protocol.internal(seen.state),
+            seen_of(protocol).internal(seen.state),
             seen.info,
-            protocol.broadcast(seen.state),
+            seen_of(protocol).broadcast(seen.state),
         )
 
     return replay_rounds(arguments, size, one_round)
@@ -177,7 +179,7 @@ class ReplayedRound(NamedTuple):
 def replay_rounds(arguments: Arguments, size: Size, one_round: Callable[..., Any]) -> tuple[Any, Any]:
     """Return (last state, outputs of `one_round`) of all rounds, traced; `one_round` calls `replay_round`."""
     protocol, problem, mechanism, inputs, host_noise, key = arguments
-    dimension = protocol.message_dimension(problem)
+    dimension = costs_of(protocol).message_dimension(problem)
     state = protocol.init(problem, size, protocol_key(key))
     noise_state = protocol.noise_state(dimension, size)
     own_state = noise_state if _adds_to_messages(mechanism, dimension, key) else ()
@@ -192,21 +194,21 @@ def replay_rounds(arguments: Arguments, size: Size, one_round: Callable[..., Any
 def replay_round(arguments: Arguments, carry: Any, step: Any) -> tuple[Any, ReplayedRound]:
     """Return the carry after one round, and what the round computed, traced."""
     protocol, problem, mechanism, *_, key = arguments
-    dimension = protocol.message_dimension(problem)
+    dimension = costs_of(protocol).message_dimension(problem)
     state, draw_state, noise_state, memory, own_states = carry
     inputs, draw_inputs, host_noise = step
     own_key = protocol_key(key, inputs.round)
     one = jax.tree.map(lambda leaf: leaf[None], (inputs.round, draw_inputs))
     keys = round_keys(key, one[0])
-    query = flat_rows(problem, jax.tree.map(lambda leaf: leaf[None], protocol.query(state)))[0]
+    query = flat_rows(problem, jax.tree.map(lambda leaf: leaf[None], seen_of(protocol).query(state)))[0]
     draw_state, drawn = mechanism.draw(draw_state, one[1], keys, dimension)
     noise = None
     if drawn is not None:
         noise_state, noise = protocol.noise(noise_state, jax.tree.map(lambda leaf: leaf[0], drawn), host_noise)
     memory, added = mechanism.message_noise(memory, draw_inputs, keys[0], dimension)
     own_states, own_noise = machine_noises(protocol, own_states, inputs.machine, added)
-    sent = of_present(inputs, protocol.sent(problem, state, inputs, noise, own_noise, own_key))
-    steps = flat_steps(problem, protocol.noisy_steps(problem, state, inputs, noise, own_key))
+    sent = of_present(inputs, seen_of(protocol).sent(problem, state, inputs, noise, own_noise, own_key))
+    steps = flat_steps(problem, seen_of(protocol).noisy_steps(problem, state, inputs, noise, own_key))
     steps = None if steps is None else of_present(inputs, steps)
     state, info = protocol.round(problem, state, inputs, noise, own_key)
     carry = state, draw_state, noise_state, memory, own_states

@@ -29,6 +29,7 @@ from fedprivjax.experiment import TRIAL, Experiment, bundled
 from fedprivjax.experiment.build import machines_of, make_participation, make_problem, present
 from fedprivjax.method.small_form import BATCH, audit_settings, scaled_down
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.protocols import PROTOCOLS
 
@@ -201,7 +202,7 @@ def scaled_down_audits(
 
 def _trials(protocol: Any, rounds: int, requested: Sequence[str], loss: str | None) -> dict[str, Federation]:
     """Return the federations that a protocol is audited on, by the suffix of its label."""
-    other = LINEAR if protocol.clip is None else QUADRATIC
+    other = LINEAR if privacy_of(protocol).clip is None else QUADRATIC
     found: dict[str, Federation] = {}
     for name in requested:
         chosen = loss or (LINEAR if name == FIXED else other)

@@ -214,8 +214,6 @@ def _max_machines(experiment: Experiment) -> int:
 
 def _min_rounds(settings: ProtocolSettings, problem: Problem) -> int:
     """Return the number of rounds that a method with several epochs needs, at least 1."""
-    if not settings.method.several_epochs:
-        return 1
     protocol = make_protocol(settings, settings.grid)
     least = protocol.theory.choices(protocol, problem).min_rounds
     return 1 if least is None else least()

@@ -26,6 +26,7 @@ from fedprivjax.method.interface import Protocol, slot_keys
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.method.round import CHUNK_FLOATS, RoundInputs
+from fedprivjax.method.seen import clipped_rows, costs_of
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size, class_sizes, idle_share
 from fedprivjax.privacy.target import Target
@@ -245,7 +246,7 @@ class ClientMethod(Split, Protocol):
             data = self.local_data(replace(problem, pool=pool), inputs, longest)
             message, after, info = require_result(self.name, self.client(server, mine, data, noise, key))
             require_state(self.name, mine, after)
-            require_message(self.name, message, self.message_dimension(problem))
+            require_message(self.name, message, costs_of(self).message_dimension(problem))
             message = self.encode(message, jax.random.fold_in(key, ENCODING))
             weight = jnp.asarray(self.client_weight(data), jnp.float32)
             require_scalars(self.name, weight, info)
@@ -319,7 +320,7 @@ class ClientMethod(Split, Protocol):
 
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
         held = LIVE_VECTORS * self.slots_together(problem, size.per_round)
-        return held + super().vectors_in_memory(problem, size, rows)
+        return held + clipped_rows(self, problem, rows)
 
 
 def client_state_bytes(protocol: Protocol, problem: Problem, size: Size) -> int:

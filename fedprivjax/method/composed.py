@@ -37,7 +37,8 @@ from fedprivjax.method.linear import (
 from fedprivjax.method.parts import OfParts, PairOfMessages
 from fedprivjax.method.per_record import require_isolated_message, sent_problem
 from fedprivjax.method.release import Limits, RunFacts
-from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.round import RoundInputs, flat_rows
+from fedprivjax.method.seen import clipped_rows, costs_of
 from fedprivjax.method.settings import require_clip
 from fedprivjax.method.views import FullView, View
 from fedprivjax.noise import Mechanism
@@ -131,7 +132,8 @@ class Composed(OfParts, Protocol):
 
     def sent(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, own_noise: Any, key: jax.Array):
         own = None if own_noise is None else self.privacy.of_message(own_noise, self._known.reads)
-        return super().sent(problem, state, inputs, noise, own, key)
+        rows = flat_rows(problem, self.messages(problem, state, inputs, noise, key))
+        return rows if own is None else rows + own
 
     def noise_state(self, dimension: int, size: Size) -> Any:
         return self.privacy.noise_state(dimension, size.rounds)
@@ -256,10 +258,6 @@ class Composed(OfParts, Protocol):
         known, bound = self.known_for(problem, plan.size.machines), self.bound(problem, plan.size.machines)
         return RunFacts(sent_problem(problem, known.shape), plan, known.reads, bound, known.plain, self.machine_epsilon)
 
-    @property
-    def weighs_machines(self) -> bool:  # type: ignore[override]
-        return self.privacy.weighs_machines
-
     def check(self, problem: Problem, plan: Plan) -> None:
         self.privacy.check(self.run_facts(problem, plan), self.name)
 
@@ -281,24 +279,17 @@ class Composed(OfParts, Protocol):
         return self._sent(problem).dimension
 
     def costs(self, problem: Problem) -> dict[str, float]:
-        each = {"gradients_per_use": float(self._known.gradients * self.privacy.gradients_each)}
-        return self.privacy.costs(self._sent(problem), super().costs(problem) | each)
+        gradients = float(self._known.gradients * self.privacy.gradients_each)
+        bits = costs_of(self).message_bits(problem)
+        each = {"sent_messages": 1.0, "sent_bits": bits, "gradients_per_use": gradients}
+        return self.privacy.costs(self._sent(problem), each)
 
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
         sent = self._sent(problem)
-        rows = max(super().vectors_in_memory(sent, size, rows), self.privacy.vectors_in_memory(sent, size))
+        rows = max(clipped_rows(self, sent, rows), self.privacy.vectors_in_memory(sent, size))
         if sent is problem:
             return rows
         return ceil(rows * max(sent.dimension, numbers_of_one(sent)) / problem.dimension)  # losses, not gradients
-
-    def server_noise(self, plan: Plan) -> float:
-        return self.privacy.server_noise(plan)
-
-    def check_method(self, method: str) -> None:
-        self.privacy.check_method(method)
-
-    def host_noise(self, plan: Plan, dimension: int, seed: int) -> Any:
-        return self.privacy.host_noise(plan, dimension, seed)
 
     def view(self, full: FullView) -> View:
         return self.privacy.view(full)

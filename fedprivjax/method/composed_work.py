@@ -63,7 +63,7 @@ class ComposedWork(OfParts, ClientMethod):
         return self.privacy.work
 
     @property
-    def weighs_machines(self) -> bool:  # type: ignore[override]
+    def weighs_machines(self) -> bool:
         return self.privacy.weighs_machines and not self.algorithm.equal_weights
 
     # ---- traced
@@ -279,10 +279,12 @@ class ComposedWork(OfParts, ClientMethod):
 
     def message_bits(self, problem: Problem) -> float:
         encoder = self.privacy.encoder
-        return super().message_bits(problem) if encoder is None else encoder.bits(self.message_dimension(problem))
+        dimension = self.message_dimension(problem)
+        return 32.0 * dimension if encoder is None else encoder.bits(dimension)
 
     def costs(self, problem: Problem) -> dict[str, float]:
-        return super().costs(problem) | {"gradients_per_use": float(self.known.gradients)}
+        gradients = float(self.known.gradients)
+        return {"sent_messages": 1.0, "sent_bits": self.message_bits(problem), "gradients_per_use": gradients}
 
     def work_facts(self, problem: Problem, plan: Plan) -> WorkFacts:
         """Return the facts of a run that the privacy object reads."""
@@ -312,24 +314,12 @@ class ComposedWork(OfParts, ClientMethod):
         event = self.privacy.event(self.work_facts(problem, plan), float(self.noise_std))
         return event.assuming(Assumption("public steps")) if known.public_steps else event
 
-    def server_noise(self, plan: Plan) -> float:
-        factor = round_factor(self.privacy.noise)
-        return 1.0 if factor is None else factor.first_std(plan.schedule)
-
     def check(self, problem: Problem, plan: Plan) -> None:
         """Raise Refusal if the guarantee does not cover the problem or the plan."""
         self.privacy.check(problem)
         factor = round_factor(self.privacy.noise)
         if factor is not None:
             factor.check(plan.schedule, self.message_dimension(problem))
-
-    @property
-    def protects_machines(self) -> bool:
-        return self.privacy.unit == "machine"
-
-    @property
-    def shows_clipping(self) -> bool:
-        return self.privacy.adaptive
 
     @property
     def gradient_clip(self) -> Any:

@@ -10,19 +10,21 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.decorated import PYTREE, Decorated, settings_of
+from fedprivjax.checks.optional import names_of
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.formatting import formatted
-from fedprivjax.method.round import RoundInputs, flat_rows, rows_in_memory
+from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.seen import Costs, Seen
 from fedprivjax.method.theory import Theory
-from fedprivjax.method.views import VIEWS, FullView, View
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.calibration import noise_for, solved_noise, with_noise_std
 from fedprivjax.privacy.events import Event
+from fedprivjax.privacy.of_protocol import OfPrivacy
 from fedprivjax.privacy.target import CALIBRATIONS, LEVELS, RULE, TARGETS, Target
 from fedprivjax.problem.problem import Problem
 
@@ -50,34 +52,30 @@ class Protocol(Calibrated, Decorated):
     """Base class of methods: a frozen pytree of hyper-parameters (`flax.struct.dataclass`) with pure functions.
 
     Real-valued hyper-parameters are leaves, which can be swept. Settings that determine a shape or a branch are static
-    (`struct.field(pytree_node=False)`). `init`, `round`, `output`, `query`, `iterates`, `noise` and `messages` are
-    traced; the other functions run on the host in float64. A method must define `init`, `round`, `output`, `mechanism`
-    and `event`. All others have defaults.
+    (`struct.field(pytree_node=False)`). `init`, `round`, `output`, `iterates` and `noise` are traced; the others run on
+    the host in float64. A method must define `init`, `round`, `output`, `mechanism` and `event`. All others have
+    defaults. So have the optional members: `fedprivjax.privacy.of_protocol.OfPrivacy` documents those of its privacy,
+    `fedprivjax.method.seen` those of what an adversary sees (`Seen`), such as `messages`, and of its costs (`Costs`).
 
     A guarantee is inherited with the functions that it is about. In a private run, a subclass that overrides any name
     but those in `FREE` must define `event` as well, or is refused.
 
-    A method declares its own fields among `mu`, `epsilon`, `noise_std`, `delta`, `step_size`, `step_scale` and `clip`.
-    The others have the values below.
+    A method declares its own fields among `mu`, `epsilon`, `noise_std`, `step_size` and `step_scale`. The others have
+    the values below.
     """
 
     kind, decorator = "protocol", PYTREE
     stated: ClassVar[Stated] = Stated(
-        by=("event",), free=FREE, instead=", which may return super().event(problem, plan) if that still holds"
+        by=("event",),
+        free=FREE,
+        optional=names_of(Seen, Costs, OfPrivacy),
+        instead=", which may return super().event(problem, plan) if that still holds",
     )
     mu: Any = None
     epsilon: Any = None
     noise_std: Any = None
-    delta: Any = None
     step_size: Any = None
     step_scale: Any = 1.0
-    clip: Any = None
-    trust: Any = "none"
-    noise_rule: Any = "accountant"
-    target_is_claim: ClassVar[bool] = False  # True if a target is a published rule's claim, which is not enforced
-    several_epochs: ClassVar[bool] = False  # True if the event accounts for public reuse of samples in several rounds
-    weighs_machines: ClassVar[bool] = False  # True if messages and event include the factors `Problem.message_factors`
-    gradients_spared: ClassVar[int] = 0  # gradients per use of a record that an equivalent simulation does not compute
     theory: ClassVar[Theory] = Theory()
     examples: ClassVar[tuple[dict[str, Any], ...]] = ()  # settings for audits and for comparisons, see `examples_of`
     plain: ClassVar[dict[str, Any]] = {}  # values, in the traced protocol, of static settings that only the host reads
@@ -133,13 +131,6 @@ class Protocol(Calibrated, Decorated):
         """Return the reported point."""
         raise Undefined(f"{self.name} must define output(state)")
 
-    def query(self, state: Any) -> Any:
-        """Return the point at which machines compute gradients in the next round, which is public in all trust models.
-
-        Default: the output.
-        """
-        return self.output(state)
-
     def iterates(self, state: Any) -> dict[str, Any]:
         """Return other iterates by name, points like the output, which are evaluated in addition to it."""
         return {}
@@ -158,17 +149,6 @@ class Protocol(Calibrated, Decorated):
         """
         raise Undefined(f"{self.name} must define mechanism(problem, plan, method)")
 
-    @property
-    def noise_follows(self) -> tuple[str, ...]:
-        """Targets on which the mechanism depends, by default none.
-
-        Configurations that differ in one of them have separate mechanisms, with the same random keys.
-        """
-        return ()
-
-    def check_method(self, method: str) -> None:
-        """Raise Refusal if the noise method is not possible with the calibrated protocol's numbers."""
-
     def noise_state(self, dimension: int, size: Size) -> Any:
         """Return the state of `noise` before the first round, a pytree."""
         return ()
@@ -184,83 +164,6 @@ class Protocol(Calibrated, Decorated):
         """
         return state, jax.tree.map(lambda z: self.noise_std * z, drawn)
 
-    def server_noise(self, plan: Plan) -> float:
-        """Standard deviation of a trusted server's noise in the first aggregate, divided by `noise_std`. Default: 1."""
-        return 1.0
-
-    def host_noise(self, plan: Plan, dimension: int, seed: int) -> Any:
-        """Return noise pre-sampled on the host for one seed and configuration, or None.
-
-        It has leaves [rounds, ...]; integers stay integers. Mechanisms with `uses_host_noise` receive it in `noise`.
-        """
-        return None
-
-    # ---- the adversary's view
-
-    def message_dimension(self, problem: Problem) -> int:
-        """Return the number of numbers in a message, and in the noise that is added to it. Default: d."""
-        return problem.dimension
-
-    def message_bits(self, problem: Problem) -> float:
-        """Return the number of bits of a message. Default: `message_dimension` float32 numbers."""
-        return 32.0 * self.message_dimension(problem)
-
-    def messages(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> Any:
-        """Return the participants' messages without their final noise, leaves [per_round, ...]."""
-        raise Undefined(f"{self.name} must define messages, for a transcript")
-
-    def sent(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, own_noise: Any, key: jax.Array):
-        """Return the messages that participants send, noise included, [per_round, d].
-
-        Args:
-            own_noise: noise of each participant's message, as returned by `noise`, leaves [per_round, ...], or None.
-        """
-        rows = flat_rows(problem, self.messages(problem, state, inputs, noise, key))
-        return rows if own_noise is None else rows + own_noise
-
-    def noisy_steps(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> Any:
-        """Return every noisy local step of each participant, leaves [per_round, steps, ...], or None.
-
-        They are part of the transcript if the guarantee counts each step as released. Default: None, only messages are
-        released.
-        """
-        return None
-
-    def step_noises(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> Any:
-        """Return the noise in every local step of each participant, leaves [per_round, steps, ...], or None.
-
-        Default: None, local steps have no noise.
-        """
-        return None
-
-    def broadcast(self, state: Any) -> Any:
-        """Return the numbers other than the query that the server sends to all machines, a pytree. Default: ().
-
-        Every adversary sees them.
-        """
-        return ()
-
-    def internal(self, state: Any) -> Any:
-        """Return the server's memory after a round, as an intruder would read it, a pytree. Default: (), nothing."""
-        return ()
-
-    def view(self, full: FullView) -> View:
-        """Return the view of the trust model's adversary, on the host."""
-        return VIEWS[self.trust](full)
-
-    def costs(self, problem: Problem) -> dict[str, float]:
-        """Return costs of one machine in a round, by name: `sent_messages`, `sent_bits` and `gradients_per_use`.
-
-        The bits are those of all messages, the gradients those per use of a record. Default: one message of
-        `message_bits`, and one gradient. A message of a shuffled sum is a bit with its coordinate's label,
-        1 + ⌈log₂ d⌉ bits.
-        """
-        return {"sent_messages": 1.0, "sent_bits": self.message_bits(problem), "gradients_per_use": 1.0}
-
-    def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
-        """Return further costs of a run by name, on the host. Default: none."""
-        return {}
-
     # ---- privacy and settings, on the host
 
     def check(self, problem: Problem, plan: Plan) -> None:
@@ -269,10 +172,6 @@ class Protocol(Calibrated, Decorated):
     def event(self, problem: Problem, plan: Plan) -> Event:
         """Return the event of the calibrated protocol on a plan: its mechanisms with their noise."""
         raise Undefined(f"{self.name} must define event(problem, plan)")
-
-    def machine_target(self, target: Target) -> Target:
-        """Return the target of the machines, with one ε each if they differ. Default: the target."""
-        return target
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         """Return a copy with `noise_std` and `step_size` set and its target cleared.
@@ -287,10 +186,6 @@ class Protocol(Calibrated, Decorated):
         Default: the smallest noise with which `event` meets the target on this plan.
         """
         return solved_noise(self, problem, plan, target)
-
-    def target_delta(self, problem: Problem, target: Target) -> Any:
-        """Return δ of the target ε: one number, one for each machine, or None for the target's δ."""
-        return None
 
     @property
     def calibrated(self) -> bool:
@@ -331,31 +226,6 @@ class Protocol(Calibrated, Decorated):
     def traced(self):
         """Copy without the static settings that only the host reads, so that changing them does not recompile."""
         return replace(self, calibrate_to=RULE, **self.plain)  # type: ignore[type-var]
-
-    def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
-        """Return the number of messages or per-record gradients, of d numbers each, in memory at once.
-
-        Default: as in `cohort_sum`, which materialises clipped gradients in chunks and no messages.
-
-        Args:
-            rows: number of records that a round uses.
-        """
-        return 0 if self.clip is None else rows_in_memory(problem, rows)
-
-    @property
-    def protects_machines(self) -> bool:
-        """True if the guarantee protects all records of a machine at once, False (the default) if one record."""
-        return False
-
-    @property
-    def shows_clipping(self) -> bool:
-        """True if a message shows whether it was clipped, such as by the bit of an adaptive clip. False by default."""
-        return False
-
-    @property
-    def gradient_clip(self) -> Any:
-        """Norm above which a longer gradient of a record changes no message, by default `clip`."""
-        return self.clip
 
 
 def slot_keys(key: jax.Array, per_round: int) -> jax.Array:

@@ -90,7 +90,6 @@ class ComposedMomentum(Composed):
     trust: str = struct.field(pytree_node=False, default="server")
     epoch: Any = struct.field(default=None, metadata={"derived": True})
 
-    several_epochs = True
     examples = ({"clip": 1.0, "batch": BATCH, "alpha": 2 / EPOCH},)
     plain: ClassVar[dict[str, Any]] = {
         "relative_privacy": None,

@@ -51,17 +51,8 @@ class OfParts:
         """Target of each machine if they differ, else None."""
         return tuple(np.ravel(self.epsilon).tolist()) if np.ndim(self.epsilon) else None
 
-    @property
-    def noise_follows(self) -> tuple[str, ...]:
-        """Targets on which the mechanism depends, as in `Protocol`."""
-        return self.privacy.noise_follows
-
-    def machine_target(self, target: Target) -> Target:
-        """Return the target of the machines, as in `Protocol`."""
-        return self.privacy.machine_target(target)
-
     def target_delta(self, problem: Problem, target: Target) -> Any:
-        """Return δ of the target ε, as in `Protocol`."""
+        """Return δ of the target ε, as in `OfPrivacy`."""
         return self.privacy.target_delta(problem, target, self.machine_epsilon)
 
     def with_settings(self, settings: dict[str, Any]) -> Self:
@@ -79,7 +70,7 @@ class OfParts:
 
 
 class NamedByAlgorithm(OfParts):
-    """Mixin of pairs, whose name is their algorithm's, and whose clip and trust model are their privacy object's."""
+    """Mixin of pairs, whose name is their algorithm's."""
 
     @property
     def name(self) -> str:
@@ -99,21 +90,6 @@ class NamedByAlgorithm(OfParts):
     def theory(self) -> Theory:
         """Theory of the algorithm with this kind of privacy."""
         return theory_of(self.algorithm, self.privacy)
-
-    @property
-    def noise_rule(self) -> str:
-        """The privacy object's noise rule."""
-        return self.privacy.noise_rule
-
-    @property
-    def clip(self) -> Any:
-        """The privacy object's clip."""
-        return self.privacy.clip
-
-    @property
-    def trust(self) -> str:
-        """The privacy object's trust model."""
-        return self.privacy.trust
 
 
 @struct.dataclass
@@ -144,11 +120,6 @@ class PairOfMessages(NamedByAlgorithm):
             raise Refusal(f"privacy must be an object, such as NoisyMessages(clip=1.0), got {called(self.privacy)}")
         if isinstance(self.privacy, MessagePrivacy):  # a pytree's placeholders pass
             self.privacy.check_target(self)
-
-    @property
-    def several_epochs(self) -> bool:
-        """True if the privacy object's event accounts for public reuse of samples in several rounds."""
-        return self.privacy.several_epochs
 
     @property
     def traced(self):

@@ -57,8 +57,9 @@ class RecordSettings:
         "delta": None,
     }
 
+    trust = "none"
+
     if TYPE_CHECKING:
-        trust: Any = None
         privacy: Any = None
         machine_epsilon: Any = None
 

@@ -55,7 +55,7 @@ class Privacy(Part):
 
     Attributes:
         noise_rule: rule that computes the noise from a target.
-        noise_follows: targets on which the mechanism depends, as in `Protocol`.
+        noise_follows: targets on which the mechanism depends, as in `OfPrivacy`.
         weighs_machines: True if the releases and the event include the weights of the machines' messages.
     """
 
@@ -183,11 +183,11 @@ class MessagePrivacy(Privacy):
         """Raise Refusal if the noise method is not possible with the planned settings."""
 
     def host_noise(self, plan: Plan, dimension: int, seed: int) -> Any:
-        """Return noise that is pre-sampled on the host, as `Protocol.host_noise`. Default: None."""
+        """Return noise that is pre-sampled on the host, as `OfPrivacy.host_noise`. Default: None."""
         return None
 
     def server_noise(self, plan: Plan) -> float:
-        """Standard deviation of a trusted server's noise, as `Protocol.server_noise`. Default: 1."""
+        """Standard deviation of a trusted server's noise, as `OfPrivacy.server_noise`. Default: 1."""
         return 1.0
 
     def view(self, full: FullView) -> View:

@@ -14,12 +14,13 @@ SMALLEST_CLIP = 1e-12  # squares of smaller coordinates would underflow in float
 
 def check_steps(protocol) -> None:
     """Raise Refusal if a step or the clip is invalid."""
-    for name in (*NUMBERS, "clip"):
-        if isinstance(getattr(protocol, name), list | tuple):  # arrays may be leaves of stacked protocols
-            require_one(name, getattr(protocol, name))
+    numbers = {name: getattr(protocol, name, None) for name in (*NUMBERS, "clip")}
+    for name, value in numbers.items():
+        if isinstance(value, list | tuple):  # arrays may be leaves of stacked protocols
+            require_one(name, value)
     for name in ("step_size", "step_scale"):
         require_positive(name, getattr(protocol, name), optional=True)
-    require_clip("clip", protocol.clip)
+    require_clip("clip", numbers["clip"])
 
 
 def require_clip(name: str, clip: Any) -> None:

@@ -11,7 +11,7 @@ from fedprivjax.method.local_data import LocalData, Minibatch
 from fedprivjax.method.release import Privacy
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.noise import Mechanism
-from fedprivjax.noise.rounds import INDEPENDENT
+from fedprivjax.noise.rounds import INDEPENDENT, round_factor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
@@ -138,6 +138,21 @@ class WorkPrivacy(Privacy):
         return jax.tree.map(lambda leaf: leaf / divisor, total), bound
 
     # ---- on the host
+
+    @property
+    def protects_machines(self) -> bool:
+        """True if the protected unit is a machine."""
+        return self.unit == "machine"
+
+    @property
+    def shows_clipping(self) -> bool:
+        """True if the bit of an adaptive clip shows whether a message was clipped."""
+        return self.adaptive
+
+    def server_noise(self, plan: Plan) -> float:
+        """Return a trusted server's noise in the first mean, as in `OfPrivacy.server_noise`."""
+        factor = round_factor(self.noise)
+        return 1.0 if factor is None else factor.first_std(plan.schedule)
 
     def check(self, problem: Problem) -> None:
         """Raise Refusal if the guarantee does not cover the problem. Default: nothing."""

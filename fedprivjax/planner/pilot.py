@@ -21,6 +21,7 @@ from fedprivjax.engine.simulate import execute
 from fedprivjax.method.planning.bounds import PlannedRun
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
+from fedprivjax.method.seen import costs_of
 from fedprivjax.privacy.target import PLAN
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.problem import Problem
@@ -154,7 +155,7 @@ class Trial:
     @property
     def work(self) -> float:
         """Approximate number of scalars that a run computes."""
-        per_use = self.run.protocol.costs(self.run.problem)["gradients_per_use"]
+        per_use = costs_of(self.run.protocol).costs(self.run.problem)["gradients_per_use"]
         gradients = per_use * (self.setting.per_round * self.run.batch + NOISE_VECTORS)
         return float(self.rounds) * gradients * self.setting.dimension
 

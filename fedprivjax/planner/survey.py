@@ -15,6 +15,7 @@ from fedprivjax.method.interface import Protocol
 from fedprivjax.method.planning.bounds import KINDS, TERMS, Bound, PlannedRun
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
+from fedprivjax.method.seen import costs_of
 from fedprivjax.planner.pilot import NOTE, VARIABLES, Pilot, Trial, run_pilots
 from fedprivjax.privacy.calibration import calibrate_and_check
 from fedprivjax.privacy.target import PLAN
@@ -198,7 +199,7 @@ def calibrated(draft: Draft, setting: Setting) -> PlannedRun:
 
 def _described(use: Use, run: PlannedRun, bound: Bound, draft: Draft) -> dict[str, Any]:
     size = run.plan.size
-    costs = run.protocol.costs(run.problem)
+    costs = costs_of(run.protocol).costs(run.problem)
     sent, guarantee = size.rounds * size.per_round, run.event.guarantee(run.setting.delta)
     return {
         "bound": bound.total,

@@ -14,6 +14,7 @@ from fedprivjax.plan.participation import PUBLIC, Participation
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy.events import Event, GaussianEvent, TargetRatio
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.target import LEVELS, PLAN, TARGETS, Target, cached_min_noise
 from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, REPLACE_ONE, Assumption, Terms
 from fedprivjax.problem.isolation import require_isolated_records
@@ -79,7 +80,9 @@ def target_of(protocol, *, mu: float | None = None, epsilon: Any = None, delta: 
         mu, epsilon = protocol.mu, protocol.epsilon
     if protocol.noise_std is not None and np.ndim(epsilon):
         epsilon = None
-    return protocol.machine_target(Target(mu=mu, epsilon=epsilon, noise_std=protocol.noise_std, delta=delta))
+    return privacy_of(protocol).machine_target(
+        Target(mu=mu, epsilon=epsilon, noise_std=protocol.noise_std, delta=delta)
+    )
 
 
 def given_target(protocol, target: Target, delta: float) -> Target:
@@ -96,7 +99,7 @@ def given_target(protocol, target: Target, delta: float) -> Target:
             raise Refusal(f"{name} must be left out of {protocol.name} if a target is given, got {own}")
     if target.delta is not None and target.delta != delta:
         raise Refusal(f"delta must be the target's ({target.delta:g}), got {delta:g}")
-    return protocol.machine_target(target)
+    return privacy_of(protocol).machine_target(target)
 
 
 def calibrate_and_check(protocol, problem, plan, target: Target) -> tuple[Any, Event]:
@@ -107,7 +110,7 @@ def calibrate_and_check(protocol, problem, plan, target: Target) -> tuple[Any, E
     """
     _require_runnable(protocol, problem, plan)
     with clients_named(problem.client_names):
-        target = protocol.machine_target(target)
+        target = privacy_of(protocol).machine_target(target)
         calibrated = protocol.calibrate(problem, plan, target)
         event = event_of(calibrated, problem, plan)
         require_met(calibrated, event, target)
@@ -128,13 +131,14 @@ def event_of(protocol, problem, plan) -> Event:
         protocol.check(problem, plan)
     _require_someone(plan.schedule)
     require_valid_plan(plan, problem)
-    if plan.repeats and not protocol.several_epochs and protocol.noise_std != 0:
+    if plan.repeats and not privacy_of(protocol).several_epochs and protocol.noise_std != 0:
         raise Refusal(f"order must use each sample once, as {protocol.name}'s guarantee assumes, got {plan.order!r}")
     event = protocol.event(problem, plan)
-    if event.terms.trust != protocol.trust:
+    trust = privacy_of(protocol).trust
+    if event.terms.trust != trust:
         raise Refusal(
             f"trust of {protocol.name} must equal its event's trust ({event.terms.trust!r}), because the noise and "
-            f"the adversary's view depend on it, got {protocol.trust!r}"
+            f"the adversary's view depend on it, got {trust!r}"
         )
     if event.participation is not None or not _without_noise(protocol):
         _require_accounted(protocol.name, event, plan.schedule)
@@ -225,10 +229,11 @@ def require_trusted(protocol, secret: Participation | None) -> None:
     Args:
         secret: the secret participation scheme, or None if participation is public.
     """
-    if secret is not None and protocol.trust != "server" and not _without_noise(protocol):
+    trust = privacy_of(protocol).trust
+    if secret is not None and trust != "server" and not _without_noise(protocol):
         raise Refusal(
             f"trust must be 'server' under secret participation, because machines' messages show who takes part, got "
-            f"{protocol.trust!r} for {protocol.name} with {secret}. Use a public scheme"
+            f"{trust!r} for {protocol.name} with {secret}. Use a public scheme"
         )
 
 
@@ -244,7 +249,7 @@ def _require_runnable(protocol, problem, plan) -> None:
         require_isolated_records(problem)
     require_trusted(protocol, plan.schedule.secret)
     require_true_projection(problem.constraint, problem.start)
-    if problem.machine_weights is not None and not protocol.weighs_machines:
+    if problem.machine_weights is not None and not privacy_of(protocol).weighs_machines:
         remedy = "Use a method that samples minibatches from each machine's own records"
         raise Refusal(
             f"machine_weights must not be set for {protocol.name}, which weights all messages equally. {remedy}"
@@ -257,7 +262,7 @@ def require_met(protocol, event: Event, target: Target) -> None:
 
     The message states both numbers. Published rules whose target is only a claim are not checked.
     """
-    if not protocol.target_is_claim and exceeds(event, target):
+    if not privacy_of(protocol).target_is_claim and exceeds(event, target):
         both, machine = _both(event, target)
         raise Refusal(f"{protocol.name} must give at most {both}", machine=machine)
 
@@ -290,8 +295,10 @@ def noise_for(protocol, problem, plan, target: Target) -> float:
         return target.given_noise
     if protocol.calibrate_to != PLAN:
         return protocol.needed_noise(problem, plan, target)
-    if protocol.noise_rule != "accountant":
-        raise Refusal(f"noise_rule must be 'accountant' with calibrate_to = 'plan', got {protocol.noise_rule!r}")
+    if privacy_of(protocol).noise_rule != "accountant":
+        raise Refusal(
+            f"noise_rule must be 'accountant' with calibrate_to = 'plan', got {privacy_of(protocol).noise_rule!r}"
+        )
     return solved_noise(protocol, problem, plan, target)
 
 
@@ -312,7 +319,7 @@ def solved_noise(protocol, problem, plan, target: Target) -> float:
     """
     if target.given_noise is not None:
         return target.given_noise
-    delta = protocol.target_delta(problem, target)
+    delta = privacy_of(protocol).target_delta(problem, target)
 
     def event_at(noise_std: float) -> Event:
         return with_noise_std(protocol, noise_std).event(problem, plan)

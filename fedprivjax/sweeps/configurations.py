@@ -21,6 +21,7 @@ from fedprivjax.plan.seeds import Seeds, as_seeds, distinct_resamples
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.calibration import calibrate_and_check, event_of, exceeds, require_met, target_of
 from fedprivjax.privacy.events import Event
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.target import LEVELS, TARGETS, Target
 from fedprivjax.problem.problem import Problem
 
@@ -156,7 +157,7 @@ def _calibrated(configuration: Configuration, plans: Sequence[Plan]) -> tuple[An
     events = [event]
     for plan in plans[1:]:
         event = event_of(protocol, configuration.problem, plan)
-        if not protocol.target_is_claim and exceeds(event, configuration.target):
+        if not privacy_of(protocol).target_is_claim and exceeds(event, configuration.target):
             protocol, event = calibrate_and_check(
                 configuration.protocol, configuration.problem, plan, configuration.target
             )

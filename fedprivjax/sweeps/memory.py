@@ -16,8 +16,10 @@ from fedprivjax.engine.chunked_sums import CHUNK_NUMBERS
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.trajectory import BLOCK
 from fedprivjax.method.division import part_of_size
+from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.plan.size_limits import GIB, device_memory
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.problem.devices import RUNS, bytes_on_device
 from fedprivjax.problem.problem import numbers_of_one
 from fedprivjax.problem.random_keys import random_key
@@ -125,9 +127,9 @@ def run_bytes(start: ReadyRun, devices: int = 1, *, keep: bool = False) -> tuple
     block = min(BLOCK, rounds) * max(d, _drawn(start))
     drawn = rounds * (6 * per_round + 2 * slots) + 3 * block + 2 * slots * example
     records = part.per_round * start.plan.width
-    written_out = protocol.vectors_in_memory(problem, part, records)
+    written_out = costs_of(protocol).vectors_in_memory(problem, part, records)
     way = 0 if problem.model.factored else numbers_of_one(problem)  # intermediate numbers of one record in a network
-    computed = written_out if protocol.clip is not None else records
+    computed = written_out if privacy_of(protocol).clip is not None else records
     messages = 4 * written_out * d + 2 * records * scores + 2 * computed * way
     state = _floats(lambda: protocol.init(problem, part, random_key(0)))
     noise_state = _floats(lambda: protocol.noise_state(d, size))
@@ -141,7 +143,7 @@ def run_bytes(start: ReadyRun, devices: int = 1, *, keep: bool = False) -> tuple
 
 def _drawn(start: ReadyRun) -> int:
     """Return the number of random numbers that a mechanism samples for one round."""
-    mechanism, dimension = start.mechanism, start.protocol.message_dimension(start.problem)
+    mechanism, dimension = start.mechanism, costs_of(start.protocol).message_dimension(start.problem)
     first = jax.tree.map(lambda leaf: leaf[:1], mechanism.inputs)
 
     def draw():

@@ -19,10 +19,12 @@ from fedprivjax.engine.metrics import MetricLike, non_private
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, on_devices, ready
 from fedprivjax.engine.published import totals
 from fedprivjax.method.interface import Protocol
+from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.arguments import plain_numbers
 from fedprivjax.plan.draw import require_possible
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, configuration_key, configuration_seed
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.problem.predictor import predictor_of
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.configurations import (
@@ -178,11 +180,11 @@ class ReadySweep:
     def costs(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return costs by name: of every run, [seeds, configurations], and of every configuration, [configurations].
 
-        The first are `gradients_per_record`, `sent_bytes`, and those of `Protocol.run_costs`. The second are the
+        The first are `gradients_per_record`, `sent_bytes`, and those of `Costs.run_costs`. The second are the
         per-round costs of one machine, and `rounds_taken`.
         """
         pairs = zip(self.configurations.protocols, self.grid, strict=True)
-        of_each = [protocol.costs(configuration.problem) for protocol, configuration in pairs]
+        of_each = [costs_of(protocol).costs(configuration.problem) for protocol, configuration in pairs]
         each = {name: np.array([costs[name] for costs in of_each]) for name in of_each[0]}
         known = [start.published for start in self.starts]
         rounds, messages, uses = self._by_run([(one.rounds, one.messages, one.uses) for one in known])
@@ -201,7 +203,7 @@ class ReadySweep:
         """Return a configuration's host noise on a draw."""
         start = self.starts[draw]
         seed = start.seeds.noise if self.common_noise else configuration_seed(start.seeds, configuration)
-        dimension = start.protocol.message_dimension(start.problem)
+        dimension = costs_of(start.protocol).message_dimension(start.problem)
         return start.host_noise_of(self.configurations.protocols[configuration], seed, dimension)
 
     def arguments(self, draw: int, configuration: int) -> Arguments:
@@ -265,7 +267,7 @@ def ready_sweep(
     if keep:
         structure_of(problem)  # raises Refusal
     axes = axes_of(protocol, over, tuple(dict.fromkeys((*SIZES, *problem.constraint.sizes))))
-    index = shared_draws(axes, (*resample, *(name for name in axes if name in protocol.noise_follows)))
+    index = shared_draws(axes, (*resample, *(name for name in axes if name in privacy_of(protocol).noise_follows)))
     draws = len(index) * number_of(seeds)
     require_possible(problem, participation, rounds, order=order, sampler=protocol.minibatches, draws=draws)
     seeds = seed_list(seeds)
@@ -286,7 +288,7 @@ def ready_sweep(
     on_progress = None if preparing is None else partial(preparing, "calibrating noise")
     configurations = calibrated(points, plans, on_progress)
     for one in configurations.protocols:
-        one.check_method(noise_method)
+        privacy_of(one).check_method(noise_method)
     limits = {"keep": bool(keep), "min_chunks": min_chunks}
     sizes = chunk_sizes(starts[0], (len(starts), index.shape[1]), memory_budget, *mesh.devices.shape, **limits)
     shared = mesh, common_noise, memory_budget, keep

@@ -19,6 +19,7 @@ from fedprivjax.method.composed import Composed
 from fedprivjax.method.encoders import ENCODERS
 from fedprivjax.method.local_privacy import UNITS
 from fedprivjax.method.pairs import pair, pair_of
+from fedprivjax.method.seen import costs_of
 from fedprivjax.noise.rounds import INDEPENDENT
 from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.participation import Full, Participation, PoissonCohorts, SecretSubsets, Uniform
@@ -234,7 +235,7 @@ class _Checks(Once):
         protocol, problem = protocol_of(algorithm, cell), small_problem()
         plan = self._plan(protocol, cell._replace(participation="full"))
         read = protocol.read_once(problem, plan.size.machines if isinstance(protocol, Composed) else plan)
-        return read.known, read.message_dimension(problem)
+        return read.known, costs_of(read).message_dimension(problem)
 
     def _plan(self, protocol: Any, cell: Cell) -> Plan:
         sampler, scheme = protocol.minibatches, SCHEMES[cell.participation]

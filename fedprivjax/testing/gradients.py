@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from fedprivjax.method.seen import costs_of, seen_of
 from fedprivjax.testing.trial import Trial, first_rounds
 
 ROUNDING = 1e-6  # relative
@@ -57,7 +58,7 @@ def _watched_rounds(trial: Trial) -> Iterator[tuple[int, np.ndarray, int, list[t
     for t, (inputs, before, after) in enumerate(first_rounds(trial.start, problem=problem)):
         jax.block_until_ready(after)
         jax.effects_barrier()
-        query = np.asarray(ravel_pytree(trial.start.protocol.query(before))[0])
+        query = np.asarray(ravel_pytree(seen_of(trial.start.protocol).query(before))[0])
         yield t + 1, query, np.size(inputs.samples), watched.evaluations.copy()
         watched.evaluations.clear()
 
@@ -89,7 +90,7 @@ def number_of_gradients_is_as_stated(trial: Trial) -> None:
 
     A protocol that takes no gradients of the problem's model passes.
     """
-    stated = trial.start.costs["gradients_per_use"] - trial.start.protocol.gradients_spared
+    stated = trial.start.costs["gradients_per_use"] - costs_of(trial.start.protocol).gradients_spared
     for t, _, uses, evaluations in _watched_rounds(trial):
         counted = sum(number for _, number in evaluations)
         assert not counted or counted == stated * uses, (

@@ -9,11 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.engine.prepare import ReadyRun
+from fedprivjax.method.seen import costs_of
 from fedprivjax.method.views import UNSEEN
 from fedprivjax.noise import Randomised
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import round_keys
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.problem.random_keys import random_key
 from fedprivjax.testing.trial import Trial
 
@@ -54,7 +56,7 @@ def _follows_noise_std(trial: Trial) -> None:
     start = trial.start
     keys = round_keys(start.key, np.arange(1, 2))
     first = jax.tree.map(lambda leaf: jnp.asarray(leaf)[:1], start.mechanism.inputs)
-    dimension = trial.protocol.message_dimension(trial.problem)
+    dimension = costs_of(trial.protocol).message_dimension(trial.problem)
     drawn = start.mechanism.draw(start.mechanism.init(dimension, start.key), first, keys, dimension)[1]
     drawn = jax.tree.map(lambda leaf: leaf[0], drawn)
     sizes = []
@@ -118,8 +120,8 @@ def _stated_noise(trial: Trial) -> tuple[float, Any]:
     event = start.protocol.event(trial.problem, plan)
     if event.mus is None:
         mechanism = start.protocol.mechanism(trial.problem, start.plan, trial.method)
-        if start.protocol.trust in UNSEEN:
-            stated = start.protocol.noise_std * start.protocol.server_noise(start.plan)
+        if privacy_of(start.protocol).trust in UNSEEN:
+            stated = start.protocol.noise_std * privacy_of(start.protocol).server_noise(start.plan)
             return stated, aggregated(start, mechanism, 1)[0]
         rows = [unit_noise(start, mechanism, t) for t in range(start.plan.size.rounds)]
         if rows[0] is None:  # messages have no noise of their own: the mean of the first round's has it
@@ -129,7 +131,7 @@ def _stated_noise(trial: Trial) -> tuple[float, Any]:
         return start.protocol.noise_std, start.protocol.noise_std * noisiest
     mechanism = start.protocol.mechanism(trial.problem, plan, trial.method)
     stated = event.sensitivity / event.mu
-    if start.protocol.trust == "server":
+    if privacy_of(start.protocol).trust == "server":
         return stated, np.ravel(aggregated(replace(start, plan=plan), mechanism, 1))
     mus = event.mus.each[plan.schedule.participants[0]]
     worst = int(np.argmax(np.where(plan.schedule.present[0], mus, 0.0)))

@@ -8,10 +8,12 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.published import published_plan
 from fedprivjax.engine.transcript import Transcript, replay, transcript
+from fedprivjax.method.seen import costs_of, seen_of
 from fedprivjax.method.views import UNSEEN, FullView
 from fedprivjax.noise import Randomised
 from fedprivjax.privacy.calibration import calibrate_and_check, exceeds
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.random_keys import random_key
 from fedprivjax.testing.noise import unit_noise
@@ -38,7 +40,7 @@ def target_is_met(trial: Trial) -> None:
     plan = trial.start.plan
     for target in TARGETS:
         calibrated, event = calibrate_and_check(trial.untargeted, trial.problem, plan, target)
-        assert calibrated.target_is_claim or not exceeds(event, target), (
+        assert privacy_of(calibrated).target_is_claim or not exceeds(event, target), (
             f"the calibrated noise must meet the target {target}"
         )
         epsilon = event.epsilon(DELTA)
@@ -64,7 +66,7 @@ def view_fits_trust_model(trial: Trial) -> None:
 
     Messages are visible with `trust="none"`, visible without their senders behind a shuffler, and hidden otherwise.
     """
-    trust = trial.start.protocol.trust
+    trust = privacy_of(trial.start.protocol).trust
     assert trial.start.event.terms.trust == trust, f"the guarantee must have trust {trust!r}"
     view = _view(trial)
     if view is None:
@@ -88,9 +90,9 @@ def encoder_keeps_its_bound(trial: Trial) -> None:
     A trusted server's noise covers this bound. Messages have norm 1.
     """
     encoder = getattr(trial.protocol, "encoder", None)
-    if encoder is None or trial.start.protocol.trust != "server":
+    if encoder is None or privacy_of(trial.start.protocol).trust != "server":
         return
-    dimension = trial.protocol.message_dimension(trial.problem)
+    dimension = costs_of(trial.protocol).message_dimension(trial.problem)
     bound, keys = float(encoder.norm_bound(1.0, dimension)), jax.random.split(random_key(0), ENCODED)
     messages = np.array(
         [np.eye(dimension)[0], np.ones(dimension), *np.random.default_rng(0).normal(size=(3, dimension))]
@@ -108,10 +110,8 @@ def _hides_senders(trial: Trial, sent: np.ndarray) -> None:
 
     The view is a set of messages, [rounds, per_round, d], or a sum, [rounds, d].
     """
-    protocol, queries = trial.start.protocol, np.zeros((trial.rounds, 1))
-    one, other = (
-        protocol.view(FullView(queries, messages, (), trial.seed)).messages for messages in (sent, sent[:, ::-1])
-    )
+    seen, queries = seen_of(trial.start.protocol), np.zeros((trial.rounds, 1))
+    one, other = (seen.view(FullView(queries, messages, (), trial.seed)).messages for messages in (sent, sent[:, ::-1]))
     assert one is not None, "the view must have messages behind a shuffler"
     assert other is not None, "the view must have messages behind a shuffler"
     assert not np.array_equal(one, sent), "the order of messages must be hidden"

@@ -12,6 +12,7 @@ from fedprivjax.checks.numbers import with_numbers
 from fedprivjax.engine.prepare import Arguments
 from fedprivjax.engine.simulate import execute, run_program, trajectory
 from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.seen import seen_of
 from fedprivjax.plan.seeds import Seeds, protocol_key
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.testing.trial import Trial, apart, close, compiled, first_noise
@@ -26,7 +27,7 @@ def stable_structure(trial: Trial) -> None:
         state = protocol.init(problem, size, protocol_key(key))
         memory, noise_state, noise = first_noise(arguments, size)
         after, info = protocol.round(problem, state, inputs, noise, protocol_key(key, 1))
-        points = protocol.output(state), protocol.query(state), protocol.iterates(state)
+        points = protocol.output(state), seen_of(protocol).query(state), protocol.iterates(state)
         return (state, memory), (after, noise_state), points, info
 
     before, after, (output, query, iterates), info = jax.eval_shape(one_round, trial.start.arguments)

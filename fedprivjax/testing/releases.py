@@ -13,10 +13,12 @@ from flax import struct
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from fedprivjax.engine.prepare import Arguments
+from fedprivjax.method.seen import seen_of
 from fedprivjax.method.views import UNSEEN
 from fedprivjax.noise import PerStep
 from fedprivjax.plan.seeds import protocol_key
 from fedprivjax.privacy.accountants.sampled import moved
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.terms import RECORD
 from fedprivjax.problem.random_keys import random_key
 from fedprivjax.testing.trial import Trial, first_noise
@@ -105,7 +107,8 @@ def released_numbers_determine_the_server(trial: Trial) -> str | None:
         for t in range(min(2, size.rounds)):
             inputs = jax.tree.map(lambda leaf, t=t: leaf[t], arguments.inputs)
             state, _ = protocol.round(problem, state, inputs, noise, protocol_key(arguments.key, t + 1))
-            seen.append((_of_server(state), protocol.query(state), protocol.output(state), protocol.iterates(state)))
+            points = seen_of(protocol).query(state), protocol.output(state), protocol.iterates(state)
+            seen.append((_of_server(state), *points))
         return seen
 
     pool = arguments.problem.pool
@@ -148,7 +151,7 @@ def _first_messages(trial: Trial, *, bounded: bool) -> FirstMessages:
 
     def rows(pool, state):
         problem = replace(arguments.problem, pool=pool)
-        sent = protocol.messages(problem, state, inputs, noise, protocol_key(arguments.key, 1))
+        sent = seen_of(protocol).messages(problem, state, inputs, noise, protocol_key(arguments.key, 1))
         return jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(sent)], axis=1)
 
     state = protocol.init(arguments.problem, trial.start.plan.size, protocol_key(arguments.key))
@@ -184,8 +187,10 @@ def _bounds(trial: Trial) -> np.ndarray:
     protocol: Any = start.protocol
     one = event.sensitivity / moved(event.terms.relation)
     if event.terms.trust in UNSEEN:
-        one *= 1.0 if protocol.shows_clipping else plan.schedule.divisor  # an adaptive clip is that of the sum
-        one *= protocol.server_noise(plan) if event.mus is None else 1.0  # unit of the sensitivity
+        one *= (
+            1.0 if privacy_of(protocol).shows_clipping else plan.schedule.divisor
+        )  # an adaptive clip is that of the sum
+        one *= privacy_of(protocol).server_noise(plan) if event.mus is None else 1.0  # unit of the sensitivity
     weights = start.inputs.weights
     if event.terms.unit != RECORD or weights is None:
         return np.full(plan.size.per_round, one)
@@ -204,7 +209,7 @@ def _bounded_before(trial: Trial) -> bool:
     """Return True if a message is computed from numbers that are bounded, in local steps or before an encoder."""
     protocol: Any = trial.start.protocol
     encodes = _composed(trial) and getattr(protocol.privacy, "encoder", None) is not None
-    return _in_steps(trial) or (encodes and protocol.trust == "none")
+    return _in_steps(trial) or (encodes and privacy_of(protocol).trust == "none")
 
 
 def _in_steps(trial: Trial) -> bool:

@@ -14,6 +14,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from fedprivjax.checks.numbers import with_numbers
 from fedprivjax.engine.finished_run import Run
 from fedprivjax.engine.simulate import execute
+from fedprivjax.method.seen import costs_of
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.calibration import target_of
 from fedprivjax.problem.constraints import Ball
@@ -127,7 +128,7 @@ def _same(cell: xr.Dataset, alone: Run, point: str) -> None:
 
 def _draw_shapes(trial: Trial, *, common_noise: bool) -> tuple[list[tuple[int, ...]], int]:
     """Return the shapes of all samples in a sweep's program, and its number of configurations, a unique size."""
-    dimensions = trial.problem.dimension, trial.protocol.message_dimension(trial.problem)
+    dimensions = trial.problem.dimension, costs_of(trial.protocol).message_dimension(trial.problem)
     sizes = {*trial.start.plan.size, *dimensions, *np.shape(trial.start.plan.samples)}
     members = next(count for count in (7, 11, 13, 17, 19, 23, 29, 31, 37) if count not in sizes)
     over = {"noise_std": trial.numbers["noise_std"] * np.linspace(0.5, 1.5, members)}

@@ -17,6 +17,7 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.prepare import Arguments, ReadyRun, ready, round_inputs
 from fedprivjax.engine.simulate import execute
 from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.seen import costs_of
 from fedprivjax.noise import Mechanism, Silent
 from fedprivjax.plan.participation import Participation, Uniform
 from fedprivjax.plan.plan import Plan
@@ -137,7 +138,7 @@ def first_rounds(start: ReadyRun, *, plan: Plan | None = None, problem: Problem 
 def first_noise(arguments: Arguments, size: Size) -> tuple[Any, Any, Any]:
     """Return the noise's state before and after the first round, and the noise as the round receives it, traced."""
     protocol, problem, mechanism, inputs, host_noise, key = arguments
-    dimension = protocol.message_dimension(problem)
+    dimension = costs_of(protocol).message_dimension(problem)
     first = jax.tree.map(lambda leaf: leaf[:1], (mechanism.inputs, inputs.round, host_noise))
     drawn = mechanism.draw(mechanism.init(dimension, key), first[0], round_keys(key, first[1]), dimension)[1]
     drawn, host_noise = jax.tree.map(lambda leaf: leaf[0], (drawn, first[2]))

@@ -12,6 +12,7 @@ from fedprivjax.method.client_method import ClientState
 from fedprivjax.method.composed import ComposedState
 from fedprivjax.method.composed_work import ServedState
 from fedprivjax.method.round import flat_rows
+from fedprivjax.method.seen import costs_of, seen_of
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import typed_jit
@@ -55,12 +56,12 @@ def plan_arrays(start: ReadyRun) -> dict[str, np.ndarray]:
 def _program(arguments: Arguments, size: Size) -> dict[str, Any]:
     """Compiled program of the arrays that the rounds compute, by name."""
     protocol, problem = arguments.protocol, arguments.problem
-    dimension = protocol.message_dimension(problem)
+    dimension = costs_of(protocol).message_dimension(problem)
 
     def one_round(carry, step):
         inputs, before = step[0], carry[0]
         carry, seen = replay_round(arguments, carry, step)
-        steps = protocol.step_noises(problem, before, inputs, seen.noise, seen.key)
+        steps = seen_of(protocol).step_noises(problem, before, inputs, seen.noise, seen.key)
         arrays = {"query": seen.query, "messages": seen.sent, "params": _flat(problem, protocol.output(seen.state))}
         if seen.steps is not None:
             arrays["local_steps"] = seen.steps

@@ -11,6 +11,7 @@ from fedprivjax import DPMu2, FedAvg, NoisySGD, Refusal, Uniform, experiment, re
 from fedprivjax.engine.compiled import TF32, products
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.experiment.jobs import jobs
+from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.problem.problem import Table
 
@@ -46,7 +47,7 @@ def test_products_for_noise_are_in_full_precision(softmax_problem, protocol, met
     problem = replace(softmax_problem, partition_table=table)
     start = ready(protocol, problem, SCHEME, rounds=4, noise_method=method, precision=TF32)
     mechanism, inputs, _, key = start.arguments[2:]
-    dimension = start.protocol.message_dimension(start.problem)
+    dimension = costs_of(start.protocol).message_dimension(start.problem)
 
     def draw(mechanism, inputs, key):
         keys = round_keys(key, inputs.round)

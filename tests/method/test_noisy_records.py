@@ -216,5 +216,5 @@ def test_its_relation_can_be_restated():
 
 def test_its_clip_can_be_swept():
     pair = composed(**POISSON)
-    assert with_numbers(pair, {"privacy.clip": 0.25}).clip == 0.25
+    assert with_numbers(pair, {"privacy.clip": 0.25}).privacy.clip == 0.25
     assert scaled_down(pair, 3).minibatches.batch == 3

@@ -7,6 +7,7 @@ import pytest
 from flax import struct
 
 from fedprivjax import Protocol
+from fedprivjax.method.seen import seen_of
 from fedprivjax.method.views import VIEWS, FullView, shuffled_bits
 from fedprivjax.privacy.terms import TRUST, Terms
 
@@ -31,7 +32,7 @@ def test_every_trust_model_has_a_view_and_a_sentence():
 @pytest.mark.parametrize("trust", VIEWS)
 def test_a_protocols_trust_names_its_view(trust):
     assert Terms(trust, "a theorem").trust == trust
-    np.testing.assert_array_equal(Watched(trust=trust).view(FULL).queries, QUERIES)
+    np.testing.assert_array_equal(seen_of(Watched(trust=trust)).view(FULL).queries, QUERIES)
 
 
 def test_shuffled_bits_tell_sums_only():
@@ -43,6 +44,6 @@ def test_shuffled_bits_tell_sums_only():
 
 
 def test_an_intruder_sees_the_servers_memory_and_no_message():
-    seen = Watched(trust="pan-private").view(FULL)
+    seen = seen_of(Watched(trust="pan-private")).view(FULL)
     assert seen.messages is None
     np.testing.assert_array_equal(seen.internal["tree"], MEMORY["tree"])

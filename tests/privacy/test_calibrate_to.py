@@ -36,6 +36,7 @@ from fedprivjax import (
 from fedprivjax.experiment import parse
 from fedprivjax.privacy.calibration import calibrate, event_of, guarantee
 from fedprivjax.privacy.cross_check import AGREES, BELOW, entry
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.target import PLAN, Target
 from fedprivjax.protocols import PROTOCOLS, ReleasedLocalSGD, ReleasedMinibatchSGD
 
@@ -94,7 +95,7 @@ UNEQUAL, EQUAL = make_problem([8, 12, 16, 20, 24, 32]), make_problem([16] * MACH
 
 
 def plan_of(protocol, problem, law, seed=0, rounds=ROUNDS):
-    several = {"order": "cyclic"} if protocol.several_epochs and protocol.minibatches is None else {}
+    several = {"order": "cyclic"} if privacy_of(protocol).several_epochs and protocol.minibatches is None else {}
     return draw_plan(problem, law, rounds, seed, sampler=protocol.minibatches, **several)
 
 

@@ -31,6 +31,7 @@ from fedprivjax import (
     sweep,
     transcript,
 )
+from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.samplers import Subset
 from fedprivjax.testing import PROPERTIES
 
@@ -140,7 +141,7 @@ def test_all_that_is_printed_of_a_run_is_the_same_for_all_cohorts(scheme):
 def test_costs_are_expected_values():
     for scheme, mean in ((HALF, 2.0), (PAIRS, 2.0), (Dropouts(PAIRS, 0.25), 1.5)):
         start = begun(SecretFedAvg(noise_std=1.0), scheme)
-        each = start.protocol.costs(SHARES)
+        each = costs_of(start.protocol).costs(SHARES)
         np.testing.assert_allclose(start.costs["sent_bytes"], ROUNDS * mean / MACHINES * each["sent_bits"] / 8)
     public = begun(PublicFedAvg(noise_std=1.0), Uniform(MACHINES, 2)).costs
     assert begun(SecretFedAvg(noise_std=1.0), PAIRS).costs == pytest.approx(public, nan_ok=True)

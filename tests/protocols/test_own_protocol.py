@@ -28,6 +28,7 @@ from fedprivjax import (
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.method.interface import Protocol
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.testing import PROPERTIES
 
 SOURCE = Path(__file__).parents[1] / "momentum_sgd.py"
@@ -204,6 +205,6 @@ def test_it_is_written_on_public_names_alone():
     ]
 
 
-def test_a_field_that_a_protocol_lacks_has_the_value_of_the_interface():
-    assert Protocol().clip is None
+def test_a_field_that_a_protocol_lacks_is_read_with_its_default():
+    assert privacy_of(Protocol()).clip is None
     assert "clip" not in {field.name for field in fields(struct.dataclass(type("Bare", (Protocol,), {})))}

@@ -17,6 +17,7 @@ from fedprivjax.engine.transcript import transcript
 from fedprivjax.method import round as cohort
 from fedprivjax.method.interface import as_leaves
 from fedprivjax.plan.seeds import round_keys
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.testing.trial import PROBE, close
 
 CYCLE = np.array([[0, 1], [2, 3], [1, 2], [3, 0], [0, 2], [1, 3]])  # each machine three times in six rounds
@@ -44,7 +45,7 @@ def drawn(start):
     server's [rounds, *shape]."""
     mechanism, plan, problem = start.mechanism, start.plan, start.problem
     dimension, keys = problem.dimension, round_keys(start.key, np.arange(1, plan.size.rounds + 1))
-    if start.protocol.trust == "server":
+    if privacy_of(start.protocol).trust == "server":
         noise = mechanism.draw(mechanism.init(dimension, start.key), mechanism.inputs, keys, dimension)[1]
         return np.asarray(noise).reshape(-1, *problem.start.shape)
     memory, rows = mechanism.message_memory(dimension, start.key), []
@@ -86,7 +87,7 @@ def test_metrics_see_the_trajectory_of_the_oracle_with_the_same_noise(name, soft
     close(result.params, outcome.points[-1])
     view = transcript(case.protocol, softmax_problem, SOME_MACHINES, seed=3, order="stored")
     close(view.params, result.params, 1e-5)
-    assert (view.messages is None) == (start.protocol.trust == "server")
+    assert (view.messages is None) == (privacy_of(start.protocol).trust == "server")
     if view.messages is not None:
         close(view.messages, outcome.messages.reshape(view.messages.shape))
 

@@ -21,6 +21,7 @@ from fedprivjax.method.message_noise import growing_exposure
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_epsilon
 from fedprivjax.privacy.calibration import calibrate, guarantee
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.problem.gradients import Dense, Outer
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.protocols.dp_mu2 import Mu2State
@@ -138,7 +139,7 @@ def strangers(problem, count=6):
 def test_one_sample_moves_no_view_by_more_than_the_sensitivity(name, problem):
     case = CASES[name]
     plan = drawn_for(case, problem)
-    shared = plan.size.per_round if case.protocol.trust == "server" else 1  # a server releases the mean
+    shared = plan.size.per_round if privacy_of(case.protocol).trust == "server" else 1  # a server releases the mean
     bound = case.protocol.event(problem, plan).sensitivity
     states, largest = first_world(case, problem, plan), 0.0
     for sample, features, label in strangers(problem):

@@ -6,6 +6,7 @@ from cases import sparing
 
 from fedprivjax import Ball, DPMu2, Full, Squared, Uniform, calibrate, draw_plan, linear_problem, simulate
 from fedprivjax.method.message_noise import growing_exposure
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.theory import anytime_bound
 
 SETTINGS = {"step": 0.01, "rounds": 30, "per_round": 4, "radius": 2.0, "lipschitz": 1.5, "deviation": 0.7}
@@ -104,7 +105,7 @@ def test_noise_variances_are_those_of_machines_that_keep_their_noise(settings, p
     protocol = calibrate(DPMu2(mu=1.0, **settings), problem, plan)
     found = protocol.noise_variances(plan)
     rounds, m = plan.schedule.participants.shape
-    if protocol.trust == "server":
+    if privacy_of(protocol).trust == "server":
         expected = np.full(rounds, protocol.noise_std**2 * rounds)
     else:
         relative, held, expected = protocol.message_noise.relative(plan), np.zeros(plan.size.machines), []

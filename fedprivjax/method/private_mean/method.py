@@ -34,7 +34,6 @@ class UserMethod(Composed):
     honest: float = struct.field(pytree_node=False, default=1.0)
     noises: tuple[float, ...] | None = struct.field(pytree_node=False, default=None, metadata={"derived": True})
 
-    several_epochs = True
     plain: ClassVar[dict[str, Any]] = {"relative_privacy": None, "epsilon": None, "noises": None, **OF_BITS}
     of_phases = False  # True if a run may have cohorts of several announced sizes, one for each phase
 

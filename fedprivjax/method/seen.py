@@ -1,0 +1,124 @@
+"""What an adversary may see of a protocol, and what it costs: optional members of protocols, with their defaults."""
+
+from typing import Any
+
+import jax
+
+from fedprivjax.checks.optional import Optionals
+from fedprivjax.checks.refusal import Undefined
+from fedprivjax.method.round import RoundInputs, flat_rows, rows_in_memory
+from fedprivjax.method.views import VIEWS, FullView, View
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.schedule import Size
+from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.problem.problem import Problem
+
+
+class Seen(Optionals):
+    """What an adversary may see of a protocol: its own functions, or these. All but `view` are traced."""
+
+    def query(self, state: Any) -> Any:
+        """Return the point at which machines compute gradients in the next round, which is public in all trust models.
+
+        Default: the output.
+        """
+        return self._protocol.output(state)
+
+    def messages(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> Any:
+        """Return the participants' messages without their final noise, leaves [per_round, ...]."""
+        raise Undefined(f"{self._protocol.name} must define messages, for a transcript")
+
+    def sent(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, own_noise: Any, key: jax.Array):
+        """Return the messages that participants send, noise included, [per_round, d].
+
+        Args:
+            own_noise: noise of each participant's message, as returned by `noise`, leaves [per_round, ...], or None.
+        """
+        rows = flat_rows(problem, self.messages(problem, state, inputs, noise, key))
+        return rows if own_noise is None else rows + own_noise
+
+    def noisy_steps(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> Any:
+        """Return every noisy local step of each participant, leaves [per_round, steps, ...], or None.
+
+        They are part of the transcript if the guarantee counts each step as released. Default: None, only messages are
+        released.
+        """
+        return None
+
+    def step_noises(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> Any:
+        """Return the noise in every local step of each participant, leaves [per_round, steps, ...], or None.
+
+        Default: None, local steps have no noise.
+        """
+        return None
+
+    def broadcast(self, state: Any) -> Any:
+        """Return the numbers other than the query that the server sends to all machines, a pytree. Default: ().
+
+        Every adversary sees them.
+        """
+        return ()
+
+    def internal(self, state: Any) -> Any:
+        """Return the server's memory after a round, as an intruder would read it, a pytree. Default: (), nothing."""
+        return ()
+
+    def view(self, full: FullView) -> View:
+        """Return the view of the trust model's adversary, on the host."""
+        return VIEWS[privacy_of(self._protocol).trust](full)
+
+
+class Costs(Optionals):
+    """What a protocol costs: its own functions, or these, on the host.
+
+    Attributes:
+        gradients_spared: gradients per use of a record that an equivalent simulation does not compute.
+    """
+
+    gradients_spared: int = 0
+
+    def message_dimension(self, problem: Problem) -> int:
+        """Return the number of numbers in a message, and in the noise that is added to it. Default: d."""
+        return problem.dimension
+
+    def message_bits(self, problem: Problem) -> float:
+        """Return the number of bits of a message. Default: `message_dimension` float32 numbers."""
+        return 32.0 * self.message_dimension(problem)
+
+    def costs(self, problem: Problem) -> dict[str, float]:
+        """Return costs of one machine in a round, by name: `sent_messages`, `sent_bits` and `gradients_per_use`.
+
+        The bits are those of all messages, the gradients those per use of a record. Default: one message of
+        `message_bits`, and one gradient. A message of a shuffled sum is a bit with its coordinate's label,
+        1 + ⌈log₂ d⌉ bits.
+        """
+        return {"sent_messages": 1.0, "sent_bits": self.message_bits(problem), "gradients_per_use": 1.0}
+
+    def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
+        """Return further costs of a run by name, on the host. Default: none."""
+        return {}
+
+    def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
+        """Return the number of messages or per-record gradients, of d numbers each, in memory at once.
+
+        Default: as in `cohort_sum`, which materialises clipped gradients in chunks and no messages.
+
+        Args:
+            rows: number of records that a round uses.
+        """
+        return clipped_rows(self._protocol, problem, rows)
+
+
+def seen_of(protocol: Any) -> Seen:
+    """Return what an adversary may see of a protocol."""
+    return Seen(protocol)
+
+
+def costs_of(protocol: Any) -> Costs:
+    """Return what a protocol costs."""
+    return Costs(protocol)
+
+
+def clipped_rows(protocol: Any, problem: Problem, rows: int) -> int:
+    """Return the number of clipped gradients in memory at once, of a round's records."""
+    return 0 if privacy_of(protocol).clip is None else rows_in_memory(problem, rows)

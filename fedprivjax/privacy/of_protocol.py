@@ -1,0 +1,73 @@
+"""What is read of a protocol's privacy."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from fedprivjax.checks.optional import Optionals
+from fedprivjax.plan.plan import Plan
+from fedprivjax.privacy.target import Target
+from fedprivjax.problem.problem import Problem
+
+
+class OfPrivacy(Optionals):
+    """What is read of a protocol's privacy: from the protocol, else from its privacy object, else these defaults.
+
+    Attributes:
+        trust: trust model, a key of `fedprivjax.privacy.terms.TRUST`.
+        clip: bound that is enforced on every record's message, or None.
+        noise_rule: rule that computes the noise from a target.
+        noise_follows: targets on which the mechanism depends. Configurations that differ in one of them have separate
+            mechanisms, with the same random keys.
+        target_is_claim: True if a target is a published rule's claim, which is not enforced.
+        several_epochs: True if the event accounts for public reuse of samples in several rounds.
+        weighs_machines: True if messages and event include the factors `Problem.message_factors`.
+        protects_machines: True if the guarantee protects all records of a machine at once, False if one record.
+        shows_clipping: True if a message shows whether it was clipped, such as by the bit of an adaptive clip.
+    """
+
+    trust: str = "none"
+    clip: Any = None
+    noise_rule: Any = "accountant"
+    noise_follows: tuple[str, ...] = ()
+    target_is_claim: bool = False
+    several_epochs: bool = False
+    weighs_machines: bool = False
+    protects_machines: bool = False
+    shows_clipping: bool = False
+
+    def _holders(self) -> Iterator[Any]:
+        yield self._protocol
+        if hasattr(self._protocol, "privacy"):
+            yield self._protocol.privacy
+
+    @property
+    def gradient_clip(self) -> Any:
+        """Norm above which a longer gradient of a record changes no message, by default `clip`."""
+        return self.clip
+
+    def machine_target(self, target: Target) -> Target:
+        """Return the target of the machines, with one ε each if they differ. Default: the target."""
+        return target
+
+    def target_delta(self, problem: Problem, target: Target) -> Any:
+        """Return δ of the target ε: one number, one for each machine, or None for the target's δ."""
+        return None
+
+    def check_method(self, method: str) -> None:
+        """Raise Refusal if the noise method is not possible with the calibrated protocol's numbers."""
+
+    def server_noise(self, plan: Plan) -> float:
+        """Standard deviation of a trusted server's noise in the first aggregate, divided by `noise_std`. Default: 1."""
+        return 1.0
+
+    def host_noise(self, plan: Plan, dimension: int, seed: int) -> Any:
+        """Return noise pre-sampled on the host for one seed and configuration, or None.
+
+        It has leaves [rounds, ...]; integers stay integers. Mechanisms with `uses_host_noise` receive it in `noise`.
+        """
+        return None
+
+
+def privacy_of(protocol: Any) -> OfPrivacy:
+    """Return what is read of a protocol's privacy."""
+    return OfPrivacy(protocol)
