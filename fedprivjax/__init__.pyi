@@ -13,13 +13,14 @@ from .experiment.results import Results, load
 from .experiment.saved_runs import load_run, run_of
 from .method.adaptive_clip import AdaptiveClip
 from .method.algorithm import Algorithm, At, Before, Growing, Mean, Momentum, NormBound, Public, Sum
-from .method.client_method import ClientMethod, ClientState
+from .method.client_method import ClientMethod
 from .method.encoders import Encoder, Quantiser, Sparsifier
 from .method.interface import Protocol
 from .method.linear import Linear, gradient, per_record
 from .method.local_algorithm import AtServer, LocalAlgorithm, Work
 from .method.local_data import LocalData, Minibatch
 from .method.local_release import LocalPrivacy
+from .method.local_rounds import ClientState
 from .method.noisy_messages import NoisyMessages
 from .method.noisy_momentum import NoisyMomentum
 from .method.noisy_records import NoisyRecords

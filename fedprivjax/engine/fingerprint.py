@@ -19,7 +19,7 @@ from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.segments import advance, begin_program, finish_program
 from fedprivjax.engine.trajectory import per_round
 from fedprivjax.method.interface import as_leaves
-from fedprivjax.method.parts import NamedByAlgorithm
+from fedprivjax.method.parts import PairOf
 from fedprivjax.problem.problem import Problem
 
 HOST_CALL = re.compile(r'(custom_call @"?|call_target_name = ")[\w.]*callback|is_host_transfer = true')
@@ -116,7 +116,7 @@ def identity_of_parts(protocol: Any) -> str:
     >>> identity_of_parts(pair).partition("; ")[0]
     'algorithm: fedprivjax.protocols.fedexp.FedExP(offset=*)'
     """
-    if not isinstance(protocol, NamedByAlgorithm):
+    if not isinstance(protocol, PairOf):
         return ""
     return "; ".join(f"{name}: {identity(getattr(protocol, name))}" for name in ("algorithm", "privacy"))
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fedprivjax.engine.compiled import products
 from fedprivjax.engine.metric import evaluate
 from fedprivjax.engine.prepare import Arguments, StaticArguments
-from fedprivjax.method.client_method import whole_state
+from fedprivjax.method.local_rounds import whole_state
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.seeds import protocol_key, round_keys

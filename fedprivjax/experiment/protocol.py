@@ -25,7 +25,7 @@ from fedprivjax.experiment.pairs import (
 from fedprivjax.experiment.section import Settings
 from fedprivjax.method.encoders import ENCODERS, Encoder
 from fedprivjax.method.interface import Protocol
-from fedprivjax.method.parts import NamedByAlgorithm
+from fedprivjax.method.parts import PairOf
 from fedprivjax.method.server_checks import optimizers
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.plan.arguments import require_protocol
@@ -90,7 +90,7 @@ class ProtocolSettings(Settings):
             raise Refusal(f"protocol {name!r} must be a flax.struct.dataclass, got {method!r}")
         if not issubclass(method, Protocol):
             raise Refusal(f"protocol {name!r} must be a fedprivjax.Protocol or an Algorithm, got {method!r}")
-        if issubclass(method, NamedByAlgorithm):
+        if issubclass(method, PairOf):
             raise Refusal(f"protocol {name!r} must be an algorithm, got the class of pairs. Name the algorithm")
         with within(_place(labelled(raw))):
             return _fields(raw, method, context)

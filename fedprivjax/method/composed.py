@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import ceil, inf
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ from fedprivjax.method.linear import (
     require_message,
     statistic_of,
 )
-from fedprivjax.method.parts import OfParts, PairOfMessages
+from fedprivjax.method.parts import OfParts
 from fedprivjax.method.per_record import require_isolated_message, sent_problem
 from fedprivjax.method.release import Limits, RunFacts
 from fedprivjax.method.round import RoundInputs, flat_rows
@@ -293,18 +293,6 @@ class Composed(OfParts, Protocol):
 
     def view(self, full: FullView) -> View:
         return self.privacy.view(full)
-
-
-@final
-@struct.dataclass
-class Pair(PairOfMessages, Composed):  # type: ignore[misc]
-    """Any algorithm whose server reads means or their sum, with any privacy object."""
-
-    def broadcast(self, state: ComposedState) -> Any:
-        """The points of a message other than the query, and the strength of envelopes, if any."""
-        strength = self._algorithm.smoothing(state.server)
-        others = points_of(self._algorithm.message(state.server, jnp.float32(1)))[1:]
-        return others if strength is None else (*others, strength)
 
 
 def require_strength(strength: Any) -> Any:

@@ -4,15 +4,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.algorithm import Algorithm, Before, Growing, Public, Reads
-from fedprivjax.method.client_method import SERVER, ClientMethod, ClientState
+from fedprivjax.method.client_method import ClientMethod
 from fedprivjax.method.composed import Composed
 from fedprivjax.method.linear import Linear, points_of, require_gradients
 from fedprivjax.method.local_algorithm import zeros
+from fedprivjax.method.local_rounds import SERVER, ClientState, LocalRounds
 from fedprivjax.method.round import RoundInputs, add_noise
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
@@ -41,13 +41,29 @@ class Received(NamedTuple):
 
 
 @struct.dataclass
-class ComposedSums(ClientMethod, Composed):  # type: ignore[misc]
+class ComposedSums(Composed):
     """A protocol that composes an `algorithm` that reads `Growing()` with its `privacy`, a `NoisyMessages`.
 
     The server's state is the algorithm's, and every machine holds `Held`.
     """
 
+    encode, client_weight, client_noise = ClientMethod.encode, ClientMethod.client_weight, ClientMethod.client_noise
+
+    @property
+    def rounds(self) -> LocalRounds:
+        """Rounds whose machines keep a state, and take no local steps."""
+        return LocalRounds(self, classes=(), walks=False)
+
     # ---- traced
+
+    def init(self, problem: Problem, size: Size, key: jax.Array) -> ClientState:  # type: ignore[override]
+        return self.rounds.init(problem, size, key)
+
+    def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):  # type: ignore[override]
+        return self.rounds.round(problem, state, inputs, noise, key)
+
+    def messages(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):  # type: ignore[override]
+        return self.rounds.messages(problem, state, inputs, noise, key)
 
     def server_init(self, problem: Problem, size: Size, key: jax.Array) -> Any:
         return self._call("init", Public.of(problem, size.machines, key), self._step)
@@ -60,12 +76,6 @@ class ComposedSums(ClientMethod, Composed):  # type: ignore[misc]
 
     def shared(self, server: Any, noise: Any) -> Received:
         return Received(server, noise is not None)
-
-    def slots(self, inputs: RoundInputs, noise: Any, key: jax.Array) -> tuple[RoundInputs, Any, jax.Array]:
-        """Return what every participant receives, as in `ClientMethod.slots`, and the number of the round."""
-        own, own_noise, keys = super().slots(inputs, noise, key)
-        t = jnp.broadcast_to(inputs.round.astype(jnp.float32), own.filled.shape)
-        return own._replace(round=t), own_noise, keys
 
     def client(self, server: Received, own: Held, data: Any, noise: Any, key: jax.Array):
         """Return the machine's new sum, which is both its message and held."""
@@ -88,17 +98,10 @@ class ComposedSums(ClientMethod, Composed):  # type: ignore[misc]
         """The newest point at which machines compute gradients."""
         return points_of(self._first(self._algorithm, state.server))[0]
 
-    def local_data(self, problem: Problem, inputs: RoundInputs, longest: Any = None) -> tuple[Problem, RoundInputs]:
-        return problem, inputs  # a message has no local steps
-
     # ---- on the host
 
-    @property
-    def uneven(self) -> bool:
-        return False
-
-    def steps_of_machines(self, problem: Problem, plan: Plan) -> np.ndarray:
-        return np.ones(plan.size.machines, int)
+    def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
+        return self.rounds.run_costs(problem, plan)
 
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
         return size.per_round if problem.model.factored else max(size.per_round, rows)

@@ -13,12 +13,12 @@ from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 from fedprivjax.method.algorithm import Calls, Public
-from fedprivjax.method.client_method import SERVER, ClientMethod, ClientState
-from fedprivjax.method.interface import slot_keys
+from fedprivjax.method.interface import Protocol, slot_keys
 from fedprivjax.method.known_work import KnownWork, asked, form, message_of, of_python, read
 from fedprivjax.method.linear import Linear, is_plain, points_of
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work
 from fedprivjax.method.local_data import LocalData
+from fedprivjax.method.local_rounds import SERVER, ClientState, LocalRounds, Split
 from fedprivjax.method.parts import OfParts
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.settings import require_clip
@@ -50,7 +50,7 @@ class Received(NamedTuple):
 
 
 @struct.dataclass
-class ComposedWork(OfParts, ClientMethod):
+class ComposedWork(Split, OfParts, Protocol):
     """A protocol that composes an `algorithm` of local work with its `privacy`.
 
     A method of the package states its settings as fields, and builds both parts from them.
@@ -63,10 +63,18 @@ class ComposedWork(OfParts, ClientMethod):
         return self.privacy.work
 
     @property
+    def rounds(self) -> LocalRounds:
+        """Rounds of the machines' local work."""
+        return LocalRounds(self, self.slot_classes, at_once=self.privacy.noise_together)
+
+    @property
     def weighs_machines(self) -> bool:
         return self.privacy.weighs_machines and not self.algorithm.equal_weights
 
     # ---- traced
+
+    def init(self, problem: Problem, size: Size, key: jax.Array) -> ClientState:
+        return self.rounds.init(problem, size, key)
 
     def server_init(self, problem: Problem, size: Size, key: jax.Array) -> ServedState:
         server = self._call("init", Public.of(problem, size.machines, key), self._step)
@@ -109,9 +117,6 @@ class ComposedWork(OfParts, ClientMethod):
         key, deviations = noise
         return slot_keys(key, per_round), deviations
 
-    def slots_together(self, problem: Problem, per_round: int) -> int:
-        return per_round if self.privacy.noise_together else super().slots_together(problem, per_round)
-
     def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
         """The round's noise, or the round's key and the participants' standard deviations if machines sample it."""
         if not self.privacy.at_machines:
@@ -136,8 +141,11 @@ class ComposedWork(OfParts, ClientMethod):
 
     def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
         """One round. With an adaptive clip it also reports the round's `clip`."""
-        after, info = super().round(problem, state, inputs, noise, key)
+        after, info = self.rounds.round(problem, state, inputs, noise, key)
         return after, info | ({"clip": state.server.clip} if self.privacy.adaptive else {})
+
+    def messages(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
+        return self.rounds.messages(problem, state, inputs, noise, key)
 
     def output(self, state: ClientState) -> Any:
         return self._call("point", state.server.server)
@@ -165,13 +173,13 @@ class ComposedWork(OfParts, ClientMethod):
         return self._every_step(problem, state, inputs, noise, key)[1] if self.privacy.unit == "record" else None
 
     def _every_step(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[Any, Any]:
-        received = self.shared(state.server, noise)
+        received, rounds = self.shared(state.server, noise), self.rounds
 
         def one(inputs, noise, key):
             own = jax.tree.map(lambda rows: rows[inputs.machine], state.own)
-            return self._walk(received, own, self.local_data(problem, inputs), noise, every_step=True)[1]
+            return self._walk(received, own, rounds.local_data(problem, inputs), noise, every_step=True)[1]
 
-        return jax.vmap(one)(*self.slots(inputs, noise, key))
+        return jax.vmap(one)(*rounds.slots(inputs, noise, key))
 
     def _walk(self, shared: Received, own: Any, data: LocalData, noise: Any, *, every_step: bool = False):
         """Return a machine's carry after its local steps, and the steps' moves and noises, or None."""
@@ -253,7 +261,7 @@ class ComposedWork(OfParts, ClientMethod):
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         self._require_settings(target)
         settings = self.privacy.targeted(target, self.epsilon, plan.size.machines)
-        ready = self.with_settings(settings).read_once(problem, plan)
+        ready: ComposedWork = self.with_settings(settings).read_once(problem, plan).rounds.fitted(problem, plan)
         calibrated = super(ComposedWork, ready).calibrate(problem, plan, target)
         if self.privacy.adaptive:
             self.privacy.update_clip.check(calibrated.noise_std if self.privacy.unit == "machine" else 0.0)
@@ -276,6 +284,12 @@ class ComposedWork(OfParts, ClientMethod):
     def _message_form(self, problem: Problem) -> Any:
         """Return the pytree of `leave`, of shapes instead of numbers."""
         return form(self._algorithm, Public.of(problem, 1))
+
+    def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
+        return self.rounds.run_costs(problem, plan)
+
+    def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
+        return self.rounds.vectors_in_memory(problem, size, rows)
 
     def message_bits(self, problem: Problem) -> float:
         encoder = self.privacy.encoder

@@ -1,31 +1,59 @@
 """Protocols of any algorithm with any privacy object, by the kind of the algorithm."""
 
+from dataclasses import replace
 from typing import Any, final
 
+import jax.numpy as jnp
 from flax import struct
 
 from fedprivjax.checks.decorated import derived_of, settings_of
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_keywords
 from fedprivjax.method.algorithm import Algorithm
-from fedprivjax.method.composed import Composed, Pair
+from fedprivjax.method.composed import Composed, ComposedState
 from fedprivjax.method.composed_sums import ComposedSums
 from fedprivjax.method.composed_work import ComposedWork
+from fedprivjax.method.linear import points_of
 from fedprivjax.method.local_algorithm import LocalAlgorithm
 from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.noisy_messages import NoisyMessages
 from fedprivjax.method.noisy_momentum import NoisyMomentum
 from fedprivjax.method.noisy_records import NoisyRecords
-from fedprivjax.method.parts import PairOfMessages
+from fedprivjax.method.parts import PairOf
 from fedprivjax.method.private_mean import BitMean, GaussianMean
 from fedprivjax.method.record_steps import NoisyRecordSteps
-from fedprivjax.method.work_pair import WorkPair
 
 
 @final
 @struct.dataclass
-class SumsPair(PairOfMessages, ComposedSums):  # type: ignore[misc]
+class Pair(PairOf, Composed):  # type: ignore[misc]
+    """Any algorithm whose server reads means or their sum, with any privacy object of messages."""
+
+    def broadcast(self, state: ComposedState) -> Any:
+        """The points of a message other than the query, and the strength of envelopes, if any."""
+        strength = self._algorithm.smoothing(state.server)
+        others = points_of(self._algorithm.message(state.server, jnp.float32(1)))[1:]
+        return others if strength is None else (*others, strength)
+
+
+@final
+@struct.dataclass
+class SumsPair(PairOf, ComposedSums):  # type: ignore[misc]
     """Any algorithm whose server reads growing sums, with a `NoisyMessages`."""
+
+
+@final
+@struct.dataclass
+class WorkPair(PairOf, ComposedWork):  # type: ignore[misc]
+    """Any algorithm of local work, with a `LocalPrivacy` or a `NoisyRecordSteps`."""
+
+    @property
+    def traced(self):
+        """Copy as in `Protocol.traced`, with the planned algorithm."""
+        ready = super().traced
+        if ready.known is None or ready.known.algorithm is None:
+            return ready
+        return replace(ready, algorithm=ready.known.algorithm, known=replace(ready.known, algorithm=None))
 
 
 def pair_of(algorithm: type) -> tuple[Any, tuple[type, ...]] | None:

@@ -8,11 +8,12 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
-from fedprivjax.method.algorithm import Algorithm
+from fedprivjax.method.algorithm import Part
 from fedprivjax.method.formatting import changed_settings
-from fedprivjax.method.release import MessagePrivacy
+from fedprivjax.method.release import Privacy
 from fedprivjax.method.theory import Theory, theory_of
 from fedprivjax.privacy.target import LEVELS, Target
+from fedprivjax.privacy.terms import RECORD
 from fedprivjax.problem.problem import Problem
 
 
@@ -69,8 +70,36 @@ class OfParts:
         return self.with_settings({"relation": relation})
 
 
-class NamedByAlgorithm(OfParts):
-    """Mixin of pairs, whose name is their algorithm's."""
+@struct.dataclass
+class PairOf:
+    """Mixin of the protocols that `Protocol(algorithm, privacy=…)` makes, with the name of their algorithm.
+
+    Attributes:
+        algorithm: what machines and the server compute, an `Algorithm` or a `LocalAlgorithm`.
+        privacy: what bounds, releases and accounts for it.
+        mu, epsilon, noise_std: privacy target, or the noise instead; none of them without a protected unit. With a
+            `NoisyRecords`, `epsilon` may be one number for each machine.
+        step_size: η, of the local steps if there are any. None is the default of the pair's `theory`, if it has one.
+        step_scale: factor on `step_size`.
+    """
+
+    algorithm: Any = struct.field(metadata={"part": Part})
+    privacy: Any = struct.field(kw_only=True, metadata={"part": Privacy})
+    mu: Any = struct.field(default=None, kw_only=True)
+    epsilon: Any = struct.field(default=None, kw_only=True)
+    noise_std: Any = struct.field(default=None, kw_only=True)
+    step_size: Any = struct.field(default=None, kw_only=True)
+    step_scale: Any = struct.field(default=1.0, kw_only=True)
+
+    instead = "Define an Algorithm or a LocalAlgorithm"
+
+    def __post_init__(self):
+        if type(self.privacy) is type:
+            raise Refusal(f"privacy must be an object, such as NoisyMessages(clip=1.0), got {called(self.privacy)}")
+        if isinstance(self.privacy, Privacy):  # a pytree's placeholders pass
+            if getattr(self.privacy, "unit", RECORD) is None and self.mu is self.epsilon is self.noise_std is None:
+                object.__setattr__(self, "noise_std", 0.0)
+            self.privacy.check_target(self)
 
     @property
     def name(self) -> str:
@@ -91,37 +120,7 @@ class NamedByAlgorithm(OfParts):
         """Theory of the algorithm with this kind of privacy."""
         return theory_of(self.algorithm, self.privacy)
 
-
-@struct.dataclass
-class PairOfMessages(NamedByAlgorithm):
-    """Mixin of pairs of an `Algorithm` with the privacy of its messages, made by `Protocol(algorithm, privacy=…)`.
-
-    Attributes:
-        algorithm: what machines send and the server computes, an `Algorithm`.
-        privacy: what bounds, releases and accounts for it, a `NoisyMessages`, `NoisyRecords`,
-            `NoisyMomentum`, `GaussianMean` or `BitMean`.
-        mu, epsilon, noise_std: privacy target, or the noise instead. With a `NoisyRecords`, `epsilon` may be one number
-            for each machine.
-        step_size: η. None is the default of the pair's `theory`, if it has one.
-        step_scale: factor on `step_size`.
-    """
-
-    algorithm: Any = struct.field(metadata={"part": Algorithm})
-    privacy: Any = struct.field(kw_only=True, metadata={"part": MessagePrivacy})
-    mu: Any = struct.field(default=None, kw_only=True)
-
-    instead = "Define an Algorithm"
-
-    if TYPE_CHECKING:
-        machine_epsilon: Any
-
-    def __post_init__(self):
-        if type(self.privacy) is type:
-            raise Refusal(f"privacy must be an object, such as NoisyMessages(clip=1.0), got {called(self.privacy)}")
-        if isinstance(self.privacy, MessagePrivacy):  # a pytree's placeholders pass
-            self.privacy.check_target(self)
-
     @property
     def traced(self):
-        each = {} if self.machine_epsilon is None else {"epsilon": None}
+        each = {"epsilon": None} if np.ndim(self.epsilon) else {}
         return replace(super().traced, privacy=self.privacy.traced, **each)  # type: ignore[misc]

@@ -8,9 +8,9 @@ import numpy as np
 
 from fedprivjax.engine.prepare import Arguments, ReadyRun
 from fedprivjax.engine.transcript import flat_steps, of_present, replay_round, replay_rounds, require_noisy_messages
-from fedprivjax.method.client_method import ClientState
 from fedprivjax.method.composed import ComposedState
 from fedprivjax.method.composed_work import ServedState
+from fedprivjax.method.local_rounds import ClientState
 from fedprivjax.method.round import flat_rows
 from fedprivjax.method.seen import costs_of, seen_of
 from fedprivjax.plan.schedule import Size

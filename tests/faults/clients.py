@@ -25,7 +25,7 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.engine.prepare import round_inputs
-from fedprivjax.method import client_method
+from fedprivjax.method import local_rounds
 from fedprivjax.plan.samplers import LocalEpochs
 
 CLIP = 0.3
@@ -214,4 +214,4 @@ def keys_of_encoders(fold_in, samples):
 
 def key_of_the_client(key, data, fold_in=jax.random.fold_in):
     """Return the key itself where an encoder's is asked for."""
-    return key if data is client_method.ENCODING else fold_in(key, data)
+    return key if data is local_rounds.ENCODING else fold_in(key, data)

@@ -31,9 +31,10 @@ from fedprivjax import (
     simulate,
 )
 from fedprivjax.engine.prepare import ready, round_inputs
-from fedprivjax.method.composed import Known, Pair
+from fedprivjax.method.composed import Known
 from fedprivjax.method.interface import as_leaves
 from fedprivjax.method.linear import require_message
+from fedprivjax.method.pairs import Pair
 from fedprivjax.method.round import flat_rows
 from fedprivjax.problem.program import typed_jit
 

@@ -25,8 +25,7 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.engine.prepare import ready
-from fedprivjax.method.composed import Pair
-from fedprivjax.method.pairs import SumsPair
+from fedprivjax.method.pairs import Pair, SumsPair
 from fedprivjax.protocols.stale_momentum import Stale
 
 ROUNDS, CLIP = 8, 0.5

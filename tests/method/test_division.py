@@ -27,7 +27,8 @@ from fedprivjax import (
 )
 from fedprivjax.engine import chunked_sums, prepare
 from fedprivjax.engine.simulate import run_program
-from fedprivjax.method.client_method import ClientMethod, whole_state
+from fedprivjax.method.client_method import ClientMethod
+from fedprivjax.method.local_rounds import whole_state
 from fedprivjax.plan import size_limits
 from fedprivjax.problem.devices import as_mesh, mapped
 

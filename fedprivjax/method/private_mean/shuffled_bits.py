@@ -14,11 +14,11 @@ from flax import struct
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_number
 from fedprivjax.method.algorithm import Reads
-from fedprivjax.method.client_method import SERVER
 from fedprivjax.method.clipping import clipped, clipping, clipping_info
 from fedprivjax.method.division import part_of
 from fedprivjax.method.interface import slot_keys
 from fedprivjax.method.linear import Linear, of_record
+from fedprivjax.method.local_rounds import SERVER
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.method.private_mean.interface import PrivateMean, sensitivity
 from fedprivjax.method.release import Limits, RunFacts
