@@ -187,11 +187,6 @@ class Protocol(Calibrated, Decorated):
         """
         return solved_noise(self, problem, plan, target)
 
-    @property
-    def calibrated(self) -> bool:
-        """True if the noise and all other fields that the event needs are set."""
-        return self.noise_std is not None
-
     def with_noise(self, problem: Problem, plan: Plan, noise_std: float, target: Target):
         """Return a copy with this `noise_std` and, if unset, the default step.
 
@@ -208,19 +203,6 @@ class Protocol(Calibrated, Decorated):
                 "0, and a clip, or a finite mu, or a smoothness constant"
             )
         return replace(noisy, step_size=step)
-
-    def with_relation(self, relation: str):
-        """Return a copy with the same noise whose guarantee is for another neighbouring relation.
-
-        Args:
-            relation: a key of `fedprivjax.privacy.terms.RELATIONS`.
-
-        Raises:
-            Refusal: if the method has no setting `relation`, or does not support this one.
-        """
-        if not hasattr(self, "relation"):
-            raise Refusal(f"relation must be left out for {self.name}, which has no such setting, got {relation!r}")
-        return replace(self, relation=relation)  # type: ignore[type-var]
 
     @property
     def traced(self):

@@ -60,15 +60,6 @@ class OfParts:
         """Return a copy with other settings of the protocol or of its privacy object, by name."""
         return replace(self, **settings)  # type: ignore[type-var]
 
-    def with_relation(self, relation: str) -> Self:
-        """Return the copy of `Protocol.with_relation`. Refused for an ε of each machine, which sets its noise."""
-        stated = getattr(self.privacy, "relation", None)
-        if stated is None:
-            return super().with_relation(relation)  # type: ignore[misc]
-        if self.machine_epsilon is not None and relation != stated:
-            raise Refusal(f"relation must stay {stated!r} with an ε of each machine, got {relation!r}")
-        return self.with_settings({"relation": relation})
-
 
 @struct.dataclass
 class PairOf:

@@ -63,7 +63,7 @@ def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee:
     """
     protocol = require_protocol(protocol)
     require_problem(problem)
-    if not protocol.calibrated:
+    if not privacy_of(protocol).calibrated:
         protocol = calibrate(protocol, problem, plan, delta=delta)
     return event_of(protocol, problem, plan).guarantee(delta)
 

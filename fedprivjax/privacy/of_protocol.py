@@ -1,9 +1,14 @@
 """What is read of a protocol's privacy."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from inspect import getattr_static
 from typing import Any
 
+import numpy as np
+
 from fedprivjax.checks.optional import Optionals
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
@@ -37,8 +42,13 @@ class OfPrivacy(Optionals):
 
     def _holders(self) -> Iterator[Any]:
         yield self._protocol
-        if hasattr(self._protocol, "privacy"):
+        if getattr_static(self._protocol, "privacy", None) is not None:
             yield self._protocol.privacy
+
+    @property
+    def calibrated(self) -> bool:
+        """True if the noise and all other fields that the event needs are set."""
+        return self._protocol.noise_std is not None
 
     @property
     def gradient_clip(self) -> Any:
@@ -71,3 +81,22 @@ class OfPrivacy(Optionals):
 def privacy_of(protocol: Any) -> OfPrivacy:
     """Return what is read of a protocol's privacy."""
     return OfPrivacy(protocol)
+
+
+def with_relation(protocol: Any, relation: str) -> Any:
+    """Return a copy of a protocol with the same noise whose guarantee is for another neighbouring relation.
+
+    Args:
+        relation: a key of `fedprivjax.privacy.terms.RELATIONS`.
+
+    Raises:
+        Refusal: the method has no setting `relation`, or does not support this one; or each machine's ε sets its noise.
+    """
+    stated = getattr(getattr(protocol, "privacy", protocol), "relation", None)
+    if stated is None:
+        raise Refusal(f"relation must be left out for {protocol.name}, which has no such setting, got {relation!r}")
+    if np.ndim(protocol.epsilon) and relation != stated:
+        raise Refusal(f"relation must stay {stated!r} with an ε of each machine, got {relation!r}")
+    if hasattr(protocol, "with_settings"):
+        return protocol.with_settings({"relation": relation})
+    return replace(protocol, relation=relation)

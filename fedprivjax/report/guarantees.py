@@ -17,6 +17,7 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.calibration import event_of
 from fedprivjax.privacy.cross_check import entry
 from fedprivjax.privacy.events import Event
+from fedprivjax.privacy.of_protocol import with_relation
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.privacy.terms import RELATIONS
 from fedprivjax.problem.problem import Problem
@@ -144,7 +145,7 @@ def _rows(start: ReadySweep, delta: float) -> list[_Row]:
 
 def _event_under(protocol: Protocol, problem: Problem, plan: Plan, relation: str) -> Event:
     """Return the event of a calibrated protocol with the same noise under another neighbouring relation."""
-    return event_of(protocol.with_relation(relation), problem, plan)
+    return event_of(with_relation(protocol, relation), problem, plan)
 
 
 def _first_events(start: ReadySweep) -> list[Event]:

@@ -32,6 +32,7 @@ from fedprivjax.method.linear import Linear
 from fedprivjax.method.pairs import Pair
 from fedprivjax.method.small_form import scaled_down
 from fedprivjax.privacy.calibration import calibrate, event_of
+from fedprivjax.privacy.of_protocol import with_relation
 from fedprivjax.privacy.terms import ADD_OR_REMOVE
 from fedprivjax.protocols.accelerated_minibatch_sgd import AcceleratedSGD
 from fedprivjax.protocols.dp_mu2 import Mu2
@@ -206,12 +207,12 @@ def test_a_pair_keeps_the_contract(kind):
 
 def test_its_relation_can_be_restated():
     pair = composed(**ADDED)
-    assert pair.with_relation("replace-one").privacy.relation == "replace-one"
+    assert with_relation(pair, "replace-one").privacy.relation == "replace-one"
     with pytest.raises(Refusal, match="relation must be left out for SGD"):
-        Protocol(SGD(), privacy=NoisyMessages(clip=1.0), mu=1.0, **STEP).with_relation(ADD_OR_REMOVE)
+        with_relation(Protocol(SGD(), privacy=NoisyMessages(clip=1.0), mu=1.0, **STEP), ADD_OR_REMOVE)
     each = composed(epsilon=EPSILONS, **{**ADDED, "relation": "replace-one"})
     with pytest.raises(Refusal, match="relation must stay 'replace-one' with an ε of each machine"):
-        each.with_relation(ADD_OR_REMOVE)
+        with_relation(each, ADD_OR_REMOVE)
 
 
 def test_its_clip_can_be_swept():
