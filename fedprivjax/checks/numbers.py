@@ -4,6 +4,14 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, replace
 from typing import Any
 
+from flax import struct
+
+
+def host_only(default: Any, *, traced: Any = MISSING, **metadata: Any) -> Any:
+    """Return a static field that only the host reads. In programs it has the value `traced`, by default its default."""
+    value = default if traced is MISSING else traced
+    return struct.field(pytree_node=False, default=default, metadata={"traced": value, **metadata})
+
 
 def leaves_of(protocol: Any) -> dict[str, Any]:
     """Return a protocol's own fields that are pytree leaves, which can be swept, with their defaults or `MISSING`.

@@ -1,6 +1,6 @@
 """Interface of protocols: the complete contract of a method, with defaults that suit most methods."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
@@ -45,7 +45,7 @@ class Calibrated:
             of the worst machine equals the target. It has no effect with a `noise_std`.
     """
 
-    calibrate_to: str = struct.field(pytree_node=False, default=RULE, kw_only=True)
+    calibrate_to: str = struct.field(pytree_node=False, default=RULE, kw_only=True, metadata={"traced": RULE})
 
 
 class Protocol(Calibrated, Decorated):
@@ -78,7 +78,6 @@ class Protocol(Calibrated, Decorated):
     step_scale: Any = 1.0
     theory: ClassVar[Theory] = Theory()
     examples: ClassVar[tuple[dict[str, Any], ...]] = ()  # settings for audits and for comparisons, see `examples_of`
-    plain: ClassVar[dict[str, Any]] = {}  # values, in the traced protocol, of static settings that only the host reads
 
     if TYPE_CHECKING:
 
@@ -206,8 +205,12 @@ class Protocol(Calibrated, Decorated):
 
     @property
     def traced(self):
-        """Copy without the static settings that only the host reads, so that changing them does not recompile."""
-        return replace(self, calibrate_to=RULE, **self.plain)  # type: ignore[type-var]
+        """Copy without the settings that only the host reads, so that changing them does not recompile.
+
+        The metadata `traced` of a field is its value in the copy, see `host_only`.
+        """
+        values = {one.name: one.metadata["traced"] for one in fields(self) if "traced" in one.metadata}  # type: ignore[arg-type]
+        return replace(self, **values)  # type: ignore[type-var]
 
 
 def slot_keys(key: jax.Array, per_round: int) -> jax.Array:

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import isfinite, sqrt
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.algorithm import Algorithm, At, Momentum, Public, Reads
 from fedprivjax.method.composed import Composed
@@ -81,25 +82,17 @@ class ComposedMomentum(Composed):
     """
 
     clip: Any = None
-    relative_privacy: Any = struct.field(pytree_node=False, default=None)
-    mu: Any = None
+    relative_privacy: Any = host_only(None)
+    mu: Any = struct.field(default=None, metadata={"traced": None})
+    epsilon: Any = struct.field(default=None, metadata={"traced": None})
     alpha: Any = struct.field(default=None, metadata={"small": of_short_epochs})
-    batch: int | Sequence[int] = struct.field(pytree_node=False, default=1)
-    sampler: str = struct.field(pytree_node=False, default="cyclic")
-    noise_rule: str = struct.field(pytree_node=False, default="accountant")
-    trust: str = struct.field(pytree_node=False, default="server")
+    batch: int | Sequence[int] = host_only(1)
+    sampler: str = host_only("cyclic")
+    noise_rule: str = host_only("accountant")
+    trust: str = host_only("server")
     epoch: Any = struct.field(default=None, metadata={"derived": True})
 
     examples = ({"clip": 1.0, "batch": BATCH, "alpha": 2 / EPOCH},)
-    plain: ClassVar[dict[str, Any]] = {
-        "relative_privacy": None,
-        "batch": 1,
-        "mu": None,
-        "epsilon": None,
-        "sampler": "cyclic",
-        "noise_rule": "accountant",
-        "trust": "server",
-    }
 
     def __post_init__(self):
         check_numbers(self, "mu", "epsilon")

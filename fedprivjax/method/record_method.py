@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.method.composed import Composed
 from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.own_records import OwnRecords, check_machine_targets, check_record_settings
@@ -27,18 +28,18 @@ class RecordSettings:
         rules: noise rules of the method.
     """
 
-    epsilon: Any = None
+    epsilon: Any = struct.field(default=None, metadata={"traced": None})
     noise_std: Any = None
     step_size: Any = None
     step_scale: Any = 1.0
     clip: Any = None
-    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
-    batch: int | Sequence[int] | None = struct.field(pytree_node=False, default=None)
-    sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
-    rate: float | None = struct.field(pytree_node=False, default=None)
-    relation: str = struct.field(pytree_node=False, default=REPLACE_ONE)
-    noise_rule: str = struct.field(pytree_node=False, default="accountant")
-    delta: Delta = struct.field(pytree_node=False, default=None)
+    relative_privacy: Sequence[float] | None = host_only(None)
+    batch: int | Sequence[int] | None = host_only(None)
+    sampler: str | Sampler = host_only("subset", traced="full")
+    rate: float | None = host_only(None)
+    relation: str = host_only(REPLACE_ONE)
+    noise_rule: str = host_only("accountant")
+    delta: Delta = host_only(None)
 
     rules: ClassVar[Collection[str]] = THEOREM_RULES
     examples: ClassVar = (
@@ -46,16 +47,6 @@ class RecordSettings:
         {"clip": 1.0, "batch": 1},
         {"clip": 1.0, "batch": None, "sampler": "full"},
     )
-    plain: ClassVar[dict[str, Any]] = {
-        "relative_privacy": None,
-        "epsilon": None,
-        "batch": None,
-        "sampler": "full",
-        "rate": None,
-        "relation": REPLACE_ONE,
-        "noise_rule": "accountant",
-        "delta": None,
-    }
 
     trust = "none"
 

@@ -6,12 +6,13 @@ regulariser (λ/2)‖w − w_0‖² that the server adds. Strongly convex losses
 """
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_flag, require_positive
 from fedprivjax.method import acsa
@@ -23,7 +24,7 @@ from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.planning.bounds import POPULATION, TRAINING, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Use
-from fedprivjax.method.record_method import ComposedRecords, RecordSettings
+from fedprivjax.method.record_method import ComposedRecords
 from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants, records_of
 from fedprivjax.method.theory import Theory
 from fedprivjax.plan.plan import Plan
@@ -197,18 +198,11 @@ class AcceleratedMinibatchSGD(ComposedRecords):
     regularisation: Any = None
     schedule: Any = struct.field(default=None, metadata={"derived": True})
     form: str = struct.field(pytree_node=False, default="plain")
-    factor: float = struct.field(pytree_node=False, default=0.5)
-    gap: float | None = struct.field(pytree_node=False, default=None)
-    variance: float | None = struct.field(pytree_node=False, default=None)
-    printed: bool = struct.field(pytree_node=False, default=False)
+    factor: float = host_only(0.5)
+    gap: float | None = host_only(None)
+    variance: float | None = host_only(None)
+    printed: bool = host_only(False)
 
-    plain: ClassVar = {
-        **RecordSettings.plain,
-        "factor": 0.5,
-        "gap": None,
-        "printed": False,
-        "variance": None,
-    }
     theory = Theory(step=_step, bound=_bound, uses=_uses).of(AcceleratedSGD, NoisyRecords)
 
     def __post_init__(self):

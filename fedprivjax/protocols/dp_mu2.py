@@ -29,12 +29,13 @@ clipped batches the cap 2D/(CT) prevents very short runs from crossing the set i
 
 from functools import partial
 from math import inf, isfinite
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_flag
 from fedprivjax.method.algorithm import Algorithm, At, NormBound, Public, Reads, Sum
@@ -200,14 +201,13 @@ class DPMu2(Composed):
     """
 
     clip: Any = None
-    relative_privacy: Any = struct.field(pytree_node=False, default=None)
+    relative_privacy: Any = host_only(None)
     mu: Any = None
-    batch: int = struct.field(pytree_node=False, default=1)
-    trust: str = struct.field(pytree_node=False, default="none")
-    noise_schedule: Any = struct.field(pytree_node=False, default="uniform")
+    batch: int = host_only(1)
+    trust: str = host_only("none")
+    noise_schedule: Any = host_only("uniform")
     cancel: bool = struct.field(pytree_node=False, default=True)
 
-    plain: ClassVar = {"relative_privacy": None, "batch": 1, "trust": "none", "noise_schedule": "uniform"}
     theory = Theory(step=_step, bound=_bound, uses=_uses, equivalent=_equivalent).of(Mu2, NoisyMessages)
 
     def __post_init__(self):

@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_positive
 from fedprivjax.method.adaptive_clip import AdaptiveClip
@@ -199,12 +200,11 @@ class FedAvg(ComposedWork):
     sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
     rate: float | None = struct.field(pytree_node=False, default=None)
     trust: str | None = struct.field(pytree_node=False, default=None)
-    relation: str = struct.field(pytree_node=False, default=REPLACE_ONE)
-    noise_schedule: Any = struct.field(pytree_node=False, default=INDEPENDENT)
+    relation: str = host_only(REPLACE_ONE)
+    noise_schedule: Any = host_only(INDEPENDENT)
     window: int = struct.field(pytree_node=False, default=1)
     encoder: Encoder | None = struct.field(pytree_node=False, default=None, metadata={"part": Encoder})
 
-    plain: ClassVar[dict[str, Any]] = {"relation": REPLACE_ONE, "noise_schedule": INDEPENDENT}
     examples: ClassVar[tuple[dict[str, Any], ...]] = (
         {"unit": "record", "clip": 1.0, "local_epochs": 1, "batch": BATCH, "step_size": 1.0},
         {"unit": "record", "clip": 1.0, "local_steps": 2, "batch": BATCH},

@@ -12,13 +12,14 @@ points are sent. Messages are not sums of gradients, so every machine's steps ar
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.values import require_at_least
 from fedprivjax.method.algorithm import Public
 from fedprivjax.method.composed_work import ComposedWork
@@ -153,11 +154,10 @@ class LocalSGD(RecordSettings, ComposedWork):  # type: ignore[misc]
     """
 
     server_step: Any = None
-    sampler: str | Sampler = struct.field(pytree_node=False, default="replacement")
+    sampler: str | Sampler = host_only("replacement")
     window: int | None = struct.field(pytree_node=False, default=None)
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
 
-    plain: ClassVar = {**RecordSettings.plain, "sampler": "replacement"}
     theory = Theory(step=_step, bound=_bound, uses=_uses).of(AveragedEndPoints, NoisyRecordSteps)
 
     def __post_init__(self):

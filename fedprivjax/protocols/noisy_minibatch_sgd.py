@@ -11,13 +11,14 @@ including w_R, as an output.
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_positive
 from fedprivjax.method.algorithm import Algorithm, At, Public
@@ -29,7 +30,7 @@ from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, exp
 from fedprivjax.method.planning.drafts import capped, of_records, one_pass_rounds
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
-from fedprivjax.method.record_method import ComposedRecords, RecordSettings
+from fedprivjax.method.record_method import ComposedRecords
 from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants, records_of
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import initial, require_server, scaled_step, stepped
@@ -181,11 +182,10 @@ class MinibatchSettings:
     """Settings and default step of minibatch SGD. `NoisyMinibatchSGD` documents the fields."""
 
     strong_convexity: Any = 0.0
-    trust: str = struct.field(pytree_node=False, default="none")
+    trust: str = host_only("none")
     window: int | None = struct.field(pytree_node=False, default=None)
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
 
-    plain: ClassVar = {**RecordSettings.plain, "trust": "none"}
     theory = Theory(step=_step)
 
     def __post_init__(self):

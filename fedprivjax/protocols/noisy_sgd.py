@@ -12,11 +12,12 @@ each clipped; 2G/K then replaces 2G.
 from collections.abc import Iterator
 from functools import partial
 from math import hypot, inf, isfinite
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_flag
 from fedprivjax.method.algorithm import Algorithm, At, Public
@@ -256,14 +257,13 @@ class NoisySGD(Composed):
     """
 
     clip: Any = None
-    relative_privacy: Any = struct.field(pytree_node=False, default=None)
+    relative_privacy: Any = host_only(None)
     mu: Any = None
-    batch: int = struct.field(pytree_node=False, default=1)
-    trust: str = struct.field(pytree_node=False, default="none")
+    batch: int = host_only(1)
+    trust: str = host_only("none")
     average: bool = struct.field(pytree_node=False, default=False)
     server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
 
-    plain: ClassVar = {"relative_privacy": None, "batch": 1, "trust": "none"}
     theory = Theory(step=_step, bound=_bound, uses=_uses, equivalent=_equivalent).of(SGD, NoisyMessages)
 
     def __post_init__(self):

@@ -16,10 +16,11 @@ runs the recursion on the noises only, with two rings of N vectors. A deployment
 
 from dataclasses import replace
 from math import isfinite
-from typing import Any, ClassVar
+from typing import Any
 
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.method.momentum import ComposedMomentum, momentum_step, momentum_theory, require_level, scaled_to_set
 from fedprivjax.method.momentum_planning import gradient_bound
 from fedprivjax.method.planning.bounds import Bound
@@ -89,10 +90,9 @@ class ReducedTreeMomentum(ComposedMomentum):
     stds: Any = struct.field(default=None, metadata={"derived": True})
     slack: Any = struct.field(default=None, metadata={"derived": True})
     epoch: int | None = struct.field(pytree_node=False, default=None, metadata={"derived": True})
-    allocation: str = struct.field(pytree_node=False, default="optimal")
+    allocation: str = host_only("optimal")
 
     theory = momentum_theory("cyclic", PLANNED_EPOCHS, _rounds, _bound, _step)
-    plain: ClassVar = {**ComposedMomentum.plain, "allocation": "optimal"}
     gradients_spared = 2  # the simulation needs no gradients at anchors
 
     @property

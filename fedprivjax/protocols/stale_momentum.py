@@ -20,13 +20,14 @@ at t_{j+1} has grown by an additional factor t_j/(t_j−1).
 from collections.abc import Iterator, Sequence
 from functools import partial
 from math import inf, isfinite
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.method.algorithm import Algorithm, At, Before, Growing, Public, Reads
 from fedprivjax.method.composed_sums import ComposedSums
 from fedprivjax.method.default_steps import noise_reach, step_by_theory
@@ -143,12 +144,11 @@ class StaleMomentum(ComposedSums):
     """
 
     clip: Any = None
-    relative_privacy: Any = struct.field(pytree_node=False, default=None)
+    relative_privacy: Any = host_only(None)
     mu: Any = None
-    batch: int = struct.field(pytree_node=False, default=1)
-    noise_schedule: str | Sequence[float] = struct.field(pytree_node=False, default="uniform")
+    batch: int = host_only(1)
+    noise_schedule: str | Sequence[float] = host_only("uniform")
 
-    plain: ClassVar = {"relative_privacy": None, "batch": 1, "noise_schedule": "uniform"}
     theory = Theory(step=_step, bound=_bound, uses=_uses).of(Stale, NoisyMessages)
 
     def __post_init__(self):

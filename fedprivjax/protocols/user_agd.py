@@ -11,11 +11,12 @@ the method is Algorithm 6.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_flag, require_positive
 from fedprivjax.method import acsa
@@ -133,20 +134,12 @@ class UserAGD(UserMethod):
     strong_convexity: Any = 0.0
     schedule: Any = struct.field(default=None, metadata={"derived": True})
     strengths: Any = struct.field(default=None, metadata={"derived": True})
-    spread: str = struct.field(pytree_node=False, default="optimal")
-    variance: float | None = struct.field(pytree_node=False, default=None)
-    phases: int | None = struct.field(pytree_node=False, default=None, metadata={"small": lambda _: None})
-    smoothing: str = struct.field(pytree_node=False, default="given")
-    sampling: bool = struct.field(pytree_node=False, default=True)
+    spread: str = host_only("optimal")
+    variance: float | None = host_only(None)
+    phases: int | None = host_only(None, small=lambda _: None)
+    smoothing: str = host_only("given")
+    sampling: bool = host_only(True)
 
-    plain: ClassVar = {
-        **UserMethod.plain,
-        "spread": "optimal",
-        "variance": None,
-        "phases": None,
-        "smoothing": "given",
-        "sampling": True,
-    }
     theory = Theory(step=_step, bound=_bound, uses=_uses, choices=_choices)
 
     def __post_init__(self):

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.composed import Composed
@@ -24,17 +25,17 @@ TRUSTS = (SHUFFLER, *THEOREMS)
 class UserMethod(Composed):
     """Settings of a method that composes its algorithm with a `BitMean` or a `GaussianMean`; see `UserSGD`."""
 
+    epsilon: Any = struct.field(default=None, metadata={"traced": None})
     clip: Any = None
-    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
+    relative_privacy: Sequence[float] | None = host_only(None)
     vector_sum: Any = struct.field(default=None, metadata={"derived": True})
     trust: str = struct.field(pytree_node=False, default=SHUFFLER)
-    levels: int | None = struct.field(pytree_node=False, default=None)
-    rounding: str = struct.field(pytree_node=False, default="averaged")
-    accounting: str = struct.field(pytree_node=False, default="exact")
-    honest: float = struct.field(pytree_node=False, default=1.0)
-    noises: tuple[float, ...] | None = struct.field(pytree_node=False, default=None, metadata={"derived": True})
+    levels: int | None = host_only(None)
+    rounding: str = host_only("averaged")
+    accounting: str = host_only("exact")
+    honest: float = host_only(1.0)
+    noises: tuple[float, ...] | None = host_only(None, derived=True)
 
-    plain: ClassVar[dict[str, Any]] = {"relative_privacy": None, "epsilon": None, "noises": None, **OF_BITS}
     of_phases = False  # True if a run may have cohorts of several announced sizes, one for each phase
 
     def __post_init__(self):

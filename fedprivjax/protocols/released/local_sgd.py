@@ -1,7 +1,5 @@
 """Local SGD of Lowy & Razaviyayn's released code: with the noise of the paper's moments rule."""
 
-from typing import ClassVar
-
 from flax import struct
 
 from fedprivjax.protocols.local_sgd import LocalSGD
@@ -19,4 +17,3 @@ class ReleasedLocalSGD(ReleasedRules, LocalSGD):  # type: ignore[misc]
     """
 
     theory = released(LocalSGD.theory)
-    plain: ClassVar = {**LocalSGD.plain, "acknowledged": False, "claimed_records": None}

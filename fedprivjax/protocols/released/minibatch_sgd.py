@@ -1,14 +1,17 @@
 """Noisy minibatch SGD of Lowy & Razaviyayn's released code."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
-from typing import Any, ClassVar
+from typing import Any
 
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.algorithm import At
 from fedprivjax.method.record_method import ComposedRecords
+from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.noisy_minibatch_sgd import MinibatchSettings, MinibatchSGD, MinibatchState
@@ -40,17 +43,12 @@ class ReleasedMinibatchSGD(ReleasedRules, MinibatchSettings, ComposedRecords):  
         relative_privacy, trust, window, server: as in `NoisyMinibatchSGD`.
     """
 
+    batch: int | Sequence[int] | None = host_only(None, traced=1)
+    sampler: str | Sampler = host_only("subset", traced="replacement")
     aggregate: str = struct.field(pytree_node=False, default="mean")
     clip_at: str = struct.field(pytree_node=False, default="record")
 
     theory = released(MinibatchSettings.theory)
-    plain: ClassVar = {
-        **MinibatchSettings.plain,
-        "acknowledged": False,
-        "claimed_records": None,
-        "batch": 1,
-        "sampler": "replacement",
-    }
 
     def __post_init__(self):
         super().__post_init__()

@@ -4,6 +4,7 @@ from typing import Any
 
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_flag
 from fedprivjax.method.theory import Theory
@@ -17,8 +18,8 @@ class ReleasedRules:
     `ReleasedMinibatchSGD` documents the fields.
     """
 
-    acknowledged: bool = struct.field(pytree_node=False, default=False)
-    claimed_records: int | None = struct.field(pytree_node=False, default=None, metadata={"small": lambda _: None})
+    acknowledged: bool = host_only(False)
+    claimed_records: int | None = host_only(None, small=lambda _: None)
 
     rules = NOISE_RULES
 
