@@ -70,7 +70,7 @@ def prepared_with(monkeypatch, separation, federation=FEDERATION, protocol=NOISY
     def found(protocol, federation, *known):
         column = (Column("message", 1, 0),)
         distribution = ViewDistribution(np.array([separation(federation)]), np.zeros(1), np.eye(1), column)
-        return SimpleNamespace(absent=False), distribution, federation
+        return SimpleNamespace(absent=False, start=SimpleNamespace(protocol=protocol)), distribution, federation
 
     monkeypatch.setattr(audit, "_prepared", found)
     return prepared(protocol, federation, 1e-5, 0, ())[2]

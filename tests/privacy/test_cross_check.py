@@ -45,6 +45,7 @@ QUICK = [
     "accelerated-one-pass",
     "local-disjoint",
     "released-message",
+    "released-local",
     "user-shuffler",
     "user-pan-private",
     "user-agd",
