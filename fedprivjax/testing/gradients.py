@@ -85,11 +85,16 @@ def query_is_where_gradients_are_taken(trial: Trial) -> None:
         before, last = before + new, query
 
 
-def number_of_gradients_is_as_stated(trial: Trial) -> None:
+def number_of_gradients_is_as_stated(trial: Trial) -> str | None:
     """Check that each record use of the first rounds takes `gradients_per_use` − `gradients_spared` gradients.
 
     A protocol that takes no gradients of the problem's model passes.
+
+    Returns:
+        The reason why this does not apply.
     """
+    if getattr(getattr(trial.start.protocol, "known", None), "statistic", None) is not None:
+        return "its messages are another function of a record than a gradient"
     stated = trial.start.costs["gradients_per_use"] - costs_of(trial.start.protocol).gradients_spared
     for t, _, uses, evaluations in _watched_rounds(trial):
         counted = sum(number for _, number in evaluations)
@@ -97,6 +102,7 @@ def number_of_gradients_is_as_stated(trial: Trial) -> None:
             f"gradients_per_use less gradients_spared must be the gradients of round {t} over its {uses} "
             f"records, {counted / uses:g}, and is {stated:g}"
         )
+    return None
 
 
 def _among(point: np.ndarray, others: list[np.ndarray]) -> bool:

@@ -153,10 +153,11 @@ def half_of_the_machines(problem: Problem) -> Uniform:
     return Uniform(machines, max(1, machines // 2))
 
 
-def close(one, other, tolerance: float = 1e-4, message: str = "") -> None:
-    """Assert that arrays are equal up to `tolerance` of the largest value."""
+def close(one, other, tolerance: float = 1e-4, message: str = "", largest: float = 0.0) -> None:
+    """Assert that arrays are equal up to `tolerance` of the largest value, which is at least `largest`."""
     one, other = np.asarray(one), np.asarray(other)
-    np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * np.abs(other).max() + 1e-30, err_msg=message)
+    largest = max(largest, np.abs(other).max())
+    np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * largest + 1e-30, err_msg=message)
 
 
 def apart(one, other, message: str) -> None:
