@@ -27,8 +27,7 @@ from fedprivjax import (
 )
 from fedprivjax.engine import chunked_sums, prepare
 from fedprivjax.engine.simulate import run_program
-from fedprivjax.method.client_method import ClientMethod
-from fedprivjax.method.local_rounds import whole_state
+from fedprivjax.method.local_rounds import LocalRounds, whole_state
 from fedprivjax.plan import size_limits
 from fedprivjax.problem.devices import as_mesh, mapped
 
@@ -100,7 +99,7 @@ def test_a_custom_method_is_equal_on_four_devices(many):
 @pytest.mark.parametrize("together", [1, 100])
 def test_methods_are_equal_on_any_number_of_devices(protocol, count, together, unequal, monkeypatch):
     """Machines of unequal sizes that drop out. Each device computes its slots one after another, or together."""
-    monkeypatch.setattr(ClientMethod, "slots_together", lambda method, problem, per_round: together)
+    monkeypatch.setattr(LocalRounds, "_together", lambda rounds, problem, per_round: together)
     assert_equal_on(machines(count), protocol, unequal, Dropouts(Uniform(9, 7), 0.3), eval_every=5)
 
 

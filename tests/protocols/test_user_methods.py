@@ -10,6 +10,7 @@ from oracles import cheu as oracle
 from fedprivjax import Ball, Full, Huber, OnePass, Squared, UserAGD, UserSGD, linear_problem, simulate, sweep
 from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import execute, run_program
+from fedprivjax.method.private_mean import noise_constant
 from fedprivjax.plan.seeds import protocol_key, round_keys
 from fedprivjax.sweeps.execute import run_chunk
 from fedprivjax.testing import sweeps as swept
@@ -108,7 +109,7 @@ def strong(start):
         lipschitz=bound,
         strong_convexity=start.protocol.strong_convexity,
         smoothness=1.0,
-        noise=start.protocol.noise_constant(PROBLEM, start.plan),
+        noise=noise_constant(start.protocol, PROBLEM, start.plan),
     )
     known = {"smoothness": 1.0, "radius": RADIUS, "estimate": estimate_of(start), "rounds": phases[0].rounds}
     spreads = [phase.spread for phase in phases]

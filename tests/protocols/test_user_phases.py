@@ -7,6 +7,7 @@ from oracles import cheu as oracle
 from fedprivjax import Absolute, Ball, Cohorts, Moreau, OnePass, Refusal, Squared, UserAGD, UserSGD, linear_problem
 from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import execute
+from fedprivjax.method.private_mean import noise_constant
 from fedprivjax.plan.seeds import protocol_key
 from fedprivjax.privacy.accountants.binomial.accountant import BinomialSums
 from fedprivjax.testing.trial import close
@@ -66,7 +67,7 @@ def phases_of(start, per_round, **settings):
         diameter=2 * RADIUS,
         lipschitz=start.problem.lipschitz,
         strong_convexity=0.3,
-        noise=start.protocol.noise_constant(start.problem, start.plan),
+        noise=noise_constant(start.protocol, start.problem, start.plan),
         phases=2,
         per_round=per_round,
         **settings,
