@@ -8,7 +8,7 @@ independent normals ξ. All that is used follows from this release: A·x with th
 A unit of privacy that changes some entries moves F·x by its exposure, so that the release is a Gaussian mechanism of
 sensitivity/noise exposure/σ. If entry t_j changes by a vector of norm at most w_j, the exposure is
 
-    √(Σ_{j,l} w_j·w_l·|(FᵀF)_{t_j,t_l}|)
+    √(Σ_{j,l} w_j·w_l·abs((FᵀF)_{t_j,t_l}))
 
 and it is reached if the entries of FᵀF are at least 0. Later entries may depend on earlier releases, since F is lower
 triangular (Denisov, McMahan, Rush, Smith & Thakurta 2022; several entries of a unit: Choquette-Choo, McMahan, Rush &
