@@ -30,7 +30,7 @@ class Public(NamedTuple):
         lipschitz, lipschitz_note: stated bound on the norm of a record's gradient, and its source.
         smoothness: stated bound on the change of a gradient, divided by that of the point.
         machines: number of machines.
-        key: key of the server's own randomness before the first round.
+        key: key of the server's own randomness before the first round, in `init` and `own`; else None.
     """
 
     start: Any
@@ -43,14 +43,9 @@ class Public(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, machines: int, key: Any = None) -> "Public":
-        """Return the public facts of a problem with this number of machines. Without a key, it is that of seed 0."""
+        """Return the public facts of a problem with this number of machines."""
         stated = problem.lipschitz, problem.lipschitz_note, problem.smoothness
-        return cls(problem.start, problem.constraint, *stated, machines, random_key(0) if key is None else key)
-
-    @property
-    def hashable(self) -> "Public":
-        """Facts without arrays, to which `with_start` adds them again."""
-        return self._replace(start=None, key=None)
+        return cls(problem.start, problem.constraint, *stated, machines, key)
 
     def with_start(self, start: Any) -> "Public":
         """Return facts with this start, and the key of seed 0."""

@@ -207,7 +207,7 @@ class Composed(OfParts, Protocol):
         algorithm.check(public)
         reads = self._require_reads(algorithm)
         parts = algorithm.planned(1, 1.0), public.start
-        message = _first_message(parts, public.hashable, self._first)
+        message = _first_message(parts, public._replace(start=None), self._first)
         plain, gradients = is_plain(message), gradients_of(message)
         statistic = require_isolated_message(problem, message)
         norm = float(_stated(algorithm, public, plain).norm)

@@ -17,6 +17,7 @@ from fedprivjax.method.round import RoundInputs, add_noise
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.random_keys import random_key
 
 
 class Held(NamedTuple):
@@ -69,7 +70,7 @@ class ComposedSums(Composed):
         return self._call("init", Public.of(problem, size.machines, key), self._step)
 
     def client_init(self, problem: Problem) -> Held:
-        algorithm, public = self._algorithm, Public.of(problem, 1)
+        algorithm, public = self._algorithm, Public.of(problem, 1, random_key(0))
         stored = jax.eval_shape(lambda: algorithm.remember(algorithm.init(public, jnp.float32(1))))
         seen = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), stored)
         return Held(zeros(problem.start), seen, jnp.zeros(()))

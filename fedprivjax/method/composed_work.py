@@ -32,6 +32,7 @@ from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.random_keys import random_key
 
 
 class ServedState(NamedTuple):
@@ -81,7 +82,7 @@ class ComposedWork(Split, OfParts, Protocol):
         return ServedState(server, self.privacy.start())
 
     def client_init(self, problem: Problem) -> Any:
-        own = self._call("own", Public.of(problem, 1))
+        own = self._call("own", Public.of(problem, 1, random_key(0)))
         if self.known is not None and bool(jax.tree.leaves(own)) != self.known.stateful:
             raise Refusal(
                 f"own of {type(self._algorithm).__name__} must always hold numbers, or never, got {called(own)}"

@@ -75,7 +75,7 @@ def left(call: Calls, public: Public, planned: Any) -> Any:
 
 def form(algorithm: LocalAlgorithm, public: Public) -> Any:
     """Return the pytree of a machine's message, of shapes instead of numbers."""
-    return _form((algorithm, public.start), public.hashable)
+    return _form((algorithm, public.start), public._replace(start=None))
 
 
 @by_shapes
@@ -94,7 +94,7 @@ def read(algorithm: LocalAlgorithm, public: Public, *, private: bool) -> tuple[L
 
     They are True if machines keep a state, and if messages or states depend on the largest number of steps.
     """
-    return _read((algorithm, public.start), public.hashable, private)
+    return _read((algorithm, public.start), public._replace(start=None), private)
 
 
 @by_shapes
