@@ -63,15 +63,17 @@ def _watched_rounds(trial: Trial) -> Iterator[tuple[int, np.ndarray, int, list[t
         watched.evaluations.clear()
 
 
-def query_is_where_gradients_are_taken(trial: Trial) -> None:
+def query_is_where_gradients_are_taken(trial: Trial) -> str | None:
     """Check that the query of each of the first rounds is a point at which the round takes gradients.
 
     It must be a point at which no earlier round took gradients, if the round has one, unless the query did not change,
-    as after a round without a machine. A protocol that does not evaluate the problem's model passes, and so does one
-    whose machines take no gradients.
+    as after a round without a machine. A protocol that does not evaluate the problem's model passes.
+
+    Returns:
+        The reason why this does not apply.
     """
-    if not trial.start.costs["gradients_per_use"]:
-        return
+    if reason := _no_gradients(trial):
+        return reason
     before: list[np.ndarray] = []
     last = None
     for t, query, _, evaluations in _watched_rounds(trial):
@@ -83,6 +85,7 @@ def query_is_where_gradients_are_taken(trial: Trial) -> None:
             f"{min(np.abs(point - query).max() for point in asked):.3g} from the nearest"
         )
         before, last = before + new, query
+    return None
 
 
 def number_of_gradients_is_as_stated(trial: Trial) -> str | None:
@@ -93,8 +96,8 @@ def number_of_gradients_is_as_stated(trial: Trial) -> str | None:
     Returns:
         The reason why this does not apply.
     """
-    if getattr(getattr(trial.start.protocol, "known", None), "statistic", None) is not None:
-        return "its messages are another function of a record than a gradient"
+    if reason := _no_gradients(trial):
+        return reason
     stated = trial.start.costs["gradients_per_use"] - costs_of(trial.start.protocol).gradients_spared
     for t, _, uses, evaluations in _watched_rounds(trial):
         counted = sum(number for _, number in evaluations)
@@ -103,6 +106,12 @@ def number_of_gradients_is_as_stated(trial: Trial) -> str | None:
             f"records, {counted / uses:g}, and is {stated:g}"
         )
     return None
+
+
+def _no_gradients(trial: Trial) -> str | None:
+    """Return the reason why a protocol's machines take no gradients, or None if they may."""
+    known = getattr(trial.start.protocol, "known", None)
+    return None if getattr(known, "statistic", None) is None else "its messages are another function of a record"
 
 
 def _among(point: np.ndarray, others: list[np.ndarray]) -> bool:

@@ -187,10 +187,11 @@ def _bounds(trial: Trial) -> np.ndarray:
     protocol: Any = start.protocol
     one = event.sensitivity / moved(event.terms.relation)
     if event.terms.trust in UNSEEN:
-        one *= (
-            1.0 if privacy_of(protocol).shows_clipping else plan.schedule.divisor
-        )  # an adaptive clip is that of the sum
-        one *= privacy_of(protocol).server_noise(plan) if event.mus is None else 1.0  # unit of the sensitivity
+        private = privacy_of(protocol)
+        if not private.shows_clipping:  # an adaptive clip is that of the sum
+            one *= plan.schedule.divisor
+        if event.mus is None:  # unit of the sensitivity
+            one *= private.server_noise(plan)
     weights = start.inputs.weights
     if event.terms.unit != RECORD or weights is None:
         return np.full(plan.size.per_round, one)
