@@ -11,7 +11,7 @@ import jax
 from fedprivjax.checks.refusal import Undefined
 from fedprivjax.method.interface import Protocol
 from fedprivjax.method.local_data import LocalData
-from fedprivjax.method.local_rounds import ClientState, LocalRounds, Split
+from fedprivjax.method.local_rounds import InRounds, LocalRounds, Split
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
@@ -19,7 +19,7 @@ from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 
 
-class ClientMethod(Split, Protocol):
+class ClientMethod(InRounds, Split, Protocol):
     """A method with local work or client state. It defines `server_init`, `client`, `serve`, and `output`.
 
     Its `minibatches` are `LocalWork`; with another sampler, every record is a local step. `output`, `query` and
@@ -126,16 +126,6 @@ class ClientMethod(Split, Protocol):
         """The rounds, of which this class says what machines and the server compute."""
         return LocalRounds(self, self.slot_classes)
 
-    def init(self, problem: Problem, size: Size, key) -> ClientState:
-        return self.rounds.init(problem, size, key)
-
-    def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
-        return self.rounds.round(problem, state, inputs, noise, key)
-
-    def messages(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
-        """The participants' messages without the noise that is added to them, leaves [per_round, ...]."""
-        return self.rounds.messages(problem, state, inputs, noise, key)
-
     def _served(self, problem: Problem, server: Any, total: Any, weight: Any, inputs: RoundInputs, noise: Any, key):
         """Return the result of `serve`, which has no key of its own."""
         return self.serve(problem, server, total, weight, inputs, noise)
@@ -145,9 +135,3 @@ class ClientMethod(Split, Protocol):
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         ready: ClientMethod = self.rounds.fitted(problem, plan)
         return super(ClientMethod, ready).calibrate(problem, plan, target)
-
-    def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
-        return self.rounds.run_costs(problem, plan)
-
-    def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
-        return self.rounds.vectors_in_memory(problem, size, rows)

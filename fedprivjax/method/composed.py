@@ -27,6 +27,7 @@ from fedprivjax.method.algorithm import (
 from fedprivjax.method.interface import Protocol
 from fedprivjax.method.linear import (
     Linear,
+    form_of,
     gradients_of,
     is_plain,
     points_of,
@@ -37,8 +38,8 @@ from fedprivjax.method.linear import (
 from fedprivjax.method.parts import OfParts
 from fedprivjax.method.per_record import require_isolated_message, sent_problem
 from fedprivjax.method.release import Limits, RunFacts
-from fedprivjax.method.round import RoundInputs, flat_rows
-from fedprivjax.method.seen import clipped_rows, costs_of
+from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.seen import clipped_rows, costs_of, noisy_rows, of_one_message
 from fedprivjax.method.settings import require_clip
 from fedprivjax.method.views import FullView, View
 from fedprivjax.noise import Mechanism
@@ -132,8 +133,7 @@ class Composed(OfParts, Protocol):
 
     def sent(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, own_noise: Any, key: jax.Array):
         own = None if own_noise is None else self.privacy.of_message(own_noise, self._known.reads)
-        rows = flat_rows(problem, self.messages(problem, state, inputs, noise, key))
-        return rows if own is None else rows + own
+        return noisy_rows(problem, self.messages(problem, state, inputs, noise, key), own)
 
     def noise_state(self, dimension: int, size: Size) -> Any:
         return self.privacy.noise_state(dimension, size.rounds)
@@ -168,9 +168,8 @@ class Composed(OfParts, Protocol):
         name = type(self._algorithm).__name__
         check = partial(require_message, start=problem.start, name=name)
         message = self._call(function, *arguments, check=check)
-        known, found, statistic = self._known, gradients_of(message), statistic_of(message)
-        now = (None, None) if statistic is None else (statistic.name, statistic.shape)
-        if now != (known.statistic, known.shape):
+        known, found = self._known, gradients_of(message)
+        if form_of(statistic_of(message)) != (known.statistic, known.shape):
             before = "gradients" if known.shape is None else f"the function {known.statistic}, of shape {known.shape}"
             raise Refusal(f"message of {name} must be as in the first round, {before}, got {message}")
         if found != known.gradients:
@@ -212,8 +211,7 @@ class Composed(OfParts, Protocol):
         statistic = require_isolated_message(problem, message)
         norm = float(_stated(algorithm, public, plain).norm)
         limit = norm if self.privacy.clip is None and norm < inf else None
-        of_record = (None, None) if statistic is None else (statistic.name, statistic.shape)
-        return replace(self, known=Known(limit, None, reads, gradients, plain, *of_record))
+        return replace(self, known=Known(limit, None, reads, gradients, plain, *form_of(statistic)))
 
     def _require_reads(self, algorithm: Algorithm) -> Reads:
         """Return what the algorithm's server reads. Raise Refusal unless this class computes it."""
@@ -279,9 +277,8 @@ class Composed(OfParts, Protocol):
         return self._sent(problem).dimension
 
     def costs(self, problem: Problem) -> dict[str, float]:
-        gradients = float(self._known.gradients * self.privacy.gradients_each)
-        bits = costs_of(self).message_bits(problem)
-        each = {"sent_messages": 1.0, "sent_bits": bits, "gradients_per_use": gradients}
+        gradients = self._known.gradients * self.privacy.gradients_each
+        each = of_one_message(costs_of(self).message_bits(problem), gradients)
         return self.privacy.costs(self._sent(problem), each)
 
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:

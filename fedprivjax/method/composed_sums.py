@@ -12,7 +12,7 @@ from fedprivjax.method.client_method import ClientMethod
 from fedprivjax.method.composed import Composed
 from fedprivjax.method.linear import Linear, points_of, require_gradients
 from fedprivjax.method.local_algorithm import zeros
-from fedprivjax.method.local_rounds import SERVER, ClientState, LocalRounds
+from fedprivjax.method.local_rounds import SERVER, ClientState, InRounds, LocalRounds
 from fedprivjax.method.round import RoundInputs, add_noise
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
@@ -42,7 +42,7 @@ class Received(NamedTuple):
 
 
 @struct.dataclass
-class ComposedSums(Composed):
+class ComposedSums(InRounds, Composed):  # type: ignore[misc]
     """A protocol that composes an `algorithm` that reads `Growing()` with its `privacy`, a `NoisyMessages`.
 
     The server's state is the algorithm's, and every machine holds `Held`.
@@ -56,15 +56,6 @@ class ComposedSums(Composed):
         return LocalRounds(self, classes=(), walks=False)
 
     # ---- traced
-
-    def init(self, problem: Problem, size: Size, key: jax.Array) -> ClientState:  # type: ignore[override]
-        return self.rounds.init(problem, size, key)
-
-    def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):  # type: ignore[override]
-        return self.rounds.round(problem, state, inputs, noise, key)
-
-    def messages(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):  # type: ignore[override]
-        return self.rounds.messages(problem, state, inputs, noise, key)
 
     def server_init(self, problem: Problem, size: Size, key: jax.Array) -> Any:
         return self._call("init", Public.of(problem, size.machines, key), self._step)
@@ -100,9 +91,6 @@ class ComposedSums(Composed):
         return points_of(self._first(self._algorithm, state.server))[0]
 
     # ---- on the host
-
-    def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
-        return self.rounds.run_costs(problem, plan)
 
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
         return size.per_round if problem.model.factored else max(size.per_round, rows)

@@ -18,9 +18,10 @@ from fedprivjax.method.known_work import KnownWork, asked, form, message_of, of_
 from fedprivjax.method.linear import Linear, is_plain, points_of
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work
 from fedprivjax.method.local_data import LocalData
-from fedprivjax.method.local_rounds import SERVER, ClientState, LocalRounds, Split
+from fedprivjax.method.local_rounds import SERVER, ClientState, InRounds, LocalRounds, Split
 from fedprivjax.method.parts import OfParts
 from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.seen import of_one_message
 from fedprivjax.method.settings import require_clip
 from fedprivjax.method.work_privacy import Facts, WorkFacts
 from fedprivjax.noise import Mechanism
@@ -51,7 +52,7 @@ class Received(NamedTuple):
 
 
 @struct.dataclass
-class ComposedWork(Split, OfParts, Protocol):
+class ComposedWork(InRounds, Split, OfParts, Protocol):
     """A protocol that composes an `algorithm` of local work with its `privacy`.
 
     A method of the package states its settings as fields, and builds both parts from them.
@@ -73,9 +74,6 @@ class ComposedWork(Split, OfParts, Protocol):
         return self.privacy.weighs_machines and not self.algorithm.equal_weights
 
     # ---- traced
-
-    def init(self, problem: Problem, size: Size, key: jax.Array) -> ClientState:
-        return self.rounds.init(problem, size, key)
 
     def server_init(self, problem: Problem, size: Size, key: jax.Array) -> ServedState:
         server = self._call("init", Public.of(problem, size.machines, key), self._step)
@@ -142,11 +140,8 @@ class ComposedWork(Split, OfParts, Protocol):
 
     def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
         """One round. With an adaptive clip it also reports the round's `clip`."""
-        after, info = self.rounds.round(problem, state, inputs, noise, key)
+        after, info = super().round(problem, state, inputs, noise, key)
         return after, info | ({"clip": state.server.clip} if self.privacy.adaptive else {})
-
-    def messages(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
-        return self.rounds.messages(problem, state, inputs, noise, key)
 
     def output(self, state: ClientState) -> Any:
         return self._call("point", state.server.server)
@@ -286,20 +281,13 @@ class ComposedWork(Split, OfParts, Protocol):
         """Return the pytree of `leave`, of shapes instead of numbers."""
         return form(self._algorithm, Public.of(problem, 1))
 
-    def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
-        return self.rounds.run_costs(problem, plan)
-
-    def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
-        return self.rounds.vectors_in_memory(problem, size, rows)
-
     def message_bits(self, problem: Problem) -> float:
         encoder = self.privacy.encoder
         dimension = self.message_dimension(problem)
         return 32.0 * dimension if encoder is None else encoder.bits(dimension)
 
     def costs(self, problem: Problem) -> dict[str, float]:
-        gradients = float(self.known.gradients)
-        return {"sent_messages": 1.0, "sent_bits": self.message_bits(problem), "gradients_per_use": gradients}
+        return of_one_message(self.message_bits(problem), self.known.gradients)
 
     def work_facts(self, problem: Problem, plan: Plan) -> WorkFacts:
         """Return the facts of a run that the privacy object reads."""

@@ -123,6 +123,11 @@ def statistic_of(message: Linear) -> Statistic | None:
     return message._statistic
 
 
+def form_of(statistic: Statistic | None) -> tuple[str | None, tuple[int, ...] | None]:
+    """Return the name and the shape that a message's function of one record has in all rounds; None for gradients."""
+    return (None, None) if statistic is None else (statistic.name, statistic.shape)
+
+
 def points_of(message: Linear) -> tuple:
     """Return the points at which a message takes gradients, or the public numbers of `per_record`, the query first."""
     return message._points if message._statistic is None else message._points[0]

@@ -6,7 +6,7 @@ Machines that are absent or drop out keep their state and send nothing.
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import nan
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -234,6 +234,31 @@ class LocalRounds:
         """Return the number of vectors in memory at once, as in `Costs`."""
         held = LIVE_VECTORS * self._together(problem, size.per_round)
         return held + clipped_rows(self.method, problem, rows)
+
+
+class InRounds:
+    """Mixin of methods that run in the `LocalRounds` which their `rounds` returns."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def rounds(self) -> LocalRounds: ...
+
+    def init(self, problem: Problem, size: Size, key: jax.Array) -> ClientState:
+        return self.rounds.init(problem, size, key)
+
+    def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
+        return self.rounds.round(problem, state, inputs, noise, key)
+
+    def messages(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
+        """The participants' messages without the noise that is added to them, leaves [per_round, ...]."""
+        return self.rounds.messages(problem, state, inputs, noise, key)
+
+    def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
+        return self.rounds.run_costs(problem, plan)
+
+    def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
+        return self.rounds.vectors_in_memory(problem, size, rows)
 
 
 def client_state_bytes(protocol: Any, problem: Problem, size: Size) -> int:

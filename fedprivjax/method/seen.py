@@ -34,8 +34,7 @@ class Seen(Optionals):
         Args:
             own_noise: noise of each participant's message, as returned by `noise`, leaves [per_round, ...], or None.
         """
-        rows = flat_rows(problem, self.messages(problem, state, inputs, noise, key))
-        return rows if own_noise is None else rows + own_noise
+        return noisy_rows(problem, self.messages(problem, state, inputs, noise, key), own_noise)
 
     def noisy_steps(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> Any:
         """Return every noisy local step of each participant, leaves [per_round, steps, ...], or None.
@@ -92,7 +91,7 @@ class Costs(Optionals):
         `message_bits`, and one gradient. A message of a shuffled sum is a bit with its coordinate's label,
         1 + ⌈log₂ d⌉ bits.
         """
-        return {"sent_messages": 1.0, "sent_bits": self.message_bits(problem), "gradients_per_use": 1.0}
+        return of_one_message(self.message_bits(problem))
 
     def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
         """Return further costs of a run by name, on the host. Default: none."""
@@ -117,6 +116,17 @@ def seen_of(protocol: Any) -> Seen:
 def costs_of(protocol: Any) -> Costs:
     """Return what a protocol costs."""
     return Costs(protocol)
+
+
+def noisy_rows(problem: Problem, messages: Any, own_noise: Any) -> jax.Array:
+    """Return messages with their noise, [per_round, d], from leaves [per_round, ...]."""
+    rows = flat_rows(problem, messages)
+    return rows if own_noise is None else rows + own_noise
+
+
+def of_one_message(bits: float, gradients: float = 1.0) -> dict[str, float]:
+    """Return the costs of one message of a machine in a round, as in `Costs.costs`."""
+    return {"sent_messages": 1.0, "sent_bits": bits, "gradients_per_use": float(gradients)}
 
 
 def clipped_rows(protocol: Any, problem: Problem, rows: int) -> int:

@@ -67,7 +67,6 @@ class WorkPrivacy(Privacy):
         noise_together: True if the noise of a local step is sampled for all machines of a round at once.
     """
 
-    kind = "privacy object"
     instead = "Define a LocalAlgorithm, or a method with an event of its own"
     unit: Any = "record"
     trust: Any = "none"
