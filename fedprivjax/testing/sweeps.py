@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from math import inf
 from typing import Any
@@ -23,7 +24,7 @@ from fedprivjax.sweeps.execute import chunk_arguments, run_chunk
 from fedprivjax.sweeps.prepare import ready_sweep
 from fedprivjax.sweeps.results import of_iterate
 from fedprivjax.sweeps.sweep import sweep
-from fedprivjax.testing.trial import PROBE, TARGETS, Trial, close, compiled, default_of
+from fedprivjax.testing.trial import PROBE, TARGETS, Trial, close, default_of, programs_after
 
 MEMBERS, SEEDS, DELTA = 8, (2, 5), 1e-5
 DRAWS = ("random_bits", "threefry2x32", "rng_bit_generator")
@@ -32,9 +33,9 @@ DRAWS = ("random_bits", "threefry2x32", "rng_bit_generator")
 def sweep_equals_a_loop(trial: Trial) -> None:
     """Check that a grid of noise scales, radii and step sizes equals a loop over runs, and shares one program."""
     over = _grid(trial, 1.0)
-    grid, before = _swept(trial, over), compiled(run_chunk)
-    _swept(trial, _grid(trial, 0.8))  # at once, because a single run may remove programs to make room
-    assert compiled(run_chunk) <= before, "a grid of other numbers must not recompile the program"
+    before = programs_after(run_chunk, partial(_swept, trial, _grid(trial, 0.8)))
+    grid = _swept(trial, over)
+    assert run_chunk._cache_size() <= before, "a grid of other numbers must not recompile the program"
     for *values, seed in list(product(*over.values(), SEEDS))[::3]:
         point = dict(zip(over, values, strict=True))
         _same(grid.sel({**point, "seed": seed}), _alone(trial, point, seed), str(point))
@@ -42,8 +43,7 @@ def sweep_equals_a_loop(trial: Trial) -> None:
 
 def every_leaf_can_be_swept(trial: Trial) -> None:
     """Check that every number of the protocol, and every privacy target if private, can be swept in one program."""
-    _swept(trial, _grid(trial, 1.0))
-    before = compiled(run_chunk)
+    before = programs_after(run_chunk, partial(_swept, trial, _grid(trial, 1.0)))
     axes = {name: _around(value) for name, value in trial.numbers.items() if name not in TARGETS}
     if trial.private:
         axes["noise_std"] = _around(trial.numbers["noise_std"])
@@ -55,7 +55,7 @@ def every_leaf_can_be_swept(trial: Trial) -> None:
         for value in (values[0], values[-1]) if name in TARGETS else (values[-1],):
             point = {name: value}
             _same(grid.sel({**point, "seed": SEEDS[0]}), _alone(trial, point, SEEDS[0]), str(point))
-    assert compiled(run_chunk) <= before, "a sweep over another number must not recompile the program"
+    assert run_chunk._cache_size() <= before, "a sweep over another number must not recompile the program"
 
 
 def noise_is_shared_by_configurations(trial: Trial) -> None:

@@ -1,0 +1,22 @@
+"""Properties of sweeps in a process that clears its programs to make room."""
+
+import sys
+
+import jax
+import numpy as np
+
+from fedprivjax import Ball, NoisySGD, Softmax, check_protocol, linear_problem
+
+
+def test_programs_that_are_cleared_at_the_end_of_a_sweep_are_counted_again(monkeypatch):
+    cleared = []
+
+    def make_room():
+        if not cleared:
+            jax.clear_caches()
+            cleared.append(True)
+
+    monkeypatch.setattr(sys.modules["fedprivjax.sweeps.sweep"], "make_room", make_room)
+    problem = linear_problem(np.eye(24), np.arange(24) % 2, Softmax(2), feature_bound=1.0, constraint=Ball(1.0))
+    check_protocol(NoisySGD(mu=1.0), problem, properties=["a sweep equals a loop"])
+    assert cleared
