@@ -1,6 +1,7 @@
 """Built-in metrics, and checks of the metrics that a run records."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from fedprivjax.engine.metric import Metric, Snapshot, always, as_losses, never,
 from fedprivjax.problem.devices import number_of
 from fedprivjax.problem.gradients import Dense
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.program import by_shapes
 
 MetricLike = str | Metric | Callable[[Problem, Snapshot], Any]
 
@@ -71,8 +73,12 @@ def _needs_stored(problem: Problem) -> str | None:
 
 
 def _needs_classes(problem: Problem) -> str | None:
-    right = jax.eval_shape(lambda: problem.model.correct(problem.start, problem.take(0, 0)))
-    return "a loss that classifies" if right is None else None
+    return "a loss that classifies" if _correct(replace(problem.traced, test=None, excess=None)) is None else None
+
+
+@by_shapes
+def _correct(problem: Problem) -> Any:
+    return jax.eval_shape(lambda problem: problem.model.correct(problem.start, problem.take(0, 0)), problem)
 
 
 def _needs_optimum(problem: Problem) -> str | None:

@@ -274,6 +274,22 @@ def test_refusals(problem, name, message):
     assert str(caught.value) == message
 
 
+def test_making_runs_ready_asks_the_loss_once_if_it_classifies():
+    asked = []
+
+    def correct(w, x):
+        asked.append(1)
+        return jnp.sum(w * x) > 0
+
+    problem = general_problem(
+        lambda w, x: jnp.sum(w * x), np.ones((8, 2)), np.zeros(2), test=np.ones((4, 2)), correct=correct
+    )
+    for seed in range(2):
+        start = ready(NoisySGD(mu=1.0, clip=1.0, step_size=0.1), problem, Full(2), rounds=2, seed=seed)
+    assert "test_accuracy" in [metric.name for metric in start.static.metrics]
+    assert len(asked) == 1
+
+
 def test_custom_metrics_are_accepted_and_keep_their_name():
     def largest(problem, snapshot):
         return jnp.max(snapshot.params)
