@@ -11,9 +11,8 @@ from rich.table import Table
 from fedprivjax.bench.timing import machine
 from fedprivjax.engine.compiled import FLOAT32, TF32
 from fedprivjax.report.verdicts import VERDICTS
-from fedprivjax.testing.computer import Computer, cpu
 from fedprivjax.testing.device_cases import cases
-from fedprivjax.testing.devices import NOISE, RUNS, SWEEP, Finding, compare, product_error
+from fedprivjax.testing.devices import NOISE, RUNS, SWEEP, Computer, Finding, compare, cpu, product_error
 
 KINDS = (RUNS, SWEEP, NOISE)
 ONLY_CPU = "jax found no accelerator. Optimised programs on the CPU are compared with unoptimised ones"

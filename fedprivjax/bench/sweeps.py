@@ -21,7 +21,7 @@ from fedprivjax.protocols import DPMu2
 from fedprivjax.sweeps.chunk_store import ChunkStore
 from fedprivjax.sweeps.execute import chunk_arguments, computed_chunks, execute
 from fedprivjax.sweeps.prepare import ReadySweep
-from fedprivjax.testing.computer import programs
+from fedprivjax.testing.devices import programs
 
 MU, SEEDS, ROUNDS = [4.0, 8.0, 12.0], 20, 600
 TRACED = 8  # seeds of the traced sweep

@@ -7,7 +7,7 @@ from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.plan.arguments import require_problem, require_protocol
 from fedprivjax.plan.participation import Participation
 from fedprivjax.problem.problem import Problem
-from fedprivjax.testing import absent, gradients, noise, privacy, programs, releases, runs, sweeps
+from fedprivjax.testing import noise, privacy, programs, releases, runs, sweeps
 from fedprivjax.testing.trial import Trial, half_of_the_machines
 
 Property = Callable[[Trial], str | None]  # a text is the reason why the property does not apply
@@ -20,9 +20,9 @@ OF_RUNS: dict[str, Property] = {
     "seeds determine the run": runs.seeds_determine_the_run,
     "machines relabelled": runs.machines_relabelled,
     "order within a round": runs.order_within_a_round,
-    "absent machines leave no trace": absent.absent_machines_leave_no_trace,
-    "the query is where gradients are taken": gradients.query_is_where_gradients_are_taken,
-    "the number of gradients is as stated": gradients.number_of_gradients_is_as_stated,
+    "absent machines leave no trace": runs.absent_machines_leave_no_trace,
+    "the query is where gradients are taken": programs.query_is_where_gradients_are_taken,
+    "the number of gradients is as stated": programs.number_of_gradients_is_as_stated,
     "a sweep equals a loop": sweeps.sweep_equals_a_loop,
     "every leaf can be swept": sweeps.every_leaf_can_be_swept,
 }
@@ -33,7 +33,7 @@ OF_RELEASES: dict[str, Property] = {
 }
 OF_PRIVACY: dict[str, Property] = {  # not defined for a protocol that declares itself non-private
     "silent without noise": runs.silent_without_noise,
-    "dropouts count as planned": absent.dropouts_count_as_planned,
+    "dropouts count as planned": runs.dropouts_count_as_planned,
     "a noise sample is shared by all configurations": sweeps.noise_is_shared_by_configurations,
     "the noise has the stated distribution": noise.noise_has_stated_distribution,
     "the guarantee can be saved and printed": privacy.guarantee_can_be_saved,

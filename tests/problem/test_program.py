@@ -26,7 +26,7 @@ PLAIN = {  # files whose compiled functions take arrays only, or are compiled an
     "features/mapped.py",
     "problem/networks.py",
     "problem/program.py",
-    "testing/computer.py",
+    "testing/devices.py",
     "testing/releases.py",
 }
 

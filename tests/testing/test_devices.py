@@ -13,8 +13,7 @@ from fedprivjax import Refusal, cli
 from fedprivjax.bench import check_device
 from fedprivjax.protocols import PROTOCOLS
 from fedprivjax.testing import device_cases, devices
-from fedprivjax.testing.computer import Computer, cpu
-from fedprivjax.testing.devices import NOISE, RUNS, SWEEP, Finding, compare, compare_case
+from fedprivjax.testing.devices import NOISE, RUNS, SWEEP, Computer, Finding, compare, compare_case, cpu
 
 FEW = ("noisy_sgd", "noisy_minibatch_sgd")
 KINDS = (RUNS, SWEEP, NOISE)
