@@ -239,6 +239,8 @@ class Composed(OfParts, Protocol):
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         settings = self.privacy.targeted(target, self.epsilon, plan.size.machines)
         ready = self.with_settings(settings).read_once(problem, plan.size.machines)
+        if not (target.non_private or ready.known.plain) and type(self.algorithm).bound is Algorithm.bound:
+            self.privacy.require_own_clip()
         ready = ready.with_settings(ready.privacy.planned(ready.run_facts(problem, plan)))
         return super(Composed, ready).calibrate(problem, plan, target)
 

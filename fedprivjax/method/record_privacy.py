@@ -6,7 +6,6 @@ Every machine of a cohort releases the mean of its records' messages with its ow
 
 from typing import Any
 
-from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.algorithm import NormBound
 from fedprivjax.method.own_records import OwnRecords
 from fedprivjax.method.release import MessagePrivacy, RunFacts
@@ -57,8 +56,5 @@ class RecordPrivacy(OwnRecords, MessagePrivacy):
     def require_proved(self, facts: RunFacts) -> None:
         """Raise Refusal unless a theorem covers what the server reads, and a bound the messages."""
         self._require_mean(facts.reads)
-        if self.clip is None and not facts.plain:
-            raise Refusal(
-                f"clip must be set, because a message is a combination of gradients, whose norm the Lipschitz "
-                f"constants do not bound, got None. Set clip in {type(self).__name__}"
-            )
+        if not facts.plain:
+            self.require_own_clip()

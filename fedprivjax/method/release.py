@@ -144,6 +144,14 @@ class MessagePrivacy(Privacy):
                 f"reads must be Mean() with {type(self).__name__}{self.why_means}, got {reads}. Use NoisyMessages"
             )
 
+    def require_own_clip(self) -> None:
+        """Raise Refusal without a clip, for messages whose norm no constant of the loss bounds."""
+        if self.clip is None:
+            raise Refusal(
+                f"clip must be set, because a message is a combination of gradients or a function of a record, whose "
+                f"norm the Lipschitz constant does not bound, got None. Set clip in {type(self).__name__}"
+            )
+
     def messages(
         self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits, key: Any
     ) -> Any:

@@ -120,7 +120,7 @@ def test_bits_are_of_a_message_that_is_clipped_as_a_whole():
 
 def test_a_combination_without_a_clip_or_a_bound_is_refused():
     for privacy in (BitMean(), GaussianMean()):
-        with pytest.raises(Refusal, match="clip must be set"):
+        with pytest.raises(Refusal, match=f"clip must be set, .* Set clip in {type(privacy).__name__}$"):
             ready(Protocol(loud(2.0), privacy=privacy, **SETTINGS), POOL, SOME_MACHINES, rounds=ROUNDS)
 
 

@@ -158,7 +158,7 @@ def test_an_audit_does_not_refute_it(name):
     [
         (lambda: DPZero(radius=0.0), "radius must be positive, got 0.0"),
         (lambda: ready(made(NoisyMessages(clip=1.0), step_size=None), POOL, SOME_MACHINES), "step_size must be given"),
-        (lambda: ready(made(NoisyMessages()), POOL, SOME_MACHINES), "clip must be set"),
+        (lambda: ready(made(NoisyMessages()), POOL, SOME_MACHINES), "clip must be set, .* Set clip in NoisyMessages$"),
         (lambda: ready(made(NoisyMomentum(clip=1.0, batch=12)), SHARES, PARTIAL, rounds=6), "reads must be Momentum"),
     ],
     ids=["radius", "step", "clip", "momentum"],
