@@ -20,7 +20,7 @@ import numpy as np
 
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.bounded_read import Unreadable, arrays_from
-from fedprivjax.checks.user_warnings import warn
+from fedprivjax.checks.refusal import warn
 
 CACHE = "FEDPRIVJAX_CACHE"  # environment variable that names the folder; empty disables the cache
 SLOW = 0.2  # seconds; faster computations are not cached

@@ -29,10 +29,8 @@ from fedprivjax.auditing.scores import (
     separation,
 )
 from fedprivjax.auditing.views import MOST, ViewOptions, Views, chunk_of, different, observed, own_releases
-from fedprivjax.checks.keywords import known_keywords
-from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.user_warnings import warn
-from fedprivjax.checks.values import called, require_at_least, require_between
+from fedprivjax.checks.refusal import Refusal, warn
+from fedprivjax.checks.values import called, known_keywords, require_at_least, require_between
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.method.seen import costs_of
 from fedprivjax.noise import Randomised

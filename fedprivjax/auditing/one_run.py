@@ -21,9 +21,8 @@ from fedprivjax.auditing.audit import for_replaced, require_attained, require_cl
 from fedprivjax.auditing.neighbouring import records_used
 from fedprivjax.auditing.one_run_bounds import OneRunBounds, expected_guesses, one_run_bounds
 from fedprivjax.auditing.scores import best_weights
-from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_between, require_positive
+from fedprivjax.checks.values import known_keywords, require_between, require_positive
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.engine.transcript import replay, require_noisy_messages
 from fedprivjax.plan.participation import Participation

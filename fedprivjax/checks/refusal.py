@@ -1,10 +1,18 @@
-"""The exception raised for invalid input. Any other exception indicates a bug."""
+"""The exception raised for invalid input, and warnings that point to the user's code.
 
+Any other exception indicates a bug.
+"""
+
+import inspect
 import re
+import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from fedprivjax.checks.printable import message_text
+
+PACKAGE = __name__.partition(".")[0]
 
 
 class Refusal(ValueError):
@@ -76,3 +84,17 @@ def clients_named(names: Sequence[str]) -> Iterator[None]:
             refusal.args = (str(refusal).replace(f"machine {refusal.machine}", f"client {names[refusal.machine]!r}"),)
             refusal.machine = None
         raise
+
+
+def warn(message: str) -> None:
+    """Issue a warning that points to the innermost calling line outside the package.
+
+    Of the processes of one job (`jax.distributed`), the first alone warns.
+    """
+    jax = sys.modules.get("jax")
+    if jax is not None and jax.distributed.is_initialized() and jax.process_index() > 0:
+        return
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == PACKAGE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message_text(message), stacklevel=level)

@@ -14,9 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import PACKAGE, Refusal
 
-PACKAGE = __name__.partition(".")[0]
 TEXTS = ("name", "description", "words", "label", "kind", "decorator", "elsewhere", "instead", "stated")
 GENERATED = ("replace", "_flax_dataclass")  # written into a class by flax
 

@@ -1,17 +1,21 @@
-"""Validation of single values, shared by the whole package."""
+"""Validation of single values and of keyword arguments, shared by the whole package."""
 
 import difflib
-from collections.abc import Container, Iterable
+import inspect
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
+from functools import wraps
 from math import inf, log10
 from types import FunctionType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from fedprivjax.checks.printable import is_hidden
 from fedprivjax.checks.refusal import Refusal
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 LIST = 10  # largest number of choices that a message lists; with more, it names the nearest
 NEAREST = 3
 NAMED = 80  # characters of a text in a message
@@ -291,3 +295,25 @@ def require_probability(name: str, value: Any) -> float:
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number) or not 0 < value <= 1:
         raise Refusal(f"{name} must be a probability above 0 and at most 1, got {value!r}")
     return float(value)
+
+
+def known_keywords(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Return the function with a check of its keywords. Editors and `help` show the original signature.
+
+    >>> @known_keywords
+    ... def walk(start, *, rounds=1):
+    ...     return start + rounds
+    >>> walk(1, rounds=2), str(inspect.signature(walk))
+    (3, '(start, *, rounds=1)')
+    >>> walk(1, round=2)
+    Traceback (most recent call last):
+    fedprivjax.Refusal: unknown setting of walk 'round', did you mean 'rounds'? (known: start, rounds)
+    """
+    known = tuple(inspect.signature(function).parameters)
+
+    @wraps(function)
+    def checked(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        require_keywords(function.__name__, options, known)
+        return function(*args, **options)
+
+    return checked

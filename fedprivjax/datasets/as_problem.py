@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedprivjax.checks.keywords import known_keywords
-from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.user_warnings import warn
-from fedprivjax.checks.values import called
+from fedprivjax.checks.refusal import Refusal, warn
+from fedprivjax.checks.values import called, known_keywords
 from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.datasets.partition import by_machine, table_of
 from fedprivjax.datasets.stream import Stream

@@ -8,8 +8,7 @@ from typing import Any
 import lazy_loader
 import numpy as np
 
-from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.user_warnings import warn
+from fedprivjax.checks.refusal import Refusal, warn
 from fedprivjax.datasets.columns import Feature, complete, numeric
 from fedprivjax.datasets.dataset import with_constant
 from fedprivjax.datasets.preparation import Columns, Frame, Preparation, checked

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import lazy_loader
 import numpy as np
 
-from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.user_warnings import warn
+from fedprivjax.checks.refusal import Refusal, warn
 from fedprivjax.datasets.columns import (
     Feature,
     as_numbers,

@@ -11,10 +11,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedprivjax.checks.decorated import require_decorated
-from fedprivjax.checks.keywords import known_keywords
-from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.user_warnings import warn
-from fedprivjax.checks.values import require_at_least, require_between, require_choice
+from fedprivjax.checks.refusal import Refusal, warn
+from fedprivjax.checks.values import known_keywords, require_at_least, require_between, require_choice
 from fedprivjax.engine.compiled import FLOAT32, PRECISIONS
 from fedprivjax.engine.hosts import exchanged, local_of, together
 from fedprivjax.engine.metric import Metric, iterate_names

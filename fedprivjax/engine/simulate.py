@@ -10,9 +10,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import called, require_at_least
+from fedprivjax.checks.values import called, known_keywords, require_at_least
 from fedprivjax.engine.checkpoint import computed_in_folder
 from fedprivjax.engine.compiled import FLOAT32
 from fedprivjax.engine.fingerprint import require_equal_runs

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import known_keywords
 from fedprivjax.engine.compiled import products
 from fedprivjax.engine.prepare import Arguments, ReadyRun, ready
 from fedprivjax.engine.published import published_plan

@@ -13,8 +13,7 @@ import xarray as xr
 
 from fedprivjax.atomic_write import Content, write_together
 from fedprivjax.bounded_read import TOML_BYTES, Unreadable, json_from, text_of, toml_value
-from fedprivjax.checks.refusal import Refusal, within
-from fedprivjax.checks.user_warnings import warn
+from fedprivjax.checks.refusal import Refusal, warn, within
 from fedprivjax.experiment import Experiment, to_mapping
 from fedprivjax.experiment.inputs import Inputs, Provenance, provenance, read_inputs, without_callback
 from fedprivjax.experiment.netcdf_limits import require_bounded

@@ -10,7 +10,6 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.decorated import PYTREE, Decorated, settings_of
-from fedprivjax.checks.optional import names_of
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_choice
@@ -24,7 +23,7 @@ from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.calibration import noise_for, solved_noise, with_noise_std
 from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.of_protocol import OfPrivacy
+from fedprivjax.privacy.of_protocol import OfPrivacy, names_of
 from fedprivjax.privacy.target import CALIBRATIONS, LEVELS, RULE, TARGETS, Target
 from fedprivjax.problem.problem import Problem
 

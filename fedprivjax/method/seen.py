@@ -4,13 +4,12 @@ from typing import Any
 
 import jax
 
-from fedprivjax.checks.optional import Optionals
 from fedprivjax.checks.refusal import Undefined
 from fedprivjax.method.round import RoundInputs, flat_rows, rows_in_memory
 from fedprivjax.method.views import VIEWS, FullView, View
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.of_protocol import Optionals, privacy_of
 from fedprivjax.problem.problem import Problem
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from fedprivjax.checks.user_warnings import warn
+from fedprivjax.checks.refusal import warn
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.participation.weighted import rounds_filled
 from fedprivjax.plan.plan import Plan

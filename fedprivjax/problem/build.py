@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_positive
+from fedprivjax.checks.values import known_keywords, require_at_least, require_positive
 from fedprivjax.problem import checks
 from fedprivjax.problem.constraints import ConstraintSet, WholeSpace
 from fedprivjax.problem.devices import device_memory

@@ -14,8 +14,7 @@ import numpy as np
 
 from fedprivjax.atomic_write import create_atomically, write_atomically
 from fedprivjax.bounded_read import json_from
-from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.user_warnings import warn
+from fedprivjax.checks.refusal import Refusal, warn
 from fedprivjax.disk_cache import SHORT, code_version, read_chunk, write_chunk
 from fedprivjax.engine.fingerprint import calls_host, data_fingerprint, fingerprint, versions
 from fedprivjax.engine.fingerprint import program_text as lowered_text

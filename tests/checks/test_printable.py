@@ -9,8 +9,7 @@ from rich.table import Table
 
 from fedprivjax import Refusal
 from fedprivjax.checks.printable import LINE, LINES, is_hidden, message_text, printable
-from fedprivjax.checks.refusal import within
-from fedprivjax.checks.user_warnings import warn
+from fedprivjax.checks.refusal import warn, within
 from fedprivjax.checks.values import require_printable
 from fedprivjax.cli.console import PrintableConsole
 from fedprivjax.experiment.results import UnknownLabel

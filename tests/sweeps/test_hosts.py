@@ -200,7 +200,7 @@ def test_the_first_process_reports_evaluations_and_its_exception_ends_all(alone,
 DIFFERENT = """
 import warnings
 from pathlib import Path
-from fedprivjax.checks.user_warnings import warn
+from fedprivjax.checks.refusal import warn
 from fedprivjax.engine import fingerprint
 from fedprivjax.engine.hosts import on_all
 from fedprivjax.sweeps import chunk_store

@@ -4,9 +4,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_between, require_positive
+from fedprivjax.checks.values import known_keywords, require_at_least, require_between, require_positive
 from fedprivjax.plan.participation.fixed import Uniform
 from fedprivjax.plan.participation.interface import Participation, binomial_pmf, check_sizes
 from fedprivjax.plan.schedule import Schedule

@@ -24,9 +24,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedprivjax.checks.keywords import known_keywords
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least
+from fedprivjax.checks.values import known_keywords, require_at_least
 from fedprivjax.plan.participation.interface import Participation
 from fedprivjax.plan.schedule import Schedule
 
