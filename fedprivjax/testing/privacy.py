@@ -89,7 +89,7 @@ def encoder_keeps_its_bound(trial: Trial) -> None:
 
     A trusted server's noise covers this bound. Messages have norm 1.
     """
-    encoder = getattr(trial.protocol, "encoder", None)
+    encoder = getattr(getattr(trial.protocol, "privacy", trial.protocol), "encoder", None)
     if encoder is None or privacy_of(trial.start.protocol).trust != "server":
         return
     dimension = costs_of(trial.protocol).message_dimension(trial.problem)

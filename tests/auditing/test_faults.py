@@ -67,7 +67,12 @@ QUICK = [
     ),
     *("a control without noise", "a machine's C for 2C", "the cohort's own number"),
     *("the last batch's own length", "a machine's rounds once", "every leaf clipped", "random levels"),
-    *("one order of epochs", "one key of a machine and its encoder", "infinite losses dropped"),
+    *(
+        "random levels of a pair",
+        "one order of epochs",
+        "one key of a machine and its encoder",
+        "infinite losses dropped",
+    ),
 ]
 
 

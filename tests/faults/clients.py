@@ -13,10 +13,13 @@ from restating import states, unsealed
 
 from fedprivjax import (
     FedAvg,
+    FedExP,
     Full,
     Grouped,
     LinearLoss,
+    LocalPrivacy,
     Logistic,
+    Protocol,
     Scaffold,
     Varying,
     draw_plan,
@@ -210,6 +213,11 @@ def keys_of_encoders(fold_in, samples):
             state = protocol.init(problem, plan.size, KEY)
             sent.append(np.asarray(protocol.messages(problem, state, at, None, KEY)[0], float))
     return np.array(sent)
+
+
+def encoded_pair(encoder):
+    privacy = LocalPrivacy(work=LocalEpochs(1, 3), unit="machine", update_clip=CLIP, encoder=encoder)
+    return Protocol(FedExP(), privacy=privacy, epsilon=2.0, step_size=0.1)
 
 
 def key_of_the_client(key, data, fold_in=jax.random.fold_in):

@@ -351,6 +351,14 @@ CONTRACT = {
         "an encoder keeps its bound",
         SHARES,
     ),
+    "random levels of a pair": held(
+        "an encoder of a privacy object's said to lengthen no message",
+        LEAK,
+        clients.encoded_pair(messages.ShortLevels(1)),
+        clients.encoded_pair(Quantiser(1)),
+        "an encoder keeps its bound",
+        SHARES,
+    ),
     "a quiet trajectory": held(
         "4/5 of the noise in the aggregate", NOISE, noise.QuietTrajectory(**TARGET), DPMu2(**TARGET), NOISY
     ),
