@@ -1,7 +1,7 @@
 """Shared settings of audit tests: a federation, and audits with fewer preparation runs and smaller chunks."""
 
 from fedprivjax import Uniform
-from fedprivjax.auditing import audit, views
+from fedprivjax.auditing import canary_search, views
 from fedprivjax.auditing.neighbouring import Federation
 
 SETTINGS = {"participation": Uniform(4, 2), "rounds": 8, "records": 12}
@@ -12,4 +12,4 @@ CHUNK = 512
 def smaller(patch, preparing=2048):
     """Set chunks to 512 runs, and compute weights and thresholds from `preparing` runs."""
     patch.setattr(views, "MOST", CHUNK)
-    patch.setattr(audit, "PREPARING", preparing)
+    patch.setattr(canary_search, "PREPARING", preparing)

@@ -1,54 +1,51 @@
-"""Audit of a protocol: thousands of runs on two neighbouring datasets, compared with the claimed guarantee."""
+"""Audit of a protocol: thousands of runs on two neighbouring datasets, compared with the claimed guarantee.
+
+Runs are made in chunks: views are scored and discarded, and stored scores let a stopped audit resume.
+"""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
+from fedprivjax.atomic_write import write_atomically
 from fedprivjax.auditing.bounds import LowerBounds, lower_bounds
-from fedprivjax.auditing.neighbouring import (
-    LINEAR,
-    Federation,
-    Worlds,
-    hides_uses,
-    labels_of,
-    records_used,
-    small_federation,
-    worlds,
-)
-from fedprivjax.auditing.running import Progress, Runs, score_runs
+from fedprivjax.auditing.canary_search import PREPARED, for_replaced, prepared, require_attained
+from fedprivjax.auditing.neighbouring import Federation, Worlds, small_federation
 from fedprivjax.auditing.scores import (
     Counting,
+    Score,
     ViewDistribution,
     clearest,
     discrete,
+    discriminant,
     fixed_scores,
     mixtures,
+    moments,
     separation,
+    sums,
 )
-from fedprivjax.auditing.views import MOST, ViewOptions, Views, chunk_of, different, observed, own_releases
-from fedprivjax.checks.refusal import Refusal, warn
+from fedprivjax.auditing.views import MOST, ViewOptions, chunk_of, observed, own_releases
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, known_keywords, require_at_least, require_between
-from fedprivjax.engine.prepare import ReadyRun
-from fedprivjax.method.seen import costs_of
+from fedprivjax.disk_cache import code_version, digest, read_chunk, write_chunk
 from fedprivjax.noise import Randomised
 from fedprivjax.plan.arguments import require_protocol
 from fedprivjax.privacy.events import Mixture
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.of_protocol import privacy_of
-from fedprivjax.privacy.terms import REPLACE_ONE
 
 LEVEL = 0.05  # error probability of a bound
 VERDICT = 1e-4  # total error probability of a verdict
 LEAST = 1000  # smallest number of runs
-PREPARING = 8192  # runs per neighbouring dataset that fix weights and thresholds
-PREPARED = 2**20  # offset of their seeds from those of the counted runs
-CANDIDATES = 12  # largest number of records tried in the search for the most exposed one
-TIE = 1e-6  # relative difference below which two machines' claims count as equal
-CLEARER = 1.02  # separation, relative to that of another canary, from which a canary is preferred to it
-ATTAINED = 0.5  # smallest fraction of the claimed μ that canaries must achieve
+OTHER = 2**21  # offset of the second dataset's seeds
+
+Progress = Callable[[int, int], None]
+
+Chunk = dict[str, np.ndarray]  # "scores" [worlds, scores, runs], "totals" and "products" of their views by world
 
 
 @dataclass(frozen=True)
@@ -150,17 +147,6 @@ class Audit:
         }
 
 
-class NothingClaimed(Refusal):
-    """Refusal of a protocol without a privacy guarantee, which no audit can refute."""
-
-
-def require_claim(start: ReadyRun) -> None:
-    """Raise Refusal if the run's protocol has no privacy guarantee."""
-    if not start.guarantee.private:
-        epsilon = start.guarantee.epsilon
-        raise NothingClaimed(f"{start.protocol.name} must have a finite ε to be audited, got {epsilon}")
-
-
 @known_keywords
 def audit(
     protocol,
@@ -206,8 +192,7 @@ def audit(
     require_between("verdict", verdict, 0, 1)
     federation = small_federation(protocol) if federation is None else federation
     federation = federation if loss is None else replace(federation, loss=loss)
-    preparing = min(PREPARING, max(runs // 2, MOST))
-    pair, distribution, options = prepared(protocol, federation, delta, seed, public, preparing)
+    pair, distribution, options = prepared(protocol, federation, delta, seed, public, max(runs // 2, MOST))
     guarantee = pair.start.guarantee if pair.absent else for_replaced(pair.start.guarantee)
     attained = _attained(distribution, guarantee)
     counting = Counting(delta, runs, LEVEL)
@@ -227,160 +212,6 @@ def audit(
         bounds = [lower_bounds(*numbers, score.threshold, score.middle, delta, level) for level in (LEVEL, strict)]
         found.append(Found(score.name, *bounds))
     return Audit(protocol.name, guarantee, tuple(found), attained, verdict)
-
-
-def for_replaced(guarantee: PrivacyGuarantee) -> PrivacyGuarantee:
-    """Return the guarantee for the replace-one relation, in which an audit's canaries differ.
-
-    Raises:
-        Refusal: if the guarantee is for another relation and states no μ. Its conversion holds at a larger δ only.
-    """
-    if guarantee.relation != REPLACE_ONE and guarantee.mus is None:
-        raise Refusal(
-            f"relation must be {REPLACE_ONE!r} for an audit in one run of a guarantee without μ, got "
-            f"{guarantee.relation!r}. Use audit"
-        )
-    return guarantee.for_relation(REPLACE_ONE)
-
-
-Prepared = tuple[Worlds, ViewDistribution, ViewOptions]
-
-
-def prepared(
-    protocol,
-    federation: Federation,
-    delta: float,
-    seed: int,
-    public: tuple[str, ...],
-    preparing: int | None = None,
-) -> Prepared:
-    """Return prepared runs that differ in the most exposed record, the distribution of their views, and options.
-
-    Parameters are in two arrays if the federation does not say otherwise and the method takes them.
-    """
-    known = delta, seed, public, preparing
-    if federation.leaves is not None:
-        return _clearest(protocol, federation, *known)
-    try:
-        return _clearest(protocol, replace(federation, leaves=2), *known)
-    except Exception as error:
-        found = _clearest(protocol, replace(federation, leaves=1), *known)
-        warn(
-            f"{protocol.name} is audited with its parameters in one array: with two it raises "
-            f"{type(error).__name__} ({error}). Clipping array by array is then not seen"
-        )
-        return found
-
-
-def _clearest(protocol, federation: Federation, *known: Any) -> Prepared:
-    """Return prepared runs with the canary that the view shows best, of those that the federation leaves open.
-
-    In a message that holds a number which grows faster than its update, such as a squared norm, a long canary's update
-    has almost no part of the bound. Then a short canary is tried.
-    """
-    long = _clearest_of(protocol, federation, *known)
-    if federation.canary is not None or federation.loss != LINEAR or not _hides_update(long):
-        return long
-    return max(long, _clearest_of(protocol, federation.shorter(protocol), *known), key=_separation)
-
-
-def _hides_update(found: Prepared) -> bool:
-    """Return True if a canary of whole messages shows much less than is claimed or, without a μ, if it may."""
-    start, absent = found[0].start, found[0].absent
-    if not privacy_of(start.protocol).protects_machines:
-        return False
-    mu = (start.guarantee if absent else for_replaced(start.guarantee)).mu
-    if mu is not None:
-        return _separation(found) < ATTAINED * mu
-    numbers = costs_of(start.protocol).message_dimension(start.problem) - privacy_of(start.protocol).shows_clipping
-    return numbers % start.problem.dimension > 0
-
-
-def _clearest_of(protocol, federation: Federation, *known: Any) -> Prepared:
-    """Return prepared runs with the canary of this length that the view shows best.
-
-    If messages show whether they were clipped, the canary is clipped with both labels or with one. An absent canary is
-    never clipped, and a clipped one would differ from it by more than is claimed.
-    """
-    best: Prepared | None = None
-    for unclipped in (True, False) if privacy_of(protocol).shows_clipping else (federation.unclipped,):
-        if best is not None and best[0].absent:
-            continue
-        for dense in (False, True) if federation.dense is None else (federation.dense,):
-            found = _prepared(protocol, replace(federation, unclipped=unclipped, dense=dense), *known)
-            if best is None or _separation(found) > CLEARER * _separation(best):
-                best = found
-    assert best is not None
-    return best
-
-
-def _separation(found: Prepared) -> float:
-    return separation(found[1], clearest(found[1]))
-
-
-def _prepared(
-    protocol, federation: Federation, delta: float, seed: int, public: tuple[str, ...], preparing: int | None
-) -> Prepared:
-    """Return prepared runs that differ in the most exposed record, with its norms as the federation has them."""
-    pair = worlds(protocol, federation, None, delta=delta, seed=seed)
-    require_claim(pair.start)
-    rows, options = _candidates(pair), ViewOptions(public, schedule=different(pair), bends=federation.loss != LINEAR)
-    distribution = measured(pair, seed, options, preparing)
-    if rows == [pair.canary]:
-        return pair, distribution, options
-    tried = [distribution._replace(shift=shift, middle=middle) for shift, middle in _tried(pair, rows, seed, options)]
-    reached = [separation(one, clearest(one)) for one in tried]
-    best = int(np.argmax(np.round(reached, 2)))  # the first among equals
-    pair = worlds(protocol, federation, rows[best], delta=delta, seed=seed)
-    if different(pair) != options.schedule:  # participation may depend on this record only
-        options = replace(options, schedule=different(pair))
-        return pair, measured(pair, seed, options, preparing), options
-    return pair, tried[best], options
-
-
-def _candidates(pair: Worlds) -> list[int]:
-    """Return the pool rows of candidates for the canary: first records of each machine with the worst claim.
-
-    The claim does not distinguish these records, and a wrong claim may be wrong for only one of them.
-    """
-    start, claimed = pair.start, pair.start.guarantee.per_machine
-    worst = np.flatnonzero(claimed >= claimed.max() * (1 - TIE))[:CANDIDATES]
-    if hides_uses(start):
-        return records_used(start, worst[0])[:1]  # all records are equally exposed
-    most = 1 if privacy_of(start.protocol).protects_machines else max(2, CANDIDATES // worst.size)
-    return [row for machine in worst for row in records_used(start, machine)[:most]]
-
-
-def _tried(pair: Worlds, rows: list[int], seed: int, options: ViewOptions) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return, for each candidate row, the shift of the views and their midpoint, each of shape [columns].
-
-    The runs of one chunk are divided among the candidates.
-    """
-    turn = np.arange(chunk_of(pair.start)) % len(rows)
-    labels = labels_of(pair.start.problem)
-    chosen = np.stack([pair.replaced(row) for row in rows])[turn]
-    kept = labels[~pair.replaced(pair.canary)]
-    others = kept[0] if kept.size else labels[0]  # none is kept if a single machine is replaced
-    own = [labels_of(start.problem)[pair.canary] for start in pair.starts]
-    both = [np.where(chosen, label, others) for label in own]
-    one, other = (observed(pair.start, seed + PREPARED, 0, options, labels)[0].values for labels in both)
-    parts = [(one[turn == place], other[turn == place]) for place in range(len(rows))]
-    return [((after - before).mean(axis=0), (after + before).mean(axis=0) / 2) for before, after in parts]
-
-
-def measured(pair: Worlds, seed: int, options: ViewOptions, preparing: int | None = None) -> ViewDistribution:
-    """Estimate the views' distribution from `preparing` uncounted runs, by default `PREPARING`."""
-    preparing = PREPARING if preparing is None else preparing
-    parts: list[list[Views]] = []
-    for begin in range(0, preparing, chunk_of(pair.start)):
-        null, other = (observed(start, seed + PREPARED, begin, options) for start in pair.starts)
-        parts.append([other[0], *null])
-    other, null, *noise = (np.concatenate([part[place].values for part in parts]) for place in range(len(parts[0])))
-    centred = [one - one.mean(axis=0) for one in noise]
-    covariance = np.mean([one.T @ one / len(one) for one in centred], axis=0)
-    return ViewDistribution(
-        (other - null).mean(axis=0), (other + null).mean(axis=0) / 2, covariance, parts[0][0].columns
-    )
 
 
 def _shift(pair: Worlds, mixture: Mixture, seed: int, options: ViewOptions) -> float:
@@ -414,10 +245,85 @@ def _attained(distribution: ViewDistribution, guarantee: PrivacyGuarantee) -> fl
     return attained
 
 
-def require_attained(name: str, attained: float, claimed: float) -> None:
-    """Raise Refusal if canaries achieve a μ that is much smaller than the claimed one."""
-    if attained < ATTAINED * claimed:
-        raise Refusal(
-            f"{name} must achieve at least {ATTAINED:.0%} of the claimed sensitivity, "
-            f"got {attained / claimed:.0%} (μ = {attained:.3g} of {claimed:.3g})"
-        )
+# ---- runs
+
+
+class Runs(NamedTuple):
+    """Settings of an audit's runs.
+
+    Attributes:
+        pair: prepared runs on the two neighbouring datasets.
+        options: options of the adversary's view.
+        seed: seed of all runs.
+        folder: folder of finished chunks, or None.
+        progress: callback, called with (finished runs, all runs), or None.
+    """
+
+    pair: Worlds
+    options: ViewOptions
+    seed: int
+    folder: Path | None = None
+    progress: Progress | None = None
+
+
+def score_runs(
+    runs: Runs, distribution: ViewDistribution, scores: list[Score], counting: Counting
+) -> list[tuple[Score, tuple[np.ndarray, np.ndarray]]]:
+    """Return every score with its values on both datasets.
+
+    The last score is a discriminant fitted on the first half of the runs, with values of the second half.
+    """
+    size, half = chunk_of(runs.pair.start), counting.runs // 2
+    _claim(runs, counting)
+
+    def chunks(scores: list[Score], begin: int, end: int) -> list[Chunk]:
+        done = []
+        for start in range(begin, end, size):
+            part = range(start, min(start + size, end))
+            done.append(_chunk(runs, distribution, scores, part))
+            if runs.progress is not None:
+                runs.progress(part.stop, counting.runs)
+        return done
+
+    first = chunks(scores, 0, half)
+    totals, products = (np.sum([chunk[name] for chunk in first], axis=0) for name in ("totals", "products"))
+    worlds = (moments(*world, half, distribution.middle) for world in zip(totals, products, strict=True))
+    fitted = discriminant(worlds, distribution.columns, counting)
+    second = chunks([*scores, fitted], half, counting.runs)
+    early, late = (np.concatenate([chunk["scores"] for chunk in done], axis=2) for done in (first, second))
+    joined = np.concatenate([early, late[:, :-1]], axis=2)
+    numbers = [(joined[0, place], joined[1, place]) for place in range(len(scores))]
+    return list(zip([*scores, fitted], [*numbers, (late[0, -1], late[1, -1])], strict=True))
+
+
+def _chunk(runs: Runs, distribution: ViewDistribution, scores: list[Score], part: range) -> Chunk:
+    """Return the stored results of the runs `part`, or compute and store them."""
+    file = None if runs.folder is None else runs.folder / f"{part.start:09d}-{part.stop:09d}.npz"
+    found = None if file is None else read_chunk(file)
+    if found is not None:
+        return found
+    starts = zip(runs.pair.starts, (runs.seed, runs.seed + OTHER), strict=True)
+    views = [observed(start, seed, part.start, runs.options)[0].values[: len(part)] for start, seed in starts]
+    totals, products = zip(*(sums(one, distribution.middle) for one in views), strict=True)
+    numbers = np.array([[score.function(one) for score in scores] for one in views])
+    found = {"scores": numbers, "totals": np.array(totals), "products": np.array(products)}
+    if file is not None:
+        write_chunk(file, found)
+    return found
+
+
+def _claim(runs: Runs, counting: Counting) -> None:
+    """Reserve a folder for this audit, by a digest of its settings, of all input arrays of its runs, and of the code.
+
+    Raises:
+        Refusal: if the folder holds runs of another audit or of another version of the code.
+    """
+    if runs.folder is None:
+        return
+    start, file = runs.pair.start, runs.folder / "identity"
+    settings = f"{start}|{runs.pair.canary}|{counting}|{runs.options}|{runs.seed}"
+    numbers = start.arguments._replace(key=jax.random.key_data(start.key))
+    identity = digest(code_version(), settings, *map(np.asarray, jax.tree.leaves(numbers)))
+    if file.is_file() and file.read_text() != identity:
+        raise Refusal(f"folder must be empty or of the same audit and code, got {runs.folder}")
+    write_atomically(file, identity)

@@ -2,7 +2,7 @@
 
 The first records of each machine are canaries. The gradient of a canary is its own direction times ±1, by a fair coin.
 The attacker knows the directions, computes a weighted sum of a machine's messages (or of the server's points) along
-each, and guesses the clearest signs. The number of correct guesses bounds ε and μ from below (`guess_bounds`). The
+each, and guesses the clearest signs. The number of correct guesses bounds ε and μ from below (`one_run_bounds`). The
 first records of a machine influence most of its messages: under the noise schedule "uniform" with n messages, the k-th
 record is in n − k + 1 of them and achieves μ·√((n − k + 1)/n).
 """
@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.auditing.audit import for_replaced, require_attained, require_claim
+from fedprivjax.auditing.canary_model import direction, with_canaries
+from fedprivjax.auditing.canary_search import for_replaced, require_attained, require_claim
 from fedprivjax.auditing.neighbouring import records_used
 from fedprivjax.auditing.one_run_bounds import OneRunBounds, expected_guesses, one_run_bounds
 from fedprivjax.auditing.scores import best_weights
@@ -28,7 +29,6 @@ from fedprivjax.engine.transcript import replay, require_noisy_messages
 from fedprivjax.plan.participation import Participation
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.of_protocol import privacy_of
-from fedprivjax.problem.canaries import direction, with_canaries
 from fedprivjax.problem.problem import Problem
 
 COINS = 1  # separates the coins' random stream from the run's

@@ -42,7 +42,7 @@ def audit(
     The audit is repeated with a varying cohort and with dropouts, with 2/5 of the runs and a third of the rounds. With
     --one-run, an experiment runs once at full size, with canaries.
     """
-    from fedprivjax.auditing.audit import NothingClaimed
+    from fedprivjax.auditing.canary_search import NothingClaimed
     from fedprivjax.experiment import audit as audits
     from fedprivjax.report import audits as shown
     from fedprivjax.report.drawing import save

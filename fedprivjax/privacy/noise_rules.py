@@ -14,11 +14,7 @@ from numpy.typing import ArrayLike
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_flag, require_positive
 from fedprivjax.plan.samplers import Sampler, as_sampler
-from fedprivjax.privacy.accountants.sampled import (
-    SampledReleases,
-    noise_multiplier_for,
-    shift_distribution,
-)
+from fedprivjax.privacy.accountants.sampled import SampledReleases, noise_multiplier_for, shift_distribution
 from fedprivjax.privacy.per_machine import group_identical
 from fedprivjax.privacy.terms import REPLACE_ONE
 

@@ -12,11 +12,12 @@ from flax import struct
 from restating import states
 
 from fedprivjax import DPMu2, NoisyMinibatchSGD, NoisyMomentum, Protocol, Refusal, Uniform
-from fedprivjax.auditing import running, views
-from fedprivjax.auditing.audit import VERDICT, audit, prepared
+from fedprivjax.auditing import audit as audits
+from fedprivjax.auditing import views
+from fedprivjax.auditing.audit import VERDICT, Runs, _claim, audit, score_runs
 from fedprivjax.auditing.bounds import lower_bounds
+from fedprivjax.auditing.canary_search import prepared
 from fedprivjax.auditing.neighbouring import MACHINES, Federation, worlds
-from fedprivjax.auditing.running import Runs, _claim, score_runs
 from fedprivjax.auditing.scores import Counting, best_linear
 from fedprivjax.auditing.views import ViewOptions, observed
 from fedprivjax.method.momentum import NormalisedSteps
@@ -182,7 +183,7 @@ def counted(monkeypatch):
         calls.append(arguments)
         return observed(*arguments)
 
-    monkeypatch.setattr("fedprivjax.auditing.running.observed", watched)
+    monkeypatch.setattr("fedprivjax.auditing.audit.observed", watched)
     return calls
 
 
@@ -246,7 +247,7 @@ def test_another_audits_folder_is_refused(tmp_path, other):
 
 def test_a_folder_of_other_code_is_refused(tmp_path, monkeypatch):
     claimed(tmp_path)
-    monkeypatch.setattr(running, "code_version", lambda: "another")
+    monkeypatch.setattr(audits, "code_version", lambda: "another")
     with pytest.raises(Refusal, match=r"^folder must be empty or of the same audit and code, got "):
         claimed(tmp_path)
 

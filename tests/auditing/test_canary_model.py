@@ -11,9 +11,10 @@ from audited import FEDERATION
 from faults.federations import EVERYONE
 
 from fedprivjax import FedAvg, NoisySGD, Refusal, Scaffold
-from fedprivjax.auditing import audit
-from fedprivjax.auditing.audit import prepared
+from fedprivjax.auditing import canary_search
+from fedprivjax.auditing.audit import audit
 from fedprivjax.auditing.canary_model import AXES, audited_directions, canary_direction
+from fedprivjax.auditing.canary_search import prepared
 from fedprivjax.auditing.neighbouring import SCHEDULES, SELDOM, small_federation, worlds
 from fedprivjax.auditing.scores import ViewDistribution
 from fedprivjax.auditing.views import Column, ViewOptions, _vectors, observed
@@ -72,7 +73,7 @@ def prepared_with(monkeypatch, separation, federation=FEDERATION, protocol=NOISY
         distribution = ViewDistribution(np.array([separation(federation)]), np.zeros(1), np.eye(1), column)
         return SimpleNamespace(absent=False, start=SimpleNamespace(protocol=protocol)), distribution, federation
 
-    monkeypatch.setattr(audit, "_prepared", found)
+    monkeypatch.setattr(canary_search, "_prepared", found)
     return prepared(protocol, federation, 1e-5, 0, ())[2]
 
 
@@ -97,7 +98,7 @@ def test_a_method_of_one_array_is_audited_in_one_with_a_warning(monkeypatch):
 
 def test_a_refusal_is_the_same_for_one_array_and_two():
     with pytest.raises(Refusal, match=r"^NoisySGD must have a finite ε to be audited, got inf$"):
-        audit.audit(NoisySGD(noise_std=0.0, clip=1.0), FEDERATION, runs=1000)
+        audit(NoisySGD(noise_std=0.0, clip=1.0), FEDERATION, runs=1000)
 
 
 # ---- correlated noise

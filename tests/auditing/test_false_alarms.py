@@ -7,9 +7,9 @@ import pytest
 from faults.federations import SMALL, TARGET
 
 from fedprivjax import DPMu2, NoisySGD
-from fedprivjax.auditing.audit import LEVEL, VERDICT, prepared
+from fedprivjax.auditing.audit import LEVEL, OTHER, VERDICT
 from fedprivjax.auditing.bounds import lower_bounds
-from fedprivjax.auditing.running import OTHER
+from fedprivjax.auditing.canary_search import prepared
 from fedprivjax.auditing.scores import Counting, fixed_scores
 from fedprivjax.auditing.views import chunk_of, observed
 

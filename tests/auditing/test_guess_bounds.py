@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 from scipy.special import expit, ndtr, ndtri
 from scipy.stats import binom
 
-from fedprivjax.auditing.guess_bounds import chance_of_guesses, epsilon_lower, mu_lower, refutes
+from fedprivjax.auditing.one_run_bounds import chance_of_guesses, epsilon_lower, mu_lower, refutes
 from fedprivjax.privacy import gdp
 
 # ---- the worst mechanism, by linear programming

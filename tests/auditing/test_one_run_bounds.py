@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from cases import sparing
 
-from fedprivjax.auditing.guess_bounds import epsilon_lower, mu_lower
-from fedprivjax.auditing.one_run_bounds import expected_guesses, one_run_bounds, right_guesses
+from fedprivjax.auditing.one_run_bounds import epsilon_lower, expected_guesses, mu_lower, one_run_bounds, right_guesses
 from fedprivjax.privacy import gdp
 
 DELTA, CANARIES = 1e-5, 1000

@@ -8,7 +8,7 @@ from audited import FEDERATION, smaller
 from scipy.stats import norm
 
 from fedprivjax import DPMu2, NoisySGD
-from fedprivjax.auditing.audit import measured
+from fedprivjax.auditing.canary_search import measured
 from fedprivjax.auditing.neighbouring import worlds
 from fedprivjax.auditing.scores import (
     LARGEST,

@@ -9,8 +9,7 @@ from frequencies import within
 from secret_fedavg import UNIT, SecretFedAvg
 
 from fedprivjax import Event, FedAvg, Federation, Grouped, Participation, PoissonCohorts, Terms, audit
-from fedprivjax.auditing import audit as audits
-from fedprivjax.auditing import views
+from fedprivjax.auditing import canary_search, views
 from fedprivjax.auditing.neighbouring import NotAllowed, small_federation, worlds
 
 ROUNDS = 2
@@ -51,7 +50,7 @@ class Amplified(SecretFedAvg):
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(audits, "PREPARING", 1000)
+    monkeypatch.setattr(canary_search, "PREPARING", 1000)
     monkeypatch.setattr(views, "MOST", 1000)
 
 

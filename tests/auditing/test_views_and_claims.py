@@ -9,7 +9,8 @@ from flax import struct
 from restating import states
 
 from fedprivjax import NoisySGD, Refusal
-from fedprivjax.auditing.audit import audit, for_replaced
+from fedprivjax.auditing.audit import audit
+from fedprivjax.auditing.canary_search import for_replaced
 from fedprivjax.privacy import PrivacyGuarantee
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE, Terms

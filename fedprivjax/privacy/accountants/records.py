@@ -19,13 +19,7 @@ from fedprivjax.privacy.accountants.dp_accounting_backend import (
     dp_accounting_relation,
     gaussian_results,
 )
-from fedprivjax.privacy.accountants.sampled import (
-    SampledReleases,
-    moved,
-    resolved,
-    sampled_epsilon,
-    shift_distribution,
-)
+from fedprivjax.privacy.accountants.sampled import SampledReleases, moved, resolved, sampled_epsilon, shift_distribution
 from fedprivjax.privacy.terms import REPLACE_ONE
 
 if TYPE_CHECKING:
