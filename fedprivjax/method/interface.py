@@ -21,9 +21,9 @@ from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
-from fedprivjax.privacy.calibration import noise_for, solved_noise, with_noise_std
+from fedprivjax.privacy.calibration import noise_for, solved_noise
 from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.of_protocol import OfPrivacy, names_of
+from fedprivjax.privacy.of_protocol import OfPrivacy, names_of, with_noise_std
 from fedprivjax.privacy.target import CALIBRATIONS, LEVELS, RULE, TARGETS, Target
 from fedprivjax.problem.problem import Problem
 

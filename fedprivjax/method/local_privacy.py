@@ -32,8 +32,9 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Full, LocalWork, Poisson, Subset
 from fedprivjax.privacy.accountants.records import Sampled, SampledMachines
 from fedprivjax.privacy.accountants.sampled import moved
-from fedprivjax.privacy.events import Event, GaussianEvent, RecordEvent, Releases
+from fedprivjax.privacy.events import Event, GaussianEvent
 from fedprivjax.privacy.per_machine import Grouped, grouped_once
+from fedprivjax.privacy.record_event import RecordEvent, Releases
 from fedprivjax.privacy.terms import (
     MACHINE,
     PUBLIC_PARTICIPATION,

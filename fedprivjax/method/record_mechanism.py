@@ -28,10 +28,11 @@ from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled
 from fedprivjax.privacy.accountants.sampled import SampledReleases, moved, require_known
-from fedprivjax.privacy.events import Claim, GroupTarget, RecordEvent, Releases, TargetRatio
+from fedprivjax.privacy.events import Claim
 from fedprivjax.privacy.noise_rules import CLAIMS, claimed_epsilon, noise_stds, proportions
 from fedprivjax.privacy.per_machine import group_identical
-from fedprivjax.privacy.target import Target, cached_min_noise
+from fedprivjax.privacy.record_event import GroupTarget, RecordEvent, Releases
+from fedprivjax.privacy.target import Target, TargetRatio, cached_min_noise
 from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, REPLACE_ONE, Assumption, Terms, lipschitz_values
 from fedprivjax.problem.problem import Problem
 

@@ -10,7 +10,7 @@ from fedprivjax.method.algorithm import NormBound
 from fedprivjax.method.own_records import OwnRecords
 from fedprivjax.method.release import MessagePrivacy, RunFacts
 from fedprivjax.noise import Mechanism
-from fedprivjax.privacy.events import RecordEvent
+from fedprivjax.privacy.record_event import RecordEvent
 from fedprivjax.privacy.target import Target
 
 

@@ -19,7 +19,7 @@ from fedprivjax.method.work_privacy import WorkFacts, WorkPrivacy
 from fedprivjax.noise import Mechanism, PerStep
 from fedprivjax.noise.fresh import step_noise
 from fedprivjax.plan.samplers import LocalWork, Sampler
-from fedprivjax.privacy.events import RecordEvent
+from fedprivjax.privacy.record_event import RecordEvent
 from fedprivjax.privacy.target import Target
 
 EVERY_STEP = "every local step released (post-processing); composed profile of the subsampled Gaussian mechanism"

@@ -1,21 +1,19 @@
 """Calibration of noise and step size to a privacy target, on the host in float64 before anything is compiled."""
 
-from dataclasses import replace
 from math import inf, isfinite, isinf
 from typing import Any
 
 import numpy as np
 
-from fedprivjax.checks.numbers import leaves_of
 from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.checks.restated import require_of_package, require_restated
 from fedprivjax.plan.arguments import require_problem, require_protocol, require_same_sampler, require_valid_plan
 from fedprivjax.plan.participation import PUBLIC, Participation
 from fedprivjax.plan.schedule import Schedule
-from fedprivjax.privacy.events import Event, GaussianEvent, TargetRatio
+from fedprivjax.privacy.events import Event, GaussianEvent
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.of_protocol import privacy_of
-from fedprivjax.privacy.target import LEVELS, PLAN, TARGETS, Target, cached_min_noise
+from fedprivjax.privacy.of_protocol import privacy_of, with_noise_std
+from fedprivjax.privacy.target import PLAN, TARGETS, Target, TargetRatio, cached_min_noise
 from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, REPLACE_ONE, Assumption, Terms
 from fedprivjax.problem.isolation import require_isolated_records
 from fedprivjax.problem.problem import Origin
@@ -267,9 +265,9 @@ def require_met(protocol, event: Event, target: Target) -> None:
         raise Refusal(f"{protocol.name} must give at most {both}", machine=machine)
 
 
-def exceeds(event: Event, target: Target, slack: float = SLACK) -> bool:
-    """Return True if an event is not known to meet a target, up to rounding (`slack`, relative)."""
-    return target.given_noise is None and not event.target_ratio(target).ratio <= 1 + slack
+def exceeds(event: Event, target: Target) -> bool:
+    """Return True if an event is not known to meet a target, up to rounding (`SLACK`)."""
+    return target.given_noise is None and not event.target_ratio(target).ratio <= 1 + SLACK
 
 
 def gaussian_rule(target: Target, sensitivity: float) -> float:
@@ -300,13 +298,6 @@ def noise_for(protocol, problem, plan, target: Target) -> float:
             f"noise_rule must be 'accountant' with calibrate_to = 'plan', got {privacy_of(protocol).noise_rule!r}"
         )
     return solved_noise(protocol, problem, plan, target)
-
-
-def with_noise_std(protocol, noise_std: float):
-    """Return a copy of a protocol with this noise, a cleared target, and no other change."""
-    names = [name for name in LEVELS if name in leaves_of(protocol)]
-    spent = {name: None for name in names if not np.ndim(getattr(protocol, name))}
-    return replace(protocol, noise_std=float(noise_std), **spent)
 
 
 def solved_noise(protocol, problem, plan, target: Target) -> float:

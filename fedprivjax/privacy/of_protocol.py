@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from fedprivjax.checks.numbers import leaves_of
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.plan.plan import Plan
-from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.target import LEVELS, Target
 from fedprivjax.problem.problem import Problem
 
 MISSING = object()
@@ -113,6 +114,13 @@ class OfPrivacy(Optionals):
 def privacy_of(protocol: Any) -> OfPrivacy:
     """Return what is read of a protocol's privacy."""
     return OfPrivacy(protocol)
+
+
+def with_noise_std(protocol, noise_std: float):
+    """Return a copy of a protocol with this noise, a cleared target, and no other change."""
+    names = [name for name in LEVELS if name in leaves_of(protocol)]
+    spent = {name: None for name in names if not np.ndim(getattr(protocol, name))}
+    return replace(protocol, noise_std=float(noise_std), **spent)
 
 
 def with_relation(protocol: Any, relation: str) -> Any:

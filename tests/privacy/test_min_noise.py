@@ -12,7 +12,7 @@ from fedprivjax.plan.samplers import Poisson, Replacement, Subset
 from fedprivjax.privacy import target
 from fedprivjax.privacy.accountants import bounds, sampled
 from fedprivjax.privacy.accountants.records import Sampled
-from fedprivjax.privacy.events import RecordEvent, Releases
+from fedprivjax.privacy.record_event import RecordEvent, Releases
 from fedprivjax.privacy.target import Target, cached_min_noise, min_noise_for_all
 from fedprivjax.privacy.terms import Terms
 

@@ -12,8 +12,8 @@ from fedprivjax.privacy.accountants.bounds import quick_epsilon
 from fedprivjax.privacy.accountants.composition import composed, epsilon_between
 from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.accountants.sampled import SampledReleases
-from fedprivjax.privacy.events import RecordEvent, Releases, TargetRatio
-from fedprivjax.privacy.target import CLOSE, Target, min_noise_for_all, search_min_noise
+from fedprivjax.privacy.record_event import RecordEvent, Releases
+from fedprivjax.privacy.target import CLOSE, Target, TargetRatio, min_noise_for_all, search_min_noise
 from fedprivjax.privacy.terms import Terms
 
 SETTINGS = [

@@ -10,9 +10,10 @@ from fedprivjax.plan.samplers import as_sampler
 from fedprivjax.privacy.accountants.bounds import attainable_epsilon
 from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
-from fedprivjax.privacy.events import GaussianEvent, RecordEvent, Releases
+from fedprivjax.privacy.events import GaussianEvent
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.per_machine import Grouped
+from fedprivjax.privacy.record_event import RecordEvent, Releases
 from fedprivjax.privacy.terms import PRIVATE_SEED, RECORD, Assumption, Terms
 
 DELTA = 1e-5

@@ -19,7 +19,7 @@ from fedprivjax.method.algorithm import NormBound
 from fedprivjax.method.release import MessagePrivacy, RunFacts
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.accountants.records import RecordAccountant
-from fedprivjax.privacy.events import RecordEvent, Releases
+from fedprivjax.privacy.record_event import RecordEvent, Releases
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import RECORD, USED_ONCE, Assumption, Terms
 from fedprivjax.problem.problem import Problem
