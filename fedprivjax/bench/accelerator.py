@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from fedprivjax.bench import cell, clients
 from fedprivjax.bench.timing import Line, compiled_run, side_by_side
+from fedprivjax.engine.compiled import PRECISIONS, products
 from fedprivjax.noise.interface import normals
 from fedprivjax.problem.random_keys import random_key
 from fedprivjax.protocols import DPMu2
@@ -68,12 +69,17 @@ def cost(runs: int, seeds: int, rounds: int) -> tuple[int, int]:
 
 
 def fedavg(rounds: int) -> Iterator[Line]:
-    """Yield the rounds per second of FedAvg with a network of 2·10⁵ parameters, and of the same job by hand."""
-    start = clients.make(rounds)
-    by_hand = partial(clients.by_hand, *clients.arguments(start))
-    taken = side_by_side({"here": compiled_run(start), "by hand": by_hand}, repeats=5)
-    yield Line("FedAvg 2NN, 10 machines of 60 steps", rounds / taken["here"], "rounds/s")
-    yield Line("the same by hand in JAX", rounds / taken["by hand"], "rounds/s")
+    """Yield the rounds per second of FedAvg with a network of 2·10⁵ parameters, and of the same job by hand.
+
+    Both have products of the same precision.
+    """
+    for precision in PRECISIONS:
+        start = clients.make(rounds, precision)
+        by_hand = partial(clients.by_hand, *clients.arguments(start))
+        with products(precision):
+            taken = side_by_side({"here": compiled_run(start), "by hand": by_hand}, repeats=5)
+        yield Line(f"FedAvg 2NN, 10 machines of 60 steps, {precision}", rounds / taken["here"], "rounds/s")
+        yield Line(f"the same by hand in JAX, {precision}", rounds / taken["by hand"], "rounds/s")
 
 
 def plot(lines: Iterable[Line], device: str) -> Figure:

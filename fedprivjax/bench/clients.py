@@ -11,6 +11,7 @@ import numpy as np
 from fedprivjax.bench.timing import Line, compiled_run, in_a_process, peak_of_run, ratio_side_by_side, seconds_by_turn
 from fedprivjax.datasets import from_arrays
 from fedprivjax.datasets.as_problem import from_dataset
+from fedprivjax.engine.compiled import FLOAT32
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.plan.participation import Uniform
 from fedprivjax.problem.networks import MLP
@@ -41,11 +42,12 @@ def random_problem(machines: int, records: int, network: Any = None) -> Problem:
 
 
 @cache
-def make(rounds: int) -> ReadyRun:
+def make(rounds: int, precision: str = FLOAT32) -> ReadyRun:
     """Return a prepared run of FedAvg with d = 199,210: one pass over 600 records in batches of 10."""
     problem = random_problem(MACHINES, RECORDS, MLP(HIDDEN, activation="relu"))
     method = FedAvg(local_epochs=1, batch=BATCH, step_size=0.05)
-    return ready(method, problem, Uniform(MACHINES, MACHINES), rounds=rounds, metrics=(), eval_every=rounds)
+    options: dict[str, Any] = {"rounds": rounds, "metrics": (), "eval_every": rounds, "precision": precision}
+    return ready(method, problem, Uniform(MACHINES, MACHINES), **options)
 
 
 def ratio() -> float:

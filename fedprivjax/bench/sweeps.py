@@ -16,7 +16,7 @@ import numpy as np
 
 from fedprivjax.bench import cell
 from fedprivjax.bench.timing import Line, in_a_process, side_by_side
-from fedprivjax.engine.prepare import ReadyRun, ready
+from fedprivjax.engine.prepare import ReadyRun, StaticArguments, ready
 from fedprivjax.protocols import DPMu2
 from fedprivjax.sweeps.chunk_store import ChunkStore
 from fedprivjax.sweeps.execute import chunk_arguments, computed_chunks, execute
@@ -30,7 +30,7 @@ TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 # the whole list, because a list replaces the default one
 COMMANDS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,WHILE,CONDITIONAL"
 BUFFERS, SIZE = "xla_gpu_enable_command_buffer", "xla_gpu_graph_min_graph_size"
-SWEEPS = ((2, 5), (10, 10), (10, 100))  # privacy levels and seeds
+SWEEPS = ((2, 5), (10, 10), (10, 100), (100, 100))  # privacy levels and seeds
 DEFAULTS = "defaults"
 
 
@@ -85,10 +85,14 @@ def _idle(spans: np.ndarray) -> float:
 
 
 class Variant(NamedTuple):
-    """Compiler options of a program, or None for the defaults, and the rounds in one step of its loop."""
+    """Compiler options of a program, and the rounds in one step of its loop. None is the package's choice."""
 
     options: dict[str, Any] | None = None
-    unroll: int = 1
+    unroll: int | None = None
+
+    def of(self, static: StaticArguments) -> StaticArguments:
+        """Return a program's static arguments with this variant's rounds in a step."""
+        return static if self.unroll is None else static._replace(unroll=self.unroll)
 
 
 VARIANTS = {
@@ -96,7 +100,8 @@ VARIANTS = {
     "loops and branches in command buffers": Variant({BUFFERS: COMMANDS}),
     "command buffers of one kernel": Variant({SIZE: 1}),
     "both": Variant({BUFFERS: COMMANDS, SIZE: 1}),
-    "4 rounds in a step": Variant(unroll=4),
+    "1 round in a step": Variant(unroll=1),
+    "2 rounds in a step": Variant(unroll=2),
     "8 rounds in a step": Variant(unroll=8),
 }
 
@@ -116,7 +121,7 @@ def of_run(start: ReadyRun) -> Iterator[Line]:
     arguments = start.arguments
 
     def job(variant: Variant) -> Callable[[], Any]:
-        return partial(programs(variant.options).run, arguments, start.static._replace(unroll=variant.unroll))
+        return partial(programs(variant.options).run, arguments, variant.of(start.static))
 
     yield from _compared("one run", job, start.static.size.rounds)
 
@@ -126,7 +131,7 @@ def of_sweep(start: ReadySweep) -> Iterator[Line]:
     arguments = chunk_arguments(start, *map(np.arange, start.runs))
 
     def job(variant: Variant) -> Callable[[], Any]:
-        return partial(programs(variant.options).sweep, *arguments, start.static._replace(unroll=variant.unroll))
+        return partial(programs(variant.options).sweep, *arguments, variant.of(start.static))
 
     yield from _compared(f"{start.runs[0] * start.runs[1]} runs", job, start.static.size.rounds)
 

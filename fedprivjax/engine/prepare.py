@@ -53,6 +53,9 @@ from fedprivjax.problem.random_keys import random_key, require_jax_settings
 TWICE = "machines of more records take part more often, and machine_weights = 'sizes' counts their size again"
 
 
+ROUNDS_IN_A_STEP = 4  # of linear predictors on an accelerator
+
+
 class StaticArguments(NamedTuple):
     """Static configuration of a run's program: hashable. The shapes of the inputs determine the rest."""
 
@@ -252,7 +255,8 @@ def ready(
     info = info_names(calibrated, problem, plan) if set(map(str, metrics)) - set(METRICS) else ()
     chosen = check_metrics(problem, metrics, info)
     iterate_names(calibrated, problem, plan.size)  # raises Refusal
-    static = StaticArguments(plan.size, chosen, min(eval_every, plan.size.rounds), mesh, precision)
+    unroll = rounds_in_a_step(problem)
+    static = StaticArguments(plan.size, chosen, min(eval_every, plan.size.rounds), mesh, precision, unroll)
     mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
     require_decorated(mechanism)
     start = ReadyRun(calibrated, problem, plan, seeds, mechanism, static, event, target, delta)
@@ -265,6 +269,15 @@ def ready(
     if participation.depends_on_sizes and problem.weighted_by_size and np.ptp(plan.schedule.total):
         warn(f"{TWICE}. Leave out machine_weights, or choose another participation")
     return start
+
+
+def rounds_in_a_step(problem: Problem) -> int:
+    """Return the number of rounds in one step of the compiled loop.
+
+    Several rounds of a linear predictor leave fewer gaps between an accelerator's kernels, and no state is copied.
+    """
+    accelerated = jax.default_backend() != "cpu"
+    return ROUNDS_IN_A_STEP if accelerated and getattr(problem.model, "factored", False) else 1
 
 
 def on_devices(problem: Problem, mesh: Mesh | None) -> Problem:

@@ -124,7 +124,7 @@ class ClientMethod(InRounds, Split, Protocol):
     @property
     def rounds(self) -> LocalRounds:
         """The rounds, of which this class says what machines and the server compute."""
-        return LocalRounds(self, self.slot_classes)
+        return LocalRounds(self, self.slot_classes, all_records=self.all_records)
 
     def _served(self, problem: Problem, server: Any, total: Any, weight: Any, inputs: RoundInputs, noise: Any, key):
         """Return the result of `serve`, which has no key of its own."""

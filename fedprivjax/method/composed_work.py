@@ -67,7 +67,7 @@ class ComposedWork(InRounds, Split, OfParts, Protocol):
     @property
     def rounds(self) -> LocalRounds:
         """Rounds of the machines' local work."""
-        return LocalRounds(self, self.slot_classes, at_once=self.privacy.noise_together)
+        return LocalRounds(self, self.slot_classes, at_once=self.privacy.noise_together, all_records=self.all_records)
 
     @property
     def weighs_machines(self) -> bool:

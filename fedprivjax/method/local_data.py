@@ -22,6 +22,7 @@ class Minibatch:
         weights: weights of the records in the plan, [width], 0 for padding.
         machine: index of the machine.
         step: number of the step, from 0.
+        all_records: True if no record is padding, which the compiler then knows.
     """
 
     problem: Problem
@@ -29,6 +30,7 @@ class Minibatch:
     weights: Any
     machine: Any
     step: Any
+    all_records: bool = struct.field(pytree_node=False, default=False)
 
     @property
     def examples(self) -> Any:
@@ -36,9 +38,14 @@ class Minibatch:
         return self.problem.take(self.samples, self.machine)
 
     @property
+    def used(self) -> jax.Array:
+        """True for records, False for padding, [width]."""
+        return jnp.ones(self.weights.shape, bool) if self.all_records else self.weights != 0
+
+    @property
     def count(self) -> jax.Array:
         """Number of records."""
-        return jnp.sum(self.weights != 0)
+        return jnp.sum(self.used)
 
     def gradient(self, w, *, divisor: Any = None, clip: Any = None) -> Any:
         """Return the mean gradient at w, a pytree of parameters, or 0 without records.
@@ -56,7 +63,7 @@ class Minibatch:
             message: message of a record, as a function of its gradient oracle.
         """
         divisor = jnp.maximum(self.count, 1.0) if divisor is None else divisor
-        each = jnp.where(self.weights != 0, 1.0 / divisor, 0.0)
+        each = jnp.where(self.used, 1.0 / divisor, 0.0)
         return examples_sum(self.problem, message, self.examples, each, clip)[0]
 
 
@@ -71,6 +78,7 @@ class LocalData:
         machine: index of the machine.
         longest: number of steps after which no machine computed together takes another, or None if unknown.
         skips: True if steps without records are skipped, False if every step is taken.
+        all_records: True if no record is padding.
     """
 
     problem: Problem
@@ -79,6 +87,7 @@ class LocalData:
     machine: Any
     longest: Any = None
     skips: bool = struct.field(pytree_node=False, default=True)
+    all_records: bool = struct.field(pytree_node=False, default=False)
 
     @property
     def taken(self) -> jax.Array:
@@ -98,7 +107,8 @@ class LocalData:
 
         def one(carry, inputs):
             number, samples, weights, taken = inputs
-            after, output = step(carry, Minibatch(self.problem, samples, weights, self.machine, number))
+            minibatch = Minibatch(self.problem, samples, weights, self.machine, number, self.all_records)
+            after, output = step(carry, minibatch)
             if not self.skips:
                 return after, output
             keep = lambda new, old: jnp.where(taken > 0, new, old)  # noqa: E731

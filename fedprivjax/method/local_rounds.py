@@ -47,14 +47,16 @@ class ClientState(NamedTuple):
 
 @struct.dataclass
 class Split:
-    """A setting that is not the user's: calibration sets it.
+    """Settings that are not the user's: calibration sets them.
 
     Attributes:
         slot_classes: number of slots of every class of machines that are computed together, the longest first, see
             `fedprivjax.plan.schedule`; () if all machines take equally many steps, None if unknown.
+        all_records: True if every step of every slot is known to use all its records, so that none is padding.
     """
 
     slot_classes: Any = struct.field(pytree_node=False, default=None, kw_only=True, metadata={"derived": True})
+    all_records: bool = struct.field(pytree_node=False, default=False, kw_only=True, metadata={"derived": True})
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class LocalRounds:
 
     Attributes:
         method: what machines and the server compute: a `ClientMethod`, or a protocol with the same functions.
-        classes: number of slots of every class, as in `Split`.
+        classes, all_records: as in `Split`.
         walks: True if machines take local steps. Otherwise `client` receives the problem, and the machine's inputs with
             the number of the round.
         at_once: True if the local work of all slots of a round is computed at once.
@@ -76,6 +78,7 @@ class LocalRounds:
     classes: tuple[int, ...] | None = None
     walks: bool = True
     at_once: bool = False
+    all_records: bool = False
 
     # ---- the round
 
@@ -174,7 +177,7 @@ class LocalRounds:
         if not self.walks:
             return problem, inputs
         samples, weights = map(self._by_step, (inputs.samples, inputs.weights))
-        return LocalData(problem, samples, weights, inputs.machine, longest, skips=self.uneven)
+        return LocalData(problem, samples, weights, inputs.machine, longest, self.uneven, self.all_records)
 
     def steps(self, inputs: RoundInputs) -> jax.Array:
         """Return the number of the last local step with records of every slot, int [slots], 0 in empty slots."""
@@ -195,10 +198,12 @@ class LocalRounds:
         return self.classes != ()
 
     def fitted(self, problem: Problem, plan: Plan) -> Any:
-        """Return a copy of the method with `slot_classes` set."""
+        """Return a copy of the method with the fields of `Split` set."""
         steps = self.steps_of_machines(problem, plan)
         classes = class_sizes(steps, plan.size.per_round) if np.ptp(steps) else ()
-        return replace(self.method, slot_classes=classes)
+        known = self.walks and plan.schedule.secret is None
+        all_records = bool(known and plan.weights is not None and np.all(plan.weights != 0))
+        return replace(self.method, slot_classes=classes, all_records=all_records)
 
     def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
         """Return `idle_steps`, the share of computed local steps that change nothing, and `client_state_bytes`.

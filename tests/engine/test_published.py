@@ -219,6 +219,9 @@ def test_a_transcripts_plan_has_no_samples_that_tell_private_sizes():
     np.testing.assert_array_equal(published_plan(record).samples, record.plan.samples)
 
 
+DERIVED = ("slot_classes", "all_records")
+
+
 @pytest.mark.parametrize("name", ["machine", "added record"])
 @pytest.mark.filterwarnings("ignore:delta exceeds")
 def test_a_runs_public_plan_and_protocol_tell_no_private_size(name, nothing_computed):
@@ -230,7 +233,7 @@ def test_a_runs_public_plan_and_protocol_tell_no_private_size(name, nothing_comp
         public = run.plan.public
         assert (public.samples.size, public.weights.size, public.data_used, public.secret) == (0, 0, "", True)
         assert run.plan.samples.size, "the run's own plan has them"
-        found.append((pickle.dumps(public), getattr(run.protocol, "slot_classes", None)))
+        found.append((pickle.dumps(public), *(getattr(run.protocol, name, None) for name in DERIVED)))
     assert found[0] == found[1]
 
 

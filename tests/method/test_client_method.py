@@ -147,3 +147,14 @@ def test_client_state_must_fit_an_accelerators_own_memory(monkeypatch):
     size_limits.require_state_room(15, 2, jax.devices()[:4])
     with pytest.raises(Refusal, match=r"\(this computer\), got 16 bytes"):
         size_limits.require_state_room(16, 2, jax.devices()[:4])
+
+
+def test_records_that_are_all_used_are_known_before_the_program_is_compiled():
+    """Batches of 3 divide 6 records, but not 7."""
+    method, runs = FedAvg(local_epochs=2, batch=3, step_size=0.1), {"rounds": 3, "metrics": []}
+    full = ready(method, problem(5 * [6]), Uniform(5, 2), **runs)
+    assert full.protocol.all_records
+    assert not ready(method, problem(5 * [7]), Uniform(5, 2), **runs).protocol.all_records
+    unknown = replace(full, protocol=replace(full.protocol, all_records=False))
+    one, other = (run_program(start.arguments, start.static)[0] for start in (full, unknown))
+    np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
