@@ -14,6 +14,7 @@ from fedprivjax.checks.numbers import with_numbers
 from fedprivjax.engine.prepare import Arguments
 from fedprivjax.engine.simulate import execute, run_program, trajectory
 from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.seen import costs_of, seen_of
 from fedprivjax.plan.seeds import Seeds, protocol_key
 from fedprivjax.problem.constraints import Ball
@@ -129,15 +130,15 @@ class Watched:
         self.evaluations.append((np.array(point), number))
 
 
-def _watched_rounds(trial: Trial) -> Iterator[tuple[int, np.ndarray, int, list[tuple[np.ndarray, int]]]]:
-    """Yield each of the first rounds: its number from 1, query [d], number of record uses, and evaluations."""
+def _watched_rounds(trial: Trial) -> Iterator[tuple[int, np.ndarray, RoundInputs, list[tuple[np.ndarray, int]]]]:
+    """Yield each of the first rounds: its number from 1, query [d], inputs, and evaluations."""
     watched = Watched(trial.start.problem.model)
     problem = replace(trial.start.problem.traced, model=watched)
     for t, (inputs, before, after) in enumerate(first_rounds(trial.start, problem=problem)):
         jax.block_until_ready(after)
         jax.effects_barrier()
         query = np.asarray(ravel_pytree(seen_of(trial.start.protocol).query(before))[0])
-        yield t + 1, query, np.size(inputs.samples), watched.evaluations.copy()
+        yield t + 1, query, inputs, watched.evaluations.copy()
         watched.evaluations.clear()
 
 
@@ -169,7 +170,7 @@ def query_is_where_gradients_are_taken(trial: Trial) -> str | None:
 def number_of_gradients_is_as_stated(trial: Trial) -> str | None:
     """Check that each record use of the first rounds takes `gradients_per_use` − `gradients_spared` gradients.
 
-    A protocol that takes no gradients of the problem's model passes.
+    Empty places of minibatches may take as many. A protocol that takes no gradients of the problem's model passes.
 
     Returns:
         The reason why this does not apply.
@@ -177,9 +178,10 @@ def number_of_gradients_is_as_stated(trial: Trial) -> str | None:
     if reason := _no_gradients(trial):
         return reason
     stated = trial.start.costs["gradients_per_use"] - costs_of(trial.start.protocol).gradients_spared
-    for t, _, uses, evaluations in _watched_rounds(trial):
-        counted = sum(number for _, number in evaluations)
-        assert not counted or counted == stated * uses, (
+    for t, _, inputs, evaluations in _watched_rounds(trial):
+        counted, places = sum(number for _, number in evaluations), np.size(inputs.samples)
+        uses = places if inputs.weights is None else np.count_nonzero(inputs.weights)
+        assert not counted or stated * uses <= counted <= stated * places, (
             f"gradients_per_use less gradients_spared must be the gradients of round {t} over its {uses} "
             f"records, {counted / uses:g}, and is {stated:g}"
         )

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from cases import CASES, REPRESENTATIVES, ROUNDS
 from flax import struct
 from restating import states
 
-from fedprivjax import DPMu2, LocalSGD, NoisySGD, ReducedTreeMomentum
+from fedprivjax import DPMu2, FedAvg, Full, LocalSGD, Logistic, NoisySGD, ReducedTreeMomentum, linear_problem
 from fedprivjax.problem.models import GeneralModel
 from fedprivjax.testing import PROPERTIES, Trial
 
@@ -59,6 +60,14 @@ def on_trial(method, name):
 def test_a_wrong_number_fails(method, name, counted):
     with pytest.raises(AssertionError, match=rf"^gradients_per_use less .* round 1 over its \d+ records, {counted}$"):
         PROPERTIES[COUNTED](on_trial(method, name))
+
+
+@pytest.mark.slow
+def test_empty_places_of_unequal_machines_are_no_uses():
+    """The contract failed with "over its 8 records, 0.75, and is 1" on machines of 4 and 1 records."""
+    rows = np.array([[0, 1, 2, 3], [4, -1, -1, -1]])
+    problem = linear_problem(np.ones((5, 2)), np.arange(5) % 2, Logistic(), partition_table=rows)
+    PROPERTIES[COUNTED](Trial(FedAvg(local_epochs=1, batch=2, step_size=0.1), problem, Full(2), rounds=4))
 
 
 def test_a_method_that_asks_no_model_has_nothing_to_show():
