@@ -191,5 +191,6 @@ def require_attained(name: str, attained: float, claimed: float) -> None:
     if attained < ATTAINED * claimed:
         raise Refusal(
             f"{name} must achieve at least {ATTAINED:.0%} of the claimed sensitivity, "
-            f"got {attained / claimed:.0%} (μ = {attained:.3g} of {claimed:.3g})"
+            f"got {attained / claimed:.0%} (μ = {attained:.3g} of {claimed:.3g}). Lower the bound to the length of its "
+            f"message, or leave numbers that do not follow the gradient out of the message"
         )

@@ -52,8 +52,9 @@ class AtServer(NamedTuple):
 class LocalAlgorithm(Part):
     """Base class of algorithms with local work. A subclass is a `flax.struct.dataclass`.
 
-    It defines `init`, `enter`, `move`, `leave`, `serve` and `point`. A machine's local step evaluates one message for
-    every record of its minibatch, and moves along the mean. All that leaves the machine is the message of `leave`.
+    It defines `init`, `enter`, `ask`, `move`, `leave`, `serve` and `point`. A local step evaluates the message of `ask`
+    for every record of the machine's minibatch, and moves along the mean. All that leaves the machine is the message of
+    `leave`.
 
     Attributes:
         equal_weights: True if messages must have equal weights.

@@ -55,7 +55,8 @@ def require_isolated_records(problem: Problem) -> None:
 @by_shapes
 def _require_of_model(problem: Problem) -> None:
     start, record = jax.eval_shape(lambda problem: (problem.start, problem.take(0)), problem)
-    _require(jax.make_jaxpr(lambda start, record: problem.model.gradients((start,), record))(start, record), "the loss")
+    gradients = jax.make_jaxpr(lambda start, record: problem.model.gradients((start,), record), axis_env=AXES)
+    _require(gradients(start, record), "the loss")
 
 
 def isolated_record(function: Callable[..., Any], *arguments: Any, name: str) -> Any:

@@ -46,7 +46,7 @@ def noise_has_stated_distribution(trial: Trial) -> str | None:
         _require_scale(lambda scale: covariance_misfit(scale * cheapest, written_out), 1.5 * LIMIT, message)
     stated, numbers = _stated_noise(trial)
     deviation, error = numbers.std(), 1 / np.sqrt(2 * numbers.size)
-    message = f"noise must have the stated scale {stated:.4g}, got {deviation:.4g}"
+    message = f"noise must have the stated scale {stated:.4g}, got {deviation:.4g}. It is a standard deviation"
     _require_scale(lambda scale: abs(scale * deviation / stated - 1) / error, LIMIT, message)
     return None
 

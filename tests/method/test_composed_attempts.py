@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 from cases import POOL, SOME_MACHINES, sparing
 from flax import struct
 from heavy_ball import HeavyBall
@@ -37,6 +38,8 @@ from fedprivjax.method.linear import require_message
 from fedprivjax.method.pairs import Pair
 from fedprivjax.method.round import flat_rows
 from fedprivjax.problem.program import typed_jit
+from fedprivjax.report.page import not_covered
+from fedprivjax.sweeps.prepare import ready_sweep
 
 ROUNDS, CLIP = 6, 0.5
 SETTINGS: dict[str, Any] = {"mu": 1.0, "step_size": 0.05}
@@ -201,6 +204,26 @@ def test_sealed_classes_have_no_subclasses():
             type("Mine", (parent,), {})
 
 
+class Unsealing:
+    """A parent that leaves out the check of subclasses."""
+
+    def __init_subclass__(cls, **options):
+        pass
+
+
+class Quiet(Unsealing, NoisyMessages):
+    """A hundredth of the sensitivity."""
+
+    def event(self, *facts):
+        event = super().event(*facts)
+        return replace(event, sensitivity=event.sensitivity / 100)
+
+
+def test_a_subclass_that_passes_the_seal_is_refused():
+    with pytest.raises(Refusal, match=r"^privacy must be a NoisyMessages or .* with HeavyBall, got a Quiet"):
+        Protocol(HeavyBall(), privacy=Quiet(clip=CLIP), **SETTINGS)
+
+
 @dataclass(frozen=True)
 class AlsoASum(Sum):
     """Passes for the sum."""
@@ -363,3 +386,20 @@ def test_serve_may_make_anything_of_releases():
         for algorithm in (sends(lambda server, t: gradient(server[0]), serve=serve), HeavyBall())
     ]
     assert guarantees[0] == guarantees[1]
+
+
+# ---- metrics
+
+
+def first_record(problem, snapshot):
+    return problem.pool.features[0, 0]
+
+
+def test_a_metric_that_is_a_record_is_not_covered_in_print():
+    over = {"noise_std": [1.0]}
+    method = Protocol(HeavyBall(), privacy=NoisyMessages(clip=CLIP), step_size=0.05)
+    start = ready_sweep(method, POOL, SOME_MACHINES, over=over, rounds=2, seeds=1, metrics=[first_record])
+    attributes = start.attributes()
+    assert attributes["non_private_metrics"] == "first_record (not known)"
+    shown = {"mine": xr.Dataset({"realised_epsilon": ("noise_std", [1.0])}, attrs=attributes)}
+    assert "Metrics computed on private data: first_record (not known)." in not_covered(shown)

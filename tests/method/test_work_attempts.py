@@ -29,7 +29,8 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.engine.transcript import replay
-from fedprivjax.method.local_algorithm import add, mul, sub, zeros
+from fedprivjax.method.algorithm import Public
+from fedprivjax.method.local_algorithm import AtServer, Work, add, mul, sub, zeros
 from fedprivjax.protocols.fedavg import LocalGradientSteps
 
 MACHINES, RECORDS, ROUNDS, CLIP = 4, 4, 3, 0.3
@@ -333,6 +334,30 @@ def test_client_state_is_known_to_the_guarantee():
         run(FedDyn())
     with pytest.raises(Refusal, match=r"^own of SometimesStateful must always hold numbers, or never, got "):
         run(SometimesStateful())
+
+
+def test_local_work_is_told_no_data():
+    """No function of an algorithm is given a record: from `init` to `serve`, all of it are public facts and states."""
+    given = {}
+
+    def recorded(name):
+        def function(self, *arguments):
+            given[name] = arguments
+            return getattr(Personal, name)(self, *arguments)
+
+        return function
+
+    names = ("init", "sends", "own", "enter", "ask", "move", "leave", "keep", "serve", "point")
+    watched = struct.dataclass(type("Watched", (Personal,), {name: recorded(name) for name in names}))()
+    ready(Protocol(watched, privacy=PRIVATE, noise_std=1.0, **STEP), problem(), Full(MACHINES), rounds=2)
+    assert given.keys() == {*names}
+    assert {type(given[name][0]) for name in ("init", "own")} == {Public}
+    assert {type(given[name][-1]) for name in ("move", "leave", "keep")} == {Work}
+    assert type(given["serve"][-1]) is AtServer
+    assert Work._fields == ("step", "planned", "taken", "project")
+    assert AtServer._fields == ("t", "step", "planned", "cohort", "project", "start", "key")
+    shapes = {getattr(leaf, "shape", ()) for leaf in jax.tree.leaves(given)}
+    assert shapes == {(), (3,)}  # numbers and parameters
 
 
 # ---- privacy objects

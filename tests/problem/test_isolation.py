@@ -210,6 +210,16 @@ def test_a_function_that_reaches_further_only_in_the_run_is_refused(name):
         simulate(later, PROBLEM, Full(MACHINES), rounds=2, metrics=[])
 
 
+def test_a_sum_over_the_devices_of_a_mesh_is_refused():
+    mesh = jax.make_mesh((1,), ("machines",), devices=jax.devices()[:1])
+    method = Protocol(Reaching(reach=over_devices), privacy=PRIVATE, noise_std=1.0, **STEP)
+    with pytest.raises(Refusal, match=r"^move of Reaching must compute .* got the primitive 'psum'"):
+        ready(method, PROBLEM, Full(MACHINES), rounds=2, mesh=mesh)
+    minibatches = NoisyMinibatchSGD(batch=2, clip=0.3, noise_std=1.0, **STEP)
+    with pytest.raises(Refusal, match=r"^the loss must compute .* got the primitive 'psum'"):
+        ready(minibatches, LOSSES["psum"], Full(MACHINES), rounds=2, mesh=mesh)
+
+
 @struct.dataclass
 class Served(SGD):
     """Noisy SGD's server, which mixes the configurations of a sweep."""
@@ -250,11 +260,22 @@ def observing(params, example):
     return observed(jnp.logaddexp(0.0, -y * (x @ params)))
 
 
+def summed_over_devices(params, example):
+    """A sum over the machines of a mesh, where there is one: a record moved the messages of all of its devices."""
+    x, y = example
+    value = jnp.logaddexp(0.0, -y * (x @ params))
+    try:
+        return over_devices(value)
+    except NameError:  # without a mesh
+        return value
+
+
+RECORDS = (X.reshape(-1, 3), 2.0 * Y.reshape(-1) - 1)
+OWNED: dict[str, Any] = {"start": np.zeros(3), "partition_table": np.arange(12).reshape(3, 4)}
 LOSSES = {
     "custom_vmap_call": linear_problem(X, Y, Mixed()),
-    "debug_callback": general_problem(
-        observing, (X.reshape(-1, 3), 2.0 * Y.reshape(-1) - 1), np.zeros(3), partition_table=np.arange(12).reshape(3, 4)
-    ),
+    "psum": general_problem(summed_over_devices, RECORDS, **OWNED),
+    "debug_callback": general_problem(observing, RECORDS, **OWNED),
 }
 
 
