@@ -60,7 +60,8 @@ from .privacy.target import Target
 from .privacy.terms import USED_ONCE, Assumption, Terms
 from .problem.build import general_problem, linear_problem, procedural_problem
 from .problem.constraints import Ball, Box, ConstraintSet, L1Ball, Simplex, WholeSpace
-from .problem.losses import Absolute, GemanMcClure, Hinge, Huber, LinearLoss, Logistic, Pinball, Softmax, Squared, Tukey
+from .problem.linear_loss import LinearLoss
+from .problem.losses import Absolute, GemanMcClure, Hinge, Huber, Logistic, Pinball, Softmax, Squared, Tukey
 from .problem.networks import CNN, MLP
 from .problem.problem import Problem
 from .problem.smoothing import Moreau, ball_envelope

@@ -14,7 +14,8 @@ from fedprivjax.datasets.partition import by_machine, table_of
 from fedprivjax.datasets.stream import Stream
 from fedprivjax.problem.build import general_problem, linear_problem, procedural_problem
 from fedprivjax.problem.checks import require_labels, require_loss
-from fedprivjax.problem.losses import LinearLoss, Logistic, Softmax, Squared
+from fedprivjax.problem.linear_loss import LinearLoss
+from fedprivjax.problem.losses import Logistic, Softmax, Squared
 from fedprivjax.problem.networks import NetworkCorrect, NetworkLoss, first_parameters, ready_network
 from fedprivjax.problem.problem import Origin, Problem, Table
 from fedprivjax.problem.raw_rows import RawRows

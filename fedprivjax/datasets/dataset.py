@@ -9,7 +9,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least, require_positive, require_printable
-from fedprivjax.problem.losses import LinearLoss
+from fedprivjax.problem.linear_loss import LinearLoss
 from fedprivjax.problem.raw_rows import RawRows
 
 NORM_SLACK = 1e-5  # relative: float32 features of norm equal to the bound must pass

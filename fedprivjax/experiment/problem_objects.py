@@ -25,7 +25,8 @@ from fedprivjax.features import FeatureMap, as_maps
 from fedprivjax.problem.build import general_problem
 from fedprivjax.problem.checks import require_constraint
 from fedprivjax.problem.constraints import CONSTRAINTS, ConstraintSet
-from fedprivjax.problem.losses import LOSSES, LinearLoss
+from fedprivjax.problem.linear_loss import LinearLoss
+from fedprivjax.problem.losses import LOSSES
 from fedprivjax.problem.networks import NETWORKS
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.smoothing import Moreau

@@ -14,7 +14,7 @@ from fedprivjax.problem import checks
 from fedprivjax.problem.constraints import ConstraintSet, WholeSpace
 from fedprivjax.problem.devices import device_memory
 from fedprivjax.problem.gradients import length
-from fedprivjax.problem.losses import LinearLoss
+from fedprivjax.problem.linear_loss import LinearLoss
 from fedprivjax.problem.models import Example, GeneralModel, LinearModel
 from fedprivjax.problem.problem import Problem, Procedural, Table
 from fedprivjax.problem.random_keys import random_key

@@ -10,7 +10,7 @@ from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 from fedprivjax.problem.constraints import BUILT_IN, ConstraintSet
-from fedprivjax.problem.losses import LinearLoss
+from fedprivjax.problem.linear_loss import LinearLoss
 
 
 def numbers(name: str, values, remedy: str = "") -> np.ndarray:

@@ -18,7 +18,7 @@ from flax.errors import InvalidRngError
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least, require_choice
 from fedprivjax.problem.checks import require_alike
-from fedprivjax.problem.losses import LinearLoss
+from fedprivjax.problem.linear_loss import LinearLoss
 from fedprivjax.problem.random_keys import random_key, require_jax_settings
 
 Activation = Literal["tanh", "gelu", "silu", "softplus", "relu"]

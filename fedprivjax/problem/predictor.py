@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.problem.losses import LOSSES, LinearLoss
+from fedprivjax.problem.linear_loss import LinearLoss
+from fedprivjax.problem.losses import LOSSES
 from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.networks import NetworkLoss, scores
 from fedprivjax.problem.problem import Problem

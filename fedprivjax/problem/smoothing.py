@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_positive
-from fedprivjax.problem.losses import Kinked, LinearLoss
+from fedprivjax.problem.linear_loss import Kinked, LinearLoss
 
 BISECTIONS = 30  # followed by NEWTON_STEPS, each of which squares the error
 NEWTON_STEPS = 3

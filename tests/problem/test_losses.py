@@ -7,13 +7,12 @@ import optax
 import pytest
 from scipy.special import expit, logsumexp
 
+from fedprivjax.problem.linear_loss import Kinked, LinearLoss
 from fedprivjax.problem.losses import (
     Absolute,
     GemanMcClure,
     Hinge,
     Huber,
-    Kinked,
-    LinearLoss,
     Logistic,
     Pinball,
     Softmax,

@@ -10,7 +10,8 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from fedprivjax import Ball, general_problem, linear_problem
-from fedprivjax.problem.losses import Absolute, Hinge, Huber, LinearLoss, Logistic, Pinball, Softmax, Squared
+from fedprivjax.problem.linear_loss import LinearLoss
+from fedprivjax.problem.losses import Absolute, Hinge, Huber, Logistic, Pinball, Softmax, Squared
 from fedprivjax.problem.models import Example, LinearModel
 from fedprivjax.problem.smoothing import Moreau, ball_envelope
 
