@@ -26,9 +26,11 @@ from .method.noisy_momentum import NoisyMomentum
 from .method.noisy_records import NoisyRecords
 from .method.private_mean import BitMean, GaussianMean
 from .method.record_steps import NoisyRecordSteps
+from .method.release import MessagePrivacy
 from .method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .method.server_optimizer import ServerOptimizer
 from .method.shuffled_sums import ScalarSum, VectorSum
+from .method.work_privacy import WorkPrivacy
 from .plan.draw import draw_plan
 from .plan.participation import (
     Balanced,
@@ -149,6 +151,7 @@ __all__ = [
     "LocalWork",
     "Logistic",
     "Mean",
+    "MessagePrivacy",
     "Metric",
     "MimeLite",
     "Minibatch",
@@ -207,6 +210,7 @@ __all__ = [
     "Weighted",
     "WholeSpace",
     "Work",
+    "WorkPrivacy",
     "add_noise",
     "audit",
     "audit_one_run",

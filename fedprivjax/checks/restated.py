@@ -72,6 +72,12 @@ def _require_own_value(value: Any) -> None:
         )
 
 
+def stated_by(value: Any) -> str | None:
+    """Return "module:Class" of the custom class that makes an object's first statement, or None."""
+    owner = None if _base(type(value)) is None else _owner(type(value), _rule(type(value)).by[0])
+    return None if owner is None or of_package(owner) else f"{owner.__module__}:{owner.__qualname__}"
+
+
 def require_of_package(**objects: Any) -> None:
     """Raise Refusal unless the class of each object, by name, is one of the package. None is skipped."""
     for name, value in objects.items():

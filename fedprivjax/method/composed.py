@@ -262,7 +262,8 @@ class Composed(OfParts, Protocol):
         self.privacy.check(self.run_facts(problem, plan), self.name)
 
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
-        return self.privacy.needed_noise(self.run_facts(problem, plan), target)
+        found = self.privacy.needed_noise(self.run_facts(problem, plan), target)
+        return super().needed_noise(problem, plan, target) if found is None else found
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         return self.privacy.mechanism(self.run_facts(problem, plan), method)

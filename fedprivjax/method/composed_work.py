@@ -237,7 +237,7 @@ class ComposedWork(InRounds, Split, OfParts, Protocol):
         known = KnownWork(
             bound if self.privacy.clip is None and bound < inf else None,
             float(plan.schedule.divisor) if self.privacy.adaptive else None,
-            self._encoded_norm(problem),
+            None,
             None if planned is algorithm else planned,
             len(points_of(first)),
             is_plain(first),
@@ -245,32 +245,18 @@ class ComposedWork(InRounds, Split, OfParts, Protocol):
             problem.weights is not None,
             unit == "machine" and isinstance(self.minibatches, LocalEpochs) and reads_planned,
         )
-        return replace(self, known=known)  # type: ignore[type-var]
-
-    def _encoded_norm(self, problem: Problem) -> float | None:
-        """Return the bound to which encoded messages are clipped before a trusted server's noise, or None."""
-        private = self.privacy.unit == "machine" and self.privacy.trust == "server"
-        if not private or self.privacy.encoder is None:
-            return None
-        return self.privacy.protecting(stateful=False, dimension=self.message_dimension(problem)).norm
+        ready = replace(self, known=known)  # type: ignore[type-var]
+        encoded = self.privacy.encoded_norm(ready.message_dimension(problem))
+        return replace(ready, known=replace(known, encoded=encoded))
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        self._require_settings(target)
         settings = self.privacy.targeted(target, self.epsilon, plan.size.machines)
+        self.theory.require_step(self)
         ready: ComposedWork = self.with_settings(settings).read_once(problem, plan).rounds.fitted(problem, plan)
         calibrated = super(ComposedWork, ready).calibrate(problem, plan, target)
         if self.privacy.adaptive:
             self.privacy.update_clip.check(calibrated.noise_std if self.privacy.unit == "machine" else 0.0)
         return calibrated
-
-    def _require_settings(self, target: Target) -> None:
-        """Raise Refusal if a setting that a run with this target needs is missing."""
-        unit = self.privacy.unit
-        if unit is None and not target.non_private:
-            raise Refusal(f"unit must be 'record' or 'machine' for a private run, got None with {target}. Set unit")
-        if unit == "machine" and self.privacy.update_clip is None:
-            raise Refusal("update_clip must be given with unit = 'machine', got none. Set a norm or an AdaptiveClip")
-        self.theory.require_step(self)
 
     def message_dimension(self, problem: Problem) -> int:
         """Number of numbers in a message: those of `leave`, and a bit with an adaptive clip."""
@@ -282,9 +268,7 @@ class ComposedWork(InRounds, Split, OfParts, Protocol):
         return form(self._algorithm, Public.of(problem, 1))
 
     def message_bits(self, problem: Problem) -> float:
-        encoder = self.privacy.encoder
-        dimension = self.message_dimension(problem)
-        return 32.0 * dimension if encoder is None else encoder.bits(dimension)
+        return self.privacy.message_bits(self.message_dimension(problem))
 
     def costs(self, problem: Problem) -> dict[str, float]:
         return of_one_message(self.message_bits(problem), self.known.gradients)
@@ -327,7 +311,7 @@ class ComposedWork(InRounds, Split, OfParts, Protocol):
     @property
     def gradient_clip(self) -> Any:
         private = self.privacy
-        if private.unit != "machine":
+        if private.unit != "machine" or private.update_clip is None:
             return private.clip
         step = 1.0 if self.step_size is None else float(np.max(self.step_size)) * float(np.max(self.step_scale))
         bound = private.update_clip.start if private.adaptive else private.update_clip

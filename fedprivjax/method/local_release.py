@@ -27,6 +27,7 @@ from fedprivjax.noise.interface import normals
 from fedprivjax.noise.rounds import INDEPENDENT, over_rounds
 from fedprivjax.plan.samplers import LocalSteps, LocalWork
 from fedprivjax.privacy.events import Event
+from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import RELATIONS, REPLACE_ONE
 from fedprivjax.problem.gradients import Dense
 from fedprivjax.problem.isolation import isolated
@@ -204,6 +205,19 @@ class LocalPrivacy(WorkPrivacy):
         return self.update_clip.bit_factor(facts.noise_std, least)
 
     # ---- on the host
+
+    def targeted(self, target: Target, epsilon: Any, machines: int) -> dict[str, Any]:
+        if self.unit is None and not target.non_private:
+            raise Refusal(f"unit must be 'record' or 'machine' for a private run, got None with {target}. Set unit")
+        if self.unit == "machine" and self.update_clip is None:
+            raise Refusal("update_clip must be given with unit = 'machine', got none. Set a norm or an AdaptiveClip")
+        return {}
+
+    def encoded_norm(self, dimension: int) -> float | None:
+        if self.unit != "machine" or self.trust != "server" or self.encoder is None:
+            return None
+        unit: Any = self.protecting(stateful=False, dimension=dimension)
+        return unit.norm
 
     def check(self, problem: Problem) -> None:
         """Raise Refusal if the weights of the machines' messages are not covered."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import called, require_choice
-from fedprivjax.method.algorithm import Momentum, NormBound, Reads
+from fedprivjax.method.algorithm import Momentum, Reads
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.relative_privacy import noise_of_shares, privacy_shares, shared_privacy
 from fedprivjax.method.release import Limits, MessagePrivacy, Released, RunFacts
@@ -124,12 +124,6 @@ class MomentumPrivacy(MessagePrivacy):
         """Raise Refusal unless the server reads a momentum."""
         if type(reads) is not Momentum:
             raise Refusal(f"reads must be Momentum(alpha) with {type(self).__name__}, got {reads}")
-
-    def bounded(self, stated: NormBound, *, plain: bool) -> NormBound:
-        """Return the bound on a message's norm: the clip, or else the stated bound."""
-        if self.clip is None:
-            return stated
-        return NormBound(float(self.clip), (Assumption("clipped records", {"bound": float(self.clip)}),))
 
     def check(self, facts: RunFacts, name: str) -> None:
         plan = facts.plan

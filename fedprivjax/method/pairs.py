@@ -6,8 +6,9 @@ from typing import Any, final
 import jax.numpy as jnp
 from flax import struct
 
-from fedprivjax.checks.decorated import derived_of, settings_of
+from fedprivjax.checks.decorated import derived_of, require_decorated, settings_of
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.restated import of_package
 from fedprivjax.checks.values import called, require_keywords
 from fedprivjax.method.algorithm import Algorithm
 from fedprivjax.method.composed import Composed, ComposedState
@@ -22,6 +23,8 @@ from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.parts import PairOf
 from fedprivjax.method.private_mean import BitMean, GaussianMean
 from fedprivjax.method.record_steps import NoisyRecordSteps
+from fedprivjax.method.release import MessagePrivacy
+from fedprivjax.method.work_privacy import WorkPrivacy
 
 
 @final
@@ -69,17 +72,27 @@ def pair_of(algorithm: type) -> tuple[Any, tuple[type, ...]] | None:
     return (SumsPair if grows else Pair), (NoisyMessages, NoisyRecords, NoisyMomentum, GaussianMean, BitMean)
 
 
+def _custom(kind: type, made: type) -> bool:
+    """Return True for a class of custom privacy objects for these pairs: directly below the base, in no other way."""
+    base = {Pair: MessagePrivacy, WorkPair: WorkPrivacy}.get(made)
+    if base is None or kind is base or not issubclass(kind, base):
+        return False
+    return all(issubclass(base, one) for one in kind.__mro__ if of_package(one))
+
+
 def pair(algorithm: Any = None, *, privacy: Any = None, **settings: Any) -> Composed | ComposedWork:
     """Return the protocol of an algorithm and a privacy object.
 
     Raises:
         Refusal: they do not go together, or a setting is unknown.
     """
-    found = pair_of(type(algorithm))
+    found, kind = pair_of(type(algorithm)), type(privacy)
     if found is None:
         raise Refusal(f"algorithm must be an Algorithm or a LocalAlgorithm, got {called(algorithm)}")
     made, needed = found
-    if type(privacy) not in needed:
+    if _custom(kind, made):
+        require_decorated(privacy)
+    elif kind not in needed:
         names = " or a ".join(one.__name__ for one in needed)
         raise Refusal(f"privacy must be a {names} with {type(algorithm).__name__}, got {called(privacy)}")
     require_keywords("Protocol", settings, [one for one in settings_of(made) or () if one not in derived_of(made)])

@@ -5,15 +5,21 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.decorated import PYTREE
+from fedprivjax.checks.refusal import Refusal, Undefined
+from fedprivjax.checks.restated import Stated
 from fedprivjax.method.algorithm import Mean, NormBound, Part, Reads
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.round import Machine, RoundInputs, add_noise, cohort_messages, cohort_sum
 from fedprivjax.method.settings import check_numbers
 from fedprivjax.method.views import VIEWS, FullView, View
+from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
+from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import LEVELS, Target
+from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.problem import Problem
 
 
@@ -50,8 +56,14 @@ class RunFacts(NamedTuple):
     epsilon: tuple[float, ...] | None
 
 
+FREE = "needed_noise", "costs", "message_bits", "vectors_in_memory"  # may be overridden without the event
+
+
 class Privacy(Part):
-    """Base of all privacy objects: their targets, on the host.
+    """Base of all privacy objects: their guarantees and targets, on the host.
+
+    A custom one defines `event` and `mechanism`. What it states is printed as its class's. A subclass of it that
+    overrides any name but those in `FREE` must define `event` as well, or is refused in private runs.
 
     Attributes:
         noise_rule: rule that computes the noise from a target.
@@ -59,11 +71,35 @@ class Privacy(Part):
         weighs_machines: True if the releases and the event include the weights of the machines' messages.
     """
 
-    kind = "privacy object"
-    instead = "Define an Algorithm, or a method with an event of its own"
+    kind, decorator = "privacy object", PYTREE
+    instead = "Define an Algorithm, or a subclass of MessagePrivacy with an event of its own"
+    stated: ClassVar[Stated] = Stated(by=("event",), free=FREE)
     noise_rule: Any = "accountant"
     noise_follows: Any = ()
     weighs_machines: ClassVar[bool] = False
+    clip: Any = None
+    trust: Any = "none"
+
+    @property
+    def traced(self) -> Any:
+        """Copy without the settings that only the host reads. Default: itself."""
+        return self
+
+    def event(self, facts: Any, noise_std: float) -> Event:
+        """Return the event of a plan's releases with this noise.
+
+        Args:
+            facts: `RunFacts`, or `WorkFacts` with local work.
+        """
+        raise Undefined(f"{type(self).__name__} must define event(facts, noise_std)")
+
+    def mechanism(self, facts: Any, method: str) -> Mechanism:
+        """Return the mechanism that samples the noise by the given noise method."""
+        raise Undefined(f"{type(self).__name__} must define mechanism(facts, method)")
+
+    def needed_noise(self, facts: Any, target: Target) -> float | None:
+        """Return the noise for a target by a rule. Default: None, for the smallest with which `event` meets it."""
+        return None
 
     def check_target(self, protocol: Any) -> None:
         """Raise Refusal if a protocol's target, noise or step is invalid with this object."""
@@ -87,9 +123,15 @@ class Privacy(Part):
 
 
 class MessagePrivacy(Privacy):
-    """Base of the privacy objects of messages, with what most of them share. Each one is sealed.
+    """Base of the privacy objects of messages, with what most of them share. Those of the package are sealed.
+
+    A custom one is a `flax.struct.dataclass` that defines `event` and `mechanism`. By default every record's message is
+    clipped to `clip`, and the server reads the mean with `noise_std` times the mechanism's sample. For another release
+    it defines `release` and `messages`.
 
     Attributes:
+        clip: bound that is enforced on the norm of every record's message, or None for the stated one.
+        trust: trust model, a key of `fedprivjax.privacy.terms.TRUST`, as in the event.
         several_epochs: True if the event accounts for public reuse of samples in several rounds.
         gradients_each: number of gradients that a machine computes for one gradient of a message.
         why_means: reason why the server reads no other statistic than means, in messages.
@@ -98,8 +140,11 @@ class MessagePrivacy(Privacy):
     several_epochs: ClassVar[bool] = False
     gradients_each: ClassVar[int] = 1
     why_means: ClassVar[str] = ""
-    clip: Any
-    trust: Any
+
+    @property
+    def minibatches(self) -> Sampler | None:
+        """Sampler of the records of a message. Default: None, one fresh record."""
+        return None
 
     def memory(self, start: Any, reads: Reads) -> Any:
         """Return the memory before the first round. Default: (), nothing, for a server that reads means."""
@@ -209,6 +254,16 @@ class MessagePrivacy(Privacy):
     def vectors_in_memory(self, problem: Problem, size: Size) -> int:
         """Return the number of vectors in memory besides clipped gradients. Default: 0."""
         return 0
+
+    def bounded(self, stated: NormBound, *, plain: bool) -> NormBound:
+        """Return the bound on the norm of a record's message: the clip, or else the stated bound.
+
+        Args:
+            plain: True if a message is one gradient.
+        """
+        if self.clip is None:
+            return stated
+        return NormBound(float(self.clip), (Assumption("clipped records", {"bound": float(self.clip)}),))
 
     def check(self, facts: RunFacts, name: str) -> None:
         """Raise Refusal if the guarantee does not cover the problem or the plan, for a protocol of this name."""

@@ -10,11 +10,8 @@ from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.local_data import LocalData, Minibatch
 from fedprivjax.method.release import Privacy
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.noise import Mechanism
 from fedprivjax.noise.rounds import INDEPENDENT, round_factor
 from fedprivjax.plan.plan import Plan
-from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import REPLACE_ONE
 from fedprivjax.problem.problem import Problem
 
@@ -54,9 +51,13 @@ class WorkFacts(NamedTuple):
 
 
 class WorkPrivacy(Privacy):
-    """Base of the privacy objects of local work, for those with noise in local steps only. Each one is sealed.
+    """Base of the privacy objects of local work, for those with noise in local steps only.
+
+    Those of the package are sealed. A custom one is a `flax.struct.dataclass` that defines `event` and `mechanism`, and
+    what it changes of a message: `bounded`, `sent` and `encoded` at a machine, `divisor` and `read` at the server.
 
     Attributes:
+        work: sampler of the records of the local steps.
         unit: protected unit, "record" or "machine", or None for no privacy.
         clip: bound that is enforced on every record's message in a local step, or None.
         update_clip: bound on the norm of a machine's whole message, or None.
@@ -67,11 +68,9 @@ class WorkPrivacy(Privacy):
         noise_together: True if the noise of a local step is sampled for all machines of a round at once.
     """
 
-    instead = "Define a LocalAlgorithm, or a method with an event of its own"
+    instead = "Define a LocalAlgorithm, or a subclass of WorkPrivacy with an event of its own"
     unit: Any = "record"
-    trust: Any = "none"
     relation: Any = REPLACE_ONE
-    clip: Any
     update_clip: Any = None
     noise: Any = INDEPENDENT
     encoder: Any = None
@@ -156,14 +155,10 @@ class WorkPrivacy(Privacy):
     def check(self, problem: Problem) -> None:
         """Raise Refusal if the guarantee does not cover the problem. Default: nothing."""
 
-    def needed_noise(self, facts: WorkFacts, target: Target) -> float | None:
-        """Return the noise for a target by a rule. Default: None, for the smallest with which `event` meets it."""
+    def encoded_norm(self, dimension: int) -> float | None:
+        """Return the bound to which encoded messages are clipped before a trusted server's noise. Default: None."""
         return None
 
-    def mechanism(self, facts: WorkFacts, method: str) -> Mechanism:
-        """Return the mechanism that samples the noise by the given noise method."""
-        raise Undefined(f"{type(self).__name__} must define mechanism(facts, method)")
-
-    def event(self, facts: WorkFacts, noise_std: float) -> Event:
-        """Return the event of a plan's local work."""
-        raise Undefined(f"{type(self).__name__} must define event(facts, noise_std)")
+    def message_bits(self, dimension: int) -> float:
+        """Return the number of bits of a message. Default: the encoder's, or float32 numbers."""
+        return 32.0 * dimension if self.encoder is None else self.encoder.bits(dimension)

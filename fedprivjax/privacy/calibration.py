@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, clients_named
-from fedprivjax.checks.restated import require_of_package, require_restated
+from fedprivjax.checks.restated import require_of_package, require_restated, stated_by
 from fedprivjax.plan.arguments import require_problem, require_protocol, require_same_sampler, require_valid_plan
 from fedprivjax.plan.participation import PUBLIC, Participation
 from fedprivjax.plan.schedule import Schedule
@@ -145,6 +145,9 @@ def event_of(protocol, problem, plan) -> Event:
         event = event.without(PUBLIC_PARTICIPATION).assuming(Assumption("secret participation", scheme))
     elif protocol.calibrate_to == PLAN and protocol.noise_std != 0:
         event = event.assuming(Assumption("noise of the schedule"))
+    source = stated_by(getattr(protocol, "privacy", None))
+    if source is not None:
+        event = event.assuming(Assumption("stated by", {"source": source}))
     if event.terms.zeroes:
         event = event.assuming(Assumption("public machines", {"machines": plan.size.machines}))
     if plan.depends_on_sizes or problem.weighted_by_size:

@@ -63,6 +63,7 @@ SENTENCES = {
     "public rule that ignores the records' values",
     "same machines": "a record is on the machine of the same number in every run",
     "one intrusion": "an intruder reads the server's memory once, at a time of their choice",
+    "stated by": "the mechanism is as stated by {source}, which the package does not prove",
     "stated": "{text}",
 }
 

@@ -25,6 +25,7 @@ VALUES = {
     "rounds": 4,
     "first": 1,
     "function": "difference",
+    "source": "mine:Mine",
     "rate": 0.1,
 }
 

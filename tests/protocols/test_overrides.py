@@ -9,7 +9,7 @@ from cases import MACHINES, PER_ROUND, SHARES, sparing
 from client_momentum import ClientMomentum
 from faults.clients import MACHINE, largest_update
 from flax import struct
-from sign_sgd import SignSGD
+from sign_sgd import sign_sgd
 
 from fedprivjax import FedAvg, Refusal, Scaffold, Uniform, draw_plan, guarantee, ready
 from fedprivjax.checks.restated import require_restated
@@ -111,7 +111,7 @@ def test_such_an_override_moves_a_sum_by_more_than_the_inherited_event_states(me
     assert moved == pytest.approx(claimed, rel=1e-3)
 
 
-@pytest.mark.parametrize("method", [FedAvg(**SETTINGS), Scaffold(**SETTINGS), SignSGD(noise_std=1.0)])
+@pytest.mark.parametrize("method", [FedAvg(**SETTINGS), Scaffold(**SETTINGS), sign_sgd(noise_std=1.0)])
 def test_methods_that_state_their_messages_are_run(method):
     require_restated(method)
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, Undefined
-from fedprivjax.method.algorithm import NormBound
 from fedprivjax.method.release import MessagePrivacy, RunFacts
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.accountants.records import RecordAccountant
@@ -37,11 +36,6 @@ class PrivateMean(MessagePrivacy):
     def stored(self, server: Any) -> Any:
         return server
 
-    @property
-    def minibatches(self) -> None:
-        """None: a message is of one record."""
-        return None
-
     def targeted(self, target: Target, epsilon: Any, machines: int) -> dict[str, Any]:
         target.require_one()
         return {}
@@ -49,12 +43,6 @@ class PrivateMean(MessagePrivacy):
     def planned(self, facts: RunFacts) -> dict[str, Any]:
         self._require_mean(facts.reads)
         return {}
-
-    def bounded(self, stated: NormBound, *, plain: bool) -> NormBound:
-        """Return the bound on a message's norm: the clip, or else the stated bound."""
-        if self.clip is None:
-            return stated
-        return NormBound(float(self.clip), (Assumption("clipped records", {"bound": float(self.clip)}),))
 
     def accountant(self, problem: Problem, plan: Plan) -> RecordAccountant:
         """Accountant that converts σ divided by the sensitivity to ε."""
