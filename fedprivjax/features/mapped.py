@@ -1,26 +1,149 @@
-"""Application of feature maps to a dataset, with the norm bound of their composition."""
+"""Application of feature maps to a dataset: maps by name, the norm bound of their composition, and the disk cache.
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import replace
+The cache has one file for each dataset and chain of maps, written atomically in pieces.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from itertools import pairwise
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 import numpy as np
 
+from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import called
+from fedprivjax.checks.values import called, require_choice
 from fedprivjax.datasets.dataset import Dataset
-from fedprivjax.features.feature_cache import cache, cached_features, features_key
-from fedprivjax.features.interface import FeatureMap, Shape
-from fedprivjax.features.registry import Said, as_maps, built_in
+from fedprivjax.disk_cache import cache_folder, code_digest, digest, read, try_write
+from fedprivjax.features.maps import Constant, FeatureMap, GroupNorm, Pooling, Shape, UnitNorm
+from fedprivjax.features.scattering import Scattering
 from fedprivjax.problem.program import program_of
 
+CODE = (Path(__file__).parent,)  # folders with code that cached features depend on
+UNRELATED = ("__init__", "mapped")  # files there that do not affect features
 CHUNK_NUMBERS = 2**23  # largest number of input and output values of a map in one batch
 MOST_AT_ONCE = 256  # largest number of examples in one batch
 Say = Callable[[str], None]
+Said = FeatureMap | str | Mapping[str, Any]
+MAPS: dict[str, type[FeatureMap]] = {
+    "pooling": Pooling,
+    "scattering": Scattering,
+    "group_norm": GroupNorm,
+    "unit_norm": UnitNorm,
+    "constant": Constant,
+}
+
+
+def as_maps(said: Said | Sequence[Said]) -> tuple[FeatureMap, ...]:
+    """Return feature maps as objects.
+
+    >>> as_maps(["scattering", {"kind": "group_norm", "groups": 27}])
+    (Scattering(scales=2, angles=8, order=2), GroupNorm(groups=27, floor=1e-05))
+    >>> as_maps("scatering")
+    Traceback (most recent call last):
+    fedprivjax.Refusal: unknown feature map 'scatering', did you mean 'scattering'? (known: ...)
+    """
+    one = isinstance(said, FeatureMap | str | Mapping)
+    if not (one or isinstance(said, Sequence)):
+        raise Refusal(f"features must be a list of maps, such as ['scattering', 'unit_norm'], got {called(said)}")
+    return tuple(as_map(each) for each in ([said] if one else said))
+
+
+def as_map(said: Any) -> FeatureMap:
+    """Return a feature map as an object, from a name or a table of its `kind` and settings."""
+    if isinstance(said, FeatureMap):
+        require_decorated(said)
+        return said
+    table = {"kind": said} if isinstance(said, str) else said
+    if not isinstance(table, Mapping) or not isinstance(table.get("kind"), str):
+        shown = repr(dict(said)) if isinstance(said, Mapping) else called(said)
+        raise Refusal(f"a feature map must be a name, or a table with its name as kind, got {shown}")
+    kind, settings = table["kind"], {name: value for name, value in table.items() if name != "kind"}
+    require_choice("feature map", kind, MAPS)
+    names = [each.name for each in fields(MAPS[kind])]  # pyright: ignore[reportArgumentType]
+    for name in settings:
+        if not names:
+            raise Refusal(f"feature map {kind!r} takes no settings, got {name!r}")
+        require_choice(f"setting of feature map {kind}", name, names)
+    return MAPS[kind](**settings)
+
+
+def built_in(each: FeatureMap) -> bool:
+    """Return True for the package's own maps, which never mix the examples of a batch. False for their subclasses.
+
+    >>> built_in(UnitNorm())
+    True
+    """
+    return type(each) in MAPS.values()
+
+
+def cache() -> Path | None:
+    """Return the folder of computed features, within the cache folder. Its files may be deleted at any time.
+
+    `$FEDPRIVJAX_CACHE` names another cache folder. If the variable is empty, nothing is cached, and this is None.
+    """
+    folder = cache_folder()
+    return None if folder is None else folder / "features"
+
+
+def cached_features(
+    folder: Path | None, key: str, shape: Shape, compute: Callable[[], Iterable[np.ndarray]]
+) -> np.ndarray:
+    """Return features, float32 [examples, …]: from the cache, mapped into memory, or computed and cached.
+
+    Without a folder that can be written, or on a full disk, they are computed in memory.
+
+    Args:
+        folder: the cache, or None.
+        key: name of the file, a digest of everything that the features depend on.
+        compute: returns the features in consecutive pieces.
+    """
+    path = None if folder is None else folder / f"{key}.npy"
+    found = None if path is None else _read(path, shape)
+    if path is not None and found is None and try_write(path, lambda file: _write(file, shape, compute())):
+        found = _read(path, shape)
+    return _gathered(shape, compute()) if found is None else found
+
+
+def features_key(
+    maps: Iterable[FeatureMap], features: np.ndarray, picture: Shape | None, program: Callable[[], Hashable] = tuple
+) -> str:
+    """Return the digest of the incoming features, the maps' settings, and the code of this package's maps.
+
+    Args:
+        program: returns the maps' computation, which the digest includes if one of them is custom.
+
+    >>> rows = np.zeros((2, 4), np.float32)
+    >>> features_key([Pooling(1)], rows, (2, 2, 1)) == features_key([Pooling(2)], rows, (2, 2, 1))
+    False
+    """
+    maps = list(maps)
+    custom = () if all(map(built_in, maps)) else (program(),)
+    settings = [(type(each).__module__, repr(each)) for each in maps]
+    return digest(settings, *custom, picture, code_digest(*CODE, exclude=UNRELATED), features)
+
+
+def _read(path: Path, shape: Shape) -> np.ndarray | None:
+    found = read(path)
+    return found if found is not None and found.shape == shape and found.dtype == np.float32 else None
+
+
+def _write(file: BinaryIO, shape: Shape, pieces: Iterable[np.ndarray]) -> None:
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    for piece in pieces:
+        file.write(np.ascontiguousarray(piece, "<f4").data)
+
+
+def _gathered(shape: Shape, pieces: Iterable[np.ndarray]) -> np.ndarray:
+    out = np.empty(shape, np.float32)
+    start = 0
+    for piece in pieces:
+        out[start : start + len(piece)] = piece
+        start += len(piece)
+    return out
 
 
 def mapped(

@@ -6,8 +6,8 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.plan.samplers import Sampler
-from fedprivjax.plan.samplers.epochs import epoch_places, places_in_order
 from fedprivjax.plan.samplers.interface import require_records
+from fedprivjax.plan.samplers.minibatch import epoch_places, places_in_order
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.problem.problem import Problem
 

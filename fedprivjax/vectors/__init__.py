@@ -2,8 +2,7 @@
 
 from fedprivjax.vectors.accountants import check_accountants, read_accountants, write_accountants
 from fedprivjax.vectors.cases import CASES
-from fedprivjax.vectors.files import check_vectors, read_arrays, write_vectors
-from fedprivjax.vectors.header import FORMAT
+from fedprivjax.vectors.files import FORMAT, check_vectors, read_arrays, write_vectors
 
 __all__ = [
     "CASES",

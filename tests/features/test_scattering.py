@@ -8,7 +8,7 @@ from oracles import scattering as oracle
 
 from fedprivjax import Refusal
 from fedprivjax.features import Scattering
-from fedprivjax.features.morlet import smoothing, wavelets
+from fedprivjax.features.scattering import smoothing, wavelets
 
 RNG = np.random.default_rng(0)
 

@@ -42,9 +42,9 @@ from fedprivjax.protocols.noisy_minibatch_sgd import MinibatchSGD
 from fedprivjax.protocols.noisy_sgd import SGD
 from fedprivjax.protocols.stale_momentum import Stale
 from fedprivjax.theory import reshef_levy
-from fedprivjax.vectors.settings import FULL, POOL
-from fedprivjax.vectors.settings import OWN as RECORDS
-from fedprivjax.vectors.settings import problem as problem_of
+from fedprivjax.vectors.cases import FULL, POOL
+from fedprivjax.vectors.cases import OWN as RECORDS
+from fedprivjax.vectors.cases import problem as problem_of
 
 DIGITS = from_dataset(datasets.load("digits"), network=MLP((8,)))
 OWN = from_dataset(datasets.load("digits"), network=MLP((8,)), partition_table=np.arange(1430).reshape(10, 143))

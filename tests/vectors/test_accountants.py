@@ -9,8 +9,7 @@ from fedprivjax import Refusal
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE
 from fedprivjax.vectors import check_accountants, read_accountants
-from fedprivjax.vectors.accountant_bounds import Mechanism, bounds, mechanisms
-from fedprivjax.vectors.accountants import NAME
+from fedprivjax.vectors.accountants import NAME, Mechanism, bounds, mechanisms
 
 FOLDER = Path(__file__).parents[2] / "experiments/vectors"
 BOUNDS = {one: (low, high) for one, low, high in read_accountants(FOLDER)}

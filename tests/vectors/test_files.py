@@ -9,8 +9,7 @@ import pytest
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.protocols.registry import METHODS
 from fedprivjax.vectors import CASES, FORMAT, read_arrays
-from fedprivjax.vectors.files import case_arrays, differences, file_arrays, npz_bytes
-from fedprivjax.vectors.header import checksum
+from fedprivjax.vectors.files import case_arrays, checksum, differences, file_arrays, npz_bytes
 
 FOLDER = Path(__file__).parents[2] / "experiments/vectors"
 METHOD_NAMES = sorted(CASES)

@@ -2,12 +2,20 @@
 
 from collections.abc import Callable
 
+from fedprivjax.plan.participation.cohorts import (
+    TAIL,
+    Balanced,
+    Cyclic,
+    Full,
+    Given,
+    PoissonCohorts,
+    SecretSubsets,
+    Uniform,
+    Varying,
+)
 from fedprivjax.plan.participation.dropouts import Cohorts, Dropouts, OnePass
-from fedprivjax.plan.participation.fixed import Balanced, Cyclic, Full, Given, Uniform
 from fedprivjax.plan.participation.interface import Participation
-from fedprivjax.plan.participation.secret import PoissonCohorts, SecretSubsets
 from fedprivjax.plan.participation.validate import check_participation, draw_schedule
-from fedprivjax.plan.participation.varying import TAIL, Varying
 from fedprivjax.plan.participation.weighted import BySize, Weighted
 
 __all__ = [

@@ -3,10 +3,19 @@
 from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_choice
-from fedprivjax.plan.samplers.epochs import Cyclic, Disjoint, Epochs, Full, OnePassPool, Reshuffled
 from fedprivjax.plan.samplers.interface import Batch, Occurrences, Sampler
 from fedprivjax.plan.samplers.local import LocalEpochs, LocalSteps, LocalWork
-from fedprivjax.plan.samplers.subsampling import Poisson, Replacement, Subset
+from fedprivjax.plan.samplers.minibatch import (
+    Cyclic,
+    Disjoint,
+    Epochs,
+    Full,
+    OnePassPool,
+    Poisson,
+    Replacement,
+    Reshuffled,
+    Subset,
+)
 
 __all__ = [
     "SAMPLERS",

@@ -8,8 +8,8 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_at_least
-from fedprivjax.plan.samplers.epochs import Full
 from fedprivjax.plan.samplers.interface import CLAIMS, Batch, Sampler
+from fedprivjax.plan.samplers.minibatch import Full
 
 
 class LocalWork(Sampler):

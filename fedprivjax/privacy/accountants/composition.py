@@ -26,7 +26,7 @@ import numpy as np
 import scipy
 
 from fedprivjax.plan.samplers import Occurrences
-from fedprivjax.plan.samplers.subsampling import RAREST
+from fedprivjax.plan.samplers.minibatch import RAREST
 from fedprivjax.privacy.accountants.dp_accounting_backend import LossGrid, symmetric_grid
 from fedprivjax.privacy.accountants.tilted import power
 

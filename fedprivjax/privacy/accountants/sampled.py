@@ -34,7 +34,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.restated import require_restated
 from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
 from fedprivjax.plan.samplers import Occurrences, Sampler, as_sampler
-from fedprivjax.plan.samplers.subsampling import RAREST
+from fedprivjax.plan.samplers.minibatch import RAREST
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.composition import (
     HEADROOM,

@@ -1,0 +1,333 @@
+"""Participation schemes that treat all machines alike, by the size of a cohort: fixed, random, or secret.
+
+A cohort of fixed size has all machines, random ones, machines in turn, or those of a given schedule. A random size has
+any distribution. Secret cohorts are random cohorts that only a trusted server knows, which amplifies privacy.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+import scipy
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import (
+    known_keywords,
+    require_at_least,
+    require_between,
+    require_positive,
+    require_probability,
+)
+from fedprivjax.plan.participation.interface import Participation, binomial_pmf, binomial_quantile, check_sizes
+from fedprivjax.plan.schedule import Schedule
+
+TAIL = 4.0  # standard deviations above the mean beyond which a binomial cohort size is sampled again
+CUT = 1e-12  # largest probability that a round has more machines than the schedule is wide
+
+
+@dataclass(frozen=True)
+class Full(Participation):
+    """Every machine in every round.
+
+    >>> Full(3).draw(2, np.random.default_rng(0)).participants.tolist()
+    [[0, 1, 2], [0, 1, 2]]
+    """
+
+    machines: int
+    exchangeable = True
+
+    @property
+    def per_round(self) -> int:
+        return self.machines
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        return Schedule(self.machines, np.tile(np.arange(self.machines, dtype=np.int32), (rounds, 1)))
+
+
+@dataclass(frozen=True)
+class Uniform(Participation):
+    """Uniformly random subset of `per_round` machines, fresh each round.
+
+    >>> Uniform(100, 120)
+    Traceback (most recent call last):
+    fedprivjax.Refusal: per_round must be at most machines (100), got 120
+    """
+
+    machines: int
+    per_round: int
+    exchangeable = True
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        if self.per_round == self.machines:
+            return Full(self.machines).draw(rounds, rng)
+        rows = [rng.choice(self.machines, self.per_round, replace=False, shuffle=False) for _ in range(rounds)]
+        return Schedule(self.machines, np.array(rows, np.int32))
+
+
+@dataclass(frozen=True)
+class Balanced(Participation):
+    """Permutations of the machines cut into cohorts of `per_round`, with nearly equal gaps.
+
+    Args:
+        reshuffle: True samples a permutation for every pass; False repeats the first.
+    """
+
+    machines: int
+    per_round: int
+    reshuffle: bool = True
+    exchangeable = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.machines % self.per_round:
+            raise Refusal(f"per_round must divide machines ({self.machines}), got {self.per_round}")
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        passes = -(-rounds * self.per_round // self.machines)
+        once = rng.permutation(self.machines)
+        rows = [rng.permutation(self.machines) if self.reshuffle else once for _ in range(passes)]
+        cohorts = np.concatenate(rows).astype(np.int32).reshape(-1, self.per_round)
+        return Schedule(self.machines, cohorts[:rounds])
+
+
+@dataclass(frozen=True)
+class Cyclic(Participation):
+    """Cyclic participation: `per_round` machines per round in the stored order, restarting after the last machine.
+
+    Round r (from 0) has the machines (r·m, …, r·m + m − 1) mod N; m need not divide N.
+
+    >>> Cyclic(5, 2).draw(4, np.random.default_rng(0)).participants.tolist()
+    [[0, 1], [2, 3], [4, 0], [1, 2]]
+    """
+
+    machines: int
+    per_round: int
+
+    def rounds_of_shares(self, shares: np.ndarray) -> int:
+        """As in the base class. Machine i has ⌈(r·m − i)/N⌉ turns in r rounds."""
+        return int(((shares * self.machines + np.arange(self.machines)) // self.per_round).min())
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        turns = np.arange(rounds * self.per_round).reshape(rounds, self.per_round)
+        return Schedule(self.machines, (turns % self.machines).astype(np.int32))
+
+
+@dataclass(frozen=True)
+class Given(Participation):
+    """A given schedule: the machines of each round.
+
+    Args:
+        participants: indices of each round's machines, distinct within a round, int [rounds, per_round].
+
+    >>> Given(3, [[0, 1], [1, 2]]).per_round
+    2
+    """
+
+    machines: int
+    participants: Sequence[Sequence[int]] | np.ndarray = field(repr=False)
+
+    def __post_init__(self):
+        rows = _as_rows(self.participants)
+        if rows.ndim != 2 or not np.issubdtype(rows.dtype, np.integer):
+            raise Refusal(f"participants must be integers [rounds, per_round], got {rows.dtype} {rows.shape}")
+        check_sizes(self.machines, rows.shape[1])
+        if not rows.size:
+            raise Refusal("participants must have at least one round, got none")
+        if rows.min() < 0 or rows.max() >= self.machines:
+            raise Refusal(f"participants must lie in 0..{self.machines - 1}, got {rows.min()}..{rows.max()}")
+        if (np.diff(np.sort(rows, axis=1), axis=1) == 0).any():
+            raise Refusal("participants must be distinct within a round, got a machine twice")
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The schedule as an array, int32 [rounds, per_round]."""
+        return np.asarray(self.participants, np.int32)
+
+    @property
+    def per_round(self) -> int:
+        return self.rows.shape[1]
+
+    @property
+    def rounds_given(self) -> int | None:
+        return len(self.rows)
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        rows = self.rows
+        if rounds > rows.shape[0]:
+            raise Refusal(f"rounds must be at most the schedule's ({rows.shape[0]}), got {rounds}")
+        return Schedule(self.machines, rows[:rounds])
+
+
+def _as_rows(participants) -> np.ndarray:
+    try:
+        return np.asarray(participants)
+    except ValueError:
+        raise Refusal("participants must be [rounds, per_round], got rows of different lengths") from None
+
+
+@dataclass(frozen=True)
+class Varying(Participation):
+    """A random number of machines in each round, then a uniformly random subset of that size.
+
+    Args:
+        sizes: probability of each number of machines, from 1 up; its length is the largest.
+
+    >>> Varying.binomial(100, 0.1).per_round
+    22
+    """
+
+    machines: int
+    sizes: tuple[float, ...] = field(repr=False)
+    varies = True
+    exchangeable = True
+
+    def __post_init__(self):
+        object.__setattr__(self, "sizes", _probabilities(self.sizes))
+        check_sizes(self.machines, len(self.sizes))
+        if not min(self.sizes) >= 0 or not abs(sum(self.sizes) - 1) <= 1e-6:
+            raise Refusal(f"sizes must be probabilities that add up to 1, got a sum of {sum(self.sizes):g}")
+
+    @classmethod
+    @known_keywords
+    def between(cls, machines: int, min_machines: int, max_machines: int) -> "Varying":
+        """Every number of machines from `min_machines` to `max_machines`, equally likely.
+
+        Args:
+            min_machines: smallest number of machines in a round.
+            max_machines: largest number of machines in a round.
+        """
+        require_at_least("min_machines", min_machines, 1)
+        require_at_least("max_machines", max_machines, min_machines)
+        count = max_machines - min_machines + 1
+        return cls(machines, tuple(float(min_machines <= m) / count for m in range(1, max_machines + 1)))
+
+    @classmethod
+    def binomial(cls, machines: int, rate: float, tail: float = TAIL) -> "Varying":
+        """Public participation of every machine in every round, independently, with probability `rate`.
+
+        A round without any machine is sampled again, and so is a round of more than ⌈Np + tail·√(Np(1 − p))⌉ machines.
+        The rule is public and part of the distribution: every moment, and the schedule's width, includes it.
+
+        Args:
+            rate: probability that a machine takes part in a round.
+            tail: largest cohort, in standard deviations above the mean.
+        """
+        require_at_least("machines", machines, 1)
+        require_between("rate", rate, 0, 1)
+        require_positive("tail", tail)
+        return cls(machines, tuple(binomial_pmf(machines, rate, tail)))
+
+    @property
+    def per_round(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def cohort_size_pmf(self) -> np.ndarray:
+        weights = np.array(self.sizes)
+        return weights / weights.sum()
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        filled = rng.choice(np.arange(1, self.per_round + 1), rounds, p=self.cohort_size_pmf)
+        drawn = Uniform(self.machines, self.per_round).draw(rounds, rng).participants
+        rows = rng.permuted(drawn, axis=1)  # a random subset in a random order
+        return Schedule(self.machines, rows, filled, 1 / self.inverse_moment(), expected=self.mean_size)
+
+
+def _probabilities(sizes) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, sizes))
+    except (TypeError, ValueError):
+        raise Refusal(f"sizes must be a list of probabilities, got {str(sizes)[:80]}") from None
+
+
+@dataclass(frozen=True)
+class PoissonCohorts(Participation):
+    """Secret participation of every machine in every round, independently, with probability `rate`.
+
+    Only a trusted server learns who takes part, or how many. A round may be empty, and then releases noise. Sums
+    are divided by the public constant E|S_r| = rate·machines.
+
+    A schedule has room for `per_round` machines, a quantile of the binomial distribution of their number. A round of
+    more machines, which has the probability `cut`, is sampled again. Given the other machines of a round, a machine
+    then takes part with probability `rate` if there is room for it, and never otherwise. A bound for Poisson sampling
+    with this rate is therefore still a bound, and adding `cut` of every round to δ is more than enough.
+
+    Args:
+        rate: q, probability that a machine takes part in a round, above 0 and at most 1.
+
+    >>> scheme = PoissonCohorts(1000, 0.1)
+    >>> scheme.mean_size, scheme.per_round, scheme.cut < 1e-12
+    (100.0, 173, True)
+    """
+
+    machines: int
+    rate: float
+    varies = True
+    exchangeable = True
+    secret = True
+
+    def __post_init__(self):
+        require_at_least("machines", self.machines, 1)
+        object.__setattr__(self, "rate", require_probability("rate", self.rate))
+
+    @property
+    def per_round(self) -> int:
+        """Width of a schedule: the smallest number of machines that a round exceeds with probability at most 1e-12."""
+        return _width(self.machines, self.rate)
+
+    @property
+    def cut(self) -> float:
+        """Probability that a round has more than `per_round` machines and is sampled again."""
+        return float(scipy.special.bdtrc(self.per_round, self.machines, self.rate))
+
+    @property
+    def cohort_size_pmf(self) -> np.ndarray:
+        """Probabilities of the cohort sizes 1, 2, …, float64 [per_round]. The rest is the probability of size 0."""
+        pmf = scipy.stats.binom.pmf(np.arange(1, self.per_round + 1), self.machines, self.rate)
+        return pmf / (1 - self.cut)
+
+    @property
+    def mean_size(self) -> float:
+        """E|S_r| = rate·machines, the divisor of sums."""
+        return self.rate * self.machines
+
+    def inverse_moment(self, power: float = 1) -> float:
+        """Raise Refusal: a cohort may be empty."""
+        raise Refusal(f"participation must have no empty rounds for a mean of 1/M, got {self}. Use mean_size")
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        filled = rng.binomial(self.machines, self.rate, rounds)
+        while (beyond := filled > self.per_round).any():
+            filled[beyond] = rng.binomial(self.machines, self.rate, np.count_nonzero(beyond))
+        drawn = Uniform(self.machines, self.per_round).draw(rounds, rng).participants
+        rows = rng.permuted(drawn, axis=1)  # the filled slots are a random subset
+        return Schedule(self.machines, rows, filled, self.mean_size, expected=self.mean_size, secret=self)
+
+
+@dataclass(frozen=True)
+class SecretSubsets(Participation):
+    """Secret uniformly random subset of `per_round` machines, fresh each round.
+
+    Only a trusted server learns who takes part. `Uniform` samples the same subsets in public.
+
+    >>> SecretSubsets(100, 10).draw(3, np.random.default_rng(0))
+    Schedule: 3 rounds of 10 of 100 machines on average, participation secret
+    """
+
+    machines: int
+    per_round: int
+    exchangeable = True
+    secret = True
+
+    def __post_init__(self):
+        check_sizes(self.machines, self.per_round)
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        rows = Uniform(self.machines, self.per_round).draw(rounds, rng).participants
+        return Schedule(self.machines, rows, secret=self)
+
+
+@cache
+def _width(machines: int, rate: float) -> int:
+    return max(1, int(binomial_quantile(CUT, machines, rate)))
