@@ -1,11 +1,13 @@
-"""Shared parts of all commands: consoles, common options, progress, and Ctrl-C.
+"""Shared parts of all commands: consoles, common options, progress, Ctrl-C, and jobs of several processes.
 
-Ctrl-C prints one line with the command that resumes, and ends with exit status 130.
+Ctrl-C prints one line with the command that resumes, and ends with exit status 130. The processes of a job compute one
+run together: `fedprivjax run --distributed`.
 """
 
 import json
 import os
 import sys
+import traceback
 from _thread import interrupt_main
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -38,6 +40,8 @@ Change = Annotated[
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="resume a stopped run")]
 Out = Annotated[Path | None, typer.Option("--out", help="results folder (default: results/<name>)")]
+LOST = ("by peer", "Gloo", "NCCL")  # in jax's errors after the end of another process
+ENDED = "another process of the job has ended. The same command resumes from the finished chunks"
 
 
 class Stopped(Exception):
@@ -228,3 +232,63 @@ def each(jobs: Iterable[Any], what: str, say: Callable[[str], None]) -> Iterator
     for number, job in enumerate(every, 1):
         say(f"{what} {job.label} ({number} of {len(every)})")
         yield job
+
+
+def join_job() -> None:
+    """Connect this process to the others of its job, which jax detects. Only the first prints.
+
+    Must be called before anything is computed.
+
+    Raises:
+        Refusal: if jax detects no job.
+    """
+    import jax
+
+    try:
+        jax.distributed.initialize()
+    except (ValueError, TypeError) as error:
+        remedy = "Start it with srun or mpirun, or in a Kubernetes job"
+        raise Refusal(f"--distributed must be used in a job that jax detects, got none: {error} {remedy}") from error
+    out.quiet = jax.process_index() > 0
+
+
+def several_hosts() -> bool:
+    """Return True if this process computes together with others."""
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized() and jax.process_count() > 1
+
+
+def reported_elsewhere(error: BaseException | None) -> bool:
+    """Return True if the first process of the job reports the error, and this is another process."""
+    if not several_hosts():
+        return False
+    from fedprivjax.engine.hosts import is_first
+
+    return not is_first() and _at_all_hosts(error)
+
+
+def end_job(error: BaseException, status: int) -> None:
+    """End this process at once if the others wait for it, so that they end too.
+
+    A normal end would wait until they have ended, and is right if all processes have raised the error.
+
+    Args:
+        status: exit status; 1 if the error is not printed yet. The end of another process is printed as one line.
+    """
+    if not several_hosts() or _at_all_hosts(error):
+        return
+    if status == 1 and any(word in str(error) for word in LOST):
+        first = str(error).splitlines()[0]
+        err.say(f"{ENDED}: {first}")
+    elif status == 1:
+        traceback.print_exception(error)
+    leave(status)
+
+
+def _at_all_hosts(error: BaseException | None) -> bool:
+    """Return True if an error or its cause was raised in all processes."""
+    while error is not None:
+        if getattr(error, "at_all_hosts", False):
+            return True
+        error = error.__cause__
+    return False

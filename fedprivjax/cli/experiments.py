@@ -13,8 +13,20 @@ import typer
 from rich.markup import escape
 
 from fedprivjax.checks.refusal import Refusal, within
-from fedprivjax.cli.console import Change, Out, Resume, Spec, Stopped, app, each, load, out, progress, status_line
-from fedprivjax.cli.hosts import join_job
+from fedprivjax.cli.console import (
+    Change,
+    Out,
+    Resume,
+    Spec,
+    Stopped,
+    app,
+    each,
+    join_job,
+    load,
+    out,
+    progress,
+    status_line,
+)
 from fedprivjax.cli.outcome import Outcome, by_product, finish, judged, show
 
 

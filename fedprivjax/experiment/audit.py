@@ -8,19 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedprivjax.auditing import neighbouring
 from fedprivjax.auditing.audit import LEAST, VERDICT, Audit, audit
-from fedprivjax.auditing.neighbouring import (
-    DROPOUTS,
-    FIXED,
-    LINEAR,
-    MACHINES,
-    QUADRATIC,
-    SECRET,
-    VARYING,
-    Federation,
-    NotAllowed,
-    small_federation,
-)
+from fedprivjax.auditing.neighbouring import Federation
 from fedprivjax.auditing.one_run import OneRunAudit, audit_one_run
 from fedprivjax.checks.numbers import numbers_of
 from fedprivjax.checks.refusal import Refusal
@@ -34,7 +24,7 @@ from fedprivjax.privacy.target import TARGETS
 from fedprivjax.protocols import PROTOCOLS
 
 Attack = Callable[[str, Any, Any], Any]  # (label, protocol, progress callback) -> audits by label
-PARTICIPATIONS = (FIXED, VARYING, DROPOUTS, SECRET)
+PARTICIPATIONS = (neighbouring.FIXED, neighbouring.VARYING, neighbouring.DROPOUTS, neighbouring.SECRET)
 FEWER = 0.4  # runs with other participation, as a fraction of those with a fixed cohort
 EVERY = "all"
 
@@ -186,7 +176,7 @@ def scaled_down_audits(
     requested = PARTICIPATIONS if participation is None else tuple(dict.fromkeys(participation))
 
     def attack(label: str, protocol: Any, progress: Any) -> dict[str, Audit]:
-        small = scaled_down(protocol, MACHINES)
+        small = scaled_down(protocol, neighbouring.MACHINES)
         trials = _trials(small, rounds, requested, loss)
         found = {}
         for suffix, federation in trials.items():
@@ -202,14 +192,14 @@ def scaled_down_audits(
 
 def _trials(protocol: Any, rounds: int, requested: Sequence[str], loss: str | None) -> dict[str, Federation]:
     """Return the federations that a protocol is audited on, by the suffix of its label."""
-    other = LINEAR if privacy_of(protocol).clip is None else QUADRATIC
+    other = neighbouring.LINEAR if privacy_of(protocol).clip is None else neighbouring.QUADRATIC
     found: dict[str, Federation] = {}
     for name in requested:
-        chosen = loss or (LINEAR if name == FIXED else other)
+        chosen = loss or (neighbouring.LINEAR if name == neighbouring.FIXED else other)
         try:
             shorter = rounds if name == requested[0] else -(-rounds // 3)
-            federation = small_federation(protocol, shorter, participation=name, loss=chosen)
-        except NotAllowed:
+            federation = neighbouring.small_federation(protocol, shorter, participation=name, loss=chosen)
+        except neighbouring.NotAllowed:
             if len(requested) == 1:
                 raise
             continue
@@ -218,7 +208,7 @@ def _trials(protocol: Any, rounds: int, requested: Sequence[str], loss: str | No
 
 
 def _suffix(participation: str) -> str:
-    return "" if participation == FIXED else f", {participation}"
+    return "" if participation == neighbouring.FIXED else f", {participation}"
 
 
 def refuse_scaled_down(participation: Any, loss: Any) -> None:

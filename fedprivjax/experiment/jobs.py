@@ -12,21 +12,11 @@ from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.engine.metric import OUTPUT, Metric
 from fedprivjax.engine.metrics import METRICS, default_metrics, recorded_name, require_recorded
 from fedprivjax.engine.prepare import evaluation_rounds
-from fedprivjax.experiment import TRIAL, Experiment, ProtocolSettings, tuning_experiment, verdict
-from fedprivjax.experiment.build import (
-    machines_of,
-    make_participation,
-    make_problem,
-    make_protocol,
-    points,
-    present,
-    problem_alone,
-)
-from fedprivjax.experiment.check import check_targets
+from fedprivjax.experiment import TRIAL, Experiment, ProtocolSettings, build, tuning_experiment, verdict
 from fedprivjax.experiment.inputs import Inputs, inputs_of
 from fedprivjax.experiment.names import unimported
 from fedprivjax.experiment.participation import AnyKind
-from fedprivjax.experiment.read import IN_TUNING
+from fedprivjax.experiment.read import IN_TUNING, check_targets
 from fedprivjax.experiment.tuning import at_first, check_classes
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.draw import draw_plan, require_possible
@@ -165,13 +155,13 @@ def problem_at(
     experiment: Experiment, settings: ProtocolSettings, shape: dict[str, Any], problems: Problems, say: Say = None
 ) -> Problem:
     """Return a protocol's problem at one combination of sizes. `problems` caches it."""
-    machines, trial = machines_of(experiment.participation_of(settings), shape), shape.get(TRIAL)
+    machines, trial = build.machines_of(experiment.participation_of(settings), shape), shape.get(TRIAL)
     records = shape.get("records")
     shares = machines if experiment.problem.partition is not None else None, trial, records
     if shares not in problems:
         if say is not None:
             say(f"reading {experiment.problem.dataset}")
-        problems[shares] = make_problem(experiment.problem, machines, trial, records, say)
+        problems[shares] = build.make_problem(experiment.problem, machines, trial, records, say)
     return problems[shares]
 
 
@@ -205,7 +195,7 @@ class _Draft:
     @cached_property
     def protocol(self) -> Protocol:
         """The protocol at the first swept values."""
-        return make_protocol(self.settings, self.over)
+        return build.make_protocol(self.settings, self.over)
 
     @cached_property
     def over(self) -> dict[str, list[float]]:
@@ -286,9 +276,9 @@ def _drafts(
     """Yield a protocol's jobs at one combination of sizes, checked: one for each ε if a size depends on ε."""
     problem = problem_at(experiment, settings, shape, problems, say)
     with within(settings.place):
-        alone = problem_alone(experiment, problem, {**experiment.real_axes, **settings.grid})
-        for point in points(experiment, settings, problem, present(experiment.problem, problem, shape)):
-            scheme = make_participation(experiment.participation_of(settings), point.shape)
+        alone = build.problem_alone(experiment, problem, {**experiment.real_axes, **settings.grid})
+        for point in build.points(experiment, settings, problem, build.present(experiment.problem, problem, shape)):
+            scheme = build.make_participation(experiment.participation_of(settings), point.shape)
             draft = _Draft(experiment, point.settings, point.problem, *scheme, {**shape, **point.at}, alone)
             draft.check()
             yield draft

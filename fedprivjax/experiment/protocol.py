@@ -11,17 +11,8 @@ from pydantic import Field, model_validator
 from fedprivjax.checks.numbers import kinds_of_parts, numbers_of, with_numbers
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import NUMBERS, require_choice, require_positive
+from fedprivjax.experiment import pairs
 from fedprivjax.experiment.names import Unimported, made, resolve, unimported
-from fedprivjax.experiment.pairs import (
-    ALGORITHM,
-    PRIVACY,
-    class_of_pairs,
-    gathered,
-    is_algorithm,
-    keys_of,
-    parts_of,
-    private,
-)
 from fedprivjax.experiment.section import Settings
 from fedprivjax.method.encoders import ENCODERS, Encoder
 from fedprivjax.method.interface import Protocol
@@ -83,7 +74,7 @@ class ProtocolSettings(Settings):
         method = resolve("protocol", name, known, context)
         if isinstance(method, Unimported):
             return {**_split(raw), "method": method}
-        if is_algorithm(method):
+        if pairs.is_algorithm(method):
             with within(_place(labelled(raw))):
                 return _pair_fields(raw, method, context)
         if not (isinstance(method, type) and is_dataclass(method)):
@@ -240,16 +231,16 @@ def _fields(raw: Mapping[str, Any], method: Any, context: Any) -> dict[str, Any]
 
 def _pair_fields(raw: Mapping[str, Any], algorithm: type, context: Any) -> dict[str, Any]:
     """Return the fields of `ProtocolSettings` from a table whose name stands for an algorithm."""
-    kept, (own, of_pair) = _split(raw), keys_of(algorithm, KEYS)
+    kept, (own, of_pair) = _split(raw), pairs.keys_of(algorithm, KEYS)
     _check_keys(kept["settings"], [*own, *of_pair])
-    settings = gathered(algorithm, kept["settings"], own)
-    part, table = partial(_part, context=context), settings[ALGORITHM]
-    objects = {name: part(name, kind, table[name]) for name, kind in parts_of(algorithm).items() if name in table}
+    settings = pairs.gathered(algorithm, kept["settings"], own)
+    part, table = partial(_part, context=context), settings[pairs.ALGORITHM]
+    objects = {name: part(name, kind, table[name]) for name, kind in pairs.parts_of(algorithm).items() if name in table}
     parts = {
-        ALGORITHM: made("algorithm", raw["name"], algorithm, {**table, **objects}, algorithm, "this table"),
-        PRIVACY: private(algorithm, settings[PRIVACY], part),
+        pairs.ALGORITHM: made("algorithm", raw["name"], algorithm, {**table, **objects}, algorithm, "this table"),
+        pairs.PRIVACY: pairs.private(algorithm, settings[pairs.PRIVACY], part),
     }
-    return {**kept, "settings": settings, "method": class_of_pairs(algorithm), "parts": parts}
+    return {**kept, "settings": settings, "method": pairs.class_of_pairs(algorithm), "parts": parts}
 
 
 def _check_keys(settings: Mapping[str, Any], names: list[str]) -> None:

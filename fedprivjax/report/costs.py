@@ -16,10 +16,9 @@ from fedprivjax.engine.metrics import known
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report import drawing
 from fedprivjax.report.colours import colour, dashes, symbol
-from fedprivjax.report.layout import Layout
 from fedprivjax.report.remarks import constant_of, draw_alone, draw_constant, with_marks
 from fedprivjax.report.text_table import Sheet
-from fedprivjax.report.wording import count_text, number_text, points_of, target_epsilon
+from fedprivjax.report.wording import Layout, count_text, number_text, points_of, target_epsilon
 from fedprivjax.sweeps.results import of_iterate, preferred
 
 COUNTED = {

@@ -23,11 +23,11 @@ from fedprivjax.experiment.tuning import Choice
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.colours import using
 from fedprivjax.report.costs import metric_against_costs, with_costs
-from fedprivjax.report.layout import Layout, layout, layout_of
 from fedprivjax.report.plots import all_plots, metric_against, metric_against_epsilon, metric_over_rounds
 from fedprivjax.report.remarks import choice_table
 from fedprivjax.report.tables import footnotes, results_table, results_tables
 from fedprivjax.report.text_table import Sheet, html_table, plain
+from fedprivjax.report.wording import Layout, layout, layout_of
 from fedprivjax.sweeps.results import has
 
 EPSILON, ROUND, COSTS = "epsilon", "round", "costs"

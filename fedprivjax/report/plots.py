@@ -16,9 +16,8 @@ from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report import drawing
 from fedprivjax.report.colours import colour, dashes, symbol
 from fedprivjax.report.costs import differ_in_costs, metric_against_costs, with_costs
-from fedprivjax.report.layout import Layout
 from fedprivjax.report.remarks import constant_of, draw_alone, draw_constant, with_marks
-from fedprivjax.report.wording import private_terms, relations
+from fedprivjax.report.wording import Layout, private_terms, relations
 from fedprivjax.sweeps.results import figure as figure_of
 from fedprivjax.sweeps.results import has, of_iterate, preferred
 

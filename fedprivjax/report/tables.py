@@ -11,26 +11,12 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.privacy.guarantee import LARGE_EPSILON
 from fedprivjax.privacy.target import LEVELS
+from fedprivjax.report import remarks
 from fedprivjax.report.costs import EXPECTED, costs_table, with_costs
-from fedprivjax.report.layout import Layout
 from fedprivjax.report.plots import TOLERANCE, misses_target
-from fedprivjax.report.remarks import (
-    ALONE,
-    CHOSEN_NOTE,
-    CONSTANT,
-    NAIVE_NOTE,
-    WORSE,
-    above_non_private,
-    alone_of,
-    below_alone,
-    chosen_by_these_runs,
-    constant_of,
-    is_better,
-    marked,
-    sweep_notes,
-)
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.report.wording import (
+    Layout,
     epsilon_text,
     hide_sizes,
     mixed,
@@ -72,12 +58,15 @@ def results_table(layout: Layout, best: Mapping[str, xr.Dataset], metric: str | 
     runs, floor = metric_runs(layout, best, metric), metric_floor(layout, best, metric)
     interval = min(values.sizes["seed"] for values in runs.values()) >= INTERVAL
     cells: Cells = {
-        marked(label, best[label]): (values.dims, partial(_cell, *mean_interval(values), metric, interval, floor))
+        remarks.marked(label, best[label]): (
+            values.dims,
+            partial(_cell, *mean_interval(values), metric, interval, floor),
+        )
         for label, values in runs.items()
     }
     if floor is not None:
-        cells[CONSTANT] = (), lambda _: metric.text(floor)
-    for words, (mean, half) in alone_of(best, metric).items():
+        cells[remarks.CONSTANT] = (), lambda _: metric.text(floor)
+    for words, (mean, half) in remarks.alone_of(best, metric).items():
         cells[words] = mean.dims, partial(_cell, mean, half, metric, bool(half.notnull().all()), None)
     title = title_of(metric, layout.evaluation.iterate, layout.rounds(metric.name))
     what = f"mean{' ± 95% interval' * interval} over {_runs(best)}"
@@ -95,7 +84,10 @@ def rounds_table(layout: Layout, best: Mapping[str, xr.Dataset], name: str, valu
     for label, data in best.items():
         if has(data, name):
             reached = _varied(rounds_to(data, name, value, preferred(data, name, layout.evaluation.iterate)))
-            cells[marked(label, data)] = reached.dims, partial(_rounds_cell, reached, float(data["round"].max()))
+            cells[remarks.marked(label, data)] = (
+                reached.dims,
+                partial(_rounds_cell, reached, float(data["round"].max())),
+            )
     title = rounds_title(metric, value, layout.evaluation.iterate)
     interval = next(iter(best.values())).sizes["seed"] >= INTERVAL
     what = f"mean{' ± 95% interval' * interval} over {_runs(best)}; {_stated(layout, best)}"
@@ -128,7 +120,7 @@ def metric_runs(layout: Layout, best: Mapping[str, xr.Dataset], metric: Metric) 
 
 def metric_floor(layout: Layout, best: Mapping[str, xr.Dataset], metric: Metric) -> float | None:
     """Return the constant predictor's value, or None if it is not shown."""
-    return constant_of(best, metric) if "constant" in layout.evaluation.baselines else None
+    return remarks.constant_of(best, metric) if "constant" in layout.evaluation.baselines else None
 
 
 def realised_differs(layout: Layout, best: Mapping[str, xr.Dataset]) -> bool:
@@ -165,7 +157,7 @@ def footnotes(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
         if data["diverged"].any():
             lines.append(f"  {int(data['diverged'].sum())} of {data['diverged'].size} runs diverged (NaN)")
     if any(UNACCOUNTED in data.attrs for data in best.values()):
-        lines += [CHOSEN_NOTE, *[NAIVE_NOTE] * chosen_by_these_runs(best)]
+        lines += [remarks.CHOSEN_NOTE, *[remarks.NAIVE_NOTE] * remarks.chosen_by_these_runs(best)]
     if any(_any(best, name) for name in layout.evaluation.rounds_to):
         lines.append("rounds to a value: > x (k of n) means that k of n runs reach it, and that the mean is above x")
     told = {} if hide_sizes(best) else best
@@ -193,27 +185,27 @@ def _baselines(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
     lines = []
     if any(floor is not None for floor in floors.values()):
         lines.append(
-            f"{CONSTANT}: always the most frequent class, or the mean label, of the training data; not private"
+            f"{remarks.CONSTANT}: always the most frequent class, or the mean label, of the training data; not private"
         )
     if any(_any_worse(of[m.name], floor, m) for m in metrics if (floor := floors[m.name]) is not None):
-        lines.append(f"{WORSE.strip()} marks a mean that is worse than the {CONSTANT}'s")
+        lines.append(f"{remarks.WORSE.strip()} marks a mean that is worse than the {remarks.CONSTANT}'s")
     lines += _alone(best, metrics)
-    lines += [line for metric in metrics for line in below_alone(best, of[metric.name], metric)]
-    return [*lines, *(line for metric in metrics for line in above_non_private(best, of[metric.name], metric))]
+    lines += [line for metric in metrics for line in remarks.below_alone(best, of[metric.name], metric)]
+    return [*lines, *(line for metric in metrics for line in remarks.above_non_private(best, of[metric.name], metric))]
 
 
 def _alone(best: Mapping[str, xr.Dataset], metrics: Iterable[Metric]) -> list[str]:
     """Return the definition of the baseline of machines that train alone, if there is one."""
     machines = " / ".join(dict.fromkeys(data.attrs["alone"] for data in best.values() if "alone" in data.attrs))
-    if not machines or not any(alone_of(best, metric) for metric in metrics):
+    if not machines or not any(remarks.alone_of(best, metric) for metric in metrics):
         return []
     learner = f"{STEPS} full-batch gradient steps on its own records, with a line search, no clip and no noise"
-    return [f"{ALONE}: mean ± 95% interval over {machines}, each after {learner}; nothing is sent; non-private"]
+    return [f"{remarks.ALONE}: mean ± 95% interval over {machines}, each after {learner}; nothing is sent; non-private"]
 
 
 def _any_worse(runs: Mapping[str, xr.DataArray], floor: float, metric: Metric) -> bool:
     means = [mean_interval(values)[0].values.ravel() for values in runs.values()]
-    return any(is_better(floor, float(mean), metric) for each in means for mean in each)
+    return any(remarks.is_better(floor, float(mean), metric) for each in means for mean in each)
 
 
 def _shown_metrics(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[Metric]:
@@ -236,7 +228,7 @@ def non_private_metrics(best: Mapping[str, xr.Dataset]) -> list[str]:
 def _swept(layout: Layout, best: Mapping[str, xr.Dataset]) -> list[str]:
     """Return the remarks on swept settings, by the first tabulated metric."""
     metrics = _shown_metrics(layout, best)
-    return sweep_notes(best, metric_runs(layout, best, metrics[0]), metrics[0]) if metrics else []
+    return remarks.sweep_notes(best, metric_runs(layout, best, metrics[0]), metrics[0]) if metrics else []
 
 
 def _unequal(best: Mapping[str, xr.Dataset]) -> list[str]:
@@ -341,5 +333,5 @@ def _cell(
     """Return a mean with its interval, and a mark if it is worse than `floor`."""
     value = float(mean.sel(own))
     text = metric.text(value)
-    mark = WORSE if floor is not None and is_better(floor, value, metric) else ""
+    mark = remarks.WORSE if floor is not None and remarks.is_better(floor, value, metric) else ""
     return (f"{text} ± {metric.text(float(half.sel(own)))}" if interval else text) + mark

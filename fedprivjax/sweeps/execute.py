@@ -25,10 +25,9 @@ from fedprivjax.plan.seeds import configuration_key
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.sweeps.chunk_store import SECONDS, ChunkStore, agreed_fingerprint, open_store, sweep_fingerprint
 from fedprivjax.sweeps.configurations import stacked
-from fedprivjax.sweeps.devices import Spread, over_devices, spread
 from fedprivjax.sweeps.evaluations import OnRun, report_chunk, require_same_report
 from fedprivjax.sweeps.kept import PARAMS, PREDICTOR, STRUCTURE, flat
-from fedprivjax.sweeps.memory import chunks, require_room
+from fedprivjax.sweeps.memory import Spread, chunks, over_devices, require_room, spread
 from fedprivjax.sweeps.part import Part, any_free
 from fedprivjax.sweeps.prepare import ReadySweep
 from fedprivjax.sweeps.results import sweep_dataset

@@ -24,10 +24,10 @@ from fedprivjax.plan.draw import require_possible
 from fedprivjax.plan.participation import Participation
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.configurations import axes_of
-from fedprivjax.sweeps.devices import sweep_mesh
 from fedprivjax.sweeps.evaluations import OnEvaluation, by_evaluation
 from fedprivjax.sweeps.execute import execute, execute_together
 from fedprivjax.sweeps.kept import print_size
+from fedprivjax.sweeps.memory import sweep_mesh
 from fedprivjax.sweeps.part import as_part
 from fedprivjax.sweeps.prepare import ready_sweep
 from fedprivjax.sweeps.schema import CONSTANT

@@ -15,8 +15,8 @@ from fedprivjax.experiment.planned import plan_settings
 from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.experiment.tiny import tiny
 from fedprivjax.privacy.calibration import target_of
-from fedprivjax.report.layout import Layout
 from fedprivjax.report.plots import all_plots
+from fedprivjax.report.wording import Layout
 
 PLAIN = Layout({}, EvaluationSettings())  # default settings of plots
 

@@ -14,7 +14,7 @@ from fedprivjax.experiment.tiny import tiny
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.report import plots, tables
 from fedprivjax.report.drawing import save
-from fedprivjax.report.layout import layout
+from fedprivjax.report.wording import layout
 
 PROBLEM = {"dataset": "logistic", "options": {"examples": 60, "features": 3}, "radius": 5.0}
 

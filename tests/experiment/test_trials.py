@@ -13,8 +13,8 @@ from fedprivjax.experiment.expected import Cell
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.privacy.noise_rules import moments_batch
 from fedprivjax.report import plots, tables, verdicts
-from fedprivjax.report.layout import layout
 from fedprivjax.report.leaderboard import entries
+from fedprivjax.report.wording import layout
 
 ROWS = "age,sex,bmi,children,smoker,region,charges\n"
 

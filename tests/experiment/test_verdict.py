@@ -10,12 +10,11 @@ import xarray as xr
 from fedprivjax import experiment
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment import Cell, Expected, Experiment, verdict
-from fedprivjax.experiment.check import check
-from fedprivjax.experiment.read import read_toml
+from fedprivjax.experiment.read import check, read_toml
 from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.experiment.tuning import _best
 from fedprivjax.report import tables, verdicts
-from fedprivjax.report.layout import layout
+from fedprivjax.report.wording import layout
 
 MEAN = 0.5
 RUNS = [0.25, 0.75]  # mean 0.5, sd √2/4

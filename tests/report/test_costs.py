@@ -9,8 +9,8 @@ from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 from fedprivjax.report.costs import costs_table, differ_in_costs, metric_against_costs, usual_point
-from fedprivjax.report.layout import Layout, layout
 from fedprivjax.report.tables import results_tables
+from fedprivjax.report.wording import Layout, layout
 
 PLAIN = Layout({}, EvaluationSettings())  # default settings of plots
 

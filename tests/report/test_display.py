@@ -15,8 +15,8 @@ from fedprivjax.experiment.tuning import selected
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 from fedprivjax.report.display import Shown, shown
-from fedprivjax.report.layout import Layout, layout_of
 from fedprivjax.report.page import page
+from fedprivjax.report.wording import Layout, layout_of
 
 PLAIN = Layout({}, EvaluationSettings())  # default settings of plots
 

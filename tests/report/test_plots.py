@@ -8,8 +8,8 @@ from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 from fedprivjax.report.drawing import save
-from fedprivjax.report.layout import Layout
 from fedprivjax.report.planned import bound_against_epsilon
+from fedprivjax.report.wording import Layout
 from fedprivjax.sweeps.results import with_alone
 
 PLAIN = Layout({}, EvaluationSettings())  # default settings of plots

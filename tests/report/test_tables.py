@@ -16,9 +16,9 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, MACHINE, RECORD, REPLACE_ONE, Terms
 from fedprivjax.report import guarantees, plots, tables, verdicts, wording
-from fedprivjax.report.layout import layout
 from fedprivjax.report.remarks import sweep_notes
 from fedprivjax.report.text_table import html_table, plain
+from fedprivjax.report.wording import layout
 from fedprivjax.sweeps.results import with_alone
 from fedprivjax.sweeps.selection import NO_EFFECT
 
