@@ -10,7 +10,7 @@ import sys
 import traceback
 from _thread import interrupt_main
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from threading import Timer
@@ -202,28 +202,18 @@ def write_json(value: Any, file: Path | None) -> None:
         write_atomically(file, json.dumps(value, indent=1, ensure_ascii=False), follow=True)
 
 
-@contextmanager
-def progress(title: str, unit: str = "runs") -> Iterator[Callable[[int, int], None]]:
+def progress(title: str, unit: str = "runs") -> AbstractContextManager[Callable[[int, int], Any]]:
     """Show a progress bar with the remaining time, or a line every 10 seconds if stderr is not a terminal."""
     from fedprivjax.engine.progress import bar
 
-    if out.quiet:
-        yield lambda done, total: None
-        return
-    with bar(title, unit, err) as on_progress:
-        yield on_progress
+    return nullcontext(lambda done, total: None) if out.quiet else bar(title, unit, err)
 
 
-@contextmanager
-def status_line(what: str) -> Iterator[Callable[[str], None]]:
+def status_line(what: str) -> AbstractContextManager[Callable[[str], None]]:
     """Show the current step, erased at the end, or a line every 10 seconds if stderr is not a terminal."""
     from fedprivjax.engine import progress
 
-    if out.quiet:
-        yield lambda text: None
-        return
-    with progress.status_line(what, err) as say:
-        yield say
+    return nullcontext(lambda text: None) if out.quiet else progress.status_line(what, err)
 
 
 def each(jobs: Iterable[Any], what: str, say: Callable[[str], None]) -> Iterator[Any]:

@@ -83,8 +83,9 @@ class Preparation:
     empty: str = "error"
 
     def __post_init__(self):
-        for name in ("target", "client"):
-            _require_text(name, getattr(self, name), optional=name == "client")
+        for name, value in (("target", self.target), ("client", "" if self.client is None else self.client)):
+            if not isinstance(value, str):
+                raise Refusal(f"{name} must be a column's name, got {value!r}")
         if isinstance(self.clients, str):
             raise Refusal(f"clients must be a list of their names, got {self.clients!r}: client is the column's key")
         for name in ("features", "clients", "classes"):
@@ -127,11 +128,6 @@ def prepared_by(target: str | None, options: Mapping[str, Any], *beside: str) ->
     if target is None:
         raise Refusal("target must be given: the column that is predicted")
     return Preparation(target, **options)
-
-
-def _require_text(name: str, value: Any, *, optional: bool) -> None:
-    if not (isinstance(value, str) or (optional and value is None)):
-        raise Refusal(f"{name} must be a column's name, got {value!r}")
 
 
 def _require_list(name: str, values: Any) -> None:

@@ -257,7 +257,8 @@ def with_baselines(experiment: Experiment) -> Experiment:
     protocols = list(experiment.protocol)
     for settings in experiment.protocol:
         made = _non_private(settings, experiment.sweep.over)
-        if made is not None and not any(_equal_but_label(made, other) for other in protocols):
+        known = [other.model_dump(exclude={"label"}) for other in protocols]
+        if made is not None and made.model_dump(exclude={"label"}) not in known:
             protocols.append(made)
     return experiment.but(protocol=protocols)
 
@@ -277,11 +278,6 @@ def _non_private(settings: ProtocolSettings, over: Mapping[str, list[float]]) ->
     grid = {name: values for name, values in settings.grid.items() if name not in TARGETS}
     label = f"{settings.label}, {NON_PRIVATE}"
     return settings.but(label=label, settings={**kept, level: inf}, grid=grid, added=True)
-
-
-def _equal_but_label(one: ProtocolSettings, other: ProtocolSettings) -> bool:
-    """Return True if two protocols are equal except for their labels."""
-    return one.model_dump(exclude={"label"}) == other.model_dump(exclude={"label"})
 
 
 def problem_alone(experiment: Experiment, problem: Problem, over: Collection[str]) -> Problem | None:

@@ -114,27 +114,16 @@ def _small_method(settings: ProtocolSettings, context: Mapping[str, Any]) -> Pro
     grid = {name: _ends(values) if name == longest else values[:1] for name, values in settings.grid.items()}
     fewer = _fewer(settings.settings)
     if isinstance(settings.settings.get(PRIVACY), Mapping):  # a pair is made of its tables again
-        settings = settings.with_settings(fewer | {PRIVACY: _fewer_in_tables(settings.settings[PRIVACY])}, context)
+        settings = settings.with_settings(fewer, context)
         fewer = settings.settings
     return settings.but(participation=own, settings=fewer, grid=grid)
 
 
 def _fewer(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with few records in a message and few local steps."""
-    most = {"batch": BATCH, "local_steps": STEPS}
-    if "local_epochs" in given:
-        del most["batch"]  # smaller batches are more steps
-    return {
-        name: min(value, most[name]) if name in most and isinstance(value, int) else value
-        for name, value in given.items()
-    }
-
-
-def _fewer_in_tables(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of `_fewer`, those in tables of the settings included."""
-    return {
-        name: _fewer_in_tables(value) if isinstance(value, Mapping) else value for name, value in _fewer(given).items()
-    }
+    """Return settings, those in tables included, with few records in a message and few local steps."""
+    most = {"local_steps": STEPS} | ({} if "local_epochs" in given else {"batch": BATCH})  # smaller batches: more steps
+    small = {name: min(given[name], most[name]) for name in most if isinstance(given.get(name), int)}
+    return {**given, **small, **{name: _fewer(value) for name, value in given.items() if isinstance(value, Mapping)}}
 
 
 def _ends(values: list[float]) -> list[float]:

@@ -78,18 +78,6 @@ def row_table(rows: Sequence[Row], *, named: bool = False) -> Sheet:
     return table
 
 
-def row_plot(rows: Iterable[Row]) -> Figure:
-    """Return a plot of means and 95% intervals against ε, a panel for each federation, a line for each method."""
-    panels: dict[str, list[Row]] = {}
-    for row in rows:
-        panels.setdefault(str([row[name] for name in (*PANEL, "setting")]), []).append(row)
-    figure = new_figure(*PANEL_SIZE, 1, len(panels))
-    axes = figure.subplots(len(panels), squeeze=False).ravel().tolist()
-    for axis, panel in zip(axes, panels.values(), strict=True):
-        _draw(axis, panel)
-    return figure
-
-
 def notes(rows: Sequence[Row]) -> list[str]:
     """Return the footnotes of tables: marks, choices of settings that no guarantee covers, and the commands."""
     chosen = dict.fromkeys(f"{row['method']}: {row['not_covered']}" for row in rows if row["not_covered"])
@@ -186,14 +174,21 @@ class Leaderboard:
         return Leaderboard(tuple(found[key] for key in sorted(found)))
 
     def plot(self) -> Figure:
-        """Return a plot of means and 95% intervals against the target ε, with a panel for each federation.
+        """Return a plot of means and 95% intervals against the target ε: a panel per federation, a line per method.
 
         Raises:
             Refusal: if there are no rows.
         """
         if not self.rows:
             raise Refusal("leaderboard must have a row to be drawn, got none")
-        return row_plot(self.rows)
+        panels: dict[str, list[Row]] = {}
+        for row in self.rows:
+            panels.setdefault(str([row[name] for name in (*PANEL, "setting")]), []).append(row)
+        figure = new_figure(*PANEL_SIZE, 1, len(panels))
+        axes = figure.subplots(len(panels), squeeze=False).ravel().tolist()
+        for axis, panel in zip(axes, panels.values(), strict=True):
+            _draw(axis, panel)
+        return figure
 
     def to_json(self) -> str:
         """Return the text of the file that `leaderboard` reads."""

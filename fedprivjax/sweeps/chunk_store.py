@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from fedprivjax.engine.fingerprint import program_text as lowered_text
 from fedprivjax.engine.hosts import from_first, require_equal, together
 from fedprivjax.engine.prepare import StaticArguments
 from fedprivjax.engine.simulate import run_program
-from fedprivjax.sweeps.part import CLAIM, claimed
+from fedprivjax.sweeps.part import CLAIM
 from fedprivjax.sweeps.prepare import ReadySweep
 
 SECONDS = "seconds"  # of a chunk, with compilation
@@ -74,10 +73,6 @@ class ChunkStore:
     def has(self, index: int) -> bool:
         """Return True if a chunk is finished."""
         return self._path(index).is_file()
-
-    def claimed(self, index: int) -> AbstractContextManager[bool]:
-        """Hold the claim of a chunk within a block. The value is False if another process holds it."""
-        return claimed(self.claim(index))
 
     def claim(self, index: int) -> Path:
         """Return the file of a chunk's claim."""

@@ -26,9 +26,9 @@ from fedprivjax.problem.program import typed_jit
 from fedprivjax.sweeps.chunk_store import SECONDS, ChunkStore, agreed_fingerprint, open_store, sweep_fingerprint
 from fedprivjax.sweeps.configurations import stacked
 from fedprivjax.sweeps.evaluations import OnRun, report_chunk, require_same_report
-from fedprivjax.sweeps.kept import PARAMS, PREDICTOR, STRUCTURE, flat
+from fedprivjax.sweeps.kept import PARAMS, PREDICTOR, STRUCTURE, flat, structure_of
 from fedprivjax.sweeps.memory import Spread, chunks, over_devices, require_room, spread
-from fedprivjax.sweeps.part import Part, any_free
+from fedprivjax.sweeps.part import Part, any_free, claimed
 from fedprivjax.sweeps.prepare import ReadySweep
 from fedprivjax.sweeps.results import sweep_dataset
 from fedprivjax.sweeps.schema import described, expected_words, metric_words
@@ -86,7 +86,7 @@ def _with_structure(start: ReadySweep, data: xr.Dataset) -> xr.Dataset:
     """Return the dataset with the structure of kept parameters and their predictor, if any."""
     if not start.keep:
         return data
-    data[PARAMS].attrs[STRUCTURE] = start.structure
+    data[PARAMS].attrs[STRUCTURE] = structure_of(start.first.problem)
     return data if start.predictor is None else data.assign({PREDICTOR: start.predictor})
 
 
@@ -185,7 +185,7 @@ def _execute_part(
 def _claim(store: ChunkStore, number: int, claims: ExitStack) -> ExitStack | None:
     """Return the claim of a chunk, which `claims` closes too, or None if the chunk is finished or claimed."""
     claim = claims.enter_context(ExitStack())
-    if not store.has(number) and claim.enter_context(store.claimed(number)) and not store.has(number):
+    if not store.has(number) and claim.enter_context(claimed(store.claim(number))) and not store.has(number):
         return claim
     claim.close()
     return None

@@ -143,11 +143,6 @@ class ReadySweep:
             **{name: text for name, text in optional.items() if text},
         }
 
-    @cached_property
-    def structure(self) -> str:
-        """Structure of the parameters, as JSON."""
-        return structure_of(self.first.problem)
-
     @property
     def predictor(self) -> str | None:
         """Linear predictor as JSON, or None for a network or a custom model."""

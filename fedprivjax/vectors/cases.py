@@ -1,7 +1,7 @@
 """Reference runs of every method, by method and case: small data, and variants that change a method's mathematics."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -39,6 +39,7 @@ class Case:
         given: recorded quantities that contain random choices without an array of their own. A checker passes them to
             an implementation instead of comparing them.
         rounds: number of rounds.
+        noise: False for the same run without noise.
     """
 
     settings: Mapping[str, Any]
@@ -46,7 +47,7 @@ class Case:
     data: str = POOL
     given: tuple[str, ...] = ()
     rounds: int = ROUNDS
-    noise: bool = field(default=True)
+    noise: bool = True
 
     def ready(self, method: type) -> ReadyRun:
         """Return the prepared run of a method, with noise that is sampled for every message."""
@@ -55,14 +56,10 @@ class Case:
         options = {"rounds": self.rounds, "seed": SEED, "delta": DELTA, "metrics": (), "noise_method": "materialised"}
         return ready(method(**settings), problem(self.data), self.participation, **options)
 
-    def without_noise(self) -> "Case":
-        """Return the same run without noise."""
-        return replace(self, noise=False)
-
 
 def both(cases: Mapping[str, Case], *quiet: str) -> dict[str, Case]:
     """Return the cases, and those of the names in `quiet` also without noise, by name."""
-    return {**cases, **{f"{name}-no-noise": cases[name].without_noise() for name in quiet}}
+    return {**cases, **{f"{name}-no-noise": replace(cases[name], noise=False) for name in quiet}}
 
 
 @cache

@@ -320,9 +320,6 @@ class SecretSubsets(Participation):
     exchangeable = True
     secret = True
 
-    def __post_init__(self):
-        check_sizes(self.machines, self.per_round)
-
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
         rows = Uniform(self.machines, self.per_round).draw(rounds, rng).participants
         return Schedule(self.machines, rows, secret=self)

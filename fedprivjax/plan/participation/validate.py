@@ -10,7 +10,7 @@ import numpy as np
 from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.restated import of_package
-from fedprivjax.checks.values import called, require_at_least
+from fedprivjax.checks.values import called
 from fedprivjax.plan.participation.interface import Participation, check_sizes
 from fedprivjax.plan.schedule import Schedule
 
@@ -29,10 +29,8 @@ def check_participation(participation) -> None:
         examples = f"Full({machines}) or Uniform({machines}, per_round)"
         raise Refusal(f"participation must be a Participation, such as {examples}, got {called(participation)}")
     require_decorated(participation)
-    for name in ("machines", "per_round"):
-        given: Any = getattr(participation, name, None)
-        require_at_least(name, given, 1)
-    check_sizes(participation.machines, participation.per_round)
+    given: list[Any] = [getattr(participation, name, None) for name in ("machines", "per_round")]
+    check_sizes(*given)
 
 
 def draw_schedule(participation: Participation, rounds: int, rng: np.random.Generator) -> Schedule:
