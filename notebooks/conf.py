@@ -34,7 +34,7 @@ numpy.typing.ArrayLike = ArrayLike  # before the package takes it from there
 import fedprivjax  # noqa: E402
 from fedprivjax.cli import app as command_line  # noqa: E402
 from fedprivjax.cli import listing  # noqa: E402
-from fedprivjax.cli.settings_help import REQUIRED, UNSET, merged_settings  # noqa: E402
+from fedprivjax.cli.settings_help import REQUIRED, UNSET, settings_of  # noqa: E402
 
 project = "fedprivjax"
 copyright = "the authors of fedprivjax"
@@ -229,8 +229,11 @@ class Settings(SphinxDirective):
 
 def key_table(things):
     """A table of keys: with several things, those that have the key are named."""
-    settings = merged_settings(things)
     several = [name for name, thing in things.items() if thing is not None]
+    settings = {}  # names of the things that have a setting
+    for name in several:
+        for setting in settings_of(things[name]):
+            settings.setdefault(setting, []).append(name)
     rows = []
     for setting, names in settings.items():
         default = setting.default if setting.default in (REQUIRED, UNSET) else f"`{setting.default or chr(34) * 2}`"

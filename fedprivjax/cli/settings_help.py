@@ -55,15 +55,6 @@ def settings_of(thing: Any) -> list[Setting]:
     return [Setting(name, kind, default, texts.get(name, "")) for name, kind, default in _declared(thing)]
 
 
-def merged_settings(things: Mapping[str, Any]) -> dict[Setting, list[str]]:
-    """Return the settings of several things, each with the names of the things that have it, identical ones once."""
-    found: dict[Setting, list[str]] = {}
-    for name, thing in things.items():
-        for setting in [] if thing is None else settings_of(thing):
-            found.setdefault(setting, []).append(name)
-    return found
-
-
 def help_of(thing: Any) -> dict[str, str]:
     """Return the help on each argument or attribute in the docstrings of an object and of its bases."""
     found: dict[str, str] = {}

@@ -262,9 +262,8 @@ class _Draft:
         data = [given.model_dump(), repr(self.problem.model), given.identity]
         sizes = [self.shape.get(TRIAL), self.shape.get("records")]
         drawn = [repr(self.participation), self.scheme.model_dump(), *sizes]
-        canonical = self.protocol.theory.equivalent(
-            self.protocol, self.participation.machines
-        )  # equal runs are computed once
+        # equal runs are computed once
+        canonical = self.protocol.theory.equivalent(self.protocol, self.participation.machines)
         parts = [_objects(part) for part in settings.parts.values()]
         method = settings.name, id(settings.method), parts  # two folders may each have an object of that name
         return json.dumps([*data, *drawn, method, repr(canonical), self.options], default=_plain)

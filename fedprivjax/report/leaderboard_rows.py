@@ -62,7 +62,7 @@ FIELDS: dict[str, tuple[type, ...]] = {
     "command": TEXT,
 }
 MAY_BE_EMPTY = ("tuned", "not_covered")
-CHOICES = {"better": ("higher", "lower"), "trust": tuple(TRUST)}
+CHOICES = {"better": ("higher", "lower"), "trust": tuple(TRUST), "relation": tuple(RELATIONS)}
 NAMES = {str: "text", float: "a number", int: "an integer", bool: "true or false", dict: "an object"}
 DIGITS = 8  # significant digits of numbers in rows
 OF_METHODS = ("radius", "constraint", "lipschitz", "distance")  # keys of `[problem]` that do not change the federation
@@ -99,11 +99,8 @@ def _fault(name: str, value: Any) -> str:
         return f"{name} must be {wanted}, got {value!r}"
     if isinstance(value, str) and not value.strip() and name not in MAY_BE_EMPTY:
         return f"{name} must not be empty, got {value!r}"
-    if name == "relation" and isinstance(value, str):
-        return (
-            "" if value.partition(" (")[0] in RELATIONS else f"relation must be one of {list(RELATIONS)}, got {value!r}"
-        )
-    if name in CHOICES and value not in CHOICES[name]:
+    given = str(value).partition(" (")[0] if name == "relation" else value
+    if name in CHOICES and given not in CHOICES[name]:
         return f"{name} must be one of {list(CHOICES[name])}, got {value!r}"
     return ""
 
@@ -121,10 +118,8 @@ def _limits(row: Row) -> list[str]:
         f"setting must hold numbers, got {row['setting']}": all(isinstance(v, NUMBER) for v in row["setting"].values()),
     }
     if target is not None:
-        within = row["epsilon"] <= (1 + TOLERANCE) * target
-        conditions[f"epsilon must be at most its target {target:g}, up to {TOLERANCE:.0%}, got {row['epsilon']}"] = (
-            within
-        )
+        text = f"epsilon must be at most its target {target:g}, up to {TOLERANCE:.0%}, got {row['epsilon']}"
+        conditions[text] = row["epsilon"] <= (1 + TOLERANCE) * target
     return [text for text, holds in conditions.items() if not holds]
 
 
