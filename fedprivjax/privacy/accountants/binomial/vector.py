@@ -53,7 +53,6 @@ import numpy as np
 import scipy
 from numpy.lib.stride_tricks import sliding_window_view
 
-from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
 from fedprivjax.privacy.accountants.binomial.paper import Bits
 
@@ -183,10 +182,13 @@ def gaussian_norm(levels: int, dimension: int, rounding: str = "averaged") -> fl
     return sqrt(levels**2 + dimension / 4 if dimension <= 4 * levels**2 else levels * sqrt(dimension))
 
 
-def vector_epsilon(
+@lru_cache(maxsize=65536)
+def possible_epsilon(
     message: Bits, users: int, dimension: int, releases: int, delta: float, rounding: str = "averaged"
 ) -> float:
     """Return an upper bound on ε at δ of sums over n users in d coordinates, for replacing one user's record.
+
+    It is inf if the noise's finite support is too small: `2·d·T·τ·e^ε > δ/1000`.
 
     Args:
         message: a user's bits for one coordinate.
@@ -197,27 +199,12 @@ def vector_epsilon(
         rounding: "averaged", "coupled" or "independent"; see the module.
 
     Raises:
-        ValueError: if a setting is out of range, or the noise's finite support is too small: `2·d·T·τ·e^ε > δ/1000`.
+        ValueError: if a setting is out of range.
 
     >>> from fedprivjax.privacy.accountants.binomial.paper import bits
-    >>> round(vector_epsilon(bits(0.145, 64), users=1000, dimension=10, releases=1, delta=1e-6), 2)
+    >>> round(possible_epsilon(bits(0.145, 64), users=1000, dimension=10, releases=1, delta=1e-6), 2)
     0.99
     """
-    found = possible_epsilon(message, users, dimension, releases, delta, rounding)
-    if found == inf:
-        total = users * message.trials
-        raise Refusal(
-            f"trials must be more, for {message.levels} levels stand out from Binomial({total}, "
-            f"{message.probability:.3g}) too often at delta {delta} with {dimension} coordinates, releases {releases}"
-        )
-    return found
-
-
-@lru_cache(maxsize=65536)
-def possible_epsilon(
-    message: Bits, users: int, dimension: int, releases: int, delta: float, rounding: str = "averaged"
-) -> float:
-    """Return `vector_epsilon`, or inf if the noise's finite support is too small."""
     for name, value in (("users", users), ("dimension", dimension), ("releases", releases)):
         require_at_least(name, value, 1)
     require_between("delta", delta, 0, 1)
