@@ -71,7 +71,11 @@ def choose(
         return PerMachine(MessageInputs(np.asarray(relative, np.float32), over), accumulate)
     if method == "auto":
         method = cheapest(schedule.size, int(schedule.gaps.max()) - 1, dimension)
-    return _BUILDERS[method](schedule, relative)
+    if method == "materialised":
+        return Cancelling(sent_inputs(schedule, relative), schedule.machines)
+    if method == "covariance":
+        return Covariance(np.asarray(padded(factor(schedule, relative)), np.float32))
+    return _replayed(schedule, relative)
 
 
 def cheapest(size: Size, bandwidth: int, dimension: int) -> str:
@@ -96,18 +100,10 @@ def cheapest(size: Size, bandwidth: int, dimension: int) -> str:
     return min(fits, key=lambda name: fits[name])
 
 
-def _materialised(schedule: Schedule, relative: np.ndarray) -> Cancelling:
-    return Cancelling(sent_inputs(schedule, relative), schedule.machines)
-
-
 def _replayed(schedule: Schedule, relative: np.ndarray) -> Replayed:
     now, before = (np.asarray(noise, np.float32) for noise in (relative, schedule.previous(relative)))
     machine, count = (np.asarray(index, np.int32) for index in (schedule.participants, schedule.counts))
     return Replayed(MessageInputs(now, round_divisors(schedule), machine, count, before))
-
-
-def _covariance(schedule: Schedule, relative: np.ndarray) -> Covariance:
-    return Covariance(np.asarray(padded(factor(schedule, relative)), np.float32))
 
 
 def sent_inputs(schedule: Schedule, relative: np.ndarray) -> MessageInputs:
@@ -124,6 +120,3 @@ def round_divisors(schedule: Schedule, divisor: np.ndarray | None = None) -> np.
         return None
     over = schedule.divisor if divisor is None else divisor
     return np.broadcast_to(np.asarray(over, np.float32), schedule.size.rounds)
-
-
-_BUILDERS = {"materialised": _materialised, "replayed": _replayed, "covariance": _covariance}

@@ -18,8 +18,15 @@ from fedprivjax.noise.factors.fit import fitted
 from fedprivjax.noise.factors.interface import INDEPENDENT as INDEPENDENT
 from fedprivjax.noise.factors.interface import Factor
 from fedprivjax.noise.factors.interface import require_public as require_public
-from fedprivjax.noise.factors.matrices import HALF_UNIT, MAX_ROUNDED, entries, inverse_of, require_factor, rows_of
-from fedprivjax.noise.factors.toeplitz import best_toeplitz
+from fedprivjax.noise.factors.matrices import (
+    HALF_UNIT,
+    MAX_ROUNDED,
+    best_toeplitz,
+    entries,
+    inverse_of,
+    require_factor,
+    rows_of,
+)
 from fedprivjax.noise.factors.tree import Tree
 from fedprivjax.noise.fresh import Fresh
 from fedprivjax.noise.interface import Mechanism

@@ -11,10 +11,11 @@ from scipy.stats import binom, chi2, norm
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.noise import binomial
 from fedprivjax.noise.binomial import (
+    BitNoise,
     RoundedNormal,
     grid_variation,
-    literal_trials,
     product_variation,
+    require_drawable,
     rounded_normal,
     sample_binomial_noise,
     total_variation,
@@ -40,7 +41,7 @@ def by_host_noise(total, probability):
 
 
 def by_jax(total, probability):
-    return np.asarray(literal_trials(jax.random.key(5), total, probability, (DRAWS,)))
+    return np.asarray(BitNoise(1.0, key=jax.random.key(5)).ones(total, probability, (DRAWS,)))
 
 
 def by_rounded_normal(total, probability):
@@ -170,7 +171,7 @@ def test_the_bound_of_a_run_adds_up_and_stops_at_one():
         (lambda: sample_binomial_noise(binomial_stream(0), [-1], 0.5, 3), "totals must be between 0 and 1e18"),
         (lambda: sample_binomial_noise(binomial_stream(0), [1.5], 0.5, 3), "totals must be integers"),
         (lambda: sample_binomial_noise(binomial_stream(0), [5], 1.5, 3), "probability must be between 0 and 1"),
-        (lambda: literal_trials(jax.random.key(0), 10**6 + 1, 0.5, (3,)), "at most 1e[+]06 to be drawn in float32"),
+        (lambda: require_drawable(10**6 + 1), "at most 1e[+]06 to be drawn in float32"),
     ],
 )
 def test_refusals(call, message):
@@ -181,9 +182,9 @@ def test_refusals(call, message):
 @pytest.mark.slow
 def test_double_precision_draws_more_trials():
     with jax.enable_x64(True):
-        drawn = np.asarray(literal_trials(jax.random.key(0), 10**8, 0.4999, (20_000,))).astype(float)
+        drawn = np.asarray(BitNoise(1.0, key=jax.random.key(0)).ones(10**8, 0.4999, (20_000,))).astype(float)
         with pytest.raises(Refusal, match="float64"):
-            literal_trials(jax.random.key(0), 10**14 + 1, 0.5, (3,))
+            require_drawable(10**14 + 1, "float64")
     variance = 10**8 * 0.4999 * 0.5001
     assert abs(drawn.mean() - 0.4999e8) < 4 * np.sqrt(variance / drawn.size)
     assert abs(drawn.var() / variance - 1) < 4 * np.sqrt(2 / drawn.size)

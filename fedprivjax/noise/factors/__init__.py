@@ -4,7 +4,7 @@
 Algorithm 2 of Tran & Cutkosky computes a momentum.
 """
 
-from fedprivjax.noise.factors.interface import Correlated, Factor, Independent, Path, discount
+from fedprivjax.noise.factors.interface import Correlated, Factor, Independent, Path
 from fedprivjax.noise.factors.reduced import (
     ALLOCATIONS,
     Groups,
@@ -15,7 +15,7 @@ from fedprivjax.noise.factors.reduced import (
     paper_stds,
     total_squares,
 )
-from fedprivjax.noise.factors.tree import NODES, Tree, compose, window
+from fedprivjax.noise.factors.tree import Tree, compose, window
 
 FACTORS: dict[str, Factor] = {
     "tree": Tree(),
@@ -26,7 +26,6 @@ FACTORS: dict[str, Factor] = {
 __all__ = [
     "ALLOCATIONS",
     "FACTORS",
-    "NODES",
     "Correlated",
     "Factor",
     "Groups",
@@ -37,7 +36,6 @@ __all__ = [
     "Rings",
     "Tree",
     "compose",
-    "discount",
     "optimal_stds",
     "paper_stds",
     "total_squares",
