@@ -40,10 +40,10 @@ from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, as_seeds, run_key
 from fedprivjax.plan.size_limits import require_state_room, room_of
 from fedprivjax.privacy.calibration import calibrate_and_check, given_target, require_trusted, target_of
+from fedprivjax.privacy.composed_guarantee import NOISE, PARTICIPATION, SAMPLES, Streams
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.of_protocol import privacy_of
-from fedprivjax.privacy.streams import NOISE, PARTICIPATION, SAMPLES, Streams
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.devices import MACHINES, RUNS, as_mesh, divided_rows

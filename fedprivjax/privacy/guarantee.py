@@ -12,11 +12,10 @@ from fedprivjax.bounded_read import json_value
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
 from fedprivjax.privacy import attack_metrics, gdp
-from fedprivjax.privacy.composed_guarantee import SAME, composed_guarantee
+from fedprivjax.privacy.composed_guarantee import SAME, Streams, composed_guarantee
 from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, GroupCurve, ListedCurve, spread
 from fedprivjax.privacy.paragraph import headline, paragraph, statement
 from fedprivjax.privacy.per_machine import Grouped
-from fedprivjax.privacy.streams import Streams
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, RECORD, RELATIONS, REPLACE_ONE, Assumption, Terms
 
 if TYPE_CHECKING:

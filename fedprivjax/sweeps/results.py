@@ -12,8 +12,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import OUTPUT
 from fedprivjax.engine.metrics import known, recorded_name
+from fedprivjax.privacy.composed_guarantee import NOISE, PARTICIPATION, SAMPLES, Streams
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.streams import NOISE, PARTICIPATION, SAMPLES, Streams
 from fedprivjax.sweeps.kept import PARAMETER, PARAMS
 from fedprivjax.sweeps.schema import ALONE, CONSTANT, HALF, custom_metrics
 
