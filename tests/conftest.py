@@ -23,6 +23,7 @@ OPTIMISED = "optimised"
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
 DEVICES = "--xla_force_host_platform_device_count=4"
 FEW = 50  # programs between checks of the remaining memory maps: a check takes as long as a small test
+MOST = 0.35  # of the memory maps between tests, so that no sweep clears programs that a test counts
 programs = 0
 
 
@@ -85,7 +86,7 @@ def optimisation(request):
     yield
     if programs >= FEW:
         programs = 0
-        make_room()
+        make_room(MOST)
 
 
 @pytest.fixture

@@ -34,12 +34,15 @@ def knows_quick() -> bool:
     return (0, 7) <= tuple(map(int, version("jaxlib").split(".")[:2])) <= (0, 10)
 
 
-def make_room() -> bool:
+def make_room(most: float = MOST) -> bool:
     """Clear all compiled programs if the process has half of the memory mappings that the system allows.
 
     On a CPU a program takes some hundreds of mappings, and Linux allows 65530 by default. A process that compiles a few
     hundred programs would therefore be killed. A cleared program is compiled again at its next call, or read from jax's
     persistent cache if one is configured. On systems other than Linux this does nothing.
+
+    Args:
+        most: another fraction than a half.
 
     Returns:
         True if the programs were cleared.
@@ -47,7 +50,7 @@ def make_room() -> bool:
     >>> make_room()
     False
     """
-    if not (MAPPINGS.exists() and LIMIT.exists()) or taken() < MOST * int(LIMIT.read_text()):
+    if not (MAPPINGS.exists() and LIMIT.exists()) or taken() < most * int(LIMIT.read_text()):
         return False
     jax.clear_caches()
     gc.collect()
