@@ -13,14 +13,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_between
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.composition import (
-    LARGEST,
-    composed_pair,
-    epsilon_between,
-    ladder,
-    loss_of_profile,
-    spacing_for,
-)
+from fedprivjax.privacy.accountants import composition
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -214,7 +207,7 @@ class SequentialCurve(Curve):
     def _epsilon(self, delta: float) -> float:
         if delta < self.known_from:
             raise Refusal(f"delta must be at least {self.known_from:g} for both runs together, got {delta:g}")
-        composed = inf if self._loss is None else epsilon_between(self._loss, delta)[1]
+        composed = inf if self._loss is None else composition.epsilon_between(self._loss, delta)[1]
         return min(composed, self._basic(delta))
 
     def _basic(self, delta: float) -> float:
@@ -233,9 +226,9 @@ class SequentialCurve(Curve):
         points = _points(self.first), _points(self.second)
         if not all(epsilons.size for epsilons, _ in points):
             return None
-        spacing = spacing_for(*(float(epsilons.max()) for epsilons, _ in points))
-        one, other = (loss_of_profile(*each, spacing) for each in points)
-        return composed_pair(one, other)
+        spacing = composition.spacing_for(*(float(epsilons.max()) for epsilons, _ in points))
+        one, other = (composition.loss_of_profile(*each, spacing) for each in points)
+        return composition.composed_pair(one, other)
 
 
 class ParallelCurve(Curve):
@@ -260,8 +253,8 @@ class ParallelCurve(Curve):
 def _points(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     """Return (ε, δ) of a curve on a ladder of δ, without those whose ε is above `LARGEST`."""
     known = curve.known_from
-    deltas = np.append(known, ladder(max(known, SMALLEST))) if known else ladder(SMALLEST)
+    deltas = np.append(known, composition.ladder(max(known, SMALLEST))) if known else composition.ladder(SMALLEST)
     deltas = np.maximum(deltas, known)
     epsilons = curve.epsilons(deltas)
-    kept = epsilons <= LARGEST
+    kept = epsilons <= composition.LARGEST
     return epsilons[kept], deltas[kept]

@@ -36,17 +36,7 @@ from fedprivjax.checks.values import require_at_least, require_between, require_
 from fedprivjax.plan.samplers import Occurrences, Sampler, as_sampler
 from fedprivjax.plan.samplers.minibatch import RAREST
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.composition import (
-    HEADROOM,
-    ROUNDED,
-    added,
-    composed,
-    connected_dots,
-    epsilon_between,
-    replaced,
-    subsampled,
-    symmetric_profile,
-)
+from fedprivjax.privacy.accountants import composition
 from fedprivjax.privacy.accountants.dp_accounting_backend import LossGrid, dp_accounting_relation
 from fedprivjax.privacy.accountants.tilted import Composed
 from fedprivjax.privacy.target import search_min_noise
@@ -159,7 +149,7 @@ def sampled_epsilon(noise_multiplier: float, releases: SampledReleases) -> float
         return found
     found = max((loss.renyi_epsilon(releases.delta) for loss in fine), default=inf)
     loss = _loss(*settings, releases.rounds, *message)
-    return found if loss is None else min(found, epsilon_between(loss, releases.delta)[1])
+    return found if loss is None else min(found, composition.epsilon_between(loss, releases.delta)[1])
 
 
 @lru_cache(maxsize=KEPT)
@@ -168,7 +158,7 @@ def _loss(
 ) -> "PrivacyLossDistribution | None":
     """Return the composed privacy loss of all releases, for every δ, or None if one loss exceeds `LONGEST`."""
     one = one_release(z, sampler, records, whole, relation)
-    return None if one is None else composed(one, rounds)
+    return None if one is None else composition.composed(one, rounds)
 
 
 @lru_cache(maxsize=KEPT)
@@ -193,7 +183,7 @@ def one_release(
 def resolved(z: float, releases: SampledReleases, spacing: float) -> bool:
     """Return True if unweighted losses with this spacing determine ε, to some parts in a thousand."""
     enough = spacing * COARSEST <= _deviation(z, releases)
-    return enough and releases.rounds * ROUNDED <= SPENT * releases.delta
+    return enough and releases.rounds * composition.ROUNDED <= SPENT * releases.delta
 
 
 def _deviation(z: float, releases: SampledReleases) -> float:
@@ -233,8 +223,8 @@ def _fine_grids(z: float, sampler: Sampler, records: int, whole: bool, relation:
     assert spacing is not None
     shifts = shift_distribution(sampler, records, whole)
     if whole or not sampler.independent:
-        return subsampled(z, shifts, spacing / cells)
-    pair = added if relation == ADD_OR_REMOVE else replaced
+        return composition.subsampled(z, shifts, spacing / cells)
+    pair = composition.added if relation == ADD_OR_REMOVE else composition.replaced
     return pair(1 / z, float(shifts.chances.sum()), spacing / cells)
 
 
@@ -248,7 +238,7 @@ def noise_multiplier_for(epsilon: float, releases: SampledReleases) -> float:
     require_positive("epsilon", epsilon)
     mu = float(gdp.mu(epsilon, releases.delta))
     if not releases.amplified:
-        return HEADROOM * releases.moved * sqrt(releases.with_record) / mu
+        return composition.HEADROOM * releases.moved * sqrt(releases.with_record) / mu
     guess = 2 * releases.batch / releases.records * sqrt(releases.rounds) / mu
     return require_known(search_min_noise(lambda z: sampled_epsilon(z, releases), epsilon, guess), epsilon)
 
@@ -283,7 +273,7 @@ def _subsampled(z: float, times: np.ndarray, chances: np.ndarray, spacing: float
     longest = _longest_loss(z, times, chances)
     assert longest is not None
     above = profile(np.arange(ceil(longest / spacing) + 1) * spacing, times, chances, z)
-    return connected_dots(symmetric_profile(np.minimum.accumulate(above), spacing), spacing)
+    return composition.connected_dots(composition.symmetric_profile(np.minimum.accumulate(above), spacing), spacing)
 
 
 def _longest_loss(z: float, times: np.ndarray, chances: np.ndarray) -> float | None:

@@ -12,20 +12,9 @@ from numpy.typing import ArrayLike
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_flag
 from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, one, plain, positive, probability
+from fedprivjax.theory.tran_cutkosky import problem as tree
 from fedprivjax.theory.tran_cutkosky.privacy import reduced_sensitivities
-from fedprivjax.theory.tran_cutkosky.problem import (
-    ProblemConstants,
-    at_least_two,
-    ceil_log2,
-    checked_alpha,
-    checked_rounds,
-    decay,
-    floor_log2,
-    node_count,
-    reduced_node_counts,
-    sensitivity_cap,
-    whole_epochs,
-)
+from fedprivjax.theory.tran_cutkosky.problem import ProblemConstants
 
 _MIN_ALPHA = {"corrected": 1.7, "paper": 1.0}  # times 1/N; Proposition 14 requires 1 + log 2
 
@@ -87,9 +76,9 @@ def momentum_settings(
         best = load * np.log(2) / float(scipy.special.lambertw(load * np.log(2)).real)
         if best < records:
             raise Refusal(f"rounds must be at least records ({records}), the theorem's are {best:.6g}. Set rounds")
-        rounds = whole_epochs(records, best)
+        rounds = tree.whole_epochs(records, best)
     counts(rounds=rounds)
-    checked_rounds(records, rounds)
+    tree.checked_rounds(records, rounds)
     alpha = load / records / (float(rounds) * np.log2(max(float(rounds), 2.0)))
     return MomentumSettings(
         rounds, float(np.clip(alpha, 1 / records, 1)), 1 / float(np.sqrt(float(records) * float(rounds)))
@@ -125,12 +114,13 @@ def momentum_noise_norm(
     [0.59, 0.97]
     """
     require_choice("form", form, ("counted", "paper"))
-    n, t = checked_rounds(problem.records, rounds)
-    scale = checked_alpha(n, alpha) * problem.lipschitz * positive("noise_multiplier", noise_multiplier)
+    n, t = tree.checked_rounds(problem.records, rounds)
+    scale = tree.checked_alpha(n, alpha) * problem.lipschitz * positive("noise_multiplier", noise_multiplier)
     if form == "paper":
         return plain(8 * scale * np.log2(t) * np.sqrt(problem.dimension * t / n))
-    cap = 2 * sensitivity_cap(records=n, alpha=alpha, order=order)
-    return plain(scale * cap * np.sqrt(problem.dimension * node_count(records=n, rounds=t) * floor_log2(t + 1)))
+    cap = 2 * tree.sensitivity_cap(records=n, alpha=alpha, order=order)
+    squares = problem.dimension * tree.node_count(records=n, rounds=t) * tree.floor_log2(t + 1)
+    return plain(scale * cap * np.sqrt(squares))
 
 
 def momentum_bound(
@@ -159,8 +149,8 @@ def momentum_bound(
     >>> [round(term, 3) for term in bound], round(bound.total, 3)
     ([0.15, 0.09, 0.6, 0.15, 0.03], 1.02)
     """
-    n, t = checked_rounds(problem.records, settings.rounds)
-    alpha, step = checked_alpha(n, settings.alpha), positive("step_size", settings.step_size)
+    n, t = tree.checked_rounds(problem.records, settings.rounds)
+    alpha, step = tree.checked_alpha(n, settings.alpha), positive("step_size", settings.step_size)
     smooth = step * problem.smoothness
     terms = (
         3 * nonnegative("gap", gap) / (2 * step * t) + 3 * smooth / 4,
@@ -224,15 +214,15 @@ def reduced_settings(
     """
     require_choice("form", form, _MIN_ALPHA)
     counts(records=records, dimension=dimension)
-    at_least_two(records)
+    tree.at_least_two(records)
     epsilon, n = one(positive, "epsilon", epsilon), float(records)
     if rounds is None:
         best = n ** (7 / 3) * epsilon ** (4 / 3) / dimension ** (2 / 3)
         if best < 4 * n:
             raise Refusal(f"rounds must be at least 4·records ({4 * n:.0f}), the theorem's are {best:.6g}. Set rounds")
-        rounds = whole_epochs(records, best)
+        rounds = tree.whole_epochs(records, best)
     counts(rounds=rounds)
-    _, t = (float(value) for value in checked_rounds(records, rounds))
+    _, t = (float(value) for value in tree.checked_rounds(records, rounds))
     reset_rate = float(_checked_reset(np.sqrt(n / t)))
     alpha = np.clip((n / t) ** 0.75 * epsilon / np.sqrt(dimension), min(_MIN_ALPHA[form] / n, 1.0), 1)
     return ReducedSettings(rounds, float(alpha), float(1 / np.sqrt(n * t)), reset_rate)
@@ -267,19 +257,19 @@ def reduced_noise_norm(
     [43, 617]
     """
     require_choice("form", form, ("corrected", "paper"))
-    n, t = checked_rounds(at_least_two(problem.records), settings.rounds)
-    alpha, gamma = checked_alpha(n, settings.alpha), _checked_reset(settings.reset_rate)
+    n, t = tree.checked_rounds(tree.at_least_two(problem.records), settings.rounds)
+    alpha, gamma = tree.checked_alpha(n, settings.alpha), _checked_reset(settings.reset_rate)
     delta = reduced_sensitivities(problem, step_size=settings.step_size)
     scale = alpha * positive("noise_multiplier", noise_multiplier) * np.sqrt(problem.dimension)
     if form == "paper":
         g, moved = problem.lipschitz, delta.differences / 4
         old = 32 * g * np.sqrt(gamma * t / n) + 64 * moved * np.sqrt(t / (gamma * n)) + 4 * moved * np.sqrt(3 * t / n)
         return plain(scale * np.log2(t) * (48 * g + old))
-    early, late = reduced_node_counts(records=n, rounds=t)
-    weights = 2 * (1 + ceil_log2(n)) / (1 - decay(alpha, n) / (1 - gamma)) ** 2
-    first = delta.anchors**2 * early * (floor_log2(n) + weights)
+    early, late = tree.reduced_node_counts(records=n, rounds=t)
+    weights = 2 * (1 + tree.ceil_log2(n)) / (1 - tree.decay(alpha, n) / (1 - gamma)) ** 2
+    first = delta.anchors**2 * early * (tree.floor_log2(n) + weights)
     mixed = (gamma * delta.anchors) ** 2 + ((1 - gamma) * delta.differences) ** 2
-    rest = late * (weights * mixed / (gamma * (2 - gamma)) + floor_log2(t + 1) * delta.residuals**2)
+    rest = late * (weights * mixed / (gamma * (2 - gamma)) + tree.floor_log2(t + 1) * delta.residuals**2)
     return plain(scale * np.sqrt(first + rest))
 
 

@@ -17,14 +17,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.privacy import gdp
 from fedprivjax.theory._numbers import counts, nonnegative, one, plain, positive, probability
-from fedprivjax.theory.tran_cutkosky.problem import (
-    ProblemConstants,
-    at_least_two,
-    checked_alpha,
-    checked_node,
-    decay,
-    recurrences,
-)
+from fedprivjax.theory.tran_cutkosky import problem as tree
+from fedprivjax.theory.tran_cutkosky.problem import ProblemConstants
 
 _FORMS = ("exact", "renyi", "paper")
 
@@ -239,7 +233,7 @@ def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, fo
     Sensitivities(anchors=4.0, differences=0.8, residuals=0.8)
     """
     require_choice("form", form, ("corrected", "short", "paper"))
-    n, lipschitz = at_least_two(problem.records), problem.lipschitz
+    n, lipschitz = tree.at_least_two(problem.records), problem.lipschitz
     reach = positive("step_size", step_size) * problem.smoothness
     if form == "short":
         return Sensitivities(plain(2 * lipschitz), plain(2 * n * reach), plain(2 * (n - 1) * reach))
@@ -268,10 +262,10 @@ def residual_sensitivity(
     3.0
     """
     counts(first=first, last=last, records=records)
-    checked_node(first, last)
-    alpha = one(lambda _, value: checked_alpha(records, value), "alpha", alpha)
+    tree.checked_node(first, last)
+    alpha = one(lambda _, value: tree.checked_alpha(records, value), "alpha", alpha)
     reach = one(positive, "step_size", step_size) * one(nonnegative, "smoothness", smoothness)
     latest = np.arange(max(first, last - records + 1), last + 1)  # last round of every record in the node
-    often = recurrences(alpha, records, (latest - first) // records + 1)
-    away = np.where(latest == last, 1.0, decay(alpha, np.maximum(last - latest, 1)))
+    often = tree.recurrences(alpha, records, (latest - first) // records + 1)
+    away = np.where(latest == last, 1.0, tree.decay(alpha, np.maximum(last - latest, 1)))
     return float(2 * reach * np.max((latest - 1) % records * away * often))

@@ -23,14 +23,7 @@ import scipy
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.binomial.paper import (
-    Bits,
-    bits,
-    claimed_vector,
-    composed_epsilon,
-    paper_vector,
-    round_budget,
-)
+from fedprivjax.privacy.accountants.binomial import paper
 from fedprivjax.privacy.accountants.binomial.vector import ROUNDINGS, gaussian_norm, possible_epsilon
 from fedprivjax.privacy.accountants.dp_accounting_backend import EXACT, LOWER, UPPER, AccountantResult
 from fedprivjax.privacy.accountants.records import RecordAccountant, accounted
@@ -214,11 +207,11 @@ class BinomialSums(RecordAccountant):
         ratio = accounted(ratio)
         if self.accounting == "gaussian-limit":
             return float(gdp.epsilon(self._norm * sqrt(releases / self.users) / ratio, delta))
-        message = bits(ratio, self.levels)
+        message = paper.bits(ratio, self.levels)
         if self.accounting == "exact":
             return self._proved(message, releases, delta)
         part = delta if releases == 1 else delta / (releases + 1)
-        return composed_epsilon(claimed_vector(message, self.users, self.dimension, part), delta, releases)
+        return paper.composed_epsilon(paper.claimed_vector(message, self.users, self.dimension, part), delta, releases)
 
     def ratio(self, epsilon: float, releases: int, *, delta: float) -> float:
         """Return the smallest ratio, from above, whose ε is at most the given one. It is the inverse of `epsilon`.
@@ -235,7 +228,7 @@ class BinomialSums(RecordAccountant):
         widened = 1.0 if self._single(releases) else 1.07 * self._norm
 
         def epsilon_of(ratio: float) -> float:
-            return self._proved(bits(accounted(ratio), self.levels), releases, delta)
+            return self._proved(paper.bits(accounted(ratio), self.levels), releases, delta)
 
         return search_min_noise(epsilon_of, epsilon, widened * sqrt(releases / self.users) / gdp.mu(epsilon, delta))
 
@@ -265,7 +258,7 @@ class BinomialSums(RecordAccountant):
         """
         if ratio in (0.0, inf):
             return ()
-        message = bits(accounted(ratio), self.levels)
+        message = paper.bits(accounted(ratio), self.levels)
         found, total = (), releases * self.users * message.trials
         if total <= MAX_TRIALS:
             tails = scalar_epsilon(total, message.probability, releases * self.levels, delta)
@@ -281,7 +274,7 @@ class BinomialSums(RecordAccountant):
         """Factor K/g by which rounding increases the shift."""
         return gaussian_norm(self.levels, self.dimension, self.rounding) / self.levels
 
-    def _proved(self, message: Bits, releases: int, delta: float) -> float:
+    def _proved(self, message: paper.Bits, releases: int, delta: float) -> float:
         if self._single(releases):
             return scalar_epsilon(self.users * message.trials, message.probability, self.levels, delta)
         return possible_epsilon(message, self.users, self.dimension, releases, delta, self.rounding)
@@ -292,8 +285,8 @@ class BinomialSums(RecordAccountant):
 
     def _claiming(self, epsilon: float, releases: int, delta: float) -> float:
         """Return the ratio of the paper's rule. It keeps the claim if `bits` rounds trials up and p falls below 1/2."""
-        part = round_budget(epsilon, delta, releases)
-        least = paper_vector(part.epsilon, part.delta, self.users, self.dimension, self.levels)
+        part = paper.round_budget(epsilon, delta, releases)
+        least = paper.paper_vector(part.epsilon, part.delta, self.users, self.dimension, self.levels)
         needed = least.trials * least.probability
         trials = (1 + sqrt(1 + 8 * needed)) ** 2 / 4  # q = ⌈4s²⌉ trials give q·p ≥ (q − √q)/2 for any s
         return sqrt(trials / 4 * (1 + ROUNDED)) / self.levels
