@@ -6,8 +6,13 @@ from inspect import getattr_static
 
 import jax
 import pytest
+from flax import struct
 
 from fedprivjax import Refusal
+from fedprivjax.method.pairs import pair_of
+from fedprivjax.method.theory import THEORIES, theory_of
+
+HOST = {"bounded", "event", "hiding", "mechanism", "needed_noise", "noise_of", "of_noise", "records", "view"}
 
 
 def states(*names):
@@ -39,14 +44,30 @@ def refused(make, changed, missing, of):
 
 
 def unsealed(**others):
-    """Return a function that copies a privacy object, which refuses subclasses, with other definitions."""
+    """Return a function that copies a privacy object, which refuses subclasses, with other definitions.
+
+    The copy states the same event as its own. Its program is that of the sealed object if only the host reads what
+    differs.
+    """
 
     @cache
     def kind(sealed):
+        own = {"event": sealed.event, **others}
+        if not others.keys() <= HOST:
+            own.setdefault("traced", property(lambda private: private))
         sealed.__final__ = False
         try:
-            return type("Unsealed", (sealed,), others)
+            return struct.dataclass(type("Unsealed", (sealed,), own))
         finally:
             sealed.__final__ = True
 
     return lambda private: kind(type(private))(**{one.name: getattr(private, one.name) for one in fields(private)})
+
+
+def planted(method, copy):
+    """Return the pair of a method's algorithm and a copy of its privacy object, see `unsealed`."""
+    algorithm, private = method.algorithm, copy(method.privacy)
+    made, _ = pair_of(type(algorithm))
+    THEORIES[type(algorithm), type(private)] = theory_of(algorithm, method.privacy)
+    names = "mu", "epsilon", "noise_std", "step_size", "step_scale"
+    return made(algorithm, privacy=private, **{name: getattr(method, name) for name in names})

@@ -9,14 +9,15 @@ from faults.varied import (
     ALWAYS,
     EVEN,
     LOCAL,
+    NOISE_OF_THOSE_WHO_CAME,
     SERVER,
     UNEVEN,
     WALKS,
     DriftUnclipped,
-    NoiseOfThoseWhoCame,
     QuietSteps,
     QuietStepsUnseen,
 )
+from restating import planted
 
 from fedprivjax import DPMu2, Dropouts, Full, LocalSGD, NoisySGD, Refusal, StaleMomentum, Uniform
 from fedprivjax.auditing import views
@@ -42,7 +43,7 @@ def refuted(protocol, federation, runs=1000, **options):
 
 @pytest.mark.parametrize("name", [pytest.param("varying", marks=slow), "dropouts"])
 def test_noise_by_the_realised_cohort_is_seen_if_cohorts_vary(name):
-    assert refuted(NoiseOfThoseWhoCame(**SERVER), UNEVEN[name])
+    assert refuted(planted(NoisySGD(**SERVER), NOISE_OF_THOSE_WHO_CAME), UNEVEN[name])
 
 
 @slow
@@ -53,7 +54,7 @@ def test_right_noise_of_cohorts_that_vary_is_not_refuted(name):
 
 @slow
 def test_noise_by_the_realised_cohort_is_not_seen_with_a_fixed_one():
-    assert not refuted(NoiseOfThoseWhoCame(**SERVER), EVEN)
+    assert not refuted(planted(NoisySGD(**SERVER), NOISE_OF_THOSE_WHO_CAME), EVEN)
 
 
 @slow

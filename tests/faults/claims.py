@@ -191,11 +191,11 @@ def of_rule(rule):
     return 12.0, attainable_epsilon(40 * std, releases)
 
 
-def of_halves(kind):
+def of_halves(change):
     """Return the ε of a pan-private server, and that of one release with half of its noise variance."""
     problem = POOL
     plan = draw_plan(problem, OnePass(12, 4), 3, seed=1)
-    ready = calibrate(kind(epsilon=4.0, clip=CLIP, trust="pan-private"), problem, plan, delta=DELTA)
+    ready = calibrate(change(UserSGD(epsilon=4.0, clip=CLIP, trust="pan-private")), problem, plan, delta=DELTA)
     multiplier = ready.noise_std * np.sqrt(plan.size.per_round / 2) / (2 * CLIP)
     return ready.event(problem, plan).epsilon(DELTA), gaussian_epsilon([multiplier], DELTA)
 

@@ -6,7 +6,6 @@ from unittest.mock import patch
 import jax
 import jax.numpy as jnp
 import numpy as np
-from faults.noise import as_another
 from flax import struct
 from neighbours import KEY
 from restating import states, unsealed
@@ -36,53 +35,21 @@ MACHINE = {"unit": "machine", "update_clip": CLIP, "local_epochs": 1, "batch": 3
 RECORD = {"unit": "record", "clip": CLIP, "local_epochs": 1, "batch": 2, "step_size": 1.0, "noise_std": 1e-9}
 
 
-BY_WEIGHT = unsealed(divisor=lambda self, weight, inputs: jnp.where(weight > 0, weight, 1.0))
-BY_LENGTH = unsealed(step_divisor=None)
+def half_the_move(private, facts, noise_std):
+    event = LocalPrivacy.event(private, facts, noise_std)
+    return replace(event, sensitivity=event.sensitivity / 2)
 
 
-@struct.dataclass
-class HalfTheMove(FedAvg):
-    """A machine is claimed to move its update by C where it is replaced."""
-
-    def event(self, problem, plan):
-        event = super().event(problem, plan)
-        return replace(event, sensitivity=event.sensitivity / 2)
-
-    @property
-    def traced(self):
-        return as_another(FedAvg, self)
+def counted_once(private, facts, noise_std):
+    event = LocalPrivacy.event(private, facts, noise_std)
+    return replace(event, exposure=Grouped.of(np.ones(facts.plan.size.machines)), releases=None)
 
 
-@struct.dataclass
-class CountedOnce(FedAvg):
-    """A machine's updates of all its rounds are counted as one."""
-
-    def event(self, problem, plan):
-        return replace(super().event(problem, plan), exposure=Grouped.of(np.ones(plan.size.machines)), releases=None)
-
-    @property
-    def traced(self):
-        return as_another(FedAvg, self)
-
-
-@states("event")
-@struct.dataclass
-class OwnCohort(FedAvg):
-    """The sum of clipped updates is divided by the number of machines that came."""
-
-    @property
-    def privacy(self):
-        return BY_WEIGHT(super().privacy)
-
-
-@states("event")
-@struct.dataclass
-class OwnLength(FedAvg):
-    """The last, shorter batch of an epoch is divided by its own number of records."""
-
-    @property
-    def privacy(self):
-        return BY_LENGTH(super().privacy)
+HALF_THE_MOVE = unsealed(event=half_the_move)  # a machine is claimed to move its update by C where it is replaced
+COUNTED_ONCE = unsealed(event=counted_once)  # a machine's updates of all its rounds are counted as one
+# the sum of clipped updates is divided by the number of machines that came
+OWN_COHORT = unsealed(divisor=lambda self, weight, inputs: jnp.where(weight > 0, weight, 1.0))
+OWN_LENGTH = unsealed(step_divisor=None)  # the last, shorter batch of an epoch is divided by its own number of records
 
 
 @states("event")

@@ -5,6 +5,7 @@ from dataclasses import replace
 from faults import clients, messages, noise
 from faults.federations import CHOSEN, CLIP, EDGE, EVERYONE, LEAVES, MU, SELDOM, SMALL, TARGET
 from faults.row import LEAK, Audited, Fault
+from restating import planted
 
 from fedprivjax import (
     AdaptiveClip,
@@ -52,11 +53,11 @@ ONE_MACHINE = {"runs": FEW, "federation": Federation(Full(1), rounds=4, records=
 COHORTS = Federation(Varying.between(3, 1, 3), rounds=6, records=12, dimension=4)
 
 
-def adapted(trust, method=FedAvg, clip=AdaptiveClip):
-    """Return a method with an adaptive clip that moves slowly, so that one canary stays within it."""
+def adapted(trust, clip=AdaptiveClip):
+    """Return FedAvg with an adaptive clip that moves slowly, so that one canary stays within it."""
     adaptive = clip(start=1.0, rate=1e-3, count_noise=COUNT_NOISE)
     work = {"local_epochs": 1, "step_size": 1.0}
-    return method(unit="machine", noise_std=Z, trust=trust, update_clip=adaptive, **work)
+    return FedAvg(unit="machine", noise_std=Z, trust=trust, update_clip=adaptive, **work)
 
 
 ROUNDS_CORRELATED = {**clients.MACHINE, "epsilon": 2.0, "noise_schedule": "toeplitz"}
@@ -66,11 +67,18 @@ LONG = Federation(Full(2), rounds=2, records=1, dimension=25)  # 5 is the root o
 Z, COUNT_NOISE = 2.0, 1.2  # updates then have 1.8 times the noise of the pair
 
 AUDITS = {
-    "half the noise": audited("σ/2 added, σ claimed", noise.HalfTheNoiseSGD(**TARGET), NoisySGD(**TARGET), runs=FEW),
-    "half the cancelled noise": audited("σ/2 added and cancelled", noise.HalfTheNoiseMu2(**TARGET), DPMu2(**TARGET)),
+    "half the noise": audited(
+        "σ/2 added, σ claimed",
+        planted(NoisySGD(**TARGET), noise.HALF_THE_NOISE),
+        NoisySGD(**TARGET),
+        runs=FEW,
+    ),
+    "half the cancelled noise": audited(
+        "σ/2 added and cancelled", planted(DPMu2(**TARGET), noise.HALF_THE_NOISE), DPMu2(**TARGET)
+    ),
     "tree noise over √M": audited(
         "each machine's tree has noise over √M",
-        noise.SharedTreeNoise(**TREE),
+        planted(TreeMomentum(**TREE), noise.SHARED_TREE_NOISE),
         TreeMomentum(**TREE),
         federation=EVERYONE,
     ),
@@ -81,66 +89,85 @@ AUDITS = {
         federation=EVERYONE,
     ),
     "add or remove": audited(
-        "the sensitivity of add/remove for replace-one", noise.AddOrRemove(**SERVER), DPMu2(**SERVER)
+        "the sensitivity of add/remove for replace-one", planted(DPMu2(**SERVER), noise.ADD_OR_REMOVE), DPMu2(**SERVER)
     ),
-    "the mean's noise": audited("the mean's noise added to a sum", noise.NoiseOfTheMean(**SERVER), NoisySGD(**SERVER)),
-    "a stuck count": audited("r_k with k stuck at 1", noise.StuckCount(**PAPER), DPMu2(**PAPER)),
-    "a budget overspent": audited("exposure above 1, in an event with 1", noise.OverSpent(**TARGET), DPMu2(**TARGET)),
+    "the mean's noise": audited(
+        "the mean's noise added to a sum",
+        planted(NoisySGD(**SERVER), noise.NOISE_OF_THE_MEAN),
+        NoisySGD(**SERVER),
+    ),
+    "a stuck count": audited("r_k with k stuck at 1", planted(DPMu2(**PAPER), noise.STUCK_COUNT), DPMu2(**PAPER)),
+    "a budget overspent": audited(
+        "exposure above 1, in an event with 1", planted(DPMu2(**TARGET), noise.OVER_SPENT), DPMu2(**TARGET)
+    ),
     "a machine counted once": audited(
         "the norm of one column of F for a machine in several rounds",
-        noise.CountedOnce(**MACHINES),
+        planted(FedAvg(**MACHINES), noise.COUNTED_ONCE),
         FedAvg(**MACHINES),
         federation=Federation(Uniform(4, 2), rounds=8, records=12),
         runs=FEW,
     ),
     "growing weights": audited(
-        "noise for equal weights where they grow", noise.NoGrowth(**TARGET), StaleMomentum(**TARGET), federation=SELDOM
+        "noise for equal weights where they grow",
+        planted(StaleMomentum(**TARGET), noise.NO_GROWTH),
+        StaleMomentum(**TARGET),
+        federation=SELDOM,
     ),
     "a quarter of the bits": audited(
-        "a quarter of the noise bits", noise.FewerBits(**BITS), UserSGD(**BITS), **OF_BITS
+        "a quarter of the noise bits", planted(UserSGD(**BITS), noise.FEWER_BITS), UserSGD(**BITS), **OF_BITS
     ),
-    "rare bits": audited("p/4 in the binomial", noise.RareBits(**BITS), UserSGD(**BITS), **OF_BITS),
-    "one key for all rounds": audited("the run's key in every round", noise.KeyOfTheRun(**TARGET), NoisySGD(**TARGET)),
+    "rare bits": audited("p/4 in the binomial", planted(UserSGD(**BITS), noise.RARE_BITS), UserSGD(**BITS), **OF_BITS),
+    "one key for all rounds": audited(
+        "the run's key in every round",
+        planted(NoisySGD(**TARGET), noise.KEY_OF_THE_RUN),
+        NoisySGD(**TARGET),
+    ),
     "one key for all machines": audited(
-        "the round's key on every machine", noise.KeyOfTheRound(**TARGET), NoisySGD(**TARGET)
+        "the round's key on every machine", planted(NoisySGD(**TARGET), noise.KEY_OF_THE_ROUND), NoisySGD(**TARGET)
     ),
     "clipped above": audited(
         "clipped where the norm is above 1.05 C",
-        messages.ClippedAbove(**TARGET),
+        planted(NoisySGD(**TARGET), messages.CLIPPED_ABOVE),
         NoisySGD(**TARGET),
         federation=EDGE,
         runs=100_000,
     ),
     "a bias forgotten": audited(
-        "biases are not clipped", messages.LeafForgotten(**TARGET), NoisySGD(**TARGET), federation=LEAVES["bias"]
+        "biases are not clipped",
+        planted(NoisySGD(**TARGET), messages.LEAF_FORGOTTEN),
+        NoisySGD(**TARGET),
+        federation=LEAVES["bias"],
     ),
     "a kernel forgotten": audited(
-        "kernels are not clipped", messages.KernelForgotten(**TARGET), NoisySGD(**TARGET), federation=LEAVES["kernel"]
+        "kernels are not clipped",
+        planted(NoisySGD(**TARGET), messages.KERNEL_FORGOTTEN),
+        NoisySGD(**TARGET),
+        federation=LEAVES["kernel"],
     ),
     "every leaf clipped": Fault(
         "every array of parameters is clipped to C",
         LEAK,
         "audit",
-        Audited(messages.LeavesClipped(**TARGET), replace(SMALL, dense=True), FEW),
+        Audited(planted(NoisySGD(**TARGET), messages.LEAVES_CLIPPED), replace(SMALL, dense=True), FEW),
         Audited(NoisySGD(**TARGET), runs=FEW),
     ),
     "an encoder's own bound": audited(
         "an encoder that lengthens messages five times, said to lengthen none, and no clip of encoded messages",
-        messages.EncodedAnyhow(encoder=messages.ShortSigns(), **ENCODED | {"batch": 1}),
+        planted(FedAvg(encoder=messages.ShortSigns(), **ENCODED | {"batch": 1}), messages.ENCODED_ANYHOW),
         FedAvg(encoder=messages.Signs(), **ENCODED | {"batch": 1}),
         federation=LONG,
         runs=FEW,
     ),
     "correlated as independent": audited(
         "noise of a Toeplitz factor accounted as independent",
-        noise.CountedAsIndependent(**ROUNDS_CORRELATED),
+        planted(FedAvg(**ROUNDS_CORRELATED), noise.COUNTED_AS_INDEPENDENT),
         FedAvg(**ROUNDS_CORRELATED),
         federation=None,
         runs=FEW,
     ),
     "clipped mean": audited(
         "the mean is clipped, not its records",
-        messages.ClippedMean(sampler="full", **RECORDS),
+        planted(NoisyMinibatchSGD(sampler="full", **RECORDS), messages.CLIPPED_MEAN),
         NoisyMinibatchSGD(sampler="full", **RECORDS),
         delta=1e-2,
     ),
@@ -156,7 +183,9 @@ AUDITS = {
         ReleasedMinibatchSGD(sampler="poisson", **MESSAGE),
         **LARGE,
     ),
-    "used twice": audited("each sample used twice, counted once", messages.UsedTwice(**TARGET), NoisySGD(**TARGET)),
+    "used twice": audited(
+        "each sample used twice, counted once", planted(NoisySGD(**TARGET), messages.USED_TWICE), NoisySGD(**TARGET)
+    ),
     "participation by data": Fault(
         "machines chosen by their data",
         LEAK,
@@ -176,29 +205,32 @@ AUDITS = {
     ),
     "public samples": audited(
         "sampled indices public, amplification claimed",
-        messages.PublicSamples(sampler=messages.PublicSubset(1), **RARE),
+        planted(NoisyMinibatchSGD(sampler=messages.PublicSubset(1), **RARE), messages.PUBLIC_SAMPLES),
         NoisyMinibatchSGD(batch=1, **RARE),
         **LARGE,
     ),
     "a replaced machine's C": audited(
         "a replaced machine is said to move its update by C",
-        clients.HalfTheMove(**UPDATES),
+        planted(FedAvg(**UPDATES), clients.HALF_THE_MOVE),
         FedAvg(**UPDATES),
         runs=FEW,
     ),
     "a machine's rounds once": audited(
-        "a machine of four rounds counted as one of one", clients.CountedOnce(**UPDATES), FedAvg(**UPDATES), runs=FEW
+        "a machine of four rounds counted as one of one",
+        planted(FedAvg(**UPDATES), clients.COUNTED_ONCE),
+        FedAvg(**UPDATES),
+        runs=FEW,
     ),
     "the number who came": audited(
         "clipped updates divided by the number of machines that came",
-        clients.OwnCohort(**UPDATES),
+        planted(FedAvg(**UPDATES), clients.OWN_COHORT),
         FedAvg(**UPDATES),
         runs=FEW,
         federation=COHORTS,
     ),
     "the clip shows the count": audited(
         "the clip adapts to a count without noise",
-        adapted("server", messages.BitWithoutNoise),
+        planted(adapted("server"), messages.BIT_WITHOUT_NOISE),
         adapted("server"),
         **ONE_MACHINE,
     ),
@@ -216,7 +248,7 @@ AUDITS = {
     ),
     "a short batch's own length": audited(
         "the last batch of an epoch divided by its own length",
-        clients.OwnLength(**EPOCHS),
+        planted(FedAvg(**EPOCHS), clients.OWN_LENGTH),
         FedAvg(**EPOCHS),
         **SHORT_BATCH,
     ),

@@ -8,20 +8,18 @@ from faults.federations import SMALL
 from faults.noise import as_another
 from flax import struct
 from jax.flatten_util import ravel_pytree
-from restating import states
+from restating import states, unsealed
 
 from fedprivjax import (
     AdaptiveClip,
     DPMu2,
-    FedAvg,
-    NoisyMinibatchSGD,
-    NoisySGD,
-    TreeMomentum,
+    LocalPrivacy,
+    NoisyMessages,
 )
-from fedprivjax.method.algorithm import Public, lipschitz_bound
 from fedprivjax.method.encoders import Encoder, Quantiser
-from fedprivjax.method.linear import gradient, of_record
+from fedprivjax.method.linear import of_record
 from fedprivjax.method.record_mechanism import RecordMechanism
+from fedprivjax.method.release import Released
 from fedprivjax.method.round import add_noise, cohort_messages, flat_rows
 from fedprivjax.method.views import in_the_clear
 from fedprivjax.plan.samplers import Subset
@@ -31,112 +29,72 @@ from fedprivjax.protocols.released.records import released_messages
 # ---- clipping
 
 
-def moved_along(method, state, direction):
-    """Return the state of noisy SGD after a step along a direction, without projection."""
-    step = method.step_scale * method.step_size
-    w = jax.tree.map(lambda w, g: w - step * g, state.server.w, direction)
-    return state._replace(server=state.server._replace(w=w))
+def steps_along_messages(private, problem, message, inputs, noise, memory, limits, key):
+    """Return a release of the mean of the messages as they are sent."""
+    rows = private.messages(problem, message, inputs, noise, limits, key)
+    mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), rows)
+    return Released(add_noise(problem, mean, noise), memory, {})
 
 
-def without_a_clip(method, problem, state, inputs):
+def as_sent(messages):
+    """Return a copy of privacy objects with other messages, along whose mean the server steps."""
+    return unsealed(messages=messages, release=steps_along_messages)
+
+
+def without_a_clip(problem, message, inputs):
     """Return the participants' messages before the clip, leaves [per_round, ...]."""
-    message = method.algorithm.message(state.server, inputs.round)
     return cohort_messages(problem, of_record(message), inputs, None)
 
 
-@states("event")
-@struct.dataclass
-class AsSent(NoisySGD):
-    """Noisy SGD whose server steps by the messages as they are sent."""
-
-    def round(self, problem, state, inputs, noise, key):
-        mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), self.messages(problem, state, inputs, noise, key))
-        return moved_along(self, state, add_noise(problem, mean, noise)), {}
+def clipped_above(private, problem, message, inputs, noise, limits, key):
+    rows = flat_rows(problem, without_a_clip(problem, message, inputs))
+    norms = jnp.linalg.norm(rows, axis=1)
+    short = jnp.where(norms > 1.05 * private.clip, private.clip / jnp.maximum(norms, 1e-30), 1.0)
+    return jax.vmap(problem.unravel)(rows * short[:, None])
 
 
-def clipped_rows(rows, norms, bound, above):
-    """Return rows [m, d], scaled to the bound if their norm [m] exceeds `above`."""
-    return rows * jnp.where(norms > above, bound / jnp.maximum(norms, 1e-30), 1.0)[:, None]
+def clipped_by_coordinate(private, problem, message, inputs, noise, limits, key):
+    rows = without_a_clip(problem, message, inputs)
+    return jax.tree.map(lambda leaf: jnp.clip(leaf, -private.clip, private.clip), rows)
 
 
-@states("event")
-@struct.dataclass
-class ClippedAbove(AsSent):
-    """Gradients are clipped only if their norm exceeds 1.05·C."""
-
-    def messages(self, problem, state, inputs, noise, key):
-        rows = flat_rows(problem, without_a_clip(self, problem, state, inputs))
-        rows = clipped_rows(rows, jnp.linalg.norm(rows, axis=1), self.clip, 1.05 * self.clip)
-        return jax.vmap(problem.unravel)(rows)
-
-
-@states("event")
-@struct.dataclass
-class ClippedByCoordinate(AsSent):
-    """Every coordinate is clipped to [−C, C], and the norm is assumed to be C."""
-
-    def messages(self, problem, state, inputs, noise, key):
-        rows = without_a_clip(self, problem, state, inputs)
-        return jax.tree.map(lambda leaf: jnp.clip(leaf, -self.clip, self.clip), rows)
+def leaf_forgotten(private, problem, message, inputs, noise, limits, key):
+    rows = without_a_clip(problem, message, inputs)
+    kept = {name: leaf for name, leaf in rows.items() if name.endswith("kernel")}
+    norms = jnp.sqrt(sum(jnp.sum(leaf**2, axis=tuple(range(1, leaf.ndim))) for leaf in kept.values()))
+    factor = private.clip / jnp.maximum(norms, private.clip)
+    return {
+        name: leaf * factor.reshape(-1, *[1] * (leaf.ndim - 1)) if name in kept else leaf for name, leaf in rows.items()
+    }
 
 
-@states("event")
-@struct.dataclass
-class LeafForgotten(AsSent):
-    """Leaves of one axis, biases, are not clipped."""
-
-    def messages(self, problem, state, inputs, noise, key):
-        rows = without_a_clip(self, problem, state, inputs)
-        kept = {name: leaf for name, leaf in rows.items() if name.endswith("kernel")}
-        norms = jnp.sqrt(sum(jnp.sum(leaf**2, axis=tuple(range(1, leaf.ndim))) for leaf in kept.values()))
-        factor = self.clip / jnp.maximum(norms, self.clip)
-        return {
-            name: leaf * factor.reshape(-1, *[1] * (leaf.ndim - 1)) if name in kept else leaf
-            for name, leaf in rows.items()
-        }
+def kernel_forgotten(private, problem, message, inputs, noise, limits, key):
+    rows = without_a_clip(problem, message, inputs)
+    return {
+        name: leaf if name.endswith("kernel") else jnp.clip(leaf, -private.clip, private.clip)
+        for name, leaf in rows.items()
+    }
 
 
-@states("event")
-@struct.dataclass
-class KernelForgotten(LeafForgotten):
-    """Leaves of several axes, kernels, are not clipped."""
+def leaves_clipped(private, problem, message, inputs, noise, limits, key):
+    def clipped(leaf):
+        return leaf * private.clip / jnp.maximum(jnp.linalg.norm(leaf), private.clip)
 
-    def messages(self, problem, state, inputs, noise, key):
-        rows = without_a_clip(self, problem, state, inputs)
-        return {
-            name: leaf if name.endswith("kernel") else jnp.clip(leaf, -self.clip, self.clip)
-            for name, leaf in rows.items()
-        }
+    return jax.tree.map(lambda leaf: jax.vmap(clipped)(leaf), without_a_clip(problem, message, inputs))
 
 
-@states("event")
-@struct.dataclass
-class LeavesClipped(AsSent):
-    """Every array of parameters is clipped to norm C, and the norm of all is assumed to be C."""
-
-    def messages(self, problem, state, inputs, noise, key):
-        rows = without_a_clip(self, problem, state, inputs)
-        return jax.tree.map(lambda leaf: jax.vmap(self._clipped)(leaf), rows)
-
-    def _clipped(self, leaf):
-        return leaf * self.clip / jnp.maximum(jnp.linalg.norm(leaf), self.clip)
+def mean_clipped(private, problem, message, inputs, noise, limits, key):
+    return released_messages(problem, of_record(message), inputs, "message", private.clip)
 
 
-@states("event")
-@struct.dataclass
-class ClippedMean(NoisyMinibatchSGD):
-    """A machine clips the mean over its batch instead of every record's gradient."""
-
-    def round(self, problem, state, inputs, noise, key):
-        mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), self.messages(problem, state, inputs, noise, None))
-        server = self.algorithm.serve(state.server, add_noise(problem, mean, noise), self._at(problem, inputs, key))
-        return state._replace(server=server), {}
-
-    def messages(self, problem, state, inputs, noise, key):
-        return released_messages(problem, of_record(gradient(state.server.w)), inputs, "message", self.clip)
+CLIPPED_ABOVE = as_sent(clipped_above)  # gradients are clipped only if their norm exceeds 1.05·C
+CLIPPED_BY_COORDINATE = as_sent(clipped_by_coordinate)  # every coordinate to [−C, C], and the norm is assumed to be C
+LEAF_FORGOTTEN = as_sent(leaf_forgotten)  # leaves of one axis, biases, are not clipped
+KERNEL_FORGOTTEN = as_sent(kernel_forgotten)  # leaves of several axes, kernels, are not clipped
+LEAVES_CLIPPED = as_sent(leaves_clipped)  # every array to norm C, and the norm of all is assumed to be C
+CLIPPED_MEAN = as_sent(mean_clipped)  # the mean over a machine's batch instead of every record's gradient
 
 
-@states("event")
 @struct.dataclass
 class CountedAsRecords(ReleasedMinibatchSGD):
     """Messages are clipped as a whole, and accounted for as means of clipped records."""
@@ -186,28 +144,23 @@ class ShortLevels(Quantiser):
         return norm
 
 
-@states("event")
-@struct.dataclass(kw_only=True)
-class EncodedAnyhow(FedAvg):
-    """Encoded messages are not clipped to the bound of their encoder."""
+def encoded_anyhow(private, message, key, facts):
+    vector, unravel = ravel_pytree(message)
+    return unravel(private.encoder.encode(vector, key))
 
-    def encode(self, message, key):
-        vector, unravel = ravel_pytree(message)
-        assert self.encoder is not None
-        return unravel(self.encoder.encode(vector, key))
 
+ENCODED_ANYHOW = unsealed(encoded=encoded_anyhow)  # messages are not clipped to the bound of their encoder
 
 # ---- records, participation, and what is published
 
 
-@states("event")
-@struct.dataclass
-class UsedTwice(AsSent):
-    """Only half of the pool is used, so that each of its samples is used twice."""
+def used_twice(private, problem, message, inputs, noise, limits, key):
+    half = SMALL.rounds * SMALL.participation.per_round // 2
+    inputs = inputs._replace(samples=inputs.samples % half)
+    return NoisyMessages.messages(private, problem, message, inputs, noise, limits, key)
 
-    def messages(self, problem, state, inputs, noise, key):
-        half = SMALL.rounds * SMALL.participation.per_round // 2
-        return super().messages(problem, state, inputs._replace(samples=inputs.samples % half), noise, key)
+
+USED_TWICE = as_sent(used_twice)  # only half of the pool is used, so that each of its samples is used twice
 
 
 @states("event")
@@ -234,74 +187,21 @@ class AmplifiedAnyhow(RecordMechanism):
         return False
 
 
-@states("event")
-@struct.dataclass
-class PublicSamples(NoisyMinibatchSGD):
-    """Sampled indices are published, and amplification by their secrecy is claimed."""
-
-    @property
-    def records(self):
-        return AmplifiedAnyhow(Subset(1), self.clip, self.noise_rule, None, self.delta)
-
-    def needed_noise(self, problem, plan, target):
-        return self.records.noise_std(problem, plan.size, target)
-
-    def event(self, problem, plan):
-        return self.records.event(problem, plan, self.noise_std)
-
-    @property
-    def traced(self):
-        return as_another(NoisyMinibatchSGD, self)
+def amplified(private, epsilon):
+    return AmplifiedAnyhow(Subset(1), private.clip, private.noise_rule, None, private.delta)
 
 
-@states("event")
-@struct.dataclass
-class SendersNamed(NoisyMinibatchSGD):
-    """A shuffler that leaves messages in the order of their senders."""
-
-    def view(self, full):
-        return in_the_clear(full)
+def slots_counted(private, facts, noise_std):
+    event = NoisyMessages.event(private, facts, noise_std)
+    return replace(event, sensitivity=2 * private.clip / facts.plan.size.per_round)
 
 
-@states("event")
-@struct.dataclass
-class OwnNoiseForgotten(NoisySGD):
-    """The noise is in the aggregate, not in the messages."""
-
-    def sent(self, problem, state, inputs, noise, own_noise, key):
-        return flat_rows(problem, self.messages(problem, state, inputs, noise, key))
-
-
-@states("event")
-@struct.dataclass
-class GradientsOnly(DPMu2):
-    """The bound G of a gradient is claimed instead of the bound S of an increment."""
-
-    def bound(self, problem, machines):
-        return lipschitz_bound(Public.of(problem, machines))
-
-
-@states("event")
-@struct.dataclass
-class SlotsCounted(DPMu2):
-    """The sensitivity assumes division by the number of slots, instead of the mean cohort size."""
-
-    def event(self, problem, plan):
-        return replace(super().event(problem, plan), sensitivity=2 * self.clip / plan.size.per_round)
-
-    @property
-    def traced(self):
-        return as_another(DPMu2, self)
-
-
-@states("event")
-@struct.dataclass
-class OwnNumber(TreeMomentum):
-    """The server divides by each round's number of machines, instead of the mean cohort size."""
-
-    def round(self, problem, state, inputs, noise, key):
-        own = inputs._replace(expected=jnp.sum(inputs.present))
-        return TreeMomentum.round(self, problem, state, own, noise, key)
+PUBLIC_SAMPLES = unsealed(records=amplified)  # amplification by secret indices, which are published
+SENDERS_NAMED = unsealed(view=lambda private, full: in_the_clear(full))  # a shuffler keeps the order of senders
+OWN_NOISE_FORGOTTEN = unsealed(of_message=lambda private, own, reads: 0 * own)  # noise is in the aggregate alone
+GRADIENTS_ONLY = unsealed(bounded=lambda private, stated, *, plain: stated._replace(norm=1.0))  # G = 1 is claimed for S
+SLOTS_COUNTED = unsealed(event=slots_counted)  # division by the number of slots is assumed, instead of the mean cohort
+OWN_NUMBER = unsealed(_count=lambda private, inputs: jnp.sum(inputs.present))  # each round's number of machines divides
 
 
 # ---- an adaptive clip
@@ -329,11 +229,8 @@ class NoiseOfTheFirstClip(AdaptiveClip):
         return jax.tree.map(lambda leaf: leaf * self.start / clip, update), after
 
 
-@states("event")
-@struct.dataclass(kw_only=True)
-class BitWithoutNoise(FedAvg):
-    """The count of unclipped updates has no noise."""
+def quiet_bit(private, total, divisor, noise, bound, facts):
+    return LocalPrivacy.read(private, total, divisor, None if noise is None else noise.at[-1].set(0.0), bound, facts)
 
-    def noise(self, state, drawn, host_noise):
-        state, noise = super().noise(state, drawn, host_noise)
-        return state, noise.at[-1].set(0.0)
+
+BIT_WITHOUT_NOISE = unsealed(read=quiet_bit)  # the count of unclipped updates has no noise

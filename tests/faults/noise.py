@@ -13,18 +13,16 @@ from flax import struct
 from restating import states, unsealed
 
 from fedprivjax import (
-    DPMu2,
-    FedAvg,
-    LocalSGD,
+    BitMean,
+    LocalPrivacy,
+    NoisyMessages,
     NoisyRecordSteps,
-    NoisySGD,
+    NormBound,
     ReducedTreeMomentum,
-    StaleMomentum,
-    TreeMomentum,
-    UserSGD,
 )
 from fedprivjax.method.linear import of_record
 from fedprivjax.method.message_noise import CancelledNoise, CorrelatedNoise
+from fedprivjax.method.release import Released
 from fedprivjax.method.round import add_noise, cohort_sum
 from fedprivjax.noise import Cancelling, Fresh, PerMachine, choose
 from fedprivjax.noise.factors.interface import Path
@@ -43,102 +41,43 @@ def as_another(kind, protocol, **changed):
 # ---- too little noise
 
 
-@states("event")
-@struct.dataclass
-class HalfTheNoiseSGD(NoisySGD):
-    """σ/2 is added and σ is claimed."""
+def scaled(factor):
+    """Return a copy of privacy objects of messages whose rounds have the noise of another σ."""
 
-    @property
-    def traced(self):
-        return as_another(NoisySGD, self, noise_std=self.noise_std / 2)
+    def round_noise(private, state, drawn, noise_std, reads, host_noise):
+        return super(type(private), private).round_noise(state, drawn, factor * noise_std, reads, host_noise)
 
-
-@states("event")
-@struct.dataclass
-class HalfTheNoiseMu2(DPMu2):
-    """The same with noise cancellation."""
-
-    @property
-    def traced(self):
-        return as_another(DPMu2, self, noise_std=self.noise_std / 2)
+    return unsealed(round_noise=round_noise)
 
 
-@states("event")
-@struct.dataclass
-class SharedTreeNoise(TreeMomentum):
-    """Every machine's tree has its noise divided by √M, as if only the mean were visible."""
-
-    @property
-    def traced(self):
-        return as_another(TreeMomentum, self, noise_std=self.noise_std / np.sqrt(EVERYONE.participation.machines))
+def sum_released(private, problem, message, inputs, noise, memory, limits, key):
+    total, info = cohort_sum(problem, of_record(message), inputs, private.clip)
+    return Released(add_noise(problem, total, noise), memory, info)
 
 
-@states("event")
-@struct.dataclass
-class AddOrRemove(DPMu2):
-    """The sensitivity C of removing a record is claimed, and replacing it changes the sum by 2C."""
-
-    def bound(self, problem, machines):
-        stated = super().bound(problem, machines)
-        return stated._replace(norm=stated.norm / 2)
-
-    @property
-    def traced(self):
-        return as_another(DPMu2, self)
+def noise_of_first(private, facts, method):
+    plan = facts.plan
+    relative = np.full(plan.schedule.participants.shape, np.sqrt(1 + np.log(plan.size.rounds)))
+    return choose(plan.schedule, relative, facts.problem.dimension, method, cancel=True)
 
 
-@states("event")
-@struct.dataclass
-class NoiseOfTheMean(NoisySGD):
-    """The server releases the sum, with the noise of the mean."""
-
-    def round(self, problem, state, inputs, noise, key):
-        message = self.algorithm.message(state.server, inputs.round)
-        total, info = cohort_sum(problem, of_record(message), inputs, self.clip)
-        step = self.step_scale * self.step_size
-        w = jax.tree.map(lambda w, g: w - step * g, state.server.w, add_noise(problem, total, noise))
-        return state._replace(server=state.server._replace(w=w)), info
+def half_the_bound(private, stated, *, plain):
+    return NormBound(float(private.clip) / 2, ())
 
 
-@states("event")
-@struct.dataclass
-class StuckCount(DPMu2):
-    """The paper's r_k² = (1 + ln T)·k with k stuck at 1."""
-
-    def mechanism(self, problem, plan, method="auto"):
-        relative = np.full(plan.schedule.participants.shape, np.sqrt(1 + np.log(plan.size.rounds)))
-        return choose(plan.schedule, relative, problem.dimension, method, cancel=True)
-
-    @property
-    def traced(self):
-        return as_another(DPMu2, self)
+HALF_THE_NOISE = scaled(0.5)  # σ/2 is added and σ is claimed
+SHARED_TREE_NOISE = scaled(EVERYONE.participation.machines**-0.5)  # every machine's tree, as if only the mean were seen
+ADD_OR_REMOVE = unsealed(bounded=half_the_bound)  # the sensitivity of removing a record, of which replacing is twice
+NOISE_OF_THE_MEAN = unsealed(release=sum_released)  # the server releases the sum, with the noise of the mean
+STUCK_COUNT = unsealed(mechanism=noise_of_first)  # the paper's r_k² = (1 + ln T)·k with k stuck at 1
 
 
-@struct.dataclass
-class CountedAsIndependent(FedAvg):
-    """Noise that is correlated over rounds, in an event of independent noise."""
-
-    def event(self, problem, plan):
-        exposure = Grouped.of(np.sqrt(plan.schedule.total))
-        return replace(super().event(problem, plan), exposure=exposure, releases=None)
+def counted_as_independent(private, facts, noise_std):
+    exposure = Grouped.of(np.sqrt(facts.plan.schedule.total))
+    return replace(LocalPrivacy.event(private, facts, noise_std), exposure=exposure, releases=None)
 
 
-@struct.dataclass
-class WithItsNoise(DPMu2):
-    """DP-μ²-FL with the noise and the exposure of another distribution."""
-
-    @property
-    def its_noise(self):
-        """Distribution of the noise, a `MessageNoise`."""
-        raise NotImplementedError
-
-    def mechanism(self, problem, plan, method="auto"):
-        return self.its_noise.mechanism(plan, problem.dimension, method)
-
-    def event(self, problem, plan):
-        noise = self.its_noise
-        event = super().event(problem, plan)
-        return replace(event, exposure=noise.exposure(plan), releases=lambda machine: noise.releases(plan, machine))
+COUNTED_AS_INDEPENDENT = unsealed(event=counted_as_independent)  # noise that is correlated over rounds
 
 
 class NoiseForTwo(CancelledNoise):
@@ -151,72 +90,28 @@ class NoiseForTwo(CancelledNoise):
         return Grouped.of((plan.schedule.total > 0).astype(float))
 
 
-@states("event")
-@struct.dataclass
-class OverSpent(WithItsNoise):
-    """Noise for two messages of each machine on any schedule, in an event with exposure 1."""
-
-    @property
-    def its_noise(self):
-        return NoiseForTwo(self.trust, self.relative_privacy)
-
-    @property
-    def traced(self):
-        return as_another(DPMu2, self)
+def no_growth(private, facts, method):
+    schedule = facts.plan.schedule
+    relative = np.sqrt(schedule.total[schedule.participants].astype(float))
+    return choose(schedule, relative, facts.problem.dimension, method, cancel=False)
 
 
-@states("event")
-@struct.dataclass
-class NoGrowth(StaleMomentum):
-    """Noise for messages of equal weight, although a sample's weight in the momentum grows."""
+def changed_sums(**changes):
+    """Return a copy of privacy objects of bits whose sums differ by functions of their numbers, by name."""
 
-    def mechanism(self, problem, plan, method="auto"):
-        relative = np.sqrt(plan.schedule.total[plan.schedule.participants].astype(float))
-        return choose(plan.schedule, relative, problem.dimension, method, cancel=False)
+    def of_noise(private, facts, noise_std, target):
+        sums = BitMean.of_noise(private, facts, noise_std, target)["vector_sum"]
+        return {"vector_sum": replace(sums, **{name: of(getattr(sums, name)) for name, of in changes.items()})}
 
-    @property
-    def traced(self):
-        return as_another(StaleMomentum, self)
+    return unsealed(of_noise=of_noise)
 
 
-@struct.dataclass
-class OneHalf(UserSGD):
-    """A pan-private server adds noise twice, and each half is counted as the whole."""
-
-    def event(self, problem, plan):
-        event = UserSGD.event(replace(self, trust="server"), problem, plan)
-        return replace(event, terms=replace(event.terms, trust=self.trust))
-
-    def needed_noise(self, problem, plan, target):
-        return UserSGD.needed_noise(replace(self, trust="server"), problem, plan, target)
-
-
-@states("event")
-@struct.dataclass
-class FewerBits(UserSGD):
-    """Users send a quarter of the noise bits."""
-
-    def calibrate(self, problem, plan, target):
-        ready = super().calibrate(problem, plan, target)
-        return replace(ready, vector_sum=replace(ready.vector_sum, trials=ready.vector_sum.trials // 4))
-
-    @property
-    def traced(self):
-        return as_another(UserSGD, self)
-
-
-@states("event")
-@struct.dataclass
-class RareBits(UserSGD):
-    """A noise bit is 1 with probability p/4."""
-
-    def calibrate(self, problem, plan, target):
-        ready = super().calibrate(problem, plan, target)
-        return replace(ready, vector_sum=replace(ready.vector_sum, probability=ready.vector_sum.probability / 4))
-
-    @property
-    def traced(self):
-        return as_another(UserSGD, self)
+# noise for two messages of each machine on any schedule, in an event with exposure 1
+OVER_SPENT = unsealed(noise_of=lambda private, reads: NoiseForTwo(private.trust, private.relative_privacy))
+NO_GROWTH = unsealed(mechanism=no_growth)  # messages of equal weight, although a sample's in the momentum grows
+ONE_HALF = unsealed(hiding=lambda private, plan: plan.size.per_round**0.5)  # each of two halves counts as the whole
+FEWER_BITS = changed_sums(trials=lambda trials: trials // 4)  # users send a quarter of the noise bits
+RARE_BITS = changed_sums(probability=lambda probability: probability / 4)  # a noise bit is 1 with probability p/4
 
 
 def floored_bits(privacy, plan, sums):
@@ -250,14 +145,10 @@ class FirstColumnNoise(CorrelatedNoise):
         return FirstColumn(sums.factor, sums.schedule, sums.shares)
 
 
-@states("event")
-@struct.dataclass
-class OfTheFirstMessage(WithItsNoise):
-    """Correlated noise for a sample of the first message only."""
-
-    @property
-    def its_noise(self):
-        return FirstColumnNoise(self.trust, self.relative_privacy, factor=self.noise_schedule)
+# correlated noise for a sample of the first message only
+OF_THE_FIRST_MESSAGE = unsealed(
+    noise_of=lambda private, reads: FirstColumnNoise(private.trust, private.relative_privacy, factor=private.noise)
+)
 
 
 @states("event")
@@ -308,43 +199,20 @@ class OneForAll(PerMachine):
         return memory, inputs.relative[:, None] * jax.random.normal(key, (1, dimension))
 
 
-@states("event")
-@struct.dataclass
-class KeyOfTheRun(NoisySGD):
-    """Every round's noise is the same."""
+def with_one_key(mechanism):
+    """Return a copy of privacy objects whose noise is of this mechanism."""
 
-    def mechanism(self, problem, plan, method="auto"):
-        return OneDraw(MessageInputs(np.ones(plan.schedule.participants.shape, np.float32)))
+    def of(private, facts, method):
+        return mechanism(MessageInputs(np.ones(facts.plan.schedule.participants.shape, np.float32)))
 
-    @property
-    def traced(self):
-        return as_another(NoisySGD, self)
+    return unsealed(mechanism=of)
 
 
-@states("event")
-@struct.dataclass
-class KeyOfTheRound(NoisySGD):
-    """All machines' noise is the same."""
-
-    def mechanism(self, problem, plan, method="auto"):
-        return OneForAll(MessageInputs(np.ones(plan.schedule.participants.shape, np.float32)))
-
-    @property
-    def traced(self):
-        return as_another(NoisySGD, self)
-
-
-ONE_KEY = unsealed(step_noise=lambda private, noise, _, d: NoisyRecordSteps.step_noise(private, noise, 0, d))
-
-
-@states("event")
-@struct.dataclass
-class OneKeyOfSteps(LocalSGD):
-    """All local steps of a round have the same noise, that of the first."""
-
-    @property
-    def privacy(self):
-        return ONE_KEY(super().privacy)
+KEY_OF_THE_RUN = with_one_key(OneDraw)  # every round's noise is the same
+KEY_OF_THE_ROUND = with_one_key(OneForAll)  # all machines' noise is the same
+ONE_KEY_OF_STEPS = unsealed(  # all local steps of a round have the same noise, that of the first
+    step_noise=lambda private, noise, _, d: NoisyRecordSteps.step_noise(private, noise, 0, d)
+)
 
 
 @struct.dataclass
@@ -408,20 +276,18 @@ class NodesDrawnAnew(Tree):
         return Path(round, jnp.sqrt(variance) * normal, path.memory)
 
 
-@states("event")
-@struct.dataclass
-class QuietTrajectory(DPMu2):
-    """The aggregate has 4/5 of the machines' noise."""
-
-    def mechanism(self, problem, plan, method="auto"):
-        mechanism = super().mechanism(problem, plan, method)
-        return mechanism if method == "materialised" else replace(mechanism, inputs=0.8 * mechanism.inputs)
+def quiet_trajectory(private, facts, method):
+    mechanism = NoisyMessages.mechanism(private, facts, method)
+    return mechanism if method == "materialised" else replace(mechanism, inputs=0.8 * mechanism.inputs)
 
 
-@struct.dataclass(kw_only=True)
-class CountedOnce(FedAvg):
-    """Noise of a tree over rounds, and the exposure of machines that take part once."""
+def counted_once(private, facts, noise_std):
+    once = np.linalg.norm(Tree().matrix(facts.plan.schedule), axis=0).max()
+    exposure = Grouped.of(np.full(facts.plan.size.machines, once))
+    return replace(LocalPrivacy.event(private, facts, noise_std), exposure=exposure)
 
-    def event(self, problem, plan):
-        once = np.linalg.norm(Tree().matrix(plan.schedule), axis=0).max()
-        return replace(super().event(problem, plan), exposure=Grouped.of(np.full(plan.size.machines, once)))
+
+QUIET_TRAJECTORY = unsealed(mechanism=quiet_trajectory)  # the aggregate has 4/5 of the machines' noise
+COUNTED_ONCE = unsealed(
+    event=counted_once
+)  # noise of a tree over rounds, with the exposure of a machine that comes once

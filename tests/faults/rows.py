@@ -32,6 +32,7 @@ from faults.leaks import AUDITS, ENCODED
 from faults.row import LEAK, NOISE, Drawn, Fault, Held, Numbers
 from neighbours import KEY
 from noise_distributions import SAMPLES, factor_path, path, standing_covariance, tree_covariance
+from restating import planted
 
 from fedprivjax import (
     AdaptiveClip,
@@ -46,7 +47,6 @@ from fedprivjax import (
     Scaffold,
     TreeMomentum,
     Uniform,
-    UserSGD,
     draw_plan,
     linear_problem,
 )
@@ -107,9 +107,9 @@ ADAPTIVE = {"local_epochs": 1, "step_size": 1.0, "unit": "machine", "noise_std":
 COUNT_NOISE = 3.0
 
 
-def of_counts(method):
+def of_counts(change):
     """Return the noise in the sum of the bits, as the change of an adaptive clip shows it: [1, samples]."""
-    protocol = method(update_clip=AdaptiveClip(start=CLIP, count_noise=COUNT_NOISE), **ADAPTIVE)
+    protocol = change(FedAvg(update_clip=AdaptiveClip(start=CLIP, count_noise=COUNT_NOISE), **ADAPTIVE))
     problem = linear_problem(np.zeros((3, 1, 1)), np.zeros((3, 1), int), Logistic())
     plan = draw_plan(problem, Full(3), 1, sampler=protocol.minibatches)
     ready = calibrate(protocol, problem, plan)
@@ -118,7 +118,7 @@ def of_counts(method):
     def one(drawn):
         noise = ready.noise((), drawn, None)[1]
         after = ready._served(problem, state.server, (np.zeros(1), 0.0), 3.0, at, noise, KEY)
-        return -3 / ready.update_clip.rate * jax.numpy.log(after.clip / state.server.clip)
+        return -3 / ready.privacy.update_clip.rate * jax.numpy.log(after.clip / state.server.clip)
 
     return np.asarray(jax.vmap(one)(jax.random.normal(KEY, (SAMPLES, 2))), np.float64)[None]
 
@@ -140,7 +140,7 @@ DISTRIBUTIONS = {
     "nodes drawn anew": of_tree("a node's noise is drawn anew at each use", NOISE, noise.NodesDrawnAnew()),
     "a level missing": of_tree("nodes of two rounds have no noise", LEAK, noise.WithoutALevel()),
     "one key of local steps": walked(
-        "a round's key in every local step", noise.OneKeyOfSteps(**WALK), LocalSGD(**WALK)
+        "a round's key in every local step", planted(LocalSGD(**WALK), noise.ONE_KEY_OF_STEPS), LocalSGD(**WALK)
     ),
     "one order of epochs": drawn(
         "the order of the first round's local epochs in all rounds",
@@ -159,8 +159,8 @@ DISTRIBUTIONS = {
     "a bit without noise": drawn(
         "the count that adapts the clip has no noise",
         LEAK,
-        lambda: of_counts(messages.BitWithoutNoise),
-        lambda: of_counts(FedAvg),
+        lambda: of_counts(lambda method: planted(method, messages.BIT_WITHOUT_NOISE)),
+        lambda: of_counts(lambda method: method),
         np.full((1, 1), COUNT_NOISE**2),
     ),
     "a control without noise": drawn(
@@ -193,29 +193,32 @@ SILENT = {"noise_std": 1.0, "step_size": 0.1}
 SUMMED = {**SILENT, "clip": CLIP, "trust": "server"}
 BRUTE = {
     "G for S": moved(
-        "S taken as G instead of G + 2LD", messages.GradientsOnly(**SILENT), DPMu2(**SILENT), largest_increment
+        "S taken as G instead of G + 2LD",
+        planted(DPMu2(**SILENT), messages.GRADIENTS_ONLY),
+        DPMu2(**SILENT),
+        largest_increment,
     ),
     "clipped a little above": moved(
         "clipped where the norm is above 1.05 C",
-        messages.ClippedAbove(clip=CLIP, **SILENT),
+        planted(NoisySGD(clip=CLIP, **SILENT), messages.CLIPPED_ABOVE),
         NoisySGD(clip=CLIP, **SILENT),
         largest_gradient,
     ),
     "clipped by coordinate": moved(
         "coordinates clipped, the norm accounted for",
-        messages.ClippedByCoordinate(clip=CLIP / 2, **SILENT),
+        planted(NoisySGD(clip=CLIP / 2, **SILENT), messages.CLIPPED_BY_COORDINATE),
         NoisySGD(clip=CLIP / 2, **SILENT),
         largest_gradient,
     ),
     "slots counted": moved(
         "a server's sum over the slots of a round, where fewer machines come",
-        messages.SlotsCounted(**SUMMED),
+        planted(DPMu2(**SUMMED), messages.SLOTS_COUNTED),
         DPMu2(**SUMMED),
         largest_release(lambda state: state.memory.q),
     ),
     "a round's own number": moved(
         "a server's sum over those who come, accounted for over their mean number",
-        messages.OwnNumber(alpha=0.5, **SUMMED),
+        planted(TreeMomentum(alpha=0.5, **SUMMED), messages.OWN_NUMBER),
         TreeMomentum(alpha=0.5, **SUMMED),
         largest_release(lambda state: state.memory.momentum),
     ),
@@ -240,19 +243,19 @@ BRUTE |= {
     "a machine's C for 2C": of_clients(
         "a replaced machine is said to move its update by C",
         clients.largest_update,
-        clients.HalfTheMove(**UPDATES),
+        planted(FedAvg(**UPDATES), clients.HALF_THE_MOVE),
         FedAvg(**UPDATES),
     ),
     "the cohort's own number": of_clients(
         "clipped updates divided by the number of machines that came, accounted for over their mean number",
         clients.largest_update,
-        clients.OwnCohort(**UPDATES),
+        planted(FedAvg(**UPDATES), clients.OWN_COHORT),
         FedAvg(**UPDATES),
     ),
     "the last batch's own length": of_clients(
         "the last batch of an epoch divided by its own length",
         clients.largest_step,
-        clients.OwnLength(**clients.RECORD),
+        planted(FedAvg(**clients.RECORD), clients.OWN_LENGTH),
         FedAvg(**clients.RECORD),
     ),
 }
@@ -276,7 +279,7 @@ ACCOUNTED = {
     "exposure above 1": accounted(
         "a budget spread with exposure above 1, calibrated as if it were 1",
         of_messages,
-        noise.OverSpent(**TARGET),
+        planted(DPMu2(**TARGET), noise.OVER_SPENT),
         DPMu2(**TARGET),
     ),
     "δ in every round": accounted("δ used whole in every round", of_each_round, True, False),
@@ -285,12 +288,15 @@ ACCOUNTED = {
     ),
     "a rule believed": accounted("the claim of the rule paper_moments", of_rule, "paper_moments", "accountant"),
     "half of it for the whole": accounted(
-        "each of two halves of the noise taken for all of it", of_halves, noise.OneHalf, UserSGD
+        "each of two halves of the noise taken for all of it",
+        of_halves,
+        lambda method: planted(method, noise.ONE_HALF),
+        lambda method: method,
     ),
     "the first message's norm": accounted(
         "correlated noise for the norm of the factor's first column",
         of_sums,
-        noise.OfTheFirstMessage(**FACTORED),
+        planted(DPMu2(**FACTORED), noise.OF_THE_FIRST_MESSAGE),
         DPMu2(**FACTORED),
     ),
     "a step without its factor": accounted(
@@ -335,13 +341,17 @@ CONTRACT = {
     "senders named": held(
         "a shuffler keeps the order of senders",
         LEAK,
-        messages.SendersNamed(**SHUFFLED),
+        planted(NoisyMinibatchSGD(**SHUFFLED), messages.SENDERS_NAMED),
         NoisyMinibatchSGD(**SHUFFLED),
         SEEN,
         SHARES,
     ),
     "no noise on messages": held(
-        "noise in the aggregate alone", LEAK, messages.OwnNoiseForgotten(**TARGET), NoisySGD(**TARGET), SEEN
+        "noise in the aggregate alone",
+        LEAK,
+        planted(NoisySGD(**TARGET), messages.OWN_NOISE_FORGOTTEN),
+        NoisySGD(**TARGET),
+        SEEN,
     ),
     "random levels": held(
         "an encoder's random rounding said to lengthen no message",
@@ -360,7 +370,11 @@ CONTRACT = {
         SHARES,
     ),
     "a quiet trajectory": held(
-        "4/5 of the noise in the aggregate", NOISE, noise.QuietTrajectory(**TARGET), DPMu2(**TARGET), NOISY
+        "4/5 of the noise in the aggregate",
+        NOISE,
+        planted(DPMu2(**TARGET), noise.QUIET_TRAJECTORY),
+        DPMu2(**TARGET),
+        NOISY,
     ),
 }
 

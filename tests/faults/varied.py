@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 from restating import states, unsealed
 
-from fedprivjax import Dropouts, Full, LocalSGD, NoisyRecordSteps, NoisySGD, Varying
+from fedprivjax import Dropouts, Full, LocalSGD, NoisyMessages, NoisyRecordSteps, Varying
 from fedprivjax.auditing.neighbouring import Federation
 from fedprivjax.method.round import add_noise
 
@@ -24,14 +24,13 @@ WALKS = Federation(Full(2), rounds=4, records=6, dimension=4, loss="quadratic", 
 ALWAYS = replace(WALKS, records=1)  # the canary is used in every step
 
 
-@states("event")
-@struct.dataclass
-class NoiseOfThoseWhoCame(NoisySGD):
-    """The server divides the noise by the round's cohort size, and the sum by the constant E|S_t|."""
+def of_those_who_came(private, problem, message, inputs, noise, memory, limits, key):
+    noise = jax.tree.map(lambda z: z * inputs.divisor / inputs.cohort, noise)
+    return NoisyMessages.release(private, problem, message, inputs, noise, memory, limits, key)
 
-    def round(self, problem, state, inputs, noise, key):
-        noise = jax.tree.map(lambda z: z * inputs.divisor / inputs.cohort, noise)
-        return super().round(problem, state, inputs, noise, key)
+
+# the server divides the noise by the round's cohort size, and the sum by the constant E|S_t|
+NOISE_OF_THOSE_WHO_CAME = unsealed(release=of_those_who_came)
 
 
 @states("event")

@@ -4,12 +4,24 @@ import jax
 import jax.numpy as jnp
 import pytest
 from cases import PARTIAL, POOL, SHARES, SOME_MACHINES
-from faults.clients import HalfTheMove
-from faults.messages import AsSent, ClippedByCoordinate
+from faults.clients import HALF_THE_MOVE
+from faults.messages import CLIPPED_BY_COORDINATE
 from flax import struct
-from restating import states, unsealed
+from restating import planted, states, unsealed
 
-from fedprivjax import DPMu2, FedAvg, FedDyn, FedExP, LocalEpochs, LocalPrivacy, MimeLite, NoisySGD, Protocol, Scaffold
+from fedprivjax import (
+    DPMu2,
+    FedAvg,
+    FedDyn,
+    FedExP,
+    LocalEpochs,
+    LocalPrivacy,
+    MimeLite,
+    NoisyMessages,
+    NoisySGD,
+    Protocol,
+    Scaffold,
+)
 from fedprivjax.method.linear import of_record
 from fedprivjax.testing import PROPERTIES, Trial
 from fedprivjax.testing.contract import OF_RELEASES
@@ -24,17 +36,7 @@ def unclipped(self, problem, message, minibatch, noise, facts):
     return minibatch.mean(of_record(message), divisor=self.step_divisor)
 
 
-UNCLIPPED = unsealed(of_batch=unclipped)
-
-
-@states("event")
-@struct.dataclass
-class UnclippedSteps(FedAvg):
-    """Local steps do not clip records' gradients."""
-
-    @property
-    def privacy(self):
-        return UNCLIPPED(super().privacy)
+UNCLIPPED = unsealed(of_batch=unclipped)  # local steps do not clip records' gradients
 
 
 @states("event")
@@ -48,14 +50,12 @@ class OneMoreNumber(FedAvg):
         return jax.tree.map(lambda leaf: leaf + 1000 * norm, message), after, info
 
 
-@states("event")
-@struct.dataclass
-class Centred(NoisySGD):
-    """The cohort's mean is subtracted from half of a message."""
+def centred(private, problem, message, inputs, noise, limits, key):
+    rows = NoisyMessages.messages(private, problem, message, inputs, noise, limits, key)
+    return jax.tree.map(lambda leaf: 0.5 * (leaf - jnp.mean(leaf, axis=0, keepdims=True)), rows)
 
-    def messages(self, problem, state, inputs, noise, key):
-        rows = super().messages(problem, state, inputs, noise, key)
-        return jax.tree.map(lambda leaf: 0.5 * (leaf - jnp.mean(leaf, axis=0, keepdims=True)), rows)
+
+CENTRED = unsealed(messages=centred)  # the cohort's mean is subtracted from half of a message
 
 
 @states("event")
@@ -87,13 +87,12 @@ class HeldReported(Scaffold):
 
 
 FAULTS = {
-    "a clip of every coordinate": (BOUND, ClippedByCoordinate(**OF_POOL), POOL, SOME_MACHINES),
-    "half of the sensitivity": (BOUND, HalfTheMove(**OF_MACHINES), SHARES, PARTIAL),
+    "a clip of every coordinate": (BOUND, planted(NoisySGD(**OF_POOL), CLIPPED_BY_COORDINATE), POOL, SOME_MACHINES),
+    "half of the sensitivity": (BOUND, planted(FedAvg(**OF_MACHINES), HALF_THE_MOVE), SHARES, PARTIAL),
     "a number after the clip": (BOUND, OneMoreNumber(**OF_MACHINES), SHARES, PARTIAL),
-    "steps without a clip": (BOUND, UnclippedSteps(**OF_STEPS), SHARES, PARTIAL),
-    "the mean of the cohort": (ISOLATED, Centred(**OF_POOL), POOL, SOME_MACHINES),
+    "steps without a clip": (BOUND, planted(FedAvg(**OF_STEPS), UNCLIPPED), SHARES, PARTIAL),
+    "the mean of the cohort": (ISOLATED, planted(NoisySGD(**OF_POOL), CENTRED), POOL, SOME_MACHINES),
     "records of all machines": (ISOLATED, Peeking(**OF_MACHINES), SHARES, PARTIAL),
-    "steps along the messages": (REPLAYED, AsSent(**OF_POOL), POOL, SOME_MACHINES),
     "the un-noised sum": (REPLAYED, SumReported(**OF_POOL), POOL, SOME_MACHINES),
     "what machines hold": (REPLAYED, HeldReported(**OF_MACHINES), SHARES, PARTIAL),
 }
