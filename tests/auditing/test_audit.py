@@ -8,8 +8,8 @@ from time import perf_counter
 import numpy as np
 import pytest
 from audited import FEDERATION, SETTINGS, smaller
-from flax import struct
-from restating import states
+from faults.noise import scaled
+from restating import planted
 
 from fedprivjax import DPMu2, NoisyMinibatchSGD, NoisyMomentum, Protocol, Refusal, Uniform
 from fedprivjax.auditing import audit as audits
@@ -44,16 +44,9 @@ def finished():
         return run()
 
 
-@states("event")
-@struct.dataclass
-class Forgetful(DPMu2):
-    """Noisy SGD that adds less noise than it claims."""
-
-    part: float = struct.field(pytree_node=False, default=0.5)
-
-    def noise(self, state, drawn, host_noise):
-        state, noise = super().noise(state, drawn, host_noise)
-        return state, self.part * noise
+def forgetful(part=0.5):
+    """Return DP-μ²-FL that adds this part of the noise that it claims."""
+    return planted(DPMu2(mu=2.0, clip=1.0), scaled(part))
 
 
 # ---- results
@@ -97,14 +90,14 @@ def test_the_same_seed_gives_the_same_audit(finished):
 
 @pytest.mark.slow
 def test_half_the_noise_is_refuted():
-    found = run(Forgetful(mu=2.0, clip=1.0), runs=2000)
+    found = run(forgetful(), runs=2000)
     assert "likelihood ratio" in found.refuted
     assert found.best.strict.mu_lower > 2.0
 
 
 @pytest.mark.slow
 def test_a_tenth_less_of_the_noise_is_refuted_with_many_runs():
-    assert run(Forgetful(mu=2.0, clip=1.0, part=0.9), runs=40_000).refuted
+    assert run(forgetful(0.9), runs=40_000).refuted
     assert not run(runs=40_000).refuted
 
 
@@ -233,7 +226,7 @@ def claimed(folder, protocol=PROTOCOL, federation=FEDERATION, runs=1000, delta=1
         {"delta": 1e-6},
         {"public": ("clipped_share",)},
         {"protocol": DPMu2(mu=2.0001, clip=1.0)},
-        {"protocol": Forgetful(mu=2.0, clip=1.0)},
+        {"protocol": forgetful()},
         {"federation": Federation(**SETTINGS, canary=50.0)},
     ],
     ids=["seed", "runs", "delta", "public", "fourth digit", "another protocol", "canary"],

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 from cases import sparing
-from flax import struct
-from restating import states
+from faults.noise import scaled
+from restating import planted
 
 from fedprivjax import (
     Ball,
@@ -38,16 +38,6 @@ def problem(machines, records, dimension=200, split=False):
 
 def at(epsilon, method=DPMu2, **settings):
     return method(mu=float(gdp.mu(epsilon, DELTA)), clip=CLIP, **settings)
-
-
-@states("event")
-@struct.dataclass
-class ATenthOfTheNoise(DPMu2):
-    """Noisy SGD that adds a tenth of the noise that it claims."""
-
-    def noise(self, state, drawn, host_noise):
-        state, noise = super().noise(state, drawn, host_noise)
-        return state, 0.1 * noise
 
 
 def few(protocol=None, **options):
@@ -208,4 +198,4 @@ def test_a_tenth_of_the_noise_is_refuted_and_all_of_it_is_not(large, trust):
     claim = {"epsilon": 4.0, "trust": trust}
     assert not audit_one_run(at(**claim), large, Full(1000), **MANY).refuted
     if trust == "none":  # a thousand canaries cannot refute half of the noise at the level of a verdict
-        assert audit_one_run(at(method=ATenthOfTheNoise, **claim), large, Full(1000), guesses=600, **MANY).refuted
+        assert audit_one_run(planted(at(**claim), scaled(0.1)), large, Full(1000), guesses=600, **MANY).refuted

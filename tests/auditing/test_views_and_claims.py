@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import struct
-from restating import states
+from restating import planted, states, unsealed
 
-from fedprivjax import NoisySGD, Refusal
+from fedprivjax import NoisyMessages, NoisySGD, Refusal
 from fedprivjax.auditing.audit import audit
 from fedprivjax.auditing.canary_search import for_replaced
 from fedprivjax.privacy import PrivacyGuarantee
@@ -31,14 +31,11 @@ class QuietAverage(NoisySGD):
         return noisy._replace(server=noisy.server._replace(average=quiet.server.w)), info
 
 
-@struct.dataclass
-class OneRecordMore(NoisySGD):
-    """The same noise with an add-or-remove guarantee, which needs half the noise of replace-one."""
-
-    def event(self, problem, plan):
-        event = NoisySGD.event(self, problem, plan)
-        terms = replace(event.terms, relation=ADD_OR_REMOVE)
-        return replace(event, sensitivity=event.sensitivity / 2, terms=terms)
+def one_record_more(private, facts, noise_std):
+    """Return an event of an add-or-remove guarantee, which needs half the noise of replace-one."""
+    event = NoisyMessages.event(private, facts, noise_std)
+    terms = replace(event.terms, relation=ADD_OR_REMOVE)
+    return replace(event, sensitivity=event.sensitivity / 2, terms=terms)
 
 
 @pytest.mark.slow
@@ -49,7 +46,7 @@ def test_an_iterate_that_is_reported_is_seen():
 
 @pytest.mark.slow
 def test_a_guarantee_for_one_record_more_is_held_to_what_it_says_of_replaced_ones():
-    found = audit(OneRecordMore(mu=1.0, trust="server"), runs=RUNS)
+    found = audit(planted(NoisySGD(mu=1.0, trust="server"), unsealed(event=one_record_more)), runs=RUNS)
     assert (found.guarantee.mu, found.guarantee.relation) == (1.0, REPLACE_ONE)
     assert found.refuted == ()
     assert found.attained == pytest.approx(1.0, rel=0.05)

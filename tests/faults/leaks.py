@@ -78,8 +78,8 @@ AUDITS = {
     ),
     "tree noise over √M": audited(
         "each machine's tree has noise over √M",
-        planted(TreeMomentum(**TREE), noise.SHARED_TREE_NOISE),
-        TreeMomentum(**TREE),
+        planted(TreeMomentum(alpha=0.2, **TREE), noise.SHARED_TREE_NOISE),
+        TreeMomentum(alpha=0.2, **TREE),
         federation=EVERYONE,
     ),
     "a level without noise": audited(

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from restating import planted, unsealed
 
 from fedprivjax import (
     BySize,
@@ -14,6 +15,7 @@ from fedprivjax import (
     FedAvg,
     Full,
     Given,
+    NoisyMessages,
     NoisyMinibatchSGD,
     NoisySGD,
     Refusal,
@@ -203,14 +205,13 @@ def test_sizes_that_the_schedule_follows_from_are_an_assumption(law, rounds, pub
 
 
 def test_a_guarantee_for_added_records_is_refused_where_sizes_are_public():
-    """A custom protocol may state that relation, which is wrong on such a schedule."""
+    """A privacy object may state that relation, which is wrong on such a schedule."""
 
-    class OfAdded(DPMu2):
-        def event(self, problem, plan):
-            event = super().event(problem, plan)
-            return replace(event, terms=replace(event.terms, relation=ADD_OR_REMOVE))
+    def of_added(private, facts, noise_std):
+        event = NoisyMessages.event(private, facts, noise_std)
+        return replace(event, terms=replace(event.terms, relation=ADD_OR_REMOVE))
 
-    protocol = OfAdded(noise_std=1.0, clip=1.0, step_size=0.1)
+    protocol = planted(DPMu2(noise_std=1.0, clip=1.0, step_size=0.1), unsealed(event=of_added))
     assert event_of(protocol, SKEWED, draw_plan(SKEWED, Uniform(4, 2), 2)).terms.relation == ADD_OR_REMOVE
     with pytest.raises(Refusal, match=r"^participation and rounds must not depend on dataset sizes, which are private"):
         event_of(protocol, SKEWED, draw_plan(SKEWED, BySize(4, 2)))

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import DATA, MACHINES, POOL, SHARES, STEP
-from flax import struct
 from neighbours import sent_by, with_sample
 from oracles import absent
 from oracles.pseudocode import softmax_gradient
-from restating import states
+from restating import planted, unsealed
 
 from fedprivjax import (
     AcceleratedMinibatchSGD,
@@ -19,6 +18,7 @@ from fedprivjax import (
     Dropouts,
     Full,
     LocalSGD,
+    NoisyMessages,
     NoisyMinibatchSGD,
     NoisySGD,
     ReducedTreeMomentum,
@@ -200,30 +200,27 @@ def test_noise_of_a_round_by_its_own_number_would_pile_up():
     assert 0.45 < left < 0.65
 
 
-@states("event")
-@struct.dataclass
-class Ghosts(NoisySGD):
-    """Planted: empty slots are added to the sum."""
-
-    def round(self, problem, state, inputs, noise, key):
-        everyone = inputs if inputs.weights is None else inputs._replace(weights=jnp.ones_like(inputs.weights))
-        return NoisySGD.round(self, problem, state, everyone, noise, key)
+def ghosts(private, problem, message, inputs, noise, memory, limits, key):
+    """Return a release in which empty slots are added to the sum."""
+    everyone = inputs if inputs.weights is None else inputs._replace(weights=jnp.ones_like(inputs.weights))
+    return NoisyMessages.release(private, problem, message, everyone, noise, memory, limits, key)
 
 
-@states("event")
-@struct.dataclass
-class OfThePresent(DPMu2):
-    """Planted: dropouts are counted as more private, although they are not known in advance."""
+def of_the_present(private, facts, noise_std):
+    """Return an event that counts dropouts as more private, although they are not known in advance."""
+    schedule, relative = facts.plan.schedule, private.noise_of(facts.reads).relative(facts.plan)
+    squares = np.where(schedule.present, relative**-2.0, 0.0)
+    exposure = np.sqrt(np.bincount(schedule.participants.ravel(), squares.ravel(), MACHINES))
+    return replace(NoisyMessages.event(private, facts, noise_std), exposure=Grouped.of(exposure))
 
-    def event(self, problem, plan):
-        squares = np.where(plan.schedule.present, self.message_noise.relative(plan) ** -2.0, 0.0)
-        exposure = np.sqrt(np.bincount(plan.schedule.participants.ravel(), squares.ravel(), MACHINES))
-        return replace(super().event(problem, plan), exposure=Grouped.of(exposure))
+
+GHOSTS = planted(NoisySGD(**SETTINGS), unsealed(release=ghosts))
+OF_THE_PRESENT = planted(DPMu2(**SETTINGS), unsealed(event=of_the_present))
 
 
 @pytest.mark.parametrize(
     ("protocol", "held"),
-    [(Ghosts(**SETTINGS), "absent machines leave no trace"), (OfThePresent(**SETTINGS), "dropouts count as planned")],
+    [(GHOSTS, "absent machines leave no trace"), (OF_THE_PRESENT, "dropouts count as planned")],
     ids=["ghosts", "present"],
 )
 def test_planted_faults_are_caught(protocol, held):

@@ -7,11 +7,22 @@ import numpy as np
 import pytest
 from audited import smaller
 from cases import MACHINES, POOL, SOME_MACHINES, sparing
-from flax import struct
-from restating import states
+from restating import planted, unsealed
 from scipy.stats import kstest, norm
 
-from fedprivjax import Ball, DPMu2, Full, Given, NoisySGD, Softmax, StaleMomentum, Uniform, audit, linear_problem
+from fedprivjax import (
+    Ball,
+    DPMu2,
+    Full,
+    Given,
+    NoisySGD,
+    NormBound,
+    Softmax,
+    StaleMomentum,
+    Uniform,
+    audit,
+    linear_problem,
+)
 from fedprivjax.auditing.neighbouring import Federation, small_federation
 from fedprivjax.auditing.one_run import audit_one_run
 from fedprivjax.engine.prepare import ready
@@ -134,16 +145,8 @@ def test_no_gradient_of_a_linear_predictor_is_written_out():
 # ---- audits
 
 
-@states("event")
-@struct.dataclass
-class TooQuiet(DPMu2):
-    """Planted: the sensitivity of a batch's mean is taken as 2C/K²."""
-
-    def bound(self, problem, machines):
-        stated = super().bound(problem, machines)
-        return stated._replace(norm=stated.norm / self.batch)
-
-
+# planted: the sensitivity of a batch's mean is taken as 2C/K²
+TOO_QUIET = unsealed(bounded=lambda private, stated, *, plain: NormBound(private.clip / private.batch, ()))
 FEDERATION = Federation(Uniform(4, 2), rounds=6, records=18)
 
 
@@ -159,7 +162,7 @@ def test_an_audit_sees_one_sample_of_a_batch(monkeypatch):
 @pytest.mark.slow
 def test_an_audit_refutes_too_little_noise(monkeypatch):
     smaller(monkeypatch, preparing=1024)
-    found = audit(TooQuiet(mu=MU, clip=1.0, batch=BATCH), FEDERATION, runs=1000)
+    found = audit(planted(DPMu2(mu=MU, clip=1.0, batch=BATCH), TOO_QUIET), FEDERATION, runs=1000)
     assert found.refuted
     assert found.attained == pytest.approx(BATCH * MU, rel=0.1)
 

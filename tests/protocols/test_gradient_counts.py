@@ -2,13 +2,16 @@
 
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import CASES, REPRESENTATIVES, ROUNDS
 from flax import struct
-from restating import states
+from restating import planted, unsealed
 
 from fedprivjax import DPMu2, FedAvg, Full, LocalSGD, Logistic, NoisySGD, ReducedTreeMomentum, linear_problem
+from fedprivjax.method.release import Released
 from fedprivjax.problem.models import GeneralModel
 from fedprivjax.testing import PROPERTIES, Trial
 
@@ -16,31 +19,20 @@ COUNTED = "the number of gradients is as stated"
 STATED = {DPMu2: 2.0, LocalSGD: 1.0, NoisySGD: 1.0, ReducedTreeMomentum: 3.0}
 
 
-@struct.dataclass
-class Understated(DPMu2):
-    def costs(self, problem):
-        return super().costs(problem) | {"gradients_per_use": 1.0}
+def counting(gradients, **others):
+    """Return a function that makes a method of settings with another number of gradients in its costs."""
+    copy = unsealed(costs=lambda private, problem, plain: plain | {"gradients_per_use": gradients}, **others)
+    return lambda method: lambda **settings: planted(method(**settings), copy)
 
 
-@struct.dataclass
-class Overstated(NoisySGD):
-    def costs(self, problem):
-        return super().costs(problem) | {"gradients_per_use": 2.0}
+def nothing(private, problem, message, inputs, noise, memory, limits, key):
+    """Return a release of zeros, without any gradient."""
+    return Released(jax.tree.map(jnp.zeros_like, problem.start), memory, {})
 
 
 @struct.dataclass
 class Unspared(ReducedTreeMomentum):
     gradients_spared = 0
-
-
-@states("event")
-@struct.dataclass
-class Deaf(NoisySGD):
-    def costs(self, problem):
-        return super().costs(problem) | {"gradients_per_use": 7.0}
-
-    def round(self, problem, state, inputs, noise, key):
-        return state, {}
 
 
 def on_trial(method, name):
@@ -52,8 +44,8 @@ def on_trial(method, name):
 @pytest.mark.parametrize(
     ("method", "name", "counted"),
     [
-        (Understated, "mu2-none-clipped-uniform", "2, and is 1"),
-        (Overstated, "sgd-server-clipped-last", "1, and is 2"),
+        (counting(1.0)(DPMu2), "mu2-none-clipped-uniform", "2, and is 1"),
+        (counting(2.0)(NoisySGD), "sgd-server-clipped-last", "1, and is 2"),
         pytest.param(Unspared, "reduced-server", "1, and is 3", marks=pytest.mark.slow),
     ],
 )
@@ -71,7 +63,7 @@ def test_empty_places_of_unequal_machines_are_no_uses():
 
 
 def test_a_method_that_asks_no_model_has_nothing_to_show():
-    PROPERTIES[COUNTED](on_trial(Deaf, "sgd-server-clipped-last"))
+    PROPERTIES[COUNTED](on_trial(counting(7.0, release=nothing)(NoisySGD), "sgd-server-clipped-last"))
 
 
 @pytest.mark.slow
@@ -79,7 +71,7 @@ def test_dense_gradients_are_counted_too():
     case = CASES["mu2-none-clipped-uniform"]
     dense = replace(case.problem, model=GeneralModel(case.problem.model.value), own_lipschitz=1.0, own_smoothness=1.0)
     for clip in (0.5, None):  # record by record, and of the sum of their losses
-        for method, holds in ((DPMu2, True), (Understated, False)):
+        for method, holds in ((DPMu2, True), (counting(1.0)(DPMu2), False)):
             trial = Trial(method(mu=6.0, step_size=0.02, clip=clip), dense, case.participation, ROUNDS)
             if holds:
                 PROPERTIES[COUNTED](trial)
