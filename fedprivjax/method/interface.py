@@ -55,6 +55,7 @@ class Protocol(Calibrated, Decorated):
     the host in float64. A method must define `init`, `round`, `output`, `mechanism` and `event`. All others have
     defaults. So have the optional members: `fedprivjax.privacy.of_protocol.OfPrivacy` documents those of its privacy,
     `fedprivjax.method.seen` those of what an adversary sees (`Seen`), such as `messages`, and of its costs (`Costs`).
+    A class may give `examples`, settings for audits and comparisons (`fedprivjax.method.small_form.examples_of`).
 
     A guarantee is inherited with the functions that it is about. In a private run, a subclass that overrides any name
     but those in `FREE` must define `event` as well, or is refused.
@@ -76,7 +77,6 @@ class Protocol(Calibrated, Decorated):
     step_size: Any = None
     step_scale: Any = 1.0
     theory: ClassVar[Theory] = Theory()
-    examples: ClassVar[tuple[dict[str, Any], ...]] = ()  # settings for audits and for comparisons, see `examples_of`
 
     if TYPE_CHECKING:
 

@@ -23,7 +23,7 @@ def examples_of(method: Any) -> tuple[dict[str, Any], ...]:
 
     They are its `examples`, or a clip of 1 if it states none.
     """
-    return method.examples or ({"clip": 1.0} if "clip" in leaves_of(method) else {},)
+    return getattr(method, "examples", ()) or ({"clip": 1.0} if "clip" in leaves_of(method) else {},)
 
 
 def scaled_down(protocol: Any, machines: int) -> Any:

