@@ -81,3 +81,14 @@ def test_every_formula_is_understood():
     assert len(formulas) > 20
     for formula in formulas:
         assert latex2mathml.tex2mathml(formula)
+
+
+def test_every_attempt_on_a_guarantee_is_a_test():
+    page = (PAGES / "how_a_guarantee_is_kept.md").read_text(encoding="utf-8")
+    table = page.split("| attempt | result | test |")[1].split("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    assert len(rows) > 40
+    for _, result, test in rows:
+        assert re.match(r"bound holds|refused|printed", result), result
+        file, _, name = test.strip("`").partition("::")
+        assert f"\ndef {name}(" in (PAGES.parent / "tests" / file).read_text(encoding="utf-8"), test
