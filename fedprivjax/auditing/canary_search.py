@@ -191,6 +191,7 @@ def require_attained(name: str, attained: float, claimed: float) -> None:
     if attained < ATTAINED * claimed:
         raise Refusal(
             f"{name} must achieve at least {ATTAINED:.0%} of the claimed sensitivity, "
-            f"got {attained / claimed:.0%} (μ = {attained:.3g} of {claimed:.3g}). Lower the bound to the length of its "
-            f"message, or leave numbers that do not follow the gradient out of the message"
+            f"got {attained / claimed:.0%} (μ = {attained:.3g} of {claimed:.3g}). Use a longer canary, or fewer rounds "
+            f"and machines per round, as in Federation(Uniform(4, 1), rounds=1, records=12). Or lower the bound to the "
+            f"length of its message, or leave numbers that do not follow the gradient out of the message"
         )

@@ -11,7 +11,7 @@ from audited import FEDERATION, SETTINGS, smaller
 from faults.noise import scaled
 from restating import planted
 
-from fedprivjax import DPMu2, NoisyMinibatchSGD, NoisyMomentum, Protocol, Refusal, Uniform
+from fedprivjax import DPMu2, DPZero, NoisyMessages, NoisyMinibatchSGD, NoisyMomentum, Protocol, Refusal, Uniform
 from fedprivjax.auditing import audit as audits
 from fedprivjax.auditing import views
 from fedprivjax.auditing.audit import VERDICT, Runs, _claim, audit, score_runs
@@ -127,6 +127,15 @@ def test_a_canary_below_the_sensitivity_is_refused_with_its_ratio():
         run(federation=Federation(**SETTINGS, canary=0.3))
     reached = float(str(found.value).split("got ")[1].split("%")[0]) / 100
     assert reached == pytest.approx(0.3, abs=0.03)
+    assert "Use a longer canary, or fewer rounds and machines per round, as in Federation(" in str(found.value)
+
+
+@pytest.mark.slow
+def test_the_federation_of_that_refusal_shows_a_canary_of_random_directions_behind_correlated_noise():
+    method = Protocol(DPZero(), privacy=NoisyMessages(clip=1.0, noise="toeplitz"), mu=2.0, step_size=0.1)
+    with pytest.raises(Refusal, match=r"^canary must achieve at least 50%"):
+        audit(method, runs=1000)
+    assert not audit(method, Federation(Uniform(4, 1), rounds=1, records=12), runs=1000).refuted
 
 
 @dataclass(frozen=True)
@@ -140,7 +149,7 @@ class Smooth(Federation):
 @pytest.mark.slow
 def test_a_declared_smoothness_that_no_canary_shows_is_refused():
     """DP-μ² without a clip claims G + 2LD, and the canary achieves G: 1 of 1 + 2·1e-3·2000."""
-    with pytest.raises(Refusal, match=r"got \d+% \(μ = 0\.\d+ of 2\)$") as found:
+    with pytest.raises(Refusal, match=r"got \d+% \(μ = 0\.\d+ of 2\)\. Use a longer canary") as found:
         run(DPMu2(mu=2.0), Smooth(**SETTINGS))
     reached = float(str(found.value).split("got ")[1].split("%")[0]) / 100
     assert reached == pytest.approx(1 / 5, abs=0.03)
