@@ -1,5 +1,6 @@
 """Privacy of a momentum whose noise is a factor of independent normals, such as a tree over rounds."""
 
+from functools import partial
 from math import isfinite, sqrt
 from typing import Any, final
 
@@ -108,11 +109,7 @@ class NoisyMomentum(MomentumPrivacy):
         return self._factor.variances(rounds, alpha, float(self.epoch))
 
     def claim(self, facts: RunFacts, noise_std: float) -> Claim:
-        multiplier = noise_std / self._paper_sensitivity(facts)
-
-        def epsilon(delta: float) -> float:
-            return float(theory.momentum_epsilon(noise_multiplier=multiplier, delta=delta, form="renyi"))
-
+        epsilon = partial(_claimed, noise_std / self._paper_sensitivity(facts))
         return Claim("Tran & Cutkosky 2022, Theorem 4, by its count of nodes", epsilon)
 
     def paper_noise(self, facts: RunFacts, target: Target) -> float:
@@ -125,6 +122,11 @@ class NoisyMomentum(MomentumPrivacy):
         nodes = theory.node_count(records=self.rounds_of_epoch(facts.problem), rounds=facts.plan.size.rounds)
         most = 2 if self.factor == "tree" else 1  # largest sensitivity of a node, divided by that of a leaf
         return most * self.sensitivity(facts) * sqrt(nodes)
+
+
+def _claimed(multiplier: float, delta: float) -> float:
+    """Return the ε of Theorem 4 for a noise multiplier."""
+    return float(theory.momentum_epsilon(noise_multiplier=multiplier, delta=delta, form="renyi"))
 
 
 def paper_multiplier(target: Target) -> float:

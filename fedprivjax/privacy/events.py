@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -31,6 +32,11 @@ class Claim(NamedTuple):
 
     theorem: str
     epsilon: Callable[[float], float]
+
+
+def _fixed(relative: np.ndarray, machine: int) -> np.ndarray:
+    """Return the relative noise of the worst machine's releases, which alone is read."""
+    return relative
 
 
 class Mixture(NamedTuple):
@@ -234,15 +240,23 @@ class GaussianEvent(Event):
 
         Empty if no machine is exposed.
         """
+        with np.errstate(divide="ignore"):
+            return self.noise_std * self._relative / np.float64(self.sensitivity)
+
+    @property
+    def _relative(self) -> np.ndarray:
+        """Relative noise of each release of the worst machine; float64 [releases]."""
         worst = int(np.argmax(self.exposure.values))
         exposure = float(self.exposure.values[worst])
         if exposure == 0:
             return np.zeros(0)
-        relative: Any = [1 / exposure]
-        if self.releases is not None and self.exposure.group is not None:
-            relative = self.releases(int(np.flatnonzero(self.exposure.group == worst)[0]))
-        with np.errstate(divide="ignore"):
-            return self.noise_std * np.asarray(relative, float) / np.float64(self.sensitivity)
+        if self.releases is None or self.exposure.group is None:
+            return np.array([1 / exposure])
+        return np.asarray(self.releases(int(np.flatnonzero(self.exposure.group == worst)[0])), float)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields for a pickle, with the worst machine's releases in place of a function of private data."""
+        return self.__dict__ | {"releases": None if self.releases is None else partial(_fixed, self._relative)}
 
     def accountant_results(self, delta: float) -> tuple[AccountantResult, ...]:
         """Return dp-accounting's ε of the worst machine's releases, composed one by one."""

@@ -1,6 +1,9 @@
+import pickle
+
 import numpy as np
 import pytest
 
+from fedprivjax import Ball, DPMu2, Full, Logistic, ReducedTreeMomentum, TreeMomentum, linear_problem, ready
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy import PrivacyGuarantee, gdp
 from fedprivjax.privacy.per_machine import Grouped
@@ -123,3 +126,25 @@ def test_a_million_machines_are_groups_in_the_text():
     assert (loaded.mu, loaded.stated.median) == (2.0, 1.5)
     with pytest.raises(Refusal, match="machines must be at most 4096 for each machine's number to be read from a file"):
         _ = loaded.per_machine
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        DPMu2(mu=1.0, clip=1.0),
+        TreeMomentum(epsilon=1.0, clip=1.0, noise_rule="paper"),
+        ReducedTreeMomentum(mu=1.0, clip=1.0),
+    ],
+    ids=["mu2", "tree", "reduced"],
+)
+def test_a_runs_guarantee_can_be_pickled_and_holds_no_data(method):
+    owned = np.arange(900).reshape(3, 300)[:, :4] if type(method) is not DPMu2 else None
+    options = {"feature_bound": 2.0, "constraint": Ball(1.0), "partition_table": owned}
+    problem = linear_problem(np.ones((900, 2)), np.arange(900) % 2, Logistic(), **options)
+    found = ready(method, problem, Full(3), rounds=8, metrics=[]).guarantee
+    written = pickle.dumps(found)
+    again = pickle.loads(written)
+    assert str(again) == str(found)
+    np.testing.assert_array_equal(again.event.multipliers, found.event.multipliers)
+    assert again.event.claim is None or again.event.claim.epsilon(DELTA) == found.event.claim.epsilon(DELTA)
+    assert len(written) < 4000
