@@ -164,7 +164,7 @@ def file_arrays(method: str) -> dict[str, np.ndarray]:
     """Return the arrays of a method's file by name, its header included."""
     arrays: dict[str, np.ndarray] = {}
     headers = {}
-    for name, case in CASES[method]().items():
+    for name, case in CASES[method].items():
         of_case, headers[name] = case_arrays(method, case)
         arrays |= {f"{name}/{array}": value for array, value in of_case.items()}
     return {HEADER: np.array(header_text(headers)), **arrays}

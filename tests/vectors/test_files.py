@@ -22,7 +22,7 @@ def test_every_file_is_small_and_has_its_arrays(method):
     arrays = read_arrays(path)
     header = json.loads(str(arrays["header"]))
     assert header["format"] == FORMAT
-    assert set(header["cases"]) == set(CASES[method]())
+    assert set(header["cases"]) == set(CASES[method])
     assert len(header["cases"]) <= 12
     assert " at 0x" not in str(arrays["header"])  # an address differs from one regeneration to the next
     for name, case in header["cases"].items():
@@ -43,7 +43,7 @@ def test_every_method_has_a_file_and_all_are_small_together():
 def test_todays_code_reproduces_a_case():
     """Of a momentum, whose noise is recorded as it is in m_t and in m_{t−1}."""
     stored = read_arrays(FOLDER / "tree_momentum.npz")
-    arrays, _ = case_arrays("tree_momentum", CASES["tree_momentum"]()["none"])
+    arrays, _ = case_arrays("tree_momentum", CASES["tree_momentum"]["none"])
     named = {f"none/{name}": value for name, value in arrays.items()}
     own = {name: value for name, value in stored.items() if name.startswith("none/")}
     assert differences(own, named) == []
