@@ -4,6 +4,19 @@ from typing import Literal
 
 from fedprivjax.experiment.section import Settings
 
+RULES = {  # rules of comparison as text
+    "within": "within {amount}",
+    "within_sd": "within {tolerance:g} sd",
+    "within_se": "within {tolerance:g} standard errors",
+    "at_least": "at least it − {amount}",
+    "at_most": "at most it + {amount}",
+    "above": "above {other}",
+    "paired_above": "95% interval above it",
+    "slope": "at most {tolerance:g} above it",
+    "increases": "95% interval above 0",
+    "decreases": "95% interval below 0",
+    "shown": "not judged",
+}
 ORDER = {"increases": 1, "decreases": -1}  # rules on the order of means along an axis
 ALONG_AXIS = ("slope", *ORDER)
 
@@ -64,19 +77,7 @@ class Expected(Settings):
     rounds_to: float | None = None
     source: str = ""
     origin: Literal["", "table", "text", "code", "run", "derivation"] = ""
-    rule: Literal[
-        "within",
-        "within_sd",
-        "within_se",
-        "at_least",
-        "at_most",
-        "above",
-        "paired_above",
-        "slope",
-        "increases",
-        "decreases",
-        "shown",
-    ] = "within"
+    rule: Literal[tuple(RULES)] = "within"  # pyright: ignore[reportInvalidTypeForm]
     tolerance: float = 0.0
     share: float = 1.0
     limit: float | None = None

@@ -11,7 +11,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import OUTPUT, Metric, nothing
 from fedprivjax.engine.metrics import known, recorded_name, require_recorded
 from fedprivjax.experiment import Cell, Expected, Experiment
-from fedprivjax.experiment.expected import ORDER
+from fedprivjax.experiment.expected import ORDER, RULES
 from fedprivjax.sweeps.results import figure, mean_interval, preferred, rounds_to
 
 ROUNDS = Metric("rounds", nothing, of="mean", digits=1)
@@ -135,20 +135,7 @@ def describe(expected: Expected) -> str:
     """
     amount = judged_metric(expected).amount(expected.tolerance)
     over = ", by the mean over rounds" if expected.rounds == "mean" else ""
-    rule = {
-        "within": f"within {amount}",
-        "within_sd": f"within {expected.tolerance:g} sd",
-        "within_se": f"within {expected.tolerance:g} standard errors",
-        "at_least": f"at least it − {amount}",
-        "at_most": f"at most it + {amount}",
-        "above": f"above {expected.other}",
-        "paired_above": "95% interval above it",
-        "slope": f"at most {expected.tolerance:g} above it",
-        "increases": "95% interval above 0",
-        "decreases": "95% interval below 0",
-        "shown": "not judged",
-    }[expected.rule]
-    return rule + over
+    return RULES[expected.rule].format(amount=amount, tolerance=expected.tolerance, other=expected.other) + over
 
 
 def judged_metric(expected: Expected) -> Metric:
@@ -280,14 +267,11 @@ def _check_axis(expected: Expected, values: Sequence[float]) -> None:
 def _holds(expected: Expected, mean: float, half: float, sd: float, value: float | None) -> bool | None:
     if expected.rule == "shown" or value is None:
         return None
-    if expected.rule == "within":
-        return abs(mean - value) <= expected.tolerance
-    if expected.rule in ("within_sd", "within_se"):
-        return abs(mean - value) <= expected.tolerance * sd
-    if expected.rule == "at_least":
-        return mean >= value - expected.tolerance
-    if expected.rule == "at_most":
-        return mean <= value + expected.tolerance
-    if expected.rule == "paired_above":
-        return mean - half > value
-    return mean > value
+    return {
+        "within": abs(mean - value) <= expected.tolerance,
+        "within_sd": abs(mean - value) <= expected.tolerance * sd,
+        "within_se": abs(mean - value) <= expected.tolerance * sd,
+        "at_least": mean >= value - expected.tolerance,
+        "at_most": mean <= value + expected.tolerance,
+        "paired_above": mean - half > value,
+    }.get(expected.rule, mean > value)
