@@ -54,34 +54,23 @@ class DatasetInfo(NamedTuple):
     records_of: str = ""
 
 
-DATASETS: dict[str, DatasetInfo] = {
-    "clusters": DatasetInfo(
-        clusters, "synthetic classes with the spectrum of images, for trying settings without data"
-    ),
-    "digits": DatasetInfo(
-        load_digits, "1797 handwritten digits of 8×8 pixels, shipped with scikit-learn", records_of="digits"
-    ),
-    "mnist": DatasetInfo(
-        load_mnist, "70,000 handwritten digits of 28×28 pixels, from $FEDPRIVJAX_DATA or downloaded", records_of="mnist"
-    ),
-    "mnist_pairs": DatasetInfo(
-        mnist_pairs, "even against odd digits of MNIST, 25 machines with a pair of digits each", records_of="mnist"
-    ),
-    "insurance": DatasetInfo(
+ENTRIES: dict[str, tuple[Any, ...]] = {
+    "clusters": (clusters, "synthetic classes with the spectrum of images, for trying settings without data"),
+    "digits": (load_digits, "1797 handwritten digits of 8×8 pixels, shipped with scikit-learn", "digits"),
+    "mnist": (load_mnist, "70,000 handwritten digits of 28×28 pixels, from $FEDPRIVJAX_DATA or downloaded", "mnist"),
+    "mnist_pairs": (mnist_pairs, "even against odd digits of MNIST, 25 machines with a pair of digits each", "mnist"),
+    "insurance": (
         insurance,
         "1338 insurance charges, sorted and split over few machines, from $FEDPRIVJAX_DATA",
-        records_of="insurance",
+        "insurance",
     ),
-    "least_absolute": DatasetInfo(
-        least_absolute, "median regression on the unit sphere, optimum and excess risk known"
-    ),
-    "least_squares": DatasetInfo(least_squares, "linear regression on the unit sphere, optimum and excess risk known"),
-    "stream": DatasetInfo(stream, "classes on the unit sphere, examples computed on demand, for a million machines"),
-    "logistic": DatasetInfo(logistic, "logistic regression on the unit sphere, optimum and excess risk known"),
-    "robust_regression": DatasetInfo(
-        robust_regression, "regression with outliers on the unit sphere, non-convex losses"
-    ),
+    "least_absolute": (least_absolute, "median regression on the unit sphere, optimum and excess risk known"),
+    "least_squares": (least_squares, "linear regression on the unit sphere, optimum and excess risk known"),
+    "stream": (stream, "classes on the unit sphere, examples computed on demand, for a million machines"),
+    "logistic": (logistic, "logistic regression on the unit sphere, optimum and excess risk known"),
+    "robust_regression": (robust_regression, "regression with outliers on the unit sphere, non-convex losses"),
 }
+DATASETS = {name: DatasetInfo(*entry) for name, entry in ENTRIES.items()}
 
 
 def load(name: str, **options: Any) -> Any:

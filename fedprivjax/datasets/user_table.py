@@ -228,10 +228,7 @@ def _split(count: int, clients: Clients | None, share: float, seed: int) -> tupl
 
 def _picture(columns: Columns, names: Sequence[str]) -> tuple[int, int, int] | None:
     """Return the height, width and channels if the features are exactly one array of images, else None."""
-    for made, shape in columns.arrays.values():
-        if made == list(names):
-            return picture_of(shape)
-    return None
+    return next((picture_of(shape) for made, shape in columns.arrays.values() if made == list(names)), None)
 
 
 def _target_of(values: Series, wanted: Preparation) -> Target:

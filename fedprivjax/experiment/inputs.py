@@ -113,7 +113,9 @@ def inputs_of(experiment: Experiment, jobs: "Iterable[Job]") -> Inputs:
     modules = code_of(without_callback(to_mapping(experiment)), experiment.context["folder"])
     checksums: dict[str, dict[str, None]] = {}
     for problem in {id(job.problem): job.problem for job in jobs}.values():
-        for name, found in {**data_checksums(problem), **_partition(problem)}.items():
+        table = problem.partition_table
+        partition = {} if table is None else {PARTITION: _with_data(problem, table.rows)}
+        for name, found in {**data_checksums(problem), **partition}.items():
             checksums.setdefault(name, {})[found] = None
     programs: Digests = {}
     for job in (job for job in jobs if modules and not job.shape.get(TRIAL)):  # all trials have the same programs
@@ -134,12 +136,6 @@ def without_callback(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings without the callback, on which no result depends."""
     evaluation = settings.get("evaluation", {})
     return {**settings, "evaluation": {key: value for key, value in evaluation.items() if key != "callback"}}
-
-
-def _partition(problem: Problem) -> dict[str, str]:
-    """Return the digest of the partition over machines by name, or nothing without a partition."""
-    table = problem.partition_table
-    return {} if table is None else {PARTITION: _with_data(problem, table.rows)}
 
 
 def _custom_schedule(experiment: Experiment, job: "Job", start: ReadySweep) -> str:

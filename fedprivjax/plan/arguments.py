@@ -209,9 +209,7 @@ def _check(plan: Plan, problem: Problem) -> bool:
 def _most(plan: Plan, problem: Problem) -> np.ndarray:
     """Return the largest weight that a record may have in each slot, [rounds, per_round, 1], or one for all."""
     sampler = plan.sampler
-    if sampler is None:
-        return np.ones(())
-    if not plan.width:  # the public part of a secret plan
+    if sampler is None or not plan.width:  # the public part of a secret plan has no width
         return np.ones(())
     if problem.partition_table is None:
         return np.asarray(1 / np.asarray(sampler.batch, float))

@@ -249,11 +249,8 @@ def _with_samples(problem: Problem, schedule: Schedule, order: str, sampler: Sam
     elif not problem.stored:
         plan = Plan(schedule, assign_computed(schedule)[..., 0], stored=False)
     else:
-        samples = (
-            assign_pool(problem, schedule, rng)[..., 0]
-            if problem.partition_table is None
-            else assign_shares(problem, schedule, rng)
-        )
+        shared = problem.partition_table is None
+        samples = assign_pool(problem, schedule, rng)[..., 0] if shared else assign_shares(problem, schedule, rng)
         plan = Plan(schedule, samples, order=order)
     return _with_absent_slots(plan) if schedule.varies else plan
 

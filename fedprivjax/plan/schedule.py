@@ -219,18 +219,13 @@ def _best_starts(steps: np.ndarray, classes: int) -> tuple[list[int], float]:
     heights, ends = steps[firsts], np.append(firsts[1:], steps.size)
     best = [(heights[0] * float(end), [0]) for end in ends]  # of the slots up to `end`, so far with one class
     for _ in range(classes - 1):
-        before = best
-        best = [
-            min(
-                [before[k]]
-                + [
-                    (before[j - 1][0] + heights[j] * (ends[k] - firsts[j]), [*before[j - 1][1], firsts[j]])
-                    for j in range(1, k + 1)
-                ],
-                key=lambda found: found[0],
-            )
-            for k in range(ends.size)
-        ]
+        before, best = best, []
+        for k, end in enumerate(ends):
+            pairs = zip(
+                before, heights[1 : k + 1], firsts[1 : k + 1], strict=False
+            )  # a last class from each first slot
+            more = [(steps + height * (end - first), [*starts, first]) for (steps, starts), height, first in pairs]
+            best.append(min([before[k], *more], key=lambda found: found[0]))
     return best[-1][1], best[-1][0]
 
 

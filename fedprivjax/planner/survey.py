@@ -145,10 +145,8 @@ def _labels(protocols: Sequence[str] | None) -> Iterator[Row]:
     for name in PROTOCOLS if protocols is None else protocols:
         method: type[Protocol] = PROTOCOLS[name][0]
         uses = method.theory.uses(method)
-        if not uses:
-            yield name, method, None
-        for use in uses:
-            yield f"{name}, {use.name}" if use.name else name, method, use
+        for use in uses or [None]:
+            yield f"{name}, {use.name}" if use is not None and use.name else name, method, use
 
 
 def _require_any(rows: list[Row], table: list[list[dict[str, Any]]]) -> None:

@@ -6,6 +6,7 @@ of numbers, points of a grid, metrics, protected units and neighbouring relation
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from math import isnan, log10
 
 import numpy as np
@@ -31,10 +32,7 @@ def points_of(axes: Mapping[str, list[float]]) -> list[dict[str, float]]:
     >>> points_of({"machines": [5], "mu": [1, 2]})
     [{'machines': 5, 'mu': 1}, {'machines': 5, 'mu': 2}]
     """
-    points: list[dict[str, float]] = [{}]
-    for name, values in axes.items():
-        points = [{**point, name: value} for point in points for value in values]
-    return points
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
 def of_axes(values: xr.DataArray | xr.Dataset, point: Mapping[str, float]) -> dict[str, float]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
-from fedprivjax.engine.hosts import from_first, is_first, require_equal, together
+from fedprivjax.engine.hosts import from_first, is_first, together
 from fedprivjax.engine.prepare import evaluation_rounds
 from fedprivjax.sweeps.configurations import seed_labels
 from fedprivjax.sweeps.prepare import ReadySweep
@@ -87,12 +87,6 @@ def report_chunk(
         from_first(partial(_report, on_run, start, indices, values))
     elif is_first():
         _report(on_run, start, indices, values)
-
-
-def require_same_report(on_run: OnRun | None, start: ReadySweep) -> None:
-    """Raise Refusal unless all processes of a sweep's mesh are given a callback, or none is."""
-    if together(start.mesh):
-        require_equal({"on_evaluation": "None" if on_run is None else "a callable"})
 
 
 def _report(

@@ -16,7 +16,7 @@ import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.compiled import make_room
-from fedprivjax.engine.hosts import local, on_all, replicated, together
+from fedprivjax.engine.hosts import local, on_all, replicated, require_equal, together
 from fedprivjax.engine.prepare import Arguments, StaticArguments
 from fedprivjax.engine.progress import OnProgress, shifted
 from fedprivjax.engine.segments import in_turn, one_ahead
@@ -25,7 +25,7 @@ from fedprivjax.plan.seeds import configuration_key
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.sweeps.chunk_store import SECONDS, ChunkStore, agreed_fingerprint, open_store, sweep_fingerprint
 from fedprivjax.sweeps.configurations import stacked
-from fedprivjax.sweeps.evaluations import OnRun, report_chunk, require_same_report
+from fedprivjax.sweeps.evaluations import OnRun, report_chunk
 from fedprivjax.sweeps.kept import PARAMS, PREDICTOR, STRUCTURE, flat, structure_of
 from fedprivjax.sweeps.memory import Spread, chunks, over_devices, require_room, spread
 from fedprivjax.sweeps.part import Part, any_free, claimed
@@ -47,7 +47,8 @@ def execute(
     Args:
         on_run: function that gets every run of a chunk when it arrives, or None.
     """
-    require_same_report(on_run, start)
+    if together(start.mesh):  # every process is given a callback, or none is
+        require_equal({"on_evaluation": "None" if on_run is None else "a callable"})
     found = "" if folder is None and not together(start.mesh) else agreed_fingerprint(start)
     _require_room(start)
     store = None if folder is None else open_store(folder, start, found)

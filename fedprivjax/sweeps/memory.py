@@ -53,9 +53,8 @@ class Spread(NamedTuple):
 
     def padded(self, draws: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the indices of a chunk with the last repeated, so that every device has equally many runs."""
-        if self.by_draw:
-            return _padded(draws, self.devices), columns
-        return draws, _padded(columns, self.devices)
+        missing = (0, -(draws if self.by_draw else columns).size % self.devices)
+        return (np.pad(draws, missing, "edge"), columns) if self.by_draw else (draws, np.pad(columns, missing, "edge"))
 
 
 def sweep_mesh(mesh: Mesh | Mapping[str, int] | None, *, local: bool = False) -> Mesh:
@@ -121,10 +120,6 @@ def over_devices(function, spread: Spread | None):
         return mapped(configurations, drawn, host_noises, leaves, ids)
 
     return call
-
-
-def _padded(indices: np.ndarray, devices: int) -> np.ndarray:
-    return np.append(indices, np.repeat(indices[-1:], -indices.size % devices))
 
 
 def chunk_sizes(

@@ -100,18 +100,10 @@ def _named(prefix: str, tree: Any) -> dict[str, Any]:
     """Return the arrays of a pytree, by the names of fields that lead to them; keys of random numbers are left out."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {
-        ".".join([prefix, *(part for entry in path if (part := _part(entry)))]): leaf
+        ".".join(filter(None, [prefix, jax.tree_util.keystr(path, simple=True, separator=".")])): leaf
         for path, leaf in leaves
         if not jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
     }
-
-
-def _part(entry: Any) -> str:
-    """Return the name of one step of a path in a pytree."""
-    for name in ("name", "key", "idx"):
-        if hasattr(entry, name):
-            return str(getattr(entry, name))
-    return ""
 
 
 def _flat(problem: Problem, params: Any) -> Any:
