@@ -17,8 +17,9 @@ from fedprivjax.experiment.section import Settings
 from fedprivjax.method.encoders import ENCODERS, Encoder
 from fedprivjax.method.interface import Protocol
 from fedprivjax.method.parts import PairOf
-from fedprivjax.method.server_checks import optimizers
+from fedprivjax.method.server_checks import factory_of
 from fedprivjax.method.server_optimizer import ServerOptimizer
+from fedprivjax.method.server_step import as_optimizer
 from fedprivjax.plan.arguments import require_protocol
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.protocols import ALGORITHMS, PROTOCOLS
@@ -38,10 +39,11 @@ class ProtocolSettings(Settings):
     numbers of an algorithm and of its privacy object as `algorithm.beta = [0.5, 0.9]` and `privacy.clip = [0.4, 1.6]`.
     A batch "moments" is Lowy & Razaviyayn's rule K = n·√ε/(2·√R) at every swept ε.
 
-    `server = { optimizer = "adam", b1 = 0.9 }`, or `server = "adam"`, is a `ServerOptimizer`: an optax optimizer by
-    name, or "module:factory". `update_clip = { start = 0.3, quantile = 0.5 }` is an `AdaptiveClip`. A grid or a sweep
-    names their numbers as `server.b1 = [0.5, 0.9]`. `encoder = { kind = "quantiser", levels = 16 }` is an `Encoder`:
-    one of `ENCODERS`, or "module:Name".
+    `server = { optimizer = "adam", b1 = 0.9 }`, or `server = "adam"`, is a `ServerOptimizer`: an optax optimizer or
+    schedule by name, or "module:name" of a factory, a transformation or a schedule. So is `local`.
+    `update_clip = { start = 0.3, quantile = 0.5 }` is an `AdaptiveClip`. A grid or a sweep names their numbers as
+    `server.b1 = [0.5, 0.9]`. `encoder = { kind = "quantiser", levels = 16 }` is an `Encoder`: one of `ENCODERS`, or
+    "module:Name".
 
     Attributes:
         name: name of the method or algorithm, or "module:Name".
@@ -193,10 +195,11 @@ def _part(field: str, kind: Any, given: Any, context: Mapping[str, Any] | None) 
     table = given if isinstance(given, Mapping) else {"optimizer": given}
     if not isinstance(table.get("optimizer"), str):
         raise Refusal(f'{field} must name its optimizer, such as {{ optimizer = "adam", b1 = 0.9 }}, got {given!r}')
-    factory = resolve("server optimiser", table["optimizer"], optimizers(), context)
+    path, settings = table["optimizer"], {str(key): value for key, value in table.items() if key != "optimizer"}
+    factory = resolve("optimiser", path, {}, context) if ":" in path else factory_of(path)
     if isinstance(factory, Unimported):
         return factory
-    return kind(factory, **{str(key): value for key, value in table.items() if key != "optimizer"})
+    return kind(factory, **settings) if settings else as_optimizer(field, factory)
 
 
 def _encoder(field: str, given: Any, context: Mapping[str, Any] | None) -> Any:

@@ -26,11 +26,12 @@ NO_DISTANCE = "distance must be given, or a ball: the theory's step needs a dist
 
 
 class AcceleratedState(NamedTuple):
-    """Iterate w, its running average w_ag, and the number of finished rounds."""
+    """Iterate w, its running average w_ag, the number of finished rounds, and the state of the server optimiser."""
 
     w: Any
     average: Any
     rounds: jax.Array
+    optimizer: Any = ()
 
 
 class Step(NamedTuple):
@@ -95,9 +96,9 @@ def required_distance(problem: Problem) -> float:
     return problem.distance_to_optimum
 
 
-def begun(start: Any) -> AcceleratedState:
+def begun(start: Any, optimizer: Any) -> AcceleratedState:
     """Return the state before the first round."""
-    return AcceleratedState(start, start, jnp.zeros((), jnp.int32))
+    return AcceleratedState(start, start, jnp.zeros((), jnp.int32), optimizer)
 
 
 def next_step(state: AcceleratedState, row: Any, modulus: Any, step_scale: Any) -> Step:
@@ -118,15 +119,27 @@ def next_step(state: AcceleratedState, row: Any, modulus: Any, step_scale: Any) 
     return Step(w, middle, alpha, eta, modulus, place > 0)
 
 
-def advanced(state: AcceleratedState, step: Step, gradient: Any, project: Callable[[Any], Any]) -> AcceleratedState:
-    """Return the state after a round with the given gradient estimate at w_md, and the projection onto the set."""
+def advanced(
+    state: AcceleratedState, step: Step, gradient: Any, project: Callable[[Any], Any], server: Any
+) -> AcceleratedState:
+    """Return the state after a round with the given gradient estimate at w_md, and the projection onto the set.
+
+    Args:
+        server: optimiser whose learning rate is α/η, the length r/(2v) of a step without a modulus, or None.
+    """
     alpha, eta, mu = step.alpha, step.eta, step.modulus
     keep = (1 - alpha) * mu + eta
-    moved = jax.tree.map(
-        lambda m, w, g: (alpha * mu * m + keep * w - alpha * g) / (mu + eta), step.middle, step.w, gradient
-    )
+    if server is None:
+        moved, optimizer = (
+            jax.tree.map(
+                lambda m, w, g: (alpha * mu * m + keep * w - alpha * g) / (mu + eta), step.middle, step.w, gradient
+            ),
+            (),
+        )
+    else:
+        moved, optimizer = server.step(state.optimizer, step.w, gradient, alpha / eta)
     moved = project(moved)
     average = jax.tree.map(lambda w, a: alpha * w + (1 - alpha) * a, moved, state.average)
-    new, old = (moved, average), (state.w, state.average)
-    w, average = jax.tree.map(lambda new, old: jnp.where(step.counts, new, old), new, old)
-    return AcceleratedState(w, average, state.rounds + 1)
+    new, old = (moved, average, optimizer), (state.w, state.average, state.optimizer)
+    w, average, optimizer = jax.tree.map(lambda new, old: jnp.where(step.counts, new, old), new, old)
+    return AcceleratedState(w, average, state.rounds + 1, optimizer)

@@ -14,6 +14,7 @@ from fedprivjax.checks.decorated import PYTREE, Decorated
 from fedprivjax.checks.refusal import Undefined
 from fedprivjax.method.formatting import changed_settings
 from fedprivjax.method.linear import Linear
+from fedprivjax.method.server_step import check_optimizers, set_optimizers
 from fedprivjax.privacy.terms import Assumption, lipschitz_values
 from fedprivjax.problem.constraints import ConstraintSet
 from fedprivjax.problem.isolation import isolated
@@ -127,6 +128,9 @@ class NormBound(NamedTuple):
 class Part(Decorated):
     """A part of a protocol: a frozen pytree whose numbers can be swept, such as "algorithm.alpha"."""
 
+    def __post_init__(self):
+        set_optimizers(self)
+
     def leaves(self) -> dict[str, Any]:
         """Return the numbers that can be swept, by name, such as "alpha", and "server.b1" of an object in a field."""
         found = {}
@@ -195,7 +199,8 @@ class Algorithm(Part):
         return MEAN
 
     def check(self, public: Public) -> None:
-        """Raise Refusal if the algorithm cannot be run on such a problem, before it is traced. Default: nothing."""
+        """Raise Refusal if the algorithm cannot be run on such a problem, before it is traced. Default: optimisers."""
+        check_optimizers(self, public.start)
 
     def init(self, public: Public, step: Any) -> Any:
         """Return the server's state before the first round, a pytree."""

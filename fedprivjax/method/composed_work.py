@@ -16,7 +16,7 @@ from fedprivjax.method.algorithm import Calls, Public
 from fedprivjax.method.interface import Protocol, slot_keys
 from fedprivjax.method.known_work import KnownWork, asked, form, message_of, of_python, read
 from fedprivjax.method.linear import Linear, is_plain, points_of
-from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work
+from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, mul
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.local_rounds import SERVER, ClientState, InRounds, LocalRounds, Split
 from fedprivjax.method.parts import OfParts
@@ -190,6 +190,8 @@ class ComposedWork(InRounds, Split, OfParts, Protocol):
                 return after, None
             here, there = (points_of(asked)[0] for asked in (message, self._asked(after, problem.start)))
             z = None if noise is None else privacy.step_noise(noise, minibatch.step, problem.dimension)
+            if self._algorithm.local is not None:  # what is released are the noisy messages that the optimiser reads
+                return after, (mul(-work.step, g), z)
             return after, (jax.tree.map(jnp.subtract, there, here), z)
 
         return data.scan(one, self._call("enter", received, own))

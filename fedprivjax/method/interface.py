@@ -191,6 +191,7 @@ class Protocol(Calibrated, Decorated):
         It clears the target, except per-machine ε, which fix the proportions of the noises.
         """
         noisy = with_noise_std(self, noise_std)
+        self.theory.require_step(self)
         if self.step_size is None:
             step = self.theory.default_step(noisy, problem, plan, target)
         else:

@@ -9,6 +9,7 @@ from fedprivjax.checks.decorated import PYTREE
 from fedprivjax.checks.refusal import Undefined
 from fedprivjax.method.algorithm import Part, Public
 from fedprivjax.method.linear import Linear
+from fedprivjax.method.server_step import check_optimizers, initial, stepped
 
 
 class Work(NamedTuple):
@@ -58,10 +59,12 @@ class LocalAlgorithm(Part):
 
     Attributes:
         equal_weights: True if messages must have equal weights.
+        local: optimiser of the local steps of an algorithm with such a field, else None.
     """
 
     kind, decorator = "algorithm", PYTREE
     equal_weights = False
+    local = None
 
     def init(self, public: Public, step: Any) -> Any:
         """Return the server's state before the first round, a pytree."""
@@ -124,7 +127,30 @@ class LocalAlgorithm(Part):
         return self
 
     def check(self, public: Public) -> None:
-        """Raise Refusal if the algorithm cannot run on the problem, before anything is traced. Default: nothing."""
+        """Raise Refusal if the algorithm cannot run on the problem, before anything is traced. Default: optimisers."""
+        check_optimizers(self, public.start)
+
+
+class Walk(NamedTuple):
+    """What a machine carries through its local steps: its point v, and the state of its optimiser."""
+
+    v: Any
+    optimizer: Any
+
+
+def begun(local: Any, point: Any) -> Walk:
+    """Return the walk of a machine before its first step, whose optimiser begins anew."""
+    return Walk(point, initial(local, point))
+
+
+def walked(local: Any, walk: Walk, direction: Any, work: Work) -> Walk:
+    """Return the walk after a step against the direction: η times the update of the optimiser at learning rate 1."""
+    v, optimizer = walk.v, walk.optimizer
+    if local is not None:
+        updates, optimizer = local.made().update(direction, optimizer, v)
+        direction = mul(-1.0, updates)
+    v, _ = stepped(None, (), v, direction, work.step)
+    return Walk(work.project(v), optimizer)
 
 
 def add(one: Any, other: Any) -> Any:

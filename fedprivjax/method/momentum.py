@@ -19,6 +19,7 @@ from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.momentum_planning import LAST, epochs_of_records, momentum_constants
 from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.uses import Use
+from fedprivjax.method.server_step import initial, optimizer_field, stepped
 from fedprivjax.method.settings import check_numbers
 from fedprivjax.method.small_form import BATCH, EPOCH, of_short_epochs
 from fedprivjax.method.theory import Theory, TheoryChoices
@@ -31,10 +32,11 @@ from fedprivjax.theory.tran_cutkosky import MomentumSettings, ProblemConstants
 
 
 class MomentumState(NamedTuple):
-    """Iterate w_t, and one of w_1 … w_{t−1} sampled uniformly, before the first round w_1."""
+    """Iterate w_t, one of w_1 … w_{t−1} sampled uniformly (before the first round w_1), and the optimiser's state."""
 
     w: Any
     sampled: Any
+    optimizer: Any = ()
 
 
 @struct.dataclass(kw_only=True)
@@ -43,11 +45,14 @@ class NormalisedSteps(Algorithm):
 
     Attributes:
         alpha: α, weight of a new gradient in the momentum.
+        server: as in `TreeMomentum`.
     """
 
     alpha: Any = struct.field(metadata={"small": of_short_epochs})
+    server: Any = optimizer_field()
 
     def __post_init__(self):
+        super().__post_init__()
         if isinstance(self.alpha, int | float) and not 0 < self.alpha <= 1:
             raise Refusal(f"alpha must be above 0 and at most 1, got {self.alpha}")
 
@@ -57,14 +62,14 @@ class NormalisedSteps(Algorithm):
         return Momentum(self.alpha)
 
     def init(self, public: Public, step: Any) -> MomentumState:
-        return MomentumState(public.start, public.start)
+        return MomentumState(public.start, public.start, initial(self.server, public.start, step))
 
     def message(self, server: MomentumState, t: Any) -> Linear:
         return gradient(server.w)
 
     def serve(self, server: MomentumState, read: Any, at: At) -> MomentumState:
-        w = at.project(jax.tree.map(lambda w, u: w - at.step * u, server.w, normalised(read)))
-        return MomentumState(w, one_of(server.sampled, server.w, at.t, at.key))
+        w, optimizer = stepped(self.server, server.optimizer, server.w, normalised(read), at.step)
+        return MomentumState(at.project(w), one_of(server.sampled, server.w, at.t, at.key), optimizer)
 
     def point(self, server: MomentumState) -> Any:
         return server.sampled
@@ -93,6 +98,7 @@ class ComposedMomentum(Composed):
     epoch: Any = struct.field(default=None, metadata={"derived": True})
 
     examples = ({"clip": 1.0, "batch": BATCH, "alpha": 2 / EPOCH},)
+    server = None
 
     def __post_init__(self):
         check_numbers(self, "mu", "epsilon")
@@ -102,7 +108,7 @@ class ComposedMomentum(Composed):
     @property
     def algorithm(self) -> NormalisedSteps:
         """Normalised steps along the momentum."""
-        return NormalisedSteps(alpha=self.alpha)
+        return NormalisedSteps(alpha=self.alpha, server=self.server)
 
     @property
     def _privacy_without_step(self) -> Any:

@@ -1,4 +1,4 @@
-"""Validation of a server optimiser: its factory, its settings, and its updates."""
+"""Validation of an optimiser: its factory, its settings, and its updates."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -17,19 +17,26 @@ if TYPE_CHECKING:
     import optax
 
 RATE = "learning_rate"  # argument of a factory that receives the protocol's step
+SCHEDULES = ("_schedule", "_decay")  # ends of the names of optax's schedules
+NAMED = 99  # largest number of names in a message
 
 
 def optimizers() -> dict[str, Callable[..., "optax.GradientTransformation"]]:
-    """Return optax's named optimisers: its public functions with a learning rate.
+    """Return optax's named optimisers, which are its public functions with a learning rate, and its schedules.
 
-    >>> [name in optimizers() for name in ("adam", "sgd", "yogi", "inject_hyperparams")]
+    >>> [name in optimizers() for name in ("adam", "sgd", "cosine_decay_schedule", "inject_hyperparams")]
     [True, True, True, False]
     """
     import optax
 
-    public = {name: value for name, value in vars(optax).items() if inspect.isfunction(value)}
     hidden = ("_", "scale_by_")
-    return {name: one for name, one in public.items() if not name.startswith(hidden) and RATE in parameters(one)}
+    public = {name: one for name, one in vars(optax).items() if inspect.isfunction(one) and not name.startswith(hidden)}
+    return {name: one for name, one in public.items() if RATE in parameters(one) or name.endswith(SCHEDULES)}
+
+
+def is_schedule(factory: Any) -> bool:
+    """Return True for a factory of schedules of optax. They branch on their numbers, which are static."""
+    return name_of(factory).endswith(SCHEDULES)
 
 
 def is_number(value: Any) -> bool:
@@ -39,25 +46,22 @@ def is_number(value: Any) -> bool:
     return isinstance(value, np.ndarray | jax.Array) and jnp.issubdtype(value.dtype, jnp.floating)
 
 
-def factory_of(factory: Any) -> Callable[..., Any]:
-    """Return the factory that is given as an object or by its name in optax."""
+def factory_of(factory: Any) -> Any:
+    """Return the factory that is given as an object or by its name in optax, or a given transformation."""
     import optax
 
     if isinstance(factory, str):
-        require_choice("server optimiser", factory, optimizers())
+        require_choice("optimiser", factory, optimizers(), listed=NAMED)
         return optimizers()[factory]
     if isinstance(factory, optax.GradientTransformation):
-        raise Refusal(
-            "server optimiser must be a factory, such as optax.adam, got a GradientTransformation. "
-            "Pass the factory and its settings: the step is the protocol's"
-        )
+        return factory
     if not callable(factory):
-        raise Refusal(f"server optimiser must be a factory, such as optax.adam, or its name, got {called(factory)}")
+        raise Refusal(f"optimiser must be an optax transformation, its factory or name, got {called(factory)}")
     try:
         hash(factory)
         inspect.signature(factory)
     except (TypeError, ValueError):
-        raise Refusal(f"server optimiser must be a hashable function of its settings, got {called(factory)}") from None
+        raise Refusal(f"optimiser must be a hashable function of its settings, got {called(factory)}") from None
     return factory
 
 
@@ -65,7 +69,7 @@ def check_settings(factory: Callable, settings: Mapping[str, Any]) -> None:
     """Raise Refusal for settings that are unknown to the factory, missing, not finite or not hashable."""
     known, name = parameters(factory), name_of(factory)
     if RATE in settings:
-        raise Refusal(f"{RATE} must be left out of a server optimiser: it is the protocol's step, got {settings[RATE]}")
+        raise Refusal(f"{RATE} must be left out of an optimiser: it is the protocol's step, got {settings[RATE]}")
     if all(one.kind is not one.VAR_KEYWORD for one in known.values()):
         for setting in settings:
             require_choice(f"setting of {name}", setting, [each for each in known if each != RATE])
@@ -74,10 +78,9 @@ def check_settings(factory: Callable, settings: Mapping[str, Any]) -> None:
             raise Refusal(f"{setting} of {name} must be finite, got {value}")
         if not is_number(value) and not _hashable(value):
             raise Refusal(f"{setting} of {name} must be a number, a flag or a name, got {called(value)}")
-    try:
-        inspect.signature(factory).bind(**settings, **({RATE: 0.1} if RATE in known else {}))
-    except TypeError as error:
-        raise Refusal(f"server optimiser {name} must be given its settings, got {error}") from None
+    missing = [each for each in needed(factory) if each not in settings]
+    if missing:
+        raise Refusal(f"optimiser {name} must be given its settings, got no {missing[0]!r}")
 
 
 def _hashable(value: Any) -> bool:
@@ -89,58 +92,67 @@ def _hashable(value: Any) -> bool:
 
 
 @cache
-def parameters(factory: Callable) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(factory).parameters
+def parameters(factory: Any) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a factory by name, none for a transformation."""
+    return inspect.signature(factory).parameters if callable(factory) else {}
+
+
+def needed(factory: Any) -> list[str]:
+    """Return the names of settings without a default, but for the learning rate."""
+    several = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    known = parameters(factory).items()
+    return [name for name, one in known if name != RATE and one.default is one.empty and one.kind not in several]
 
 
 def free_names(factory: Callable) -> set[str]:
     """Return the names of settings that may be real numbers, judged by their defaults."""
+    known = {} if is_schedule(factory) else parameters(factory)
     return {
         name
-        for name, one in parameters(factory).items()
+        for name, one in known.items()
         if name != RATE and not isinstance(one.default, bool) and isinstance(one.default, float | int | None)
     }
 
 
 @cache
-def check_runs(blank: Any, shapes: tuple[tuple[int, ...], ...], tree: Any, scheduled: bool) -> None:
+def check_runs(blank: Any, shapes: tuple[tuple[int, ...], ...], tree: Any) -> None:
     """Check as in `ServerOptimizer.check`, cached by optimiser and parameter shapes; numbers have no effect.
 
     Args:
         blank: `ServerOptimizer` without its numbers.
         shapes, tree: shapes and structure of the parameters.
-        scheduled: as in `ServerOptimizer.check`.
     """
     import optax
 
     number = jax.ShapeDtypeStruct((), jnp.float32)
-    step = jax.ShapeDtypeStruct((1,), jnp.float32) if scheduled else number
     server = blank.filled([number] * len(blank.names))
     params = jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes])
 
-    def once(server, params, step):
-        made = server.made(step)
+    def once(server, params, rate):
+        made = server.made(rate)
         if not isinstance(made, optax.GradientTransformation):
-            raise Refusal(f"server optimiser {server.name} must return a GradientTransformation, got {called(made)}")
+            raise Refusal(f"optimiser {server.name} must return a GradientTransformation, got {called(made)}")
         state = made.init(params)
+        if hasattr(state, "hyperparams") and not server.own_step:
+            raise Refusal(f"optimiser {server.name} must be given without inject_hyperparams: its numbers are leaves")
         for leaf in jax.tree.leaves(state):
             if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float):
-                raise Refusal(f"state of server optimiser {server.name} must be a pytree of arrays, got {called(leaf)}")
+                raise Refusal(f"state of optimiser {server.name} must be a pytree of arrays, got {called(leaf)}")
         return state, *reversed(made.update(params, state, params))
 
     try:
-        before, after, updates = jax.eval_shape(once, server, params, step)
+        before, after, updates = jax.eval_shape(once, server, params, number)
     except Refusal:
         raise
     except Exception as error:
         cause = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
         raise Refusal(
-            f"server optimiser {server.name} must take parameters of shape {_shapes(shapes)}, got {cause}"
+            f"optimiser {server.name} must take parameters of shape {_shapes(shapes)}, got {cause}"
         ) from error
     if _kinds(before) != _kinds(after):
-        raise Refusal(f"state of server optimiser {server.name} must keep its structure and shapes from round to round")
+        raise Refusal(f"state of optimiser {server.name} must keep its structure and shapes from round to round")
     if jax.tree.structure(updates) != tree or [leaf.shape for leaf in jax.tree.leaves(updates)] != list(shapes):
-        raise Refusal(f"updates of server optimiser {server.name} must have the parameters' shape, {_shapes(shapes)}")
+        raise Refusal(f"updates of optimiser {server.name} must have the parameters' shape, {_shapes(shapes)}")
 
 
 def _shapes(shapes: tuple[tuple[int, ...], ...]) -> str:
@@ -151,11 +163,13 @@ def _kinds(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
 
 
-def name_of(factory: Callable) -> str:
-    """Return the name of a factory.
+def name_of(factory: Any) -> str:
+    """Return the name of a factory, or "transformation".
 
     >>> import optax
     >>> name_of(optax.adam)
     'adam'
     """
+    if not callable(factory):
+        return "transformation"
     return getattr(getattr(factory, "func", factory), "__name__", type(factory).__name__)

@@ -1,15 +1,16 @@
-r"""Server optimisers: any optax optimiser, applied to the noisy aggregate g instead of the plain step.
+r"""Optimisers: any optax transformation or schedule, applied to the direction g instead of the plain step.
 
     u, s ← optimiser.update(g, s, w)            w ← Π_K(w + u)
 
-(FedAvgM, FedAdam, FedYogi: Reddi et al. 2021). The optimiser sees only noisy aggregates and points computed from them.
-That is post-processing, so guarantees do not change. Optimisers that use messages before the noise would be a separate
-release and are not supported. For adaptive clipping, see `AdaptiveClip`.
+(FedAvgM, FedAdam, FedYogi: Reddi et al. 2021). At the server g is a noisy aggregate, so that its steps are
+post-processing, and guarantees do not change. Optimisers that use messages before the noise would be a separate release
+and are not supported. At a machine g is a local step's gradient, and what leaves the machine is bounded and noised as
+without an optimiser. For adaptive clipping, see `AdaptiveClip`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from fedprivjax.method.server_checks import (
     factory_of,
     free_names,
     is_number,
+    is_schedule,
     name_of,
     parameters,
 )
@@ -37,12 +39,17 @@ if TYPE_CHECKING:
 class ServerOptimizer:
     """An optax optimiser: its factory, which is static, and its settings, whose real numbers are leaves.
 
-    If it is the `server` of a protocol, its b1 is swept as `over={"server.b1": [0.5, 0.9]}`, in one program. The
-    learning rate is the protocol's step. A factory with the argument `learning_rate` receives it. The updates of any
-    other factory are directions, which are multiplied by −step. Integers, flags and names are static settings.
+    If it is the `server` of a protocol, its b1 is swept as `over={"server.b1": [0.5, 0.9]}`, in one program; likewise
+    "local.b1" of local steps. The learning rate is the protocol's step. A factory with the argument `learning_rate`
+    receives it. The updates of any other factory are directions, which are multiplied by −step, and the values of a
+    schedule are factors on the step. Integers, flags, names and all settings of a schedule are static.
+
+    A transformation that is made, such as `optax.adam(0.1)`, has its own step and no numbers to sweep. Its updates are
+    multiplied by the protocol's step, which is then 1.
 
     Args:
-        factory: function that returns an `optax.GradientTransformation`, such as `optax.adam`, or its name, "adam".
+        factory: function that returns an `optax.GradientTransformation` or a schedule, such as `optax.adam`, or its
+            name, "adam"; or a transformation.
         settings: settings of the factory by name; real numbers are traced, so the factory must not branch on them.
 
     **Privacy**: post-processing of noisy aggregates, which changes no guarantee.
@@ -57,15 +64,16 @@ class ServerOptimizer:
     True
     """
 
-    factory: Callable[..., "optax.GradientTransformation"]
+    factory: Any
     names: tuple[str, ...]
     values: tuple[Any, ...]
     fixed: tuple[tuple[str, Any], ...]
 
-    def __init__(self, factory: "Callable[..., optax.GradientTransformation] | str", **settings: Any):
+    def __init__(self, factory: Any, **settings: Any):
         factory = factory_of(factory)
         check_settings(factory, settings)
-        numbers = {name: settings[name] for name in sorted(settings) if is_number(settings[name])}
+        traced = not is_schedule(factory)
+        numbers = {name: settings[name] for name in sorted(settings) if traced and is_number(settings[name])}
         fixed = tuple((name, settings[name]) for name in sorted(settings) if name not in numbers)
         self._fill(factory, tuple(numbers), tuple(numbers.values()), fixed)
 
@@ -99,6 +107,11 @@ class ServerOptimizer:
         """Name in messages and results."""
         return name_of(self.factory)
 
+    @property
+    def own_step(self) -> bool:
+        """True for a transformation, which has its own learning rate."""
+        return not callable(self.factory)
+
     def leaves(self) -> dict[str, Any]:
         """Numbers that can be swept, by name; None for those at the factory's default."""
         given = dict(zip(self.names, self.values, strict=True))
@@ -115,16 +128,17 @@ class ServerOptimizer:
 
     # ---- traced
 
-    def made(self, step) -> "optax.GradientTransformation":
-        """Return the transformation with the step, or an array with the step of each round, as its learning rate."""
+    def made(self, step: Any = 1.0) -> "optax.GradientTransformation":
+        """Return the transformation with the step as its learning rate."""
         import optax
 
+        if self.own_step:
+            return optax.chain(self.factory, optax.scale(step))
         settings = {**dict(zip(self.names, self.values, strict=True)), **dict(self.fixed)}
-        scheduled = jnp.ndim(step) == 1
         if RATE in parameters(self.factory):
-            return self.factory(**{RATE: (lambda count: step[count]) if scheduled else step}, **settings)
-        scaled = optax.scale_by_schedule(lambda count: -step[count]) if scheduled else optax.scale(-step)
-        return optax.chain(self.factory(**settings), scaled)
+            return self.factory(**{RATE: step}, **settings)
+        made: Any = self.factory(**settings)
+        return optax.chain(optax.scale_by_schedule(cast(Any, made)) if callable(made) else made, optax.scale(-step))
 
     def init(self, w, step) -> Any:
         """Return the state before the first round, a pytree of arrays."""
@@ -139,18 +153,15 @@ class ServerOptimizer:
 
     # ---- on the host
 
-    def check(self, params, *, scheduled: bool = False) -> None:
+    def check(self, params) -> None:
         """Raise Refusal if the optimiser cannot be run on parameters of these shapes.
-
-        Args:
-            scheduled: True for an array of learning rates, one for each round.
 
         Raises:
             Refusal: if the factory does not return a transformation, its state is not a pytree of arrays of fixed
                 shapes, its updates have other shapes than the parameters, or it raises an exception.
         """
         leaves, tree = jax.tree.flatten(params)
-        check_runs(self._blank, tuple(np.shape(leaf) for leaf in leaves), tree, scheduled)
+        check_runs(self._blank, tuple(np.shape(leaf) for leaf in leaves), tree)
 
     def mean_length(self, params, norm: float, rounds: int) -> float:
         """Return the mean length of T updates at learning rate 1 along a constant direction of the given norm.
@@ -183,7 +194,7 @@ def _mean_length(numbers, params, norm, rounds, blank: ServerOptimizer):
 
     def one(_, carry):
         state, total = carry
-        updates, state = server.made(1.0).update(direction, state, params)
+        updates, state = server.made().update(direction, state, params)
         return state, total + jnp.linalg.norm(ravel_pytree(updates)[0])
 
     state = server.init(params, 1.0)

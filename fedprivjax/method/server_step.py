@@ -1,4 +1,4 @@
-"""Steps of a server with an optional optimiser; the plain step without one."""
+"""Steps of a server or a machine with an optional optimiser; the plain step without one."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -6,14 +6,17 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import struct
 
+from fedprivjax.checks.numbers import kinds_of_parts
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_positive
+from fedprivjax.method.server_checks import factory_of, needed
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.problem.problem import Problem
 
 
-def initial(server: ServerOptimizer | None, w, step) -> Any:
+def initial(server: ServerOptimizer | None, w, step=1.0) -> Any:
     """Return the optimiser's state before the first round, or () without an optimiser."""
     return () if server is None else server.init(w, step)
 
@@ -25,7 +28,7 @@ def stepped(server: ServerOptimizer | None, state: Any, w, direction, step) -> t
     return server.step(state, w, direction, step)
 
 
-def scaled_step(server: ServerOptimizer | None, plain: float, problem: Problem, rounds: int, norm: float) -> float:
+def scaled_step(server: ServerOptimizer, plain: float, problem: Problem, rounds: int, norm: float) -> float:
     r"""Return the optimiser's step that moves as far as the plain step in T rounds along a constant direction.
 
         step = plain · ‖g‖ / ((1/T)·Σ_t ‖u_t‖),   u_t the updates at learning rate 1 along g of equal coordinates
@@ -39,7 +42,7 @@ def scaled_step(server: ServerOptimizer | None, plain: float, problem: Problem, 
     Raises:
         Refusal: if the optimiser's updates are 0 or not finite along a constant direction, so no step can be derived.
     """
-    if server is None or not (isfinite(plain) and isfinite(norm)):
+    if not (isfinite(plain) and isfinite(norm)):
         return plain
     length = server.mean_length(problem.start, norm, rounds)
     if not (isfinite(length) and length > 0):
@@ -47,12 +50,58 @@ def scaled_step(server: ServerOptimizer | None, plain: float, problem: Problem, 
     return plain * norm / length
 
 
-def require_server(server: Any) -> None:
-    """Raise Refusal for common wrong types of a server optimiser. Placeholders of tree transformations pass."""
-    wrong = isinstance(server, str | Mapping | int | float | tuple) or callable(server)
-    if wrong:
-        given = "an optimiser with its own step" if isinstance(server, tuple) else called(server)
-        raise Refusal(f"server must be a ServerOptimizer, such as ServerOptimizer(optax.adam, b1=0.9), got {given}")
+def optimizer_field() -> Any:
+    """Return a field of a protocol or an algorithm that holds an optimiser, or None for plain steps."""
+    return struct.field(default=None, metadata={"part": ServerOptimizer})
+
+
+def set_optimizers(part: Any) -> None:
+    """Replace transformations, their factories, schedules and names in optimiser fields by a `ServerOptimizer`.
+
+    Placeholders of tree transformations pass.
+    """
+    for name, kind in kinds_of_parts(part).items():
+        if kind is ServerOptimizer:
+            object.__setattr__(part, name, as_optimizer(name, getattr(part, name)))
+
+
+def check_optimizers(part: Any, params: Any) -> None:
+    """Raise Refusal if an optimiser of an algorithm cannot be run on parameters of these shapes."""
+    for name, kind in kinds_of_parts(part).items():
+        if kind is ServerOptimizer and getattr(part, name) is not None:
+            getattr(part, name).check(params)
+
+
+def as_optimizer(name: str, given: Any) -> Any:
+    """Return the `ServerOptimizer` of a transformation, its factory, a schedule or a name.
+
+    A function with one setting that it needs, besides a learning rate, is a schedule.
+
+    >>> import optax
+    >>> as_optimizer("server", optax.adam), as_optimizer("server", "sgd"), as_optimizer("server", optax.sgd(0.1))
+    (ServerOptimizer(adam), ServerOptimizer(sgd), ServerOptimizer(transformation))
+    """
+    if given is None or isinstance(given, ServerOptimizer):
+        return given
+    if callable(given) and len(needed(factory_of(given))) == 1:
+        import optax
+
+        return ServerOptimizer(optax.scale_by_schedule, step_size_fn=given)
+    if isinstance(given, str | tuple) or callable(given):
+        return ServerOptimizer(given)
+    if isinstance(given, Mapping | int | float):
+        raise Refusal(f"{name} must be an optax transformation, its factory or its name, got {called(given)}")
+    return given
+
+
+def optimizer_of_step(protocol: Any) -> tuple[str, ServerOptimizer | None]:
+    """Return the name and the value of the setting that takes the steps of length `step_size`, None if they are plain.
+
+    They are those of the machines if there are local steps, else of the server.
+    """
+    algorithm = getattr(protocol, "algorithm", None)
+    name = "local" if hasattr(algorithm, "local") else "server"
+    return name, getattr(algorithm, name, None)
 
 
 def require_server_step(server_step: Any) -> None:
@@ -81,7 +130,10 @@ def rates_of(server_step: Any, rounds: int) -> np.ndarray | None:
 
 
 def require_learning_rate(server: ServerOptimizer | None, server_step: Any) -> None:
-    """Raise Refusal if a server optimiser has no learning rate, or a learning rate no optimiser."""
-    if (server is None) != (server_step is None):
+    """Raise Refusal if a server optimiser has no learning rate, or two, or a learning rate no optimiser."""
+    if server is not None and server.own_step:
+        if server_step is not None:
+            raise Refusal(f"server_step must be left out of a server with its own step, got {called(server_step)}")
+    elif (server is None) != (server_step is None):
         there = "server" if server_step is None else "server_step"
         raise Refusal(f"server and server_step must be given together, got only {there}. Set both or none")

@@ -7,13 +7,15 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import NUMBERS, require_choice, require_float32, require_one, require_positive
+from fedprivjax.method.server_step import set_optimizers
 from fedprivjax.noise.sums import Given, Materialised, SumFactor, rows_of
 
 SMALLEST_CLIP = 1e-12  # squares of smaller coordinates would underflow in float32, below 1e-19
 
 
 def check_steps(protocol) -> None:
-    """Raise Refusal if a step or the clip is invalid."""
+    """Set the optimisers of a protocol. Raise Refusal if one of them, a step or the clip is invalid."""
+    set_optimizers(protocol)
     numbers = {name: getattr(protocol, name, None) for name in (*NUMBERS, "clip")}
     for name, value in numbers.items():
         if isinstance(value, list | tuple):  # arrays may be leaves of stacked protocols

@@ -7,6 +7,7 @@ from typing import Any, Self, TypeVar
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.uses import Use
+from fedprivjax.method.server_step import optimizer_of_step, scaled_step
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
@@ -39,9 +40,12 @@ class Theory:
     """Functions of a protocol that state what is known of its runs. They stand beside the algorithm of the protocol.
 
     Attributes:
-        step: from a protocol with known noise, a problem, a plan and a target to the default step, or inf if a constant
-            is missing; None if no theory gives a step, which is then required.
-        bound: from the calibrated protocol of a planned run, and that run, to its error bound, term by term.
+        step: from a protocol with known noise, a problem, a plan and a target to the default plain step, or inf if a
+            constant is missing; None if no theory gives a step, which is then required.
+        norm: from a protocol, a problem and a plan to the norm of the direction of its steps, from which the step of
+            another optimiser follows; None if only plain steps have a default.
+        bound: from the calibrated protocol of a planned run, and that run, to its error bound, term by term, for plain
+            steps; see `error_bound`.
         uses: from the protocol's class to the uses that `fedprivjax plan` compares.
         not_planned: reason if there is none.
         choices: from a protocol and a problem to the sizes and constants that the theory chooses.
@@ -49,6 +53,7 @@ class Theory:
     """
 
     step: Callable[[Any, Problem, Plan, Target], float] | None = None
+    norm: Callable[[Any, Problem, Plan], float] | None = None
     bound: Callable[[Any, PlannedRun], Bound] = lambda protocol, run: missing("no theorem is stated for it")
     uses: Callable[[type], tuple[Use, ...]] = lambda method: ()
     not_planned: str = "it states no use to be planned"
@@ -64,14 +69,41 @@ class Theory:
         return self
 
     def default_step(self, protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
-        """Return the default step of a protocol with known noise, or inf if a constant is missing."""
+        """Return the default step of a protocol with known noise, or inf if a constant is missing.
+
+        It is 1 for a transformation with its own step. For another optimiser it is that of `scaled_step`.
+        """
         self.require_step(protocol)
+        name, optimizer = optimizer_of_step(protocol)
+        if optimizer is not None and optimizer.own_step:
+            return 1.0
         assert self.step is not None
-        return self.step(protocol, problem, plan, target)
+        if optimizer is None:
+            return self.step(protocol, problem, plan, target)
+        if self.norm is None:
+            raise Refusal(
+                f"step_size must be given for {protocol.name} with {name} = {optimizer}, because its default is for "
+                f"plain steps, got none. Set it"
+            )
+        plain = self.step(protocol, problem, plan, target)
+        return scaled_step(optimizer, plain, problem, plan.size.rounds, self.norm(protocol, problem, plan))
+
+    def error_bound(self, protocol: Any, run: PlannedRun) -> Bound:
+        """Return the error bound of a planned run, which is missing for a protocol with other than plain steps."""
+        parts = (getattr(getattr(protocol, "algorithm", None), name, None) for name in ("server", "local"))
+        other = next((one for one in parts if one is not None), None)
+        return self.bound(protocol, run) if other is None else missing(f"its bound is for plain steps, not for {other}")
 
     def require_step(self, protocol: Any) -> None:
-        """Raise Refusal for a protocol without a step, if no theory gives one."""
-        if self.step is None and protocol.step_size is None:
+        """Raise Refusal for a protocol without a step, if no theory gives one, or with two."""
+        name, optimizer = optimizer_of_step(protocol)
+        own = optimizer is not None and optimizer.own_step
+        if own and protocol.step_size not in (None, 1):
+            raise Refusal(
+                f"step_size must be left out with a {name} that has its own step, got {protocol.step_size}. Give a "
+                f"factory, such as optax.adam, or multiply the steps by step_scale"
+            )
+        if self.step is None and protocol.step_size is None and not own:
             raise Refusal(f"step_size must be given for {protocol.name}, which has no default step, got none. Set it")
 
 

@@ -165,7 +165,7 @@ def _cell(method: type[Protocol], use: Use | None, setting: Setting) -> dict[str
     try:
         with np.errstate(divide="ignore", over="ignore"):  # ε near 0; infinite values raise Refusal
             found = [
-                (run, run.protocol.theory.bound(run.protocol, run), draft)
+                (run, run.protocol.theory.error_bound(run.protocol, run), draft)
                 for draft in use.drafts(setting)
                 for run in [calibrated(draft, setting)]
             ]

@@ -26,6 +26,7 @@ from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.record_method import ComposedRecords
 from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants, records_of
+from fedprivjax.method.server_step import initial, optimizer_field
 from fedprivjax.method.theory import Theory
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
@@ -57,6 +58,7 @@ class AcceleratedSGD(Algorithm):
         schedule: every round's place in its stage, see `acsa.schedule_of`; None is one stage.
         strengths: strength of the losses' envelopes in every round, or None for the problem's losses.
         step_scale: factor on the steps of a given schedule.
+        server: as in `AcceleratedMinibatchSGD`.
     """
 
     strong_convexity: Any = 0.0
@@ -64,10 +66,16 @@ class AcceleratedSGD(Algorithm):
     schedule: Any = struct.field(default=None, metadata={"derived": True})
     strengths: Any = struct.field(default=None, metadata={"derived": True})
     step_scale: Any = 1.0
+    server: Any = optimizer_field()
 
     def __post_init__(self):
+        super().__post_init__()
         require_modulus(self.strong_convexity)
         require_positive("regularisation", self.regularisation, optional=True)
+
+    def check(self, public: Public) -> None:
+        super().check(public)
+        require_plain_weights(self.server, bool(self.strong_convexity) or self.regularisation is not None)
 
     def planned(self, rounds: int, step: float) -> Any:
         """Return a copy with the schedule of one stage, if none is given."""
@@ -76,7 +84,7 @@ class AcceleratedSGD(Algorithm):
         return replace(self, schedule=acsa.schedule_of([acsa.Places(rounds, 1, 1 / step)], rounds))
 
     def init(self, public: Public, step: Any) -> AcceleratedState:
-        return acsa.begun(public.start)
+        return acsa.begun(public.start, initial(self.server, public.start, step))
 
     def message(self, server: AcceleratedState, t: Any) -> Linear:
         return gradient(self._next(server).middle)
@@ -89,7 +97,7 @@ class AcceleratedSGD(Algorithm):
         if self.regularisation is not None:
             lam = step.modulus - self.strong_convexity
             g = jax.tree.map(lambda g, m, start: g + lam * (m - start), read, step.middle, at.start)
-        return acsa.advanced(server, step, g, at.project)
+        return acsa.advanced(server, step, g, at.project, self.server)
 
     def point(self, server: AcceleratedState) -> Any:
         return server.average
@@ -98,6 +106,12 @@ class AcceleratedSGD(Algorithm):
         """Points and factors of the round, with μ of the loss plus λ of its regulariser."""
         modulus = self.strong_convexity + (0.0 if self.regularisation is None else self.regularisation)
         return acsa.next_step(server, self.schedule[server.rounds], modulus, self.step_scale)
+
+
+def require_plain_weights(server: Any, curved: bool) -> None:
+    """Raise Refusal for a server optimiser where the loss has a modulus, whose weights are for plain steps."""
+    if server is not None and curved:
+        raise Refusal(f"server must be left out with a modulus, whose weights are for plain steps, got {server}")
 
 
 def _uses(method: Any) -> tuple[Use, ...]:
@@ -188,6 +202,8 @@ class AcceleratedMinibatchSGD(ComposedRecords):
         variance: V², bound on the mean squared error of a round's gradient. None is the variance of the noise plus the
             largest that sampling of records and machines may add.
         printed: True for the stages' v as printed in the paper.
+        server: any optax transformation or schedule instead of the plain step r/(2v), as in `NoisySGD`, with the form
+            "plain" and no modulus. It has no default step, and the error bound is not for it.
         schedule: every round's place in its stage, see `acsa.schedule_of`; set by `calibrate`.
 
     **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP), or
@@ -202,6 +218,7 @@ class AcceleratedMinibatchSGD(ComposedRecords):
     gap: float | None = host_only(None)
     variance: float | None = host_only(None)
     printed: bool = host_only(False)
+    server: Any = optimizer_field()
 
     theory = Theory(step=_step, bound=_bound, uses=_uses).of(AcceleratedSGD, NoisyRecords)
 
@@ -220,7 +237,7 @@ class AcceleratedMinibatchSGD(ComposedRecords):
     def algorithm(self) -> AcceleratedSGD:
         """AC-SA."""
         settings = {"regularisation": self.regularisation, "step_scale": self.step_scale, "schedule": self.schedule}
-        made = AcceleratedSGD(strong_convexity=self.strong_convexity)
+        made = AcceleratedSGD(strong_convexity=self.strong_convexity, server=self.server)
         return replace(made, **settings)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
@@ -228,19 +245,18 @@ class AcceleratedMinibatchSGD(ComposedRecords):
         if self.form == "multistage" and not float(self.strong_convexity):  # checked here so the modulus can be swept
             raise Refusal("strong_convexity must be positive for the form 'multistage', got 0")
         size, cohort = plan.size, plan.schedule.cohort
-        rounds = size.rounds
-        step = 1.0 if self.step_size is None else self.step_size  # placeholder: the stages below set the default
+        rounds, given = size.rounds, self.step_size
+        require_plain_weights(self.server, self.form != "plain" or bool(self.strong_convexity))
+        if given is None and self.server is not None:
+            given = self.theory.default_step(self, problem, plan, target)
+        step = 1.0 if given is None else given  # placeholder: the stages below set the default
         ready: Any = super(AcceleratedMinibatchSGD, replace(self, step_size=step)).calibrate(problem, plan, target)
         if self.form == "regularised" and self.regularisation is None:
             spread = _variance(ready, problem, size, cohort, self.variance)
             distance = required_distance(problem)
             settings = {"rounds": rounds, "variance": spread, "diameter": distance, "factor": self.factor}
             ready = replace(ready, regularisation=float(theory.acsa_regularization(**settings)))
-        stages = (
-            [theory.Stage(rounds, 1 / float(step))]
-            if self.step_size is not None
-            else _stages(ready, problem, size, cohort)
-        )
+        stages = [theory.Stage(rounds, 1 / float(step))] if given is not None else _stages(ready, problem, size, cohort)
         schedule = acsa.schedule_of([acsa.Places(stage.rounds, 1, stage.v) for stage in stages], rounds)
         known = replace(ready.known, algorithm=None)  # planned with the placeholder
         return replace(ready, step_size=float(1 / stages[0].v), schedule=schedule, known=known)

@@ -48,6 +48,7 @@ from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, exp
 from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.relative_privacy import noise_of_shares
+from fedprivjax.method.server_step import initial, optimizer_field, stepped
 from fedprivjax.method.settings import check_numbers, fixed_schedule
 from fedprivjax.method.theory import Theory
 from fedprivjax.noise import NOISE_SCHEDULES
@@ -60,16 +61,23 @@ from fedprivjax.theory import reshef_levy
 
 
 class Mu2State(NamedTuple):
-    """Points x_t, x_{t−1} and w_t, pytrees like the parameters."""
+    """Points x_t, x_{t−1} and w_t, pytrees like the parameters, and the state of the server optimiser."""
 
     x: Any
     x_previous: Any
     w: Any
+    optimizer: Any = ()
 
 
-@struct.dataclass
+@struct.dataclass(kw_only=True)
 class Mu2(Algorithm):
-    """μ²-SGD, which reads the noisy running sum of the mean increments."""
+    """μ²-SGD, which reads the noisy running sum of the mean increments.
+
+    Attributes:
+        server: as in `DPMu2`.
+    """
+
+    server: Any = optimizer_field()
 
     @property
     def reads(self) -> Reads:
@@ -77,16 +85,18 @@ class Mu2(Algorithm):
         return Sum()
 
     def init(self, public: Public, step: Any) -> Mu2State:
-        return Mu2State(public.start, public.start, public.start)
+        w = public.start
+        return Mu2State(w, w, w, initial(self.server, w, step))
 
     def message(self, server: Mu2State, t: Any) -> Linear:
         """The increment s_t."""
         return t * gradient(server.x) - (t - 1) * gradient(server.x_previous)
 
     def serve(self, server: Mu2State, read: Any, at: At) -> Mu2State:
-        w = at.project(jax.tree.map(lambda w, q: w - at.step * q, server.w, read))
+        w, optimizer = stepped(self.server, server.optimizer, server.w, read, at.step)
+        w = at.project(w)
         x = jax.tree.map(lambda x, w: x + 2 / (at.t + 2) * (w - x), server.x, w)
-        return Mu2State(x, server.x, w)
+        return Mu2State(x, server.x, w, optimizer)
 
     def point(self, server: Mu2State) -> Any:
         """x_T: after T rounds the state already holds x_{T+1}."""
@@ -195,6 +205,8 @@ class DPMu2(Composed):
         cancel: False keeps the old noise (the papers' fresh-noise ablation; untrusted server only).
         batch: K, number of fresh samples in a message, which is the mean of their increments, each clipped separately.
             A machine with n samples sends at most ⌊n/K⌋ messages, and does not use the remaining samples.
+        server: any optax transformation or schedule along q̃_t instead of the plain step, as in `NoisySGD`. It has no
+            default step, and the error bound is not for it.
 
     **Privacy**: μ-GDP per machine for replacing one of its samples, with μ = (2S/noise_std)·√Σ_k 1/r_k² over its
     messages (trusted server: 2S/m, over all rounds); S is C if clipped, and S/K stands for S with a batch.
@@ -207,6 +219,7 @@ class DPMu2(Composed):
     trust: str = host_only("none")
     noise_schedule: Any = host_only("uniform")
     cancel: bool = struct.field(pytree_node=False, default=True)
+    server: Any = optimizer_field()
 
     theory = Theory(step=_step, bound=_bound, uses=_uses, equivalent=_equivalent).of(Mu2, NoisyMessages)
 
@@ -221,7 +234,7 @@ class DPMu2(Composed):
     @property
     def algorithm(self) -> Mu2:
         """μ²-SGD."""
-        return Mu2()
+        return Mu2(server=self.server)
 
     @property
     def privacy(self) -> NoisyMessages:

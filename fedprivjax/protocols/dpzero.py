@@ -21,13 +21,15 @@ from fedprivjax.method.algorithm import Algorithm, At, Public
 from fedprivjax.method.linear import Linear, per_record
 from fedprivjax.method.local_algorithm import add, mul, sub
 from fedprivjax.method.per_record import Record
+from fedprivjax.method.server_step import initial, optimizer_field, stepped
 
 
 class ZeroState(NamedTuple):
-    """Iterate w, and the direction u of the next round."""
+    """Iterate w, the direction u of the next round, and the state of the server optimiser."""
 
     w: Any
     direction: Any
+    optimizer: Any = ()
 
 
 @struct.dataclass
@@ -36,6 +38,7 @@ class DPZero(Algorithm):
 
     Attributes:
         radius: λ, distance of the two points from the iterate, divided by √d.
+        server: any optax transformation or schedule along q·u instead of the plain step, as in `NoisySGD`.
 
     >>> from fedprivjax import NoisyMessages, Protocol, Uniform, datasets, from_dataset, simulate
     >>> method = Protocol(DPZero(), privacy=NoisyMessages(clip=1.0), epsilon=8.0, step_size=0.01)
@@ -45,19 +48,24 @@ class DPZero(Algorithm):
     """
 
     radius: Any = 1e-3
+    server: Any = optimizer_field()
 
     def __post_init__(self):
+        super().__post_init__()
         require_positive("radius", self.radius)
 
     def init(self, public: Public, step: Any) -> ZeroState:
-        return ZeroState(public.start, on_sphere(public.key, public.start))
+        w = public.start
+        return ZeroState(w, on_sphere(public.key, w), initial(self.server, w, step))
 
     def message(self, server: ZeroState, t: Any) -> Linear:
         return per_record(slope, server.w, server.direction, self.radius)
 
     def serve(self, server: ZeroState, read: Any, at: At) -> ZeroState:
-        w = at.project(sub(server.w, mul(at.step * read, server.direction)))
-        return ZeroState(w, on_sphere(at.key, w))
+        u, step = server.direction, at.step
+        u, step = (u, step * read) if self.server is None else (mul(read, u), step)
+        w, optimizer = stepped(self.server, server.optimizer, server.w, u, step)
+        return ZeroState(at.project(w), on_sphere(at.key, w), optimizer)
 
     def point(self, server: ZeroState) -> Any:
         return server.w

@@ -36,26 +36,22 @@ from fedprivjax.method.algorithm import Public
 from fedprivjax.method.composed_work import ComposedWork
 from fedprivjax.method.encoders import Encoder
 from fedprivjax.method.linear import Linear, gradient
-from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, sub
+from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Walk, Work, begun, sub, walked
 from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.minibatch_round import appended, iterate_buffer, mean_of
-from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import (
     initial,
+    optimizer_field,
     rates_of,
     require_learning_rate,
-    require_server,
     require_server_step,
     stepped,
 )
 from fedprivjax.method.settings import check_numbers
 from fedprivjax.method.small_form import BATCH
 from fedprivjax.noise.rounds import INDEPENDENT
-from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalEpochs, LocalSteps, LocalWork, Sampler, as_sampler
-from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import REPLACE_ONE
-from fedprivjax.problem.problem import Problem
 
 
 class ServerState(NamedTuple):
@@ -72,41 +68,41 @@ class LocalGradientSteps(LocalAlgorithm):
 
     Attributes:
         prox: ρ of a proximal term, or None.
-        server_step: learning rate of the server optimiser: a number or a schedule.
-        server: `ServerOptimizer` of the pseudo-gradient −Δ, or None, which adds the mean.
+        server_step, server, local: as in `FedAvg`.
         server_steps: learning rate of each round of a schedule, [rounds], which `planned` sets.
         window: number of last iterates whose mean is reported.
     """
 
     prox: Any = None
     server_step: Any = None
-    server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
+    server: Any = optimizer_field()
+    local: Any = optimizer_field()
     server_steps: Any = struct.field(default=None, metadata={"derived": True})
     window: int = struct.field(pytree_node=False, default=1)
 
     def init(self, public: Public, step: Any) -> Any:
         last = iterate_buffer(public.start, self.window) if self.window and self.window > 1 else None
-        return ServerState(public.start, last, initial(self.server, public.start, self._rate))
+        return ServerState(public.start, last, initial(self.server, public.start, self._rate(1)))
 
     def sends(self, server: Any) -> Any:
         return server.w
 
-    def enter(self, received: Any, own: Any) -> Any:
-        return received
+    def enter(self, received: Any, own: Any) -> Walk:
+        return begun(self.local, received)
 
     def ask(self, carry: Any) -> Linear:
-        return gradient(carry)
+        return gradient(carry.v)
 
     def move(self, carry: Any, g: Any, received: Any, own: Any, work: Work) -> Any:
-        g = g if self.prox is None else jax.tree.map(lambda g, v, w: g + self.prox * (v - w), g, carry, received)
-        return work.project(jax.tree.map(lambda v, g: v - work.step * g, carry, g))
+        g = g if self.prox is None else jax.tree.map(lambda g, v, w: g + self.prox * (v - w), g, carry.v, received)
+        return walked(self.local, carry, g, work)
 
     def leave(self, carry: Any, received: Any, own: Any, work: Work) -> Any:
-        return sub(carry, received)
+        return sub(carry.v, received)
 
     def serve(self, server: Any, mean: Any, at: AtServer) -> Any:
-        step = 1.0 if self.server is None else self._rate
-        w, optimizer = stepped(self.server, server.optimizer, server.w, jax.tree.map(jnp.negative, mean), step)
+        against = jax.tree.map(jnp.negative, mean)
+        w, optimizer = stepped(self.server, server.optimizer, server.w, against, self._rate(at.t))
         w = at.project(w)
         return ServerState(w, appended(server.last, w), optimizer)
 
@@ -119,13 +115,14 @@ class LocalGradientSteps(LocalAlgorithm):
         return self if rates is None else replace(self, server_step=None, server_steps=rates)
 
     def check(self, public: Public) -> None:
-        if self.server is not None:
-            self.server.check(public.start, scheduled=callable(self.server_step))
+        super().check(public)
+        require_learning_rate(self.server, self.server_step)
 
-    @property
-    def _rate(self) -> Any:
-        """Learning rate of the server: a number, or an array [rounds] for a schedule."""
-        return self.server_step if self.server_steps is None else self.server_steps
+    def _rate(self, t: Any) -> Any:
+        """Learning rate of the server in a round, 1 if none is given."""
+        if self.server_steps is None:
+            return 1.0 if self.server_step is None else self.server_step
+        return jnp.asarray(self.server_steps)[jnp.int32(t) - 1]
 
 
 @struct.dataclass(kw_only=True)
@@ -137,16 +134,20 @@ class FedAvg(ComposedWork):
             Default: no privacy.
         mu, epsilon, noise_std: as in `DPMu2`. None of them is given without a unit. With an `AdaptiveClip`,
             `noise_std` is the noise multiplier, in units of the clip.
-        step_size: η, step of the local steps, required.
+        step_size: η, step of the local steps, required unless `local` has its own.
         step_scale: factor on `step_size`.
         clip: bound on the norm of a record's gradient. None uses the problem's Lipschitz constant with unit = "record",
             and no clip otherwise.
         update_clip: C, bound on the norm of a machine's update, required with unit = "machine"; a number, or an
             `AdaptiveClip` that follows the updates' norms.
         prox: ρ of the proximal term (FedProx), or None for FedAvg.
-        server: `ServerOptimizer` of the pseudo-gradient −Δ, for FedAvgM, FedAdam and FedYogi. None adds the mean.
-        server_step: learning rate of the server optimiser, required with it: a number, or an optax schedule, which is
-            a function of the round from 0, such as `optax.cosine_decay_schedule(1.0, 100)`.
+        server: any optax transformation or schedule of the pseudo-gradient −Δ, as in `NoisySGD`, for FedAvgM, FedAdam
+            and FedYogi. None adds the mean.
+        server_step: learning rate of a server without its own step, required with it: a number, or an optax schedule,
+            which is a function of the round from 0, such as `optax.cosine_decay_schedule(1.0, 100)`.
+        local: any optax transformation or schedule along a local step's direction g_k + ρ·(v − w_r) instead of the
+            plain step, such as `ServerOptimizer("sgd", momentum=0.9)`. Its state begins anew in every round. A local
+            step is η times its update at learning rate 1. If it has its own step, `step_size` is left out.
         local_epochs: E, passes over a machine's records in a round. Either it or `local_steps` is given.
         local_steps: K, number of steps in a round, each on an independent sample of records.
         batch: B, number of records of a step, or None for all records of the machine.
@@ -193,7 +194,8 @@ class FedAvg(ComposedWork):
     update_clip: Any = struct.field(default=None, metadata={"part": AdaptiveClip, "number": True})
     prox: Any = None
     server_step: Any = None
-    server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
+    server: Any = optimizer_field()
+    local: Any = optimizer_field()
     local_epochs: int | None = struct.field(pytree_node=False, default=None)
     local_steps: int | None = struct.field(pytree_node=False, default=None)
     batch: int | None = struct.field(pytree_node=False, default=None)
@@ -219,7 +221,6 @@ class FedAvg(ComposedWork):
         require_server_step(self.server_step)
         require_positive("prox", self.prox, optional=True)
         require_at_least("window", self.window, 1)
-        require_server(self.server)
         self._check_work()
         private = self.privacy  # raises Refusal unless a theorem covers the settings
         object.__setattr__(self, "trust", private.trust)
@@ -252,8 +253,12 @@ class FedAvg(ComposedWork):
     @property
     def algorithm(self) -> LocalGradientSteps:
         """Local gradient steps, and the server's step."""
-        steps = {"server": self.server, "server_step": self.server_step, "window": self.window}
-        return LocalGradientSteps(prox=self.prox, **steps)
+        return LocalGradientSteps(**self._steps)
+
+    @property
+    def _steps(self) -> dict[str, Any]:
+        """Settings of the algorithm by name."""
+        return {name: getattr(self, name) for name in ("prox", "server", "server_step", "local", "window")}
 
     @property
     def privacy(self) -> LocalPrivacy:
@@ -261,10 +266,6 @@ class FedAvg(ComposedWork):
         bounds = {"clip": self.clip, "update_clip": self.update_clip, "encoder": self.encoder}
         model = {"unit": self.unit, "trust": self.trust, "relation": self.relation, "noise": self.noise_schedule}
         return LocalPrivacy(work=self.work, **bounds, **model)
-
-    def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        require_learning_rate(self.server, self.server_step)
-        return super().calibrate(problem, plan, target)
 
     @property
     def traced(self):

@@ -17,7 +17,8 @@ from flax import struct
 from fedprivjax.checks.values import require_positive
 from fedprivjax.method.algorithm import Public
 from fedprivjax.method.linear import Linear, gradient
-from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, add, mul, sub, zeros
+from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Walk, Work, add, begun, mul, sub, walked, zeros
+from fedprivjax.method.server_step import optimizer_field
 
 
 class DynState(NamedTuple):
@@ -36,6 +37,7 @@ class FedDyn(LocalAlgorithm):
 
     Attributes:
         alpha: α, strength of the proximal term.
+        local: any optax transformation or schedule of the local steps, as in `FedAvg`.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate
@@ -47,10 +49,12 @@ class FedDyn(LocalAlgorithm):
     """
 
     alpha: Any = 0.1
+    local: Any = optimizer_field()
 
     equal_weights = True
 
     def __post_init__(self):
+        super().__post_init__()
         require_positive("alpha", self.alpha)
 
     def init(self, public: Public, step: Any) -> DynState:
@@ -63,18 +67,18 @@ class FedDyn(LocalAlgorithm):
         """The machine's linear term h_i."""
         return zeros(public.start)
 
-    def enter(self, received: Any, own: Any) -> Any:
-        return received
+    def enter(self, received: Any, own: Any) -> Walk:
+        return begun(self.local, received)
 
     def ask(self, carry: Any) -> Linear:
-        return gradient(carry)
+        return gradient(carry.v)
 
     def move(self, carry: Any, g: Any, received: Any, own: Any, work: Work) -> Any:
-        direction = add(sub(g, own), mul(self.alpha, sub(carry, received)))
-        return work.project(sub(carry, mul(work.step, direction)))
+        direction = add(sub(g, own), mul(self.alpha, sub(carry.v, received)))
+        return walked(self.local, carry, direction, work)
 
     def leave(self, carry: Any, received: Any, own: Any, work: Work) -> Any:
-        return sub(carry, received)
+        return sub(carry.v, received)
 
     def keep(self, own: Any, message: Any, work: Work) -> Any:
         return sub(own, mul(self.alpha, message))

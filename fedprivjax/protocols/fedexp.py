@@ -18,7 +18,8 @@ from flax import struct
 from fedprivjax.checks.values import require_positive
 from fedprivjax.method.algorithm import Public
 from fedprivjax.method.linear import Linear, gradient
-from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, add, mul, sub
+from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Walk, Work, add, begun, mul, sub, walked
+from fedprivjax.method.server_step import optimizer_field
 
 
 class ExpState(NamedTuple):
@@ -34,6 +35,7 @@ class FedExP(LocalAlgorithm):
 
     Attributes:
         offset: κ, which keeps the server's step finite.
+        local: any optax transformation or schedule of the local steps, as in `FedAvg`.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate
@@ -45,8 +47,10 @@ class FedExP(LocalAlgorithm):
     """
 
     offset: Any = 1e-3
+    local: Any = optimizer_field()
 
     def __post_init__(self):
+        super().__post_init__()
         require_positive("offset", self.offset)
 
     def init(self, public: Public, step: Any) -> ExpState:
@@ -55,17 +59,17 @@ class FedExP(LocalAlgorithm):
     def sends(self, server: ExpState) -> Any:
         return server.w
 
-    def enter(self, received: Any, own: Any) -> Any:
-        return received
+    def enter(self, received: Any, own: Any) -> Walk:
+        return begun(self.local, received)
 
     def ask(self, carry: Any) -> Linear:
-        return gradient(carry)
+        return gradient(carry.v)
 
     def move(self, carry: Any, g: Any, received: Any, own: Any, work: Work) -> Any:
-        return work.project(sub(carry, mul(work.step, g)))
+        return walked(self.local, carry, g, work)
 
     def leave(self, carry: Any, received: Any, own: Any, work: Work) -> Any:
-        update = sub(carry, received)
+        update = sub(carry.v, received)
         return update, square(update)
 
     def serve(self, server: ExpState, mean: Any, at: AtServer) -> ExpState:

@@ -31,8 +31,7 @@ from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
 from fedprivjax.method.record_method import RecordSettings
 from fedprivjax.method.record_steps import NoisyRecordSteps
-from fedprivjax.method.server_optimizer import ServerOptimizer
-from fedprivjax.method.server_step import require_learning_rate, require_server, require_server_step
+from fedprivjax.method.server_step import optimizer_field, require_server_step
 from fedprivjax.method.theory import Theory
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
@@ -82,7 +81,7 @@ class AveragedEndPoints(LocalGradientSteps):
         return LocalState(first.w, first.last, first.optimizer, public.start, jnp.zeros(()))
 
     def leave(self, carry: Any, received: Any, own: Any, work: Work) -> Any:
-        return carry
+        return carry.v
 
     def serve(self, server: LocalState, mean: Any, at: AtServer) -> LocalState:
         after = super().serve(ServerState(server.w, server.last, server.optimizer), sub(mean, server.w), at)
@@ -144,10 +143,11 @@ class LocalSGD(RecordSettings, ComposedWork):  # type: ignore[misc]
         rate: always None, because a release uses exactly one record of its machine.
         relation: always "replace-one", for the same reason.
         window: number of last iterates whose mean is reported, or None for the mean of all iterates before w_R.
-        server: `ServerOptimizer` with w_r minus the mean of the end points as its gradient: FedAvgM with momentum,
-            FedAdam (Reddi et al. 2021). None takes the mean, which equals sgd with a `server_step` of 1.
+        server: any optax transformation or schedule with w_r minus the mean of the end points as its gradient: FedAvgM
+            with momentum, FedAdam (Reddi et al. 2021). None takes the mean, which equals sgd with a `server_step` of 1.
         server_step: learning rate of the server optimiser, required with `server`, as in `FedAvg`; `step_size` is for
             local steps.
+        local: any optax transformation or schedule of the local steps, as in `FedAvg`. It has no default step.
 
     **Privacy**: (ε_i, δ_i)-DP for replacing one record if every local step is released; messages are post-processing.
     Stronger claims hold for linear losses only.
@@ -156,13 +156,13 @@ class LocalSGD(RecordSettings, ComposedWork):  # type: ignore[misc]
     server_step: Any = None
     sampler: str | Sampler = host_only("replacement")
     window: int | None = struct.field(pytree_node=False, default=None)
-    server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
+    server: Any = optimizer_field()
+    local: Any = optimizer_field()
 
     theory = Theory(step=_step, bound=_bound, uses=_uses).of(AveragedEndPoints, NoisyRecordSteps)
 
     def __post_init__(self):
         super().__post_init__()
-        require_server(self.server)
         require_server_step(self.server_step)
         _ = self.privacy  # raises Refusal if no theorem covers the settings
         if self.window is not None:
@@ -171,7 +171,8 @@ class LocalSGD(RecordSettings, ComposedWork):  # type: ignore[misc]
     @property
     def algorithm(self) -> AveragedEndPoints:
         """Local steps, and the server's step."""
-        return AveragedEndPoints(server=self.server, server_step=self.server_step, window=self.window)
+        own = {name: getattr(self, name) for name in ("server", "server_step", "local", "window")}
+        return AveragedEndPoints(**own)
 
     @property
     def privacy(self) -> NoisyRecordSteps:
@@ -185,7 +186,6 @@ class LocalSGD(RecordSettings, ComposedWork):  # type: ignore[misc]
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         require_window(self.window, plan.size.rounds)
-        require_learning_rate(self.server, self.server_step)
         return super().calibrate(problem, plan, target)
 
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:

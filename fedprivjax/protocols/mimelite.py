@@ -19,7 +19,8 @@ from flax import struct
 from fedprivjax.checks.values import require_probability
 from fedprivjax.method.algorithm import Public
 from fedprivjax.method.linear import Linear, gradient
-from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, add, mul, sub, zeros
+from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Walk, Work, add, begun, mul, sub, walked, zeros
+from fedprivjax.method.server_step import optimizer_field
 
 
 class MimeState(NamedTuple):
@@ -29,10 +30,10 @@ class MimeState(NamedTuple):
     momentum: Any
 
 
-class Walk(NamedTuple):
-    """What a machine carries: its point v, the gradient of its first step, and 1 after that step, else 0."""
+class Begun(NamedTuple):
+    """What a machine carries: its walk, the gradient of its first step, and 1 after that step, else 0."""
 
-    v: Any
+    walk: Walk
     first: Any
     begun: Any
 
@@ -43,6 +44,7 @@ class MimeLite(LocalAlgorithm):
 
     Attributes:
         beta: β, in (0, 1).
+        local: any optax transformation or schedule of the local steps, as in `FedAvg`, along (1−β)·g_k + β·m.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate
@@ -54,27 +56,29 @@ class MimeLite(LocalAlgorithm):
     """
 
     beta: Any = 0.9
+    local: Any = optimizer_field()
 
     def __post_init__(self):
+        super().__post_init__()
         if isinstance(self.beta, int | float):
             require_probability("beta", self.beta)
 
     def init(self, public: Public, step: Any) -> MimeState:
         return MimeState(public.start, zeros(public.start))
 
-    def enter(self, received: MimeState, own: Any) -> Walk:
-        return Walk(received.w, zeros(received.w), jnp.zeros(()))
+    def enter(self, received: MimeState, own: Any) -> Begun:
+        return Begun(begun(self.local, received.w), zeros(received.w), jnp.zeros(()))
 
-    def ask(self, carry: Walk) -> Linear:
-        return gradient(carry.v)
+    def ask(self, carry: Begun) -> Linear:
+        return gradient(carry.walk.v)
 
-    def move(self, carry: Walk, g: Any, received: MimeState, own: Any, work: Work) -> Walk:
+    def move(self, carry: Begun, g: Any, received: MimeState, own: Any, work: Work) -> Begun:
         first = jax.tree.map(lambda new, old: jnp.where(carry.begun > 0, old, new), g, carry.first)
         direction = add(mul(1 - self.beta, g), mul(self.beta, received.momentum))
-        return Walk(work.project(sub(carry.v, mul(work.step, direction))), first, jnp.ones(()))
+        return Begun(walked(self.local, carry.walk, direction, work), first, jnp.ones(()))
 
-    def leave(self, carry: Walk, received: MimeState, own: Any, work: Work) -> Any:
-        return sub(carry.v, received.w), mul(work.step, carry.first)
+    def leave(self, carry: Begun, received: MimeState, own: Any, work: Work) -> Any:
+        return sub(carry.walk.v, received.w), mul(work.step, carry.first)
 
     def serve(self, server: MimeState, mean: Any, at: AtServer) -> MimeState:
         update, scaled = mean

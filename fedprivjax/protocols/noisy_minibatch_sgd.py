@@ -32,8 +32,7 @@ from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
 from fedprivjax.method.record_method import ComposedRecords
 from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants, records_of
-from fedprivjax.method.server_optimizer import ServerOptimizer
-from fedprivjax.method.server_step import initial, require_server, scaled_step, stepped
+from fedprivjax.method.server_step import initial, optimizer_field, stepped
 from fedprivjax.method.theory import Theory
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
@@ -71,17 +70,13 @@ class MinibatchSGD(Algorithm):
 
     strong_convexity: Any = 0.0
     window: int | None = struct.field(pytree_node=False, default=None)
-    server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
+    server: Any = optimizer_field()
 
     def __post_init__(self):
+        super().__post_init__()
         require_modulus(self.strong_convexity)
-        require_server(self.server)
         if self.window is not None:
             require_at_least("window", self.window, 1)
-
-    def check(self, public: Public) -> None:
-        if self.server is not None:
-            self.server.check(public.start)
 
     def init(self, public: Public, step: Any) -> MinibatchState:
         w = public.start
@@ -107,14 +102,14 @@ class MinibatchSGD(Algorithm):
 
 
 def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
-    """Return the step of Theorem 2.1 or of clipped gradients, or the server optimiser's equivalent (`scaled_step`)."""
-    optimizer, cohort = protocol.algorithm.server, plan.schedule.cohort
-    step = _own_step(protocol, problem, plan) / protocol.privacy.messages_a_step(cohort)
-    if optimizer is None:
-        return step
+    """Return the step of Theorem 2.1 or of clipped gradients."""
+    return _own_step(protocol, problem, plan) / protocol.privacy.messages_a_step(plan.schedule.cohort)
+
+
+def _norm(protocol: Any, problem: Problem, plan: Plan) -> float:
+    """Return the norm of the mean gradient and its noise."""
     lipschitz = float(records_of(protocol).kinds(problem).lipschitz.max())
-    norm = (lipschitz**2 + problem.dimension * float(protocol.noise_std) ** 2 / cohort) ** 0.5
-    return scaled_step(optimizer, step, problem, plan.size.rounds, norm)
+    return (lipschitz**2 + problem.dimension * float(protocol.noise_std) ** 2 / plan.schedule.cohort) ** 0.5
 
 
 def _own_step(protocol: Any, problem: Problem, plan: Plan) -> float:
@@ -184,9 +179,9 @@ class MinibatchSettings:
     strong_convexity: Any = 0.0
     trust: str = host_only("none")
     window: int | None = struct.field(pytree_node=False, default=None)
-    server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
+    server: Any = optimizer_field()
 
-    theory = Theory(step=_step)
+    theory = Theory(step=_step, norm=_norm)
 
     def __post_init__(self):
         super().__post_init__()  # type: ignore[misc]
@@ -285,8 +280,8 @@ class NoisyMinibatchSGD(MinibatchSettings, ComposedRecords):  # type: ignore[mis
         trust: "none", or "shuffler": a round's messages, of one record each, are seen without their senders, which
             needs less noise. Machines must be identical, and their number per round fixed.
         window: number of last iterates, including w_R, whose mean is reported; None means the weighted mean.
-        server: `ServerOptimizer` instead of the plain step, as in `NoisySGD`; not with `strong_convexity`, whose
-            weights are for plain steps.
+        server: any optax transformation or schedule instead of the plain step, as in `NoisySGD`; not with
+            `strong_convexity`, whose weights are for plain steps.
 
     Machines' weights and Lipschitz constants, and the distance to the optimum, are settings of the problem.
 
@@ -294,7 +289,7 @@ class NoisyMinibatchSGD(MinibatchSettings, ComposedRecords):  # type: ignore[mis
     removing one; with a shuffler, of all shuffled messages for replacing one record of one machine.
     """
 
-    theory = Theory(step=_step, bound=_bound, uses=_uses).of(MinibatchSGD, NoisyRecords)
+    theory = Theory(step=_step, norm=_norm, bound=_bound, uses=_uses).of(MinibatchSGD, NoisyRecords)
 
 
 def _planned_rounds(s: Setting, batch: int | None = None) -> int:

@@ -31,8 +31,7 @@ from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
 from fedprivjax.method.private_mean import TRUSTS, BitMean, GaussianMean, gradient_bound, noise_constant, round_noise
 from fedprivjax.method.relative_privacy import noise_of_shares
-from fedprivjax.method.server_optimizer import ServerOptimizer
-from fedprivjax.method.server_step import initial, require_server, scaled_step, stepped
+from fedprivjax.method.server_step import initial, optimizer_field, stepped
 from fedprivjax.method.settings import check_numbers
 from fedprivjax.method.theory import Theory, TheoryChoices
 from fedprivjax.plan.draw import draw_plan
@@ -56,15 +55,11 @@ class SGD(Algorithm):
 
     Attributes:
         average: True to report the running average instead of the last iterate.
-        server: `ServerOptimizer` instead of the plain step, or None.
+        server: any optax transformation, schedule or name instead of the plain step, see `ServerOptimizer`.
     """
 
     average: bool = struct.field(pytree_node=False, default=False)
-    server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
-
-    def check(self, public: Public) -> None:
-        if self.server is not None:
-            self.server.check(public.start)
+    server: Any = optimizer_field()
 
     def init(self, public: Public, step: Any) -> SGDState:
         return SGDState(public.start, public.start, initial(self.server, public.start, step))
@@ -92,27 +87,34 @@ def _equivalent(protocol: Any, machines: int):
 
 
 def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
-    privacy, optimizer = protocol.privacy, protocol.algorithm.server
+    privacy = protocol.privacy
     if privacy.noise != INDEPENDENT:
         raise Refusal(f"step_size must be given for SGD with correlated noise, got the noise {privacy.noise!r:.60}")
     if not isfinite(problem.travel):
         return inf
-    # the mean of m machines' noises has 1/√m of one machine's noise
-    of_mean = (
-        protocol.noise_std
-        * noise_of_shares(privacy.relative_privacy, plan.size.machines)
-        / (1.0 if privacy.trust == "server" else plan.schedule.divisor**0.5)
-    )
-    bound, noise = protocol.bound(problem, plan.size.machines).norm, problem.dimension**0.5 * of_mean
-    step = _plain_step(protocol, problem, plan.size.rounds, bound, of_mean)
-    return scaled_step(optimizer, step, problem, plan.size.rounds, hypot(bound, noise))
-
-
-def _plain_step(protocol: Any, problem: Problem, rounds: int, bound: float, of_mean: float) -> float:
-    if binds(problem, protocol.privacy.clip):
+    rounds, (bound, of_mean) = plan.size.rounds, _bound_and_noise(protocol, plan, problem)
+    if binds(problem, privacy.clip):
         noise = problem.dimension**0.5 * of_mean
         return plain_clipped_step(problem, rounds, bound, noise, averaged=protocol.algorithm.average)
     return plain_step(problem, rounds, bound, of_mean)
+
+
+def _norm(protocol: Any, problem: Problem, plan: Plan) -> float:
+    """Return the norm of the mean gradient and its noise."""
+    bound, of_mean = _bound_and_noise(protocol, plan, problem)
+    return hypot(bound, problem.dimension**0.5 * of_mean)
+
+
+def _bound_and_noise(protocol: Any, plan: Plan, problem: Problem) -> tuple[float, float]:
+    """Return the bound on a message's norm, and the noise of the mean of m machines, 1/√m of one machine's."""
+    privacy, machines = protocol.privacy, plan.size.machines
+    trusted = privacy.trust == "server"
+    of_mean = (
+        protocol.noise_std
+        * noise_of_shares(privacy.relative_privacy, machines)
+        / (1.0 if trusted else plan.schedule.divisor**0.5)
+    )
+    return protocol.bound(problem, machines).norm, of_mean
 
 
 def _uses(method: Any) -> tuple[Use, ...]:
@@ -134,11 +136,8 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 
 def _step_of_users(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
     """Return the step of Theorem 4.1's proof, of Theorem 4.9's proof if records are reused, or of clipped gradients."""
-    if not protocol.algorithm.average or protocol.algorithm.server is not None:
-        raise Refusal(
-            "step_size must be given for SGD, whose theory with this privacy is for plain steps and average = True, "
-            "got none. Set it"
-        )
+    if not protocol.algorithm.average:
+        raise Refusal("step_size must be given for SGD, whose theory with this privacy is for average = True, got none")
     known = _constants(protocol, problem)
     if not (isfinite(known["distance"]) and isfinite(known["lipschitz"])):
         return inf
@@ -249,8 +248,10 @@ class NoisySGD(Composed):
             with `average`, and at most D_z/C (see `plain_clipped_step`; no theorem is claimed).
         relative_privacy, batch: as in `DPMu2`.
         average: True to report the running average instead of the last iterate; both are evaluated.
-        server: `ServerOptimizer` instead of the plain step, with the step as its learning rate. The default step then
-            moves equally far along a constant direction, see `scaled_step`.
+        server: any optax transformation or schedule instead of the plain step, such as `optax.adam`, its name "adam",
+            `optax.adam(0.1)`, or a `ServerOptimizer` with numbers to sweep. Its learning rate is the step, whose
+            default then moves equally far along a constant direction, see `scaled_step`. If it has its own step,
+            `step_size` is left out.
 
     **Privacy**: μ-GDP with μ = 2G/noise_std (trusted: 2G/(m·noise_std)) for replacing one sample. A sample affects one
     message; all else is post-processing.
@@ -262,15 +263,14 @@ class NoisySGD(Composed):
     batch: int = host_only(1)
     trust: str = host_only("none")
     average: bool = struct.field(pytree_node=False, default=False)
-    server: ServerOptimizer | None = struct.field(default=None, metadata={"part": ServerOptimizer})
+    server: Any = optimizer_field()
 
-    theory = Theory(step=_step, bound=_bound, uses=_uses, equivalent=_equivalent).of(SGD, NoisyMessages)
+    theory = Theory(step=_step, norm=_norm, bound=_bound, uses=_uses, equivalent=_equivalent).of(SGD, NoisyMessages)
 
     def __post_init__(self):
         check_numbers(self, "mu", "epsilon")
         object.__setattr__(self, "relative_privacy", self.privacy.relative_privacy)
         require_flag("average", self.average)
-        require_server(self.server)
 
     @property
     def algorithm(self) -> SGD:

@@ -83,7 +83,8 @@ class ReducedTreeMomentum(ComposedMomentum):
     **Privacy**: μ-GDP for replacing one record, `μ² = max_records Σ_groups Σ_nodes (contribution/std)²` over the
     released nodes. Times α/K and the discount to the node's end, a round that uses a record contributes 2C to a node of
     anchors, 2·min(ηNL, 2C) to a node of differences, and 2·min(ηpL, 2C) to a node of residuals, p rounds after the
-    anchor. Clipping is a projection, so clipped gradients are L-Lipschitz in the point, like unclipped ones.
+    anchor. Clipping is a projection, so clipped gradients are L-Lipschitz in the point, like unclipped ones. This
+    counts on steps of length η, so that the method has no `server`.
     """
 
     reset_rate: Any = struct.field(default=None, metadata={"small": of_short_epochs})

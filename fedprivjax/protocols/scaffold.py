@@ -10,7 +10,8 @@ sends (v − w_r, c_i⁺ − c_i), 2d numbers, and keeps c_i⁺. The server adds
 (1/M)·Σ_{i∈S_r} (c_i⁺ − c_i) to c. A machine that is absent, or drops out, keeps c_i.
 
 The paper's formula, c_i⁺ = c_i − c + (w_r − v)/(K_i·η), is the same mean without a constraint set and with ρ = 0. The
-mean of the gradients themselves is used here, which also holds with them.
+mean of the gradients themselves is used here, which also holds with them, and with any optimiser of the local steps,
+which goes along the corrected direction.
 
 With `unit = "machine"` the pair (v − w_r, K·η·(c_i⁺ − c_i)) is clipped as a whole to norm C, with K the largest number
 of steps of a machine, and noised as a whole. With local epochs K follows from the largest machine: it is assumed to be
@@ -25,8 +26,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedprivjax.method.algorithm import Public
-from fedprivjax.method.linear import Linear, gradient
-from fedprivjax.method.local_algorithm import AtServer, Work, add, mul, sub, zeros
+from fedprivjax.method.linear import Linear
+from fedprivjax.method.local_algorithm import AtServer, Walk, Work, add, mul, sub, zeros
 from fedprivjax.protocols.fedavg import FedAvg, LocalGradientSteps, ServerState
 
 
@@ -38,10 +39,10 @@ class Controlled(NamedTuple):
     share: Any
 
 
-class Walk(NamedTuple):
-    """What a machine carries: its point v, and the sum of its steps' gradients."""
+class Summed(NamedTuple):
+    """What a machine carries: FedAvg's walk, and the sum of its steps' gradients."""
 
-    v: Any
+    walk: Walk
     total: Any
 
 
@@ -68,20 +69,20 @@ class ControlVariates(LocalGradientSteps):
         """The machine's control variate c_i."""
         return zeros(public.start)
 
-    def enter(self, received: Any, own: Any) -> Walk:
-        return Walk(received[0], zeros(received[0]))
+    def enter(self, received: Any, own: Any) -> Any:
+        return Summed(super().enter(received[0], own), zeros(received[0]))
 
-    def ask(self, carry: Walk) -> Linear:
-        return gradient(carry.v)
+    def ask(self, carry: Summed) -> Linear:
+        return super().ask(carry.walk)
 
-    def move(self, carry: Walk, g: Any, received: Any, own: Any, work: Work) -> Walk:
+    def move(self, carry: Summed, g: Any, received: Any, own: Any, work: Work) -> Summed:
         w, control = received
-        moved = super().move(carry.v, add(g, sub(control, own)), w, own, work)
-        return Walk(moved, add(carry.total, g))
+        moved = super().move(carry.walk, add(g, sub(control, own)), w, own, work)
+        return Summed(moved, add(carry.total, g))
 
-    def leave(self, carry: Walk, received: Any, own: Any, work: Work) -> Any:
+    def leave(self, carry: Summed, received: Any, own: Any, work: Work) -> Any:
         mean = jax.tree.map(lambda leaf: leaf / work.taken, carry.total)
-        return sub(carry.v, received[0]), mul(self._scale(work), sub(mean, own))
+        return super().leave(carry.walk, received[0], own, work), mul(self._scale(work), sub(mean, own))
 
     def keep(self, own: Any, message: Any, work: Work) -> Any:
         return jax.tree.map(lambda c, sent: c + sent / self._scale(work), own, message[1])
@@ -124,5 +125,4 @@ class Scaffold(FedAvg):
     @property
     def algorithm(self) -> ControlVariates:
         """FedAvg's algorithm with control variates."""
-        steps = {"server": self.server, "server_step": self.server_step, "window": self.window}
-        return ControlVariates(prox=self.prox, scaled=self.update_clip is not None, **steps)
+        return ControlVariates(scaled=self.update_clip is not None, **self._steps)

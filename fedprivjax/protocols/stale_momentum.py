@@ -38,6 +38,7 @@ from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.drafts import of_pool
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
+from fedprivjax.method.server_step import initial, optimizer_field, stepped
 from fedprivjax.method.settings import check_numbers, fixed_schedule
 from fedprivjax.method.theory import Theory
 from fedprivjax.plan.plan import Plan
@@ -47,17 +48,24 @@ from fedprivjax.theory import reshef_levy
 
 
 class StaleState(NamedTuple):
-    """State of the server: x_t, x_{t−1}, w_t, and the round's number t, from 1."""
+    """State of the server: x_t, x_{t−1}, w_t, the round's number t, from 1, and the state of the server optimiser."""
 
     x: Any
     x_previous: Any
     w: Any
     t: Any
+    optimizer: Any = ()
 
 
-@struct.dataclass
+@struct.dataclass(kw_only=True)
 class Stale(Algorithm):
-    """μ²-SGD with corrections from the point of a machine's previous round, which reads the mean of growing sums."""
+    """μ²-SGD with corrections from the point of a machine's previous round, which reads the mean of growing sums.
+
+    Attributes:
+        server: as in `DPMu2`.
+    """
+
+    server: Any = optimizer_field()
 
     @property
     def reads(self) -> Reads:
@@ -66,7 +74,7 @@ class Stale(Algorithm):
 
     def init(self, public: Public, step: Any) -> StaleState:
         x = public.start
-        return StaleState(x, x, x, jnp.ones(()))
+        return StaleState(x, x, x, jnp.ones(()), initial(self.server, x, step))
 
     def increment(self, server: StaleState, t: Any, before: Before) -> Linear:
         again = jnp.where(before.round > 0, t - 1, 0.0)
@@ -77,9 +85,10 @@ class Stale(Algorithm):
         return server.x
 
     def serve(self, server: StaleState, read: Any, at: At) -> StaleState:
-        w = at.project(jax.tree.map(lambda w, q: w - at.step * q, server.w, read))
+        w, optimizer = stepped(self.server, server.optimizer, server.w, read, at.step)
+        w = at.project(w)
         x = jax.tree.map(lambda x, w: x + 2 / (at.t + 2) * (w - x), server.x, w)
-        return StaleState(x, server.x, w, at.t + 1)
+        return StaleState(x, server.x, w, at.t + 1, optimizer)
 
     def point(self, server: StaleState) -> Any:
         """x_T: after T rounds the state already holds x_{T+1}."""
@@ -137,7 +146,7 @@ class StaleMomentum(ComposedSums):
     Attributes:
         mu, epsilon, noise_std, step_size, step_scale, clip: as in `DPMu2`; privacy needs `clip`. The default step of a
             private run is the one for which the noise in w_T has the norm of `noise_reach` (no theorem is claimed).
-        relative_privacy, batch: as in `DPMu2`.
+        relative_privacy, batch, server: as in `DPMu2`.
         noise_schedule: "uniform", or a positive sequence of σ over a machine's messages.
 
     **Privacy**: μ-GDP per machine for replacing one sample, μ as above.
@@ -148,6 +157,7 @@ class StaleMomentum(ComposedSums):
     mu: Any = None
     batch: int = host_only(1)
     noise_schedule: str | Sequence[float] = host_only("uniform")
+    server: Any = optimizer_field()
 
     theory = Theory(step=_step, bound=_bound, uses=_uses).of(Stale, NoisyMessages)
 
@@ -159,7 +169,7 @@ class StaleMomentum(ComposedSums):
     @property
     def algorithm(self) -> Stale:
         """μ²-SGD with stale corrections."""
-        return Stale()
+        return Stale(server=self.server)
 
     @property
     def privacy(self) -> NoisyMessages:

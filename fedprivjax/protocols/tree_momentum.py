@@ -26,6 +26,7 @@ from fedprivjax.method.momentum import (
 from fedprivjax.method.momentum_planning import gradient_bound
 from fedprivjax.method.noisy_momentum import NoisyMomentum
 from fedprivjax.method.planning.bounds import Bound
+from fedprivjax.method.server_step import optimizer_field
 from fedprivjax.noise.factors import Factor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
@@ -74,6 +75,8 @@ class TreeMomentum(ComposedMomentum):
             It is smaller for machines whose weights or orders give less exposure.
         factor: factor of the noise: "tree"; "sensitivity tree", with node noise proportional to a record's sensitivity
             in cyclic order; "independent", fresh noise on every gradient; or a `Factor`.
+        server: any optax transformation or schedule along m̂_t/‖m̂_t‖ instead of the plain step, as in `NoisySGD`. It
+            has no default step, and the error bound is not for it.
         epoch: N; set by `calibrate`.
 
     **Privacy**: μ-GDP for replacing one record, `μ² = max_records Σ_nodes (2·C/K·α·Σ_{t∈node} (1−α)^{z−t} / σ)²` over
@@ -82,6 +85,7 @@ class TreeMomentum(ComposedMomentum):
     """
 
     factor: str | Factor = struct.field(pytree_node=False, default="tree")
+    server: Any = optimizer_field()
 
     theory = momentum_theory("reshuffled", 1, _rounds, _bound, momentum_step).of(NormalisedSteps, NoisyMomentum)
 

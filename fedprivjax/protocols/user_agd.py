@@ -26,11 +26,12 @@ from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, exp
 from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.private_mean import TRUSTS, UserMethod, gradient_bound, noise_constant, round_noise
+from fedprivjax.method.server_step import optimizer_field
 from fedprivjax.method.theory import Theory, TheoryChoices
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols.accelerated_minibatch_sgd import AcceleratedSGD
+from fedprivjax.protocols.accelerated_minibatch_sgd import AcceleratedSGD, require_plain_weights
 from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_smooth
 from fedprivjax.theory import cheu
 
@@ -122,6 +123,7 @@ class UserAGD(UserMethod):
         variance: bound on the mean squared error of a round's gradient; None is that of noise, rounding and sampling.
         phases: number of phases; None is ⌈log₂ log₂ n⌉, see `theory.cheu.strong_phase_count`.
         smoothing: "given", the problem's envelopes (if any), or "phases", the best envelope for every phase.
+        server: as in `AcceleratedMinibatchSGD`, without a modulus.
         sampling: False excludes the sampling error of batches from steps and sizes, which then depend on the noise
             only: for records that agree at the optimum, where the sampling error vanishes.
         schedule, strengths: every round's place in its phase, see `acsa.schedule_of`, and its envelope's strength; set
@@ -139,6 +141,7 @@ class UserAGD(UserMethod):
     phases: int | None = host_only(None, small=lambda _: None)
     smoothing: str = host_only("given")
     sampling: bool = host_only(True)
+    server: Any = optimizer_field()
 
     theory = Theory(step=_step, bound=_bound, uses=_uses, choices=_choices)
 
@@ -160,7 +163,7 @@ class UserAGD(UserMethod):
     def algorithm(self) -> AcceleratedSGD:
         """AC-SA."""
         settings = {"schedule": self.schedule, "strengths": self.strengths, "step_scale": self.step_scale}
-        return replace(AcceleratedSGD(), **settings)
+        return replace(AcceleratedSGD(server=self.server), **settings)
 
     @property
     def of_phases(self) -> bool:
@@ -168,6 +171,7 @@ class UserAGD(UserMethod):
 
     def check(self, problem: Problem, plan: Plan) -> None:
         super().check(problem, plan)
+        require_plain_weights(self.server, self.of_phases)
         model: Any = problem.model
         if self.smoothing == "phases" and (not model.factored or model.loss.unsmoothed is model.loss):
             raise Refusal(f"loss must be an envelope (see Moreau) with smoothing = 'phases', got {model}")
@@ -175,7 +179,8 @@ class UserAGD(UserMethod):
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
         """Calibrate as in `UserMethod.calibrate`, with every round's place in its phase, and envelopes."""
         ready = super().calibrate(problem, plan, target)
-        places = ready._places(problem, plan) if self.step_size is None else self._given_places(plan)
+        plain = self.step_size is None and self.server is None
+        places = ready._places(problem, plan) if plain else ready._given_places(plan)
         strengths = None
         if self.smoothing == "phases":
             lasting = zip(ready._strong(problem, plan), ready._stages(plan), strict=False)

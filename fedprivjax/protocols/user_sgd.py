@@ -9,9 +9,12 @@ P_SGD (Algorithm 3) uses every user once, in batches: `OnePass` participation. P
 every round: `Full`, with `order="cyclic"`. The paper's listings have w + ηg, where g estimates the gradient.
 """
 
+from typing import Any
+
 from flax import struct
 
 from fedprivjax.method.private_mean import UserMethod
+from fedprivjax.method.server_step import optimizer_field
 from fedprivjax.protocols.noisy_sgd import OF_USERS, SGD
 
 
@@ -36,6 +39,8 @@ class UserSGD(UserMethod):
         relative_privacy: relative ε of the users in any unit, one number each: the largest corresponds to `epsilon`;
             trust "none" only. In all other trust models one noise protects all users of a round equally, so Refusal is
             raised.
+        server: any optax transformation or schedule instead of the plain step, as in `NoisySGD`. It has no default
+            step, and the error bound is not for it.
         vector_sum, noises: levels and noise bits of the sums, and each user's noise divided by the largest, which is
             `noise_std`; set by `calibrate`.
 
@@ -45,9 +50,11 @@ class UserSGD(UserMethod):
     each round that uses it.
     """
 
+    server: Any = optimizer_field()
+
     theory = OF_USERS
 
     @property
     def algorithm(self) -> SGD:
         """Projected SGD, whose output is the mean of the iterates."""
-        return SGD(average=True)
+        return SGD(average=True, server=self.server)

@@ -164,7 +164,7 @@ MISTAKES = {
         lambda: StaleMomentum(mu=1.0, cancel=True),
         "unknown setting of StaleMomentum 'cancel' "
         "(known: calibrate_to, epsilon, noise_std, step_size, step_scale, clip, relative_privacy, mu, batch, "
-        "noise_schedule)",
+        "noise_schedule, server)",
     ),
     "a misspelt setting among many": (
         lambda: LocalSGD(clipp=1.0),

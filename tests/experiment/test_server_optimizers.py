@@ -69,12 +69,27 @@ def test_an_experiment_sweeps_its_numbers(tmp_path):
             ServerOptimizer("sgd", momentum=0.5, nesterov=True),
         ),
         ('server.optimizer = "optax.contrib:adopt"', ServerOptimizer(contrib.adopt)),
+        (
+            'server = { optimizer = "linear_schedule", init_value = 1.0, end_value = 0.1, transition_steps = 9 }',
+            ServerOptimizer("linear_schedule", init_value=1.0, end_value=0.1, transition_steps=9),
+        ),
     ],
 )
 def test_a_table_is_an_optimizer(server, made):
     settings = parsed(server)
     assert make_protocol(settings.protocol[0]).server == made
     assert protocols_of(settings)["FedAdam"].server == made
+
+
+def test_local_steps_and_other_servers_have_one_too():
+    raw = tomllib.loads(FILE.replace('name = "noisy_sgd"', 'name = "dp_mu2"').replace("SERVER", 'server = "adam"'))
+    local = {"optimizer": "sgd", "momentum": 0.5}
+    walk = {"name": "fedavg", "label": "walk", "local_steps": 2, "batch": 2, "step_size": 0.1, "local": local}
+    raw["protocol"].append(walk | {"noise_std": 0.0, "grid": {"local": {"momentum": [0.5, 0.9]}}})
+    settings = parse(raw)
+    assert make_protocol(settings.protocol[0]).server == ServerOptimizer("adam")
+    assert make_protocol(settings.protocol[1]).local == ServerOptimizer("sgd", momentum=0.5)
+    assert settings.protocol[1].grid == {"local.momentum": [0.5, 0.9]}
 
 
 def test_an_audit_uses_the_first_value_of_a_swept_number():
@@ -86,10 +101,10 @@ def test_an_audit_uses_the_first_value_of_a_swept_number():
 @pytest.mark.parametrize(
     ("server", "sweep", "message"),
     [
-        ('server = "adm"', {}, "unknown server optimiser 'adm', did you mean 'adam'"),
+        ('server = "adm"', {}, "unknown optimiser 'adm', did you mean 'adam'"),
         ('server = { optimizer = "adam", bb1 = 0.9 }', {}, "unknown setting of adam 'bb1', did you mean 'b1'"),
         ("server = { b1 = 0.9 }", {}, "server must name its optimizer, such as .* got {'b1': 0.9}"),
-        ('server = "nowhere:adam"', {}, "server optimiser module 'nowhere' must be installed"),
+        ('server = "nowhere:adam"', {}, "optimiser module 'nowhere' must be installed"),
         (
             'server = "adam"',
             {"server": {"bb1": [0.9]}},

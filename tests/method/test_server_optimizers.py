@@ -30,6 +30,7 @@ from fedprivjax import (
 )
 from fedprivjax.engine.chunked_sums import mean_loss
 from fedprivjax.engine.prepare import ready
+from fedprivjax.method.server_checks import is_schedule
 from fedprivjax.method.server_checks import optimizers as named
 from fedprivjax.protocols import ReleasedLocalSGD, ReleasedMinibatchSGD
 from fedprivjax.sweeps.chunk_store import program_text
@@ -228,6 +229,8 @@ def test_every_optimizer_of_optax_that_needs_gradients_alone_runs():
     """Except optimisers that need the loss or required settings."""
     refused = set()
     for name in named().keys() - {"noisy_sgd"}:  # which warns that it wants a key
+        if is_schedule(named()[name]):
+            continue
         try:
             ServerOptimizer(name).check(POOL.start)
         except Refusal:
@@ -252,22 +255,17 @@ def branching(learning_rate, gain=1.0):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ServerOptimizer("adm"), "unknown server optimiser 'adm', did you mean 'adam'"),
+        (lambda: ServerOptimizer("adm"), "unknown optimiser 'adm', did you mean 'adam'"),
         (lambda: ServerOptimizer("adam", epsilon=0.9), "unknown setting of adam 'epsilon', did you mean 'eps'"),
-        (lambda: ServerOptimizer("adam", learning_rate=0.1), "learning_rate must be left out of a server optimiser"),
+        (lambda: ServerOptimizer("adam", learning_rate=0.1), "learning_rate must be left out of an optimiser"),
         (lambda: ServerOptimizer("adam", b1=float("nan")), "b1 of adam must be finite, got nan"),
         (lambda: ServerOptimizer("adam", b1=[0.9]), "b1 of adam must be a number, a flag or a name, got a list"),
-        (
-            lambda: ServerOptimizer(optax.adam(0.1)),
-            "server optimiser must be a factory, such as optax.adam, got a GradientT",
-        ),
-        (lambda: ServerOptimizer(3), "server optimiser must be a factory, such as optax.adam, or its name, got 3"),
-        (
-            lambda: ServerOptimizer(optax.clip),
-            "server optimiser clip must be given its settings, got missing a required",
-        ),
-        (lambda: NoisySGD(server="adam"), "server must be a ServerOptimizer, such as .*, got 'adam'"),
-        (lambda: NoisySGD(server=optax.adam(0.1)), "server must be a ServerOptimizer, .* with its own step"),
+        (lambda: ServerOptimizer(optax.adam(0.1), b1=0.5), "unknown setting of transformation 'b1'"),
+        (lambda: ServerOptimizer(3), "optimiser must be an optax transformation, its factory or name, got 3"),
+        (lambda: ServerOptimizer(optax.clip), "optimiser clip must be given its settings, got no 'max_delta'"),
+        (lambda: NoisySGD(server="adm"), r"unknown optimiser 'adm', did you mean 'adam'\? \(known: adabelief, .*yogi"),
+        (lambda: NoisySGD(server=3), "server must be an optax transformation, its factory or its name, got 3"),
+        (lambda: NoisySGD(server=(1, 2)), "optimiser must be an optax transformation, .* got a tuple"),
         (lambda: ReleasedMinibatchSGD(batch=1, server=ADAM), "server must be left out: the released code"),
         (lambda: ReleasedLocalSGD(batch=1, server=ADAM), "server must be left out: the released code"),
         (lambda: LocalSGD(server_step=-1.0, **LOCAL), "server_step must be positive, got -1.0"),
@@ -281,13 +279,13 @@ def test_settings_that_it_has_not_are_refused(make, message):
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        (stateful(object()), "state of server optimiser <lambda> must be a pytree of arrays, got an object"),
-        (stateful("a"), "state of server optimiser <lambda> must be a pytree of arrays, got 'a'"),
+        (stateful(object()), "state of optimiser <lambda> must be a pytree of arrays, got an object"),
+        (stateful("a"), "state of optimiser <lambda> must be a pytree of arrays, got 'a'"),
         (stateful(np.zeros(2), lambda g, s, w: (g, np.zeros(3))), "state of .* must keep its structure and shapes"),
         (stateful((), lambda g, s, w: (g.sum(), s)), r"updates of .* must have the parameters' shape, \(3, 5\)"),
         (stateful((), lambda g, s, w: (g @ w, s)), r"<lambda> must take parameters of shape \(3, 5\), got TypeError: "),
         (optax.lbfgs, r"lbfgs must take parameters of shape \(3, 5\), got TypeError: .*value"),
-        (lambda learning_rate: "adam", "server optimiser <lambda> must return a GradientTransformation, got 'adam'"),
+        (lambda learning_rate: "adam", "optimiser <lambda> must return a GradientTransformation, got 'adam'"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_it_is_compiled(factory, message):

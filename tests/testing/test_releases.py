@@ -1,7 +1,10 @@
 """Planted faults in what leaves machines and reaches the server, each found by a property of the contract."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 from cases import PARTIAL, POOL, SHARES, SOME_MACHINES
 from faults.clients import HALF_THE_MOVE
@@ -27,6 +30,7 @@ from fedprivjax.testing import PROPERTIES, Trial
 from fedprivjax.testing.contract import OF_RELEASES
 
 BOUND, ISOLATED, REPLAYED = OF_RELEASES
+MOMENTUM = partial(optax.sgd, momentum=0.9)
 OF_POOL = {"noise_std": 1.0, "step_size": 0.1, "clip": 0.5}
 OF_MACHINES = {"noise_std": 0.4, "step_size": 0.2, "unit": "machine", "update_clip": 0.1, "local_epochs": 1, "batch": 3}
 OF_STEPS = {"noise_std": 0.4, "step_size": 0.2, "unit": "record", "clip": 0.3, "local_epochs": 1, "batch": 3}
@@ -115,8 +119,8 @@ def test_a_fault_is_found_by_its_property(fault):
     ("algorithm", "settings"),
     [
         (FedDyn(alpha=0.3), {"unit": "machine", "update_clip": 0.1, "trust": "none"}),
-        (FedExP(), {"unit": "machine", "update_clip": 0.1}),
-        (MimeLite(), {"unit": "record", "clip": 0.3}),
+        (FedExP(local=MOMENTUM), {"unit": "machine", "update_clip": 0.1}),
+        (MimeLite(local=MOMENTUM), {"unit": "record", "clip": 0.3}),
     ],
     ids=["FedDyn", "FedExP", "MimeLite"],
 )
