@@ -128,16 +128,6 @@ class ReadyRun:
         return published(self)
 
     @property
-    def delta_warning(self) -> str:
-        """Reported warning of a δ that is too large, or ""."""
-        return self.published.delta_warning
-
-    @property
-    def influence(self) -> str:
-        """Reported description of the machines' influence if dataset sizes differ but weights do not, otherwise ""."""
-        return self.published.weights
-
-    @property
     def costs(self) -> dict[str, float]:
         """Costs of one machine per round, see `Costs.costs`, and of the whole run.
 
@@ -262,7 +252,7 @@ def ready(
     start = ReadyRun(calibrated, problem, plan, seeds, mechanism, static, event, target, delta)
     warning = delta_warning(start)
     if warning:
-        warn(warning if start.delta_warning else f"{warning}. {TELLS_SIZE}")
+        warn(warning if start.published.delta_warning else f"{warning}. {TELLS_SIZE}")
     warning = batch_warning(start)
     if warning:
         warn(f"{warning}. {TELLS_SIZE}" if event.terms.hides_sizes else warning)

@@ -46,18 +46,23 @@ def begin(arguments: Arguments, static: StaticArguments) -> Carry:
     protocol, problem, mechanism, _, _, key = arguments
     dimension = costs_of(protocol).message_dimension(problem)
     draw_state, noise_state = mechanism.init(dimension, key), protocol.noise_state(dimension, static.size)
-    if jax.tree.leaves(noise_state) and not _draws(arguments, draw_state):
+    if jax.tree.leaves(noise_state) and jax.eval_shape(lambda: first_sample(arguments, draw_state)[0]) is None:
         noise_state = ()
     run = protocol.init(problem, static.size, protocol_key(key)), noise_state, _zeros(static)
 
     def first_noise():
-        inputs, draw_inputs, host_noise = jax.tree.map(lambda leaf: leaf[:1], per_round(arguments))
-        _, drawn = mechanism.draw(draw_state, draw_inputs, round_keys(key, inputs.round), dimension)
-        drawn, host_noise = jax.tree.map(lambda leaf: leaf[0], (drawn, host_noise))
-        return mechanism.aggregate(_noise(protocol, noise_state, drawn, host_noise)[1])
+        return mechanism.aggregate(noise_of(protocol, noise_state, *first_sample(arguments, draw_state))[1])
 
     noise = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(first_noise))
     return run, noise, draw_state
+
+
+def first_sample(arguments: Arguments, draw_state: Any) -> tuple[Any, Any]:
+    """Return the mechanism's sample of the first round, or None if it samples no noise, and the round's host noise."""
+    dimension = costs_of(arguments.protocol).message_dimension(arguments.problem)
+    inputs, draw_inputs, host_noise = jax.tree.map(lambda leaf: leaf[:1], per_round(arguments))
+    _, drawn = arguments.mechanism.draw(draw_state, draw_inputs, round_keys(arguments.key, inputs.round), dimension)
+    return jax.tree.map(lambda leaf: leaf[0], (drawn, host_noise))
 
 
 def evaluated_block(arguments: Arguments, static: StaticArguments, carry: Carry, rounds: Any) -> tuple[Carry, Any]:
@@ -91,7 +96,7 @@ def _rounds(arguments: Arguments, static: StaticArguments, carry: Carry, rounds:
     def one_round(carry, step):
         (state, noise_state, totals), _ = carry
         inputs, drawn, host_noise = step
-        noise_state, noise = _noise(protocol, noise_state, drawn, host_noise)
+        noise_state, noise = noise_of(protocol, noise_state, drawn, host_noise)
         state, info = protocol.round(problem, state, inputs, noise, protocol_key(key, inputs.round))
         totals = {name: total + info[name] for name, total in totals.items()}
         return ((state, noise_state, totals), mechanism.aggregate(noise) if carried else None), None
@@ -102,11 +107,11 @@ def _rounds(arguments: Arguments, static: StaticArguments, carry: Carry, rounds:
     (run, noise), _ = jax.lax.scan(one_round, begun, steps, unroll=static.unroll)
     if not carried:
         last = jax.tree.map(lambda leaf: leaf[-1], (drawn, host_noise))
-        noise = mechanism.aggregate(_noise(protocol, (), *last)[1])
+        noise = mechanism.aggregate(noise_of(protocol, (), *last)[1])
     return (run, noise, draw_state), ()
 
 
-def _noise(protocol: Any, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
+def noise_of(protocol: Any, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
     """Return the state of the noise after a round, and the round's noise, or None if no noise is drawn."""
     return (state, None) if drawn is None else protocol.noise(state, drawn, host_noise)
 
@@ -114,11 +119,3 @@ def _noise(protocol: Any, state: Any, drawn: Any, host_noise: Any) -> tuple[Any,
 def _zeros(static: StaticArguments) -> dict[str, jax.Array]:
     """Return the sums, by name, of the scalars of rounds that are recorded, before the first round."""
     return {metric.name: jnp.zeros(()) for metric in static.metrics if metric.of == "info"}
-
-
-def _draws(arguments: Arguments, draw_state: Any) -> bool:
-    """Return True if the mechanism samples any noise."""
-    mechanism, dimension = arguments.mechanism, costs_of(arguments.protocol).message_dimension(arguments.problem)
-    first = jax.tree.map(lambda leaf: leaf[:1], (mechanism.inputs, arguments.inputs.round))
-    keys = round_keys(arguments.key, first[1])
-    return jax.eval_shape(lambda: mechanism.draw(draw_state, first[0], keys, dimension)[1]) is not None

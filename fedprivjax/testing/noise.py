@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.engine.prepare import ReadyRun
-from fedprivjax.method.seen import costs_of
 from fedprivjax.method.views import UNSEEN
 from fedprivjax.noise import Randomised
 from fedprivjax.plan.plan import Plan
@@ -17,7 +16,7 @@ from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.problem.random_keys import random_key
-from fedprivjax.testing.trial import Trial
+from fedprivjax.testing.trial import Trial, first_noise
 
 NUMBERS = 4_000  # coordinates of a sample, each an independent path
 LIMIT = 5.0  # largest error of a covariance entry, in standard errors
@@ -53,16 +52,10 @@ def noise_has_stated_distribution(trial: Trial) -> str | None:
 
 def _follows_noise_std(trial: Trial) -> None:
     """Check that twice the `noise_std` gives twice the noise of a round."""
-    start = trial.start
-    keys = round_keys(start.key, np.arange(1, 2))
-    first = jax.tree.map(lambda leaf: jnp.asarray(leaf)[:1], start.mechanism.inputs)
-    dimension = costs_of(trial.protocol).message_dimension(trial.problem)
-    drawn = start.mechanism.draw(start.mechanism.init(dimension, start.key), first, keys, dimension)[1]
-    drawn = jax.tree.map(lambda leaf: leaf[0], drawn)
-    sizes = []
+    arguments, sizes = trial.start.arguments, []
     for scale in (1, 2):
-        protocol = replace(start.protocol, noise_std=scale * start.protocol.noise_std)
-        noise = protocol.noise(protocol.noise_state(dimension, start.plan.size), drawn, None)[1]
+        protocol: Any = replace(arguments.protocol, noise_std=scale * arguments.protocol.noise_std)
+        noise = first_noise(arguments._replace(protocol=protocol), trial.start.plan.size)[2]
         numbers = [leaf for leaf in jax.tree.leaves(noise) if jnp.issubdtype(leaf.dtype, jnp.floating)]
         sizes.append(sum(float(jnp.linalg.norm(leaf)) for leaf in numbers))
     assert 0 < 1.99 * sizes[0] < sizes[1] < 2.01 * sizes[0], f"noise must follow noise_std, got sizes {sizes}"

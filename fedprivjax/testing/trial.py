@@ -16,13 +16,14 @@ from fedprivjax.engine.finished_run import Run
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.prepare import Arguments, ReadyRun, ready, round_inputs
 from fedprivjax.engine.simulate import execute
+from fedprivjax.engine.trajectory import first_sample, noise_of
 from fedprivjax.method.interface import as_leaves
 from fedprivjax.method.seen import costs_of
 from fedprivjax.noise import Mechanism, Silent
 from fedprivjax.plan.participation import Participation, Uniform
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
-from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
+from fedprivjax.plan.seeds import Seeds, protocol_key
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.problem.problem import Problem
 
@@ -137,14 +138,11 @@ def first_rounds(start: ReadyRun, *, plan: Plan | None = None, problem: Problem 
 
 def first_noise(arguments: Arguments, size: Size) -> tuple[Any, Any, Any]:
     """Return the noise's state before and after the first round, and the noise as the round receives it, traced."""
-    protocol, problem, mechanism, inputs, host_noise, key = arguments
+    protocol, problem, mechanism, _, _, key = arguments
     dimension = costs_of(protocol).message_dimension(problem)
-    first = jax.tree.map(lambda leaf: leaf[:1], (mechanism.inputs, inputs.round, host_noise))
-    drawn = mechanism.draw(mechanism.init(dimension, key), first[0], round_keys(key, first[1]), dimension)[1]
-    drawn, host_noise = jax.tree.map(lambda leaf: leaf[0], (drawn, first[2]))
     before = protocol.noise_state(dimension, size)
-    after, noise = (before, None) if drawn is None else protocol.noise(before, drawn, host_noise)
-    return before, after, noise
+    sample = first_sample(arguments, mechanism.init(dimension, key))
+    return before, *noise_of(protocol, before, *sample)
 
 
 def half_of_the_machines(problem: Problem) -> Uniform:

@@ -241,7 +241,7 @@ def test_a_private_size_is_warned_of_and_not_published():
     added = NoisyMinibatchSGD(noise_std=1.0, sampler="poisson", rate=0.2, clip=1.0, **ADDED, **STEP)
     with pytest.warns(UserWarning, match=r"n = 200 records.*No guarantee covers this warning"):
         start = ready(added, owned(5, 200), Full(2), rounds=2, delta=0.01)
-    assert start.delta_warning == ""
+    assert start.published.delta_warning == ""
 
 
 # ---- expected values

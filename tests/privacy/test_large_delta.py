@@ -29,7 +29,7 @@ def test_a_sweep_warns_and_its_page_says_so():
 def test_a_small_delta_and_a_run_without_privacy_do_not(protocol, delta):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert ready(protocol, PROBLEM, Full(2), rounds=2, delta=delta).delta_warning == ""
+        assert ready(protocol, PROBLEM, Full(2), rounds=2, delta=delta).published.delta_warning == ""
 
 
 def test_records_of_a_pool_are_those_that_a_machine_uses():
@@ -49,7 +49,7 @@ def test_a_guarantee_of_all_records_of_a_machine_is_compared_with_the_number_of_
     start = ready(PRIVATE, PROBLEM, Full(2), rounds=2)
     terms = replace(start.event.terms, unit="all records of one machine")
     machines = replace(start, delta=0.1, event=replace(start.event, terms=terms))
-    assert replace(start, delta=0.1).delta_warning
-    assert machines.delta_warning == replace(machines, delta=0.5).delta_warning == ""
+    assert replace(start, delta=0.1).published.delta_warning
+    assert machines.published.delta_warning == replace(machines, delta=0.5).published.delta_warning == ""
     says = "delta exceeds 1/M, got 0.51 where M = 2 machines are protected one by one. Set delta below 0.5"
-    assert replace(machines, delta=0.51).delta_warning == says
+    assert replace(machines, delta=0.51).published.delta_warning == says

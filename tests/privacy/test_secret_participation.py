@@ -128,8 +128,8 @@ def test_all_that_is_printed_of_a_run_is_the_same_for_all_cohorts(scheme):
             start.plan.data_used,
             start.guarantee.to_json(),
             str(start.guarantee),
-            start.delta_warning,
-            start.influence,
+            start.published.delta_warning,
+            start.published.weights,
             repr(start.costs),
         )
         for start in starts
