@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from fedprivjax.checks.printable import message_text
 
@@ -47,6 +48,23 @@ class Refusal(ValueError):
 
 class Undefined(Refusal, TypeError):
     """A method is missing that a custom class must define."""
+
+
+class Absent(Refusal, ModuleNotFoundError):
+    """A module of the package is missing, such as one that a pickle of another version names."""
+
+
+class AbsentModules:
+    """Last finder of modules, which names the remedy if the package has no such module."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        """Raise Absent for a module of the package."""
+        if name.startswith(f"{PACKAGE}."):
+            remedy = "Make objects again that another version pickled"
+            refusal = Absent(f"{name} must be a module of this version, got none. {remedy}")
+            refusal.name = name  # by which the import system knows what is missing
+            raise refusal
 
 
 @contextmanager

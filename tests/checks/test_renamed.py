@@ -1,5 +1,6 @@
 """Former names of keys and arguments: each is refused with its new name."""
 
+import pickle
 from functools import partial
 
 import numpy as np
@@ -134,3 +135,13 @@ def test_a_former_public_name():
         fedprivjax.ByShare  # noqa: B018
     with pytest.raises(AttributeError, match=r"Nothing$"):
         fedprivjax.Nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "name", ["problem.procedural\nProcedural", "plan.participation.one_pass\nOnePass"], ids=["stream", "scheme"]
+)
+def test_a_pickle_that_names_a_module_of_another_version_is_refused(name):
+    with pytest.raises(Refusal, match=r"must be a module of this version, got none\. Make objects again that") as found:
+        pickle.loads(f"cfedprivjax.{name}\n.".encode())
+    assert isinstance(found.value, ImportError)
+    assert pickle.loads(b"cfedprivjax.protocols.dp_mu2\nDPMu2\n.") is DPMu2
