@@ -24,7 +24,7 @@ from fedprivjax.method.encoders import Encoder
 from fedprivjax.method.settings import require_clip
 from fedprivjax.noise import Fresh, Mechanism, PerMachine, PerStep
 from fedprivjax.noise.factors import Factor
-from fedprivjax.noise.fresh import MessageInputs
+from fedprivjax.noise.interface import MessageInputs
 from fedprivjax.noise.rounds import INDEPENDENT, require_public, round_factor
 from fedprivjax.plan.minibatches import Minibatches, repeated_uses
 from fedprivjax.plan.participation import Participation, PoissonCohorts, SecretSubsets

@@ -14,7 +14,7 @@ from fedprivjax.method.momentum_privacy import MomentumPrivacy, computed_once, r
 from fedprivjax.method.release import RunFacts
 from fedprivjax.noise import Mechanism, Streamed
 from fedprivjax.noise.factors import FACTORS, Correlated, Factor, Path
-from fedprivjax.noise.fresh import MessageInputs, PerMachine
+from fedprivjax.noise.interface import MessageInputs, PerMachine
 from fedprivjax.privacy.calibration import SENSITIVITY_UNKNOWN
 from fedprivjax.privacy.events import Claim
 from fedprivjax.privacy.target import Target

@@ -19,7 +19,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.addable_records import NEVER_USED, SAMPLES_KNOWN, require_addable, require_countable
 from fedprivjax.noise import Fresh, Mechanism, PerMachine
-from fedprivjax.noise.fresh import MessageInputs
+from fedprivjax.noise.interface import MessageInputs
 from fedprivjax.plan.minibatches import Minibatches, machine_values, repeated_uses
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Full, Poisson, Sampler

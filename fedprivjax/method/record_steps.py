@@ -17,7 +17,7 @@ from fedprivjax.method.own_records import OwnRecords
 from fedprivjax.method.record_mechanism import RecordMechanism
 from fedprivjax.method.work_privacy import WorkFacts, WorkPrivacy
 from fedprivjax.noise import Mechanism, PerStep
-from fedprivjax.noise.fresh import step_noise
+from fedprivjax.noise.interface import step_noise
 from fedprivjax.plan.samplers import LocalWork, Sampler
 from fedprivjax.privacy.record_event import RecordEvent
 from fedprivjax.privacy.target import Target

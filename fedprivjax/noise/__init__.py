@@ -9,8 +9,7 @@ from fedprivjax.noise.binomial import HostNoise, RoundedNormal, sample_binomial_
 from fedprivjax.noise.cancelling import Cancelling, Replayed
 from fedprivjax.noise.chooser import METHODS, choose
 from fedprivjax.noise.covariance import Covariance
-from fedprivjax.noise.fresh import Fresh, PerMachine, PerStep, Randomised, Silent
-from fedprivjax.noise.interface import Mechanism
+from fedprivjax.noise.interface import Fresh, Mechanism, PerMachine, PerStep, Randomised, Silent
 from fedprivjax.noise.schedules import NOISE_SCHEDULES, exposure, relative_std, server_std
 from fedprivjax.noise.windows import Streamed, WindowInputs, Windows
 

@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.noise.fresh import MessageInputs, shared
-from fedprivjax.noise.interface import Mechanism, normals
+from fedprivjax.noise.interface import Mechanism, MessageInputs, normals, shared
 
 
 class Standing(Mechanism):

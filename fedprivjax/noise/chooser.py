@@ -8,8 +8,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.noise.cancelling import Cancelling, Replayed
 from fedprivjax.noise.covariance import Covariance, factor, padded
-from fedprivjax.noise.fresh import Fresh, MessageInputs, PerMachine, mean_of_fresh
-from fedprivjax.noise.interface import Mechanism
+from fedprivjax.noise.interface import Fresh, Mechanism, MessageInputs, PerMachine, mean_of_fresh
 from fedprivjax.plan.schedule import Schedule, Size
 
 OF_MACHINES = {

@@ -28,8 +28,7 @@ from fedprivjax.noise.factors.matrices import (
     rows_of,
 )
 from fedprivjax.noise.factors.tree import Tree
-from fedprivjax.noise.fresh import Fresh
-from fedprivjax.noise.interface import Mechanism
+from fedprivjax.noise.interface import Fresh, Mechanism
 from fedprivjax.plan.schedule import Schedule
 
 MAX_FITTED = 2000  # largest number of rounds of `OptimalFactor`

@@ -10,8 +10,7 @@ from flax import struct
 from fedprivjax.noise.factors.interface import Correlated
 from fedprivjax.noise.factors.reduced import Normals, empty
 from fedprivjax.noise.factors.tree import window
-from fedprivjax.noise.fresh import Fresh, PerMachine
-from fedprivjax.noise.interface import Mechanism, normals
+from fedprivjax.noise.interface import Fresh, Mechanism, PerMachine, normals
 
 MAX_LEVELS = 64  # largest depth of a tree
 

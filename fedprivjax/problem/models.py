@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from fedprivjax.checks.restated import Stated
 from fedprivjax.problem.gradients import Dense, Outer, scaled
-from fedprivjax.problem.losses import LinearLoss
+from fedprivjax.problem.linear_loss import LinearLoss
 
 
 class Example(NamedTuple):

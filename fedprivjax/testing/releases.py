@@ -12,7 +12,6 @@ import numpy as np
 from flax import struct
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from fedprivjax.engine.prepare import Arguments
 from fedprivjax.method.seen import seen_of
 from fedprivjax.method.views import UNSEEN
 from fedprivjax.noise import PerStep
@@ -97,7 +96,7 @@ def released_numbers_determine_the_server(trial: Trial) -> str | None:
     """
     if not _composed(trial):
         return "it composes no algorithm with a privacy object, so that its releases cannot be replayed"
-    arguments, size = _arrays(trial.start.arguments), trial.start.plan.size
+    arguments, size = jax.tree.map(jnp.asarray, trial.start.arguments), trial.start.plan.size
     protocol = _with(arguments.protocol, _ReplayedSteps if _in_steps(trial) else _ReplayedMeans)
     noise = _silent_noise(trial)
 
@@ -145,7 +144,7 @@ class FirstMessages(NamedTuple):
 @lru_cache(maxsize=2)
 def _first_messages(trial: Trial, *, bounded: bool) -> FirstMessages:
     """Return the first round's messages or, if `bounded`, those numbers of machines to which the bound applies."""
-    arguments = _arrays(trial.start.arguments)
+    arguments = jax.tree.map(jnp.asarray, trial.start.arguments)  # a program may close over these
     protocol = _with_bounded(arguments.protocol, trial) if bounded else arguments.protocol
     inputs, noise = jax.tree.map(lambda leaf: leaf[0], arguments.inputs), _silent_noise(trial)
 
@@ -159,11 +158,6 @@ def _first_messages(trial: Trial, *, bounded: bool) -> FirstMessages:
     return FirstMessages(jax.jit(rows, compiler_options=QUICKLY_COMPILED), arguments.problem.pool, state)
 
 
-def _arrays(arguments: Arguments) -> Arguments:
-    """Return arguments of a program that it may close over."""
-    return jax.tree.map(jnp.asarray, arguments)
-
-
 def _silent_noise(trial: Trial) -> Any:
     """Return a round's noise of scale 0, as `Protocol.round` receives it in a private run."""
 
@@ -172,10 +166,9 @@ def _silent_noise(trial: Trial) -> Any:
             return jnp.broadcast_to(random_key(0), leaf.shape)
         return jnp.zeros(leaf.shape, leaf.dtype)
 
-    def noise(arguments: Arguments):
-        return first_noise(arguments, trial.start.plan.size)[2]
-
-    return jax.tree.map(zeros, jax.eval_shape(noise, trial.start.arguments))
+    size = trial.start.plan.size
+    noise = jax.eval_shape(lambda arguments: first_noise(arguments, size)[2], trial.start.arguments)
+    return jax.tree.map(zeros, noise)
 
 
 def _bounds(trial: Trial) -> np.ndarray:

@@ -27,7 +27,7 @@ from fedprivjax.method.round import add_noise, cohort_sum
 from fedprivjax.noise import Cancelling, Fresh, PerMachine, choose
 from fedprivjax.noise.factors.interface import Path
 from fedprivjax.noise.factors.tree import Tree
-from fedprivjax.noise.fresh import MessageInputs
+from fedprivjax.noise.interface import MessageInputs
 from fedprivjax.noise.sums import CorrelatedSums
 from fedprivjax.privacy.per_machine import Grouped
 
