@@ -5,6 +5,7 @@ is that of `method.acsa`, with g the cohort's noisy mean at w_md. Convex losses 
 regulariser (λ/2)‖w − w_0‖² that the server adds. Strongly convex losses may use stages that halve the excess loss.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.planning.bounds import POPULATION, TRAINING, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Use
+from fedprivjax.method.private_mean import BitMean, GaussianMean, gradient_bound, noise_constant, round_noise
 from fedprivjax.method.record_method import ComposedRecords
 from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants, records_of
 from fedprivjax.method.server_step import initial, optimizer_field
@@ -33,6 +35,7 @@ from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_smooth
+from fedprivjax.theory import cheu
 from fedprivjax.theory import lowy_razaviyayn as theory
 
 FORMS = {
@@ -150,14 +153,34 @@ def _one_stage(protocol: Any, problem: Problem, size: Size, cohort: float, varia
         clip = float(records.kinds(problem).lipschitz.max())
         noise = float(protocol.noise_std) * (problem.dimension / cohort) ** 0.5
         return acsa.clipped_v(problem, clip, noise, size.rounds, whole=records.whole(problem))
-    known: dict[str, Any] = {"rounds": size.rounds, "smoothness": require_smooth(problem), "form": "strong"}
+    return _best_v(algorithm, problem, size.rounds, lambda: _variance(protocol, problem, size, cohort, variance))
+
+
+def _best_v(algorithm: AcceleratedSGD, problem: Problem, rounds: int, variance: Callable[[], float]) -> float:
+    """Return the v of one stage that minimises AC-SA's bound for gradients of this mean squared error."""
+    known: dict[str, Any] = {"rounds": rounds, "smoothness": require_smooth(problem), "form": "strong"}
     if algorithm.regularisation is not None:
         known["smoothness"] += float(algorithm.regularisation)
     elif not float(algorithm.strong_convexity):
-        found = _variance(protocol, problem, size, cohort, variance)
+        found = variance()
         known |= {"variance": found, "diameter": required_distance(problem)} if found else {"diameter": 1.0}
         known["form"] = "tight"
     return float(theory.acsa_v(**known))
+
+
+def _step_of_users(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
+    """Return 1/v of one stage on the private means of a round's users."""
+    size, bound, algorithm = plan.size, gradient_bound(protocol, problem), protocol.algorithm
+    if not np.isfinite(bound):
+        raise Refusal("step_size must be given, or clip, because the loss has no finite gradient bound here")
+    if binds(problem, protocol.privacy.clip) and not float(algorithm.strong_convexity):
+        return 1 / acsa.clipped_v(problem, bound, round_noise(protocol, problem, plan), size.rounds)
+    drawn = size.per_round < size.machines or not plan.repeats
+    known = {"per_round": size.per_round, "lipschitz": bound, "noise": noise_constant(protocol, problem, plan)}
+    return 1 / _best_v(algorithm, problem, size.rounds, lambda: cheu.oracle_variance(**known, sampling=drawn))
+
+
+Theory(step=_step_of_users).of(AcceleratedSGD, GaussianMean, BitMean)
 
 
 def _stages(protocol: Any, problem: Problem, size: Size, cohort: float) -> list[theory.Stage]:

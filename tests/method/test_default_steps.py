@@ -26,6 +26,7 @@ from fedprivjax import (
     Refusal,
     StaleMomentum,
     TreeMomentum,
+    UserAGD,
     UserSGD,
     datasets,
     from_dataset,
@@ -107,6 +108,8 @@ PAIRS = {  # a method, and the pair that it stands for
     "mu2": (DPMu2(noise_std=0.2, **CLIP), Mu2(), NoisyMessages(noise="uniform", **CLIP)),
     "fresh noise": (DPMu2(noise_std=0.2, cancel=False, **CLIP), Mu2(), NoisyMessages(**CLIP)),
     "stale": (StaleMomentum(noise_std=0.2, **CLIP), Stale(), NoisyMessages(noise="uniform", **CLIP)),
+    "accelerated sgd of users": (UserAGD(noise_std=0.2, trust="none", **CLIP), AcceleratedSGD(), GaussianMean(**CLIP)),
+    "accelerated sgd of bits": (UserAGD(noise_std=3.0, **CLIP), AcceleratedSGD(), BitMean(**CLIP)),
     "minibatches": (NoisyMinibatchSGD(noise_std=0.2, **SUBSET), MinibatchSGD(), NoisyRecords(**SUBSET)),
     "accelerated": (AcceleratedMinibatchSGD(noise_std=0.2, **SUBSET), AcceleratedSGD(), NoisyRecords(**SUBSET)),
     "momentum": (
@@ -135,3 +138,16 @@ def test_a_pair_that_no_theory_covers_has_no_default_step(algorithm, privacy):
     pair = Protocol(algorithm, privacy=privacy, noise_std=0.2)
     with pytest.raises(Refusal, match="step_size must be given for SGD"):
         ready(pair, problem_of(RECORDS if type(privacy) is NoisyRecords else POOL), FULL, rounds=8)
+
+
+@pytest.mark.parametrize("noise", [0.0, 2.0])
+def test_the_accelerated_step_on_private_means_minimises_the_bound_of_ac_sa(noise):
+    """The variance is that of the noise and of a cohort's sampling, without a clip."""
+    problem, rounds, users = problem_of(POOL), 8, FULL.machines
+    variance = (problem.lipschitz**2 + problem.dimension * noise**2) / users
+    v = np.sqrt(variance * rounds * (rounds + 1) * (2 * rounds + 1) / 12) / problem.distance_to_optimum
+    method = Protocol(AcceleratedSGD(), privacy=GaussianMean(), noise_std=noise)
+    found = ready(method, problem, FULL, rounds=rounds, metrics=[]).protocol
+    assert 1 / found.step_size == pytest.approx(max(v, 2 * problem.smoothness))
+    curved = ready(replace(method, algorithm=AcceleratedSGD(strong_convexity=0.1)), problem, FULL, rounds=rounds)
+    assert 1 / curved.protocol.step_size == pytest.approx(2 * problem.smoothness)
