@@ -74,10 +74,11 @@ def noise_is_shared_by_configurations(trial: Trial) -> None:
 def _grid(trial: Trial, factor: float) -> dict[str, np.ndarray]:
     """Return a grid of `MEMBERS` points: noise scales, and step scales and radii if there are such settings.
 
-    For a non-private protocol it is a grid of step sizes.
+    For a non-private protocol it is a grid of step sizes, or of step scales if its optimiser has its own step.
     """
     if not trial.private:
-        return {"step_size": factor * trial.numbers["step_size"] * np.linspace(0.4, 1.5, MEMBERS)}
+        name = "step_size" if "step_size" in trial.numbers else "step_scale"
+        return {name: factor * trial.numbers[name] * np.linspace(0.4, 1.5, MEMBERS)}
     ball = isinstance(trial.problem.constraint, Ball)
     axes = {"step_scale": np.array([0.5, 1.5])} if "step_scale" in trial.numbers else {}
     if ball and Ball(0.4 * trial.problem.constraint.radius).contains(trial.problem.start):

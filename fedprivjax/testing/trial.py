@@ -19,6 +19,7 @@ from fedprivjax.engine.simulate import execute
 from fedprivjax.engine.trajectory import first_sample, noise_of
 from fedprivjax.method.interface import as_leaves
 from fedprivjax.method.seen import costs_of
+from fedprivjax.method.server_step import optimizer_of_step
 from fedprivjax.noise import Mechanism, Silent
 from fedprivjax.plan.participation import Participation, Uniform
 from fedprivjax.plan.plan import Plan
@@ -109,8 +110,10 @@ class Trial:
 
     @cached_property
     def numbers(self) -> dict[str, float]:
-        """Scalar leaves of the calibrated protocol, by name."""
-        values = numbers_in(self.start.protocol)
+        """Scalar leaves of the calibrated protocol, by name, but for a step size that is fixed by its optimiser."""
+        values, (_, optimizer) = numbers_in(self.start.protocol), optimizer_of_step(self.start.protocol)
+        if optimizer is not None and optimizer.own_step:
+            del values["step_size"]
         return {name: float(value) for name, value in values.items() if value is not None and np.ndim(value) == 0}
 
 

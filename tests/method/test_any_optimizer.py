@@ -1,5 +1,6 @@
 """Optax transformations, schedules and names in every server update and in local steps."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -28,6 +29,8 @@ from fedprivjax import (
     UserSGD,
     calibrate,
     draw_plan,
+    simulate,
+    sweep,
     transcript,
 )
 from fedprivjax.checks.numbers import numbers_in, with_numbers
@@ -35,6 +38,7 @@ from fedprivjax.engine.chunked_sums import mean_loss
 from fedprivjax.method.algorithm import At, Public
 from fedprivjax.method.local_algorithm import Work
 from fedprivjax.problem.random_keys import random_key
+from fedprivjax.testing import PROPERTIES, Trial
 
 W, G = jnp.array([0.3, -1.7, 0.9]), jnp.array([0.123, 4.567, -0.891])
 STEP = jnp.float32(0.37)
@@ -162,6 +166,25 @@ def test_numbers_of_local_optimizers_are_swept_by_name():
     assert 0.5 in jax.tree.leaves(method)
     assert with_numbers(method, {"local.momentum": 0.9}).local == ServerOptimizer("sgd", momentum=0.9)
     assert "local.decay_rate" not in numbers_in(FedAvg(step_size=0.1, local=optax.adam(0.1), **WORK))
+
+
+@pytest.mark.slow
+def test_a_cell_of_a_sweep_is_a_run_of_its_own():
+    options = {"rounds": 4, "eval_every": 4, "metrics": ("train_loss",)}
+    method = FedAvg(step_size=0.3, local=ServerOptimizer("sgd", momentum=0.5), **WORK)
+    grid = sweep(method, SHARES, PARTIAL, over={"local.momentum": [0.0, 0.9]}, seeds=[1], **options)
+    losses = grid.train_loss.values.ravel()
+    alone = simulate(with_numbers(method, {"local.momentum": 0.9}), SHARES, PARTIAL, seed=1, **options)
+    np.testing.assert_allclose(losses[-1], alone.metrics["train_loss"], rtol=1e-5)
+    assert abs(losses[0] - losses[-1]) > 1e-4
+
+
+@pytest.mark.slow
+def test_the_contract_holds_with_a_step_of_its_own():
+    for method in (DPMu2(clip=0.5, server=optax.adam(0.1)), NoisySGD(clip=0.5, server=CONSTANT, step_size=0.1)):
+        trial = Trial(replace(method, noise_std=1.0), POOL, SOME_MACHINES)
+        for name in ("new numbers do not recompile", "every leaf can be swept"):
+            PROPERTIES[name](trial)
 
 
 def test_a_schedule_has_static_numbers():
