@@ -44,6 +44,7 @@ RULES = {
 }
 THEOREM = "Tran & Cutkosky 2022, Theorem 8, with records' exact contributions to nodes; composition of Gaussians"
 ROUNDING = 2.0**-22  # rounding error of a step and a projection in float32, relative to a point's norm
+LONGEST = float(np.finfo(np.float32).max) ** 0.5  # norm whose square overflows: a clipped gradient jumps to 0 there
 MAX_BYTES = 2 * 2**30  # memory limit of the rings
 
 
@@ -148,7 +149,8 @@ class ReducedMomentum(MomentumPrivacy):
         return THEOREM
 
     def assumptions(self, facts: RunFacts) -> tuple[Assumption, ...]:
-        smooth = Assumption("stated", {"text": f"losses are {facts.problem.smoothness:.4g}-smooth"})
+        shorter = "" if self.clip is None else f", with gradients shorter than {LONGEST:.2g} (longer ones count as 0)"
+        smooth = Assumption("stated", {"text": f"losses are {facts.problem.smoothness:.4g}-smooth{shorter}"})
         return *super().assumptions(facts), smooth
 
     def event(self, facts: RunFacts, noise_std: float) -> GaussianEvent:

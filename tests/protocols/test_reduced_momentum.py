@@ -5,6 +5,7 @@ from functools import cache
 from itertools import product
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import FEATURES, MACHINES, PARTIAL, SHARES, X, Y, sparing
@@ -14,12 +15,15 @@ from fedprivjax import Absolute, Ball, Box, Full, ReducedTreeMomentum, Refusal, 
 from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import execute
 from fedprivjax.engine.transcript import replay
+from fedprivjax.method.clipping import clip
+from fedprivjax.method.reduced_momentum import LONGEST
 from fedprivjax.noise.factors import ReducedTrees
 from fedprivjax.noise.factors.reduced import empty
 from fedprivjax.noise.interface import normals
 from fedprivjax.noise.windows import node_key
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.plan.uses import Uses
+from fedprivjax.problem.gradients import Dense
 from fedprivjax.sweeps.memory import chunk_sizes, run_bytes
 from fedprivjax.sweeps.results import of_iterate
 from fedprivjax.sweeps.sweep import sweep
@@ -335,3 +339,11 @@ def test_steps_that_rounding_lengthens_are_accounted_for():
     assert moved > 1.9 * step
     assert near < 0.002 * SHARES.smoothness / SHARES.lipschitz * 1.001
     assert other > moved * SHARES.smoothness / SHARES.lipschitz
+
+
+def test_the_guarantee_assumes_gradients_whose_norm_does_not_overflow():
+    """Clipping is a projection up to that norm. Beyond it a gradient counts as 0, which no smoothness bounds."""
+    below, beyond = (Dense(jnp.array([factor * LONGEST, 0.0], jnp.float32)) for factor in (0.99, 1.01))
+    assert [float(clip(one, 1.0).norm()) for one in (below, beyond)] == [1.0, 0.0]
+    said = "-smooth, with gradients shorter than 1.8e+19"
+    assert [said in str(made(clip=bound).guarantee) for bound in (1.0, None)] == [True, False]
