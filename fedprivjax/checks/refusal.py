@@ -61,7 +61,8 @@ class AbsentModules:
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> None:
         """Raise Absent for a module that the package does not have. pytest asks for those that it has, too."""
-        if name.startswith(f"{PACKAGE}.") and PathFinder.find_spec(name, path) is None:
+        own = getattr(sys.modules.get(name.rpartition(".")[0]), "__path__", path)  # pytest gives the module's folder
+        if name.startswith(f"{PACKAGE}.") and PathFinder.find_spec(name, own) is None:
             remedy = "Make objects again that another version pickled"
             refusal = Absent(f"{name} must be a module of this version, got none. {remedy}")
             refusal.name = name  # by which the import system knows what is missing
