@@ -148,7 +148,7 @@ class Scaled(LocalGradientSteps):
     factor: Any = 1.0
 
     def ask(self, carry):
-        return self.factor * gradient(carry)
+        return self.factor * gradient(carry.v)
 
 
 @struct.dataclass
@@ -156,7 +156,7 @@ class FarAway(LocalGradientSteps):
     """The gradient at a point that is not finite."""
 
     def ask(self, carry):
-        return gradient(carry + jnp.nan)
+        return gradient(carry.v + jnp.nan)
 
 
 def stepped(algorithm, **options):
@@ -190,7 +190,7 @@ class Vectorised(LocalGradientSteps):
     """A coefficient for every coordinate."""
 
     def ask(self, carry):
-        return carry * gradient(carry)
+        return carry.v * gradient(carry.v)
 
 
 @struct.dataclass
@@ -198,7 +198,7 @@ class Twice(LocalGradientSteps):
     """Two messages in a step."""
 
     def ask(self, carry):
-        return gradient(carry), gradient(carry)
+        return gradient(carry.v), gradient(carry.v)
 
 
 @struct.dataclass
@@ -209,7 +209,8 @@ class Unequal(LocalGradientSteps):
 
     def ask(self, carry):
         self.calls.append(1)
-        return gradient(carry) if len(self.calls) == 1 else gradient(carry) + gradient(carry)
+        g = gradient(carry.v)
+        return g if len(self.calls) == 1 else g + g
 
 
 REFUSED = {
@@ -242,8 +243,8 @@ class Replied(LocalGradientSteps):
     kind: Any = struct.field(pytree_node=False, default=jnp.float32)
 
     def leave(self, carry, received, own, work):
-        told = jnp.where(carry[0] > received[0], self.value, 0.0)
-        return jnp.full(carry.shape, told).astype(self.kind)
+        told = jnp.where(carry.v[0] > received[0], self.value, 0.0)
+        return jnp.full(received.shape, told).astype(self.kind)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
@@ -295,7 +296,7 @@ class Personal(LocalGradientSteps):
         return zeros(public.start)
 
     def enter(self, received, own):
-        return add(received, own)
+        return super().enter(add(received, own), own)
 
     def keep(self, own, message, work):
         return add(own, message)
