@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cases import sparing
-from flax import struct
-from restating import states
+from faults.noise import scaled
+from restating import planted, unsealed
 
-from fedprivjax import AdaptiveClip, FedAvg, NoisyMinibatchSGD
+from fedprivjax import AdaptiveClip, FedAvg, LocalPrivacy, NoisyMinibatchSGD
 from fedprivjax.auditing.audit import audit
 from fedprivjax.auditing.neighbouring import labels_of, small_federation, worlds
 from fedprivjax.privacy.terms import ADD_OR_REMOVE
@@ -20,28 +20,15 @@ MACHINE = {**COMMON, "unit": "machine", "update_clip": 1.0, "local_epochs": 1}
 ADAPTIVE = {**MACHINE, "update_clip": AdaptiveClip(start=1.0)}
 
 
-@states("event")
-@struct.dataclass(kw_only=True)
-class QuietRecords(NoisyMinibatchSGD):
-    """Minibatch SGD with a quarter of the stated noise."""
-
-    def noise(self, state, drawn, host_noise):
-        return super().noise(state, drawn / LOUD, host_noise)
+def quiet_read(private, total, divisor, noise, bound, facts):
+    return LocalPrivacy.read(private, total, divisor, None if noise is None else noise / LOUD, bound, facts)
 
 
-@states("event")
-@struct.dataclass(kw_only=True)
-class QuietMachines(FedAvg):
-    """FedAvg with a quarter of the stated noise."""
-
-    def noise(self, state, drawn, host_noise):
-        return super().noise(state, drawn / LOUD, host_noise)
-
-
+QUIET_MACHINES = unsealed(read=quiet_read)  # a quarter of the stated noise
 CASES = {
-    "record": (NoisyMinibatchSGD(**RECORD), QuietRecords(**RECORD), "fixed", 1),
-    "machine": (FedAvg(**MACHINE), QuietMachines(**MACHINE), "secret", 13),
-    "machine with a bit": (FedAvg(**ADAPTIVE), QuietMachines(**ADAPTIVE), "secret", 13),
+    "record": (NoisyMinibatchSGD(**RECORD), planted(NoisyMinibatchSGD(**RECORD), scaled(1 / LOUD)), "fixed", 1),
+    "machine": (FedAvg(**MACHINE), planted(FedAvg(**MACHINE), QUIET_MACHINES), "secret", 13),
+    "machine with a bit": (FedAvg(**ADAPTIVE), planted(FedAvg(**ADAPTIVE), QUIET_MACHINES), "secret", 13),
 }
 
 

@@ -6,14 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import sparing
-from flax import struct
-from restating import states
+from restating import planted, unsealed
 
 from fedprivjax import (
     Ball,
     DPMu2,
     Logistic,
     Metric,
+    NoisyMessages,
     NoisyMinibatchSGD,
     NoisySGD,
     Refusal,
@@ -136,13 +136,9 @@ def test_recording_them_changes_no_other_metric(problem):
         np.testing.assert_array_equal(more.metrics[name], values)
 
 
-@states("event")
-@struct.dataclass
-class Tacit(DPMu2):
-    """DP-μ² whose rounds report nothing."""
-
-    def round(self, problem, state, inputs, noise, key):
-        return DPMu2.round(self, problem, state, inputs, noise, key)[0], {}
+def tacit(private, *arguments):
+    """Return a release that reports nothing."""
+    return NoisyMessages.release(private, *arguments)._replace(info={})
 
 
 def flops(protocol, problem, record):
@@ -152,8 +148,8 @@ def flops(protocol, problem, record):
 
 @pytest.mark.slow
 def test_what_is_not_recorded_costs_nothing(softmax_problem):
-    tacit = Tacit(noise_std=0.3, clip=BOUND, step_size=0.3)
-    assert flops(MU2, softmax_problem, ()) == flops(tacit, softmax_problem, ()) < flops(MU2, softmax_problem, INFO)
+    silent = planted(DPMu2(noise_std=0.3, clip=BOUND, step_size=0.3), unsealed(release=tacit))
+    assert flops(MU2, softmax_problem, ()) == flops(silent, softmax_problem, ()) < flops(MU2, softmax_problem, INFO)
 
 
 @pytest.mark.parametrize("protocol", [replace(MU2, clip=None), NoisySGD(noise_std=0.1, step_size=0.1)])

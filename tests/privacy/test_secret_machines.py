@@ -10,7 +10,7 @@ from cases import sparing
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.privacy_accountant import NeighboringRelation
-from restating import states, unsealed
+from restating import planted, unsealed
 
 from fedprivjax import (
     Dropouts,
@@ -358,18 +358,15 @@ class Amplified(NoisyUpdates):
 AMPLIFIED = unsealed(protecting=lambda self, **_: Amplified("server", self.update_clip, self.relation))
 
 
-@states("event")
-class SecretForPublic(FedAvg):
-    @property
-    def privacy(self):
-        return AMPLIFIED(super().privacy)
+def secret_for_public(**settings):
+    return planted(FedAvg(**settings), AMPLIFIED)
 
 
 @pytest.mark.parametrize("scheme", [Uniform(MACHINES, 3), Full(MACHINES), PoissonCohorts(MACHINES, 0.2)])
 def test_planted_fault_secret_for_public(scheme):
     with pytest.raises(Refusal, match=r"participation must be PoissonCohorts\(machines=24, rate=0.125\)"):
-        event(scheme, 2.0, kind=SecretForPublic)
-    assert event(PoissonCohorts(MACHINES, 0.125), 2.0, kind=SecretForPublic).participation
+        event(scheme, 2.0, kind=secret_for_public)
+    assert event(PoissonCohorts(MACHINES, 0.125), 2.0, kind=secret_for_public).participation
 
 
 # ---- public schedules

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import struct
-from restating import states
+from restating import planted, states, unsealed
 
 from fedprivjax import (
     Ball,
     DPMu2,
     Full,
     LocalSGD,
+    NoisyMessages,
     NoisySGD,
     Softmax,
     Uniform,
@@ -80,17 +81,13 @@ def test_a_subclass_states_its_own_event_for_each_member(order):
     np.testing.assert_allclose(data.realised_mu.squeeze(), [2.0 / beta for beta in order], rtol=1e-12)
 
 
-@struct.dataclass
-class Unknown(NoisySGD):
-    """Noisy SGD with NaN in its event."""
-
-    def event(self, problem, plan):
-        return replace(NoisySGD.event(self, problem, plan), exposure=Grouped.of(np.full(4, np.nan)))
+def unknown(private, facts, noise_std):
+    return replace(NoisyMessages.event(private, facts, noise_std), exposure=Grouped.of(np.full(4, np.nan)))
 
 
 def test_an_event_that_is_no_number_meets_no_target():
-    with pytest.raises(Refusal, match="Unknown must give at most μ = 1, and its noise on this plan gives nan-GDP"):
-        ready(Unknown(mu=1.0, clip=1.0, step_size=0.1), PROBLEM, Full(4), rounds=2)
+    with pytest.raises(Refusal, match="SGD must give at most μ = 1, and its noise on this plan gives nan-GDP"):
+        ready(planted(NoisySGD(mu=1.0, clip=1.0, step_size=0.1), unsealed(event=unknown)), PROBLEM, Full(4), rounds=2)
 
 
 @pytest.mark.parametrize(
@@ -112,20 +109,17 @@ def test_a_problem_that_no_guarantee_covers_is_refused_where_one_is_asked_for(pr
     assert guarantee(protocol, PROBLEM, draw_plan(PROBLEM, Full(4), 3, sampler=protocol.minibatches)).private
 
 
-@states("event")
-@struct.dataclass
-class Bare(NoisySGD):
-    """Noisy SGD with noise for the sum alone."""
-
-    def mechanism(self, problem, plan, method="auto"):
-        return Fresh(np.full(plan.size.rounds, 0.5, np.float32))
+def bare(private, facts, method):
+    """Return a mechanism of noise for the sum alone."""
+    return Fresh(np.full(facts.plan.size.rounds, 0.5, np.float32))
 
 
 def test_messages_are_not_shown_without_the_noise_that_they_carry():
     settings: dict[str, Any] = {"noise_std": 1.0, "clip": 1.0, "step_size": 0.1}
-    with pytest.raises(Refusal, match="Bare's noise must be sampled separately for every message of a transcript"):
-        transcript(Bare(**settings), PROBLEM, Full(4), rounds=2)
-    assert transcript(Bare(**settings, trust="server"), PROBLEM, Full(4), rounds=2).messages is None
+    copy = unsealed(mechanism=bare)
+    with pytest.raises(Refusal, match="SGD's noise must be sampled separately for every message of a transcript"):
+        transcript(planted(NoisySGD(**settings), copy), PROBLEM, Full(4), rounds=2)
+    assert transcript(planted(NoisySGD(**settings, trust="server"), copy), PROBLEM, Full(4), rounds=2).messages is None
     assert transcript(NoisySGD(**settings), PROBLEM, Full(4), rounds=2).messages is not None
 
 

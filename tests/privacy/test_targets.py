@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cases import sparing
-from flax import struct
-from restating import states
+from restating import planted, unsealed
 
 from fedprivjax import (
     AcceleratedMinibatchSGD,
@@ -18,8 +17,8 @@ from fedprivjax import (
     LocalSGD,
     Logistic,
     NoisyMinibatchSGD,
+    NoisyRecords,
     NoisySGD,
-    Protocol,
     ReducedTreeMomentum,
     Scaffold,
     StaleMomentum,
@@ -197,42 +196,38 @@ def test_an_acknowledged_claim_runs_and_states_a_valid_epsilon(kind):
         calibrate(replace(protocol, acknowledged=False), PROBLEM, plan, delta=DELTA)
 
 
-@struct.dataclass
-class Solved(NoisySGD):
-    """A method with exposure above or below 1, whose noise is solved for with its event."""
+def solved(exposure=3.0, needed_noise=lambda private, facts, target: None, **settings):
+    """Return SGD with an exposure above or below 1, whose noise is solved for with its event."""
 
-    exposure: float = struct.field(pytree_node=False, default=3.0)
+    def event(private, facts, noise_std):
+        each = Grouped.of(exposure * np.linspace(0.25, 1, facts.plan.size.machines))
+        return GaussianEvent(noise_std, 2.0, each, Terms("none", "a theorem of one's own"))
 
-    def event(self, problem, plan):
-        exposure = Grouped.of(self.exposure * np.linspace(0.25, 1, plan.size.machines))
-        return GaussianEvent(float(self.noise_std), 2.0, exposure, Terms("none", "a theorem of one's own"))
-
-    def needed_noise(self, problem, plan, target):
-        return Protocol.needed_noise(self, problem, plan, target)
+    return planted(NoisySGD(**STEP, **settings), unsealed(event=event, needed_noise=needed_noise))
 
 
-@states("event")
-@struct.dataclass
-class Ruled(Solved):
-    """The same method with the noise rule for exposure at most 1."""
+def ruled(exposure=3.0):
+    """Return the same with the noise rule for exposure at most 1."""
 
-    def calibrate(self, problem, plan, target):
-        noise_std = 2.0 / target.largest_mu if np.ndim(target.epsilon) else gaussian_rule(target, 2.0)
-        return self.with_noise(problem, plan, noise_std, target)
+    def needed_noise(private, facts, target):
+        return 2.0 / target.largest_mu if np.ndim(target.epsilon) else gaussian_rule(target, 2.0)
+
+    return solved(exposure, needed_noise)
 
 
-@struct.dataclass
-class Promised(NoisyMinibatchSGD):
-    """A method with half the noise that machines need."""
+def promised():
+    """Return minibatch SGD with half the noise that machines need."""
 
-    def needed_noise(self, problem, plan, target):
-        return 0.5 * NoisyMinibatchSGD.needed_noise(self, problem, plan, target)
+    def needed_noise(private, facts, target):
+        return 0.5 * NoisyRecords.needed_noise(private, facts, target)
+
+    return planted(NoisyMinibatchSGD(batch=3, **STEP), unsealed(needed_noise=needed_noise))
 
 
 @pytest.mark.parametrize("target", [{"mu": 1.0}, {"mu": 0.03}, {"epsilon": 1.0}, {"epsilon": (3.0, 1.0, 2.0, 0.7)}])
 @pytest.mark.parametrize("exposure", [3.0, 1.0, 0.01])
 def test_noise_of_a_custom_method_is_solved_for(exposure, target):
-    protocol = Solved(exposure=exposure, **STEP)
+    protocol = solved(exposure)
     plan = plan_of(protocol, Full(4))
     event = calibrate(protocol, PROBLEM, plan, **target, delta=DELTA).event(PROBLEM, plan)
     asked = Target(**target, delta=DELTA)
@@ -244,43 +239,43 @@ def test_noise_of_a_custom_method_is_solved_for(exposure, target):
 
 
 def test_a_custom_target_is_cleared():
-    protocol = Solved(mu=1.0, **STEP)
+    protocol = solved(mu=1.0)
     plan = plan_of(protocol, Full(4))
     ready = calibrate(protocol, PROBLEM, plan, delta=DELTA)
     assert (ready.mu, ready.noise_std) == (None, pytest.approx(6.0, rel=1e-5))
-    assert calibrate(Solved(mu=np.inf, **STEP), PROBLEM, plan).noise_std == 0
-    assert calibrate(Solved(noise_std=0.7, **STEP), PROBLEM, plan).noise_std == 0.7
+    assert calibrate(solved(mu=np.inf), PROBLEM, plan).noise_std == 0
+    assert calibrate(solved(noise_std=0.7), PROBLEM, plan).noise_std == 0.7
 
 
 def test_a_target_that_no_noise_meets_is_refused():
-    protocol = Solved(exposure=np.inf, **STEP)
-    with pytest.raises(ValueError, match=r"^Solved must have an event that meets μ = 1 at some noise_std"):
+    protocol = solved(np.inf)
+    with pytest.raises(ValueError, match=r"^SGD must have an event that meets μ = 1 at some noise_std"):
         calibrate(protocol, PROBLEM, plan_of(protocol, Full(4)), mu=1.0)
 
 
 @pytest.mark.parametrize(
     ("protocol", "target", "message"),
     [
-        (Ruled(**STEP), {"mu": 1.0}, "Ruled must give at most μ = 1, and its noise on this plan gives 3-GDP"),
+        (ruled(), {"mu": 1.0}, "SGD must give at most μ = 1, and its noise on this plan gives 3-GDP"),
         (
-            Ruled(**STEP),
+            ruled(),
             {"epsilon": 1.0},
-            "Ruled must give at most ε = 1 at δ = 0.0001, and its noise on this plan gives ε = 3.543",
+            "SGD must give at most ε = 1 at δ = 0.0001, and its noise on this plan gives ε = 3.543",
         ),
         (
-            Ruled(exposure=1.5, **STEP),
+            ruled(1.5),
             {"epsilon": (3.0, 3.0, 3.0, 1.0)},
-            r"Ruled must give at most ε = 1 at δ = 0.0001 on machine 3, and its noise on this plan gives 1.\d+",
+            r"SGD must give at most ε = 1 at δ = 0.0001 on machine 3, and its noise on this plan gives 1.\d+",
         ),
         (
-            Promised(batch=3, **STEP),
+            promised(),
             {"epsilon": (1.0, 1.0, 2.0, 1.0)},
-            r"Promised must give at most ε = 2 at δ = 0.0001 on machine 2, and its noise on this plan gives 7.\d+",
+            r"MinibatchSGD must give at most ε = 2 at δ = 0.0001 on machine 2, and its noise on this plan gives 7.\d+",
         ),
         (
-            Promised(batch=3, **STEP),
+            promised(),
             {"mu": 0.5},
-            r"Promised must give at most μ = 0.5, and its noise on this plan gives ε = \d.\d+",
+            r"MinibatchSGD must give at most μ = 0.5, and its noise on this plan gives ε = \d.\d+",
         ),
     ],
 )
@@ -291,6 +286,6 @@ def test_a_rule_that_gives_less_privacy_is_refused_by_name_with_both_numbers(pro
 
 
 def test_a_rule_that_gives_more_privacy_states_it():
-    protocol = Ruled(exposure=0.01, **STEP)
+    protocol = ruled(0.01)
     plan = plan_of(protocol, Full(4))
     assert calibrate(protocol, PROBLEM, plan, mu=1.0).event(PROBLEM, plan).mu == pytest.approx(0.01)

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import pytest
 from cases import MACHINES, PER_ROUND, SHARES
 from flax import struct
-from restating import states
+from restating import planted, states, unsealed
 from scaffold import Scaffold
 
-from fedprivjax import NoisySGD, Uniform, check_protocol
+from fedprivjax import NoisyMessages, NoisySGD, Uniform, check_protocol
 from fedprivjax.testing import PROPERTIES
 from fedprivjax.testing.contract import OF_PRIVACY
 
@@ -37,17 +37,14 @@ def test_a_non_private_method_is_not_asked_about_privacy():
     )
 
 
-@struct.dataclass
-class Boastful(NoisySGD):
-    """Planted: a guarantee that does not depend on `noise_std`."""
-
-    def event(self, problem, plan):
-        return NoisySGD.event(self.replace(noise_std=1.0), problem, plan)
+def boastful(private, facts, noise_std):
+    """Return an event that does not depend on `noise_std`."""
+    return NoisyMessages.event(private, facts, 1.0)
 
 
 def test_a_guarantee_without_noise_is_asked_about_privacy():
-    silent = Boastful(noise_std=0.0, step_size=0.1, clip=1.0)
-    with pytest.raises(AssertionError, match="Boastful fails 'silent without noise'"):
+    silent = planted(NoisySGD(noise_std=0.0, step_size=0.1, clip=1.0), unsealed(event=boastful))
+    with pytest.raises(AssertionError, match="SGD fails 'silent without noise'"):
         checked(silent, properties=OF_PRIVACY)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from flax import struct
+from restating import planted, unsealed
 
 from fedprivjax import (
     Ball,
@@ -14,7 +15,6 @@ from fedprivjax import (
     Full,
     NoisyMinibatchSGD,
     NoisySGD,
-    Protocol,
     Squared,
     Uniform,
     guarantee_of,
@@ -37,23 +37,18 @@ def problem():
     return linear_problem(features, np.zeros((6, 4)), Squared(1.0), feature_bound=1.0, constraint=Ball(4.0))
 
 
-@struct.dataclass
-class Counted(NoisySGD):
-    """A method with equal noise in every message, so a machine's exposure grows with its participations."""
-
-    def event(self, problem, plan):
-        exposure = Grouped.of(np.sqrt(plan.schedule.total))
-        return GaussianEvent(float(self.noise_std), 2.0, exposure, Terms("none", "a theorem of one's own"))
-
-    def needed_noise(self, problem, plan, target):
-        return Protocol.needed_noise(self, problem, plan, target)
+def counted(private, facts, noise_std):
+    """Return an event of equal noise in every message, so that a machine's exposure grows with its participations."""
+    exposure = Grouped.of(np.sqrt(facts.plan.schedule.total))
+    return GaussianEvent(noise_std, 2.0, exposure, Terms("none", "a theorem of one's own"))
 
 
+COUNTED = planted(NoisySGD(step_size=0.1), unsealed(event=counted, needed_noise=lambda private, facts, target: None))
 SMALL = {"rounds": 4, "seeds": 5, "metrics": ["noise_norm"]}
 
 
 def test_noise_that_is_solved_for_is_enough_for_every_seed(problem):
-    start = ready_sweep(Counted(step_size=0.1), problem, Uniform(6, 2), over={"mu": [0.5, 2.0]}, **SMALL)
+    start = ready_sweep(COUNTED, problem, Uniform(6, 2), over={"mu": [0.5, 2.0]}, **SMALL)
     most = np.array([one.plan.schedule.total.max() for one in start.starts])
     assert np.unique(most).size > 1
     assert most[0] < most.max()  # the first seed's schedule does not decide
