@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.flatten_util import ravel_pytree
 
-from fedprivjax import Assumption, Event, Grouped, Problem, Protocol, Terms, add_noise, noise
+from fedprivjax import Assumption, Event, Grouped, Protocol, Terms, WorkPrivacy, noise
 from fedprivjax.plan.samplers import Disjoint
 from fedprivjax.privacy import gdp
+from fedprivjax.protocols.fedavg import LocalGradientSteps
 
 UNIT = "all records of one machine"
 
@@ -30,52 +32,42 @@ class Composed(Event):
         return Grouped.of(gdp.epsilon(mus, delta))
 
 
-@struct.dataclass
-class DPFedAvg(Protocol):
-    """Machines take K local steps and clip their update. The server adds N(0, noise_std²) to the mean."""
+@struct.dataclass(kw_only=True)
+class ClippedUpdates(WorkPrivacy):
+    """Machines clip their update. The server adds N(0, noise_std²) to the mean."""
 
-    epsilon: Any = None
-    noise_std: Any = None
-    step_size: Any = 0.3
-    clip: Any = 0.5
+    update_clip: Any = 0.5
     trust: str = struct.field(pytree_node=False, default="server")
-    batch: int = struct.field(pytree_node=False, default=3)
-    several_epochs = True
+    work: Any = struct.field(pytree_node=False, default=Disjoint(3))
 
-    @property
-    def minibatches(self):
-        return Disjoint(self.batch)
+    unit, at_machines, several_epochs = "machine", False, True
 
-    def init(self, problem: Problem, size, key):
-        return problem.start
+    def bounded(self, message, bound):
+        norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(message)))
+        short = jnp.minimum(1.0, self.update_clip / jnp.maximum(norm, 1e-12))
+        return jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(norm), short * leaf, 0.0), message), {"norm": norm}
 
-    def messages(self, problem, state, inputs, noise, key):
-        def update(examples):
-            def step(w, example):
-                (g,) = problem.model.gradients((w,), example)
-                return jax.tree.map(lambda w, g: w - self.step_size * g, w, g.written_out()), None
+    def divisor(self, weight, inputs):
+        return inputs.divisor
 
-            end = jax.lax.scan(step, state, examples)[0]
-            delta = jax.tree.map(jnp.subtract, end, state)
-            norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(delta)))
-            return jax.tree.map(lambda leaf: leaf * jnp.minimum(1.0, self.clip / jnp.maximum(norm, 1e-12)), delta)
+    def read(self, total, divisor, noise, bound, facts):
+        mean = jax.tree.map(lambda leaf: leaf / divisor, total)
+        return mean if noise is None else jax.tree.map(jnp.add, mean, ravel_pytree(mean)[1](noise)), bound
 
-        return jax.vmap(update)(problem.take(inputs.samples, inputs.machine))
+    def mechanism(self, facts, method):
+        return noise.Fresh(np.ones(facts.plan.size.rounds, np.float32))
 
-    def round(self, problem, state, inputs, noise, key):
-        rows = self.messages(problem, state, inputs, noise, key)
-        mean = jax.tree.map(lambda leaf: jnp.tensordot(inputs.filled, leaf, 1) / inputs.divisor, rows)
-        w = jax.tree.map(jnp.add, state, add_noise(problem, mean, noise))
-        return problem.constraint.project(w), {}
+    def moved(self, plan):
+        """Return the change of a round's mean by one machine."""
+        return 2 * float(self.update_clip) / plan.schedule.divisor
 
-    def output(self, state):
-        return state
-
-    def mechanism(self, problem, plan, method="auto"):
-        return noise.Fresh(np.ones(plan.size.rounds, np.float32))
-
-    def event(self, problem, plan):
+    def event(self, facts, noise_std):
         public = Assumption("public participation"), Assumption("stated", {"text": "updates are clipped as a whole"})
         terms = Terms(self.trust, "the Gaussian mechanism on a round's mean; composition", public, unit=UNIT)
-        moved = 2 * float(self.clip) / plan.schedule.divisor
-        return Composed(float(self.noise_std), moved, plan.schedule.total, terms)
+        return Composed(noise_std, self.moved(facts.plan), facts.plan.schedule.total, terms)
+
+
+def dp_fedavg(privacy=ClippedUpdates, step_size=0.3, epsilon=None, noise_std=None, **settings):
+    """Return DP-FedAvg with a class of privacy objects, their settings, and a target or the noise."""
+    target = {"epsilon": epsilon, "noise_std": noise_std, "step_size": step_size}
+    return Protocol(LocalGradientSteps(), privacy=privacy(**settings), **target)

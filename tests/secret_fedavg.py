@@ -1,9 +1,10 @@
 """Custom DP-FedAvg for secret participation, whose event claims no amplification: every machine in every round."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from dp_fedavg import UNIT, Composed, DPFedAvg
+from dp_fedavg import UNIT, ClippedUpdates, Composed
 from flax import struct
 
 from fedprivjax import Assumption, Grouped, Participation, Terms
@@ -33,48 +34,41 @@ class HandWritten(Composed):
         return SelfComposedDpEvent(once, int(self.rounds.max()))
 
 
-@struct.dataclass
-class SecretFedAvg(DPFedAvg):
-    """DP-FedAvg whose event names the plan's secret scheme, or `claims` if it is given."""
+@struct.dataclass(kw_only=True)
+class SecretUpdates(ClippedUpdates):
+    """Clipped updates, whose event names the plan's secret scheme, or `claims` if it is given."""
 
     claims: Participation | None = struct.field(pytree_node=False, default=None)
+    work: Any = struct.field(pytree_node=False, default=Subset(3))
 
-    @property
-    def minibatches(self):
-        return Subset(self.batch)
-
-    def round(self, problem, state, inputs, noise, key):
-        state, info = super().round(problem, state, inputs, noise, key)
-        return state, info | {"cohort": inputs.cohort * 1.0}
-
-    def event(self, problem, plan):
+    def event(self, facts, noise_std):
+        plan = facts.plan
         scheme = plan.schedule.secret if self.claims is None else self.claims
-        moved = 2 * float(self.clip) / plan.schedule.divisor
         everyone = np.full(plan.size.machines, plan.size.rounds)
-        return Claimed(float(self.noise_std), moved, everyone, Terms("server", "composition", unit=UNIT), scheme)
+        return Claimed(noise_std, self.moved(plan), everyone, Terms("server", "composition", unit=UNIT), scheme)
 
 
-@struct.dataclass
-class PublicFedAvg(SecretFedAvg):
-    """DP-FedAvg whose event is for public schedules."""
+@struct.dataclass(kw_only=True)
+class PublicUpdates(SecretUpdates):
+    """Clipped updates whose event is for public schedules."""
 
-    def event(self, problem, plan):
-        return DPFedAvg.event(self, problem, plan)
+    def event(self, facts, noise_std):
+        return ClippedUpdates.event(self, facts, noise_std)
 
 
-@struct.dataclass
-class StillPublic(SecretFedAvg):
+@struct.dataclass(kw_only=True)
+class StillPublic(SecretUpdates):
     """Planted: an event for secret participation that states the assumptions of a public schedule."""
 
-    def event(self, problem, plan):
-        event = super().event(problem, plan)
+    def event(self, facts, noise_std):
+        event = super().event(facts, noise_std)
         return replace(event, terms=replace(event.terms, assumptions=(Assumption("public participation"),)))
 
 
-@struct.dataclass
-class HandWrittenFedAvg(DPFedAvg):
-    """DP-FedAvg with the planted event."""
+@struct.dataclass(kw_only=True)
+class HandWrittenUpdates(ClippedUpdates):
+    """Clipped updates with the planted event."""
 
-    def event(self, problem, plan):
-        event = super().event(problem, plan)
+    def event(self, facts, noise_std):
+        event = super().event(facts, noise_std)
         return HandWritten(event.noise_std, event.sensitivity, event.rounds, replace(event.terms, assumptions=()))

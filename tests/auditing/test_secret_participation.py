@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from dp_fedavg import dp_fedavg
 from flax import struct
 from frequencies import within
-from secret_fedavg import UNIT, SecretFedAvg
+from secret_fedavg import UNIT, SecretUpdates
 
 from fedprivjax import Event, FedAvg, Federation, Grouped, Participation, PoissonCohorts, Terms, audit
 from fedprivjax.auditing import canary_search, views
@@ -36,16 +37,19 @@ class Sampled(Event):
         return Grouped.of([accountant.compose(SelfComposedDpEvent(once, ROUNDS)).get_epsilon(delta)] * 4)
 
 
-@struct.dataclass
-class Amplified(SecretFedAvg):
-    """DP-FedAvg whose event claims amplification by `rate`, which is not the plan's if it is planted."""
+@struct.dataclass(kw_only=True)
+class Amplified(SecretUpdates):
+    """Clipped updates whose event claims amplification by `rate`, which is not the plan's if it is planted."""
 
     rate: float = struct.field(pytree_node=False, default=0.5)
 
-    def event(self, problem, plan):
-        multiplier = float(self.noise_std) * plan.schedule.divisor / float(self.clip)
-        moved = 2 * float(self.clip) / plan.schedule.divisor
-        return Sampled(multiplier, self.rate, moved, Terms("server", "dp-accounting", unit=UNIT), plan.schedule.secret)
+    def event(self, facts, noise_std):
+        schedule = facts.plan.schedule
+        multiplier, terms = (
+            noise_std * schedule.divisor / float(self.update_clip),
+            Terms("server", "dp-accounting", unit=UNIT),
+        )
+        return Sampled(multiplier, self.rate, self.moved(facts.plan), terms, schedule.secret)
 
 
 @pytest.fixture
@@ -61,7 +65,7 @@ def audited(protocol, scheme=HALF):
 @pytest.mark.slow
 def test_an_amplified_guarantee_is_not_refuted_and_nearly_reached(quick):
     """Noise of half the clip: an update is plainly seen if its machine takes part."""
-    holds = audited(Amplified(noise_std=0.125))
+    holds = audited(dp_fedavg(Amplified, noise_std=0.125))
     assert holds.refuted == ()
     assert max(one.bounds.epsilon_lower for one in holds.found) > 0.25 * holds.guarantee.epsilon
 
@@ -69,11 +73,11 @@ def test_an_amplified_guarantee_is_not_refuted_and_nearly_reached(quick):
 @pytest.mark.slow
 def test_a_guarantee_amplified_by_a_smaller_rate_than_the_schemes_is_refuted(quick):
     """Planted: q = 0.01 claimed, and machines take part with q = 0.5."""
-    assert audited(Amplified(noise_std=0.125, rate=0.01)).refuted
+    assert audited(dp_fedavg(Amplified, noise_std=0.125, rate=0.01)).refuted
 
 
 def test_every_run_has_a_schedule_of_its_own():
-    pair = worlds(Amplified(noise_std=0.125), Federation(HALF, ROUNDS, 3, dimension=4), None, delta=1e-3)
+    pair = worlds(dp_fedavg(Amplified, noise_std=0.125), Federation(HALF, ROUNDS, 3, dimension=4), None, delta=1e-3)
     drawn = views._secrets(pair.start, np.random.default_rng(1), 2000)
     present, machine = drawn["present"] > 0, drawn["machine"]
     for one in range(4):
@@ -91,6 +95,6 @@ def test_every_run_has_a_schedule_of_its_own():
 
 
 def test_a_small_federation_with_secret_participation():
-    assert small_federation(SecretFedAvg(noise_std=1.0), participation="secret").participation == HALF
+    assert small_federation(dp_fedavg(SecretUpdates, noise_std=1.0), participation="secret").participation == HALF
     with pytest.raises(NotAllowed, match="must be 'server' under secret participation"):
         small_federation(FedAvg(local_epochs=1, step_size=0.1, clip=1.0, noise_std=1.0), participation="secret")
