@@ -10,13 +10,13 @@ import optax
 import pytest
 from cases import sparing
 from flax import struct
-from restating import states
 from scipy.special import logsumexp
 
 from fedprivjax import (
     Ball,
     Full,
     Logistic,
+    NoisyMessages,
     NoisySGD,
     Protocol,
     Refusal,
@@ -40,6 +40,7 @@ from fedprivjax.engine.metrics import (
     non_private,
     recorded_name,
 )
+from fedprivjax.protocols.noisy_sgd import SGD
 
 RNG = np.random.default_rng(41)
 FEATURES = RNG.normal(size=(20, 4)).astype(np.float32)
@@ -328,7 +329,7 @@ def test_a_custom_metric_object_declares_its_properties():
     assert known("spread").unit == ""  # results store only the name
 
 
-class TwoIterates(Protocol):
+class TwoIterates:
     """The members of a protocol that an evaluation needs."""
 
     def output(self, state):
@@ -348,15 +349,18 @@ def test_metrics_of_parameters_are_recorded_for_every_iterate_and_those_of_round
     assert found["clipped"] == 0.25
 
 
-@states("event")
-@struct.dataclass
-class OtherIterates(NoisySGD):
-    """A protocol that reports points which are not like its output."""
+def private(algorithm):
+    return Protocol(algorithm, privacy=NoisyMessages(clip=1.0), noise_std=0.1, step_size=0.1)
+
+
+@struct.dataclass(kw_only=True)
+class OtherIterates(SGD):
+    """An algorithm that reports points which are not like its output."""
 
     other: Any = struct.field(pytree_node=False, default=None)
 
-    def iterates(self, state):
-        return {"each": self.other(self.output(state))}
+    def iterates(self, server):
+        return {"each": self.other(self.point(server))}
 
 
 @pytest.mark.parametrize(
@@ -368,19 +372,18 @@ class OtherIterates(NoisySGD):
     ids=["a row a machine", "a dict"],
 )
 def test_iterates_of_other_shapes_are_refused_before_anything_is_compiled(other, got):
-    protocol = OtherIterates(noise_std=0.1, clip=1.0, step_size=0.1, other=other)
+    protocol = private(OtherIterates(other=other))
     with pytest.raises(Refusal, match=f"^iterates must have the structure and shapes of the output, {got}"):
         ready(protocol, make(), Full(2), rounds=2)
-    assert ready(protocol.replace(other=lambda point: 2 * point), make(), Full(2), rounds=2)
+    assert ready(private(OtherIterates(other=lambda point: 2 * point)), make(), Full(2), rounds=2)
 
 
-@states("event")
-@struct.dataclass
+@struct.dataclass(kw_only=True)
 class NamedIterates(OtherIterates):
-    """A protocol whose further points have other names, or none."""
+    """An algorithm whose further points have other names, or none."""
 
-    def iterates(self, state):
-        return self.other(self.output(state))
+    def iterates(self, server):
+        return self.other(self.point(server))
 
 
 @pytest.mark.parametrize(
@@ -393,7 +396,7 @@ class NamedIterates(OtherIterates):
 )
 def test_iterates_without_names_of_their_own_are_refused(other, got):
     with pytest.raises(Refusal, match=f"^iterates must be a dict of further points by name, got {got} of Named"):
-        ready(NamedIterates(noise_std=0.1, clip=1.0, step_size=0.1, other=other), make(), Full(2), rounds=2)
+        ready(private(NamedIterates(other=other)), make(), Full(2), rounds=2)
 
 
 def test_a_scalar_of_the_rounds_is_a_metric_on_private_data_where_the_protocol_reports_it():

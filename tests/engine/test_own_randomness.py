@@ -1,7 +1,6 @@
 """The protocol's own randomness: keys of `init` and of every round are separate from those of the noise."""
 
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,18 +10,14 @@ from cases import sparing
 from flax import struct
 from scipy.stats import chisquare
 
-from fedprivjax import Full, Metric, Protocol, Seeds, ready, simulate, sweep
+from fedprivjax import Algorithm, Full, Metric, NoisyMessages, Protocol, Seeds, gradient, ready, simulate, sweep
 from fedprivjax.method.interface import slot_keys
-from fedprivjax.noise import Fresh
 from fedprivjax.plan.seeds import as_seeds, protocol_key, round_keys, run_key
-from fedprivjax.privacy.events import GaussianEvent
-from fedprivjax.privacy.per_machine import Grouped
-from fedprivjax.privacy.terms import Terms
 from fedprivjax.problem.build import general_problem
 from fedprivjax.sweeps.memory import run_bytes
 
 ROUNDS = 12
-PROBLEM = general_problem(lambda w, x: jnp.vdot(w, w) * x, np.ones(2 * ROUNDS, np.float32), np.zeros(1))
+PROBLEM = general_problem(lambda w, x: jnp.vdot(w, w) * x, np.ones(2 * ROUNDS, np.float32), np.zeros(2))
 DRAWN = Metric("drawn", lambda problem, snapshot: snapshot.params[0])
 BITS = Metric("bits", lambda problem, snapshot: snapshot.params[1])
 
@@ -34,29 +29,26 @@ class LatchedState(NamedTuple):
 
 
 @struct.dataclass
-class Latched(Protocol):
+class Latched(Algorithm):
     """Reports a round number sampled in `init`, and the sum of numbers sampled in every round."""
 
-    noise_std: Any = 1.0
-    step_size: Any = 0.1
+    def init(self, public, step):
+        return LatchedState(jax.random.randint(public.key, (), 1, ROUNDS + 1), jnp.zeros(()), jnp.zeros(()))
 
-    def init(self, problem, size, key):
-        return LatchedState(jax.random.randint(key, (), 1, size.rounds + 1), jnp.zeros(()), jnp.zeros(()))
+    def message(self, server, t):
+        return gradient(self.point(server))
 
-    def round(self, problem, state, inputs, noise, key):
-        t = inputs.round.astype(jnp.float32)
-        chosen = jnp.where(inputs.round == state.at, t, state.chosen)
-        flips = jax.vmap(jax.random.uniform)(slot_keys(key, inputs.samples.shape[0]))
-        return LatchedState(state.at, chosen, state.bits + jnp.sum(flips)), {}
+    def serve(self, server, read, at):
+        chosen = jnp.where(at.t == server.at, at.t, server.chosen)
+        flips = jax.vmap(jax.random.uniform)(slot_keys(at.key, 2))
+        return LatchedState(server.at, chosen, server.bits + jnp.sum(flips))
 
-    def output(self, state):
-        return jnp.stack([state.chosen, state.bits])
+    def point(self, server):
+        return jnp.stack([server.chosen, server.bits])
 
-    def mechanism(self, problem, plan, method="auto"):
-        return Fresh(np.ones(plan.size.rounds, np.float32))
 
-    def event(self, problem, plan):
-        return GaussianEvent(self.noise_std, 1.0, Grouped.of(np.ones(plan.size.machines)), Terms("none", "none"))
+def latched(noise_std=1.0):
+    return Protocol(Latched(), privacy=NoisyMessages(clip=1.0, trust="server"), noise_std=noise_std, step_size=0.1)
 
 
 def expected(seed):
@@ -73,19 +65,18 @@ SEEDS = [0, 1, 2, Seeds(5, 6, 7), Seeds(6, 5, 7)]
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("every", sparing([1, 5], [5]))
 def test_a_run_draws_by_its_seed(seed, every):
-    run = simulate(Latched(), PROBLEM, Full(2), rounds=ROUNDS, seed=seed, eval_every=every, metrics=(DRAWN, BITS))
+    run = simulate(latched(), PROBLEM, Full(2), rounds=ROUNDS, seed=seed, eval_every=every, metrics=(DRAWN, BITS))
     np.testing.assert_allclose(run.params, expected(seed), rtol=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("runs", [1, 2, 100])
 def test_a_sweep_draws_the_same_however_it_is_cut(runs):
-    start = ready(Latched(), PROBLEM, Full(2), rounds=ROUNDS, metrics=(DRAWN, BITS))
+    start = ready(latched(), PROBLEM, Full(2), rounds=ROUNDS, metrics=(DRAWN, BITS))
     options = {"rounds": ROUNDS, "eval_every": ROUNDS, "metrics": (DRAWN, BITS)}
     budget = runs * sum(run_bytes(start))
-    protocol = replace(Latched(), noise_std=None)
     data = sweep(
-        protocol, PROBLEM, Full(2), over={"noise_std": [1.0, 2.0]}, seeds=SEEDS, memory_budget=budget, **options
+        latched(None), PROBLEM, Full(2), over={"noise_std": [1.0, 2.0]}, seeds=SEEDS, memory_budget=budget, **options
     )
     for place, seed in enumerate(SEEDS):
         for member in (0, 1):
@@ -96,7 +87,7 @@ def test_a_sweep_draws_the_same_however_it_is_cut(runs):
 @pytest.mark.slow
 def test_draws_are_uniform_and_members_differ_where_asked():
     options = {"rounds": ROUNDS, "eval_every": ROUNDS, "metrics": (DRAWN,), "common_noise": False}
-    data = sweep(Latched(noise_std=None), PROBLEM, Full(2), over={"noise_std": [1.0, 2.0]}, seeds=600, **options)
+    data = sweep(latched(None), PROBLEM, Full(2), over={"noise_std": [1.0, 2.0]}, seeds=600, **options)
     drawn = data["drawn"].isel(round=-1).values.astype(int)
     counts = np.bincount(drawn.ravel(), minlength=ROUNDS + 1)[1:]
     assert counts.sum() == 1200

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import struct
-from restating import states
 
 import fedprivjax
-from fedprivjax import Ball, L1Ball, NoisySGD
+from fedprivjax import Ball, L1Ball
 from fedprivjax.noise import RoundedNormal
 from fedprivjax.noise.binomial import LiteralBits
 from fedprivjax.problem.program import classes_of, typed_jit
+from fedprivjax.protocols.noisy_sgd import SGD
 
 PLAIN = {  # files whose compiled functions take arrays only, or are compiled anew for every object
     "bench/accelerator.py",
@@ -31,18 +31,17 @@ PLAIN = {  # files whose compiled functions take arrays only, or are compiled an
 }
 
 
-@states("event")
-@struct.dataclass
-class Doubled(NoisySGD):
+@struct.dataclass(kw_only=True)
+class Doubled(SGD):
     """A subclass with the same fields."""
 
-    def output(self, state):
-        return jax.tree.map(lambda leaf: 2 * leaf, super().output(state))
+    def point(self, server):
+        return jax.tree.map(lambda leaf: 2 * leaf, super().point(server))
 
 
 PAIRS = [
     (Ball(1.0), L1Ball(1.0)),
-    (NoisySGD(noise_std=1.0), Doubled(noise_std=1.0)),
+    (SGD(), Doubled()),
     (RoundedNormal(jnp.ones(3)), LiteralBits(jnp.ones(3))),
 ]
 

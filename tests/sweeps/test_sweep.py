@@ -14,8 +14,10 @@ from fedprivjax import (
     DPMu2,
     Full,
     Metric,
+    NoisyMessages,
     NoisyMinibatchSGD,
     NoisySGD,
+    Protocol,
     Seeds,
     Softmax,
     Squared,
@@ -30,6 +32,7 @@ from fedprivjax import (
 )
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy import gdp
+from fedprivjax.protocols.noisy_sgd import SGD
 from fedprivjax.sweeps.configurations import axes_of, seed_labels, sweepable
 from fedprivjax.sweeps.execute import execute, run_chunk
 from fedprivjax.sweeps.prepare import ready_sweep
@@ -466,10 +469,14 @@ def test_what_calibration_fills_in_is_no_axis():
 
 def test_a_leaf_without_a_default_is_an_axis_and_so_is_one_with_a_factory():
     @struct.dataclass
-    class Weighted(NoisySGD):
+    class Weighted(SGD):
         weight: Any = struct.field(kw_only=True)
         weights: Any = struct.field(default_factory=lambda: np.ones(2))
 
-    swept_over = axes_of(Weighted(mu=1.0, weight=5.0), {"weight": [1.0, 2.0], "weights": [3.0]})
-    assert {name: axis.tolist() for name, axis in swept_over.items()} == {"weight": [1.0, 2.0], "weights": [3.0]}
-    assert axes_of(Weighted(mu=1.0, weight=5.0, weights=np.zeros(2)), {"weights": [3.0]})["weights"].tolist() == [3.0]
+    def axes(over, **settings):
+        pair = Protocol(Weighted(weight=5.0, **settings), privacy=NoisyMessages(clip=1.0), mu=1.0)
+        return {name: axis.tolist() for name, axis in axes_of(pair, over).items()}
+
+    over = {"algorithm.weight": [1.0, 2.0], "algorithm.weights": [3.0]}
+    assert axes(over) == over
+    assert axes({"algorithm.weights": [3.0]}, weights=np.zeros(2)) == {"algorithm.weights": [3.0]}
