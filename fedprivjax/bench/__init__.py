@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from rich.table import Table
 
-from fedprivjax.bench import accelerator, cell, clients, federation, network, start, sweeps
+from fedprivjax.bench import accelerator, cell, clients, federation, start, sweeps
 from fedprivjax.bench.timing import Line, machine
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.report.drawing import save_figure
@@ -21,7 +21,7 @@ GROUPS: dict[str, Callable[[], Iterator[Line]]] = {
     "one run": cell.lines,
     "sweeps": sweeps.lines,
     "a million machines": federation.lines,
-    "a network": network.lines,
+    "a network": clients.network_lines,
     "local work": clients.lines,
     "a tree's noise": federation.tree_lines,
     "checkpoints": cell.checkpoint_lines,

@@ -1,4 +1,4 @@
-"""Local work and client state: a round of FedAvg compared with hand-written JAX code, and SCAFFOLD's state."""
+"""Networks compared with hand-written JAX code, in rounds of FedAvg and of DP-μ²-FL, and SCAFFOLD's client state."""
 
 from collections.abc import Iterator
 from functools import cache, partial
@@ -9,18 +9,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.bench.timing import Line, compiled_run, in_a_process, peak_of_run, ratio_side_by_side, seconds_by_turn
-from fedprivjax.datasets import from_arrays
+from fedprivjax.datasets import Dataset, from_arrays
 from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.engine.compiled import FLOAT32
 from fedprivjax.engine.prepare import ReadyRun, ready
+from fedprivjax.noise import Silent
 from fedprivjax.plan.participation import Uniform
 from fedprivjax.problem.networks import MLP
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols import FedAvg, Scaffold
+from fedprivjax.protocols import DPMu2, FedAvg, Scaffold
 
 SIDE, CLASSES, HIDDEN = 28, 10, (200, 200)
 MACHINES, RECORDS, BATCH, ROUNDS = 10, 600, 10, 3  # of FedAvg, all machines in every round
 COHORT, FEW, MANY, STATE_STEPS = 100, 100, 10_000, 10  # of SCAFFOLD
+NETWORK_MACHINES, NETWORK_COHORT, NETWORK_HIDDEN, CLIP = 100, 20, (126,), 1.0  # of DP-μ²-FL
+NETWORK_ROUNDS, NETWORK_TIMED_ROUNDS = 500, 100
 TIMED_ROUNDS = 20, 60  # a round's time is the difference, which excludes the first allocation of the state
 
 
@@ -32,13 +35,17 @@ def lines() -> Iterator[Line]:
     yield Line(f"{many}, peak memory beyond its state", in_a_process(beyond_state), "MB", "≤ 500")
 
 
+def random_images(count: int) -> Dataset:
+    """Return random images with random classes."""
+    rng = np.random.default_rng(0)
+    pictures = rng.random((count, SIDE, SIDE), np.float32)
+    return from_arrays(pictures, rng.integers(0, CLASSES, count), feature_bound=float(SIDE), classes=CLASSES)
+
+
 def random_problem(machines: int, records: int, network: Any = None) -> Problem:
     """Return a problem on random images, with equally many records on all machines."""
-    rng = np.random.default_rng(0)
-    pictures = rng.random((machines * records, SIDE, SIDE), np.float32)
-    data = from_arrays(pictures, rng.integers(0, CLASSES, len(pictures)), feature_bound=float(SIDE), classes=CLASSES)
     rows = np.arange(machines * records).reshape(machines, records)
-    return from_dataset(data, network=network, partition_table=rows)
+    return from_dataset(random_images(rows.size), network=network, partition_table=rows)
 
 
 @cache
@@ -106,3 +113,58 @@ def beyond_state() -> float:
     """Return the peak memory of this process after one run with many machines, less its client state, in MB."""
     start = make_scaffold(MANY, TIMED_ROUNDS[0])
     return peak_of_run(start)[1] - start.costs["client_state_bytes"] / 2**20
+
+
+def network_lines() -> Iterator[Line]:
+    """Yield the ratio of a run's time to hand-written code, both without noise, and peak memory of a run with noise."""
+    yield Line("a network of 10⁵ parameters, clipped, over a round by hand", network_ratio(), "times", "≤ 1.3")
+    noise, megabytes = in_a_process(network_peak)
+    yield Line(f"the same, peak memory, {noise} noise (chosen)", megabytes, "MB", "≤ 2000")
+
+
+@cache
+def make_network(rounds: int) -> ReadyRun:
+    """Return a prepared run with M = 100, m = 20, d = 100,180: DP-μ²-FL, clipped, untrusted, on random images."""
+    problem = from_dataset(random_images(NETWORK_COHORT * rounds), network=MLP(NETWORK_HIDDEN))
+    options = {"rounds": rounds, "metrics": ("noise_norm",), "eval_every": rounds}
+    return ready(DPMu2(mu=4.0, clip=CLIP), problem, Uniform(NETWORK_MACHINES, NETWORK_COHORT), **options)
+
+
+def network_ratio() -> float:
+    """Return the median ratio of a run's time to that of `network_by_hand`, measured in turn."""
+    start = make_network(NETWORK_TIMED_ROUNDS)
+    pool, samples = start.problem.pool, jnp.asarray(start.plan.samples)
+    other = partial(network_by_hand, start.problem.start, pool, samples, jnp.float32(start.protocol.step_size))
+    return ratio_side_by_side(compiled_run(start, mechanism=Silent()), other, repeats=3)
+
+
+@jax.jit
+def network_by_hand(start: Any, pool: Any, samples: jax.Array, step: jax.Array) -> Any:
+    """Run the same rounds in hand-written JAX: two gradients per message by vmap, clipping, a sum, and a step."""
+
+    def loss(params, picture, label):
+        hidden = jnp.tanh(picture.reshape(-1) @ params["Dense_0"]["kernel"] + params["Dense_0"]["bias"])
+        scores = hidden @ params["Dense_1"]["kernel"] + params["Dense_1"]["bias"]
+        return jax.nn.logsumexp(scores) - scores[label]
+
+    def message(x, before, t, picture, label):
+        now, then = jax.grad(loss)(x, picture, label), jax.grad(loss)(before, picture, label)
+        s = jax.tree.map(lambda a, b: t * a - (t - 1) * b, now, then)
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(s)))
+        return jax.tree.map(lambda leaf: leaf * jnp.minimum(1.0, CLIP / norm), s)
+
+    def one_round(state, inputs):
+        (x, before, w, q), (t, chosen) = state, inputs
+        rows = jax.vmap(partial(message, x, before, t))(pool[0][chosen], pool[1][chosen])
+        q = jax.tree.map(lambda q, s: q + jnp.mean(s, axis=0), q, rows)
+        w = jax.tree.map(lambda w, q: w - step * q, w, q)
+        return (jax.tree.map(lambda x, w: x + 2 / (t + 2) * (w - x), x, w), x, w, q), None
+
+    zero = jax.tree.map(jnp.zeros_like, start)
+    rounds = jnp.arange(1, samples.shape[0] + 1, dtype=jnp.float32)
+    return jax.lax.scan(one_round, (start, start, start, zero), (rounds, samples))[0][1]
+
+
+def network_peak() -> tuple[str, float]:
+    """Return the chosen noise mechanism's name and the peak memory of this process after one run, in MB."""
+    return peak_of_run(make_network(NETWORK_ROUNDS))

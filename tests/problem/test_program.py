@@ -20,7 +20,6 @@ PLAIN = {  # files whose compiled functions take arrays only, or are compiled an
     "bench/accelerator.py",
     "bench/cell.py",
     "bench/clients.py",
-    "bench/network.py",
     "auditing/one_run.py",
     "datasets/stream.py",
     "features/mapped.py",
