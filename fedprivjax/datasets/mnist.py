@@ -235,7 +235,12 @@ def mnist_pairs(
 
     Source: Lowy & Razaviyayn 2023, experiments on MNIST, and the authors' code.
     """
-    _check(similarity, components, trial)
+    if not isinstance(similarity, int | float | np.number) or not 0 <= similarity <= 1:
+        raise Refusal(f"similarity must be from 0 to 1, got {similarity}")
+    require_at_least("components", components, 1)
+    if components > PIXELS:
+        raise Refusal(f"components must be at most {PIXELS}, got {components}")
+    require_at_least("trial", trial, 0)
     require_choice("draw", draw, DRAWS)
     require_choice("lipschitz", lipschitz, LIPSCHITZ)
     require_at_least("per_digit", per_digit, 1)
@@ -327,12 +332,3 @@ def _split(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _even(digits: np.ndarray) -> np.ndarray:
     return (digits % 2 == 0).astype(np.int32)
-
-
-def _check(similarity: float, components: int, trial: int) -> None:
-    if not isinstance(similarity, int | float | np.number) or not 0 <= similarity <= 1:
-        raise Refusal(f"similarity must be from 0 to 1, got {similarity}")
-    require_at_least("components", components, 1)
-    if components > PIXELS:
-        raise Refusal(f"components must be at most {PIXELS}, got {components}")
-    require_at_least("trial", trial, 0)

@@ -6,6 +6,7 @@ from math import isnan
 from typing import Any
 
 from fedprivjax.checks.decorated import without_decorator
+from fedprivjax.checks.numbers import kinds_of_parts
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.encoders import Encoder
@@ -105,14 +106,9 @@ def private(algorithm: type, table: Mapping[str, Any], part: Any) -> Any:
         require_choice("key of privacy", key, ["kind", *_names(kind)])
     if kind is LocalPrivacy:
         given["work"] = _work(given.get("work"))
-    objects = parts_of(kind) | ({"encoder": Encoder} if kind is LocalPrivacy else {})
+    objects = kinds_of_parts(kind) | ({"encoder": Encoder} if kind is LocalPrivacy else {})
     given |= {name: part(name, one, given[name]) for name, one in objects.items() if name in given}
     return kind(**given)
-
-
-def parts_of(kind: type) -> dict[str, type]:
-    """Return the classes of the objects in the fields of a part, by field name."""
-    return {one.name: one.metadata["part"] for one in fields(kind) if "part" in one.metadata}  # type: ignore[arg-type]
 
 
 def _kinds_for(algorithm: type) -> list[str]:

@@ -238,7 +238,7 @@ def _pair_fields(raw: Mapping[str, Any], algorithm: type, context: Any) -> dict[
     _check_keys(kept["settings"], [*own, *of_pair])
     settings = pairs.gathered(algorithm, kept["settings"], own)
     part, table = partial(_part, context=context), settings[pairs.ALGORITHM]
-    objects = {name: part(name, kind, table[name]) for name, kind in pairs.parts_of(algorithm).items() if name in table}
+    objects = {name: part(name, kind, table[name]) for name, kind in kinds_of_parts(algorithm).items() if name in table}
     parts = {
         pairs.ALGORITHM: made("algorithm", raw["name"], algorithm, {**table, **objects}, algorithm, "this table"),
         pairs.PRIVACY: pairs.private(algorithm, settings[pairs.PRIVACY], part),

@@ -137,8 +137,7 @@ def _check_rounds_to(experiment: Experiment, names: list[str]) -> None:
         require_choice("metric in evaluation.rounds_to", metric, names)
         require_between(f"evaluation.rounds_to.{metric}", value, -inf, inf)
     if experiment.evaluation.rounds_to and (trials := experiment.sweep.trials) is not None:
-        wanted = f"evaluation.rounds_to must be left out of trials, got {trials} trials"
-        raise Refusal(f"{wanted}. Sweep seeds instead")
+        raise Refusal(f"evaluation.rounds_to must be left out of trials, got {trials} trials. Sweep seeds instead")
     for expected in experiment.expected:
         if expected.rounds_to is None:
             continue

@@ -221,6 +221,6 @@ def point_title(point: Point) -> str:
 
 def _limit(best: Mapping[str, xr.Dataset], metric: Metric, name: str, none: float, widest: Any) -> float:
     source = recorded_name(metric.name)
-    said = [(data[source] if source in data else data[metric.name]).attrs.get(name, none) for data in best.values()]
-    limit = widest(map(float, said))
+    held = (data.get(source, data.get(metric.name)) for data in best.values())
+    limit = widest(float(values.attrs.get(name, none)) for values in held if values is not None)
     return float(metric.function(limit)) if metric.of == "mean" and np.isfinite(limit) else limit

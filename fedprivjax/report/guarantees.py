@@ -22,7 +22,7 @@ from fedprivjax.privacy.target import LEVELS
 from fedprivjax.privacy.terms import RELATIONS
 from fedprivjax.problem.problem import Problem
 from fedprivjax.report.text_table import Sheet
-from fedprivjax.report.wording import epsilon_text, mixed, points_of
+from fedprivjax.report.wording import epsilon_text, grouped, mixed, points_of
 from fedprivjax.sweeps.prepare import ReadySweep
 
 
@@ -32,10 +32,7 @@ def guarantee_tables(jobs: Iterable[Job], delta: float) -> list[Sheet]:
     Settings that change neither a target nor the values of an event share a row. If the noise of any row has a
     guarantee under another neighbouring relation too, the table shows ε under each relation.
     """
-    tables: dict[tuple[str, ...], list[tuple[Job, _Row]]] = {}
-    for job in jobs:
-        for row in _rows(job.prepare(), delta):
-            tables.setdefault(tuple(row.summary), []).append((job, row))
+    tables = grouped((tuple(row.summary), (job, row)) for job in jobs for row in _rows(job.prepare(), delta))
     return [_guarantee_table(names, rows, delta) for names, rows in tables.items()]
 
 

@@ -26,7 +26,7 @@ from fedprivjax.report.drawing import epsilon_axis
 from fedprivjax.report.leaderboard_rows import FIELDS, Row, faults, leaderboard_rows
 from fedprivjax.report.remarks import CHOSEN
 from fedprivjax.report.text_table import Sheet, html_table, plain
-from fedprivjax.report.wording import count_text, epsilon_text, number_text
+from fedprivjax.report.wording import count_text, epsilon_text, grouped, number_text
 
 PANEL = ("experiment", "federation", "metric", "delta", "unit", "relation")  # equal within a panel, with the setting
 PANEL_SIZE = 7.5, 3.8  # width and height in inches, with the legend
@@ -152,8 +152,7 @@ class Leaderboard:
     def tables(self) -> list[Sheet]:
         """One table for each comparison, best mean first."""
         federations = {name: {row["federation"] for row in self.of(name).rows} for name in self.experiments}
-        groups = self._groups()
-        return [row_table(rows, named=len(federations[rows[0]["experiment"]]) > 1) for rows in groups]
+        return [row_table(rows, named=len(federations[rows[0]["experiment"]]) > 1) for rows in self._groups()]
 
     def of(self, experiment: str) -> "Leaderboard":
         """Return the rows of one experiment.
@@ -181,9 +180,7 @@ class Leaderboard:
         """
         if not self.rows:
             raise Refusal("leaderboard must have a row to be drawn, got none")
-        panels: dict[str, list[Row]] = {}
-        for row in self.rows:
-            panels.setdefault(str([row[name] for name in (*PANEL, "setting")]), []).append(row)
+        panels = grouped((str([row[name] for name in (*PANEL, "setting")]), row) for row in self.rows)
         figure = new_figure(*PANEL_SIZE, 1, len(panels))
         axes = figure.subplots(len(panels), squeeze=False).ravel().tolist()
         for axis, panel in zip(axes, panels.values(), strict=True):
@@ -199,10 +196,7 @@ class Leaderboard:
         write_atomically(Path(path), self.to_json(), follow=True)
 
     def _groups(self) -> list[list[Row]]:
-        groups: dict[str, list[Row]] = {}
-        for row in self.rows:
-            groups.setdefault(_key(row, GROUP), []).append(row)
-        return [ranked(rows) for rows in groups.values()]
+        return [ranked(rows) for rows in grouped((_key(row, GROUP), row) for row in self.rows).values()]
 
     def __str__(self) -> str:
         return "\n".join([*map(plain, self.tables), *map(printable, notes(self.rows))])

@@ -14,7 +14,7 @@ from fedprivjax.privacy.terms import TRUST
 from fedprivjax.report.colours import colour, marker
 from fedprivjax.report.drawing import epsilon_axis
 from fedprivjax.report.text_table import Sheet
-from fedprivjax.report.wording import count_text, mixed, number_text, relations, terms_of
+from fedprivjax.report.wording import count_text, grouped, mixed, number_text, relations, terms_of
 
 SECTIONS = (
     (EXPLICIT, POPULATION, "excess loss on the population, proved constants: smaller is better"),
@@ -154,11 +154,10 @@ def _theorems(at: xr.Dataset) -> Iterator[str]:
 def _guarantees(at: xr.Dataset) -> Iterator[str]:
     """Yield the guarantees, one line for all methods with the same text."""
     yield "guarantees:"
-    alike: dict[str, list[str]] = {}
-    for label in at["protocol"].values:
-        for terms in terms_of(at.sel(protocol=label)):
-            words = f"{terms.unit}, {terms.stated_relation}, trust {terms.trust}; {terms.theorem}"
-            alike.setdefault(words, []).append(str(label))
+    stated = ((str(label), one) for label in at["protocol"].values for one in terms_of(at.sel(protocol=label)))
+    alike = grouped(
+        (f"{one.unit}, {one.stated_relation}, trust {one.trust}; {one.theorem}", label) for label, one in stated
+    )
     yield from (f"  {'; '.join(labels)}: {words}" for words, labels in alike.items())
 
 

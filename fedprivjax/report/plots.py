@@ -54,7 +54,7 @@ def metric_against_epsilon(
     realised = missed if realised is None else realised
     epsilon = "realised ε, worst run" if realised else "target ε" if missed else "ε"
     chosen = {name: value for name, value in drawing.middle_of(best).items() if name not in LEVELS}
-    panels, limits = drawing.panels_of(best), drawing.limits_of(_with(best, metric), metric)
+    panels, limits = drawing.panels_of(best), drawing.limits_of(best, metric)
     figure, axes = drawing.panelled(len(panels))
     delta, related = next(iter(best.values())).attrs["delta"], relations(private_terms(best))
     for axis, panel in zip(axes, panels, strict=True):
@@ -87,7 +87,7 @@ def metric_over_rounds(
     """
     metric, best, panels = known(metric), with_marks(best), drawing.panels_of(best)
     chosen = drawing.placed(best, {**drawing.middle_of(best), **(point or {})})
-    limits = drawing.limits_of(_with(best, metric), metric)
+    limits = drawing.limits_of(best, metric)
     figure, axes = drawing.panelled(len(panels))
     for axis, panel in zip(axes, panels, strict=True):
         for index, (label, data) in enumerate(best.items()):
@@ -128,7 +128,7 @@ def metric_against(
     """
     metric, best = known(metric), with_marks(best)
     panels, chosen = _beside(best, axis)
-    limits = drawing.limits_of(_with(best, metric), metric)
+    limits = drawing.limits_of(best, metric)
     figure, axes = drawing.panelled(len(panels), 4.6, 4.2)
     positive = _positive(best, metric, iterate, rounds) and np.isinf(limits[1])
     for place, panel in zip(axes, panels, strict=True):
@@ -209,10 +209,6 @@ def _sweeps_epsilon(best: Mapping[str, xr.Dataset]) -> bool:
 def _figure(data: xr.Dataset, metric: Metric, iterate: str, rounds: str) -> xr.DataArray:
     """Return the metric's value for each run, of the iterate if the protocol has it, else of the output."""
     return figure_of(data, metric.name, preferred(data, metric.name, iterate), rounds)
-
-
-def _with(best: Mapping[str, xr.Dataset], metric: Metric) -> dict[str, xr.Dataset]:
-    return {label: data for label, data in best.items() if has(data, metric.name)}
 
 
 def _positive(best: Mapping[str, xr.Dataset], metric: Metric, iterate: str, rounds: str) -> bool:

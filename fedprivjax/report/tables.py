@@ -18,6 +18,7 @@ from fedprivjax.report.text_table import Sheet
 from fedprivjax.report.wording import (
     Layout,
     epsilon_text,
+    grouped,
     hide_sizes,
     mixed,
     of_axes,
@@ -253,9 +254,7 @@ def _expected(best: Mapping[str, xr.Dataset]) -> list[str]:
 
 def _used(best: Mapping[str, xr.Dataset]) -> list[str]:
     """Return the fraction of the data that a run uses, one line for all protocols with the same, if it is known."""
-    alike: dict[str, list[str]] = {}
-    for label, data in best.items():
-        alike.setdefault(data.attrs.get("data_used", ""), []).append(label)
+    alike = grouped((data.attrs.get("data_used", ""), label) for label, data in best.items())
     whose = {text: "" if len(alike) == 1 else f"{'; '.join(labels)}: " for text, labels in alike.items() if text}
     return [f"{who}a run uses {text}" for text, who in whose.items()]
 

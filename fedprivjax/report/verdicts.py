@@ -10,7 +10,7 @@ from fedprivjax.experiment import Expected
 from fedprivjax.experiment.expected import ORDER
 from fedprivjax.experiment.verdict import Verdict, describe, judged_metric, origin_of
 from fedprivjax.report.text_table import Sheet
-from fedprivjax.report.wording import rounds_title, title_of
+from fedprivjax.report.wording import grouped, rounds_title, title_of
 
 VERDICTS = {None: "–", True: "ok", False: "MISS"}
 
@@ -88,9 +88,7 @@ def _held(judged: list[Verdict]) -> str:
 
 def _by_origin(judged: list[Verdict]) -> str:
     """Return the counts of cells by the origin of their expected numbers as text, or "" if no origin is stated."""
-    groups: dict[str, list[Verdict]] = {}
-    for v in judged:
-        groups.setdefault(origin_of(v.expected) or "origin not stated", []).append(v)
+    groups = grouped((origin_of(v.expected) or "origin not stated", v) for v in judged)
     if len(groups) == 1 and not origin_of(judged[0].expected):
         return ""
     return f" ({', '.join(f'{origin} {_held(own)}' for origin, own in groups.items())})"

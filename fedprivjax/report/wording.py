@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from math import isnan, log10
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -33,6 +34,18 @@ def points_of(axes: Mapping[str, list[float]]) -> list[dict[str, float]]:
     [{'machines': 5, 'mu': 1}, {'machines': 5, 'mu': 2}]
     """
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+
+def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
+    """Return the values of each key, with the keys in the order of their first values.
+
+    >>> grouped([("a", 1), ("b", 2), ("a", 3)])
+    {'a': [1, 3], 'b': [2]}
+    """
+    found: dict[Any, list[Any]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def of_axes(values: xr.DataArray | xr.Dataset, point: Mapping[str, float]) -> dict[str, float]:
