@@ -118,9 +118,11 @@ def _declared(thing: Any) -> Iterator[tuple[str, str, str]]:
         hints = inspect.get_annotations(thing, eval_str=False)
         for field in fields(thing):  # pyright: ignore[reportArgumentType]  # a dataclass
             if field.init and field.name not in HIDDEN and not field.metadata.get("derived"):
-                number = field.type is Any and field.metadata.get("pytree_node", True)
+                number, annotation = field.metadata.get("pytree_node", True), hints.get(field.name, field.type)
+                if field.type is Any and "part" in field.metadata and not field.metadata.get("number"):
+                    number, annotation = False, str | field.metadata["part"]
                 made = field.default if field.default_factory is MISSING else field.default_factory()
-                kind = "number" if number else type_text(hints.get(field.name, field.type))
+                kind = "number" if number and field.type is Any else type_text(annotation)
                 yield field.name, kind, _default(made)
     else:
         for name, each in inspect.signature(thing).parameters.items():
