@@ -26,6 +26,7 @@ from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.method.round import CHUNK_FLOATS, RoundInputs
 from fedprivjax.method.seen import clipped_rows, costs_of
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import LocalEpochs, LocalSteps
 from fedprivjax.plan.schedule import Size, class_sizes, idle_share
 from fedprivjax.problem.devices import added, devices
 from fedprivjax.problem.problem import Problem
@@ -52,7 +53,7 @@ class Split:
     Attributes:
         slot_classes: number of slots of every class of machines that are computed together, the longest first, see
             `fedprivjax.plan.schedule`; () if all machines take equally many steps, None if unknown.
-        all_records: True if every step of every slot is known to use all its records, so that none is padding.
+        all_records: True if every step of every machine uses as many records in every plan, so that none is padding.
     """
 
     slot_classes: Any = struct.field(pytree_node=False, default=None, kw_only=True, metadata={"derived": True})
@@ -198,12 +199,13 @@ class LocalRounds:
         return self.classes != ()
 
     def fitted(self, problem: Problem, plan: Plan) -> Any:
-        """Return a copy of the method with the fields of `Split` set."""
-        steps = self.steps_of_machines(problem, plan)
+        """Return a copy of the method with the fields of `Split` set, which are those of every plan of the problem."""
+        steps, sampler, table = self.steps_of_machines(problem, plan), self.method.minibatches, problem.partition_table
         classes = class_sizes(steps, plan.size.per_round) if np.ptp(steps) else ()
-        known = self.walks and plan.schedule.secret is None
-        all_records = bool(known and plan.weights is not None and np.all(plan.weights != 0))
-        return replace(self.method, slot_classes=classes, all_records=all_records)
+        fixed = type(sampler) in (LocalEpochs, LocalSteps) and not sampler.secret and plan.schedule.secret is None
+        same = self.walks and fixed and table is not None and not np.ptp(table.sizes)
+        used = plan.weights is not None and np.all(plan.weights[plan.schedule.present] != 0)
+        return replace(self.method, slot_classes=classes, all_records=bool(same and used))
 
     def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
         """Return `idle_steps`, the share of computed local steps that change nothing, and `client_state_bytes`.

@@ -6,7 +6,19 @@ import jax
 import numpy as np
 import pytest
 
-from fedprivjax import Dropouts, FedAvg, Full, Logistic, Refusal, Scaffold, Seeds, Uniform, linear_problem, ready
+from fedprivjax import (
+    Dropouts,
+    FedAvg,
+    Full,
+    Logistic,
+    Refusal,
+    Scaffold,
+    Seeds,
+    Uniform,
+    linear_problem,
+    ready,
+    simulate,
+)
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.plan import size_limits
 from fedprivjax.plan.schedule import class_sizes, idle_share
@@ -158,3 +170,16 @@ def test_records_that_are_all_used_are_known_before_the_program_is_compiled():
     unknown = replace(full, protocol=replace(full.protocol, all_records=False))
     one, other = (run_program(start.arguments, start.static)[0] for start in (full, unknown))
     np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
+
+
+def test_records_of_one_plan_do_not_tell_those_of_another():
+    """A sweep has one program for the plans of all seeds, and those of the first seeds hold no padding by chance."""
+    seeds, unequal = [0, 1, 12], problem((4, 4, 4, 2))
+    method, runs = FedAvg(local_epochs=1, step_size=1.0), {"rounds": 1, "metrics": ["train_loss"]}
+    starts = [ready(method, unequal, Uniform(4, 1), seed=seed, **runs) for seed in seeds]
+    assert [int(start.plan.schedule.participants.max()) == 3 for start in starts] == [False, False, True]
+    assert not any(start.protocol.all_records for start in starts)
+    swept = sweep(method, unequal, Uniform(4, 1), seeds=seeds, **runs)["train_loss"].values.ravel()
+    np.testing.assert_allclose(
+        swept[-1], simulate(method, unequal, Uniform(4, 1), seed=12, **runs).metrics["train_loss"]
+    )
