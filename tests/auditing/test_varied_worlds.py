@@ -10,11 +10,11 @@ from faults.varied import (
     EVEN,
     LOCAL,
     NOISE_OF_THOSE_WHO_CAME,
+    QUIET,
     SERVER,
     UNEVEN,
     WALKS,
     DriftUnclipped,
-    QuietSteps,
     QuietStepsUnseen,
 )
 from restating import planted
@@ -64,7 +64,7 @@ def test_a_drift_term_without_a_clip_is_seen_by_a_quadratic_canary():
 
 @slow
 def test_quiet_local_steps_are_seen():
-    assert refuted(QuietSteps(**LOCAL), WALKS)
+    assert refuted(planted(LocalSGD(**LOCAL), QUIET), WALKS)
 
 
 @slow

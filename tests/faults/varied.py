@@ -58,23 +58,17 @@ def quiet(privacy, noise, step, dimension):
     return jnp.where(step == LOCAL["batch"] - 1, 1.0, 0.1) * z
 
 
-QUIET = unsealed(step_noise=quiet)
+QUIET = unsealed(step_noise=quiet)  # all local steps except the last have a tenth of their noise
 
 
 @states("event")
 @struct.dataclass
-class QuietSteps(LocalSGD):
-    """All local steps except the last have a tenth of their noise."""
+class QuietStepsUnseen(LocalSGD):
+    """The same, with only the end points visible."""
 
     @property
     def privacy(self):
         return QUIET(super().privacy)
-
-
-@states("event")
-@struct.dataclass
-class QuietStepsUnseen(QuietSteps):
-    """The same, with only the end points visible."""
 
     def noisy_steps(self, problem, state, inputs, noise, key):
         return None

@@ -43,15 +43,10 @@ def unclipped(self, problem, message, minibatch, noise, facts):
 UNCLIPPED = unsealed(of_batch=unclipped)  # local steps do not clip records' gradients
 
 
-@states("event")
-@struct.dataclass
-class OneMoreNumber(FedAvg):
-    """A message is longer by 1000 times its norm after the clip."""
-
-    def client(self, server, own, data, noise, key):
-        message, after, info = super().client(server, own, data, noise, key)
-        norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(message)))
-        return jax.tree.map(lambda leaf: leaf + 1000 * norm, message), after, info
+def longer(private, message, info, bound, noise, facts):
+    """Return a message that is longer by 1000 times its norm after the clip."""
+    norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(message)))
+    return jax.tree.map(lambda leaf: leaf + 1000 * norm, message)
 
 
 def centred(private, problem, message, inputs, noise, limits, key):
@@ -62,14 +57,10 @@ def centred(private, problem, message, inputs, noise, limits, key):
 CENTRED = unsealed(messages=centred)  # the cohort's mean is subtracted from half of a message
 
 
-@states("event")
-@struct.dataclass
-class Peeking(FedAvg):
-    """A machine sends the mean of all machines' features, too."""
-
-    def client(self, server, own, data, noise, key):
-        message, after, info = super().client(server, own, data, noise, key)
-        return jax.tree.map(lambda leaf: leaf + 1e-3 * jnp.mean(data.problem.pool.features), message), after, info
+def peeking(private, problem, message, minibatch, noise, facts):
+    """Return the mean of a local step with that of all machines' features."""
+    mean = LocalPrivacy.of_batch(private, problem, message, minibatch, noise, facts)
+    return jax.tree.map(lambda leaf: leaf + 1e-3 * jnp.mean(problem.pool.features), mean)
 
 
 @states("event")
@@ -93,10 +84,10 @@ class HeldReported(Scaffold):
 FAULTS = {
     "a clip of every coordinate": (BOUND, planted(NoisySGD(**OF_POOL), CLIPPED_BY_COORDINATE), POOL, SOME_MACHINES),
     "half of the sensitivity": (BOUND, planted(FedAvg(**OF_MACHINES), HALF_THE_MOVE), SHARES, PARTIAL),
-    "a number after the clip": (BOUND, OneMoreNumber(**OF_MACHINES), SHARES, PARTIAL),
+    "a number after the clip": (BOUND, planted(FedAvg(**OF_MACHINES), unsealed(sent=longer)), SHARES, PARTIAL),
     "steps without a clip": (BOUND, planted(FedAvg(**OF_STEPS), UNCLIPPED), SHARES, PARTIAL),
     "the mean of the cohort": (ISOLATED, planted(NoisySGD(**OF_POOL), CENTRED), POOL, SOME_MACHINES),
-    "records of all machines": (ISOLATED, Peeking(**OF_MACHINES), SHARES, PARTIAL),
+    "records of all machines": (ISOLATED, planted(FedAvg(**OF_MACHINES), unsealed(of_batch=peeking)), SHARES, PARTIAL),
     "the un-noised sum": (REPLAYED, SumReported(**OF_POOL), POOL, SOME_MACHINES),
     "what machines hold": (REPLAYED, HeldReported(**OF_MACHINES), SHARES, PARTIAL),
 }
