@@ -7,7 +7,7 @@ from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.plan.arguments import require_problem, require_protocol
 from fedprivjax.plan.participation import Participation
 from fedprivjax.problem.problem import Problem
-from fedprivjax.testing import noise, privacy, programs, releases, runs, sweeps
+from fedprivjax.testing import privacy, programs, releases, runs, sweeps
 from fedprivjax.testing.trial import Trial, half_of_the_machines
 
 Property = Callable[[Trial], str | None]  # a text is the reason why the property does not apply
@@ -35,7 +35,7 @@ OF_PRIVACY: dict[str, Property] = {  # not defined for a protocol that declares 
     "silent without noise": runs.silent_without_noise,
     "dropouts count as planned": runs.dropouts_count_as_planned,
     "a noise sample is shared by all configurations": sweeps.noise_is_shared_by_configurations,
-    "the noise has the stated distribution": noise.noise_has_stated_distribution,
+    "the noise has the stated distribution": privacy.noise_has_stated_distribution,
     "the guarantee can be saved and printed": privacy.guarantee_can_be_saved,
     "the target is met": privacy.target_is_met,
     "an encoder keeps its bound": privacy.encoder_keeps_its_bound,

@@ -22,7 +22,7 @@ from fedprivjax.problem.random_keys import random_key
 from fedprivjax.sweeps.execute import chunk_arguments, run_chunk
 from fedprivjax.sweeps.prepare import ReadySweep, ready_sweep
 from fedprivjax.testing.device_cases import RUN, DeviceCase
-from fedprivjax.testing.noise import LIMIT, covariance_misfit, noise_arguments, noise_path
+from fedprivjax.testing.privacy import LIMIT, covariance_misfit, noise_arguments, noise_path
 
 WIDTH = 512  # numbers of the random bits, and of each side of the matrices of a product
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # of the CPU's compiler

@@ -1,28 +1,170 @@
-"""Properties of privacy: the target is met, the guarantee can be saved, the adversary's view fits the trust model."""
+"""Properties of privacy: noise of the stated distribution, a met target, a saved guarantee, an adversary's view."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.published import published_plan
 from fedprivjax.engine.transcript import Transcript, replay, transcript
 from fedprivjax.method.seen import costs_of, seen_of
 from fedprivjax.method.views import UNSEEN, FullView
 from fedprivjax.noise import Randomised
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.schedule import Size
+from fedprivjax.plan.seeds import round_keys
 from fedprivjax.privacy.calibration import calibrate_and_check, exceeds
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.random_keys import random_key
-from fedprivjax.testing.noise import unit_noise
-from fedprivjax.testing.trial import Trial, close
+from fedprivjax.testing.trial import Trial, close, first_noise
 
+NUMBERS = 4_000  # coordinates of a sample, each an independent path
+LIMIT = 5.0  # largest error of a covariance entry, in standard errors
 DELTA = 1e-5
 ENCODED = 200  # encodings of each message
 ROUNDING = 1e-5  # of a norm, in float32
 TARGETS = Target(mu=1.0, delta=DELTA), Target(epsilon=2.0, delta=DELTA)
+
+
+def noise_has_stated_distribution(trial: Trial) -> str | None:
+    """Check that the aggregate's noise has the covariance of the messages' noise, and that messages have their scale.
+
+    The scale of a message follows from its μ, or is `noise_std` if no μ is stated. Both tests must reject 2/3 and 3/2
+    of the scale.
+
+    Returns:
+        The reason why this does not apply, for pure messages.
+    """
+    start = trial.start
+    if isinstance(start.mechanism, Randomised):
+        return "the noise of randomised messages is no number; an audit measures it"
+    mechanisms = (start.protocol.mechanism(trial.problem, start.plan, method) for method in ("auto", trial.method))
+    cheapest, written_out = (aggregated(start, mechanism, seed) for seed, mechanism in enumerate(mechanisms))
+    if cheapest is None:  # the noise is inside local steps, not in the aggregate
+        _follows_noise_std(trial)
+        return None
+    if written_out is not None:
+        difference = f"got {covariance_misfit(cheapest, written_out):.1f} standard errors of difference"
+        message = f"noise samplers must be equal in distribution, {difference}"
+        _require_scale(lambda scale: covariance_misfit(scale * cheapest, written_out), 1.5 * LIMIT, message)
+    stated, numbers = _stated_noise(trial)
+    deviation, error = numbers.std(), 1 / np.sqrt(2 * numbers.size)
+    message = f"noise must have the stated scale {stated:.4g}, got {deviation:.4g}. It is a standard deviation"
+    _require_scale(lambda scale: abs(scale * deviation / stated - 1) / error, LIMIT, message)
+    return None
+
+
+def _follows_noise_std(trial: Trial) -> None:
+    """Check that twice the `noise_std` gives twice the noise of a round."""
+    arguments, sizes = trial.start.arguments, []
+    for scale in (1, 2):
+        protocol: Any = replace(arguments.protocol, noise_std=scale * arguments.protocol.noise_std)
+        noise = first_noise(arguments._replace(protocol=protocol), trial.start.plan.size)[2]
+        numbers = [leaf for leaf in jax.tree.leaves(noise) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        sizes.append(sum(float(jnp.linalg.norm(leaf)) for leaf in numbers))
+    assert 0 < 1.99 * sizes[0] < sizes[1] < 2.01 * sizes[0], f"noise must follow noise_std, got sizes {sizes}"
+
+
+def _require_scale(misfit: Callable[[float], float], limit: float, message: str) -> None:
+    """Check that noise times 1 fits its stated distribution, and that noise times 2/3 or 3/2 does not."""
+    assert misfit(1.0) < limit, message
+    for scale in (2 / 3, 3 / 2):
+        assert misfit(scale) > limit, "the noise has too few samples to reject another scale"
+
+
+def covariance_misfit(path, other) -> float:
+    """Return the largest difference between entries of two empirical covariances, in standard errors."""
+    one, two = (z @ z.T / z.shape[1] for z in (path, other))
+    variance = np.diag(two)
+    error = np.sqrt(2 * (np.multiply.outer(variance, variance) + two**2) / path.shape[1])
+    return float(np.max(np.abs(one - two) / error))
+
+
+def aggregated(start: ReadyRun, mechanism: Any, seed: int) -> Any:
+    """Return a run's noise in the aggregate with a mechanism, [rounds, numbers], or None if it has none."""
+    noises = noise_path(*noise_arguments(start, mechanism, seed), start.plan.size)
+    return None if noises is None else np.asarray(noises, np.float64)
+
+
+def noise_arguments(start: ReadyRun, mechanism: Any, seed: int) -> tuple[Any, Any, Any, jax.Array]:
+    """Return the arguments of `noise_path` before `size`, for a seed."""
+    host_noise = replace(start, mechanism=mechanism).host_noise_of(start.protocol, seed, NUMBERS)
+    return start.arguments.protocol, mechanism, host_noise, random_key(seed)
+
+
+def noise_path(protocol: Any, mechanism: Any, host_noise: Any, key: jax.Array, size: Size) -> jax.Array | None:
+    """Return the noise in the aggregate of `NUMBERS` coordinates, [rounds, numbers], or None if it has none."""
+    keys = round_keys(key, np.arange(1, size.rounds + 1))
+    _, drawn = mechanism.draw(mechanism.init(NUMBERS, key), mechanism.inputs, keys, NUMBERS)
+    if drawn is None:
+        return None
+
+    def one_round(state, step):
+        state, noise = protocol.noise(state, *step)
+        return state, mechanism.aggregate(noise)
+
+    return jax.lax.scan(one_round, protocol.noise_state(NUMBERS, size), (drawn, host_noise))[1]
+
+
+def _stated_noise(trial: Trial) -> tuple[float, Any]:
+    """Return the stated noise scale of one release in a single-round run, and samples of that noise.
+
+    The scale follows from the event's μ. If no μ is stated, it is the noise of a trusted server, or of the noisiest
+    message of all rounds.
+    """
+    start = trial.start
+    plan = _first_round(start.plan)
+    event = start.protocol.event(trial.problem, plan)
+    if event.mus is None:
+        mechanism = start.protocol.mechanism(trial.problem, start.plan, trial.method)
+        if privacy_of(start.protocol).trust in UNSEEN:
+            stated = start.protocol.noise_std * privacy_of(start.protocol).server_noise(start.plan)
+            return stated, aggregated(start, mechanism, 1)[0]
+        rows = [unit_noise(start, mechanism, t) for t in range(start.plan.size.rounds)]
+        if rows[0] is None:  # messages have no noise of their own: the mean of the first round's has it
+            stated = start.protocol.noise_std / np.sqrt(start.plan.schedule.present[0].sum())
+            return stated, aggregated(start, start.protocol.mechanism(trial.problem, start.plan, "auto"), 1)[0]
+        noisiest = max((row for one in rows for row in one), key=np.std)
+        return start.protocol.noise_std, start.protocol.noise_std * noisiest
+    mechanism = start.protocol.mechanism(trial.problem, plan, trial.method)
+    stated = event.sensitivity / event.mu
+    if privacy_of(start.protocol).trust == "server":
+        return stated, np.ravel(aggregated(replace(start, plan=plan), mechanism, 1))
+    mus = event.mus.each[plan.schedule.participants[0]]
+    worst = int(np.argmax(np.where(plan.schedule.present[0], mus, 0.0)))
+    return stated, start.protocol.noise_std * unit_noise(start, mechanism, 0)[worst]
+
+
+def unit_noise(start: ReadyRun, mechanism: Any, t: int) -> Any:
+    """Return the noise of the messages in round t + 1 at `noise_std` = 1, [per_round, numbers], or None.
+
+    Every participant's noise is that of its first message.
+    """
+    inputs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[t], mechanism.inputs)
+    key = round_keys(random_key(1), np.arange(t + 1, t + 2))[0]
+    memory = mechanism.message_memory(NUMBERS, random_key(1))
+    added = mechanism.message_noise(memory, inputs, key, NUMBERS)[1]
+    if added is None:
+        return None
+    protocol = replace(start.arguments.protocol, noise_std=np.ones((), np.float32))
+    state = protocol.noise_state(NUMBERS, start.plan.size)
+    noise = jax.vmap(lambda drawn: mechanism.aggregate(protocol.noise(state, drawn, None)[1]))(added)
+    return np.asarray(noise, np.float64)
+
+
+def _first_round(plan: Plan) -> Plan:
+    schedule = plan.schedule
+    of_slots = {"participants": schedule.participants, "filled": schedule.filled, "dropped": schedule.dropped}
+    first = replace(schedule, **{name: None if rows is None else rows[:1] for name, rows in of_slots.items()})
+    weights = None if plan.weights is None else plan.weights[:1]
+    return replace(plan, schedule=first, samples=plan.samples[:1], weights=weights)
 
 
 def guarantee_can_be_saved(trial: Trial) -> None:

@@ -15,7 +15,7 @@ from fedprivjax.plan.participation import Varying
 from fedprivjax.plan.seeds import Seeds
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Table
-from fedprivjax.testing.noise import aggregated
+from fedprivjax.testing.privacy import aggregated
 from fedprivjax.testing.trial import Trial, apart, first_rounds
 
 
