@@ -8,7 +8,7 @@ import jax
 from fedprivjax.checks.decorated import PYTREE
 from fedprivjax.checks.refusal import Undefined
 from fedprivjax.method.algorithm import Part, Public
-from fedprivjax.method.linear import Linear
+from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.server_step import check_optimizers, initial, stepped
 
 
@@ -53,9 +53,9 @@ class AtServer(NamedTuple):
 class LocalAlgorithm(Part):
     """Base class of algorithms with local work. A subclass is a `flax.struct.dataclass`.
 
-    It defines `init`, `enter`, `ask`, `move`, `leave`, `serve` and `point`. A local step evaluates the message of `ask`
-    for every record of the machine's minibatch, and moves along the mean. All that leaves the machine is the message of
-    `leave`.
+    It defines `init`, `move`, `serve` and `point`. A local step evaluates the message of `ask` for every record of the
+    machine's minibatch, and moves along the mean. All that leaves the machine is the message of `leave`. By default, a
+    machine walks from the received point along gradients, and sends how far it moved.
 
     Attributes:
         equal_weights: True if messages must have equal weights.
@@ -79,12 +79,15 @@ class LocalAlgorithm(Part):
         return ()
 
     def enter(self, received: Any, own: Any) -> Any:
-        """Return what a machine carries through its local steps, from what the server sends and what it holds."""
-        raise Undefined(f"{type(self).__name__} must define enter(received, own)")
+        """Return what a machine carries through its local steps. Default: what it receives."""
+        return received
 
     def ask(self, carry: Any) -> Linear:
-        """Return the message of one record in the next local step. Its first point is where the machine stands."""
-        raise Undefined(f"{type(self).__name__} must define ask(carry)")
+        """Return the message of one record in the next local step, whose first point is where the machine stands.
+
+        Default: the gradient at the carry.
+        """
+        return gradient(carry)
 
     def move(self, carry: Any, g: Any, received: Any, own: Any, work: Work) -> Any:
         """Return the carry after a local step.
@@ -95,8 +98,11 @@ class LocalAlgorithm(Part):
         raise Undefined(f"{type(self).__name__} must define move(carry, g, received, own, work)")
 
     def leave(self, carry: Any, received: Any, own: Any, work: Work) -> Any:
-        """Return the machine's message after its local steps, a pytree of floats. A machine without a step sends 0."""
-        raise Undefined(f"{type(self).__name__} must define leave(carry, received, own, work)")
+        """Return the machine's message after its local steps, a pytree of floats. A machine without a step sends 0.
+
+        Default: the carry less what it received.
+        """
+        return sub(carry, received)
 
     def keep(self, own: Any, message: Any, work: Work) -> Any:
         """Return what the machine holds after the round. Default: what it held.

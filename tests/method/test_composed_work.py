@@ -16,6 +16,7 @@ from fedprivjax import (
     FedAvg,
     FedDyn,
     FedExP,
+    LocalAlgorithm,
     LocalEpochs,
     LocalPrivacy,
     LocalSteps,
@@ -35,6 +36,7 @@ from fedprivjax import (
     sweep,
     transcript,
 )
+from fedprivjax.method.local_algorithm import add, mul, sub
 from fedprivjax.plan.samplers import Poisson
 from fedprivjax.protocols.fedavg import LocalGradientSteps
 from fedprivjax.protocols.scaffold import ControlVariates
@@ -243,6 +245,30 @@ def test_parts_that_do_not_go_together_are_refused(name):
     algorithm, privacy, message = PARTS[name]
     with pytest.raises(Refusal, match=f"^{message}"):
         Protocol(algorithm, privacy=privacy, noise_std=1.0, **STEP)
+
+
+@struct.dataclass
+class Shortest(LocalAlgorithm):
+    """The members without a default."""
+
+    def init(self, public, step):
+        return public.start
+
+    def move(self, carry, g, received, own, work):
+        return work.project(sub(carry, mul(work.step, g)))
+
+    def serve(self, server, mean, at):
+        return at.project(add(server, mean))
+
+    def point(self, server):
+        return server
+
+
+@pytest.mark.slow
+def test_an_algorithm_of_four_functions_is_fedavg():
+    short = Protocol(Shortest(), privacy=LocalPrivacy(work=LocalEpochs(1, 2)), step_size=0.1)
+    runs = [simulate(one, PROBLEM, SOME, rounds=2) for one in (short, FedAvg(local_epochs=1, batch=2, step_size=0.1))]
+    np.testing.assert_allclose(runs[0].params, runs[1].params, rtol=1e-6)
 
 
 def test_weights_are_refused_where_the_algorithm_needs_equal_ones():
