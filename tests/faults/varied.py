@@ -50,7 +50,8 @@ class DriftUnclipped(LocalSGD):
             after = jax.tree.map(lambda v, g: v - self.step_scale * self.step_size * g, v, step)
             return after, (jax.tree.map(jnp.subtract, after, v), z)
 
-        return data.scan(step, start)
+        end, steps = data.scan(step, start)
+        return self.algorithm.enter(start, own)._replace(v=end), steps
 
 
 def quiet(privacy, noise, step, dimension):
