@@ -204,8 +204,8 @@ class LocalRounds:
         classes = class_sizes(steps, plan.size.per_round) if np.ptp(steps) else ()
         fixed = type(sampler) in (LocalEpochs, LocalSteps) and not sampler.secret and plan.schedule.secret is None
         same = self.walks and fixed and table is not None and not np.ptp(table.sizes)
-        used = plan.weights is not None and np.all(plan.weights[plan.schedule.present] != 0)
-        return replace(self.method, slot_classes=classes, all_records=bool(same and used))
+        used = same and plan.weights is not None and np.all(plan.weights[plan.schedule.present] != 0)
+        return replace(self.method, slot_classes=classes, all_records=bool(used))
 
     def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
         """Return `idle_steps`, the share of computed local steps that change nothing, and `client_state_bytes`.
