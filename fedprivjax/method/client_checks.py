@@ -12,19 +12,33 @@ def require_result(name: str, result: Any) -> tuple[Any, Any, Any]:
     """Return what `client` returned. Raise Refusal unless it is a message, a state, and scalars by name."""
     if not isinstance(result, tuple) or len(result) != 3:
         raise Refusal(
-            f"client must return (message, state, scalars by name) in {name}, got {_short(result)}. Without state or "
+            f"client must return (message, state, scalars by name) in {name}, got {short(result)}. Without state or "
             f"scalars, return own or {{}}"
         )
     return result
 
 
-def require_state(name: str, before: Any, after: Any) -> None:
-    """Raise Refusal if a machine's state after the round differs in structure, shapes or types of numbers."""
+def require_state(name: str, before: Any, after: Any, function: str = "client", first: str = "client_init") -> None:
+    """Raise Refusal if a state after the round differs in structure, shapes or types of numbers.
+
+    Args:
+        function, first: names of the functions that return the state after and before.
+    """
     if _form(before) != _form(after):
         raise Refusal(
-            f"client must return a state of the form of client_init in {name}, {_short(before)}, got {_short(after)}. "
+            f"{function} must return a state of the form of {first} in {name}, {short(before)}, got {short(after)}. "
             f"Return arrays of the same structure, shapes and types"
         )
+
+
+def require_served(name: str, server: Any, after: Any) -> None:
+    """Raise Refusal if the server's state after a round differs from that of `init`, but for Python's numbers in it."""
+
+    def promoted(before: Any, after: Any) -> Any:
+        return jnp.asarray(before, jnp.result_type(after)) if jax.typeof(before).weak_type else before
+
+    same = jax.tree.structure(server) == jax.tree.structure(after)
+    require_state(name, jax.tree.map(promoted, server, after) if same else server, after, "serve", "init")
 
 
 def require_message(name: str, message: Any, dimension: int) -> None:
@@ -43,11 +57,11 @@ def require_scalars(name: str, weight: Any, info: Any) -> None:
     wrong = {key: value for key, value in values.items() if jnp.shape(value)}
     if not isinstance(info, dict) or wrong:
         raise Refusal(
-            f"client must return scalars by name in {name}, got {_short(wrong or info)}. Return one number for each"
+            f"client must return scalars by name in {name}, got {short(wrong or info)}. Return one number for each"
         )
     if jnp.shape(weight):
         raise Refusal(
-            f"client_weight must return one number in {name}, got {_short(weight)}. Return the weight of one message"
+            f"client_weight must return one number in {name}, got {short(weight)}. Return the weight of one message"
         )
 
 
@@ -65,6 +79,6 @@ def _form(state: Any) -> tuple:
     return jax.tree.structure(state), [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(state)]
 
 
-def _short(state: Any) -> str:
+def short(state: Any) -> str:
     """Return a state in one line, with each array as its type and shape."""
     return " ".join(str(jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}", state)).split())

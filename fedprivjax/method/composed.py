@@ -24,6 +24,7 @@ from fedprivjax.method.algorithm import (
     Reads,
     lipschitz_bound,
 )
+from fedprivjax.method.client_checks import require_served
 from fedprivjax.method.interface import Protocol
 from fedprivjax.method.linear import (
     Linear,
@@ -52,6 +53,7 @@ from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.problem import Problem, numbers_of_one
 from fedprivjax.problem.program import by_shapes
+from fedprivjax.problem.random_keys import random_key
 from fedprivjax.problem.smoothing import Moreau
 
 
@@ -320,8 +322,13 @@ def _first_message(parts: tuple[Algorithm, Any], public: Public, message_of: Cal
 
     def first(parts):
         algorithm, start = parts
-        message = message_of(algorithm, algorithm.init(public.with_start(start), jnp.float32(1)))
-        return require_message(message, start, type(algorithm).__name__)
+        one, name = jnp.float32(1), type(algorithm).__name__
+        server = algorithm.init(public.with_start(start), one)
+        message = require_message(message_of(algorithm, server), start, name)
+        statistic, at = statistic_of(message), At(one, one, public.constraint.project, start, random_key(0), one)
+        read = jax.tree.map(jnp.zeros_like, start) if statistic is None else jnp.zeros(statistic.shape)
+        require_served(name, server, Calls(algorithm, isolated=True)("serve", server, read, at))
+        return message
 
     return jax.eval_shape(first, parts)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedprivjax.method.algorithm import Calls, Public
-from fedprivjax.method.client_checks import require_floats
+from fedprivjax.method.client_checks import require_floats, require_served, require_state
 from fedprivjax.method.linear import Linear, require_gradients, require_message
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work
 from fedprivjax.problem.program import by_shapes
@@ -113,7 +113,14 @@ def _read(parts: tuple[LocalAlgorithm, Any], public: Public, private: bool) -> t
         facts = public.with_start(start)
         server, own, message = call("init", facts, one), call("own", facts), left(call, facts, planned)
         at = AtServer(one, one, planned, one, lambda point: point, start, random_key(0))
-        return message, call("keep", own, message, work), call("serve", server, message, at)
+        name, kept, served = (
+            type(algorithm).__name__,
+            call("keep", own, message, work),
+            call("serve", server, message, at),
+        )
+        require_state(name, own, kept, "keep", "own")
+        require_served(name, server, served)
+        return message, kept, served
 
     message, own = jax.eval_shape(first, parts)
     program = jax.make_jaxpr(results)(parts, one).jaxpr

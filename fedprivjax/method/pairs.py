@@ -89,6 +89,7 @@ def pair(algorithm: Any = None, *, privacy: Any = None, **settings: Any) -> Comp
     found, kind = pair_of(type(algorithm)), type(privacy)
     if found is None:
         raise Refusal(f"algorithm must be an Algorithm or a LocalAlgorithm, got {called(algorithm)}")
+    require_decorated(algorithm)
     made, needed = found
     if _custom(kind, made):
         require_decorated(privacy)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.method.client_checks import short
 from fedprivjax.method.linear import Linear, Statistic, points_of, statistic_of
 from fedprivjax.problem.gradients import Dense, scaled
 from fedprivjax.problem.isolation import isolated_record
@@ -111,5 +112,14 @@ def require_isolated_message(problem: Problem, message: Linear) -> Statistic | N
     if statistic is not None:
         record = jax.eval_shape(lambda problem: problem.take(0), problem.traced)
         model: Any = sent_problem(problem, statistic.shape, message).model
-        jax.eval_shape(lambda points, record: model.gradients((points,), record), points_of(message), record)
+        try:
+            jax.eval_shape(lambda points, record: model.gradients((points,), record), points_of(message), record)
+        except Refusal:
+            raise
+        except Exception as error:
+            cause = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+            raise Refusal(
+                f"the function {statistic.name} must be computed from record.loss and record.example, which is "
+                f"{short(record)}, got {cause}. Correct the function"
+            ) from error
     return statistic

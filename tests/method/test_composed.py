@@ -12,6 +12,7 @@ from flax import struct
 from heavy_ball import HeavyBall
 
 from fedprivjax import (
+    Algorithm,
     DPMu2,
     NoisyMessages,
     NoisySGD,
@@ -183,9 +184,33 @@ def test_a_pair_of_classes_or_of_wrong_objects_is_refused():
     class Undecorated(HeavyBall):
         pass
 
-    pair = Protocol(Undecorated(), privacy=NoisyMessages(clip=1.0), **SETTINGS)
-    with pytest.raises(Refusal, match=r"Undecorated must be a flax\.struct\.dataclass"):
-        simulate(pair, POOL, SOME_MACHINES, rounds=2)
+    class Bare(Algorithm):
+        pass
+
+    for wrong in (Undecorated(), Bare()):
+        with pytest.raises(Refusal, match=rf"{type(wrong).__name__} must be a flax\.struct\.dataclass"):
+            Protocol(wrong, privacy=NoisyMessages(clip=1.0), **SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("other", "got"),
+    [
+        (lambda server: (*server, server[0]), r"\('float32\[3, 5\]', 'float32\[3, 5\]', 'float32\[3, 5\]'\)"),
+        (lambda server: (server[0][:1], server[1]), r"\('float32\[1, 5\]', 'float32\[3, 5\]'\)"),
+        (lambda server: (server[0], server[1].astype(int)), r"\('float32\[3, 5\]', 'int32\[3, 5\]'\)"),
+    ],
+    ids=["structure", "shape", "type"],
+)
+def test_a_server_of_another_form_is_refused_before_anything_is_compiled(other, got):
+    @struct.dataclass
+    class Other(HeavyBall):
+        def serve(self, server, read, at):
+            return other(super().serve(server, read, at))
+
+    with pytest.raises(
+        Refusal, match=rf"^serve must return a state of the form of init in Other, .*, got {got}\. Return"
+    ):
+        ready(replace(heavy_ball(), algorithm=Other()), POOL, SOME_MACHINES, rounds=2)
 
 
 def test_identities_tell_classes_and_static_fields_apart():

@@ -73,7 +73,8 @@ class Features(Algorithm):
 
 def sends(make):
     """Return an algorithm that sends `make(w)`."""
-    own = {"message": lambda self, server, t: make(server[0]), "__module__": __name__}
+    own = {"message": lambda self, server, t: make(server[0]), "serve": lambda self, server, read, at: server}
+    own["__module__"] = __name__
     return struct.dataclass(type("Sends", (Features,), own))()
 
 
@@ -222,7 +223,16 @@ def loss(record, w):
     return record.loss(w)
 
 
+def misspelt(record, w):
+    return record.example.featurs @ w
+
+
 REFUSED: dict[str, Any] = {
+    "misspelt": (
+        lambda w: per_record(misspelt, w),
+        r"misspelt must be computed from record.loss and record.example, which is Example\(features=.*, got "
+        r"AttributeError: 'Example' object has no attribute 'featurs'",
+    ),
     "bound default": (lambda w: per_record(lambda record, w, at=w: record.loss(at), w), "without closure and defaults"),
     "traced closure": (lambda w: per_record((lambda v: lambda record, w: record.loss(v))(w), w), "without closure"),
     "method": (lambda w: per_record(WithMessages().value, w), "without closure and defaults, got"),
@@ -292,7 +302,7 @@ def test_a_message_of_another_kind_in_the_program_is_refused():
 @struct.dataclass
 class LocalLosses(MimeLite):
     def ask(self, carry):
-        return per_record(loss, carry.v)
+        return per_record(loss, carry.walk.v)
 
 
 @struct.dataclass
