@@ -186,7 +186,7 @@ def _change(cls: type, owner: type, rule: Stated) -> tuple[type, str] | None:
     covered = _covered(cls, owner)
     for one in cls.__mro__:
         if one not in covered:
-            for name in vars(one):
+            for name in (*vars(one), *_new_fields(one)):  # a field without a default stands in no class
                 if name not in rule.free and _overrides(one, name, covered, rule.optional):
                     return one, name
     return None
@@ -204,6 +204,6 @@ def _overrides(cls: type, name: str, covered: list[type], optional: tuple[str, .
     if name.startswith("__") and name.endswith("__"):
         return name == "__getattribute__"
     if any(name in _fields(one) for one in covered):
-        value = vars(cls)[name]
+        value = vars(cls).get(name)
         return callable(value) or hasattr(value, "__get__")
     return name in optional or any(name in vars(one) for one in covered)

@@ -252,6 +252,8 @@ class ComposedWork(InRounds, Split, OfParts, Protocol):
         return replace(ready, known=replace(known, encoded=encoded))
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
+        if self.privacy.unit is None and not target.non_private:
+            raise Refusal(f"unit must be 'record' or 'machine' for a private run, got None with {target}. Set unit")
         settings = self.privacy.targeted(target, self.epsilon, plan.size.machines)
         self.theory.require_step(self)
         ready: ComposedWork = self.with_settings(settings).read_once(problem, plan).rounds.fitted(problem, plan)

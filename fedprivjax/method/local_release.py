@@ -207,8 +207,6 @@ class LocalPrivacy(WorkPrivacy):
     # ---- on the host
 
     def targeted(self, target: Target, epsilon: Any, machines: int) -> dict[str, Any]:
-        if self.unit is None and not target.non_private:
-            raise Refusal(f"unit must be 'record' or 'machine' for a private run, got None with {target}. Set unit")
         if self.unit == "machine" and self.update_clip is None:
             raise Refusal("update_clip must be given with unit = 'machine', got none. Set a norm or an AdaptiveClip")
         return {}

@@ -147,6 +147,10 @@ def event_of(protocol, problem, plan) -> Event:
         event = event.assuming(Assumption("noise of the schedule"))
     source = stated_by(getattr(protocol, "privacy", None))
     if source is not None:
+        if _without_noise(protocol) and isfinite(event.epsilon(1e-5)):
+            raise Refusal(
+                f"epsilon of {source} must be infinite without noise, got an event that ignores noise_std = 0"
+            )
         event = event.assuming(Assumption("stated by", {"source": source}))
     if event.terms.zeroes:
         event = event.assuming(Assumption("public machines", {"machines": plan.size.machines}))

@@ -1,5 +1,7 @@
 """Custom privacy objects: their guarantee is printed as theirs, and contract, audit and refusals apply to it."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from flax import struct
 from laplace_messages import LaplaceMessages, clipped
 from restating import refused, states
+from sign_sgd import FullGradients, OneSign
 
 from fedprivjax import (
     Logistic,
@@ -22,6 +25,7 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.method.private_mean.interface import PrivateMean
+from fedprivjax.method.round import cohort_messages
 from fedprivjax.protocols.noisy_sgd import SGD
 from fedprivjax.testing import check_protocol
 
@@ -82,6 +86,29 @@ class Bare(MessagePrivacy):
     """No event."""
 
 
+@struct.dataclass(kw_only=True)
+class UnclippedByField(LaplaceMessages):
+    """Planted: a field without a default stands in no class, and hides a function of the parent."""
+
+    messages: Any = struct.field(pytree_node=False, default_factory=lambda: cohort_messages)
+
+
+@struct.dataclass(kw_only=True)
+class OfAnyNoise(LaplaceMessages):
+    """Planted: the event states noise of scale 1, whatever is sampled."""
+
+    def event(self, facts, noise_std):
+        return super().event(facts, 1.0)
+
+
+@struct.dataclass(kw_only=True)
+class OfNobody(OneSign):
+    """Planted: nothing is protected, so that machines are not kept apart."""
+
+    unit: Any = None
+    event = OneSign.event
+
+
 class NotDecorated(LaplaceMessages):
     pass
 
@@ -95,13 +122,26 @@ def test_a_subclass_with_other_messages_states_its_event_again():
     def run(privacy):
         return ready(pair(privacy), PROBLEM, Uniform(12, 6), rounds=12)
 
-    refused(lambda: run(Unclipped()), "messages", "event", "LaplaceMessages")
+    for planted in (Unclipped(), UnclippedByField()):
+        refused(lambda privacy=planted: run(privacy), "messages", "event", "LaplaceMessages")
     with pytest.raises(Refusal, match=r"Bare must define (event|mechanism)\(facts, "):
         run(Bare())
     with pytest.raises(Refusal, match=r"privacy object NotDecorated must be a flax\.struct\.dataclass"):
         run(NotDecorated())
     with pytest.raises(Refusal, match=r"privacy must be a NoisyMessages or .* with SGD, got "):
         run(BelowAnother())
+
+
+def test_an_event_depends_on_the_noise_and_on_a_protected_unit():
+    def run(algorithm, privacy, noise_std, problem=PROBLEM):
+        method = Protocol(algorithm, privacy=privacy, noise_std=noise_std, step_size=0.1)
+        return ready(method, problem, Uniform(12, 6), rounds=3)
+
+    assert run(SGD(), LaplaceMessages(), 0.0).guarantee.epsilon == np.inf
+    with pytest.raises(Refusal, match=r"epsilon of .*:OfAnyNoise must be infinite without noise, got an event that"):
+        run(SGD(), OfAnyNoise(), 0.0)
+    with pytest.raises(Refusal, match="unit must be 'record' or 'machine' for a private run, got None with noise_std"):
+        run(FullGradients(), OfNobody(), 1.0, linear_problem(X.reshape(12, 20, 3), np.ones((12, 20), int), Logistic()))
 
 
 @pytest.mark.slow
