@@ -50,6 +50,7 @@ DESCRIPTIONS = {
 }
 HEADER = "header"
 TOLERANCE = 1e-6  # of an array's norm
+OMITTED = ("slack", "all_records")  # of a bound, and of the compiled program
 
 
 def header_text(cases: Mapping[str, Mapping[str, Any]]) -> str:
@@ -89,8 +90,8 @@ def case_header(method: str, case: Case, start: ReadyRun, arrays: Mapping[str, n
 
 
 def _settings(protocol: Any) -> dict[str, Any]:
-    """Return all fields of a calibrated protocol by name, except what is read of its algorithm, and a bound's slack."""
-    own = {each.name: getattr(protocol, each.name) for each in fields(protocol) if each.name != "slack"}
+    """Return all fields of a calibrated protocol by name, except `OMITTED` and what is read of its algorithm."""
+    own = {each.name: getattr(protocol, each.name) for each in fields(protocol) if each.name not in OMITTED}
     return {name: described(value) for name, value in own.items() if not isinstance(value, Known | KnownWork)}
 
 
