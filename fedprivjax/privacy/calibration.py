@@ -1,5 +1,6 @@
 """Calibration of noise and step size to a privacy target, on the host in float64 before anything is compiled."""
 
+from dataclasses import replace
 from math import inf, isfinite, isinf
 from typing import Any
 
@@ -61,6 +62,8 @@ def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee:
     """
     protocol = require_protocol(protocol)
     require_problem(problem)
+    if getattr(protocol, "known", None) is not None:  # it was read of the problem of another run
+        protocol = replace(protocol, known=None)
     if not privacy_of(protocol).calibrated:
         protocol = calibrate(protocol, problem, plan, delta=delta)
     return event_of(protocol, problem, plan).guarantee(delta)

@@ -3,7 +3,18 @@ import pickle
 import numpy as np
 import pytest
 
-from fedprivjax import Ball, DPMu2, Full, Logistic, ReducedTreeMomentum, TreeMomentum, linear_problem, ready
+from fedprivjax import (
+    Ball,
+    DPMu2,
+    Full,
+    Logistic,
+    NoisySGD,
+    ReducedTreeMomentum,
+    TreeMomentum,
+    guarantee,
+    linear_problem,
+    ready,
+)
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy import PrivacyGuarantee, gdp
 from fedprivjax.privacy.per_machine import Grouped
@@ -148,3 +159,11 @@ def test_a_runs_guarantee_can_be_pickled_and_holds_no_data(method):
     np.testing.assert_array_equal(again.event.multipliers, found.event.multipliers)
     assert again.event.claim is None or again.event.claim.epsilon(DELTA) == found.event.claim.epsilon(DELTA)
     assert len(written) < 4000
+
+
+def test_a_protocol_of_a_run_has_the_guarantee_of_its_next_problem():
+    """The bound of the first problem's gradients is not that of features that are ten times as long."""
+    first, longer = (linear_problem(b * np.eye(6), np.arange(6) % 2, Logistic(), feature_bound=b) for b in (1.0, 10.0))
+    calibrated = ready(NoisySGD(noise_std=9.0, step_size=0.1), first, Full(2)).protocol
+    run = ready(calibrated, longer, Full(2))
+    assert guarantee(calibrated, longer, run.plan).mu == run.guarantee.mu
