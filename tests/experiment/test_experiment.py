@@ -873,6 +873,7 @@ def test_every_leaf_can_be_swept_and_no_static_setting(name):
         "stds",
         "slack",
         "server",
+        "local",
         "server_steps",
         "expected",
         "encoded_norm",
