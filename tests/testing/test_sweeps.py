@@ -4,10 +4,12 @@ import sys
 
 import jax
 import numpy as np
+import pytest
 
 from fedprivjax import Ball, NoisySGD, Softmax, check_protocol, linear_problem
 
 
+@pytest.mark.slow
 def test_programs_that_are_cleared_at_the_end_of_a_sweep_are_counted_again(monkeypatch):
     cleared = []
 
