@@ -60,12 +60,13 @@ class AbsentModules:
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> None:
-        """Raise Absent for a module that the package does not have. pytest asks for those that it has, too."""
-        own = getattr(sys.modules.get(name.rpartition(".")[0]), "__path__", path)  # pytest gives the module's folder
+        """Raise Absent if a module of the package does not exist. Those that pytest asks for exist, and pass."""
+        # pytest passes the module's own folder as `path`, so the folders of the parent are preferred
+        own = getattr(sys.modules.get(name.rpartition(".")[0]), "__path__", path)
         if name.startswith(f"{PACKAGE}.") and PathFinder.find_spec(name, own) is None:
             remedy = "Make objects again that another version pickled"
             refusal = Absent(f"{name} must be a module of this version, got none. {remedy}")
-            refusal.name = name  # by which the import system knows what is missing
+            refusal.name = name  # read by the import system
             raise refusal
 
 

@@ -73,7 +73,7 @@ def _require_own_value(value: Any) -> None:
 
 
 def stated_by(value: Any) -> str | None:
-    """Return "module:Class" of the custom class that makes an object's first statement, or None."""
+    """Return "module:Class" of the custom class that states an object's event, or None for a class of the package."""
     owner = None if _base(type(value)) is None else _owner(type(value), _rule(type(value)).by[0])
     return None if owner is None or of_package(owner) else f"{owner.__module__}:{owner.__qualname__}"
 
@@ -186,7 +186,7 @@ def _change(cls: type, owner: type, rule: Stated) -> tuple[type, str] | None:
     covered = _covered(cls, owner)
     for one in cls.__mro__:
         if one not in covered:
-            for name in (*vars(one), *_new_fields(one)):  # a field without a default stands in no class
+            for name in (*vars(one), *_new_fields(one)):  # a field without a default is no attribute of its class
                 if name not in rule.free and _overrides(one, name, covered, rule.optional):
                     return one, name
     return None

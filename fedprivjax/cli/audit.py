@@ -1,4 +1,4 @@
-"""`fedprivjax audit | bench`: methods attacked, and timed."""
+"""Commands `fedprivjax audit` (attacks on methods) and `fedprivjax bench` (timings)."""
 
 from pathlib import Path
 from typing import Annotated

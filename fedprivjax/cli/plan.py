@@ -1,4 +1,4 @@
-"""`fedprivjax plan | vectors`: methods compared before a run, and recorded."""
+"""Commands `fedprivjax plan` (comparison before a run) and `fedprivjax vectors` (reference vectors)."""
 
 from contextlib import nullcontext
 from itertools import chain

@@ -35,14 +35,14 @@ def knows_quick() -> bool:
 
 
 def make_room(most: float = MOST) -> bool:
-    """Clear all compiled programs if the process has half of the memory mappings that the system allows.
+    """Clear all compiled programs if the process has a large part of the memory mappings that the system allows.
 
     On a CPU a program takes some hundreds of mappings, and Linux allows 65530 by default. A process that compiles a few
     hundred programs would therefore be killed. A cleared program is compiled again at its next call, or read from jax's
     persistent cache if one is configured. On systems other than Linux this does nothing.
 
     Args:
-        most: another fraction than a half.
+        most: fraction of the allowed memory mappings from which the programs are cleared.
 
     Returns:
         True if the programs were cleared.

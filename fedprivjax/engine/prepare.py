@@ -51,8 +51,6 @@ from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.random_keys import random_key, require_jax_settings
 
 TWICE = "machines of more records take part more often, and machine_weights = 'sizes' counts their size again"
-
-
 ROUNDS_IN_A_STEP = 4  # of linear predictors on an accelerator
 
 

@@ -125,7 +125,8 @@ def advanced(
     """Return the state after a round with the given gradient estimate at w_md, and the projection onto the set.
 
     Args:
-        server: optimiser whose learning rate is α/η, the length r/(2v) of a step without a modulus, or None.
+        server: optimiser whose learning rate is α/η, the length r/(2v) of a step without a modulus, or None for
+            the plain step.
     """
     alpha, eta, mu = step.alpha, step.eta, step.modulus
     keep = (1 - alpha) * mu + eta

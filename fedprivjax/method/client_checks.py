@@ -32,7 +32,10 @@ def require_state(name: str, before: Any, after: Any, function: str = "client", 
 
 
 def require_served(name: str, server: Any, after: Any) -> None:
-    """Raise Refusal if the server's state after a round differs from that of `init`, but for Python's numbers in it."""
+    """Raise Refusal if the server's state after a round differs in form from that of `init`.
+
+    Python numbers of `init` may take the type that they have after the round.
+    """
 
     def promoted(before: Any, after: Any) -> Any:
         return jnp.asarray(before, jnp.result_type(after)) if jax.typeof(before).weak_type else before

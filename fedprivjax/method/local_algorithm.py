@@ -138,7 +138,7 @@ class LocalAlgorithm(Part):
 
 
 class Walk(NamedTuple):
-    """What a machine carries through its local steps: its point v, and the state of its optimiser."""
+    """Carry of a machine's local steps: its point v, and the state of its optimiser."""
 
     v: Any
     optimizer: Any
@@ -150,7 +150,10 @@ def begun(local: Any, point: Any) -> Walk:
 
 
 def walked(local: Any, walk: Walk, direction: Any, work: Work) -> Walk:
-    """Return the walk after a step against the direction: η times the update of the optimiser at learning rate 1."""
+    """Return the walk after a step.
+
+    The step is −η times the direction, or η times the optimiser's update at learning rate 1.
+    """
     v, optimizer = walk.v, walk.optimizer
     if local is not None:
         updates, optimizer = local.made().update(direction, optimizer, v)

@@ -22,7 +22,7 @@ class Minibatch:
         weights: weights of the records in the plan, [width], 0 for padding.
         machine: index of the machine.
         step: number of the step, from 0.
-        all_records: True if no record is padding, which the compiler then knows.
+        all_records: True if no record is padding, so that the program needs no mask.
     """
 
     problem: Problem

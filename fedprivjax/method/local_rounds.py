@@ -48,12 +48,13 @@ class ClientState(NamedTuple):
 
 @struct.dataclass
 class Split:
-    """Settings that are not the user's: calibration sets them.
+    """Settings that calibration sets, not the user.
 
     Attributes:
         slot_classes: number of slots of every class of machines that are computed together, the longest first, see
             `fedprivjax.plan.schedule`; () if all machines take equally many steps, None if unknown.
-        all_records: True if every step of every machine uses as many records in every plan, so that none is padding.
+        all_records: True if every step of every machine uses equally many records in every plan, so that there is no
+            padding.
     """
 
     slot_classes: Any = struct.field(pytree_node=False, default=None, kw_only=True, metadata={"derived": True})

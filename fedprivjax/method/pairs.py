@@ -73,7 +73,7 @@ def pair_of(algorithm: type) -> tuple[Any, tuple[type, ...]] | None:
 
 
 def _custom(kind: type, made: type) -> bool:
-    """Return True for a class of custom privacy objects for these pairs: directly below the base, in no other way."""
+    """Return True for a custom class whose only parents in the package are the base for these pairs, and its bases."""
     base = {Pair: MessagePrivacy, WorkPair: WorkPrivacy}.get(made)
     if base is None or kind is base or not issubclass(kind, base):
         return False

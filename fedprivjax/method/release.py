@@ -62,13 +62,15 @@ FREE = "needed_noise", "costs", "message_bits", "vectors_in_memory"  # may be ov
 class Privacy(Part):
     """Base of all privacy objects: their guarantees and targets, on the host.
 
-    A custom one defines `event` and `mechanism`. What it states is printed as its class's. A subclass of it that
-    overrides any name but those in `FREE` must define `event` as well, or is refused in private runs.
+    A custom one defines `event` and `mechanism`, and guarantees name the class that states them. In a private run, a
+    subclass of it that overrides any name but those in `FREE` must define `event` as well, or is refused.
 
     Attributes:
         noise_rule: rule that computes the noise from a target.
         noise_follows: targets on which the mechanism depends, as in `OfPrivacy`.
         weighs_machines: True if the releases and the event include the weights of the machines' messages.
+        clip: bound that is enforced on the norm of every record's message, or None.
+        trust: trust model, a key of `fedprivjax.privacy.terms.TRUST`, as in the event.
     """
 
     kind, decorator = "privacy object", PYTREE
@@ -123,15 +125,14 @@ class Privacy(Part):
 
 
 class MessagePrivacy(Privacy):
-    """Base of the privacy objects of messages, with what most of them share. Those of the package are sealed.
+    """Base of the privacy objects of messages, with their common defaults. Those of the package are sealed.
 
     A custom one is a `flax.struct.dataclass` that defines `event` and `mechanism`. By default every record's message is
     clipped to `clip`, and the server reads the mean with `noise_std` times the mechanism's sample. For another release
     it defines `release` and `messages`.
 
     Attributes:
-        clip: bound that is enforced on the norm of every record's message, or None for the stated one.
-        trust: trust model, a key of `fedprivjax.privacy.terms.TRUST`, as in the event.
+        clip: as in `Privacy`, or None for the stated bound.
         several_epochs: True if the event accounts for public reuse of samples in several rounds.
         gradients_each: number of gradients that a machine computes for one gradient of a message.
         why_means: reason why the server reads no other statistic than means, in messages.
@@ -190,7 +191,7 @@ class MessagePrivacy(Privacy):
             )
 
     def require_own_clip(self) -> None:
-        """Raise Refusal without a clip, for messages whose norm no constant of the loss bounds."""
+        """Raise Refusal if there is no clip, for messages whose norm no constant of the loss bounds."""
         if self.clip is None:
             raise Refusal(
                 f"clip must be set, because a message is a combination of gradients or a function of a record, whose "
@@ -240,7 +241,7 @@ class MessagePrivacy(Privacy):
         return None
 
     def server_noise(self, plan: Plan) -> float:
-        """Standard deviation of a trusted server's noise, as `OfPrivacy.server_noise`. Default: 1."""
+        """Return the standard deviation of a trusted server's noise, as `OfPrivacy.server_noise`. Default: 1."""
         return 1.0
 
     def view(self, full: FullView) -> View:

@@ -35,7 +35,7 @@ def optimizers() -> dict[str, Callable[..., "optax.GradientTransformation"]]:
 
 
 def is_schedule(factory: Any) -> bool:
-    """Return True for a factory of schedules of optax. They branch on their numbers, which are static."""
+    """Return True for a factory of optax schedules, whose numbers are static because it may branch on them."""
     return name_of(factory).endswith(SCHEDULES)
 
 
@@ -80,7 +80,7 @@ def check_settings(factory: Callable, settings: Mapping[str, Any]) -> None:
             raise Refusal(f"{setting} of {name} must be a number, a flag or a name, got {called(value)}")
     missing = [each for each in needed(factory) if each not in settings]
     if missing:
-        raise Refusal(f"optimiser {name} must be given its settings, got no {missing[0]!r}")
+        raise Refusal(f"optimiser {name} must be given its settings, got no {missing[0]!r}. Set it")
 
 
 def _hashable(value: Any) -> bool:
@@ -98,7 +98,7 @@ def parameters(factory: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def needed(factory: Any) -> list[str]:
-    """Return the names of settings without a default, but for the learning rate."""
+    """Return the names of the settings without a default, except the learning rate."""
     several = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
     known = parameters(factory).items()
     return [name for name, one in known if name != RATE and one.default is one.empty and one.kind not in several]

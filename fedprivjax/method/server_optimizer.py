@@ -44,8 +44,8 @@ class ServerOptimizer:
     receives it. The updates of any other factory are directions, which are multiplied by −step, and the values of a
     schedule are factors on the step. Integers, flags, names and all settings of a schedule are static.
 
-    A transformation that is made, such as `optax.adam(0.1)`, has its own step and no numbers to sweep. Its updates are
-    multiplied by the protocol's step, which is then 1.
+    A transformation, such as `optax.adam(0.1)`, has its own step and no numbers to sweep. Its updates are multiplied by
+    the protocol's step, which is then 1.
 
     Args:
         factory: function that returns an `optax.GradientTransformation` or a schedule, such as `optax.adam`, or its

@@ -75,7 +75,7 @@ def check_optimizers(part: Any, params: Any) -> None:
 def as_optimizer(name: str, given: Any) -> Any:
     """Return the `ServerOptimizer` of a transformation, its factory, a schedule or a name.
 
-    A function with one setting that it needs, besides a learning rate, is a schedule.
+    A function with exactly one required argument, other than a learning rate, is a schedule.
 
     >>> import optax
     >>> as_optimizer("server", optax.adam), as_optimizer("server", "sgd"), as_optimizer("server", optax.sgd(0.1))
@@ -95,9 +95,9 @@ def as_optimizer(name: str, given: Any) -> Any:
 
 
 def optimizer_of_step(protocol: Any) -> tuple[str, ServerOptimizer | None]:
-    """Return the name and the value of the setting that takes the steps of length `step_size`, None if they are plain.
+    """Return the name and the value of the optimiser whose step is `step_size`, or None as its value for plain steps.
 
-    They are those of the machines if there are local steps, else of the server.
+    The name is "local" for an algorithm with local work, else "server".
     """
     algorithm = getattr(protocol, "algorithm", None)
     name = "local" if hasattr(algorithm, "local") else "server"
@@ -130,7 +130,7 @@ def rates_of(server_step: Any, rounds: int) -> np.ndarray | None:
 
 
 def require_learning_rate(server: ServerOptimizer | None, server_step: Any) -> None:
-    """Raise Refusal if a server optimiser has no learning rate, or two, or a learning rate no optimiser."""
+    """Raise Refusal unless a server optimiser has exactly one learning rate, and a `server_step` has an optimiser."""
     if server is not None and server.own_step:
         if server_step is not None:
             raise Refusal(f"server_step must be left out of a server with its own step, got {called(server_step)}")

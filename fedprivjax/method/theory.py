@@ -72,6 +72,9 @@ class Theory:
         """Return the default step of a protocol with known noise, or inf if a constant is missing.
 
         It is 1 for a transformation with its own step. For another optimiser it is that of `scaled_step`.
+
+        Raises:
+            Refusal: if no theory gives a step, or only for plain steps and the protocol has another optimiser.
         """
         self.require_step(protocol)
         name, optimizer = optimizer_of_step(protocol)
@@ -89,13 +92,13 @@ class Theory:
         return scaled_step(optimizer, plain, problem, plan.size.rounds, self.norm(protocol, problem, plan))
 
     def error_bound(self, protocol: Any, run: PlannedRun) -> Bound:
-        """Return the error bound of a planned run, which is missing for a protocol with other than plain steps."""
+        """Return the error bound of a planned run, which is missing for a protocol with an optimiser."""
         parts = (getattr(getattr(protocol, "algorithm", None), name, None) for name in ("server", "local"))
         other = next((one for one in parts if one is not None), None)
         return self.bound(protocol, run) if other is None else missing(f"its bound is for plain steps, not for {other}")
 
     def require_step(self, protocol: Any) -> None:
-        """Raise Refusal for a protocol without a step, if no theory gives one, or with two."""
+        """Raise Refusal if a protocol has no step and no theory gives one, or if it has two."""
         name, optimizer = optimizer_of_step(protocol)
         own = optimizer is not None and optimizer.own_step
         if own and protocol.step_size not in (None, 1):

@@ -17,7 +17,7 @@ from fedprivjax.problem.problem import Problem
 
 
 class Facts(NamedTuple):
-    """What a release is told besides its settings.
+    """Facts of a run that a release reads, in addition to the settings of its privacy object.
 
     Attributes:
         noise_std: calibrated noise.
@@ -51,14 +51,15 @@ class WorkFacts(NamedTuple):
 
 
 class WorkPrivacy(Privacy):
-    """Base of the privacy objects of local work, for those with noise in local steps only.
+    """Base of the privacy objects of local work. Its defaults are for noise in local steps only.
 
     Those of the package are sealed. A custom one is a `flax.struct.dataclass` that defines `event` and `mechanism`, and
-    what it changes of a message: `bounded`, `sent` and `encoded` at a machine, `divisor` and `read` at the server.
+    the functions in which it differs: `bounded`, `sent` and `encoded` at a machine, `divisor` and `read` at the server.
 
     Attributes:
         work: sampler of the records of the local steps.
         unit: protected unit, "record" or "machine", or None for no privacy.
+        relation: neighbouring relation, a key of `fedprivjax.privacy.terms.RELATIONS`.
         clip: bound that is enforced on every record's message in a local step, or None.
         update_clip: bound on the norm of a machine's whole message, or None.
         noise: correlation of a trusted server's noise over rounds.

@@ -221,9 +221,8 @@ def _best_starts(steps: np.ndarray, classes: int) -> tuple[list[int], float]:
     for _ in range(classes - 1):
         before, best = best, []
         for k, end in enumerate(ends):
-            pairs = zip(
-                before, heights[1 : k + 1], firsts[1 : k + 1], strict=False
-            )  # a last class from each first slot
+            # a last class from each first slot
+            pairs = zip(before, heights[1 : k + 1], firsts[1 : k + 1], strict=False)
             more = [(steps + height * (end - first), [*starts, first]) for (steps, starts), height, first in pairs]
             best.append(min([before[k], *more], key=lambda found: found[0]))
     return best[-1][1], best[-1][0]

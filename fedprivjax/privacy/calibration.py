@@ -62,7 +62,7 @@ def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee:
     """
     protocol = require_protocol(protocol)
     require_problem(problem)
-    if getattr(protocol, "known", None) is not None:  # it was read of the problem of another run
+    if getattr(protocol, "known", None) is not None:  # read in a run, perhaps on another problem
         protocol = replace(protocol, known=None)
     if not privacy_of(protocol).calibrated:
         protocol = calibrate(protocol, problem, plan, delta=delta)
@@ -152,7 +152,8 @@ def event_of(protocol, problem, plan) -> Event:
     if source is not None:
         if _without_noise(protocol) and isfinite(event.epsilon(1e-5)):
             raise Refusal(
-                f"epsilon of {source} must be infinite without noise, got an event that ignores noise_std = 0"
+                f"epsilon of {source} must be infinite without noise, got an event that ignores noise_std = 0. Pass "
+                f"noise_std to the event"
             )
         event = event.assuming(Assumption("stated by", {"source": source}))
     if event.terms.zeroes:

@@ -119,7 +119,7 @@ class LocalGradientSteps(LocalAlgorithm):
         require_learning_rate(self.server, self.server_step)
 
     def _rate(self, t: Any) -> Any:
-        """Learning rate of the server in a round, 1 if none is given."""
+        """Return the server's learning rate in a round, or 1 if none is given."""
         if self.server_steps is None:
             return 1.0 if self.server_step is None else self.server_step
         return jnp.asarray(self.server_steps)[jnp.int32(t) - 1]

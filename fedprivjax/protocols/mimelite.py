@@ -31,7 +31,7 @@ class MimeState(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """What a machine carries: its walk, the gradient of its first step, and 1 after that step, else 0."""
+    """Carry of local steps: the walk, the gradient of the first step, and 1 after that step, else 0."""
 
     walk: Walk
     first: Any

@@ -181,7 +181,7 @@ class MinibatchSettings:
     window: int | None = struct.field(pytree_node=False, default=None)
     server: Any = optimizer_field()
 
-    theory = Theory(step=_step, norm=_norm)
+    theory = Theory(step=_step)
 
     def __post_init__(self):
         super().__post_init__()  # type: ignore[misc]

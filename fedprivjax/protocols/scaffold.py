@@ -9,9 +9,9 @@ another direction,
 sends (v − w_r, c_i⁺ − c_i), 2d numbers, and keeps c_i⁺. The server adds the mean of the first part to w_r, and
 (1/M)·Σ_{i∈S_r} (c_i⁺ − c_i) to c. A machine that is absent, or drops out, keeps c_i.
 
-The paper's formula, c_i⁺ = c_i − c + (w_r − v)/(K_i·η), is the same mean without a constraint set and with ρ = 0. The
-mean of the gradients themselves is used here, which also holds with them, and with any optimiser of the local steps,
-which goes along the corrected direction.
+The paper's formula, c_i⁺ = c_i − c + (w_r − v)/(K_i·η), is the same mean without a constraint set and with ρ = 0. This
+implementation uses the mean of the gradients themselves, which also holds with a constraint set, with ρ > 0 and with
+an optimiser of the local steps. The optimiser receives the corrected direction.
 
 With `unit = "machine"` the pair (v − w_r, K·η·(c_i⁺ − c_i)) is clipped as a whole to norm C, with K the largest number
 of steps of a machine, and noised as a whole. With local epochs K follows from the largest machine: it is assumed to be
@@ -40,7 +40,7 @@ class Controlled(NamedTuple):
 
 
 class Summed(NamedTuple):
-    """What a machine carries: FedAvg's walk, and the sum of its steps' gradients."""
+    """Carry of local steps: FedAvg's walk, and the sum of the steps' gradients."""
 
     walk: Walk
     total: Any

@@ -288,6 +288,4 @@ def counted_once(private, facts, noise_std):
 
 
 QUIET_TRAJECTORY = unsealed(mechanism=quiet_trajectory)  # the aggregate has 4/5 of the machines' noise
-COUNTED_ONCE = unsealed(
-    event=counted_once
-)  # noise of a tree over rounds, with the exposure of a machine that comes once
+COUNTED_ONCE = unsealed(event=counted_once)  # noise of a tree over rounds, with the exposure of a machine of one round

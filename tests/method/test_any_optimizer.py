@@ -85,8 +85,8 @@ def plain(w, g, step=STEP):
     return project(w - step * g)
 
 
-def test_default_steps_are_the_plain_ones_bit_for_bit():
-    """By the formulas of the papers, in the order in which they were computed before servers were optional."""
+def test_steps_without_an_optimizer_are_the_papers_bit_for_bit():
+    """By the papers' formulas, evaluated in the same order of operations."""
     for of in (of_mu2, of_stale):
         np.testing.assert_array_equal(of(None), plain(W, G))
     np.testing.assert_array_equal(of_tree(None), plain(W, G * (1 / jnp.linalg.norm(G))))

@@ -56,7 +56,7 @@ def test_a_wrong_number_fails(method, name, counted):
 
 @pytest.mark.slow
 def test_empty_places_of_unequal_machines_are_no_uses():
-    """The contract failed with "over its 8 records, 0.75, and is 1" on machines of 4 and 1 records."""
+    """Machines of 4 and 1 records fill 5 of 8 places in a round."""
     rows = np.array([[0, 1, 2, 3], [4, -1, -1, -1]])
     problem = linear_problem(np.ones((5, 2)), np.arange(5) % 2, Logistic(), partition_table=rows)
     PROPERTIES[COUNTED](Trial(FedAvg(local_epochs=1, batch=2, step_size=0.1), problem, Full(2), rounds=4))

@@ -46,4 +46,4 @@ class ReleasedRules:
 def released(theory: Theory) -> Theory:
     """Return the default step of a theory, for released code that is not planned."""
     why = "released code, whose noise follows published rules with an ε that does not hold"
-    return Theory(step=theory.step, norm=theory.norm, not_planned=why)
+    return Theory(step=theory.step, not_planned=why)
