@@ -190,7 +190,7 @@ class ComposedWork(InRounds, Split, OfParts, Protocol):
                 return after, None
             here, there = (points_of(asked)[0] for asked in (message, self._asked(after, problem.start)))
             z = None if noise is None else privacy.step_noise(noise, minibatch.step, problem.dimension)
-            if self._algorithm.local is not None:  # what is released are the noisy messages that the optimiser reads
+            if self._algorithm.local is not None:  # the noisy messages are released, before the optimiser
                 return after, (mul(-work.step, g), z)
             return after, (jax.tree.map(jnp.subtract, there, here), z)
 

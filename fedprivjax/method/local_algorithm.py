@@ -79,7 +79,7 @@ class LocalAlgorithm(Part):
         return ()
 
     def enter(self, received: Any, own: Any) -> Any:
-        """Return what a machine carries through its local steps. Default: what it receives."""
+        """Return the carry of a machine's local steps before the first one. Default: `received`."""
         return received
 
     def ask(self, carry: Any) -> Linear:
@@ -100,7 +100,7 @@ class LocalAlgorithm(Part):
     def leave(self, carry: Any, received: Any, own: Any, work: Work) -> Any:
         """Return the machine's message after its local steps, a pytree of floats. A machine without a step sends 0.
 
-        Default: the carry less what it received.
+        Default: `carry` less `received`.
         """
         return sub(carry, received)
 
@@ -145,7 +145,7 @@ class Walk(NamedTuple):
 
 
 def begun(local: Any, point: Any) -> Walk:
-    """Return the walk of a machine before its first step, whose optimiser begins anew."""
+    """Return the walk of a machine before its first step of a round, with a reset optimiser."""
     return Walk(point, initial(local, point))
 
 

@@ -69,7 +69,6 @@ class Privacy(Part):
         noise_rule: rule that computes the noise from a target.
         noise_follows: targets on which the mechanism depends, as in `OfPrivacy`.
         weighs_machines: True if the releases and the event include the weights of the machines' messages.
-        clip: bound that is enforced on the norm of every record's message, or None.
         trust: trust model, a key of `fedprivjax.privacy.terms.TRUST`, as in the event.
     """
 
@@ -132,7 +131,7 @@ class MessagePrivacy(Privacy):
     it defines `release` and `messages`.
 
     Attributes:
-        clip: as in `Privacy`, or None for the stated bound.
+        clip: bound that is enforced on the norm of every record's message, or None for the stated one.
         several_epochs: True if the event accounts for public reuse of samples in several rounds.
         gradients_each: number of gradients that a machine computes for one gradient of a message.
         why_means: reason why the server reads no other statistic than means, in messages.

@@ -4,7 +4,7 @@ r"""Optimisers: any optax transformation or schedule, applied to the direction g
 
 (FedAvgM, FedAdam, FedYogi: Reddi et al. 2021). At the server g is a noisy aggregate, so that its steps are
 post-processing, and guarantees do not change. Optimisers that use messages before the noise would be a separate release
-and are not supported. At a machine g is a local step's gradient, and what leaves the machine is bounded and noised as
+and are not supported. At a machine g is a local step's gradient, and the machine's message is bounded and noised as
 without an optimiser. For adaptive clipping, see `AdaptiveClip`.
 """
 

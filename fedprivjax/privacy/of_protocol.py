@@ -1,4 +1,4 @@
-"""What is read of a protocol's privacy, and members that an object need not have, with defaults."""
+"""Optional members of an object with their defaults, and those of a protocol's privacy."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -146,7 +146,7 @@ class FedAvg(ComposedWork):
         server_step: learning rate of a server without its own step, required with it: a number, or an optax schedule,
             which is a function of the round from 0, such as `optax.cosine_decay_schedule(1.0, 100)`.
         local: any optax transformation or schedule along a local step's direction g_k + ρ·(v − w_r) instead of the
-            plain step, such as `ServerOptimizer("sgd", momentum=0.9)`. Its state begins anew in every round. A local
+            plain step, such as `ServerOptimizer("sgd", momentum=0.9)`. Its state is reset in every round. A local
             step is η times its update at learning rate 1. If it has its own step, `step_size` is left out.
         local_epochs: E, passes over a machine's records in a round. Either it or `local_steps` is given.
         local_steps: K, number of steps in a round, each on an independent sample of records.

@@ -137,7 +137,9 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 def _step_of_users(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
     """Return the step of Theorem 4.1's proof, of Theorem 4.9's proof if records are reused, or of clipped gradients."""
     if not protocol.algorithm.average:
-        raise Refusal("step_size must be given for SGD, whose theory with this privacy is for average = True, got none")
+        raise Refusal(
+            "step_size must be given for SGD, whose theory with this privacy is for average = True, got none. Set it"
+        )
     known = _constants(protocol, problem)
     if not (isfinite(known["distance"]) and isfinite(known["lipschitz"])):
         return inf

@@ -110,7 +110,7 @@ class Trial:
 
     @cached_property
     def numbers(self) -> dict[str, float]:
-        """Scalar leaves of the calibrated protocol, by name, but for a step size that is fixed by its optimiser."""
+        """Scalar leaves of the calibrated protocol, by name, except a step size that its optimiser fixes."""
         values, (_, optimizer) = numbers_in(self.start.protocol), optimizer_of_step(self.start.protocol)
         if optimizer is not None and optimizer.own_step:
             del values["step_size"]

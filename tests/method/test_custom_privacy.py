@@ -88,7 +88,7 @@ class Bare(MessagePrivacy):
 
 @struct.dataclass(kw_only=True)
 class UnclippedByField(LaplaceMessages):
-    """Planted: a field without a default stands in no class, and hides a function of the parent."""
+    """Planted: a field without a default is no attribute of its class, and hides a function of the parent."""
 
     messages: Any = struct.field(pytree_node=False, default_factory=lambda: cohort_messages)
 
