@@ -35,7 +35,7 @@ def optimizers() -> dict[str, Callable[..., "optax.GradientTransformation"]]:
 
 
 def is_schedule(factory: Any) -> bool:
-    """Return True for a factory of optax schedules, whose numbers are static because it may branch on them."""
+    """Return True for a factory named like optax's schedules. Its numbers are static, since it may branch on them."""
     return name_of(factory).endswith(SCHEDULES)
 
 
