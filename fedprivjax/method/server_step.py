@@ -75,7 +75,8 @@ def check_optimizers(part: Any, params: Any) -> None:
 def as_optimizer(name: str, given: Any) -> Any:
     """Return the `ServerOptimizer` of a transformation, its factory, a schedule or a name.
 
-    A function with exactly one required argument, other than a learning rate, is a schedule.
+    A function with exactly one required argument, other than a learning rate, is a schedule, unless it is a factory of
+    optax, such as `optax.clip`.
 
     >>> import optax
     >>> as_optimizer("server", optax.adam), as_optimizer("server", "sgd"), as_optimizer("server", optax.sgd(0.1))
@@ -83,7 +84,7 @@ def as_optimizer(name: str, given: Any) -> Any:
     """
     if given is None or isinstance(given, ServerOptimizer):
         return given
-    if callable(given) and len(needed(factory_of(given))) == 1:
+    if callable(given) and not _of_optax(given) and len(needed(factory_of(given))) == 1:
         import optax
 
         return ServerOptimizer(optax.scale_by_schedule, step_size_fn=given)
@@ -92,6 +93,12 @@ def as_optimizer(name: str, given: Any) -> Any:
     if isinstance(given, Mapping | int | float):
         raise Refusal(f"{name} must be an optax transformation, its factory or its name, got {called(given)}")
     return given
+
+
+def _of_optax(given: Any) -> bool:
+    """Return True for a factory of optax, False for the schedules that its factories return."""
+    module, name = getattr(given, "__module__", ""), getattr(given, "__qualname__", "<locals>")
+    return str(module).startswith("optax") and "<locals>" not in name
 
 
 def optimizer_of_step(protocol: Any) -> tuple[str, ServerOptimizer | None]:

@@ -263,6 +263,11 @@ def branching(learning_rate, gain=1.0):
         (lambda: ServerOptimizer(optax.adam(0.1), b1=0.5), "unknown setting of transformation 'b1'"),
         (lambda: ServerOptimizer(3), "optimiser must be an optax transformation, its factory or name, got 3"),
         (lambda: ServerOptimizer(optax.clip), "optimiser clip must be given its settings, got no 'max_delta'"),
+        (lambda: NoisySGD(server=optax.clip), "optimiser clip must be given its settings, got no 'max_delta'. Set it"),
+        (
+            lambda: ReleasedLocalSGD(local="adam", noise_std=1.0),
+            r"local must be left out: the released code has no optimiser, got ServerOptimizer\(adam\)",
+        ),
         (lambda: NoisySGD(server="adm"), r"unknown optimiser 'adm', did you mean 'adam'\? \(known: adabelief, .*yogi"),
         (lambda: NoisySGD(server=3), "server must be an optax transformation, its factory or its name, got 3"),
         (lambda: NoisySGD(server=(1, 2)), "optimiser must be an optax transformation, .* got a tuple"),

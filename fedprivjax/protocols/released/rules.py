@@ -26,8 +26,9 @@ class ReleasedRules:
     def __post_init__(self: Any):
         super().__post_init__()  # type: ignore[misc]
         require_flag("acknowledged", self.acknowledged)
-        if self.server is not None:
-            raise Refusal(f"server must be left out: the released code has no optimiser, got {self.server}")
+        for name in ("server", "local"):
+            if (optimizer := getattr(self, name, None)) is not None:
+                raise Refusal(f"{name} must be left out: the released code has no optimiser, got {optimizer}")
         if self.claimed_records is not None and self.noise_rule != "paper_moments":
             raise Refusal(f"claimed_records must go with noise_rule 'paper_moments', got {self.noise_rule!r}")
 
