@@ -95,7 +95,7 @@ def plan_of_run(start: "ReadyRun") -> Plan:
 def protocol_of_run(start: "ReadyRun") -> Protocol:
     """Return a run's calibrated protocol, without its classes of local steps if numbers of records are private."""
     hidden = start.event.terms.hides_sizes and isinstance(start.protocol, Split)
-    return replace(start.protocol, slot_classes=None, all_records=False) if hidden else start.protocol
+    return replace(start.protocol, slot_classes=None, all_records=None) if hidden else start.protocol
 
 
 def delta_warning(start: "ReadyRun") -> str:

@@ -54,11 +54,11 @@ class Split:
         slot_classes: number of slots of every class of machines that are computed together, the longest first, see
             `fedprivjax.plan.schedule`; () if all machines take equally many steps, None if unknown.
         all_records: True if every step of every machine uses equally many records in every plan, so that there is no
-            padding.
+            padding; None if unknown.
     """
 
     slot_classes: Any = struct.field(pytree_node=False, default=None, kw_only=True, metadata={"derived": True})
-    all_records: bool = struct.field(pytree_node=False, default=False, kw_only=True, metadata={"derived": True})
+    all_records: bool | None = struct.field(pytree_node=False, default=None, kw_only=True, metadata={"derived": True})
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class LocalRounds:
     classes: tuple[int, ...] | None = None
     walks: bool = True
     at_once: bool = False
-    all_records: bool = False
+    all_records: bool | None = None
 
     # ---- the round
 
@@ -179,7 +179,7 @@ class LocalRounds:
         if not self.walks:
             return problem, inputs
         samples, weights = map(self._by_step, (inputs.samples, inputs.weights))
-        return LocalData(problem, samples, weights, inputs.machine, longest, self.uneven, self.all_records)
+        return LocalData(problem, samples, weights, inputs.machine, longest, self.uneven, bool(self.all_records))
 
     def steps(self, inputs: RoundInputs) -> jax.Array:
         """Return the number of the last local step with records of every slot, int [slots], 0 in empty slots."""
