@@ -83,7 +83,7 @@ class Privacy(Part):
 
     @property
     def traced(self) -> Any:
-        """Copy without the settings that only the host reads. Default: itself."""
+        """Copy without the settings that only the host reads, which is by default the object."""
         return self
 
     def event(self, facts: Any, noise_std: float) -> Event:
@@ -143,7 +143,7 @@ class MessagePrivacy(Privacy):
 
     @property
     def minibatches(self) -> Sampler | None:
-        """Sampler of the records of a message. Default: None, one fresh record."""
+        """Sampler of the records of a message, or None for one fresh record, which is the default."""
         return None
 
     def memory(self, start: Any, reads: Reads) -> Any:
