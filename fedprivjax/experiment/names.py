@@ -119,7 +119,8 @@ def code_of(settings: Any, folder: Path | None) -> dict[str, str]:
 
 def _code_digests(module: ModuleType, folder: Path | None) -> dict[str, str]:
     """Return digests of a module's code, with key "", and of the user's modules that it or they import, by name."""
-    files, found = {"": Path(module.__file__ or "")}, {}
+    own = getattr(module, "__file__", None)  # a module that is built into Python has no file
+    files, found = {"": Path(own or "")}, {}
     packages = {"": module.__package__ or ""}
     while files:
         name, file = files.popitem()
@@ -128,7 +129,7 @@ def _code_digests(module: ModuleType, folder: Path | None) -> dict[str, str]:
         found[name] = digest(content if tree is None else ast.unparse(tree))
         package = packages.get(name, name if file.stem == "__init__" else name.rpartition(".")[0])
         for each in () if tree is None else _imports(tree, package):
-            if each not in found and (imported := _user_file(each, folder)) not in (None, module.__file__):
+            if each not in found and (imported := _user_file(each, folder)) not in (None, own):
                 files[each] = Path(imported)
     return found
 
