@@ -345,6 +345,10 @@ def test_a_run_loads_its_data_once(place):
             "dataset 'math:tau' must be a function that returns a dataset, got 6.2",
         ),
         (
+            {"problem": {"dataset": "sys:maxunicode"}},  # of a module without a file
+            "dataset 'sys:maxunicode' must be a function that returns a dataset, got 1114111",
+        ),
+        (
             {"problem": {"dataset": "mine:make_loss", "options": {"width": 0.5}}},
             "dataset 'mine:make_loss' must return a fedprivjax Dataset, Stream or Problem, got ",
         ),
