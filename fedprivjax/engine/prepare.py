@@ -264,8 +264,8 @@ def rounds_in_a_step(problem: Problem) -> int:
 
     Several rounds of a linear predictor leave fewer gaps between an accelerator's kernels, and no state is copied.
     """
-    accelerated = jax.default_backend() != "cpu"
-    return ROUNDS_IN_A_STEP if accelerated and getattr(problem.model, "factored", False) else 1
+    model: Any = problem.model
+    return ROUNDS_IN_A_STEP if jax.default_backend() != "cpu" and model.factored else 1
 
 
 def on_devices(problem: Problem, mesh: Mesh | None) -> Problem:

@@ -96,6 +96,13 @@ def required_distance(problem: Problem) -> float:
     return problem.distance_to_optimum
 
 
+def without_bound(name: str) -> Refusal:
+    """Return the refusal of a setting whose default needs a finite bound on gradients, which the loss lacks."""
+    return Refusal(
+        f"{name} must be given, or clip, because the loss has no finite gradient bound here, got none. Set one"
+    )
+
+
 def begun(start: Any, optimizer: Any) -> AcceleratedState:
     """Return the state before the first round."""
     return AcceleratedState(start, start, jnp.zeros((), jnp.int32), optimizer)
@@ -130,15 +137,13 @@ def advanced(
     """
     alpha, eta, mu = step.alpha, step.eta, step.modulus
     keep = (1 - alpha) * mu + eta
+    optimizer = state.optimizer
     if server is None:
-        moved, optimizer = (
-            jax.tree.map(
-                lambda m, w, g: (alpha * mu * m + keep * w - alpha * g) / (mu + eta), step.middle, step.w, gradient
-            ),
-            (),
+        moved = jax.tree.map(
+            lambda m, w, g: (alpha * mu * m + keep * w - alpha * g) / (mu + eta), step.middle, step.w, gradient
         )
     else:
-        moved, optimizer = server.step(state.optimizer, step.w, gradient, alpha / eta)
+        moved, optimizer = server.step(optimizer, step.w, gradient, alpha / eta)
     moved = project(moved)
     average = jax.tree.map(lambda w, a: alpha * w + (1 - alpha) * a, moved, state.average)
     new, old = (moved, average, optimizer), (state.w, state.average, state.optimizer)

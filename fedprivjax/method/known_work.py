@@ -113,13 +113,9 @@ def _read(parts: tuple[LocalAlgorithm, Any], public: Public, private: bool) -> t
         facts = public.with_start(start)
         server, own, message = call("init", facts, one), call("own", facts), left(call, facts, planned)
         at = AtServer(one, one, planned, one, lambda point: point, start, random_key(0))
-        name, kept, served = (
-            type(algorithm).__name__,
-            call("keep", own, message, work),
-            call("serve", server, message, at),
-        )
-        require_state(name, own, kept, "keep", "own")
-        require_served(name, server, served)
+        kept, served = call("keep", own, message, work), call("serve", server, message, at)
+        require_state(type(algorithm).__name__, own, kept, "keep", "own")
+        require_served(type(algorithm).__name__, server, served)
         return message, kept, served
 
     message, own = jax.eval_shape(first, parts)

@@ -73,10 +73,11 @@ class Theory:
 
         It is 1 for a transformation with its own step. For another optimiser it is that of `scaled_step`.
 
+        `require_step` has checked the protocol.
+
         Raises:
-            Refusal: if no theory gives a step, or only for plain steps and the protocol has another optimiser.
+            Refusal: if the theory is for plain steps alone and the protocol has another optimiser.
         """
-        self.require_step(protocol)
         name, optimizer = optimizer_of_step(protocol)
         if optimizer is not None and optimizer.own_step:
             return 1.0

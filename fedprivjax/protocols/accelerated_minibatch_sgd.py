@@ -172,9 +172,7 @@ def _step_of_users(protocol: Any, problem: Problem, plan: Plan, target: Target) 
     """Return 1/v of one stage on the private means of a round's users."""
     size, bound, algorithm = plan.size, gradient_bound(protocol, problem), protocol.algorithm
     if not np.isfinite(bound):
-        raise Refusal(
-            "step_size must be given, or clip, because the loss has no finite gradient bound here, got none. Set one"
-        )
+        raise acsa.without_bound("step_size")
     if binds(problem, protocol.privacy.clip) and not float(algorithm.strong_convexity):
         return 1 / acsa.clipped_v(problem, bound, round_noise(protocol, problem, plan), size.rounds)
     drawn = size.per_round < size.machines or not plan.repeats
@@ -203,9 +201,7 @@ def _variance(protocol: Any, problem: Problem, size: Size, cohort: float, given:
     whole, all_machines, m = used.whole(problem), cohort >= size.machines, used.kinds(problem)
     lipschitz = float(m.lipschitz.max())
     if not (np.isfinite(lipschitz) or (whole and all_machines)):
-        raise Refusal(
-            "variance must be given, or clip, because the loss has no finite gradient bound here, got none. Set one"
-        )
+        raise acsa.without_bound("variance")
     records = 0.0 if whole else lipschitz**2 / (cohort * m.batch.min())
     left_out = 0.0 if all_machines else lipschitz**2 / cohort
     return problem.dimension * float(protocol.noise_std) ** 2 / cohort + records + left_out

@@ -265,9 +265,7 @@ class UserAGD(UserMethod):
             return float(self.variance)
         bound = gradient_bound(self, problem)
         if not np.isfinite(bound):
-            raise Refusal(
-                "variance must be given, or clip, because the loss has no finite gradient bound here, got none. Set one"
-            )
+            raise acsa.without_bound("variance")
         noise, per_round = noise_constant(self, problem, plan), plan.size.per_round
         return cheu.oracle_variance(per_round=per_round, lipschitz=bound, noise=noise, sampling=self._samples(plan))
 
