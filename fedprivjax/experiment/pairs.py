@@ -9,7 +9,9 @@ from fedprivjax.checks.decorated import without_decorator
 from fedprivjax.checks.numbers import kinds_of_parts
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
+from fedprivjax.experiment.names import Unimported, made, resolve, unimported
 from fedprivjax.method.encoders import Encoder
+from fedprivjax.method.local_algorithm import LocalAlgorithm
 from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.noisy_messages import NoisyMessages
 from fedprivjax.method.noisy_momentum import NoisyMomentum
@@ -17,6 +19,8 @@ from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.pairs import pair_of
 from fedprivjax.method.private_mean import BitMean, GaussianMean
 from fedprivjax.method.record_steps import NoisyRecordSteps
+from fedprivjax.method.release import MessagePrivacy
+from fedprivjax.method.work_privacy import WorkPrivacy
 from fedprivjax.plan.samplers.local import LocalWork
 from fedprivjax.protocols import FedAvg
 
@@ -79,36 +83,63 @@ def gathered(algorithm: type, settings: Mapping[str, Any], own: list[str]) -> di
     if not isinstance(settings.get(ALGORITHM, {}), Mapping):
         raise Refusal(f"algorithm must be a table of settings, got {settings[ALGORITHM]!r}")
     table = {**settings.get(ALGORITHM, {}), **{key: settings[key] for key in settings if key in own}}
-    for one in fields(algorithm):  # type: ignore[arg-type]
-        if one.name in table and one.metadata.get("pytree_node", True) and "part" not in one.metadata:
-            _require_number(one.name, table[one.name])
+    _require_numbers(algorithm, table, ALGORITHM)
     return {key: value for key, value in settings.items() if key not in own} | {ALGORITHM: table}
 
 
-def _require_number(name: str, value: Any) -> None:
-    """Raise Refusal unless the value of a setting that can be swept is a number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or isnan(value):
-        raise Refusal(
-            f"{name} must be a number, got {value!r}. Put several into grid, as algorithm.{name}, and declare a "
-            f"setting that is not a number as struct.field(pytree_node=False)"
-        )
+def _require_numbers(kind: Any, table: Mapping[str, Any], place: str) -> None:
+    """Raise Refusal unless the values of all settings of a custom class that can be swept are numbers."""
+    for one in fields(kind):
+        if one.name not in table or not one.metadata.get("pytree_node", True) or "part" in one.metadata:
+            continue
+        value = table[one.name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or isnan(value):
+            raise Refusal(
+                f"{one.name} must be a number, got {value!r}. Put several into grid, as {place}.{one.name}, and "
+                f"declare a setting that is not a number as struct.field(pytree_node=False)"
+            )
 
 
-def private(algorithm: type, table: Mapping[str, Any], part: Any) -> Any:
-    """Return the privacy object that a table describes.
+def private(algorithm: type, table: Mapping[str, Any], part: Any, context: Any) -> Any:
+    """Return the privacy object that a table describes, or `Unimported` if custom code of finished results is needed.
 
     Args:
         part: function from the name, the class and the table of a component to the component.
+        context: arguments of `parse`, see `names.resolve`.
     """
-    require_choice("kind of privacy", str(table.get("kind")), _kinds_for(algorithm))
-    kind, given = KINDS[table["kind"]], {key: value for key, value in table.items() if key != "kind"}
+    path, given = str(table.get("kind")), {key: value for key, value in table.items() if key != "kind"}
+    kind = _custom(algorithm, path, context) if ":" in path else _built_in(algorithm, path)
+    if isinstance(kind, Unimported):
+        return kind
     for key in given:
         require_choice("key of privacy", key, ["kind", *_names(kind)])
-    if kind is LocalPrivacy:
+    if kind not in KINDS.values():
+        _require_numbers(kind, given, PRIVACY)
+    if "work" in given or kind is LocalPrivacy:
         given["work"] = _work(given.get("work"))
-    objects = kinds_of_parts(kind) | ({"encoder": Encoder} if kind is LocalPrivacy else {})
-    given |= {name: part(name, one, given[name]) for name, one in objects.items() if name in given}
-    return kind(**given)
+    objects = kinds_of_parts(kind) | ({"encoder": Encoder} if issubclass(kind, WorkPrivacy) else {})
+    parts = {name: part(name, one, given[name]) for name, one in objects.items() if name in given}
+    return next(iter(unimported(parts)), None) or made(PRIVACY, path, kind, {**given, **parts}, kind)
+
+
+def _built_in(algorithm: type, kind: str) -> type:
+    """Return the class of the package's privacy objects of a kind that goes with an algorithm."""
+    require_choice("kind of privacy", kind, _kinds_for(algorithm))
+    return KINDS[kind]
+
+
+def _custom(algorithm: type, path: str, context: Any) -> Any:
+    """Return the class of custom privacy objects for an algorithm that a path "module:Class" names."""
+    base = WorkPrivacy if issubclass(algorithm, LocalAlgorithm) else MessagePrivacy
+    kind = resolve(PRIVACY, path, {}, context)
+    if isinstance(kind, Unimported):
+        return kind
+    if not (isinstance(kind, type) and issubclass(kind, base)):
+        needed = f"a subclass of {base.__name__} for the algorithm {algorithm.__name__}"
+        raise Refusal(f"privacy {path!r} must be {needed}, got {kind!r}")
+    if "__dataclass_fields__" not in vars(kind):
+        raise without_decorator(kind)
+    return kind
 
 
 def _kinds_for(algorithm: type) -> list[str]:

@@ -34,9 +34,9 @@ class ProtocolSettings(Settings):
     """`[[protocol]]`: a method by name, its label, its settings, and a grid of its own.
 
     The name is one of `PROTOCOLS`, or one of `ALGORITHMS` with `privacy = { kind = "messages", clip = 1.6 }`, the table
-    of a privacy object. Or it is "module:Name" of a `flax.struct.dataclass`, a `Protocol`, `Algorithm` or
-    `LocalAlgorithm`, from a module that is installed or next to the experiment file. A grid or a sweep names the
-    numbers of an algorithm and of its privacy object as `algorithm.beta = [0.5, 0.9]` and `privacy.clip = [0.4, 1.6]`.
+    of a privacy object. Or it is "module:Name" of an `Algorithm` or `LocalAlgorithm`, from a module that is installed
+    or next to the experiment file. `privacy = { kind = "module:Name" }` names a custom privacy object. A grid or a
+    sweep names the numbers of both as `algorithm.beta = [0.5, 0.9]` and `privacy.clip = [0.4, 1.6]`.
     A batch "moments" is Lowy & Razaviyayn's rule K = n·√ε/(2·√R) at every swept ε.
 
     `server = { optimizer = "adam", b1 = 0.9 }`, or `server = "adam"`, is a `ServerOptimizer`: an optax optimizer or
@@ -240,9 +240,12 @@ def _pair_fields(raw: Mapping[str, Any], algorithm: type, context: Any) -> dict[
     part, table = partial(_part, context=context), settings[pairs.ALGORITHM]
     objects = {name: part(name, kind, table[name]) for name, kind in kinds_of_parts(algorithm).items() if name in table}
     parts = {
-        pairs.ALGORITHM: made("algorithm", raw["name"], algorithm, {**table, **objects}, algorithm, "this table"),
-        pairs.PRIVACY: pairs.private(algorithm, settings[pairs.PRIVACY], part),
+        pairs.ALGORITHM: next(iter(unimported(objects)), None)
+        or made("algorithm", raw["name"], algorithm, {**table, **objects}, algorithm, "this table"),
+        pairs.PRIVACY: pairs.private(algorithm, settings[pairs.PRIVACY], part, context),
     }
+    if not unimported(parts):
+        Protocol(**parts)  # refused if they do not go together
     return {**kept, "settings": settings, "method": pairs.class_of_pairs(algorithm), "parts": parts}
 
 
