@@ -13,7 +13,6 @@ from .experiment.results import Results, load
 from .experiment.saved_runs import load_run, run_of
 from .method.adaptive_clip import AdaptiveClip
 from .method.algorithm import Algorithm, At, Before, Growing, Mean, Momentum, NormBound, Public, Sum
-from .method.client_method import ClientMethod
 from .method.encoders import Encoder, Quantiser, Sparsifier
 from .method.interface import Protocol
 from .method.linear import Linear, gradient, per_record
@@ -114,7 +113,6 @@ __all__ = [
     "BitMean",
     "Box",
     "BySize",
-    "ClientMethod",
     "ClientState",
     "Cohorts",
     "ConstraintSet",

@@ -1,4 +1,4 @@
-"""Checks of a custom client method while a program is traced: its results for one machine."""
+"""Checks of algorithms and privacy objects while a program is traced: their results for one machine, and the server."""
 
 from typing import Any
 
@@ -8,17 +8,7 @@ import jax.numpy as jnp
 from fedprivjax.checks.refusal import Refusal
 
 
-def require_result(name: str, result: Any) -> tuple[Any, Any, Any]:
-    """Return what `client` returned. Raise Refusal unless it is a message, a state, and scalars by name."""
-    if not isinstance(result, tuple) or len(result) != 3:
-        raise Refusal(
-            f"client must return (message, state, scalars by name) in {name}, got {short(result)}. Without state or "
-            f"scalars, return own or {{}}"
-        )
-    return result
-
-
-def require_state(name: str, before: Any, after: Any, function: str = "client", first: str = "client_init") -> None:
+def require_state(name: str, before: Any, after: Any, function: str, first: str) -> None:
     """Raise Refusal if a state after the round differs in structure, shapes or types of numbers.
 
     Args:
@@ -45,12 +35,12 @@ def require_served(name: str, server: Any, after: Any) -> None:
 
 
 def require_message(name: str, message: Any, dimension: int) -> None:
-    """Raise Refusal unless a message has the stated number of numbers, which costs and the server's noise follow."""
+    """Raise Refusal unless a message as it is sent has the stated number of numbers."""
     size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(message))
     if size != dimension:
         raise Refusal(
-            f"client must return a message of message_dimension(problem) = {dimension} numbers in {name}, got {size}. "
-            f"Define message_dimension, which the noise and the costs follow"
+            f"sent must return {dimension} numbers in {name}, as noise and costs have, got {size}. Return a message of "
+            f"the form of leave"
         )
 
 
@@ -60,12 +50,10 @@ def require_scalars(name: str, weight: Any, info: Any) -> None:
     wrong = {key: value for key, value in values.items() if jnp.shape(value)}
     if not isinstance(info, dict) or wrong:
         raise Refusal(
-            f"client must return scalars by name in {name}, got {short(wrong or info)}. Return one number for each"
+            f"bounded must return scalars by name in {name}, got {short(wrong or info)}. Return one number for each"
         )
     if jnp.shape(weight):
-        raise Refusal(
-            f"client_weight must return one number in {name}, got {short(weight)}. Return the weight of one message"
-        )
+        raise Refusal(f"weight must return one number in {name}, got {short(weight)}. Return the weight of one message")
 
 
 def require_floats(name: str, message: Any) -> Any:

@@ -8,7 +8,6 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.algorithm import Algorithm, Before, Growing, Public, Reads
-from fedprivjax.method.client_method import ClientMethod
 from fedprivjax.method.composed import Composed
 from fedprivjax.method.linear import Linear, points_of, require_gradients
 from fedprivjax.method.local_algorithm import zeros
@@ -48,8 +47,6 @@ class ComposedSums(InRounds, Composed):  # type: ignore[misc]
     The server's state is the algorithm's, and every machine holds `Held`.
     """
 
-    encode, client_weight, client_noise = ClientMethod.encode, ClientMethod.client_weight, ClientMethod.client_noise
-
     @property
     def rounds(self) -> LocalRounds:
         """Rounds whose machines keep a state, and take no local steps."""
@@ -79,6 +76,15 @@ class ComposedSums(InRounds, Composed):  # type: ignore[misc]
         growth = jnp.where(own.last_round > 0, (t - 1) / jnp.maximum(own.last_round, 1.0), 0.0)
         sent = jax.tree.map(lambda u, q: u + growth * q, u, own.momentum)
         return sent, Held(sent, self._call("remember", server.server), t), {}
+
+    def encode(self, message: Any, key: jax.Array) -> Any:
+        return message
+
+    def client_weight(self, data: Any) -> float:
+        return 1.0
+
+    def client_noise(self, noise: Any, per_round: int) -> None:
+        return None
 
     def _served(self, problem: Problem, server: Any, total, weight, inputs: RoundInputs, noise, key):
         read = add_noise(problem, jax.tree.map(lambda total: total / weight, total), noise)

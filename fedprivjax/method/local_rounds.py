@@ -13,12 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.method.client_checks import (
-    require_message,
-    require_result,
-    require_scalars,
-    require_state,
-)
+from fedprivjax.method.client_checks import require_message, require_scalars, require_state
 from fedprivjax.method.division import gathered, own_records, part_of, part_of_size, to_holders, whole
 from fedprivjax.method.interface import slot_keys
 from fedprivjax.method.local_data import LocalData
@@ -69,7 +64,7 @@ class LocalRounds:
     each as long as its longest machine of the round. Keys and noise belong to the slot before sorting.
 
     Attributes:
-        method: what machines and the server compute: a `ClientMethod`, or a protocol with the same functions.
+        method: what machines and the server compute, a protocol with `client` and the functions around it.
         classes, all_records: as in `Split`.
         walks: True if machines take local steps. Otherwise `client` receives the problem, and the machine's inputs with
             the number of the round.
@@ -162,8 +157,8 @@ class LocalRounds:
 
         def one(mine, pool, inputs: RoundInputs, noise, key):
             data = self.local_data(replace(problem, pool=pool), inputs, longest)
-            message, after, info = require_result(self.method.name, self.method.client(server, mine, data, noise, key))
-            require_state(self.method.name, mine, after)
+            message, after, info = self.method.client(server, mine, data, noise, key)
+            require_state(self.method.name, mine, after, "keep", "own")
             require_message(self.method.name, message, costs_of(self.method).message_dimension(problem))
             message = self.method.encode(message, jax.random.fold_in(key, ENCODING))
             weight = jnp.asarray(self.method.client_weight(data), jnp.float32)

@@ -1,14 +1,13 @@
 """Machines divided over four simulated devices: equal runs, divided states, one sum a round, and refused meshes."""
 
 import re
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import CASES, ROUNDS
-from client_momentum import ClientMomentum
+from client_momentum import ClientMomentum, client_momentum
 from flax import struct
 from jax.sharding import AxisType
 
@@ -27,6 +26,7 @@ from fedprivjax import (
 )
 from fedprivjax.engine import chunked_sums, prepare
 from fedprivjax.engine.simulate import run_program
+from fedprivjax.method.local_algorithm import mul
 from fedprivjax.method.local_rounds import LocalRounds, whole_state
 from fedprivjax.plan import size_limits
 from fedprivjax.problem.devices import as_mesh, mapped
@@ -61,17 +61,16 @@ def many():
 class Remembering(ClientMomentum):
     """A machine also keeps a switch and its own key, and moves only while the switch is on."""
 
-    noise_std: Any = 0.0
+    def own(self, public):
+        return super().own(public), jnp.array(True), jax.random.key(3)
 
-    def client_init(self, problem):
-        return super().client_init(problem), jnp.array(True), jax.random.key(3)
-
-    def client(self, server, own, data, noise, key):
+    def leave(self, carry, received, own, work):
         momentum, on, stream = own
-        stream, draw = jax.random.split(stream)
-        message, momentum, info = super().client(server, momentum, data, noise, key)
-        message = jax.tree.map(lambda leaf: leaf * on * jax.random.uniform(draw), message)
-        return message, (momentum, ~on, stream), info
+        return mul(on * jax.random.uniform(stream), super().leave(carry, received, momentum, work))
+
+    def keep(self, own, message, work):
+        _, on, stream = own
+        return message, jnp.logical_not(on), jax.random.split(stream)[0]
 
 
 def assert_equal_on(mesh, protocol, problem, participation, **options):
@@ -86,14 +85,15 @@ def assert_equal_on(mesh, protocol, problem, participation, **options):
 
 def test_a_custom_method_is_equal_on_four_devices(many):
     """With a state of numbers, a truth value and a key. No device computes equally many of the 7 slots."""
-    assert_equal_on(machines(4), Remembering(), many, Uniform(200, 7), rounds=100, metrics=[])
+    remembering = client_momentum(Remembering, noise_std=0.0)
+    assert_equal_on(machines(4), remembering, many, Uniform(200, 7), rounds=100, metrics=[])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize(
     "protocol",
-    [FedAvg(**LOCAL), Scaffold(**LOCAL), Scaffold(**{**LOCAL, **PRIVATE}), ClientMomentum(noise_std=0.1)],
+    [FedAvg(**LOCAL), Scaffold(**LOCAL), Scaffold(**{**LOCAL, **PRIVATE}), client_momentum(noise_std=0.1)],
     ids=["FedAvg", "SCAFFOLD", "noise in local steps", "noise of the server"],
 )
 @pytest.mark.parametrize("together", [1, 100])
@@ -164,21 +164,6 @@ def test_meshes_are_rebuilt_with_two_axes(kind, names):
 def test_other_meshes_are_refused(mesh, message, unequal):
     with pytest.raises(Refusal, match=message):
         simulate(FedAvg(**LOCAL), unequal, Uniform(9, 3), mesh=mesh)
-
-
-@struct.dataclass
-class Counted(ClientMomentum):
-    """The reported point is moved by what all machines hold."""
-
-    noise_std: Any = 0.0
-
-    def output(self, state):
-        return state.server + jnp.mean(state.own, axis=0)
-
-
-@pytest.mark.slow
-def test_outputs_read_the_states_of_all_machines(many):
-    assert_equal_on(machines(3), Counted(), many, Uniform(200, 5), metrics=["train_loss"])
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import pytest
 from cases import MACHINES, PER_ROUND, SHARES, sparing
-from client_momentum import ClientMomentum
 from faults.clients import MACHINE, largest_update
 from flax import struct
 from sign_sgd import sign_sgd
@@ -36,13 +35,6 @@ class Encoded(FedAvg):
 @struct.dataclass
 class WeightedControls(Scaffold):
     """The messages of SCAFFOLD, with a weight."""
-
-    client_weight = Weighted.client_weight
-
-
-@struct.dataclass
-class WeightedMomentum(ClientMomentum):
-    """A custom private method, with a weight."""
 
     client_weight = Weighted.client_weight
 
@@ -81,12 +73,7 @@ CASES = {
     WeightedControls: "client_weight of WeightedControls and event of Scaffold",
     FromMixin: "encode of Encoded and event of Scaffold",
     Below: "client_weight of Weighted and event of FedAvg",
-    WeightedMomentum: "client_weight of WeightedMomentum and event of ClientMomentum",
 }
-
-
-def made(method):
-    return method(noise_std=1.0) if issubclass(method, ClientMomentum) else method(**SETTINGS)
 
 
 @pytest.mark.parametrize("method", CASES)
@@ -94,11 +81,11 @@ def test_an_override_without_an_event_is_refused_before_anything_compiles(method
     monkeypatch.setattr(jax, "jit", None)
     said = rf"^(encode|client_weight) must be overridden together with event, .* got {CASES[method]}\. Define event in "
     with pytest.raises(Refusal, match=said) as refusal:
-        ready(made(method), SHARES, Uniform(MACHINES, PER_ROUND), rounds=2)
+        ready(method(**SETTINGS), SHARES, Uniform(MACHINES, PER_ROUND), rounds=2)
     assert "\n" not in str(refusal.value)
-    plan = draw_plan(SHARES, Uniform(MACHINES, PER_ROUND), 2, sampler=made(method).minibatches)
+    plan = draw_plan(SHARES, Uniform(MACHINES, PER_ROUND), 2, sampler=method(**SETTINGS).minibatches)
     with pytest.raises(Refusal, match=said):
-        guarantee(made(method), SHARES, plan)
+        guarantee(method(**SETTINGS), SHARES, plan)
 
 
 @pytest.mark.parametrize("method", sparing([Weighted, Encoded], [Encoded]))
