@@ -27,4 +27,4 @@ def with_sample(problem, sample, features, label):
 @typed_jit
 def sent_by(protocol, problem, state, inputs):
     """Return the participants' messages without noise, [per_round, d]."""
-    return flat_rows(problem, protocol.messages(problem, state, inputs, None, KEY))
+    return flat_rows(problem, protocol.rounds.messages(problem, state, inputs, None, KEY))

@@ -9,7 +9,7 @@ import pytest
 from flax import struct
 
 from fedprivjax import Refusal
-from fedprivjax.method.pairs import pair_of
+from fedprivjax.method.interface import Pair
 from fedprivjax.method.theory import THEORIES, theory_of
 
 HOST = {"bounded", "event", "hiding", "mechanism", "needed_noise", "noise_of", "of_noise", "records", "view"}
@@ -67,7 +67,6 @@ def unsealed(**others):
 def planted(method, copy):
     """Return the pair of a method's algorithm and a copy of its privacy object, see `unsealed`."""
     algorithm, private = method.algorithm, copy(method.privacy)
-    made, _ = pair_of(type(algorithm))
     THEORIES[type(algorithm), type(private)] = theory_of(algorithm, method.privacy)
     names = "mu", "epsilon", "noise_std", "step_size", "step_scale"
-    return made(algorithm, privacy=private, **{name: getattr(method, name) for name in names})
+    return Pair(algorithm, privacy=private, **{name: getattr(method, name) for name in names})

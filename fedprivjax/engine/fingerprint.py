@@ -18,8 +18,7 @@ from fedprivjax.engine.hosts import require_all_hosts, require_equal, together
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.segments import advance, begin_program, finish_program
 from fedprivjax.engine.trajectory import per_round
-from fedprivjax.method.interface import as_leaves
-from fedprivjax.method.parts import PairOf
+from fedprivjax.method.interface import Pair, as_leaves
 from fedprivjax.problem.problem import Problem
 
 HOST_CALL = re.compile(r'(custom_call @"?|call_target_name = ")[\w.]*callback|is_host_transfer = true')
@@ -116,7 +115,7 @@ def identity_of_parts(protocol: Any) -> str:
     >>> identity_of_parts(pair).partition("; ")[0]
     'algorithm: fedprivjax.protocols.fedexp.FedExP(offset=*, local=None)'
     """
-    if not isinstance(protocol, PairOf):
+    if not isinstance(protocol, Pair):
         return ""
     return "; ".join(f"{name}: {identity(getattr(protocol, name))}" for name in ("algorithm", "privacy"))
 

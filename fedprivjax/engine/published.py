@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedprivjax.method.interface import Protocol
-from fedprivjax.method.local_rounds import Split
+from fedprivjax.method.known_work import KnownWork
 from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalEpochs
@@ -94,8 +94,10 @@ def plan_of_run(start: "ReadyRun") -> Plan:
 
 def protocol_of_run(start: "ReadyRun") -> Protocol:
     """Return a run's calibrated protocol, without its classes of local steps if numbers of records are private."""
-    hidden = start.event.terms.hides_sizes and isinstance(start.protocol, Split)
-    return replace(start.protocol, slot_classes=None, all_records=None) if hidden else start.protocol
+    protocol, known = start.protocol, start.protocol.known
+    if not (start.event.terms.hides_sizes and isinstance(known, KnownWork)):
+        return protocol
+    return replace(protocol, known=replace(known, slot_classes=None, all_records=None))
 
 
 def delta_warning(start: "ReadyRun") -> str:

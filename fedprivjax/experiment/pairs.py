@@ -11,12 +11,12 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment.names import Unimported, made, resolve, unimported
 from fedprivjax.method.encoders import Encoder
+from fedprivjax.method.interface import Pair, privacy_for
 from fedprivjax.method.local_algorithm import LocalAlgorithm
 from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.noisy_messages import NoisyMessages
 from fedprivjax.method.noisy_momentum import NoisyMomentum
 from fedprivjax.method.noisy_records import NoisyRecords
-from fedprivjax.method.pairs import pair_of
 from fedprivjax.method.private_mean import BitMean, GaussianMean
 from fedprivjax.method.record_steps import NoisyRecordSteps
 from fedprivjax.method.release import MessagePrivacy
@@ -39,14 +39,7 @@ WORK = ("local_epochs", "local_steps", "batch", "sampler", "rate")  # keys of `w
 
 def is_algorithm(found: Any) -> bool:
     """Return True for a class of algorithms."""
-    return isinstance(found, type) and pair_of(found) is not None
-
-
-def class_of_pairs(algorithm: type) -> Any:
-    """Return the class of an algorithm's pairs with a privacy object."""
-    found = pair_of(algorithm)
-    assert found is not None
-    return found[0]
+    return isinstance(found, type) and bool(privacy_for(found))
 
 
 def keys_of(algorithm: type, taken: tuple[str, ...]) -> tuple[list[str], list[str]]:
@@ -61,7 +54,7 @@ def keys_of(algorithm: type, taken: tuple[str, ...]) -> tuple[list[str], list[st
     """
     if "__dataclass_fields__" not in vars(algorithm):
         raise without_decorator(algorithm)
-    of_pair = _names(class_of_pairs(algorithm))
+    of_pair = _names(Pair)
     return [name for name in _names(algorithm) if name not in (*taken, *of_pair)], of_pair
 
 
@@ -144,7 +137,7 @@ def _custom(algorithm: type, path: str, context: Any) -> Any:
 
 def _kinds_for(algorithm: type) -> list[str]:
     """Return the kinds of privacy objects that an algorithm can have."""
-    _, known = pair_of(algorithm) or (None, ())
+    known = privacy_for(algorithm)
     return [kind for kind, one in KINDS.items() if one in known]
 
 

@@ -15,8 +15,7 @@ from fedprivjax.experiment import pairs
 from fedprivjax.experiment.names import Unimported, made, resolve, unimported
 from fedprivjax.experiment.section import Settings
 from fedprivjax.method.encoders import ENCODERS, Encoder
-from fedprivjax.method.interface import Protocol
-from fedprivjax.method.parts import PairOf
+from fedprivjax.method.interface import Pair, Protocol
 from fedprivjax.method.server_checks import factory_of
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import as_optimizer
@@ -83,7 +82,7 @@ class ProtocolSettings(Settings):
             raise Refusal(f"protocol {name!r} must be a flax.struct.dataclass, got {method!r}")
         if not issubclass(method, Protocol):
             raise Refusal(f"protocol {name!r} must be a fedprivjax.Protocol or an Algorithm, got {method!r}")
-        if issubclass(method, PairOf):
+        if issubclass(method, Pair):
             raise Refusal(f"protocol {name!r} must be an algorithm, got the class of pairs. Name the algorithm")
         with within(_place(labelled(raw))):
             return _fields(raw, method, context)
@@ -246,7 +245,7 @@ def _pair_fields(raw: Mapping[str, Any], algorithm: type, context: Any) -> dict[
     }
     if not unimported(parts):
         Protocol(**parts)  # refused if they do not go together
-    return {**kept, "settings": settings, "method": pairs.class_of_pairs(algorithm), "parts": parts}
+    return {**kept, "settings": settings, "method": Pair, "parts": parts}
 
 
 def _check_keys(settings: Mapping[str, Any], names: list[str]) -> None:

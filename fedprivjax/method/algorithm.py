@@ -6,7 +6,7 @@ the guarantee of a run is a function of the privacy object and the plan, never o
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from flax import struct
 
@@ -162,6 +162,10 @@ class Part(Decorated):
 class Algorithm(Part):
     """Base class of algorithms. A subclass is a `flax.struct.dataclass` with `init` and `serve`.
 
+    Attributes:
+        recalls: True if machines know all points of a message but the first from earlier messages, so that the server
+            does not send them again.
+
     >>> import jax
     >>> from flax import struct
     >>> from fedprivjax import NoisyMessages, Protocol, Uniform, datasets, from_dataset, gradient, simulate
@@ -189,6 +193,7 @@ class Algorithm(Part):
     """
 
     kind, decorator = "algorithm", PYTREE
+    recalls: ClassVar[bool] = False
 
     @property
     def reads(self) -> Reads:

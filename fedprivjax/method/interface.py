@@ -1,30 +1,44 @@
-"""Interface of protocols: the complete contract of a method, with defaults that suit most methods."""
+"""Protocols: an algorithm composed with a privacy object. Named methods are protocols that build both from settings."""
 
 from dataclasses import fields, replace
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.checks.decorated import PYTREE, Decorated, settings_of
-from fedprivjax.checks.refusal import Refusal, Undefined
-from fedprivjax.checks.restated import Stated
-from fedprivjax.checks.values import require_choice
-from fedprivjax.method.formatting import formatted
+from fedprivjax.checks.decorated import PYTREE, Decorated, derived_of, require_decorated, settings_of
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.restated import Stated, of_package
+from fedprivjax.checks.values import called, require_choice, require_keywords
+from fedprivjax.method.algorithm import Algorithm, Part
+from fedprivjax.method.formatting import changed_settings, formatted
+from fedprivjax.method.local_algorithm import LocalAlgorithm
+from fedprivjax.method.local_release import LocalPrivacy
+from fedprivjax.method.mean_rounds import MeanRounds
+from fedprivjax.method.noisy_messages import NoisyMessages
+from fedprivjax.method.noisy_momentum import NoisyMomentum
+from fedprivjax.method.noisy_records import NoisyRecords
+from fedprivjax.method.private_mean import BitMean, GaussianMean
+from fedprivjax.method.record_steps import NoisyRecordSteps
+from fedprivjax.method.release import MessagePrivacy, Privacy
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.seen import Costs, Seen
-from fedprivjax.method.theory import Theory
+from fedprivjax.method.sum_rounds import SumRounds
+from fedprivjax.method.theory import Theory, theory_of
+from fedprivjax.method.work_privacy import WorkPrivacy
+from fedprivjax.method.work_rounds import WorkRounds
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
-from fedprivjax.privacy.calibration import noise_for, solved_noise
+from fedprivjax.privacy.calibration import noise_for
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.of_protocol import OfPrivacy, names_of, with_noise_std
 from fedprivjax.privacy.target import CALIBRATIONS, LEVELS, RULE, TARGETS, Target
+from fedprivjax.privacy.terms import RECORD
 from fedprivjax.problem.problem import Problem
 
 FREE = (  # names of a private method that may be overridden without its event
@@ -36,60 +50,62 @@ FREE = (  # names of a private method that may be overridden without its event
 
 @struct.dataclass
 class Calibrated:
-    """Setting that every method has in addition to its own.
+    """Fields that every protocol has in addition to its own.
 
     Attributes:
         calibrate_to: rule that computes the noise from a target, a key of `CALIBRATIONS`. "rule" is the method's own
             rule. "plan" is the smallest noise with which the sampled public schedule meets the target, so that the ε
             of the worst machine equals the target. It has no effect with a `noise_std`.
+        known: facts that are read once of the algorithm, or None before calibration.
     """
 
     calibrate_to: str = struct.field(pytree_node=False, default=RULE, kw_only=True, metadata={"traced": RULE})
+    known: Any = struct.field(default=None, kw_only=True, metadata={"derived": True})
 
 
 class Protocol(Calibrated, Decorated):
-    """Base class of methods: a frozen pytree of hyper-parameters (`flax.struct.dataclass`) with pure functions.
+    """An `algorithm`, which sees only what is released, composed with the `privacy` object that releases it.
 
-    Real-valued hyper-parameters are leaves, which can be swept. Settings that determine a shape or a branch are static
-    (`struct.field(pytree_node=False)`). `init`, `round`, `output`, `iterates` and `noise` are traced; the others run on
-    the host in float64. A method must define `init`, `round`, `output`, `mechanism` and `event`. All others have
-    defaults. So have the optional members: `fedprivjax.privacy.of_protocol.OfPrivacy` documents those of its privacy,
-    `fedprivjax.method.seen` those of what an adversary sees (`Seen`), such as `messages`, and of its costs (`Costs`).
-    A class may give `examples`, settings for audits and comparisons (`fedprivjax.method.small_form.examples_of`).
+    `Protocol(algorithm, privacy=…)` is the protocol of any two parts that go together, see `Pair`. A named method of
+    the package, such as `FedAvg`, has settings as fields, from which it builds both parts. It may give `examples`,
+    settings for audits and comparisons (`fedprivjax.method.small_form.examples_of`).
 
-    A guarantee is inherited with the functions that it is about. In a private run, a subclass that overrides any name
-    but those in `FREE` must define `event` as well, or is refused.
-
-    A method declares its own fields among `mu`, `epsilon`, `noise_std`, `step_size` and `step_scale`. The others have
-    the values below.
+    A protocol is a frozen pytree (`flax.struct.dataclass`). Real-valued settings are leaves, which can be swept.
+    Settings that determine a shape or a branch are static. What its parts compute is in its `rounds`. `init`, `round`,
+    `output`, `iterates` and `noise` are traced; the others run on the host in float64.
     """
 
     kind, decorator = "protocol", PYTREE
     stated: ClassVar[Stated] = Stated(
         by=("event",),
         free=FREE,
+        concrete=True,
         optional=names_of(Seen, Costs, OfPrivacy),
         instead=", which may return super().event(problem, plan) if that still holds",
     )
+    theory: ClassVar[Any] = Theory()
+
     mu: Any = None
     epsilon: Any = None
     noise_std: Any = None
     step_size: Any = None
     step_scale: Any = 1.0
-    theory: ClassVar[Theory] = Theory()
 
-    if TYPE_CHECKING:
+    if TYPE_CHECKING:  # fields, or properties
 
         def __init__(self, *args: Any, **settings: Any) -> None: ...
 
+        @property
+        def algorithm(self) -> Any:
+            """What machines and the server compute."""
+
+        @property
+        def privacy(self) -> Any:
+            """What bounds, releases and accounts for everything that leaves a machine."""
+
     def __new__(cls, *args: Any, **settings: Any) -> Self:
-        """Raise Refusal for an unknown setting, with the nearest known name.
-
-        `Protocol(algorithm, privacy=…)` itself makes a `Pair`, or a `WorkPair` if the algorithm has local work.
-        """
+        """Raise Refusal for an unknown setting, with the nearest known name. `Protocol(…)` itself makes a `Pair`."""
         if cls is Protocol and (args or settings):
-            from fedprivjax.method.pairs import pair  # a pair is a protocol
-
             return cast(Self, pair(*args, **settings))
         known = settings_of(cls)
         if known is not None and "__dataclass_fields__" in vars(cls):
@@ -108,35 +124,42 @@ class Protocol(Calibrated, Decorated):
     def __str__(self) -> str:
         return formatted(self)
 
+    @property
+    def rounds(self) -> MeanRounds | WorkRounds:
+        """What the protocol computes, from its two parts."""
+        algorithm = self.algorithm
+        if isinstance(algorithm, LocalAlgorithm):
+            return WorkRounds(self)
+        return (SumRounds if has_sums(type(algorithm)) else MeanRounds)(self)
+
     # ---- one run, traced
 
     def init(self, problem: Problem, size: Size, key: jax.Array) -> Any:
         """Return the state before the first round, a pytree."""
-        raise Undefined(f"{self.name} must define init(problem, size, key)")
+        return self.rounds.init(problem, size, key)
 
     def round(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> tuple[Any, dict]:
         """Return the state after one round, and scalar metrics of the round by name.
 
         Args:
-            inputs: the round's number, participants and their examples. Some slots may be empty, with weight 0: divide
-                sums by `cohort`, or by `divisor` if the divisor must be the same in all rounds.
+            inputs: the round's number, participants and their examples. Some slots may be empty, with weight 0.
             noise: the round's noise, as returned by `noise`, or None in a run without noise.
-            key: key of the round, for the protocol's own randomness; `slot_keys` folds it by participant.
+            key: key of the round, for its own randomness; `slot_keys` folds it by participant.
         """
-        raise Undefined(f"{self.name} must define round(problem, state, inputs, noise, key)")
+        return self.rounds.round(problem, state, inputs, noise, key)
 
     def output(self, state: Any) -> Any:
         """Return the reported point."""
-        raise Undefined(f"{self.name} must define output(state)")
+        return self.rounds.output(state)
 
     def iterates(self, state: Any) -> dict[str, Any]:
         """Return other iterates by name, points like the output, which are evaluated in addition to it."""
-        return {}
+        return self.rounds.iterates(state)
 
     @property
     def minibatches(self) -> Sampler | None:
         """Sampler of minibatches from a machine's own records, or None for one fresh example per message."""
-        return None
+        return self.privacy.minibatches
 
     # ---- noise
 
@@ -145,77 +168,185 @@ class Protocol(Calibrated, Decorated):
 
         It depends on no leaf of the protocol, and on no target except those in `noise_follows`.
         """
-        raise Undefined(f"{self.name} must define mechanism(problem, plan, method)")
+        return self.rounds.mechanism(problem, plan, method)
 
     def noise_state(self, dimension: int, size: Size) -> Any:
         """Return the state of `noise` before the first round, a pytree."""
-        return ()
+        return self.rounds.noise_state(dimension, size)
 
     def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
         """Return the state of the noise and the round's noise, from the mechanism's sample and the protocol's leaves.
-
-        Default: `noise_std·z`.
 
         Args:
             drawn: the mechanism's sample for the round.
             host_noise: the round's pre-sampled host noise from `host_noise`, or None.
         """
-        return state, jax.tree.map(lambda z: self.noise_std * z, drawn)
+        return self.rounds.noise(state, drawn, host_noise)
 
     # ---- privacy and settings, on the host
 
     def check(self, problem: Problem, plan: Plan) -> None:
         """Raise Refusal if the guarantee does not cover the problem or the plan."""
+        self.rounds.check(problem, plan)
 
     def event(self, problem: Problem, plan: Plan) -> Event:
         """Return the event of the calibrated protocol on a plan: its mechanisms with their noise."""
-        raise Undefined(f"{self.name} must define event(problem, plan)")
-
-    def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        """Return a copy with `noise_std` and `step_size` set and its target cleared.
-
-        Overrides that set more fields take the noise from `noise_for`, which applies `calibrate_to`.
-        """
-        return self.with_noise(problem, plan, noise_for(self, problem, plan, target), target)
+        return self.rounds.event(problem, plan)
 
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """Return the noise for a target by the method's own rule.
+        """Return the noise for a target by the method's own rule."""
+        return self.rounds.needed_noise(problem, plan, target)
 
-        Default: the smallest noise with which `event` meets the target on this plan.
+    def calibrate(self, problem: Problem, plan: Plan, target: Target) -> Any:
+        """Return a copy with `noise_std` and `step_size` set, its target cleared, and what is `known`.
+
+        The target stays if it has an ε for each machine, because these fix the proportions of the noises.
         """
-        return solved_noise(self, problem, plan, target)
+        ready = self.rounds.prepared(problem, plan, target)
+        noise_std = noise_for(ready, problem, plan, target)
+        follows = ready.rounds.of_noise(problem, plan, noise_std, target)
+        noisy = with_noise_std(ready.with_settings(follows), noise_std)
+        step = _step(noisy, problem, plan, target)
+        return replace(noisy, step_size=step).rounds.of_step(problem, plan)
 
-    def with_noise(self, problem: Problem, plan: Plan, noise_std: float, target: Target):
-        """Return a copy with this `noise_std` and, if unset, the default step.
-
-        It clears the target, except per-machine ε, which fix the proportions of the noises.
-        """
-        noisy = with_noise_std(self, noise_std)
-        self.theory.require_step(self)
-        if self.step_size is None:
-            step = self.theory.default_step(noisy, problem, plan, target)
-        else:
-            step = float(self.step_size)
-        if not 0 < step < inf:
-            raise Refusal(
-                "step_size must be set: its default needs a ball, a declared distance or a network's start other than "
-                "0, and a clip, or a finite mu, or a smoothness constant"
-            )
-        return replace(noisy, step_size=step)
+    def with_settings(self, settings: dict[str, Any]) -> Self:
+        """Return a copy with other settings of the protocol or of its privacy object, by name."""
+        return replace(self, **settings)
 
     @property
-    def traced(self):
+    def traced(self) -> Any:
         """Copy without the settings that only the host reads, so that changing them does not recompile.
 
         The metadata `traced` of a field is its value in the copy, see `host_only`.
         """
         values = {one.name: one.metadata["traced"] for one in fields(self) if "traced" in one.metadata}  # type: ignore[arg-type]
-        return replace(self, **values)  # type: ignore[type-var]
+        return replace(self, **values)
 
 
-def slot_keys(key: jax.Array, per_round: int) -> jax.Array:
-    """Return a key for each participant of a round, [per_round], which does not depend on the split into chunks."""
-    return jax.vmap(lambda slot: jax.random.fold_in(key, slot))(jnp.arange(per_round))
+@struct.dataclass(kw_only=True)
+class Levels:
+    """Targets, noise and steps of named methods, which `NoisySGD` documents."""
+
+    epsilon: Any = None
+    noise_std: Any = None
+    step_size: Any = None
+    step_scale: Any = 1.0
+
+
+@final
+@struct.dataclass
+class Pair(Protocol):
+    """The protocol of any algorithm with any privacy object that proves it, made by `Protocol(algorithm, privacy=…)`.
+
+    Attributes:
+        algorithm: what machines and the server compute, an `Algorithm` or a `LocalAlgorithm`.
+        privacy: what bounds, releases and accounts for it.
+        mu, epsilon, noise_std: privacy target, or the noise instead; none of them without a protected unit. With a
+            `NoisyRecords`, `epsilon` may be one number for each machine.
+        step_size: η, of the local steps if there are any. None is the default of the pair's `theory`, if it has one.
+        step_scale: factor on `step_size`.
+    """
+
+    algorithm: Any = struct.field(metadata={"part": Part})
+    privacy: Any = struct.field(kw_only=True, metadata={"part": Privacy})
+    mu: Any = struct.field(default=None, kw_only=True)
+    epsilon: Any = struct.field(default=None, kw_only=True)
+    noise_std: Any = struct.field(default=None, kw_only=True)
+    step_size: Any = struct.field(default=None, kw_only=True)
+    step_scale: Any = struct.field(default=1.0, kw_only=True)
+
+    instead = "Define an Algorithm or a LocalAlgorithm"
+
+    def __post_init__(self):
+        if type(self.privacy) is type:
+            raise Refusal(f"privacy must be an object, such as NoisyMessages(clip=1.0), got {called(self.privacy)}")
+        if isinstance(self.privacy, Privacy):  # a pytree's placeholders pass
+            if getattr(self.privacy, "unit", RECORD) is None and self.mu is self.epsilon is self.noise_std is None:
+                object.__setattr__(self, "noise_std", 0.0)
+            self.privacy.check_target(self)
+
+    @property
+    def name(self) -> str:
+        return type(self.algorithm).__name__
+
+    def __str__(self) -> str:
+        own = changed_settings(self, "algorithm", "privacy")
+        return ", ".join([f"{self.algorithm} with {self.privacy}", *own])
+
+    def with_settings(self, settings: dict[str, Any]) -> Self:
+        own = {name: value for name, value in settings.items() if name in LEVELS}
+        others = {name: value for name, value in settings.items() if name not in own}
+        return replace(self, privacy=replace(self.privacy, **others), **own)
+
+    @property
+    def theory(self) -> Theory:  # type: ignore[override]
+        """Theory of the algorithm with this kind of privacy."""
+        return theory_of(self.algorithm, self.privacy)
+
+    @property
+    def traced(self) -> Any:
+        """Copy as in `Protocol.traced`, with the planned algorithm."""
+        each = {"epsilon": None} if np.ndim(self.epsilon) else {}
+        ready = replace(super().traced, privacy=self.privacy.traced, **each)
+        if ready.known is None or ready.known.algorithm is None:
+            return ready
+        return replace(ready, algorithm=ready.known.algorithm, known=replace(ready.known, algorithm=None))
+
+
+def has_sums(algorithm: type[Algorithm]) -> bool:
+    """Return True if the machines of an algorithm send growing sums."""
+    return algorithm.increment is not Algorithm.increment
+
+
+def privacy_for(algorithm: type) -> tuple[type, ...]:
+    """Return the package's classes of privacy objects with which a class of algorithms goes; () for another class."""
+    if issubclass(algorithm, LocalAlgorithm):
+        return LocalPrivacy, NoisyRecordSteps
+    if not issubclass(algorithm, Algorithm):
+        return ()
+    return NoisyMessages, NoisyRecords, NoisyMomentum, GaussianMean, BitMean
+
+
+def _custom(kind: type, algorithm: type) -> bool:
+    """Return True for a custom class whose only parents in the package are the base for an algorithm, and its bases."""
+    base = MessagePrivacy if issubclass(algorithm, Algorithm) else WorkPrivacy
+    if kind is base or not issubclass(kind, base) or (issubclass(algorithm, Algorithm) and has_sums(algorithm)):
+        return False
+    return all(issubclass(base, one) for one in kind.__mro__ if of_package(one))
+
+
+def pair(algorithm: Any = None, *, privacy: Any = None, **settings: Any) -> Pair:
+    """Return the protocol of an algorithm and a privacy object.
+
+    Raises:
+        Refusal: they do not go together, or a setting is unknown.
+    """
+    needed, kind = privacy_for(type(algorithm)), type(privacy)
+    if not needed:
+        raise Refusal(f"algorithm must be an Algorithm or a LocalAlgorithm, got {called(algorithm)}")
+    require_decorated(algorithm)
+    if _custom(kind, type(algorithm)):
+        require_decorated(privacy)
+    elif kind not in needed:
+        names = " or a ".join(one.__name__ for one in needed)
+        raise Refusal(f"privacy must be a {names} with {type(algorithm).__name__}, got {called(privacy)}")
+    require_keywords("Protocol", settings, [one for one in settings_of(Pair) or () if one not in derived_of(Pair)])
+    return Pair(algorithm, privacy=privacy, **settings)
+
+
+def _step(noisy: Protocol, problem: Problem, plan: Plan, target: Target) -> float:
+    """Return the given step of a protocol with known noise, or its default."""
+    noisy.theory.require_step(noisy)
+    if noisy.step_size is None:
+        step = noisy.theory.default_step(noisy, problem, plan, target)
+    else:
+        step = float(noisy.step_size)
+    if not 0 < step < inf:
+        raise Refusal(
+            "step_size must be set: its default needs a ball, a declared distance or a network's start other than "
+            "0, and a clip, or a finite mu, or a smoothness constant"
+        )
+    return step
 
 
 def as_leaves(protocol: Any) -> Any:

@@ -28,6 +28,7 @@ class KnownWork:
         stateful: True if a machine keeps a state between rounds.
         weighted: True if machines' weights follow from the plan.
         public_steps: True if what is released depends on the largest number of local steps.
+        slot_classes, all_records: classes of the machines that are computed together, and padding, see `LocalRounds`.
     """
 
     limit: Any
@@ -39,6 +40,8 @@ class KnownWork:
     stateful: bool = struct.field(pytree_node=False, default=False)
     weighted: bool = struct.field(pytree_node=False, default=False)
     public_steps: bool = struct.field(pytree_node=False, default=False)
+    slot_classes: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
+    all_records: bool | None = struct.field(pytree_node=False, default=None)
 
 
 def asked(call: Calls, carry: Any, start: Any) -> Linear:

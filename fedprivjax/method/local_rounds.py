@@ -6,22 +6,21 @@ Machines that are absent or drop out keep their state and send nothing.
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import nan
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from fedprivjax.method.client_checks import require_message, require_scalars, require_state
 from fedprivjax.method.division import gathered, own_records, part_of, part_of_size, to_holders, whole
-from fedprivjax.method.interface import slot_keys
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.loops import scan_in_chunks
-from fedprivjax.method.round import CHUNK_FLOATS, RoundInputs
-from fedprivjax.method.seen import clipped_rows, costs_of
+from fedprivjax.method.round import CHUNK_FLOATS, RoundInputs, slot_keys
+from fedprivjax.method.seen import clipped_rows
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalEpochs, LocalSteps
+from fedprivjax.plan.samplers.local import LocalWork
 from fedprivjax.plan.schedule import Size, class_sizes, idle_share
 from fedprivjax.problem.devices import added, devices
 from fedprivjax.problem.problem import Problem
@@ -41,37 +40,25 @@ class ClientState(NamedTuple):
     own: Any
 
 
-@struct.dataclass
-class Split:
-    """Settings that calibration sets, not the user.
-
-    Attributes:
-        slot_classes: number of slots of every class of machines that are computed together, the longest first, see
-            `fedprivjax.plan.schedule`; () if all machines take equally many steps, None if unknown.
-        all_records: True if every step of every machine uses equally many records in every plan, so that there is no
-            padding; None if unknown.
-    """
-
-    slot_classes: Any = struct.field(pytree_node=False, default=None, kw_only=True, metadata={"derived": True})
-    all_records: bool | None = struct.field(pytree_node=False, default=None, kw_only=True, metadata={"derived": True})
-
-
 @dataclass(frozen=True)
 class LocalRounds:
-    """Rounds of a method with local work or client state, which holds it and delegates to it.
+    """Rounds in which machines do local work or keep a state: what is the same for all of them.
 
     If machines take unequal numbers of local steps, a round's slots are sorted by them and computed in a few classes,
     each as long as its longest machine of the round. Keys and noise belong to the slot before sorting.
 
     Attributes:
-        method: what machines and the server compute, a protocol with `client` and the functions around it.
-        classes, all_records: as in `Split`.
+        of: what machines and the server compute, a `WorkRounds` or a `SumRounds`.
+        classes: number of slots of every class of machines that are computed together, the longest first, see
+            `fedprivjax.plan.schedule`; () if all machines take equally many steps, None if unknown.
+        all_records: True if every step of every machine uses equally many records in every plan, so that there is no
+            padding; None if unknown.
         walks: True if machines take local steps. Otherwise `client` receives the problem, and the machine's inputs with
             the number of the round.
         at_once: True if the local work of all slots of a round is computed at once.
     """
 
-    method: Any
+    of: Any
     classes: tuple[int, ...] | None = None
     walks: bool = True
     at_once: bool = False
@@ -80,20 +67,20 @@ class LocalRounds:
     # ---- the round
 
     def init(self, problem: Problem, size: Size, key) -> ClientState:
-        mine = jax.tree.map(jnp.asarray, self.method.client_init(problem))
+        mine = jax.tree.map(jnp.asarray, self.of.client_init(problem))
         held = part_of_size(size, devices()).machines
         own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (held, *leaf.shape)), mine)
-        return ClientState(self.method.server_init(problem, size, key), own)
+        return ClientState(self.of.server_init(problem, size, key), own)
 
     def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
         slots = self.slots(inputs, noise, key)
         if self.uneven:
             order = jnp.argsort(-self.steps(slots[0]))
             slots = jax.tree.map(lambda leaf: leaf[order], slots)
-        sums, own = self._sums(problem, self.method.shared(state.server, noise), slots, state.own)
+        sums, own = self._sums(problem, self.of.shared(state.server, noise), slots, state.own)
         total, weight, info = added(sums)
         present = jnp.maximum(jnp.sum(inputs.filled), 1.0)
-        server = self.method._served(problem, state.server, total, weight, inputs, noise, key)
+        server = self.of.serve(problem, state.server, total, weight, inputs, noise, key)
         return ClientState(server, own), jax.tree.map(lambda value: value / present, info)
 
     def _sums(self, problem: Problem, server: Any, slots: tuple[RoundInputs, Any, jax.Array], own: Any):
@@ -120,14 +107,14 @@ class LocalRounds:
     def messages(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
         """The participants' messages without the noise that is added to them, leaves [per_round, ...]."""
         slots = self.slots(inputs, noise, key)
-        return self._work(problem, self.method.shared(state.server, noise), self._states(state.own, slots[0]), slots)[0]
+        return self._work(problem, self.of.shared(state.server, noise), self._states(state.own, slots[0]), slots)[0]
 
     def slots(self, inputs: RoundInputs, noise: Any, key: jax.Array) -> tuple[RoundInputs, Any, jax.Array]:
         """Return what every participant receives: inputs, noise inside its computation, key, each [per_round, ...]."""
         per_round = inputs.filled.shape[0]
         t = None if self.walks else jnp.broadcast_to(inputs.round.astype(jnp.float32), inputs.filled.shape)
         own = inputs._replace(round=t, expected=None, present=inputs.filled)
-        return own, self.method.client_noise(noise, per_round), slot_keys(key, per_round)
+        return own, self.of.client_noise(noise, per_round), slot_keys(key, per_round)
 
     def _cohort(self, problem: Problem, server: Any, own: Any, slots: tuple[RoundInputs, Any, jax.Array]):
         """Return the participants' sums (weighted messages, weights, scalars), and all machines' states after them."""
@@ -157,12 +144,12 @@ class LocalRounds:
 
         def one(mine, pool, inputs: RoundInputs, noise, key):
             data = self.local_data(replace(problem, pool=pool), inputs, longest)
-            message, after, info = self.method.client(server, mine, data, noise, key)
-            require_state(self.method.name, mine, after, "keep", "own")
-            require_message(self.method.name, message, costs_of(self.method).message_dimension(problem))
-            message = self.method.encode(message, jax.random.fold_in(key, ENCODING))
-            weight = jnp.asarray(self.method.client_weight(data), jnp.float32)
-            require_scalars(self.method.name, weight, info)
+            message, after, info = self.of.client(server, mine, data, noise, key)
+            require_state(self.of.protocol.name, mine, after, "keep", "own")
+            require_message(self.of.protocol.name, message, self.of.message_dimension(problem))
+            message = self.of.encode(message, jax.random.fold_in(key, ENCODING))
+            weight = jnp.asarray(self.of.client_weight(data), jnp.float32)
+            require_scalars(self.of.protocol.name, weight, info)
             present = jax.tree.map(lambda leaf: jnp.where(inputs.present > 0, leaf, 0.0), (message, weight, info))
             return present[0], after, *present[1:]
 
@@ -176,6 +163,11 @@ class LocalRounds:
         samples, weights = map(self._by_step, (inputs.samples, inputs.weights))
         return LocalData(problem, samples, weights, inputs.machine, longest, self.uneven, bool(self.all_records))
 
+    @property
+    def _sampler(self) -> LocalWork:
+        """Sampler of the records of the local steps."""
+        return self.of.privacy.work
+
     def steps(self, inputs: RoundInputs) -> jax.Array:
         """Return the number of the last local step with records of every slot, int [slots], 0 in empty slots."""
         taken = jnp.any(self._by_step(inputs.weights) != 0, axis=-1)
@@ -184,8 +176,7 @@ class LocalRounds:
 
     def _by_step(self, rows: jax.Array) -> jax.Array:
         """Return the values of records, [..., K·B], by local step, [..., K, B]."""
-        assert self.method.minibatches is not None
-        return rows.reshape(*rows.shape[:-1], self.method.minibatches.cut(rows.shape[-1]), -1)
+        return rows.reshape(*rows.shape[:-1], self._sampler.cut(rows.shape[-1]), -1)
 
     # ---- unequal machines, on the host
 
@@ -194,14 +185,14 @@ class LocalRounds:
         """False if all machines take equally many local steps, so that none is skipped."""
         return self.classes != ()
 
-    def fitted(self, problem: Problem, plan: Plan) -> Any:
-        """Return a copy of the method with the fields of `Split` set, which are those of every plan of the problem."""
-        steps, sampler, table = self.steps_of_machines(problem, plan), self.method.minibatches, problem.partition_table
+    def fitted(self, problem: Problem, plan: Plan) -> tuple[tuple[int, ...], bool]:
+        """Return `classes` and `all_records`, which are those of every plan of the problem."""
+        steps, sampler, table = self.steps_of_machines(problem, plan), self._sampler, problem.partition_table
         classes = class_sizes(steps, plan.size.per_round) if np.ptp(steps) else ()
         fixed = type(sampler) in (LocalEpochs, LocalSteps) and not sampler.secret and plan.schedule.secret is None
         same = self.walks and fixed and table is not None and not np.ptp(table.sizes)
         used = same and plan.weights is not None and np.all(plan.weights[plan.schedule.present] != 0)
-        return replace(self.method, slot_classes=classes, all_records=bool(used))
+        return classes, bool(used)
 
     def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
         """Return `idle_steps`, the share of computed local steps that change nothing, and `client_state_bytes`.
@@ -215,15 +206,17 @@ class LocalRounds:
             )
             classes, together = self._classes(plan.size.per_round), self._together(problem, plan.size.per_round)
             idle = idle_share(steps if self.uneven else np.ones_like(steps), classes, together)
-        return {"idle_steps": idle, "client_state_bytes": float(client_state_bytes(self.method, problem, plan.size))}
+        return {
+            "idle_steps": idle,
+            "client_state_bytes": float(client_state_bytes(self.of.protocol, problem, plan.size)),
+        }
 
     def steps_of_machines(self, problem: Problem, plan: Plan) -> np.ndarray:
         """Return the number of every machine's local steps in a round, int [machines]."""
         if not self.walks:
             return np.ones(plan.size.machines, int)
-        assert self.method.minibatches is not None
         assert problem.partition_table is not None
-        return self.method.minibatches.steps(problem.partition_table.sizes)
+        return self._sampler.steps(problem.partition_table.sizes)
 
     def _together(self, problem: Problem, per_round: int) -> int:
         """Return the number of a round's slots whose local work is computed at once."""
@@ -236,39 +229,14 @@ class LocalRounds:
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
         """Return the number of vectors in memory at once, as in `Costs`."""
         held = LIVE_VECTORS * self._together(problem, size.per_round)
-        return held + clipped_rows(self.method, problem, rows)
-
-
-class InRounds:
-    """Mixin of methods that run in the `LocalRounds` which their `rounds` returns."""
-
-    if TYPE_CHECKING:
-
-        @property
-        def rounds(self) -> LocalRounds: ...
-
-    def init(self, problem: Problem, size: Size, key: jax.Array) -> ClientState:
-        return self.rounds.init(problem, size, key)
-
-    def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
-        return self.rounds.round(problem, state, inputs, noise, key)
-
-    def messages(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
-        """The participants' messages without the noise that is added to them, leaves [per_round, ...]."""
-        return self.rounds.messages(problem, state, inputs, noise, key)
-
-    def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
-        return self.rounds.run_costs(problem, plan)
-
-    def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
-        return self.rounds.vectors_in_memory(problem, size, rows)
+        return held + clipped_rows(self.of.protocol, problem, rows)
 
 
 def client_state_bytes(protocol: Any, problem: Problem, size: Size) -> int:
     """Return the bytes of the states that all machines keep between rounds."""
-    if not hasattr(protocol, "client_init"):
+    if not hasattr(protocol.rounds, "client_init"):
         return 0
-    own = jax.eval_shape(lambda: protocol.client_init(problem))
+    own = jax.eval_shape(lambda: protocol.rounds.client_init(problem))
     return size.machines * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(own))
 
 

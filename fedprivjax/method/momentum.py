@@ -13,8 +13,8 @@ from flax import struct
 from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.algorithm import Algorithm, At, Momentum, Public, Reads
-from fedprivjax.method.composed import Composed
 from fedprivjax.method.default_steps import binds, noise_reach
+from fedprivjax.method.interface import Levels, Protocol
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.momentum_planning import LAST, epochs_of_records, momentum_constants
 from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
@@ -80,7 +80,7 @@ class NormalisedSteps(Algorithm):
 
 
 @struct.dataclass(kw_only=True)
-class ComposedMomentum(Composed):
+class MomentumMethod(Levels, Protocol):
     """Settings of a method that composes `NormalisedSteps` with noise on the momentum.
 
     A subclass defines `privacy`, `calibrate` and `theory`. `TreeMomentum` documents the fields.

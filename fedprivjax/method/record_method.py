@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flax import struct
 
 from fedprivjax.checks.numbers import host_only
-from fedprivjax.method.composed import Composed
+from fedprivjax.method.interface import Protocol
 from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.own_records import OwnRecords, check_machine_targets, check_record_settings
 from fedprivjax.method.record_mechanism import THEOREM_RULES, Delta, RecordMechanism
@@ -52,7 +52,7 @@ class RecordSettings:
 
     if TYPE_CHECKING:
         privacy: Any = None
-        machine_epsilon: Any = None
+        rounds: Any = None
 
     def __post_init__(self):
         check_record_settings(self, self.rules)
@@ -73,11 +73,11 @@ class RecordSettings:
     @property
     def records(self) -> RecordMechanism:
         """Mechanism of the records: their use in messages, and the noise of messages."""
-        return self.privacy.records(self.machine_epsilon)
+        return self.privacy.records(self.rounds.machine_epsilon)
 
 
 @struct.dataclass(kw_only=True)
-class ComposedRecords(RecordSettings, Composed):  # type: ignore[misc]
+class RecordMethod(RecordSettings, Protocol):  # type: ignore[misc]
     """Settings of a method that composes its algorithm with noise on means over machines' own records."""
 
     def __post_init__(self):

@@ -39,7 +39,7 @@ def disjoint(method: type, **settings: Any) -> Callable[[Setting], Iterator[Draf
 
 def records_of(protocol: Any) -> RecordMechanism:
     """Return the mechanism of a protocol's records: their use in messages, and the noise of messages."""
-    return protocol.privacy.records(protocol.machine_epsilon)
+    return protocol.privacy.records(protocol.rounds.machine_epsilon)
 
 
 def problem_constants(s: Setting) -> theory.ProblemConstants:

@@ -189,3 +189,8 @@ def flat_rows(problem: Problem, tree):
 def add_noise(problem: Problem, tree, noise):
     """Return `tree + noise` for noise of shape [d], or `tree` if `noise` is None."""
     return tree if noise is None else jax.tree.map(jnp.add, tree, problem.unravel(noise))
+
+
+def slot_keys(key: jax.Array, per_round: int) -> jax.Array:
+    """Return a key for each participant of a round, [per_round], which does not depend on the split into chunks."""
+    return jax.vmap(lambda slot: jax.random.fold_in(key, slot))(jnp.arange(per_round))

@@ -22,8 +22,8 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_positive
-from fedprivjax.method.interface import slot_keys
 from fedprivjax.method.loops import scan_in_chunks
+from fedprivjax.method.round import slot_keys
 from fedprivjax.theory import cheu
 
 CHUNK_NUMBERS = 2**18  # uniforms in memory at once, few enough for a CPU cache

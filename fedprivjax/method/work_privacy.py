@@ -81,6 +81,11 @@ class WorkPrivacy(Privacy):
     work: Any
     step_divisor: Any = None  # divisor of a step's sum, None for the number of records
 
+    @property
+    def minibatches(self) -> Any:
+        """Sampler of the records of the local steps."""
+        return self.work
+
     # ---- at a machine, traced
 
     def start(self) -> Any:

@@ -40,6 +40,8 @@ class Optionals:
     def _holders(self) -> Iterator[Any]:
         """Yield the objects whose members come before those of this class."""
         yield self._protocol
+        if hasattr(self._protocol, "rounds"):
+            yield self._protocol.rounds
 
 
 def names_of(*kinds: type[Optionals]) -> tuple[str, ...]:
@@ -74,7 +76,7 @@ class OfPrivacy(Optionals):
     shows_clipping: bool = False
 
     def _holders(self) -> Iterator[Any]:
-        yield self._protocol
+        yield from super()._holders()
         if getattr_static(self._protocol, "privacy", None) is not None:
             yield self._protocol.privacy
 

@@ -26,7 +26,7 @@ from fedprivjax.method.planning.bounds import POPULATION, TRAINING, Bound, Plann
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.private_mean import BitMean, GaussianMean, gradient_bound, noise_constant, round_noise
-from fedprivjax.method.record_method import ComposedRecords
+from fedprivjax.method.record_method import RecordMethod
 from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants, records_of
 from fedprivjax.method.server_step import initial, optimizer_field
 from fedprivjax.method.theory import Theory
@@ -208,7 +208,7 @@ def _variance(protocol: Any, problem: Problem, size: Size, cohort: float, given:
 
 
 @struct.dataclass(kw_only=True)
-class AcceleratedMinibatchSGD(ComposedRecords):
+class AcceleratedMinibatchSGD(RecordMethod):
     """ISRL-DP AC-SA: plain, regularised, multistage, one-pass.
 
     Attributes:

@@ -39,8 +39,8 @@ from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_flag
 from fedprivjax.method.algorithm import Algorithm, At, NormBound, Public, Reads, Sum
-from fedprivjax.method.composed import Composed
 from fedprivjax.method.default_steps import gathered_reach, step_by_theory
+from fedprivjax.method.interface import Levels, Protocol
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.message_noise import CorrelatedNoise, MessageNoise
 from fedprivjax.method.noisy_messages import INDEPENDENT, NoisyMessages
@@ -78,6 +78,8 @@ class Mu2(Algorithm):
     """
 
     server: Any = optimizer_field()
+
+    recalls = True
 
     @property
     def reads(self) -> Reads:
@@ -118,7 +120,7 @@ def _equivalent(protocol: Any, machines: int):
 
 
 def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
-    size, increment, privacy = plan.size, protocol.bound(problem, plan.size.machines).norm, protocol.privacy
+    size, increment, privacy = plan.size, protocol.rounds.bound(problem, plan.size.machines).norm, protocol.privacy
     noise, clip = privacy.noise_of(Sum()), privacy.clip
     wider = noise_of_shares(privacy.relative_privacy, size.machines)
     if not (isfinite(problem.travel) and isfinite(increment)):
@@ -184,7 +186,7 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 
 
 @struct.dataclass(kw_only=True)
-class DPMu2(Composed):
+class DPMu2(Levels, Protocol):
     """DP-μ²-FL (Reshef & Levy): trusted or untrusted server, any participation, clipped or not.
 
     Attributes:

@@ -33,8 +33,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_positive
 from fedprivjax.method.adaptive_clip import AdaptiveClip
 from fedprivjax.method.algorithm import Public
-from fedprivjax.method.composed_work import ComposedWork
 from fedprivjax.method.encoders import Encoder
+from fedprivjax.method.interface import Protocol
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Walk, Work, begun, sub, walked
 from fedprivjax.method.local_release import LocalPrivacy
@@ -126,7 +126,7 @@ class LocalGradientSteps(LocalAlgorithm):
 
 
 @struct.dataclass(kw_only=True)
-class FedAvg(ComposedWork):
+class FedAvg(Protocol):
     """FedAvg, FedProx and FedOpt, non-private, or private for one record or for one machine.
 
     Attributes:

@@ -22,8 +22,8 @@ from flax import struct
 from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.values import require_at_least
 from fedprivjax.method.algorithm import Public
-from fedprivjax.method.composed_work import ComposedWork
 from fedprivjax.method.default_steps import binds, clipped_pace
+from fedprivjax.method.interface import Protocol
 from fedprivjax.method.local_algorithm import AtServer, Work, sub
 from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.drafts import capped, of_records
@@ -131,7 +131,7 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 
 
 @struct.dataclass(kw_only=True)
-class LocalSGD(RecordSettings, ComposedWork):  # type: ignore[misc]
+class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
     """Local SGD (FedAvg), plain or with noise in every local step.
 
     Attributes:

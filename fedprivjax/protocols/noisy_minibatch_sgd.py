@@ -30,7 +30,7 @@ from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, exp
 from fedprivjax.method.planning.drafts import capped, of_records, one_pass_rounds
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
-from fedprivjax.method.record_method import ComposedRecords
+from fedprivjax.method.record_method import RecordMethod
 from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants, records_of
 from fedprivjax.method.server_step import initial, optimizer_field, stepped
 from fedprivjax.method.theory import Theory
@@ -250,7 +250,7 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 
 
 @struct.dataclass(kw_only=True)
-class NoisyMinibatchSGD(MinibatchSettings, ComposedRecords):  # type: ignore[misc]
+class NoisyMinibatchSGD(MinibatchSettings, RecordMethod):  # type: ignore[misc]
     """ISRL-DP minibatch SGD, any sampler of records, or with a shuffler.
 
     Attributes:

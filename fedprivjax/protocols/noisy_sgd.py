@@ -21,8 +21,8 @@ from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_flag
 from fedprivjax.method.algorithm import Algorithm, At, Public
-from fedprivjax.method.composed import Composed
 from fedprivjax.method.default_steps import binds, plain_clipped_step, plain_step
+from fedprivjax.method.interface import Levels, Protocol
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.noisy_messages import INDEPENDENT, NoisyMessages
 from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
@@ -114,7 +114,7 @@ def _bound_and_noise(protocol: Any, plan: Plan, problem: Problem) -> tuple[float
         * noise_of_shares(privacy.relative_privacy, machines)
         / (1.0 if trusted else plan.schedule.divisor**0.5)
     )
-    return protocol.bound(problem, machines).norm, of_mean
+    return protocol.rounds.bound(problem, machines).norm, of_mean
 
 
 def _uses(method: Any) -> tuple[Use, ...]:
@@ -240,7 +240,7 @@ OF_USERS = Theory(step=_step_of_users, bound=_bound_of_users, uses=_uses_of_user
 
 
 @struct.dataclass(kw_only=True)
-class NoisySGD(Composed):
+class NoisySGD(Levels, Protocol):
     """Single-pass noisy SGD, trusted or untrusted server, with or without per-sample clipping.
 
     Attributes:

@@ -21,7 +21,7 @@ from typing import Any
 from flax import struct
 
 from fedprivjax.checks.numbers import host_only
-from fedprivjax.method.momentum import ComposedMomentum, momentum_step, momentum_theory, require_level, scaled_to_set
+from fedprivjax.method.momentum import MomentumMethod, momentum_step, momentum_theory, require_level, scaled_to_set
 from fedprivjax.method.momentum_planning import gradient_bound
 from fedprivjax.method.planning.bounds import Bound
 from fedprivjax.method.reduced_momentum import ReducedMomentum, require_smooth
@@ -60,7 +60,7 @@ def _bound(protocol: Any, problem: theory.ProblemConstants, settings: theory.Mom
 
 
 @struct.dataclass(kw_only=True)
-class ReducedTreeMomentum(ComposedMomentum):
+class ReducedTreeMomentum(MomentumMethod):
     """Tree momentum of reduced sensitivity, from anchors and differences; cyclic order, smooth losses.
 
     Attributes:
@@ -100,7 +100,7 @@ class ReducedTreeMomentum(ComposedMomentum):
     def privacy(self) -> ReducedMomentum:
         """Noise of reduced sensitivity, for points at most one step apart."""
         found = self._privacy_without_step
-        return found if self.step_size is None else replace(found, length=self._step)
+        return found if self.step_size is None else replace(found, length=self.step_scale * self.step_size)
 
     @property
     def _privacy_without_step(self) -> ReducedMomentum:

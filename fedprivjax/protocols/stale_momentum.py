@@ -29,8 +29,8 @@ from flax import struct
 
 from fedprivjax.checks.numbers import host_only
 from fedprivjax.method.algorithm import Algorithm, At, Before, Growing, Public, Reads
-from fedprivjax.method.composed_sums import ComposedSums
 from fedprivjax.method.default_steps import noise_reach, step_by_theory
+from fedprivjax.method.interface import Levels, Protocol
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.message_noise import MessageNoise
 from fedprivjax.method.noisy_messages import NoisyMessages
@@ -138,7 +138,7 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 
 
 @struct.dataclass(kw_only=True)
-class StaleMomentum(ComposedSums):
+class StaleMomentum(Levels, Protocol):
     """Per-machine momentum with stale corrections, the paper's alternative 1.
 
     Its state has machines · d numbers.

@@ -25,7 +25,7 @@ from fedprivjax.method.default_steps import binds
 from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit, missing
 from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import Use
-from fedprivjax.method.private_mean import TRUSTS, UserMethod, gradient_bound, noise_constant, round_noise
+from fedprivjax.method.private_mean import TRUSTS, gradient_bound, noise_constant, round_noise
 from fedprivjax.method.server_step import optimizer_field
 from fedprivjax.method.theory import Theory, TheoryChoices
 from fedprivjax.plan.plan import Plan
@@ -33,6 +33,7 @@ from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.accelerated_minibatch_sgd import AcceleratedSGD, require_plain_weights
 from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_smooth
+from fedprivjax.protocols.user_method import UserMethod
 from fedprivjax.theory import cheu
 
 SPREADS = ("optimal", "paper")

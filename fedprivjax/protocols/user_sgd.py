@@ -13,9 +13,9 @@ from typing import Any
 
 from flax import struct
 
-from fedprivjax.method.private_mean import UserMethod
 from fedprivjax.method.server_step import optimizer_field
 from fedprivjax.protocols.noisy_sgd import OF_USERS, SGD
+from fedprivjax.protocols.user_method import UserMethod
 
 
 @struct.dataclass(kw_only=True)

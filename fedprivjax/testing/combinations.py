@@ -15,10 +15,9 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.adaptive_clip import AdaptiveClip
-from fedprivjax.method.composed import Composed
 from fedprivjax.method.encoders import ENCODERS
+from fedprivjax.method.interface import pair, privacy_for
 from fedprivjax.method.local_privacy import UNITS
-from fedprivjax.method.pairs import pair, pair_of
 from fedprivjax.method.seen import costs_of
 from fedprivjax.noise.rounds import INDEPENDENT
 from fedprivjax.plan.draw import draw_plan
@@ -98,7 +97,7 @@ def algorithms() -> dict[str, type]:
     for name, (method, _) in PROTOCOLS.items():
         made = getattr(method, "algorithm", None)
         kind = get_type_hints(made.fget).get("return") if isinstance(made, property) else None
-        if isinstance(kind, type) and kind not in found.values() and pair_of(kind) is not None:
+        if isinstance(kind, type) and kind not in found.values() and privacy_for(kind):
             found[name] = kind
     return found
 
@@ -120,8 +119,7 @@ def combinations(names: Iterable[str] | None = None, **chosen: Sequence[str]) ->
     known, check = algorithms(), _Checks()
     found = {}
     for name in known if names is None else names:
-        _, kinds = pair_of(known[name]) or (None, ())
-        for kind in kinds:
+        for kind in privacy_for(known[name]):
             for cell in cells(name, kind, chosen):
                 found[cell] = check(known[name], cell)
     return found
@@ -234,7 +232,7 @@ class _Checks(Once):
     def _read(self, algorithm: type, cell: Cell) -> tuple[Any, int]:
         protocol, problem = protocol_of(algorithm, cell), small_problem()
         plan = self._plan(protocol, cell._replace(participation="full"))
-        read = protocol.read_once(problem, plan.size.machines if isinstance(protocol, Composed) else plan)
+        read = protocol.rounds.read_once(problem, plan)
         return read.known, costs_of(read).message_dimension(problem)
 
     def _plan(self, protocol: Any, cell: Cell) -> Plan:
@@ -247,9 +245,7 @@ class _Checks(Once):
         problem, protocol = small_problem(), replace(protocol_of(algorithm, cell), known=known[0])
         require_trusted(protocol, SCHEMES[cell.participation] if SCHEMES[cell.participation].secret else None)
         plan = self._plan(protocol, cell)
-        if isinstance(protocol, Composed):
-            protocol = protocol.with_settings(protocol.privacy.planned(protocol.run_facts(problem, plan)))
-        return event_of(protocol, problem, plan).terms
+        return event_of(protocol.rounds.fitted(problem, plan), problem, plan).terms
 
 
 def _setting_or(made: Callable[[], Any]) -> Any:

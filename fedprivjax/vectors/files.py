@@ -20,8 +20,8 @@ from fedprivjax.bounded_read import arrays_from, json_value
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.finished_run import plain
 from fedprivjax.engine.prepare import ReadyRun
-from fedprivjax.method.composed import Known
 from fedprivjax.method.known_work import KnownWork
+from fedprivjax.method.mean_rounds import Known
 from fedprivjax.protocols.registry import METHODS
 from fedprivjax.vectors.cases import CASES, MACHINES, Case, partition, records
 from fedprivjax.vectors.recording import recorded

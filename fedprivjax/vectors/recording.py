@@ -8,11 +8,11 @@ import numpy as np
 
 from fedprivjax.engine.prepare import Arguments, ReadyRun
 from fedprivjax.engine.transcript import flat_steps, of_present, replay_round, replay_rounds, require_noisy_messages
-from fedprivjax.method.composed import ComposedState
-from fedprivjax.method.composed_work import ServedState
 from fedprivjax.method.local_rounds import ClientState
+from fedprivjax.method.mean_rounds import ComposedState
 from fedprivjax.method.round import flat_rows
 from fedprivjax.method.seen import costs_of, seen_of
+from fedprivjax.method.work_rounds import ServedState
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import typed_jit

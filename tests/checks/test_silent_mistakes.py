@@ -127,8 +127,8 @@ REFUSED = {
         "noises must be left out of UserSGD, which derives it before a run. Remove it",
     ),
     "classes of slots that calibration overwrites": (
-        lambda: FedAvg(**LOCAL, slot_classes=(3, 3)),
-        "slot_classes must be left out of FedAvg, which derives it before a run. Remove it",
+        lambda: FedAvg(**LOCAL, known=(3, 3)),
+        "known must be left out of FedAvg, which derives it before a run. Remove it",
     ),
     "a number for a sampler": (
         lambda: run(NoisyMinibatchSGD(epsilon=1.0, clip=1.0, sampler=-1)),  # type: ignore[arg-type]

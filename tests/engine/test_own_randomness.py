@@ -11,7 +11,7 @@ from flax import struct
 from scipy.stats import chisquare
 
 from fedprivjax import Algorithm, Full, Metric, NoisyMessages, Protocol, Seeds, gradient, ready, simulate, sweep
-from fedprivjax.method.interface import slot_keys
+from fedprivjax.method.round import slot_keys
 from fedprivjax.plan.seeds import as_seeds, protocol_key, round_keys, run_key
 from fedprivjax.problem.build import general_problem
 from fedprivjax.sweeps.memory import run_bytes

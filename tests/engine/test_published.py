@@ -233,7 +233,7 @@ def test_a_runs_public_plan_and_protocol_tell_no_private_size(name, nothing_comp
         public = run.plan.public
         assert (public.samples.size, public.weights.size, public.data_used, public.secret) == (0, 0, "", True)
         assert run.plan.samples.size, "the run's own plan has them"
-        found.append((pickle.dumps(public), *(getattr(run.protocol, name, None) for name in DERIVED)))
+        found.append((pickle.dumps(public), *(getattr(run.protocol.known, name, None) for name in DERIVED)))
     assert found[0] == found[1]
 
 

@@ -158,7 +158,7 @@ def controls(protocol, samples, machines=3, steps=2):
     plan = draw_plan(problem, Full(machines), 1, sampler=protocol.minibatches)
     at = jax.tree.map(lambda leaf: leaf[0], round_inputs(plan))
     noise = protocol.noise((), (KEY, np.ones(machines, np.float32)), None)[1]
-    sent = protocol.messages(problem, protocol.init(problem, plan.size, KEY), at, noise, KEY)
+    sent = protocol.rounds.messages(problem, protocol.init(problem, plan.size, KEY), at, noise, KEY)
     return np.asarray(sent[1])
 
 
@@ -178,7 +178,7 @@ def keys_of_encoders(fold_in, samples):
     with patch.object(jax.random, "fold_in", fold_in):
         for protocol in protocols:
             state = protocol.init(problem, plan.size, KEY)
-            sent.append(np.asarray(protocol.messages(problem, state, at, None, KEY)[0], float))
+            sent.append(np.asarray(protocol.rounds.messages(problem, state, at, None, KEY)[0], float))
     return np.array(sent)
 
 

@@ -95,7 +95,7 @@ def of_walks(protocol):
     at = jax.tree.map(lambda leaf: leaf[0], round_inputs(plan))
     state = protocol.init(problem, plan.size, KEY)
     noise = protocol.noise((), (KEY, np.ones(STEPS[0], np.float32)), None)[1]
-    return flat_rows(problem, protocol.messages(problem, state, at, noise, KEY))
+    return flat_rows(problem, protocol.rounds.messages(problem, state, at, noise, KEY))
 
 
 def walked(change, faulty, right):
@@ -117,7 +117,7 @@ def of_counts(change):
 
     def one(drawn):
         noise = ready.noise((), drawn, None)[1]
-        after = ready._served(problem, state.server, (np.zeros(1), 0.0), 3.0, at, noise, KEY)
+        after = ready.rounds.serve(problem, state.server, (np.zeros(1), 0.0), 3.0, at, noise, KEY)
         return -3 / ready.privacy.update_clip.rate * jax.numpy.log(after.clip / state.server.clip)
 
     return np.asarray(jax.vmap(one)(jax.random.normal(KEY, (SAMPLES, 2))), np.float64)[None]

@@ -38,13 +38,18 @@ def problem(sizes, dimension=3):
     return linear_problem(features, RNG.integers(0, 2, records), Logistic(), partition_table=rows)
 
 
+def known_otherwise(protocol, **changes):
+    """A calibrated protocol with other facts of its plan."""
+    return replace(protocol, known=replace(protocol.known, **changes))
+
+
 def test_one_long_machine_beside_99_short_ones_leaves_few_steps_idle():
     start = ready(
         FedAvg(local_epochs=1, batch=10, step_size=0.1), problem((*50 * [10], 600, *49 * [10])), Full(100), rounds=2
     )
     assert start.costs["idle_steps"] <= 0.5
-    unsplit = replace(start.protocol, slot_classes=(100,))
-    assert unsplit.run_costs(start.problem, start.plan)["idle_steps"] > 0.97
+    unsplit = known_otherwise(start.protocol, slot_classes=(100,))
+    assert unsplit.rounds.run_costs(start.problem, start.plan)["idle_steps"] > 0.97
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.3, 1.0])
@@ -70,9 +75,9 @@ def test_sorted_classes_are_equal_to_the_cohort_in_slot_order(method, settings, 
     where = problem((1, 9, 2, 0, 3, 30, 1))
     protocol = method(**{"local_epochs": 2, "batch": 3, "step_size": 0.3, **settings})
     start = ready(protocol, where, Dropouts(Uniform(7, 5), 0.3), rounds=6, metrics=[])
-    assert len(start.protocol.slot_classes) > 1
+    assert len(start.protocol.known.slot_classes) > 1
     split = run_program(start.arguments, start.static)[0]
-    unsplit = replace(start, protocol=replace(start.protocol, slot_classes=(5,)))
+    unsplit = replace(start, protocol=known_otherwise(start.protocol, slot_classes=(5,)))
     monkeypatch.setattr(jax.numpy, "argsort", lambda keys: jax.numpy.arange(keys.size))
     np.testing.assert_allclose(split, run_program(unsplit.arguments, unsplit.static)[0], rtol=1e-5, atol=1e-6)
     assert np.linalg.norm(split) > 0.01
@@ -86,7 +91,7 @@ def test_the_idle_share_counts_the_computed_steps():
 
 def test_equal_machines_are_one_class_without_idle_steps():
     start = ready(FedAvg(local_epochs=2, batch=3, step_size=0.1), problem(5 * [6]), Uniform(5, 2), rounds=3)
-    assert start.protocol.slot_classes == ()
+    assert start.protocol.known.slot_classes == ()
     assert start.costs["idle_steps"] == 0.0
 
 
@@ -165,9 +170,9 @@ def test_records_that_are_all_used_are_known_before_the_program_is_compiled():
     """Batches of 3 divide 6 records, but not 7."""
     method, runs = FedAvg(local_epochs=2, batch=3, step_size=0.1), {"rounds": 3, "metrics": []}
     full = ready(method, problem(5 * [6]), Uniform(5, 2), **runs)
-    assert full.protocol.all_records
-    assert not ready(method, problem(5 * [7]), Uniform(5, 2), **runs).protocol.all_records
-    unknown = replace(full, protocol=replace(full.protocol, all_records=False))
+    assert full.protocol.known.all_records
+    assert not ready(method, problem(5 * [7]), Uniform(5, 2), **runs).protocol.known.all_records
+    unknown = replace(full, protocol=known_otherwise(full.protocol, all_records=False))
     one, other = (run_program(start.arguments, start.static)[0] for start in (full, unknown))
     np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
 
@@ -178,7 +183,7 @@ def test_records_of_one_plan_do_not_tell_those_of_another():
     method, runs = FedAvg(local_epochs=1, step_size=1.0), {"rounds": 1, "metrics": ["train_loss"]}
     starts = [ready(method, unequal, Uniform(4, 1), seed=seed, **runs) for seed in seeds]
     assert [int(start.plan.schedule.participants.max()) == 3 for start in starts] == [False, False, True]
-    assert not any(start.protocol.all_records for start in starts)
+    assert not any(start.protocol.known.all_records for start in starts)
     swept = sweep(method, unequal, Uniform(4, 1), seeds=seeds, **runs)["train_loss"].values.ravel()
     np.testing.assert_allclose(
         swept[-1], simulate(method, unequal, Uniform(4, 1), seed=12, **runs).metrics["train_loss"]

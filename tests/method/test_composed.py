@@ -166,7 +166,7 @@ def test_numbers_of_both_parts_are_swept_in_one_program():
 
 def test_a_pair_is_printed_and_pickled():
     pair = heavy_ball(beta=0.5)
-    assert str(pair) == "HeavyBall(beta = 0.5) with NoisyMessages(clip = 0.5), step_size = 0.05, mu = 4"
+    assert str(pair) == "HeavyBall(beta = 0.5) with NoisyMessages(clip = 0.5), mu = 4, step_size = 0.05"
     assert pair.name == "HeavyBall"
     assert "HeavyBall(beta=0.5, nesterov=False)" in repr(pair)
     assert pickle.loads(pickle.dumps(pair)) == pair
@@ -226,6 +226,6 @@ def test_hosts_read_an_algorithm_that_is_not_calibrated_and_programs_do_not():
     method = NoisySGD(noise_std=1.0, clip=0.5, step_size=0.1)
     plan = draw_plan(POOL, SOME_MACHINES, 4)
     assert method.event(POOL, plan).sensitivity == 1.0
-    assert method.bound(POOL, 4).norm == 0.5
+    assert method.rounds.bound(POOL, 4).norm == 0.5
     with pytest.raises(Refusal, match="NoisySGD must be calibrated before it is run"):
         method.init(POOL, plan.size, jax.random.key(0))

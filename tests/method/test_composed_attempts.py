@@ -32,10 +32,9 @@ from fedprivjax import (
     simulate,
 )
 from fedprivjax.engine.prepare import ready, round_inputs
-from fedprivjax.method.composed import Known
-from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.interface import Pair, as_leaves
 from fedprivjax.method.linear import require_message
-from fedprivjax.method.pairs import Pair
+from fedprivjax.method.mean_rounds import Known
 from fedprivjax.method.round import flat_rows
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.report.page import not_covered
@@ -57,7 +56,7 @@ def prepared(algorithm, problem=POOL, **privacy):
 
 @typed_jit
 def sent(protocol, problem, state, inputs, noise):
-    return flat_rows(problem, protocol.messages(problem, state, inputs, noise, KEY))
+    return flat_rows(problem, protocol.rounds.messages(problem, state, inputs, noise, KEY))
 
 
 def messages(start, far=3.0):
@@ -366,11 +365,11 @@ def test_the_sum_without_noise_is_out_of_reach():
     inputs, noise = jax.tree.map(lambda leaf: leaf[0], round_inputs(start.plan)), jnp.zeros(15)
     for shown in (
         protocol.output,
-        protocol.query,
+        protocol.rounds.query,
         protocol.iterates,
         protocol.broadcast,
         protocol.internal,
-        lambda state: protocol.messages(POOL, state, inputs, noise, KEY),
+        lambda state: protocol.rounds.messages(POOL, state, inputs, noise, KEY),
     ):
         jax.tree.map(np.testing.assert_array_equal, shown(state), shown(other))
 

@@ -108,8 +108,8 @@ def require_equal(pair, method, problem=PROBLEM, participation=SOME):
     assert np.linalg.norm(numbers(ours.params)) > 1e-3
     assert ours.protocol.noise_std == theirs.protocol.noise_std
     assert str(ours.guarantee) == str(theirs.guarantee)
-    assert ours.protocol.costs(problem) == theirs.protocol.costs(problem)
-    assert ours.protocol.run_costs(problem, ours.plan) == theirs.protocol.run_costs(problem, theirs.plan)
+    assert ours.protocol.rounds.costs(problem) == theirs.protocol.rounds.costs(problem)
+    assert ours.protocol.rounds.run_costs(problem, ours.plan) == theirs.protocol.rounds.run_costs(problem, theirs.plan)
 
 
 @pytest.mark.parametrize("kind", sparing([*SETTINGS], ["none"]))

@@ -28,8 +28,8 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.checks.numbers import with_numbers
+from fedprivjax.method.interface import Pair
 from fedprivjax.method.linear import Linear
-from fedprivjax.method.pairs import Pair
 from fedprivjax.method.small_form import scaled_down
 from fedprivjax.privacy.calibration import calibrate, event_of
 from fedprivjax.privacy.of_protocol import with_relation
@@ -79,7 +79,7 @@ def test_a_pair_equals_minibatch_sgd_bit_for_bit(kind):
     np.testing.assert_array_equal(numbers(ours.params), numbers(theirs.params))
     assert ours.protocol.noise_std == theirs.protocol.noise_std > 0
     assert str(ours.guarantee) == str(theirs.guarantee)
-    assert ours.protocol.costs(SHARES) == theirs.protocol.costs(SHARES)
+    assert ours.protocol.rounds.costs(SHARES) == theirs.protocol.rounds.costs(SHARES)
     views = [transcript(one, SHARES, PARTIAL, rounds=ROUNDS, seed=3) for one in (pair, method)]
     np.testing.assert_array_equal(views[0].messages, views[1].messages)
     np.testing.assert_array_equal(views[0].queries, views[1].queries)

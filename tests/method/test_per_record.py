@@ -91,7 +91,7 @@ def prepared(algorithm, privacy=None, problem=POOL, scheme=SOME_MACHINES, rounds
 def first_round(protocol, problem, inputs, size):
     """The participants' messages without noise, and what the server reads without noise."""
     state = protocol.init(problem, size, KEY)
-    rows = flat_rows(problem, protocol.messages(problem, state, inputs, None, KEY))
+    rows = flat_rows(problem, protocol.rounds.messages(problem, state, inputs, None, KEY))
     return rows, protocol.round(problem, state, inputs, None, KEY)[0].server[1]
 
 
@@ -155,8 +155,8 @@ def test_a_value_is_within_the_clip():
 
 def test_noise_bits_and_transcript_have_the_dimension_of_the_value():
     start = prepared(Features())
-    costs = start.protocol.costs(POOL)
-    assert start.protocol.message_dimension(POOL) == 5
+    costs = start.protocol.rounds.costs(POOL)
+    assert start.protocol.rounds.message_dimension(POOL) == 5
     assert (costs["sent_bits"], costs["gradients_per_use"]) == (160.0, 0.0)
     view: Any = transcript(start.protocol, POOL, SOME_MACHINES, rounds=ROUNDS)
     assert view.queries.shape == (ROUNDS, 15)
@@ -164,14 +164,18 @@ def test_noise_bits_and_transcript_have_the_dimension_of_the_value():
     assert float(view.broadcast[0][0]) == 1.0
     alone = prepared(sends(lambda w: per_record(loss, w)), BitMean(clip=CLIP, levels=4))
     trials = int(alone.protocol.privacy.vector_sum.trials)
-    assert alone.protocol.costs(POOL)["sent_bits"] == alone.protocol.costs(POOL)["sent_messages"] == 4 + trials
+    assert (
+        alone.protocol.rounds.costs(POOL)["sent_bits"]
+        == alone.protocol.rounds.costs(POOL)["sent_messages"]
+        == 4 + trials
+    )
 
 
 def test_memory_is_that_of_losses():
     """Records of a network are computed together as far as their losses need memory, not d numbers each."""
     problem = general_problem(lambda w, x: jnp.sum(w[:2] * x) ** 2, np.ones((60, 2), np.float32), start=np.ones(4000))
     start = prepared(sends(lambda w: per_record(loss, w)), problem=problem)
-    assert start.protocol.vectors_in_memory(problem, start.plan.size, 10_000) < 50
+    assert start.protocol.rounds.vectors_in_memory(problem, start.plan.size, 10_000) < 50
 
 
 def test_a_momentum_of_values_is_read():
@@ -323,4 +327,4 @@ def test_other_algorithms_are_as_before():
     """The facts of a message of gradients name no function."""
     start = prepared(HeavyBall())
     assert (start.protocol.known.statistic, start.protocol.known.shape) == (None, None)
-    assert start.protocol.message_dimension(POOL) == 15
+    assert start.protocol.rounds.message_dimension(POOL) == 15

@@ -70,7 +70,7 @@ def test_a_pair_equals_local_sgd_bit_for_bit(name):
     assert np.linalg.norm(numbers(ours.params)) > 1e-3
     assert ours.protocol.noise_std == theirs.protocol.noise_std
     assert str(ours.guarantee) == str(theirs.guarantee)
-    assert ours.protocol.costs(SHARES) == theirs.protocol.costs(SHARES)
+    assert ours.protocol.rounds.costs(SHARES) == theirs.protocol.rounds.costs(SHARES)
 
 
 OTHERS = [LocalGradientSteps(), ControlVariates(scaled=False), FedDyn()]

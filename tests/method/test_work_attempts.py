@@ -308,7 +308,8 @@ def test_nothing_that_the_server_shows_depends_on_machines_states():
     start = ready(method, problem(), Full(MACHINES), rounds=2)
     state = start.protocol.init(start.problem, start.plan.size, start.key)
     hidden = state._replace(own=jax.tree.map(lambda rows: rows + jnp.nan, state.own))
-    for shown in (start.protocol.output, start.protocol.iterates, start.protocol.query, start.protocol.broadcast):
+    rounds = start.protocol.rounds
+    for shown in (rounds.output, rounds.iterates, rounds.query, rounds.broadcast):
         assert np.isfinite(numbers((shown(hidden), 0.0))).all()
 
 

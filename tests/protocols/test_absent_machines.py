@@ -73,7 +73,7 @@ def test_an_absent_machine_sends_nothing(noise_std):
     assert not present.all()
     first = jax.tree.map(lambda leaf: leaf[np.flatnonzero(~present.all(axis=1))[0]], round_inputs(run.plan))
     key = jax.random.key(0)
-    ends = run.protocol.messages(valley(), run.protocol.init(valley(), run.plan.size, key), first, None, key)
+    ends = run.protocol.rounds.messages(valley(), run.protocol.init(valley(), run.plan.size, key), first, None, key)
     assert (ends[np.asarray(first.present) == 0] == 0).all()
     assert np.isfinite(ends).all()
     assert np.isfinite(run.params).all()

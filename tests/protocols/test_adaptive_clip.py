@@ -144,7 +144,7 @@ def with_clip(state, clip):
 @typed_jit
 def sent(protocol, problem, state, inputs):
     """Return the participants' messages without noise, leaves [per_round, ...]."""
-    return protocol.messages(problem, state, inputs, None, jax.random.key(0))
+    return protocol.rounds.messages(problem, state, inputs, None, jax.random.key(0))
 
 
 @typed_jit
@@ -152,7 +152,7 @@ def released(protocol, problem, state, inputs, totals, noises):
     """Return what the server releases with these sums and noises: changes of w (and of c), and b̃ − γ."""
 
     def one(total, noise):
-        after = protocol._served(problem, state.server, total, 1.0, inputs, noise, jax.random.key(0))
+        after = protocol.rounds.serve(problem, state.server, total, 1.0, inputs, noise, jax.random.key(0))
         moved = protocol.output(ClientState(after, ())) - protocol.output(state)
         server = after.server
         moved = jnp.concatenate([moved, server.control]) if isinstance(server, Controlled) else moved
@@ -175,7 +175,7 @@ def test_noise_of_updates_and_bits(method, kind):
     trust, count_noise = CLIPS[kind]
     start, state, inputs = one_round(method, trust, count_noise)
     protocol, draws = as_leaves(start.protocol.traced), 3000
-    dimension = start.protocol.message_dimension(start.problem)
+    dimension = start.protocol.rounds.message_dimension(start.problem)
     assert dimension == (3 if method is FedAvg else 5)
     keys, row = jax.random.split(jax.random.key(1), draws), jax.tree.map(lambda leaf: leaf[:1], start.mechanism.inputs)
     drawn = jax.vmap(lambda key: start.mechanism.draw((), row, key[None], dimension)[1][0])(keys)
@@ -210,7 +210,7 @@ def test_sensitivity_of_the_pair(method, kind):
     start, state, inputs = one_round(method, trust, count_noise, records=rows)
     protocol, problem, count = as_leaves(start.protocol.traced), start.problem.traced, len(rows)
     messages = sent(protocol, problem, state, inputs)
-    silent = jnp.zeros((count, start.protocol.message_dimension(problem)))
+    silent = jnp.zeros((count, start.protocol.rounds.message_dimension(problem)))
     moved, counts = released(protocol, problem, state, inputs, messages, silent)
     update, bit = stated(trust, count_noise, count) / (1 if trust == "server" else count**0.5) / count
     views = np.column_stack([moved / (update * CLIP), counts / bit])
@@ -250,7 +250,7 @@ def test_absent_machines_send_neither_update_nor_bit():
 
 def test_the_count_of_a_large_cohort_has_more_noise():
     start, _, _ = one_round(FedAvg, "server", None, records=np.ones((200, 2)))
-    assert float(start.protocol.privacy._bit_factor(start.protocol._facts)) == pytest.approx(Z / (2 * 200 / 20))
+    assert float(start.protocol.privacy._bit_factor(start.protocol.rounds._facts)) == pytest.approx(Z / (2 * 200 / 20))
 
 
 # ---- settings

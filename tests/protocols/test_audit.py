@@ -151,10 +151,10 @@ def test_target_alone_has_the_first_feature():
         world = problem(label, case.constraint)
         plan = draw_plan(world, PARTIAL, order="stored")
         assert plan.samples[0, 0] == 0
-        protocol = replace(case.protocol, mu=None, noise_std=0.0).read_once(world, plan)
+        protocol = replace(case.protocol, mu=None, noise_std=0.0).rounds.read_once(world, plan)
         first = jax.tree.map(lambda leaf: leaf[0], round_inputs(plan))
         key = jax.random.key(0)
         state = protocol.init(world, plan.size, key)
-        sent = flat_rows(world, protocol.messages(world, state, first, None, key))
+        sent = flat_rows(world, protocol.rounds.messages(world, state, first, None, key))
         np.testing.assert_allclose(np.asarray(sent[0]), [sign * CLIP, 0.0, 0.0], rtol=1e-6)
     assert (jnp.asarray(world.pool.features)[1:, 0] == 0).all()

@@ -240,4 +240,4 @@ def test_costs_do_not_tell_secret_cohorts(method, scheme):
     secret, public = starts(scheme), starts(Uniform(12, 8))
     assert len({repr(start.costs) for start in secret}) == 1
     assert np.isnan([start.costs["idle_steps"] for start in [*secret, *public]]).all(), "sizes are private, too"
-    assert len({start.protocol.run_costs(problem, start.plan)["idle_steps"] for start in public}) > 1
+    assert len({start.protocol.rounds.run_costs(problem, start.plan)["idle_steps"] for start in public}) > 1

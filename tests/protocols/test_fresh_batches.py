@@ -139,7 +139,7 @@ def test_factored_dense_and_chunked_are_one(name, clip, general_twin, monkeypatc
 
 def test_no_gradient_of_a_linear_predictor_is_written_out():
     start = begun(METHODS["mu2"], batch=BATCH)
-    assert start.protocol.vectors_in_memory(POOL, start.plan.size, 2 * BATCH) == 0
+    assert start.protocol.rounds.vectors_in_memory(POOL, start.plan.size, 2 * BATCH) == 0
 
 
 # ---- audits

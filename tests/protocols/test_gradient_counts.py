@@ -83,6 +83,6 @@ def test_dense_gradients_are_counted_too():
 @pytest.mark.slow
 def test_what_a_use_costs_is_stated():
     cases = [Trial(*CASES[name][:3], ROUNDS) for name in REPRESENTATIVES]
-    costs = {type(trial.protocol): trial.start.protocol.costs(trial.problem) for trial in cases}
+    costs = {type(trial.protocol): trial.start.protocol.rounds.costs(trial.problem) for trial in cases}
     assert {method: costs[method]["gradients_per_use"] for method in STATED} == STATED
     assert all({"sent_messages", "sent_bits", "gradients_per_use"} == each.keys() for each in costs.values())

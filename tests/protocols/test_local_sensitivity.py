@@ -37,7 +37,7 @@ def world(rng, loss):
 
 @typed_jit
 def ends_of(protocol, problem, state, inputs, noise):
-    return flat_rows(problem, protocol.messages(problem, state, inputs, noise, KEY))
+    return flat_rows(problem, protocol.rounds.messages(problem, state, inputs, noise, KEY))
 
 
 def starting(state, w):
@@ -53,7 +53,7 @@ def steps_of(protocol, problem, plan, rng):
         at = jax.tree.map(lambda leaf, t=t: leaf[t], round_inputs(plan))
         noise = jax.random.key(int(rng.integers(2**31))), jnp.full(at.machine.shape, 0.5)
         for slot in range(plan.size.per_round):
-            start = protocol.query(state)
+            start = protocol.rounds.query(state)
             for step in range(STEPS):
                 alone = at._replace(**{name: getattr(at, name)[:, step : step + 1] for name in ("samples", "weights")})
                 before = starting(state, start)

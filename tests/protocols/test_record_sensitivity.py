@@ -76,7 +76,7 @@ def with_record(problem, record, features, label):
 
 @typed_jit
 def sent_by(protocol, problem, state, inputs):
-    return flat_rows(problem, protocol.messages(problem, state, inputs, None, KEY))
+    return flat_rows(problem, protocol.rounds.messages(problem, state, inputs, None, KEY))
 
 
 @typed_jit
@@ -136,7 +136,7 @@ def test_every_local_step_moves_by_no_more_than_the_clip(problem):
         turned = with_record(
             problem, record, np.asarray(problem.pool.features[record]), 1 - int(problem.pool.label[record])
         )
-        sent = [np.asarray(ready.messages(p, state, first, None, KEY), np.float64) for p in (problem, turned)]
+        sent = [np.asarray(ready.rounds.messages(p, state, first, None, KEY), np.float64) for p in (problem, turned)]
         largest = max(largest, np.linalg.norm(sent[1] - sent[0], axis=1)[slot] / SETTINGS["step_size"])
     assert largest == pytest.approx(2 * CLIP, rel=1e-5)
     assert protocol.event(problem, plan).sensitivity == pytest.approx(2 * CLIP)

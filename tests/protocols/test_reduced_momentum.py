@@ -314,7 +314,7 @@ def test_a_sweep_counts_rings_and_the_nodes_of_a_block():
 
 def drift(start):
     """Largest change of a gradient between two rounds, divided by the gradient bound."""
-    return start.protocol.privacy.drift(start.protocol.run_facts(start.problem, start.plan))
+    return start.protocol.privacy.drift(start.protocol.rounds.facts(start.problem, start.plan))
 
 
 def test_a_start_on_the_edge_up_to_rounding_moves_further_than_a_step():

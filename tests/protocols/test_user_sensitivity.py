@@ -57,7 +57,7 @@ def opposite():
 def gradients_of(protocol, problem, state, inputs):
     """Gradients of the users before rounding, [per_round, d]."""
     clip = protocol.clip
-    return flat_rows(problem, cohort_messages(problem, of_record(gradient(protocol.query(state))), inputs, clip))
+    return flat_rows(problem, cohort_messages(problem, of_record(gradient(protocol.rounds.query(state))), inputs, clip))
 
 
 @typed_jit
@@ -65,7 +65,7 @@ def mean_of(protocol, problem, state, inputs, key):
     """The server's mean without noise; behind a shuffler, rounded levels [per_round, d]."""
     if protocol.trust == "shuffler":
         return protocol.vector_sum.rounded(key, gradients_of(protocol, problem, state, inputs))
-    message, limits = gradient(protocol.query(state)), Limits(Mean(), None)
+    message, limits = gradient(protocol.rounds.query(state)), Limits(Mean(), None)
     mean = protocol.privacy.release(problem, message, inputs, None, (), limits, key).read
     return flat_rows(problem, jax.tree.map(lambda leaf: leaf[None], mean))[0]
 
@@ -105,7 +105,7 @@ QUICK = [(UserSGD, "server", None)]
 def test_a_record_moves_a_sum_by_at_most_twice_the_bound(method, trust, clip):
     protocol, leaves, problem, plan = set_up(method, trust, clip=clip)
     bound, moved, asked = WIDTH if clip is None else clip, [], rounds_of(leaves, problem, plan)
-    assert sensitivity(protocol.bound(problem, USERS).norm) == pytest.approx(2 * bound)
+    assert sensitivity(protocol.rounds.bound(problem, USERS).norm) == pytest.approx(2 * bound)
     for record, other in neighbours():
         for t, state, inputs, key in asked:
             means = [np.asarray(mean_of(leaves, p, state, inputs, key), np.float64) for p in (problem, other)]

@@ -16,13 +16,12 @@ from fedprivjax.checks.values import require_at_least, require_choice, require_n
 from fedprivjax.method.algorithm import Reads
 from fedprivjax.method.clipping import clipped, clipping, clipping_info
 from fedprivjax.method.division import part_of
-from fedprivjax.method.interface import slot_keys
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.local_rounds import SERVER
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.method.private_mean.interface import PrivateMean, sensitivity
 from fedprivjax.method.release import Limits, RunFacts
-from fedprivjax.method.round import Machine, RoundInputs, flat_rows, messages
+from fedprivjax.method.round import Machine, RoundInputs, flat_rows, messages, slot_keys
 from fedprivjax.method.settings import require_clip
 from fedprivjax.method.shuffled_sums import CHUNK_NUMBERS, VectorSum, require_countable
 from fedprivjax.method.views import FullView, View, shuffled_bits

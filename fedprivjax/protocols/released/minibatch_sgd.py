@@ -10,7 +10,7 @@ from flax import struct
 from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.algorithm import At
-from fedprivjax.method.record_method import ComposedRecords
+from fedprivjax.method.record_method import RecordMethod
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
@@ -29,7 +29,7 @@ class SummedSGD(MinibatchSGD):
 
 
 @struct.dataclass(kw_only=True)
-class ReleasedMinibatchSGD(ReleasedRules, MinibatchSettings, ComposedRecords):  # type: ignore[misc]
+class ReleasedMinibatchSGD(ReleasedRules, MinibatchSettings, RecordMethod):  # type: ignore[misc]
     """Minibatch SGD of Lowy & Razaviyayn's released code.
 
     Attributes:
@@ -68,4 +68,4 @@ class ReleasedMinibatchSGD(ReleasedRules, MinibatchSettings, ComposedRecords):  
 
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
         messages = size.per_round if self.clip_at != "record" else 0
-        return max(messages, super().vectors_in_memory(problem, size, rows))
+        return max(messages, self.rounds.vectors_in_memory(problem, size, rows))

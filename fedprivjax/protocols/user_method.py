@@ -1,4 +1,4 @@
-"""Base of methods on batches of users, which compose an algorithm with a private mean."""
+"""Settings of methods on batches of users, which compose an algorithm with a private mean."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,20 +9,16 @@ from flax import struct
 from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.method.composed import Composed
-from fedprivjax.method.private_mean.gaussian import THEOREMS, GaussianMean
-from fedprivjax.method.private_mean.shuffled_bits import OF_BITS, BitMean
+from fedprivjax.method.interface import Levels, Protocol
+from fedprivjax.method.private_mean import OF_BITS, SHUFFLER, TRUSTS, BitMean, GaussianMean
 from fedprivjax.method.relative_privacy import shared_privacy
 from fedprivjax.method.settings import check_numbers
 from fedprivjax.plan.plan import Plan
 from fedprivjax.problem.problem import Problem
 
-SHUFFLER = "shuffler"
-TRUSTS = (SHUFFLER, *THEOREMS)
-
 
 @struct.dataclass(kw_only=True)
-class UserMethod(Composed):
+class UserMethod(Levels, Protocol):
     """Settings of a method that composes its algorithm with a `BitMean` or a `GaussianMean`; see `UserSGD`."""
 
     epsilon: Any = struct.field(default=None, metadata={"traced": None})

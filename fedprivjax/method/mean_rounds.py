@@ -1,7 +1,7 @@
-"""Protocols that compose an algorithm with a privacy object."""
+"""Rounds whose server reads noisy means of messages, or what they add up to."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, inf
 from typing import Any, NamedTuple
@@ -25,7 +25,6 @@ from fedprivjax.method.algorithm import (
     lipschitz_bound,
 )
 from fedprivjax.method.client_checks import require_served
-from fedprivjax.method.interface import Protocol
 from fedprivjax.method.linear import (
     Linear,
     form_of,
@@ -36,16 +35,14 @@ from fedprivjax.method.linear import (
     require_message,
     statistic_of,
 )
-from fedprivjax.method.parts import OfParts
 from fedprivjax.method.per_record import require_isolated_message, sent_problem
 from fedprivjax.method.release import Limits, RunFacts
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.method.seen import clipped_rows, costs_of, noisy_rows, of_one_message
+from fedprivjax.method.rounds import Rounds
+from fedprivjax.method.seen import clipped_rows, noisy_rows, of_one_message
 from fedprivjax.method.settings import require_clip
 from fedprivjax.method.views import FullView, View
-from fedprivjax.noise import Mechanism
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
@@ -87,50 +84,36 @@ class Known:
     shape: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
 
 
-@struct.dataclass
-class Composed(OfParts, Protocol):
-    """A protocol that composes `algorithm`, which sees only what is released, with `privacy`, which releases it.
-
-    A method of the package states its settings as fields, and builds both parts from them. Its default step and its
-    theory are functions of the pair.
-    """
-
-    known: Any = struct.field(default=None, kw_only=True, metadata={"derived": True})
-    epsilon: Any = struct.field(default=None, kw_only=True)
-    noise_std: Any = struct.field(default=None, kw_only=True)
-    step_size: Any = struct.field(default=None, kw_only=True)
-    step_scale: Any = struct.field(default=1.0, kw_only=True)
-
-    @property
-    def minibatches(self) -> Sampler | None:
-        return self.privacy.minibatches
+@dataclass(frozen=True, eq=False)
+class MeanRounds(Rounds):
+    """Rounds whose server reads noisy means of messages, or their running sum or momentum."""
 
     # ---- traced
 
-    def init(self, problem: Problem, size: Size, key: jax.Array) -> ComposedState:
-        server = self._call("init", Public.of(problem, size.machines, key), self._step)
+    def init(self, problem: Problem, size: Size, key: jax.Array) -> Any:
+        server = self.call("init", Public.of(problem, size.machines, key), self.step)
         return ComposedState(server, self.privacy.memory(self._sent(problem).start, self._limits.reads))
 
-    def round(self, problem: Problem, state: ComposedState, inputs: RoundInputs, noise, key):
+    def round(self, problem: Problem, state: Any, inputs: RoundInputs, noise, key) -> tuple[Any, dict]:
         t = inputs.round.astype(jnp.float32)
-        message = self._message(problem, "message", state.server, t)
-        machines = self._sent(self._smoothed(problem, state.server), message)
+        message = self.message(problem, "message", state.server, t)
+        machines = self._sent(self.smoothed(problem, state.server), message)
         read, memory, info = self.privacy.release(machines, message, inputs, noise, state.memory, self._limits, key)
-        at = self._at(problem, inputs, self.privacy.server_key(key))
-        return ComposedState(self._call("serve", state.server, read, at), memory), info
-
-    def output(self, state: ComposedState) -> Any:
-        return self._call("point", state.server)
+        at = self.at(problem, inputs, self.privacy.server_key(key))
+        return ComposedState(self.call("serve", state.server, read, at), memory), info
 
     def query(self, state: ComposedState) -> Any:
-        return points_of(self._algorithm.message(state.server, jnp.float32(1)))[0]
+        return points_of(self.first_message(self.planned, self.server_of(state)))[0]
 
-    def iterates(self, state: ComposedState) -> dict[str, Any]:
-        return self._call("iterates", state.server)
+    def broadcast(self, state: ComposedState) -> Any:
+        """The points of a message other than the query, unless machines recall them, and the strength of envelopes."""
+        strength = self.planned.smoothing(state.server)
+        others = () if self.planned.recalls else points_of(self.first_message(self.planned, state.server))[1:]
+        return others if strength is None else (*others, strength)
 
-    def messages(self, problem: Problem, state: ComposedState, inputs: RoundInputs, noise, key):
-        message = self._message(problem, "message", state.server, inputs.round.astype(jnp.float32))
-        machines = self._sent(self._smoothed(problem, state.server), message)
+    def messages(self, problem: Problem, state: Any, inputs: RoundInputs, noise, key):
+        message = self.message(problem, "message", state.server, inputs.round.astype(jnp.float32))
+        machines = self._sent(self.smoothed(problem, state.server), message)
         return self.privacy.messages(machines, message, inputs, noise, self._limits, key)
 
     def sent(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, own_noise: Any, key: jax.Array):
@@ -141,35 +124,36 @@ class Composed(OfParts, Protocol):
         return self.privacy.noise_state(dimension, size.rounds)
 
     def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
-        reads = MEAN if self.known is None else self.known.reads
-        return self.privacy.round_noise(state, drawn, self.noise_std, reads, host_noise)
+        known = self.protocol.known
+        reads = MEAN if known is None else known.reads
+        return self.privacy.round_noise(state, drawn, self.protocol.noise_std, reads, host_noise)
 
     def internal(self, state: ComposedState) -> Any:
         return self.privacy.stored(state.server)
 
-    def _smoothed(self, problem: Problem, server: Any) -> Problem:
+    def smoothed(self, problem: Problem, server: Any) -> Problem:
         """Return the problem with the envelopes whose gradients the algorithm asks for."""
-        strength = self._call("smoothing", server, check=require_strength)
+        strength = self.call("smoothing", server, check=require_strength)
         return problem if strength is None else enveloped(problem, strength)
 
     def _sent(self, problem: Problem, message: Linear | None = None) -> Problem:
         """Return the problem whose gradients are the messages, see `sent_problem`."""
         return sent_problem(problem, self.known_for(problem, 1).shape, message)
 
-    def _at(self, problem: Problem, inputs: RoundInputs, key: jax.Array) -> At:
+    def at(self, problem: Problem, inputs: RoundInputs, key: jax.Array) -> At:
         """Return the public facts of a round."""
         t, cohort = inputs.round.astype(jnp.float32), jnp.sum(inputs.filled)
-        return At(t, self._step, problem.constraint.project, problem.start, key, cohort)
+        return At(t, self.step, problem.constraint.project, problem.start, key, cohort)
 
-    def _message(self, problem: Problem, function: str, *arguments: Any) -> Linear:
+    def message(self, problem: Problem, function: str, *arguments: Any) -> Linear:
         """Return the round's message from a function of the algorithm.
 
         Raises:
             Refusal: it has not the form that was read before.
         """
-        name = type(self._algorithm).__name__
+        name = type(self.planned).__name__
         check = partial(require_message, start=problem.start, name=name)
-        message = self._call(function, *arguments, check=check)
+        message = self.call(function, *arguments, check=check)
         known, found = self._known, gradients_of(message)
         if form_of(statistic_of(message)) != (known.statistic, known.shape):
             before = "gradients" if known.shape is None else f"the function {known.statistic}, of shape {known.shape}"
@@ -184,14 +168,12 @@ class Composed(OfParts, Protocol):
         return message
 
     @property
-    def _call(self) -> Calls:
-        return Calls(self._algorithm, isolated=True)
-
-    @property
     def _known(self) -> Known:
-        if self.known is None:
-            raise Refusal(f"{self.name} must be calibrated before it is run, got {self}. Use calibrate, or read_once")
-        return self.known
+        known = self.protocol.known
+        if known is None:
+            protocol = self.protocol
+            raise Refusal(f"{protocol.name} must be calibrated before it is run, got {protocol}. Use calibrate")
+        return known
 
     @property
     def _limits(self) -> Limits:
@@ -199,82 +181,81 @@ class Composed(OfParts, Protocol):
 
     # ---- on the host
 
-    def read_once(self, problem: Problem, machines: int):
-        """Return a copy that holds what is read once of the algorithm, see `Known`."""
+    def read_once(self, problem: Problem, plan: Plan) -> Any:
+        return replace(self.protocol, known=self._read(problem, plan.size.machines))
+
+    def fitted(self, problem: Problem, plan: Plan) -> Any:
+        return self.protocol.with_settings(self.privacy.planned(self.facts(problem, plan)))
+
+    def _read(self, problem: Problem, machines: int) -> Known:
         algorithm, public = self.algorithm, Public.of(problem, machines)
         if not isinstance(algorithm, Algorithm):
             raise Refusal(f"algorithm must be an Algorithm, got {called(algorithm)}")
         require_decorated(algorithm)
         algorithm.check(public)
-        reads = self._require_reads(algorithm)
+        reads = self.required_reads(algorithm)
         parts = algorithm.planned(1, 1.0), public.start
-        message = _first_message(parts, public._replace(start=None), self._first)
+        message = _first_message(parts, public._replace(start=None), self.first_message)
         plain, gradients = is_plain(message), gradients_of(message)
         statistic = require_isolated_message(problem, message)
         norm = float(_stated(algorithm, public, plain).norm)
         limit = norm if self.privacy.clip is None and norm < inf else None
-        return replace(self, known=Known(limit, None, reads, gradients, plain, *form_of(statistic)))
+        return Known(limit, None, reads, gradients, plain, *form_of(statistic))
 
-    def _require_reads(self, algorithm: Algorithm) -> Reads:
+    def required_reads(self, algorithm: Algorithm) -> Reads:
         """Return what the algorithm's server reads. Raise Refusal unless this class computes it."""
         reads = algorithm.reads
         if type(reads) is Growing:
-            raise Refusal(f"reads of {type(algorithm).__name__} must be Mean() or Sum() with {self.name}, got {reads}")
+            raise Refusal(
+                f"reads of {type(algorithm).__name__} must be Mean() or Sum() with {self.protocol.name}, got {reads}"
+            )
         return reads
 
     @staticmethod
-    def _first(algorithm: Algorithm, server: Any) -> Linear:
+    def first_message(algorithm: Algorithm, server: Any) -> Linear:
         """Return the message of the first round."""
         return algorithm.message(server, jnp.float32(1))
 
     def known_for(self, problem: Problem, machines: int) -> Known:
         """Return what was read of the algorithm, or read it for a protocol that is not calibrated."""
-        return self.read_once(problem, machines).known if self.known is None else self.known
+        known = self.protocol.known
+        return self._read(problem, machines) if known is None else known
 
     def bound(self, problem: Problem, machines: int) -> NormBound:
         """Return the enforced bound on the norm of a record's message, with its assumptions."""
         known, public = self.known_for(problem, machines), Public.of(problem, machines)
-        stated = _stated(self._algorithm, public, known.plain)
+        stated = _stated(self.planned, public, known.plain)
         enforced = inf if known.limit is None else float(known.limit)
         return self.privacy.bounded(stated._replace(norm=enforced), plain=known.plain)
 
-    def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        settings = self.privacy.targeted(target, self.epsilon, plan.size.machines)
-        ready = self.with_settings(settings).read_once(problem, plan.size.machines)
+    def prepared(self, problem: Problem, plan: Plan, target: Target) -> Any:
+        ready = super().prepared(problem, plan, target)
         if not (target.non_private or ready.known.plain) and type(self.algorithm).bound is Algorithm.bound:
             self.privacy.require_own_clip()
-        ready = ready.with_settings(ready.privacy.planned(ready.run_facts(problem, plan)))
-        return super(Composed, ready).calibrate(problem, plan, target)
+        return ready
 
-    def with_noise(self, problem: Problem, plan: Plan, noise_std: float, target: Target):
-        """Return the copy of `Protocol.with_noise`, with what follows from the noise, and the planned algorithm."""
-        follows = self.privacy.of_noise(self.run_facts(problem, plan), noise_std, target)
-        ready = super(Composed, self.with_settings(follows)).with_noise(problem, plan, noise_std, target)
-        known = self.known_for(problem, plan.size.machines)
-        algorithm = ready.algorithm
-        planned = algorithm.planned(plan.size.rounds, float(ready._step))
-        return replace(ready, known=replace(known, algorithm=None if planned is algorithm else planned))
+    def of_noise(self, problem: Problem, plan: Plan, noise_std: float, target: Target) -> dict[str, Any]:
+        return self.privacy.of_noise(self.facts(problem, plan), noise_std, target)
 
-    def run_facts(self, problem: Problem, plan: Plan) -> RunFacts:
-        """Return the facts of a run that the privacy object reads."""
+    def of_step(self, problem: Problem, plan: Plan) -> Any:
+        """Return the protocol with its planned algorithm."""
+        planned = self.algorithm.planned(plan.size.rounds, float(self.step))
+        changed = None if planned is self.algorithm else planned
+        known = replace(self.known_for(problem, plan.size.machines), algorithm=changed)
+        return replace(self.protocol, known=known)
+
+    def facts(self, problem: Problem, plan: Plan) -> RunFacts:
         known, bound = self.known_for(problem, plan.size.machines), self.bound(problem, plan.size.machines)
         return RunFacts(sent_problem(problem, known.shape), plan, known.reads, bound, known.plain, self.machine_epsilon)
 
     def check(self, problem: Problem, plan: Plan) -> None:
-        self.privacy.check(self.run_facts(problem, plan), self.name)
-
-    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
-        found = self.privacy.needed_noise(self.run_facts(problem, plan), target)
-        return super().needed_noise(problem, plan, target) if found is None else found
-
-    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
-        return self.privacy.mechanism(self.run_facts(problem, plan), method)
+        self.privacy.check(self.facts(problem, plan), self.protocol.name)
 
     def event(self, problem: Problem, plan: Plan) -> Event:
-        facts = self.run_facts(problem, plan)
-        if self.noise_std and facts.bound.norm < inf:
+        facts, noise_std = self.facts(problem, plan), self.protocol.noise_std
+        if noise_std and facts.bound.norm < inf:
             require_clip("bound", facts.bound.norm)
-        event = self.privacy.event(facts, float(self.noise_std))
+        event = self.privacy.event(facts, float(noise_std))
         function = self.known_for(problem, plan.size.machines).statistic
         return event if function is None else event.assuming(Assumption("of a record", {"function": function}))
 
@@ -283,12 +264,12 @@ class Composed(OfParts, Protocol):
 
     def costs(self, problem: Problem) -> dict[str, float]:
         gradients = self._known.gradients * self.privacy.gradients_each
-        each = of_one_message(costs_of(self).message_bits(problem), gradients)
+        each = of_one_message(32.0 * self.message_dimension(problem), gradients)
         return self.privacy.costs(self._sent(problem), each)
 
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
         sent = self._sent(problem)
-        rows = max(clipped_rows(self, sent, rows), self.privacy.vectors_in_memory(sent, size))
+        rows = max(clipped_rows(self.protocol, sent, rows), self.privacy.vectors_in_memory(sent, size))
         if sent is problem:
             return rows
         return ceil(rows * max(sent.dimension, numbers_of_one(sent)) / problem.dimension)  # losses, not gradients

@@ -1,17 +1,17 @@
-"""Protocols whose machines send growing sums, which they keep without noise between their rounds."""
+"""Rounds whose machines send growing sums, which they keep without noise between their rounds."""
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.algorithm import Algorithm, Before, Growing, Public, Reads
-from fedprivjax.method.composed import Composed
-from fedprivjax.method.linear import Linear, points_of, require_gradients
+from fedprivjax.method.linear import Linear, require_gradients
 from fedprivjax.method.local_algorithm import zeros
-from fedprivjax.method.local_rounds import SERVER, ClientState, InRounds, LocalRounds
+from fedprivjax.method.local_rounds import SERVER, LocalRounds
+from fedprivjax.method.mean_rounds import MeanRounds
 from fedprivjax.method.round import RoundInputs, add_noise
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
@@ -40,25 +40,34 @@ class Received(NamedTuple):
     private: bool
 
 
-@struct.dataclass
-class ComposedSums(InRounds, Composed):  # type: ignore[misc]
-    """A protocol that composes an `algorithm` that reads `Growing()` with its `privacy`, a `NoisyMessages`.
+@dataclass(frozen=True, eq=False)
+class SumRounds(MeanRounds):
+    """Rounds whose server reads `Growing()` sums, of which every machine holds its own, see `Held`.
 
-    The server's state is the algorithm's, and every machine holds `Held`.
+    They are `LocalRounds` without local steps.
     """
 
     @property
-    def rounds(self) -> LocalRounds:
+    def local(self) -> LocalRounds:
         """Rounds whose machines keep a state, and take no local steps."""
         return LocalRounds(self, classes=(), walks=False)
 
     # ---- traced
 
+    def init(self, problem: Problem, size: Size, key: jax.Array) -> Any:
+        return self.local.init(problem, size, key)
+
+    def round(self, problem: Problem, state: Any, inputs: RoundInputs, noise, key) -> tuple[Any, dict]:
+        return self.local.round(problem, state, inputs, noise, key)
+
+    def messages(self, problem: Problem, state: Any, inputs: RoundInputs, noise, key):
+        return self.local.messages(problem, state, inputs, noise, key)
+
     def server_init(self, problem: Problem, size: Size, key: jax.Array) -> Any:
-        return self._call("init", Public.of(problem, size.machines, key), self._step)
+        return self.call("init", Public.of(problem, size.machines, key), self.step)
 
     def client_init(self, problem: Problem) -> Held:
-        algorithm, public = self._algorithm, Public.of(problem, 1, random_key(0))
+        algorithm, public = self.planned, Public.of(problem, 1, random_key(0))
         stored = jax.eval_shape(lambda: algorithm.remember(algorithm.init(public, jnp.float32(1))))
         seen = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), stored)
         return Held(zeros(problem.start), seen, jnp.zeros(()))
@@ -70,12 +79,15 @@ class ComposedSums(InRounds, Composed):  # type: ignore[misc]
         """Return the machine's new sum, which is both its message and held."""
         problem, inputs = data
         t, before = inputs.round, Before(own.seen, own.last_round)
-        message = self._message(problem, "increment", server.server, t, before)
-        problem = self._smoothed(problem, server.server)
+        message = self.message(problem, "increment", server.server, t, before)
+        problem = self.smoothed(problem, server.server)
         u = self.privacy.increment(problem, message, inputs, self._limits, private=server.private)
         growth = jnp.where(own.last_round > 0, (t - 1) / jnp.maximum(own.last_round, 1.0), 0.0)
         sent = jax.tree.map(lambda u, q: u + growth * q, u, own.momentum)
-        return sent, Held(sent, self._call("remember", server.server), t), {}
+        return sent, Held(sent, self.call("remember", server.server), t), {}
+
+    def client_noise(self, noise: Any, per_round: int) -> None:
+        return None
 
     def encode(self, message: Any, key: jax.Array) -> Any:
         return message
@@ -83,20 +95,15 @@ class ComposedSums(InRounds, Composed):  # type: ignore[misc]
     def client_weight(self, data: Any) -> float:
         return 1.0
 
-    def client_noise(self, noise: Any, per_round: int) -> None:
-        return None
-
-    def _served(self, problem: Problem, server: Any, total, weight, inputs: RoundInputs, noise, key):
+    def serve(self, problem: Problem, server: Any, total, weight, inputs: RoundInputs, noise, key):
         read = add_noise(problem, jax.tree.map(lambda total: total / weight, total), noise)
-        key = jax.random.fold_in(key, SERVER)
-        at = self._at(problem, inputs, key)
-        return self._call("serve", server, read, at)
-
-    def query(self, state: ClientState) -> Any:  # type: ignore[override]
-        """The newest point at which machines compute gradients."""
-        return points_of(self._first(self._algorithm, state.server))[0]
+        at = self.at(problem, inputs, jax.random.fold_in(key, SERVER))
+        return self.call("serve", server, read, at)
 
     # ---- on the host
+
+    def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
+        return self.local.run_costs(problem, plan)
 
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
         return size.per_round if problem.model.factored else max(size.per_round, rows)
@@ -104,18 +111,20 @@ class ComposedSums(InRounds, Composed):  # type: ignore[misc]
     def check(self, problem: Problem, plan: Plan) -> None:
         if plan.schedule.dropped is not None:
             raise Refusal(
-                f"dropouts must be left out with {self.name}: after one, a machine's earlier samples weigh more in "
-                f"its next message than planned"
+                f"dropouts must be left out with {self.protocol.name}: after one, a machine's earlier samples weigh "
+                f"more in its next message than planned"
             )
 
-    def _require_reads(self, algorithm: Algorithm) -> Reads:
+    def required_reads(self, algorithm: Algorithm) -> Reads:
         reads = algorithm.reads
         if type(reads) is not Growing:
-            raise Refusal(f"reads of {type(algorithm).__name__} must be Growing() with {self.name}, got {reads}")
+            raise Refusal(
+                f"reads of {type(algorithm).__name__} must be Growing() with {self.protocol.name}, got {reads}"
+            )
         return reads
 
     @staticmethod
-    def _first(algorithm: Algorithm, server: Any) -> Linear:
+    def first_message(algorithm: Algorithm, server: Any) -> Linear:
         nothing = zeros(algorithm.remember(server))
         message = algorithm.increment(server, jnp.float32(1), Before(nothing, jnp.zeros(())))
         return require_gradients(message, type(algorithm).__name__, "in growing sums")

@@ -1,33 +1,30 @@
-"""Protocols that compose an algorithm of local work with its privacy."""
+"""Rounds of machines with local work."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 from fedprivjax.method.algorithm import Calls, Public
-from fedprivjax.method.interface import Protocol, slot_keys
 from fedprivjax.method.known_work import KnownWork, asked, form, message_of, of_python, read
 from fedprivjax.method.linear import Linear, is_plain, points_of
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, mul
 from fedprivjax.method.local_data import LocalData
-from fedprivjax.method.local_rounds import SERVER, ClientState, InRounds, LocalRounds, Split
-from fedprivjax.method.parts import OfParts
-from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.local_rounds import SERVER, ClientState, LocalRounds
+from fedprivjax.method.round import RoundInputs, slot_keys
+from fedprivjax.method.rounds import Rounds
 from fedprivjax.method.seen import of_one_message
 from fedprivjax.method.settings import require_clip
 from fedprivjax.method.work_privacy import Facts, WorkFacts
-from fedprivjax.noise import Mechanism
 from fedprivjax.noise.rounds import round_factor
 from fedprivjax.plan.plan import Plan
-from fedprivjax.plan.samplers import LocalEpochs, Sampler
+from fedprivjax.plan.samplers import LocalEpochs
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
@@ -51,55 +48,64 @@ class Received(NamedTuple):
     noise: Any
 
 
-@struct.dataclass
-class ComposedWork(InRounds, Split, OfParts, Protocol):
-    """A protocol that composes an `algorithm` of local work with its `privacy`.
-
-    A method of the package states its settings as fields, and builds both parts from them.
-    """
-
-    known: Any = struct.field(default=None, kw_only=True, metadata={"derived": True})
+@dataclass(frozen=True, eq=False)
+class WorkRounds(Rounds):
+    """Rounds of machines with local work, whose server reads the mean of what is left of it."""
 
     @property
-    def minibatches(self) -> Sampler:
-        return self.privacy.work
-
-    @property
-    def rounds(self) -> LocalRounds:
+    def local(self) -> LocalRounds:
         """Rounds of the machines' local work."""
-        return LocalRounds(self, self.slot_classes, at_once=self.privacy.noise_together, all_records=self.all_records)
+        known, together = self._known, self.privacy.noise_together
+        return LocalRounds(self, known.slot_classes, at_once=together, all_records=known.all_records)
 
     @property
     def weighs_machines(self) -> bool:
         return self.privacy.weighs_machines and not self.algorithm.equal_weights
 
+    @property
+    def call(self) -> Calls:
+        return Calls(self.planned, isolated=self.privacy.unit is not None)
+
+    @property
+    def _known(self) -> KnownWork:
+        known = self.protocol.known
+        return KnownWork(None, None, None) if known is None else known
+
     # ---- traced
 
+    def init(self, problem: Problem, size: Size, key: jax.Array) -> ClientState:
+        return self.local.init(problem, size, key)
+
+    def messages(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
+        return self.local.messages(problem, state, inputs, noise, key)
+
+    def noise_state(self, dimension: int, size: Size) -> Any:
+        return ()
+
     def server_init(self, problem: Problem, size: Size, key: jax.Array) -> ServedState:
-        server = self._call("init", Public.of(problem, size.machines, key), self._step)
+        server = self.call("init", Public.of(problem, size.machines, key), self.step)
         return ServedState(server, self.privacy.start())
 
     def client_init(self, problem: Problem) -> Any:
-        own = self._call("own", Public.of(problem, 1, random_key(0)))
-        if self.known is not None and bool(jax.tree.leaves(own)) != self.known.stateful:
-            raise Refusal(
-                f"own of {type(self._algorithm).__name__} must always hold numbers, or never, got {called(own)}"
-            )
+        own = self.call("own", Public.of(problem, 1, random_key(0)))
+        known = self.protocol.known
+        if known is not None and bool(jax.tree.leaves(own)) != known.stateful:
+            raise Refusal(f"own of {type(self.planned).__name__} must always hold numbers, or never, got {called(own)}")
         return own
 
     def shared(self, server: ServedState, noise: Any) -> Received:
         together = noise if self.privacy.noise_together else None
-        return Received(self._call("sends", server.server), server.clip, together)
+        return Received(self.call("sends", server.server), server.clip, together)
 
     def client(self, server: Received, own: Any, data: LocalData, noise: Any, key: jax.Array):
         privacy, work = self.privacy, self._told(data)
         end, _ = self._walk(server, own, data, noise)
-        left, structure = message_of(self._call, end, server.server, own, work)
+        left, structure = message_of(self.call, end, server.server, own, work)
         message: Any = [jnp.where(data.steps > 0, leaf, 0.0) for leaf in left]
         if of_python(structure):  # no other container may change what is bounded
             message = jax.tree.unflatten(structure, message)
         message, info = privacy.bounded(message, server.clip)
-        after = self._call("keep", own, jax.tree.unflatten(structure, jax.tree.leaves(message)), work)
+        after = self.call("keep", own, jax.tree.unflatten(structure, jax.tree.leaves(message)), work)
         return privacy.sent(message, info, server.clip, noise, self._facts), after, info
 
     def encode(self, message: Any, key: jax.Array) -> Any:
@@ -119,35 +125,32 @@ class ComposedWork(InRounds, Split, OfParts, Protocol):
     def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
         """The round's noise, or the round's key and the participants' standard deviations if machines sample it."""
         if not self.privacy.at_machines:
-            return super().noise(state, drawn, host_noise)
+            return state, jax.tree.map(lambda z: self.protocol.noise_std * z, drawn)
         key, relative = drawn
-        return state, (key, self.noise_std * relative)
+        return state, (key, self.protocol.noise_std * relative)
 
-    def _served(self, problem: Problem, server: ServedState, total, weight, inputs: RoundInputs, noise, key):
+    def serve(self, problem: Problem, server: ServedState, total, weight, inputs: RoundInputs, noise, key):
         divisor = self.privacy.divisor(weight, inputs)
         mean, after = self.privacy.read(total, divisor, noise, server.clip, self._facts)
         at = AtServer(
             inputs.round.astype(jnp.float32),
-            self._step,
-            self.minibatches.cut(inputs.samples.shape[-1]),
+            self.step,
+            self.privacy.work.cut(inputs.samples.shape[-1]),
             divisor,
             problem.constraint.project,
             problem.start,
             jax.random.fold_in(key, SERVER),
         )
         mean = jax.tree.unflatten(jax.tree.structure(self._message_form(problem)), jax.tree.leaves(mean))
-        return ServedState(self._call("serve", server.server, mean, at), after)
+        return ServedState(self.call("serve", server.server, mean, at), after)
 
     def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
         """One round. With an adaptive clip it also reports the round's `clip`."""
-        after, info = super().round(problem, state, inputs, noise, key)
+        after, info = self.local.round(problem, state, inputs, noise, key)
         return after, info | ({"clip": state.server.clip} if self.privacy.adaptive else {})
 
-    def output(self, state: ClientState) -> Any:
-        return self._call("point", state.server.server)
-
-    def iterates(self, state: ClientState) -> dict[str, Any]:
-        return self._call("iterates", state.server.server)
+    def server_of(self, state: ClientState) -> Any:
+        return state.server.server
 
     def query(self, state: ClientState) -> Any:
         """The point of a machine's first gradient in the next round, for a machine that holds zeros."""
@@ -155,7 +158,7 @@ class ComposedWork(InRounds, Split, OfParts, Protocol):
 
     def broadcast(self, state: ClientState) -> Any:
         """What the server sends besides the query, and the logarithm of an adaptive clip."""
-        sent = self._algorithm.sends(state.server.server)
+        sent = self.planned.sends(state.server.server)
         asked = {id(leaf) for leaf in jax.tree.leaves(points_of(self._first(state))[0])}
         others = jax.tree.map(lambda leaf: None if id(leaf) in asked else leaf, sent)
         return others, jnp.log(state.server.clip) if self.privacy.adaptive else ()
@@ -169,7 +172,7 @@ class ComposedWork(InRounds, Split, OfParts, Protocol):
         return self._every_step(problem, state, inputs, noise, key)[1] if self.privacy.unit == "record" else None
 
     def _every_step(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[Any, Any]:
-        received, rounds = self.shared(state.server, noise), self.rounds
+        received, rounds = self.shared(state.server, noise), self.local
 
         def one(inputs, noise, key):
             own = jax.tree.map(lambda rows: rows[inputs.machine], state.own)
@@ -185,49 +188,45 @@ class ComposedWork(InRounds, Split, OfParts, Protocol):
         def one(carry, minibatch):
             message = self._asked(carry, problem.start)
             g = privacy.of_batch(problem, message, minibatch, noise, self._facts)
-            after = self._call("move", carry, g, received, own, work)
+            after = self.call("move", carry, g, received, own, work)
             if not every_step:
                 return after, None
             here, there = (points_of(asked)[0] for asked in (message, self._asked(after, problem.start)))
             z = None if noise is None else privacy.step_noise(noise, minibatch.step, problem.dimension)
-            if self._algorithm.local is not None:  # the noisy messages are released, before the optimiser
+            if self.planned.local is not None:  # the noisy messages are released, before the optimiser
                 return after, (mul(-work.step, g), z)
             return after, (jax.tree.map(jnp.subtract, there, here), z)
 
-        return data.scan(one, self._call("enter", received, own))
+        return data.scan(one, self.call("enter", received, own))
 
     def _told(self, data: LocalData) -> Work:
         taken = jnp.maximum(data.steps, 1.0)
-        return Work(self._step, data.samples.shape[0], taken, data.problem.constraint.project)
+        return Work(self.step, data.samples.shape[0], taken, data.problem.constraint.project)
 
     def _first(self, state: ClientState) -> Linear:
         """Return the message of the first local step of a machine that holds zeros."""
         own = jax.tree.map(lambda rows: jnp.zeros_like(rows[0]), state.own)
-        return self._algorithm.ask(self._algorithm.enter(self._algorithm.sends(state.server.server), own))
+        return self.planned.ask(self.planned.enter(self.planned.sends(state.server.server), own))
 
     def _asked(self, carry: Any, start: Any) -> Linear:
         """Return a local step's message. Raise Refusal unless it has the form that was read before."""
-        message = asked(self._call, carry, start)
-        if self.known is not None and len(points_of(message)) != self.known.gradients:
+        message = asked(self.call, carry, start)
+        known = self.protocol.known
+        if known is not None and len(points_of(message)) != known.gradients:
             raise Refusal(
-                f"message of {type(self._algorithm).__name__} must have the same number of gradients in every step, "
-                f"{self.known.gradients}, got {len(points_of(message))}"
+                f"message of {type(self.planned).__name__} must have the same number of gradients in every step, "
+                f"{known.gradients}, got {len(points_of(message))}"
             )
         return message
 
     @property
-    def _call(self) -> Calls:
-        return Calls(self._algorithm, isolated=self.privacy.unit is not None)
-
-    @property
     def _facts(self) -> Facts:
-        known = KnownWork(None, None, None) if self.known is None else self.known
-        return Facts(self.noise_std, known.limit, known.expected, known.weighted, known.encoded)
+        known = self._known
+        return Facts(self.protocol.noise_std, known.limit, known.expected, known.weighted, known.encoded)
 
     # ---- on the host
 
-    def read_once(self, problem: Problem, plan: Plan):
-        """Return a copy that holds what is read once of the algorithm, see `KnownWork`."""
+    def read_once(self, problem: Problem, plan: Plan) -> Any:
         algorithm, public = self.algorithm, Public.of(problem, plan.size.machines)
         if not isinstance(algorithm, LocalAlgorithm):
             raise Refusal(f"algorithm must be a LocalAlgorithm, got {called(algorithm)}")
@@ -245,22 +244,26 @@ class ComposedWork(InRounds, Split, OfParts, Protocol):
             is_plain(first),
             stateful,
             problem.weights is not None,
-            unit == "machine" and isinstance(self.minibatches, LocalEpochs) and reads_planned,
+            unit == "machine" and isinstance(self.privacy.work, LocalEpochs) and reads_planned,
         )
-        ready = replace(self, known=known)  # type: ignore[type-var]
-        encoded = self.privacy.encoded_norm(ready.message_dimension(problem))
-        return replace(ready, known=replace(known, encoded=encoded))
+        dimension = replace(self.protocol, known=known).rounds.message_dimension(problem)
+        known = replace(known, encoded=self.privacy.encoded_norm(dimension))
+        return replace(self.protocol, known=known)
 
-    def calibrate(self, problem: Problem, plan: Plan, target: Target):
+    def prepared(self, problem: Problem, plan: Plan, target: Target) -> Any:
         if self.privacy.unit is None and not target.non_private:
             raise Refusal(f"unit must be 'record' or 'machine' for a private run, got None with {target}. Set unit")
-        settings = self.privacy.targeted(target, self.epsilon, plan.size.machines)
-        self.theory.require_step(self)
-        ready: ComposedWork = self.with_settings(settings).read_once(problem, plan).rounds.fitted(problem, plan)
-        calibrated = super(ComposedWork, ready).calibrate(problem, plan, target)
+        self.protocol.theory.require_step(self.protocol)
+        return super().prepared(problem, plan, target)
+
+    def fitted(self, problem: Problem, plan: Plan) -> Any:
+        classes, all_records = self.local.fitted(problem, plan)
+        return replace(self.protocol, known=replace(self._known, slot_classes=classes, all_records=all_records))
+
+    def of_noise(self, problem: Problem, plan: Plan, noise_std: float, target: Target) -> dict[str, Any]:
         if self.privacy.adaptive:
-            self.privacy.update_clip.check(calibrated.noise_std if self.privacy.unit == "machine" else 0.0)
-        return calibrated
+            self.privacy.update_clip.check(noise_std if self.privacy.unit == "machine" else 0.0)
+        return {}
 
     def message_dimension(self, problem: Problem) -> int:
         """Number of numbers in a message: those of `leave`, and a bit with an adaptive clip."""
@@ -269,40 +272,39 @@ class ComposedWork(InRounds, Split, OfParts, Protocol):
 
     def _message_form(self, problem: Problem) -> Any:
         """Return the pytree of `leave`, of shapes instead of numbers."""
-        return form(self._algorithm, Public.of(problem, 1))
+        return form(self.planned, Public.of(problem, 1))
 
     def message_bits(self, problem: Problem) -> float:
         return self.privacy.message_bits(self.message_dimension(problem))
 
     def costs(self, problem: Problem) -> dict[str, float]:
-        return of_one_message(self.message_bits(problem), self.known.gradients)
+        return of_one_message(self.message_bits(problem), self._known.gradients)
 
-    def work_facts(self, problem: Problem, plan: Plan) -> WorkFacts:
-        """Return the facts of a run that the privacy object reads."""
+    def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
+        return self.local.run_costs(problem, plan)
+
+    def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
+        return self.local.vectors_in_memory(problem, size, rows)
+
+    def facts(self, problem: Problem, plan: Plan) -> WorkFacts:
         stateful = self._known_for(problem, plan).stateful
         return WorkFacts(problem, plan, stateful, self.message_dimension(problem), self.machine_epsilon)
 
     def _known_for(self, problem: Problem, plan: Plan) -> KnownWork:
         """Return what was read of the algorithm, or read it for a protocol that is not calibrated."""
-        return self.read_once(problem, plan).known if self.known is None else self.known
-
-    def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
-        return self.privacy.mechanism(self.work_facts(problem, plan), method)
-
-    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
-        found = self.privacy.needed_noise(self.work_facts(problem, plan), target)
-        return super().needed_noise(problem, plan, target) if found is None else found
+        known = self.protocol.known
+        return self.read_once(problem, plan).known if known is None else known
 
     def event(self, problem: Problem, plan: Plan) -> Event:
-        known = self._known_for(problem, plan)
+        known, noise_std = self._known_for(problem, plan), self.protocol.noise_std
         if self.privacy.unit == "record" and self.privacy.clip is None and not known.plain:
             raise Refusal(
                 f"clip must be set with unit = 'record', because a local step's message is a combination of gradients, "
                 f"whose norm the Lipschitz constant does not bound, got None. Set clip in {type(self.privacy).__name__}"
             )
-        if self.noise_std and known.limit is not None:
+        if noise_std and known.limit is not None:
             require_clip("lipschitz", float(known.limit))
-        event = self.privacy.event(self.work_facts(problem, plan), float(self.noise_std))
+        event = self.privacy.event(self.facts(problem, plan), float(noise_std))
         return event.assuming(Assumption("public steps")) if known.public_steps else event
 
     def check(self, problem: Problem, plan: Plan) -> None:
@@ -314,9 +316,11 @@ class ComposedWork(InRounds, Split, OfParts, Protocol):
 
     @property
     def gradient_clip(self) -> Any:
-        private = self.privacy
+        private, protocol = self.privacy, self.protocol
         if private.unit != "machine" or private.update_clip is None:
             return private.clip
-        step = 1.0 if self.step_size is None else float(np.max(self.step_size)) * float(np.max(self.step_scale))
+        step = 1.0
+        if protocol.step_size is not None:
+            step = float(np.max(protocol.step_size)) * float(np.max(protocol.step_scale))
         bound = private.update_clip.start if private.adaptive else private.update_clip
         return float(np.max(bound)) / step
