@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from rich.table import Table
 
-from fedprivjax.bench import accelerator, cell, clients, federation, start, sweeps
+from fedprivjax.bench import accelerator, cell, clients, sweeps
 from fedprivjax.bench.timing import Line, machine
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.report.drawing import save_figure
@@ -20,12 +20,12 @@ THROUGHPUT = "accelerator"
 GROUPS: dict[str, Callable[[], Iterator[Line]]] = {
     "one run": cell.lines,
     "sweeps": sweeps.lines,
-    "a million machines": federation.lines,
+    "a million machines": clients.federation_lines,
     "a network": clients.network_lines,
     "local work": clients.lines,
-    "a tree's noise": federation.tree_lines,
+    "a tree's noise": clients.tree_lines,
     "checkpoints": cell.checkpoint_lines,
-    "second start": start.lines,
+    "second start": cell.start_lines,
     THROUGHPUT: accelerator.lines,
     "launches": sweeps.launch_lines,
 }

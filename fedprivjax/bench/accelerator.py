@@ -1,23 +1,33 @@
-"""Throughput of sweeps on an accelerator, compared with the limits of its memory and random numbers."""
+"""Throughput of sweeps on an accelerator, compared with its limits, and results of a device compared with the CPU's.
 
+The limits are those of its memory and random numbers. `fedprivjax bench --check-device` compares this process's device.
+"""
+
+import math
+import os
 import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 from time import perf_counter
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
+from rich.table import Table
 
 from fedprivjax.bench import cell, clients
-from fedprivjax.bench.timing import Line, compiled_run, side_by_side
-from fedprivjax.engine.compiled import PRECISIONS, products
+from fedprivjax.bench.timing import Line, compiled_run, machine, side_by_side
+from fedprivjax.engine.compiled import FLOAT32, PRECISIONS, TF32, products
 from fedprivjax.noise.interface import normals
 from fedprivjax.problem.random_keys import random_key
 from fedprivjax.protocols import DPMu2
 from fedprivjax.report.drawing import panelled
+from fedprivjax.report.verdicts import VERDICTS
 from fedprivjax.sweeps.execute import execute
+from fedprivjax.testing import devices
+from fedprivjax.testing.device_cases import cases
 
 RUNS = {10: (2, 5), 100: (5, 20), 1_000: (20, 50), 10_000: (100, 100), 100_000: (1_000, 100)}  # privacy levels, seeds
 GOAL = 10_000  # runs, and runs a minute
@@ -26,6 +36,8 @@ MEMORY = 32 * 2**30
 FEDAVG_ROUNDS = 20
 COPIED, NORMALS = 2**28, (1024, cell.CLASSES * cell.FEATURES)  # numbers of a copy, and of a sample
 SWEEP, LIMIT = "sweep of {}", "sweep of {}, limit by {}"
+KINDS = (devices.RUNS, devices.SWEEP, devices.NOISE)
+ONLY_CPU = "jax found no accelerator. Optimised programs on the CPU are compared with unoptimised ones"
 
 
 def lines() -> Iterator[Line]:
@@ -119,3 +131,54 @@ def _sweep_seconds(levels: int, seeds: int, rounds: int) -> float:
     began = perf_counter()
     execute(start)
     return perf_counter() - began
+
+
+def findings() -> Iterator[tuple[devices.Finding, int]]:
+    """Yield the findings of all cases on the default device, each with their expected total number.
+
+    Raises:
+        Refusal: if jax was started without a CPU.
+    """
+    reference, chosen = devices.cpu(), cases()
+    total = len(chosen) * len(KINDS) + 2
+    for finding in devices.compare(chosen, devices.Computer(jax.devices()[0]), reference, workers=os.cpu_count() or 1):
+        yield finding, total
+
+
+def description() -> dict[str, Any]:
+    """Return the machine, the device, the precision of products and the largest error of a product, by name."""
+    computer = devices.Computer(jax.devices()[0])
+    errors = {f"{name} product error": f"{devices.product_error(computer, name):.1e}" for name in (FLOAT32, TF32)}
+    return {**machine(), "backend": jax.default_backend(), "precision": FLOAT32, **errors}
+
+
+def table(found: Iterable[devices.Finding]) -> Table:
+    """Return a table of the findings: a row for each case, and the largest allowed values in the title."""
+    found = list(found)
+    by_label: dict[str, dict[str, devices.Finding]] = {}
+    for one in found:
+        by_label.setdefault(one.label, {})[one.kind] = one
+    table = Table(title="Differences from the CPU, as fractions of the largest value (noise: in standard errors)")
+    for name in ("case", *KINDS, "met"):
+        table.add_column(name, justify="left" if name == "case" else "right")
+    for label, each in by_label.items():
+        given = [each[kind] for kind in KINDS if kind in each] or list(each.values())
+        cells = [_cell(each[kind]) if kind in each else "" for kind in KINDS]
+        if given[0].kind not in KINDS:
+            cells[0] = _cell(given[0])
+        table.add_row(label, *cells, VERDICTS[all(one.met for one in given)])
+    return table
+
+
+def _cell(finding: devices.Finding) -> str:
+    if finding.error:
+        return "error"
+    mark = "" if finding.met else f" > {finding.limit:g}"
+    return f"{finding.value:.1e}{mark}" if finding.limit < 1 else f"{finding.value:.1f}{mark}"
+
+
+def as_json(found: Iterable[devices.Finding], described: dict[str, Any]) -> dict[str, Any]:
+    """Return the description and the findings as JSON values. An infinite difference is None."""
+    rows = [{**one._asdict(), "met": one.met} for one in found]
+    rows = [{**row, "value": row["value"] if math.isfinite(row["value"]) else None} for row in rows]
+    return {"machine": described, "results": rows}

@@ -1,6 +1,11 @@
-"""Networks compared with hand-written JAX code, in rounds of FedAvg and of DP-μ²-FL, and SCAFFOLD's client state."""
+"""Networks compared with hand-written JAX code, client state, many machines, and a tree's noise.
+
+FedAvg and DP-μ²-FL are written by hand. A million machines are compared with a hundred, and noise of a tree with
+independent noise.
+"""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any
 
@@ -8,16 +13,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.bench.timing import Line, compiled_run, in_a_process, peak_of_run, ratio_side_by_side, seconds_by_turn
+from fedprivjax import datasets
+from fedprivjax.bench.timing import (
+    Line,
+    compiled_run,
+    in_a_process,
+    peak_of_run,
+    ratio_side_by_side,
+    seconds_by_turn,
+    side_by_side,
+)
 from fedprivjax.datasets import Dataset, from_arrays
 from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.engine.compiled import FLOAT32
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.noise import Silent
-from fedprivjax.plan.participation import Uniform
+from fedprivjax.plan.participation import Full, Uniform
+from fedprivjax.problem.build import linear_problem
+from fedprivjax.problem.constraints import Ball
+from fedprivjax.problem.losses import Softmax
 from fedprivjax.problem.networks import MLP
 from fedprivjax.problem.problem import Problem
-from fedprivjax.protocols import DPMu2, FedAvg, Scaffold
+from fedprivjax.protocols import DPMu2, FedAvg, Scaffold, TreeMomentum
 
 SIDE, CLASSES, HIDDEN = 28, 10, (200, 200)
 MACHINES, RECORDS, BATCH, ROUNDS = 10, 600, 10, 3  # of FedAvg, all machines in every round
@@ -25,6 +42,8 @@ COHORT, FEW, MANY, STATE_STEPS = 100, 100, 10_000, 10  # of SCAFFOLD
 NETWORK_MACHINES, NETWORK_COHORT, NETWORK_HIDDEN, CLIP = 100, 20, (126,), 1.0  # of DP-μ²-FL
 NETWORK_ROUNDS, NETWORK_TIMED_ROUNDS = 500, 100
 TIMED_ROUNDS = 20, 60  # a round's time is the difference, which excludes the first allocation of the state
+PER_ROUND, LONG, SHORT, MILLION = 50, 1200, 300, 10**6
+TREE_RECORDS, FEATURES = 60_000, 785
 
 
 def lines() -> Iterator[Line]:
@@ -168,3 +187,59 @@ def network_by_hand(start: Any, pool: Any, samples: jax.Array, step: jax.Array) 
 def network_peak() -> tuple[str, float]:
     """Return the chosen noise mechanism's name and the peak memory of this process after one run, in MB."""
     return peak_of_run(make_network(NETWORK_ROUNDS))
+
+
+def federation_lines() -> Iterator[Line]:
+    """Yield the ratio of times of a round by noise method, and peak memory with the automatic method."""
+    for method, target in (("replayed", "≤ 1.3"), ("covariance", None)):
+        value = in_a_process(ratio_of_methods, method)
+        yield Line(f"10⁶ machines over 100, a round, {method} noise on both", value, "times", target)
+    noise, megabytes = in_a_process(federation_peak)
+    yield Line(f"10⁶ machines, peak memory, {noise} noise (chosen)", megabytes, "MB", "≤ 1000")
+
+
+def make_federation(machines: int, method: str, rounds: int) -> ReadyRun:
+    """Return a prepared run of this many machines."""
+    problem = from_dataset(datasets.load("stream", features=785), constraint=Ball(0.05))
+    options = {"rounds": rounds, "metrics": ("test_loss",), "eval_every": rounds, "noise_method": method}
+    return ready(DPMu2(mu=8.0), problem, Uniform(machines, PER_ROUND), **options)
+
+
+def ratio_of_methods(method: str) -> float:
+    """Return the ratio of the time with a million machines to that with a hundred, by a noise method."""
+    jobs = {str(machines): compiled_run(make_federation(machines, method, SHORT)) for machines in (100, MILLION)}
+    taken = side_by_side(jobs, repeats=3)
+    return taken[str(MILLION)] / taken["100"]
+
+
+def federation_peak() -> tuple[str, float]:
+    """Return the chosen noise mechanism's name and the peak memory of this process after one run, in MB."""
+    return peak_of_run(make_federation(MILLION, "auto", LONG))
+
+
+def tree_lines() -> Iterator[Line]:
+    """Yield the ratios of time and of peak memory with a tree to those with independent noise."""
+    yield Line("tree over independent noise, a round of 60,000", in_a_process(tree_ratio), "times", "≤ 1.2")
+    with ThreadPoolExecutor() as both:  # memory does not depend on other load
+        peaks = list(both.map(partial(in_a_process, tree_peak), ("tree", "independent")))
+    yield Line("the same, peak memory of the process", peaks[0] / peaks[1], "times", "≤ 1.05")
+
+
+def make_tree(factor: str) -> ReadyRun:
+    """Return a prepared run with a noise factor."""
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((1, TREE_RECORDS, FEATURES), np.float32) / np.float32(FEATURES**0.5)
+    problem = linear_problem(features, rng.integers(0, CLASSES, (1, TREE_RECORDS)), Softmax(CLASSES))
+    protocol = TreeMomentum(epsilon=2.0, alpha=1 / TREE_RECORDS, clip=1.0, factor=factor)
+    return ready(protocol, problem, Full(1), rounds=TREE_RECORDS, metrics=(), eval_every=TREE_RECORDS)
+
+
+def tree_ratio() -> float:
+    """Return the ratio of the time with a tree to that with independent noise."""
+    taken = side_by_side({factor: compiled_run(make_tree(factor)) for factor in ("tree", "independent")}, repeats=3)
+    return taken["tree"] / taken["independent"]
+
+
+def tree_peak(factor: str) -> float:
+    """Return the peak memory of this process after one run, in MB."""
+    return peak_of_run(make_tree(factor))[1]

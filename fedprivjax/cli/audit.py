@@ -115,7 +115,7 @@ def bench(
 
 def _check_device(json_file: Path | None, only: list[str] | None, plot: Path | None) -> None:
     """Print the device and a table of its differences from the CPU. Exit status 1 if one is above its limit."""
-    from fedprivjax.bench import check_device as check
+    from fedprivjax.bench import accelerator as check
 
     for option, given in {"only": only, "plot": plot}.items():
         if given:

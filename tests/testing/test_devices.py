@@ -10,7 +10,7 @@ from rounded_products import rounded
 from typer.testing import CliRunner
 
 from fedprivjax import Refusal, cli
-from fedprivjax.bench import check_device
+from fedprivjax.bench import accelerator
 from fedprivjax.protocols import PROTOCOLS
 from fedprivjax.testing import device_cases, devices
 from fedprivjax.testing.devices import NOISE, RUNS, SWEEP, Computer, Finding, compare, compare_case, cpu
@@ -145,14 +145,14 @@ FINDINGS = [*(Finding("one", kind, 1e-7, 1e-5) for kind in KINDS), Finding("rand
 @pytest.mark.parametrize("wrong", [False, True])
 def test_the_command_prints_a_table_and_its_status_says_if_a_result_differs(wrong, monkeypatch, tmp_path):
     findings = [*FINDINGS, Finding("two", SWEEP, 2e-5, 1e-5)] if wrong else FINDINGS
-    monkeypatch.setattr(check_device, "findings", lambda: ((one, len(findings)) for one in findings))
+    monkeypatch.setattr(accelerator, "findings", lambda: ((one, len(findings)) for one in findings))
     file = tmp_path / "device.json"
     answer = CliRunner().invoke(cli.app, ["bench", "--check-device", "--json", str(file)])
     assert answer.exit_code == wrong
     written = json.loads(file.read_text())
     assert [row["met"] for row in written["results"]] == [one.met for one in findings]
     assert {"device", "precision", "backend"} <= written["machine"].keys()
-    table = check_device.table(findings)
+    table = accelerator.table(findings)
     rows = list(zip(*(column.cells for column in table.columns), strict=True))
     assert rows[0] == ("one", "1.0e-07", "1.0e-07", "1.0e-07", "ok")
     assert len(rows) == 2 + wrong
