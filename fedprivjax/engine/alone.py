@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.engine.chunked_sums import summed
-from fedprivjax.engine.metric import Metric, Snapshot
+from fedprivjax.engine.metric import Metric, Snapshot, summed
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import typed_jit
 

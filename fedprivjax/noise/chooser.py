@@ -6,8 +6,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.noise.cancelling import Cancelling, Replayed
-from fedprivjax.noise.covariance import Covariance, factor, padded
+from fedprivjax.noise.covariance import Cancelling, Covariance, Replayed, factor, padded
 from fedprivjax.noise.interface import Fresh, Mechanism, MessageInputs, PerMachine, mean_of_fresh
 from fedprivjax.plan.schedule import Schedule, Size
 

@@ -15,8 +15,8 @@ import numpy as np
 from fedprivjax.plan.minibatches import Minibatches, assign_computed
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Schedule, Size
-from fedprivjax.problem.memoize import Once
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.program import Once
 
 ORDERS = {
     "shuffled": "one pass in a random order, from the seed",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fedprivjax.problem.memoize import Once
+from fedprivjax.problem.program import Once
 
 if TYPE_CHECKING:
     from fedprivjax.plan.participation.interface import Participation

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.problem.memoize import Once
+from fedprivjax.problem.program import Once
 
 MOST = 2**31  # machines in a file
 LISTED = 4096  # largest number of machines whose groups are saved

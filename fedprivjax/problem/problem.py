@@ -18,8 +18,8 @@ from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_choice, require_positive
 from fedprivjax.problem.constraints import ConstraintSet
 from fedprivjax.problem.devices import DividedRows, number_of
-from fedprivjax.problem.memoize import Once
 from fedprivjax.problem.models import GeneralModel, LinearModel
+from fedprivjax.problem.program import Once
 from fedprivjax.problem.random_keys import random_key
 from fedprivjax.problem.raw_rows import RawRows
 

@@ -1,10 +1,14 @@
-"""Compiled programs: `typed_jit`, which never confuses classes, and a key of the program that a function computes."""
+"""Compiled programs and memoised values.
+
+`typed_jit` never confuses classes. `program_of` is a key of the program that a function computes. `Once` memoises
+values of immutable objects.
+"""
 
 import inspect
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial, wraps
+from functools import cached_property, lru_cache, partial, wraps
 from typing import Any
 
 import jax
@@ -149,3 +153,25 @@ def program_of(function: Callable, *arguments: Any) -> Hashable:
 def contents(arrays: Sequence[Any]) -> Hashable:
     """Return shapes, types and bytes of arrays."""
     return tuple((array.shape, str(array.dtype), array.tobytes()) for array in map(np.asarray, arrays))
+
+
+class Once:
+    """Base class of objects that cache values computed from them.
+
+    Copies and pickles leave the cached values out: a public schedule caches values of private partitions and samples.
+    """
+
+    @cached_property
+    def _known(self) -> dict[Hashable, Any]:
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_known"}
+
+    def once(self, name: Hashable, compute: Callable[[], Any]) -> Any:
+        """Return the cached value of this name, computed at the first call from the object and name only."""
+        if name not in self._known:
+            self._known[name] = value = compute()
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)  # callers share the array
+        return self._known[name]

@@ -13,8 +13,8 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.engine.chunked_sums import CHUNK_NUMBERS
 from fedprivjax.engine.hosts import require_all_hosts, together
+from fedprivjax.engine.metric import CHUNK_NUMBERS
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.trajectory import BLOCK
 from fedprivjax.method.division import part_of_size

@@ -29,8 +29,8 @@ from fedprivjax.privacy.terms import MACHINE, RECORD, RELATIONS, TRUST, Terms
 from fedprivjax.problem.build import linear_problem
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.losses import Logistic
-from fedprivjax.problem.memoize import Once
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.program import Once
 from fedprivjax.protocols import ALGORITHMS, PROTOCOLS
 
 DEFINED = "defined"

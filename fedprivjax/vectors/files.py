@@ -23,8 +23,7 @@ from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.method.known_work import KnownWork
 from fedprivjax.method.mean_rounds import Known
 from fedprivjax.protocols.registry import METHODS
-from fedprivjax.vectors.cases import CASES, MACHINES, Case, partition, records
-from fedprivjax.vectors.recording import recorded
+from fedprivjax.vectors.cases import CASES, MACHINES, Case, partition, recorded, records
 
 FORMAT = 1  # increased if files change so that earlier checkers cannot read them
 DESCRIPTIONS = {

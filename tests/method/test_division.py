@@ -24,7 +24,7 @@ from fedprivjax import (
     ready,
     simulate,
 )
-from fedprivjax.engine import chunked_sums, prepare
+from fedprivjax.engine import metric, prepare
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.method.local_algorithm import mul
 from fedprivjax.method.local_rounds import LocalRounds, whole_state
@@ -209,7 +209,7 @@ def test_every_method_is_equal_on_divided_data(name, little_memory):
 @pytest.mark.slow
 def test_metrics_of_divided_data(unequal, little_memory, monkeypatch):
     """Machines of unequal sizes. The 65 records are evaluated in several chunks on every device."""
-    monkeypatch.setattr(chunked_sums, "CHUNK_NUMBERS", 200)
+    monkeypatch.setattr(metric, "CHUNK_NUMBERS", 200)
     metrics = ["train_loss", "train_accuracy", "gradient_norm"]
     assert_equal_on(machines(4), FedAvg(**LOCAL), unequal, Uniform(9, 7), metrics=metrics, eval_every=5)
 

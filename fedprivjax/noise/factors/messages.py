@@ -15,9 +15,8 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.noise.cancelling import Written
 from fedprivjax.noise.chooser import MAX_BYTES, sent_inputs
-from fedprivjax.noise.covariance import Triangular
+from fedprivjax.noise.covariance import Triangular, Written
 from fedprivjax.noise.factors.exposures import sent_rounds
 from fedprivjax.noise.factors.matrices import HALF_UNIT, MAX_ROUNDED, inverse_of, require_factor
 from fedprivjax.noise.interface import Mechanism
