@@ -16,8 +16,8 @@ import jax
 import pytest
 
 from fedprivjax import Softmax, disk_cache, general_problem
-from fedprivjax.engine.compiled import QUICK, knows_quick, make_room
 from fedprivjax.problem.models import Example
+from fedprivjax.problem.program import QUICK, knows_quick, make_room
 
 OPTIMISED = "optimised"
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")

@@ -263,7 +263,7 @@ FEW = ("--protocol", "noisy_sgd", "--protocol", "dp_mu2", "--protocol", "local_s
 
 @pytest.mark.slow
 def test_plan_compares_methods(call, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli.plan, "progress", None)  # there is no pilot
+    monkeypatch.setattr(cli.audit, "progress", None)  # there is no pilot
     monkeypatch.chdir(tmp_path)
     status, said, _ = call(*PLAN, "--delta", 1e-5, "--diameter", 2, *FEW, "--json", "plan.json", "--plot", "plan.png")
     assert status == 0

@@ -14,9 +14,8 @@ from flax import struct
 from jax.flatten_util import ravel_pytree
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.problem.gradients import Dense, Outer, scaled
 from fedprivjax.problem.linear_loss import LinearLoss
-from fedprivjax.problem.models import Example, LinearModel
+from fedprivjax.problem.models import Dense, Example, LinearModel, Outer, scaled
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.random_keys import random_key
 

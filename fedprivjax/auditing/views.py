@@ -17,7 +17,7 @@ from fedprivjax.engine.transcript import released_steps, replay, with_local_step
 from fedprivjax.method.round import flat_rows
 from fedprivjax.method.seen import seen_of
 from fedprivjax.method.views import FullView
-from fedprivjax.plan.minibatches import draw_minibatches
+from fedprivjax.plan.plan import draw_minibatches
 from fedprivjax.plan.schedule import Schedule, Size
 from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.problem.program import typed_jit

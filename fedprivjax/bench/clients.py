@@ -25,7 +25,6 @@ from fedprivjax.bench.timing import (
 )
 from fedprivjax.datasets import Dataset, from_arrays
 from fedprivjax.datasets.as_problem import from_dataset
-from fedprivjax.engine.compiled import FLOAT32
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.noise import Silent
 from fedprivjax.plan.participation import Full, Uniform
@@ -34,6 +33,7 @@ from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.losses import Softmax
 from fedprivjax.problem.networks import MLP
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.program import FLOAT32
 from fedprivjax.protocols import DPMu2, FedAvg, Scaffold, TreeMomentum
 
 SIDE, CLASSES, HIDDEN = 28, 10, (200, 200)

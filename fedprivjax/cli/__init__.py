@@ -8,11 +8,11 @@ import traceback
 import warnings
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.cli import audit, experiments, listing, plan
+from fedprivjax.cli import audit, experiments, listing
 from fedprivjax.cli.console import TRACEBACK, app, end_job, err, out, reported_elsewhere, stopped_by_one_line
 from fedprivjax.disk_cache import cache_folder
 
-__all__ = ["app", "audit", "err", "experiments", "listing", "main", "out", "plan"]
+__all__ = ["app", "audit", "err", "experiments", "listing", "main", "out"]
 
 warned: set[str] = set()  # texts of the warnings that are printed
 

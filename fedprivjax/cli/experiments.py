@@ -63,8 +63,8 @@ def run(
 
     For a folder of experiments, each has a separate results folder. All are validated before the first runs.
     """
-    from fedprivjax.engine.compiled import compile_quickly
     from fedprivjax.engine.hosts import from_first
+    from fedprivjax.problem.program import compile_quickly
     from fedprivjax.sweeps.part import Part, part_of_scheduler
 
     if distributed and part:
@@ -96,7 +96,7 @@ def reproduce(
     resume: Resume = False,
 ) -> None:
     """Run experiments and compare results with the expected numbers. Exit status 1 if too few are within tolerance."""
-    from fedprivjax.report.verdicts import verdict_line
+    from fedprivjax.report.audits import verdict_line
 
     done: dict[str, Any] = {}
     failures: list[Exception] = []

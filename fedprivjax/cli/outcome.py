@@ -85,7 +85,7 @@ def by_product(folder: Path, failures: list[Exception]) -> Iterator[None]:
 def judged(name: str, experiment, best: "Mapping[str, xr.Dataset]") -> "list[Verdict]":
     """Print the comparison with an experiment's expected numbers, and return it cell by cell."""
     from fedprivjax.experiment.verdict import verdicts
-    from fedprivjax.report.verdicts import verdict_line, verdict_tables
+    from fedprivjax.report.audits import verdict_line, verdict_tables
 
     found = verdicts(experiment, best)
     for table in verdict_tables(found):

@@ -13,7 +13,7 @@ import scipy
 
 from fedprivjax.checks.values import require_at_least, require_between, require_fraction, require_positive
 from fedprivjax.datasets.dataset import SOURCE, Dataset, divided
-from fedprivjax.plan.size_limits import require_data_room
+from fedprivjax.problem.devices import require_data_room
 from fedprivjax.problem.random_keys import random_key
 
 DECAY, HEAD = 1.5, 6  # parameters of the spectrum (j + HEAD)^−DECAY, similar to MNIST's within classes

@@ -14,7 +14,7 @@ import scipy
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_fraction, require_positive
 from fedprivjax.datasets.dataset import SOURCE, Dataset, divided
-from fedprivjax.plan.size_limits import require_data_room
+from fedprivjax.problem.devices import require_data_room
 from fedprivjax.problem.losses import Absolute, GemanMcClure
 
 QUADRATURE_NODES = 128

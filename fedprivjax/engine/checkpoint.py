@@ -19,8 +19,7 @@ from fedprivjax.bounded_read import arrays_from, json_value
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.fingerprint import DIGEST, Prefix, fixed_parts, program_digest
 from fedprivjax.engine.prepare import ReadyRun
-from fedprivjax.engine.segments import Done, Segments, placed_like
-from fedprivjax.engine.trajectory import trajectory
+from fedprivjax.engine.segments import Done, Segments, placed_like, trajectory
 
 FILE, FORMAT = "checkpoint.npz", 1
 REMEDIES = {"noise_std": "Give noise_std instead of a target", "step_size": "Give step_size"}

@@ -16,8 +16,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.disk_cache import SHORT, code_version, digest
 from fedprivjax.engine.hosts import require_all_hosts, require_equal, together
 from fedprivjax.engine.prepare import ReadyRun
-from fedprivjax.engine.segments import advance, begin_program, finish_program
-from fedprivjax.engine.trajectory import per_round
+from fedprivjax.engine.segments import advance, begin_program, finish_program, per_round
 from fedprivjax.method.interface import Pair, as_leaves
 from fedprivjax.problem.problem import Problem
 

@@ -1,7 +1,4 @@
-"""A metric as one object, with its function, requirements, privacy and display, and metrics at a run's iterates.
-
-Sums over many examples are computed in chunks, with bounded memory for any number of examples and any model.
-"""
+"""A metric as one object, with its function, requirements, privacy and display, and metrics at a run's iterates."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +15,11 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 from fedprivjax.method.interface import as_leaves
 from fedprivjax.plan.schedule import Size
-from fedprivjax.problem.devices import DividedRows, added, number_of
-from fedprivjax.problem.problem import Problem, numbers_of_one
+from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import by_shapes
 from fedprivjax.problem.random_keys import random_key
 
 OUTPUT = "output"
-CHUNK_NUMBERS = 2**24  # largest number of intermediate values of the losses in memory at once
 
 
 class Snapshot(NamedTuple):
@@ -254,77 +249,3 @@ def _shapes(point: Any) -> Any:
 def _iterates(protocol, state) -> dict[str, Any]:
     """Return the reported parameters and the protocol's other iterates, by name."""
     return {OUTPUT: protocol.output(state), **dict(sorted(protocol.iterates(state).items()))}
-
-
-def summed(problem: Problem, function: Callable[[Any, Any], Any], examples: Any) -> Any:
-    """Return `Σ function(chunk, weights)` over chunks of the examples; any pytree of arrays.
-
-    Args:
-        function: sum over a chunk's examples, linear in the weights [chunk]. A weight is 0 if an earlier chunk holds
-            the example. The weights are None if there is only one chunk.
-        examples: pytree with leaves [examples, ...], or `DividedRows`, of which each device sums its own.
-
-    >>> import numpy as np
-    >>> from fedprivjax import Squared, linear_problem
-    >>> problem = linear_problem(np.eye(3), np.arange(3.0), Squared())
-    >>> float(summed(problem, lambda chunk, weights: chunk.label.sum(), problem.pool))
-    3.0
-    """
-    if isinstance(examples, DividedRows):
-        return added(_summed(problem, function, examples.rows, examples.held))
-    return _summed(problem, function, examples)
-
-
-def _summed(problem: Problem, function: Callable[[Any, Any], Any], examples: Any, held: Any = None) -> Any:
-    count = jax.tree.leaves(examples)[0].shape[0]
-    size = at_once(problem, count)
-    if size >= count:
-        return function(examples, held)
-
-    def chunk(index):
-        start = jnp.minimum(index * size, count - size)
-        part, own = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), (examples, held))
-        fresh = (start + jnp.arange(size) >= index * size).astype(jnp.float32)
-        return function(part, fresh if own is None else fresh * own)
-
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(chunk, 0))
-    return jax.lax.fori_loop(0, -(-count // size), lambda i, total: jax.tree.map(jnp.add, total, chunk(i)), zeros)
-
-
-def at_once(problem: Problem, count: int) -> int:
-    """Return the chunk size for `count` examples: within `CHUNK_NUMBERS`, with chunks of nearly equal size."""
-    each = max(1, numbers_of_one(problem))
-    if count * each <= CHUNK_NUMBERS:
-        return count
-    example = jax.eval_shape(lambda: problem.take(0, 0))
-    each += sum(leaf.size for leaf in jax.tree.leaves(example))  # a chunk's examples are copied
-    return -(-count // -(-count // max(1, CHUNK_NUMBERS // each)))
-
-
-def mean_loss(problem: Problem, params, examples):
-    """Return the mean loss over many examples."""
-    return mean(problem, problem.model.value, params, examples)
-
-
-def mean_gradient(problem: Problem, params, examples):
-    """Return the gradient of the mean loss over many examples, with the structure of the parameters."""
-    model: Any = problem.model
-
-    def of_chunk(chunk, weights):
-        return model.summed_gradients((params,), chunk, weights)[0].value
-
-    return jax.tree.map(lambda leaf: leaf / number_of(examples), summed(problem, of_chunk, examples))
-
-
-def mean(problem: Problem, function: Callable[..., Any], params, examples):
-    """Return the mean of `function(params, example)` over many examples."""
-
-    def of_chunk(chunk, weights):
-        return total(jax.vmap(function, in_axes=(None, 0))(params, chunk), weights)
-
-    return summed(problem, of_chunk, examples) / number_of(examples)
-
-
-def total(values, weights):
-    """Return the weighted sum of a chunk's values, [chunk]. Weights of None are 1."""
-    return jnp.sum(values if weights is None else weights * values)

@@ -10,23 +10,10 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_printable
-from fedprivjax.engine.metric import (
-    Metric,
-    Snapshot,
-    always,
-    as_losses,
-    mean,
-    mean_gradient,
-    mean_loss,
-    never,
-    not_negative,
-    of_info,
-    share,
-    summed,
-    total,
-)
+from fedprivjax.engine.chunked_sums import mean, mean_gradient, mean_loss, summed, total
+from fedprivjax.engine.metric import Metric, Snapshot, always, as_losses, never, not_negative, of_info, share
 from fedprivjax.problem.devices import number_of
-from fedprivjax.problem.gradients import Dense
+from fedprivjax.problem.models import Dense
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import by_shapes
 

@@ -13,7 +13,6 @@ from jax.sharding import Mesh
 from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal, warn
 from fedprivjax.checks.values import known_keywords, require_at_least, require_between, require_choice
-from fedprivjax.engine.compiled import FLOAT32, PRECISIONS
 from fedprivjax.engine.hosts import exchanged, local_of, together
 from fedprivjax.engine.metric import Metric, iterate_names
 from fedprivjax.engine.metrics import METRICS, MetricLike, check_metrics, default_metrics, require_list
@@ -38,7 +37,6 @@ from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, as_seeds, run_key
-from fedprivjax.plan.size_limits import require_state_room, room_of
 from fedprivjax.privacy.calibration import calibrate_and_check, given_target, require_trusted, target_of
 from fedprivjax.privacy.composed_guarantee import NOISE, PARTICIPATION, SAMPLES, Streams
 from fedprivjax.privacy.events import Event
@@ -46,8 +44,9 @@ from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
-from fedprivjax.problem.devices import MACHINES, RUNS, as_mesh, divided_rows
+from fedprivjax.problem.devices import MACHINES, RUNS, as_mesh, divided_rows, require_state_room, room_of
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.program import FLOAT32, PRECISIONS
 from fedprivjax.problem.random_keys import random_key, require_jax_settings
 
 TWICE = "machines of more records take part more often, and machine_weights = 'sizes' counts their size again"

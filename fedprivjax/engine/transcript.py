@@ -9,7 +9,6 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import known_keywords
-from fedprivjax.engine.compiled import products
 from fedprivjax.engine.prepare import Arguments, ReadyRun, ready
 from fedprivjax.engine.published import published_plan
 from fedprivjax.method.interface import Protocol
@@ -23,7 +22,7 @@ from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
 from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.problem.problem import Problem
-from fedprivjax.problem.program import typed_jit
+from fedprivjax.problem.program import products, typed_jit
 
 
 class Transcript(NamedTuple):

@@ -11,7 +11,7 @@ from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.datasets.as_problem import from_dataset, own_table
-from fedprivjax.engine import alone
+from fedprivjax.engine import simulate
 from fedprivjax.experiment.names import unimported
 from fedprivjax.experiment.participation import AnyKind
 from fedprivjax.experiment.problem_objects import Data
@@ -291,7 +291,7 @@ def problem_alone(experiment: Experiment, problem: Problem, over: Collection[str
     """
     if ALONE not in experiment.evaluation.baselines:
         return None
-    alone.machines_of(problem)  # raises Refusal for a shared pool
+    simulate.machines_of(problem)  # raises Refusal for a shared pool
     swept = [name for name in problem.constraint.sizes if name in over]
     if swept:
         remedy = f"Give {swept[0]} one value in [problem]"

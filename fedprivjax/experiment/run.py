@@ -18,15 +18,15 @@ import numpy as np
 import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal, within
-from fedprivjax.engine.alone import alone, machines_of
-from fedprivjax.engine.compiled import make_room
 from fedprivjax.engine.hosts import from_first
 from fedprivjax.engine.progress import shifted
+from fedprivjax.engine.simulate import alone, machines_of
 from fedprivjax.experiment import TRIAL, Experiment
 from fedprivjax.experiment import folder as results_folder
 from fedprivjax.experiment.jobs import Job, Progress, ReadyExperiment, jobs, ready_experiment
 from fedprivjax.experiment.read import IN_TUNING
 from fedprivjax.experiment.tuning import at_choices, choices, with_choices
+from fedprivjax.problem.program import make_room
 from fedprivjax.sweeps.evaluations import OnEvaluation, OnRun, by_evaluation
 from fedprivjax.sweeps.execute import complete, execute, execute_together
 from fedprivjax.sweeps.part import CLAIM, Part, any_free, claimed

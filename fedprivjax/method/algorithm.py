@@ -17,8 +17,8 @@ from fedprivjax.method.linear import Linear
 from fedprivjax.method.server_step import check_optimizers, set_optimizers
 from fedprivjax.privacy.terms import Assumption, lipschitz_values
 from fedprivjax.problem.constraints import ConstraintSet
-from fedprivjax.problem.isolation import isolated
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.program import isolated
 from fedprivjax.problem.random_keys import random_key
 
 
@@ -263,7 +263,7 @@ class Calls(NamedTuple):
 
     Attributes:
         algorithm: an `Algorithm` or a `LocalAlgorithm`.
-        isolated: True to refuse functions that reach beyond their arguments, see `fedprivjax/problem/isolation.py`.
+        isolated: True to refuse functions that reach beyond their arguments, see `fedprivjax/problem/program.py`.
     """
 
     algorithm: Any

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.restated import of_package
 from fedprivjax.checks.values import called
-from fedprivjax.problem.gradients import Dense, Outer
+from fedprivjax.problem.models import Dense, Outer
 
 
 def clip(vector, bound):

@@ -26,9 +26,8 @@ from fedprivjax.noise import Fresh, Mechanism, PerMachine, PerStep
 from fedprivjax.noise.factors import Factor
 from fedprivjax.noise.interface import MessageInputs
 from fedprivjax.noise.rounds import INDEPENDENT, require_public, round_factor
-from fedprivjax.plan.minibatches import Minibatches, repeated_uses
 from fedprivjax.plan.participation import Participation, PoissonCohorts, SecretSubsets
-from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.plan import Minibatches, Plan, repeated_uses
 from fedprivjax.plan.samplers import Full, LocalWork, Poisson, Subset
 from fedprivjax.privacy.accountants.records import Sampled, SampledMachines
 from fedprivjax.privacy.accountants.sampled import moved

@@ -29,9 +29,9 @@ from fedprivjax.plan.samplers import LocalSteps, LocalWork
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import RELATIONS, REPLACE_ONE
-from fedprivjax.problem.gradients import Dense
-from fedprivjax.problem.isolation import isolated
+from fedprivjax.problem.models import Dense
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.program import isolated
 
 
 @final

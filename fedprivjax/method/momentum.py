@@ -26,7 +26,7 @@ from fedprivjax.method.theory import Theory, TheoryChoices
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
-from fedprivjax.problem.gradients import Dense
+from fedprivjax.problem.models import Dense
 from fedprivjax.problem.problem import Problem
 from fedprivjax.theory.tran_cutkosky import MomentumSettings, ProblemConstants
 

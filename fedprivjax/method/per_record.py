@@ -16,9 +16,9 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.client_checks import short
 from fedprivjax.method.linear import Linear, Statistic, points_of, statistic_of
-from fedprivjax.problem.gradients import Dense, scaled
-from fedprivjax.problem.isolation import isolated_record
+from fedprivjax.problem.models import Dense, scaled
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.program import isolated_record
 
 
 class Record(NamedTuple):

@@ -20,8 +20,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.method.addable_records import NEVER_USED, SAMPLES_KNOWN, require_addable, require_countable
 from fedprivjax.noise import Fresh, Mechanism, PerMachine
 from fedprivjax.noise.interface import MessageInputs
-from fedprivjax.plan.minibatches import Minibatches, machine_values, repeated_uses
-from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.plan import Minibatches, Plan, machine_values, repeated_uses
 from fedprivjax.plan.samplers import Full, Poisson, Sampler
 from fedprivjax.plan.samplers.interface import require_records
 from fedprivjax.plan.schedule import Size

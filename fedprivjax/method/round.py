@@ -11,7 +11,7 @@ from fedprivjax.method.clipping import clipped, clipping, clipping_info
 from fedprivjax.method.division import part_of
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.problem.devices import added, devices
-from fedprivjax.problem.gradients import Dense, Outer, scaled
+from fedprivjax.problem.models import Dense, Outer, scaled
 from fedprivjax.problem.problem import Problem, numbers_of_one
 
 Oracle = Callable[..., Any]  # gradient of one example's loss at given parameters; a tuple if several are given

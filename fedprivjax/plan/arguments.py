@@ -17,9 +17,8 @@ from fedprivjax.checks.numbers import leaves_of, numbers_in, with_numbers
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.restated import of_package
 from fedprivjax.checks.values import NUMBERS, called, require_float32, require_one, require_positive
-from fedprivjax.plan.minibatches import machine_values
 from fedprivjax.plan.participation import check_participation
-from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.plan import Plan, machine_values
 from fedprivjax.plan.samplers import LocalWork, Sampler
 from fedprivjax.problem.problem import Problem
 

@@ -12,8 +12,13 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.plan.arguments import require_problem
-from fedprivjax.plan.minibatches import (
+from fedprivjax.plan.participation import Participation, check_participation, draw_schedule
+from fedprivjax.plan.plan import (
+    EPOCHS,
+    ORDERS,
     Minibatches,
+    Plan,
+    SecretPlan,
     assign_computed,
     assign_epochs,
     assign_pool,
@@ -21,13 +26,11 @@ from fedprivjax.plan.minibatches import (
     draw_minibatches,
     epoch_uses,
 )
-from fedprivjax.plan.participation import Participation, check_participation, draw_schedule
-from fedprivjax.plan.plan import EPOCHS, ORDERS, Plan, SecretPlan
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.plan.seeds import Seeds, as_seeds, participation_rng, samples_rng
-from fedprivjax.plan.size_limits import require_counted, require_room
 from fedprivjax.plan.uses import warn_of_unused_data
+from fedprivjax.problem.devices import require_counted, require_room
 from fedprivjax.problem.problem import Problem
 
 

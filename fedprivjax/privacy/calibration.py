@@ -16,8 +16,8 @@ from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.of_protocol import privacy_of, with_noise_std
 from fedprivjax.privacy.target import PLAN, TARGETS, Target, TargetRatio, cached_min_noise
 from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, REPLACE_ONE, Assumption, Terms
-from fedprivjax.problem.isolation import require_isolated_records
 from fedprivjax.problem.problem import Origin
+from fedprivjax.problem.program import require_isolated_records
 from fedprivjax.problem.projection_check import require_true_projection
 
 SENSITIVITY_UNKNOWN = (

@@ -13,9 +13,8 @@ from fedprivjax.checks.values import known_keywords, require_at_least, require_p
 from fedprivjax.problem import checks
 from fedprivjax.problem.constraints import ConstraintSet, WholeSpace
 from fedprivjax.problem.devices import device_memory
-from fedprivjax.problem.gradients import length
 from fedprivjax.problem.linear_loss import LinearLoss
-from fedprivjax.problem.models import Example, GeneralModel, LinearModel
+from fedprivjax.problem.models import Example, GeneralModel, LinearModel, length
 from fedprivjax.problem.problem import Problem, Procedural, Table
 from fedprivjax.problem.random_keys import random_key
 

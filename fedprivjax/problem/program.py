@@ -1,20 +1,108 @@
-"""Compiled programs and memoised values.
+"""Compiled programs: their products' precision, a limit on their number, and isolation; and memoised values.
 
 `typed_jit` never confuses classes. `program_of` is a key of the program that a function computes. `Once` memoises
-values of immutable objects.
+values of immutable objects. Products are matrix products and convolutions on an accelerator. Noise is always computed
+in full precision.
+
+In private runs, what is computed for one machine or one record reaches no other, and nothing outside. Sensitivities
+count the change of one message. That holds only if a function of one machine sees that machine alone: custom batching,
+and sums over a mesh, see all of them. A callback hands data to the host, past every release.
 """
 
+import gc
 import inspect
+import os
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial, wraps
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun
 
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.problem.devices import MACHINES, RUNS
+
+MAPPINGS = Path("/proc/self/maps")
+LIMIT = Path("/proc/sys/vm/max_map_count")
+MOST = 0.5  # largest fraction of the process's memory mappings; compiling crashes the process at 1
+QUICK = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"  # a third of the time to compile
+FLOAT32, TF32 = "float32", "tf32"
+PRECISIONS = {FLOAT32: "float32", TF32: "tensorfloat32"}  # jax's names
 REMEMBERED = 64  # results of one function that `by_shapes` remembers
+CALLBACKS = dict.fromkeys(
+    ("pure_callback", "io_callback", "debug_callback", "debug_print", "infeed", "outfeed", "ffi_call"),
+    "Remove it; metrics and iterates show values at evaluations",
+)
+COLLECTIVES = dict.fromkeys(
+    (
+        *("psum", "psum2", "psum_invariant", "pmin", "pmax", "ppermute", "all_to_all", "ragged_all_to_all"),
+        *("all_gather", "all_gather_invariant", "all_gather_reduced", "reduce_scatter", "axis_index"),
+        *("pbroadcast", "pvary", "psend", "precv"),
+    ),
+    "Remove it; sums over machines are those of the privacy object",
+)
+BATCHING = {"custom_vmap_call": "Write the function without custom_vmap, so that it is batched one by one"}
+REFUSED = CALLBACKS | COLLECTIVES | BATCHING
+AXES = [(RUNS, 1), (MACHINES, 1)]  # of a mesh: without one, a sum over them could not be traced
+
+
+def compile_quickly() -> None:
+    """Configure XLA for faster compilation and slower execution, which saves time on small programs.
+
+    Call it before any other use of jax: XLA reads its settings once.
+    """
+    jax.config.update("jax_disable_most_optimizations", True)
+    given = os.environ.get("XLA_FLAGS", "")
+    if knows_quick() and QUICK not in given:
+        os.environ["XLA_FLAGS"] = f"{QUICK} {given}"
+
+
+def knows_quick() -> bool:
+    """Return True if XLA knows the flags of `QUICK`. XLA aborts the process on unknown flags."""
+    return (0, 7) <= tuple(map(int, version("jaxlib").split(".")[:2])) <= (0, 10)
+
+
+def make_room(most: float = MOST) -> bool:
+    """Clear all compiled programs if the process has a large part of the memory mappings that the system allows.
+
+    On a CPU a program takes some hundreds of mappings, and Linux allows 65530 by default. A process that compiles a few
+    hundred programs would therefore be killed. A cleared program is compiled again at its next call, or read from jax's
+    persistent cache if one is configured. On systems other than Linux this does nothing.
+
+    Args:
+        most: fraction of the allowed memory mappings from which the programs are cleared.
+
+    Returns:
+        True if the programs were cleared.
+
+    >>> make_room()
+    False
+    """
+    if not (MAPPINGS.exists() and LIMIT.exists()) or taken() < most * int(LIMIT.read_text()):
+        return False
+    jax.clear_caches()
+    gc.collect()
+    return True
+
+
+def taken() -> int:
+    """Return the number of memory mappings of this process."""
+    with MAPPINGS.open("rb") as lines:
+        return sum(1 for _ in lines)
+
+
+def products(precision: str = FLOAT32):
+    """Return a context in which products are traced with a precision, a key of `PRECISIONS`.
+
+    With "tf32", an accelerator may round the factors of products to 10 bits of mantissa, which is faster. A CPU
+    computes in float32 in both cases.
+    """
+    return jax.default_matmul_precision(PRECISIONS[precision])
 
 
 @jax.tree_util.register_static
@@ -175,3 +263,77 @@ class Once:
             if isinstance(value, np.ndarray):
                 value.setflags(write=False)  # callers share the array
         return self._known[name]
+
+
+def isolated(function: Callable[..., Any], *arguments: Any, name: str) -> Any:
+    """Return `function(*arguments)`, computed from its program, once that is known to be isolated.
+
+    Args:
+        name: name of the function in messages.
+
+    Raises:
+        Refusal: if the program holds a callback, a sum over devices, custom batching, or another effect.
+    """
+    program, shape = _traced(function, *arguments)
+    _require_isolated(program, name)
+    return jax.tree.unflatten(jax.tree.structure(shape), jaxpr_as_fun(program)())
+
+
+def require_isolated_records(problem: Any) -> None:
+    """Raise Refusal unless the gradient of one record's loss is isolated."""
+    _require_of_model(replace(problem.traced, excess=None))
+
+
+@by_shapes
+def _require_of_model(problem: Any) -> None:
+    start, record = jax.eval_shape(lambda problem: (problem.start, problem.take(0)), problem)
+    gradients = jax.make_jaxpr(lambda start, record: problem.model.gradients((start,), record), axis_env=AXES)
+    _require_isolated(gradients(start, record), "the loss")
+
+
+def isolated_record(function: Callable[..., Any], *arguments: Any, name: str) -> Any:
+    """Return `function(*arguments)` as `isolated`, of arrays alone, whatever the function does in another trace.
+
+    It sees the arguments' shapes, and not the batch that they are part of.
+    """
+    program, shape = jax.make_jaxpr(function, axis_env=AXES, return_shape=True)(*arguments)
+    _require_isolated(program, name)
+    return jax.tree.unflatten(jax.tree.structure(shape), jaxpr_as_fun(program)(*jax.tree.leaves(arguments)))
+
+
+def _traced(function: Callable[..., Any], *arguments: Any) -> tuple[ClosedJaxpr, Any]:
+    """Return a function's program on given arguments, which it closes over, and the structure of its result."""
+    return jax.make_jaxpr(lambda: function(*arguments), axis_env=AXES, return_shape=True)()
+
+
+def _require_isolated(program: ClosedJaxpr, name: str) -> None:
+    for equation in _equations(program.jaxpr):
+        primitive = equation.primitive.name
+        if primitive in REFUSED:
+            raise Refusal(
+                f"{name} must compute what it returns from its arguments alone in a private run, got the primitive "
+                f"{primitive!r}. {REFUSED[primitive]}"
+            )
+    for effect in program.effects:
+        raise Refusal(
+            f"{name} must compute what it returns from its arguments alone in a private run, got the effect {effect}. "
+            f"Write it as a function without side effects"
+        )
+
+
+def _equations(program: Jaxpr) -> Iterator[JaxprEqn]:
+    """Yield the equations of a program and of all programs inside it."""
+    for equation in program.eqns:
+        yield equation
+        for inner in _programs(list(equation.params.values())):
+            yield from _equations(inner)
+
+
+def _programs(value: Any) -> Iterator[Jaxpr]:
+    if isinstance(value, ClosedJaxpr):
+        yield value.jaxpr
+    elif isinstance(value, Jaxpr):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _programs(one)

@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import xarray as xr
 
-from fedprivjax.engine.alone import STEPS
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
+from fedprivjax.engine.simulate import STEPS
 from fedprivjax.privacy.guarantee import LARGE_EPSILON
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report import remarks

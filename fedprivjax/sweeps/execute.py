@@ -15,14 +15,13 @@ import numpy as np
 import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.engine.compiled import make_room
 from fedprivjax.engine.hosts import local, on_all, replicated, require_equal, together
 from fedprivjax.engine.prepare import Arguments, StaticArguments
 from fedprivjax.engine.progress import OnProgress, shifted
 from fedprivjax.engine.segments import in_turn, one_ahead
 from fedprivjax.engine.simulate import trajectory
 from fedprivjax.plan.seeds import configuration_key
-from fedprivjax.problem.program import typed_jit
+from fedprivjax.problem.program import make_room, typed_jit
 from fedprivjax.sweeps.chunk_store import SECONDS, ChunkStore, agreed_fingerprint, open_store, sweep_fingerprint
 from fedprivjax.sweeps.configurations import stacked
 from fedprivjax.sweeps.evaluations import OnRun, report_chunk

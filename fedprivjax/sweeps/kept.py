@@ -14,8 +14,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 from fedprivjax.engine.finished_run import packed, unpacked
 from fedprivjax.engine.hosts import is_first
-from fedprivjax.plan.size_limits import GIB, memory
 from fedprivjax.problem.checks import require_alike
+from fedprivjax.problem.devices import GIB, memory
 from fedprivjax.problem.problem import Problem
 
 PARAMS, PARAMETER = "params", "parameter"  # variable of a dataset, and its last dimension

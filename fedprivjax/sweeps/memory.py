@@ -13,16 +13,15 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.chunked_sums import CHUNK_NUMBERS
 from fedprivjax.engine.hosts import require_all_hosts, together
-from fedprivjax.engine.metric import CHUNK_NUMBERS
 from fedprivjax.engine.prepare import ReadyRun
-from fedprivjax.engine.trajectory import BLOCK
+from fedprivjax.engine.segments import BLOCK
 from fedprivjax.method.division import part_of_size
 from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.seeds import round_keys
-from fedprivjax.plan.size_limits import GIB, device_memory
 from fedprivjax.privacy.of_protocol import privacy_of
-from fedprivjax.problem.devices import MACHINES, RUNS, as_mesh, bytes_on_device, specs_of
+from fedprivjax.problem.devices import GIB, MACHINES, RUNS, as_mesh, bytes_on_device, device_memory, specs_of
 from fedprivjax.problem.problem import numbers_of_one
 from fedprivjax.problem.random_keys import random_key
 

@@ -11,7 +11,6 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedprivjax.checks.values import require_at_least
-from fedprivjax.engine.compiled import FLOAT32
 from fedprivjax.engine.fingerprint import UNSALTED, data_checksums, identity_of_parts
 from fedprivjax.engine.finished_run import plain
 from fedprivjax.engine.metric import iterate_names
@@ -27,6 +26,7 @@ from fedprivjax.plan.seeds import Seeds, configuration_key, configuration_seed
 from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.problem.predictor import predictor_of
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.program import FLOAT32
 from fedprivjax.sweeps.configurations import (
     SIZES,
     Configuration,

@@ -16,13 +16,13 @@ from jax.sharding import Mesh
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least, require_keywords
-from fedprivjax.engine.compiled import make_room
 from fedprivjax.engine.progress import OnProgress, progress_callback, shifted, step_callback
 from fedprivjax.method.interface import Protocol
 from fedprivjax.plan.arguments import require_arguments
 from fedprivjax.plan.draw import require_possible
 from fedprivjax.plan.participation import Participation
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.program import make_room
 from fedprivjax.sweeps.configurations import axes_of
 from fedprivjax.sweeps.evaluations import OnEvaluation, by_evaluation
 from fedprivjax.sweeps.execute import execute, execute_together

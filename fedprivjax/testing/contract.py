@@ -1,30 +1,231 @@
-"""The contract: properties of protocols by name, and a function that checks them."""
+"""The contract: properties of protocols by name, those of compiled programs, and a function that checks all of them."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
+import chex
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from fedprivjax.checks.numbers import with_numbers
 from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.engine.prepare import Arguments
+from fedprivjax.engine.simulate import execute, run_program, trajectory
+from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.seen import costs_of, seen_of
 from fedprivjax.plan.arguments import require_problem, require_protocol
 from fedprivjax.plan.participation import Participation
+from fedprivjax.plan.seeds import Seeds, protocol_key
+from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.problem import Problem
-from fedprivjax.testing import privacy, programs, releases, runs, sweeps
-from fedprivjax.testing.trial import Trial, half_of_the_machines
+from fedprivjax.testing import privacy, releases, runs
+from fedprivjax.testing.trial import (
+    Trial,
+    apart,
+    close,
+    first_noise,
+    first_rounds,
+    half_of_the_machines,
+    programs_after,
+)
+
+
+def stable_structure(trial: Trial) -> None:
+    """Check that a round keeps the state's structure and dtypes, and that points have the parameters' structure."""
+    problem, size = trial.problem, trial.start.plan.size
+
+    def one_round(arguments: Arguments):
+        protocol, inputs, key = arguments.protocol, jax.tree.map(lambda leaf: leaf[0], arguments.inputs), arguments.key
+        state = protocol.init(problem, size, protocol_key(key))
+        memory, noise_state, noise = first_noise(arguments, size)
+        after, info = protocol.round(problem, state, inputs, noise, protocol_key(key, 1))
+        points = protocol.output(state), seen_of(protocol).query(state), protocol.iterates(state)
+        return (state, memory), (after, noise_state), points, info
+
+    before, after, (output, query, iterates), info = jax.eval_shape(one_round, trial.start.arguments)
+    chex.assert_trees_all_equal_shapes_and_dtypes(after, before)
+    for point in (output, query, *iterates.values()):
+        chex.assert_trees_all_equal_shapes_and_dtypes(point, as_leaves(problem.start))
+    kinds = {leaf.dtype.kind for leaf in jax.tree.leaves(before)}
+    assert kinds <= set("fiubV"), f"a state must hold real numbers, integers, flags or keys, got kinds {kinds}"
+    assert all(leaf.shape == () for leaf in jax.tree.leaves(info)), "info must hold scalars"
+
+
+def jit_equals_eager(trial: Trial) -> None:
+    """Check that two rounds without compilation give the compiled program's metrics, whose scale is that of the run."""
+    with jax.disable_jit():
+        values = trajectory(*_first_rounds(trial, 2, eval_every=2))[1]
+    for name, value in values.items():
+        largest = np.abs(_recorded(trial, name, [*range(trial.rounds)])).max()
+        close(value[-1:].T.ravel(), _recorded(trial, name, [1]), 1e-4, name, largest)
+
+
+def new_numbers_do_not_recompile(trial: Trial) -> None:
+    """Check that other hyper-parameters, constraint radii, seeds and δ run with the same program."""
+    base, problem = trial.run, trial.problem
+    before = programs_after(run_program, partial(execute, trial.start))
+    smaller = {name: 0.7 * value for name, value in trial.numbers.items()}
+    if isinstance(problem.constraint, Ball) and Ball(0.8 * problem.constraint.radius).contains(problem.start):
+        problem = replace(problem, constraint=Ball(0.8 * problem.constraint.radius))
+    other = trial.ready(with_numbers(trial.start.protocol, smaller), problem, seed=Seeds(5, 6, 7), delta=1e-6)
+    params = execute(other).params
+    assert run_program._cache_size() <= before, "new numbers must not recompile the program"
+    apart(ravel_pytree(params)[0], ravel_pytree(base.params)[0], "new numbers must change the run")
+
+
+def prefix_of_a_longer_run(trial: Trial) -> None:
+    """Check that a run of half the rounds, with the same noise, is the first half of the run.
+
+    The two runs differ in `eval_every`, which must not matter.
+    """
+    every = trial.rounds // 4
+    _, values = run_program(*_first_rounds(trial, 2 * every, every))
+    for name, value in values.items():
+        close(np.ravel(value.T), _recorded(trial, name, [every - 1, 2 * every - 1]), 1e-5, name)
+
+
+def _first_rounds(trial: Trial, rounds: int, eval_every: int):
+    """Return the program's arguments and static configuration for the first rounds of the trial's run."""
+    start = trial.start
+    arguments, size = start.arguments, start.static.size._replace(rounds=rounds)
+    cut = jax.tree.map(lambda leaf: leaf[:rounds], (arguments.inputs, arguments.host_noise, arguments.mechanism.inputs))
+    mechanism: Any = arguments.mechanism
+    mechanism = replace(mechanism, inputs=cut[2])
+    static = start.static._replace(size=size, eval_every=eval_every)
+    return arguments._replace(inputs=cut[0], host_noise=cut[1], mechanism=mechanism), static
+
+
+def _recorded(trial: Trial, name: str, at: list[int]) -> np.ndarray:
+    """Return a metric of the trial's run at the evaluations `at`, concatenated over iterates."""
+    return np.concatenate([metrics[name][at] for metrics in trial.run.iterates.values() if name in metrics])
+
+
+ROUNDING = 1e-6  # relative
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """A model that records its evaluations at one point for one example, or for a sum over examples.
+
+    Attributes:
+        model: wrapped model.
+        evaluations: recorded points [d], each with the number of computed gradients.
+    """
+
+    model: Any
+    evaluations: list[tuple[np.ndarray, int]] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def value(self, params, example):
+        self._record([params], example, 0)
+        return self.model.value(params, example)
+
+    def gradients(self, points, example):
+        self._record(points, example, 1)
+        return self.model.gradients(points, example)
+
+    def summed_gradients(self, points, examples, weights=None):
+        self._record(points, examples, jax.tree.leaves(examples)[0].shape[0])
+        return self.model.summed_gradients(points, examples, weights)
+
+    def _record(self, points, example, number: int) -> None:
+        """Record the evaluations at `points`. Under vmap, each example is recorded, since the argument is mapped."""
+        for point in points:
+            jax.debug.callback(partial(self._add, number), ravel_pytree(point)[0], jax.tree.leaves(example)[0])
+
+    def _add(self, number: int, point, _) -> None:
+        self.evaluations.append((np.array(point), number))
+
+
+def _watched_rounds(trial: Trial) -> Iterator[tuple[int, np.ndarray, RoundInputs, list[tuple[np.ndarray, int]]]]:
+    """Yield each of the first rounds: its number from 1, query [d], inputs, and evaluations."""
+    watched = Watched(trial.start.problem.model)
+    problem = replace(trial.start.problem.traced, model=watched)
+    for t, (inputs, before, after) in enumerate(first_rounds(trial.start, problem=problem)):
+        jax.block_until_ready(after)
+        jax.effects_barrier()
+        query = np.asarray(ravel_pytree(seen_of(trial.start.protocol).query(before))[0])
+        yield t + 1, query, inputs, watched.evaluations.copy()
+        watched.evaluations.clear()
+
+
+def query_is_where_gradients_are_taken(trial: Trial) -> str | None:
+    """Check that the query of each of the first rounds is a point at which the round takes gradients.
+
+    It must be a point at which no earlier round took gradients, if the round has one, unless the query did not change,
+    as after a round without a machine. A protocol that does not evaluate the problem's model passes.
+
+    Returns:
+        The reason why this does not apply.
+    """
+    if reason := _no_gradients(trial):
+        return reason
+    before: list[np.ndarray] = []
+    last = None
+    for t, query, _, evaluations in _watched_rounds(trial):
+        asked = [point for point, _ in evaluations if np.isfinite(point).all()]
+        new = [point for point in asked if not _among(point, before)]
+        unchanged = last is not None and np.array_equal(query, last)
+        assert not asked or _among(query, asked if unchanged else new or asked), (
+            f"query must be the point at which round {t} takes gradients, and is "
+            f"{min(np.abs(point - query).max() for point in asked):.3g} from the nearest"
+        )
+        before, last = before + new, query
+    return None
+
+
+def number_of_gradients_is_as_stated(trial: Trial) -> str | None:
+    """Check that each record use of the first rounds takes `gradients_per_use` − `gradients_spared` gradients.
+
+    Empty places of minibatches may take as many. A protocol that takes no gradients of the problem's model passes.
+
+    Returns:
+        The reason why this does not apply.
+    """
+    if reason := _no_gradients(trial):
+        return reason
+    stated = trial.start.costs["gradients_per_use"] - costs_of(trial.start.protocol).gradients_spared
+    for t, _, inputs, evaluations in _watched_rounds(trial):
+        counted, places = sum(number for _, number in evaluations), np.size(inputs.samples)
+        uses = places if inputs.weights is None else np.count_nonzero(inputs.weights)
+        assert not counted or stated * uses <= counted <= stated * places, (
+            f"gradients_per_use less gradients_spared must be the gradients of round {t} over its {uses} "
+            f"records, {counted / uses:g}, and is {stated:g}"
+        )
+    return None
+
+
+def _no_gradients(trial: Trial) -> str | None:
+    """Return the reason why a protocol's machines take no gradients, or None if they may."""
+    known = getattr(trial.start.protocol, "known", None)
+    return None if getattr(known, "statistic", None) is None else "its messages are another function of a record"
+
+
+def _among(point: np.ndarray, others: list[np.ndarray]) -> bool:
+    return any(np.abs(point - other).max() <= ROUNDING * np.abs(other).max() for other in others)
+
 
 Property = Callable[[Trial], str | None]  # a text is the reason why the property does not apply
 
 OF_RUNS: dict[str, Property] = {
-    "stable structure and dtypes": programs.stable_structure,
-    "jit equals eager": programs.jit_equals_eager,
-    "new numbers do not recompile": programs.new_numbers_do_not_recompile,
-    "a prefix of a longer run": programs.prefix_of_a_longer_run,
+    "stable structure and dtypes": stable_structure,
+    "jit equals eager": jit_equals_eager,
+    "new numbers do not recompile": new_numbers_do_not_recompile,
+    "a prefix of a longer run": prefix_of_a_longer_run,
     "seeds determine the run": runs.seeds_determine_the_run,
     "machines relabelled": runs.machines_relabelled,
     "order within a round": runs.order_within_a_round,
     "absent machines leave no trace": runs.absent_machines_leave_no_trace,
-    "the query is where gradients are taken": programs.query_is_where_gradients_are_taken,
-    "the number of gradients is as stated": programs.number_of_gradients_is_as_stated,
-    "a sweep equals a loop": sweeps.sweep_equals_a_loop,
-    "every leaf can be swept": sweeps.every_leaf_can_be_swept,
+    "the query is where gradients are taken": query_is_where_gradients_are_taken,
+    "the number of gradients is as stated": number_of_gradients_is_as_stated,
+    "a sweep equals a loop": runs.sweep_equals_a_loop,
+    "every leaf can be swept": runs.every_leaf_can_be_swept,
 }
 OF_RELEASES: dict[str, Property] = {
     "no message exceeds the stated bound": releases.no_message_exceeds_its_bound,
@@ -34,7 +235,7 @@ OF_RELEASES: dict[str, Property] = {
 OF_PRIVACY: dict[str, Property] = {  # not defined for a protocol that declares itself non-private
     "silent without noise": runs.silent_without_noise,
     "dropouts count as planned": runs.dropouts_count_as_planned,
-    "a noise sample is shared by all configurations": sweeps.noise_is_shared_by_configurations,
+    "a noise sample is shared by all configurations": runs.noise_is_shared_by_configurations,
     "the noise has the stated distribution": privacy.noise_has_stated_distribution,
     "the guarantee can be saved and printed": privacy.guarantee_can_be_saved,
     "the target is met": privacy.target_is_met,

@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.engine.compiled import FLOAT32, make_room, products
 from fedprivjax.engine.prepare import Arguments, ReadyRun
 from fedprivjax.engine.simulate import run_program
-from fedprivjax.problem.program import typed_jit
+from fedprivjax.problem.program import FLOAT32, make_room, products, typed_jit
 from fedprivjax.problem.random_keys import random_key
 from fedprivjax.sweeps.execute import chunk_arguments, run_chunk
 from fedprivjax.sweeps.prepare import ReadySweep, ready_sweep

@@ -34,7 +34,7 @@ from fedprivjax.engine.transcript import replay
 from fedprivjax.method.algorithm import NormBound
 from fedprivjax.method.linear import Linear
 from fedprivjax.method.local_algorithm import sub
-from fedprivjax.problem.gradients import Outer
+from fedprivjax.problem.models import Outer
 from fedprivjax.protocols.fedavg import LocalGradientSteps
 from fedprivjax.protocols.noisy_sgd import SGD
 

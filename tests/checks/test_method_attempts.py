@@ -40,7 +40,7 @@ from fedprivjax.method.interface import FREE
 from fedprivjax.method.theory import Theory
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Subset
-from fedprivjax.problem.gradients import Dense
+from fedprivjax.problem.models import Dense
 from fedprivjax.problem.problem import Table
 
 SOME = Uniform(MACHINES, PER_ROUND)

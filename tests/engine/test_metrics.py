@@ -29,7 +29,7 @@ from fedprivjax import (
     procedural_problem,
     ready,
 )
-from fedprivjax.engine import metric
+from fedprivjax.engine import chunked_sums
 from fedprivjax.engine.metric import Metric, evaluate, never, of_info, unknown
 from fedprivjax.engine.metrics import (
     METRICS,
@@ -151,7 +151,7 @@ CHUNKS = {"whole": 2**24, "uneven chunks": 200, "one by one": 1}
 )
 def test_the_gradient_norm_is_that_of_the_mean_loss_over_the_pool(name, chunk, monkeypatch):
     problem = POOLS[name]
-    monkeypatch.setattr(metric, "CHUNK_NUMBERS", CHUNKS[chunk])
+    monkeypatch.setattr(chunked_sums, "CHUNK_NUMBERS", CHUNKS[chunk])
     params = jax.tree.map(lambda leaf: leaf + 0.5, problem.start)
     wanted = optax.tree.norm(jax.grad(partial(objective, problem))(params))
     found = METRICS["gradient_norm"].function(problem, Snapshot(params))
@@ -161,8 +161,8 @@ def test_the_gradient_norm_is_that_of_the_mean_loss_over_the_pool(name, chunk, m
 
 
 def test_chunks_leave_accuracies_alone(monkeypatch):
-    monkeypatch.setattr(metric, "CHUNK_NUMBERS", 200)
-    assert 1 < metric.at_once(make(), 12) < 12
+    monkeypatch.setattr(chunked_sums, "CHUNK_NUMBERS", 200)
+    assert 1 < chunked_sums.at_once(make(), 12) < 12
     assert float(METRICS["train_accuracy"].function(make(), Snapshot(jnp.asarray(PARAMS)))) == pytest.approx(
         accuracy(PARAMS, TRAIN)
     )
@@ -179,7 +179,7 @@ def test_chunks_leave_accuracies_alone(monkeypatch):
     ids=["linear", "general"],
 )
 def test_memory_of_the_gradient_norm_stays_bounded(problem, monkeypatch):
-    monkeypatch.setattr(metric, "CHUNK_NUMBERS", 2**20)
+    monkeypatch.setattr(chunked_sums, "CHUNK_NUMBERS", 2**20)
 
     def norm(params, problem):
         return METRICS["gradient_norm"].function(problem, Snapshot(params))
@@ -405,9 +405,9 @@ def test_a_scalar_of_the_rounds_is_a_metric_on_private_data_where_the_protocol_r
     assert (clipped.of, clipped.default, non_private(make(), [clipped])) == ("info", False, ("clipped",))
     with pytest.raises(ValueError, match="unknown metric 'clippd', did you mean 'clipped'"):
         check_metrics(make(), ["clippd"], ["clipped", "bits"])
-    for given in ("clipped", clipped):
+    for metric in ("clipped", clipped):
         with pytest.raises(Refusal, match="unknown metric 'clipped'"):
-            check_metrics(make(), [given])
+            check_metrics(make(), [metric])
     with pytest.raises(Refusal, match="unknown metric 'clipped', did you mean 'clips'"):
         check_metrics(make(), [clipped], ["clips"])
 

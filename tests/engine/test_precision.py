@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from fedprivjax import DPMu2, FedAvg, NoisySGD, Refusal, Uniform, experiment, ready
-from fedprivjax.engine.compiled import TF32, products
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.experiment.jobs import jobs
 from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.problem.problem import Table
+from fedprivjax.problem.program import TF32, products
 
 SCHEME = Uniform(6, 3)
 

@@ -9,9 +9,9 @@ import xarray as xr
 from scipy.stats import t
 
 from fedprivjax import Ball, Full, NoisyMinibatchSGD, Refusal, Squared, datasets, experiment, linear_problem
-from fedprivjax.engine.alone import alone as trained_alone
-from fedprivjax.engine.alone import machines_alone
 from fedprivjax.engine.metrics import known
+from fedprivjax.engine.simulate import alone as trained_alone
+from fedprivjax.engine.simulate import machines_alone
 from fedprivjax.experiment.jobs import jobs
 from fedprivjax.experiment.run import run
 from fedprivjax.protocols import PROTOCOLS
@@ -159,7 +159,7 @@ def test_machines_alone_stay_in_the_constraint_set():
 
 
 def test_at_most_a_fixed_hundred_machines_train_alone(monkeypatch):
-    monkeypatch.setattr("fedprivjax.engine.alone.MOST", 2)
+    monkeypatch.setattr("fedprivjax.engine.simulate.MOST", 2)
     problem = owned([*PARTS[:2], *np.split(PARTS[2], [4])])
     chosen = machines_alone(problem)
     assert (len(chosen), len(set(chosen))) == (2, 2)

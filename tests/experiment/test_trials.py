@@ -12,7 +12,7 @@ from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.expected import Cell
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.privacy.noise_rules import moments_batch
-from fedprivjax.report import plots, tables, verdicts
+from fedprivjax.report import audits, plots, tables
 from fedprivjax.report.leaderboard import entries
 from fedprivjax.report.wording import layout
 
@@ -221,7 +221,7 @@ def lines(offsets, share=0.75, limit=5.0):
     """Return `verdict_line` of cells with the given deviations in standard errors."""
     rule = experiment.Expected(protocol="a", rule="within_se", tolerance=3, share=share, limit=limit)
     cells = [verdict.Verdict(rule, {}, off, 0.1, 1.0, 20, 0.0, abs(off) <= 3) for off in offsets]
-    return verdicts.verdict_line(cells)
+    return audits.verdict_line(cells)
 
 
 def test_a_share_of_the_cells_is_enough_but_none_beyond_the_limit():

@@ -34,7 +34,7 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.checks.numbers import numbers_in, with_numbers
-from fedprivjax.engine.metric import mean_loss
+from fedprivjax.engine.chunked_sums import mean_loss
 from fedprivjax.method.algorithm import At, Public
 from fedprivjax.method.local_algorithm import Work
 from fedprivjax.problem.random_keys import random_key

@@ -20,8 +20,8 @@ from fedprivjax import (
     simulate,
 )
 from fedprivjax.engine.simulate import run_program
-from fedprivjax.plan import size_limits
 from fedprivjax.plan.schedule import class_sizes, idle_share
+from fedprivjax.problem import devices
 from fedprivjax.sweeps.execute import execute
 from fedprivjax.sweeps.prepare import ready_sweep
 from fedprivjax.sweeps.sweep import sweep
@@ -100,10 +100,10 @@ def test_client_state_is_stated_in_bytes_and_refused_if_it_does_not_fit(monkeypa
     run = {"problem": where, "participation": Uniform(5, 2), "rounds": 3}
     assert ready(protocol, **run).costs["client_state_bytes"] == 5 * 3 * 4
     assert ready(FedAvg(local_epochs=1, batch=3, step_size=0.1), **run).costs["client_state_bytes"] == 0
-    monkeypatch.setattr(size_limits, "memory", lambda: 59.0)
+    monkeypatch.setattr(devices, "memory", lambda: 59.0)
     with pytest.raises(Refusal, match=r"client state must fit in .* got 60 bytes for 5 machines .* Use fewer machines"):
-        size_limits.require_state_room(60, 5, jax.devices()[:1])
-    monkeypatch.setattr(size_limits, "require_room", lambda *_, **__: None)
+        devices.require_state_room(60, 5, jax.devices()[:1])
+    monkeypatch.setattr(devices, "require_room", lambda *_, **__: None)
     monkeypatch.setattr("fedprivjax.plan.draw.require_room", lambda *_, **__: None)
     for job in (ready, lambda protocol, **run: sweep(protocol, **run, over={"step_size": [0.1, 0.2]}, seeds=2)):
         with pytest.raises(Refusal, match="client state must fit"):
@@ -159,11 +159,11 @@ def test_client_state_must_fit_an_accelerators_own_memory(monkeypatch):
     monkeypatch.setattr(jax, "local_devices", lambda: [Accelerator(60)])
     assert ready(protocol, **run).costs["client_state_bytes"] == 60
     with pytest.raises(Refusal, match="client state must fit"):
-        size_limits.require_state_room(60, 5, [Accelerator(60), Accelerator(59)])
-    monkeypatch.setattr(size_limits, "memory", lambda: 60.0)
-    size_limits.require_state_room(15, 2, jax.devices()[:4])
+        devices.require_state_room(60, 5, [Accelerator(60), Accelerator(59)])
+    monkeypatch.setattr(devices, "memory", lambda: 60.0)
+    devices.require_state_room(15, 2, jax.devices()[:4])
     with pytest.raises(Refusal, match=r"\(this computer\), got 16 bytes"):
-        size_limits.require_state_room(16, 2, jax.devices()[:4])
+        devices.require_state_room(16, 2, jax.devices()[:4])
 
 
 def test_records_that_are_all_used_are_known_before_the_program_is_compiled():

@@ -24,11 +24,11 @@ from fedprivjax import (
     ready,
     simulate,
 )
-from fedprivjax.engine import metric, prepare
+from fedprivjax.engine import chunked_sums, prepare
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.method.local_algorithm import mul
 from fedprivjax.method.local_rounds import LocalRounds, whole_state
-from fedprivjax.plan import size_limits
+from fedprivjax.problem import devices
 from fedprivjax.problem.devices import as_mesh, mapped
 
 RNG = np.random.default_rng(3)
@@ -130,12 +130,12 @@ def test_states_are_divided_with_rows_added(unequal):
 def test_a_device_needs_memory_for_its_part_of_the_client_state_only(many, monkeypatch):
     run = {"problem": many, "participation": Uniform(200, 6), "rounds": 3}
     protocol, part = Scaffold(local_epochs=1, batch=2, step_size=0.3), 200 * 100 * 4 // 4
-    monkeypatch.setattr(size_limits, "device_memory", lambda device: part)
+    monkeypatch.setattr(devices, "device_memory", lambda device: part)
     assert ready(protocol, **run, mesh=machines(4)).costs["client_state_bytes"] == 4 * part
     for mesh in (None, machines(2)):
         with pytest.raises(Refusal, match="client state must fit"):
             ready(protocol, **run, mesh=mesh)
-    monkeypatch.setattr(size_limits, "device_memory", lambda device: part - 1)
+    monkeypatch.setattr(devices, "device_memory", lambda device: part - 1)
     with pytest.raises(Refusal, match=rf"got {part} bytes for 50 machines .* on one device"):
         ready(protocol, **run, mesh=machines(4))
 
@@ -209,7 +209,7 @@ def test_every_method_is_equal_on_divided_data(name, little_memory):
 @pytest.mark.slow
 def test_metrics_of_divided_data(unequal, little_memory, monkeypatch):
     """Machines of unequal sizes. The 65 records are evaluated in several chunks on every device."""
-    monkeypatch.setattr(metric, "CHUNK_NUMBERS", 200)
+    monkeypatch.setattr(chunked_sums, "CHUNK_NUMBERS", 200)
     metrics = ["train_loss", "train_accuracy", "gradient_norm"]
     assert_equal_on(machines(4), FedAvg(**LOCAL), unequal, Uniform(9, 7), metrics=metrics, eval_every=5)
 

@@ -28,7 +28,7 @@ from fedprivjax import (
     sweep,
     transcript,
 )
-from fedprivjax.engine.metric import mean_loss
+from fedprivjax.engine.chunked_sums import mean_loss
 from fedprivjax.engine.prepare import ready
 from fedprivjax.method.server_checks import is_schedule
 from fedprivjax.method.server_checks import optimizers as named

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chisquare
 
-from fedprivjax.plan.minibatches import draw_minibatches, machine_values
 from fedprivjax.plan.participation import Full, Given, Varying
+from fedprivjax.plan.plan import draw_minibatches, machine_values
 from fedprivjax.plan.samplers import SAMPLERS, Disjoint, as_sampler
 
 RECORDS, BATCH, ROUNDS = 6, 3, 20_000

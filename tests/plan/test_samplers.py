@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest, chisquare
 
-from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.participation import Full as Everyone
+from fedprivjax.plan.plan import draw_minibatches
 from fedprivjax.plan.samplers import (
     SAMPLERS,
     Cyclic,

@@ -22,7 +22,7 @@ from fedprivjax import (
 from fedprivjax.cli import app
 from fedprivjax.engine.prepare import ready
 from fedprivjax.plan import draw as plans
-from fedprivjax.plan.minibatches import draw_minibatches
+from fedprivjax.plan.plan import draw_minibatches
 from fedprivjax.plan.samplers import Poisson, Subset
 from fedprivjax.plan.seeds import as_seeds, samples_rng
 from fedprivjax.sweeps.prepare import ready_sweep

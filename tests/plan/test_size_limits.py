@@ -28,8 +28,8 @@ from fedprivjax import (
 from fedprivjax.cli import app
 from fedprivjax.engine.prepare import ready
 from fedprivjax.plan import draw as plans
-from fedprivjax.plan import size_limits
 from fedprivjax.privacy import calibration
+from fedprivjax.problem import devices
 from fedprivjax.sweeps import prepare as sweeps
 
 X = np.random.default_rng(0).normal(size=(4, 6, 3))
@@ -49,7 +49,7 @@ def nothing_happens(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("something is drawn or calibrated")
 
-    monkeypatch.setattr(size_limits, "memory", lambda: GIB_8)
+    monkeypatch.setattr(devices, "memory", lambda: GIB_8)
     monkeypatch.setattr(plans, "draw_schedule", refuse)
     monkeypatch.setattr(calibration, "cached_min_noise", refuse)
     monkeypatch.setattr(sweeps, "grid", refuse)

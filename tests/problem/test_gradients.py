@@ -7,7 +7,7 @@ import pytest
 from cases import sparing
 
 from fedprivjax.method.clipping import clip
-from fedprivjax.problem.gradients import Dense, Outer, Vector, scaled
+from fedprivjax.problem.models import Dense, Outer, Vector, scaled
 
 SHAPES = [(None, 1), (None, 4), (1, 3), (3, 1), (3, 5), (7, 2)]
 QUICK = [(None, 4), (3, 5)]

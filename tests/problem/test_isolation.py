@@ -27,7 +27,7 @@ from fedprivjax import (
     simulate,
 )
 from fedprivjax.engine.transcript import replay
-from fedprivjax.problem.isolation import isolated
+from fedprivjax.problem.program import isolated
 from fedprivjax.protocols.fedavg import LocalGradientSteps
 from fedprivjax.protocols.noisy_sgd import SGD
 

@@ -23,7 +23,7 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.datasets import table
-from fedprivjax.plan.minibatches import Minibatches, repeated_uses
+from fedprivjax.plan.plan import Minibatches, repeated_uses
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon

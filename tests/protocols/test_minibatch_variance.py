@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from cases import sparing
 
-from fedprivjax.plan.minibatches import draw_minibatches
 from fedprivjax.plan.participation import Uniform, Varying
+from fedprivjax.plan.plan import draw_minibatches
 from fedprivjax.plan.samplers import as_sampler
 from fedprivjax.theory.lowy_razaviyayn import aggregate_variance
 

@@ -22,7 +22,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_epsilon
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.privacy.of_protocol import privacy_of
-from fedprivjax.problem.gradients import Dense, Outer
+from fedprivjax.problem.models import Dense, Outer
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.protocols.dp_mu2 import Mu2State
 

@@ -13,7 +13,7 @@ from fedprivjax.engine.simulate import execute, run_program
 from fedprivjax.method.private_mean import noise_constant
 from fedprivjax.plan.seeds import protocol_key, round_keys
 from fedprivjax.sweeps.execute import run_chunk
-from fedprivjax.testing import sweeps as swept
+from fedprivjax.testing import runs as swept
 from fedprivjax.testing.trial import PROBE, Trial, close
 from fedprivjax.theory import cheu
 

@@ -6,7 +6,7 @@ import pytest
 
 from fedprivjax import DPMu2, FedAvg, Refusal, Scaffold, Softmax, Uniform, linear_problem, sweep
 from fedprivjax.engine import prepare
-from fedprivjax.plan import size_limits
+from fedprivjax.problem import devices
 from fedprivjax.sweeps.prepare import ready_sweep
 
 SCHEME = Uniform(6, 3)
@@ -66,7 +66,7 @@ def test_data_are_divided_in_sweeps(softmax_problem, monkeypatch):
 def test_a_device_of_a_sweep_needs_memory_for_its_part_of_the_client_state(split_problem, monkeypatch):
     protocol, run = Scaffold(**LOCAL), {"over": {"step_size": [0.1]}, "rounds": 2, "seeds": 1}
     whole = 6 * 4 * split_problem.dimension
-    monkeypatch.setattr(size_limits, "device_memory", lambda device: whole // 2)
+    monkeypatch.setattr(devices, "device_memory", lambda device: whole // 2)
     ready_sweep(protocol, split_problem, SCHEME, mesh=BOTH, **run)
     with pytest.raises(Refusal, match="client state must fit"):
         ready_sweep(protocol, split_problem, SCHEME, mesh={"runs": 2}, **run)

@@ -11,7 +11,7 @@ from fedprivjax.checks.decorated import FROZEN, Decorated
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_at_least
 from fedprivjax.plan.schedule import Schedule
-from fedprivjax.plan.size_limits import require_counted
+from fedprivjax.problem.devices import require_counted
 
 
 class Participation(Decorated):

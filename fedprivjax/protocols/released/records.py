@@ -20,7 +20,7 @@ from fedprivjax.method.round import Machine, RoundInputs, cohort_messages
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.privacy.terms import Assumption
-from fedprivjax.problem.gradients import Dense
+from fedprivjax.problem.models import Dense
 from fedprivjax.problem.problem import Problem
 
 CLIPPED = {
