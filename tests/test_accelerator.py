@@ -3,8 +3,7 @@
 import jax
 import pytest
 
-from fedprivjax.testing.device_cases import cases
-from fedprivjax.testing.devices import Computer, compare, compare_case, cpu
+from fedprivjax.testing.devices import Computer, cases, compare, compare_case, cpu
 
 pytestmark = [pytest.mark.accelerator, pytest.mark.optimised]
 

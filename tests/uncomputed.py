@@ -5,8 +5,8 @@ import numpy as np
 
 from fedprivjax.engine import simulate as simulation
 from fedprivjax.sweeps import execute as execution
-from fedprivjax.sweeps.kept import PARAMS
 from fedprivjax.sweeps.memory import chunks
+from fedprivjax.sweeps.schema import PARAMS
 
 
 def compute_nothing(monkeypatch):

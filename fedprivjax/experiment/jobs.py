@@ -24,8 +24,8 @@ from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, as_seeds, distinct_resamples
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.configurations import number_of
-from fedprivjax.sweeps.kept import print_size
 from fedprivjax.sweeps.prepare import ReadySweep, ready_sweep
+from fedprivjax.sweeps.schema import print_size
 
 Progress = Callable[[int, int], None]
 Say = Callable[[str], None] | None

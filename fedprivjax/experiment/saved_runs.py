@@ -20,9 +20,8 @@ from fedprivjax.problem.checks import require_alike
 from fedprivjax.problem.predictor import Predictor, predictor_of
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.raw_rows import RawRows
-from fedprivjax.sweeps.kept import METHOD, PARAMETER, PARAMS, PREDICTOR, STRUCTURE, unflattened
 from fedprivjax.sweeps.results import guarantee_of
-from fedprivjax.sweeps.schema import COSTS, RUN_COSTS
+from fedprivjax.sweeps.schema import COSTS, METHOD, PARAMETER, PARAMS, PREDICTOR, RUN_COSTS, STRUCTURE, unflattened
 from fedprivjax.sweeps.selection import UNACCOUNTED
 
 ROWS = {"array": RawRows, "table": TableRows}

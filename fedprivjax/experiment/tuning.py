@@ -17,8 +17,8 @@ from fedprivjax.experiment.protocol import ProtocolSettings, flattened
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TRIAL, EvaluationSettings, Experiment, ProblemSettings, TuningSettings
 from fedprivjax.problem.problem import Problem
-from fedprivjax.sweeps.kept import PARAMS
 from fedprivjax.sweeps.results import figure, preferred, rounds_of
+from fedprivjax.sweeps.schema import PARAMS
 from fedprivjax.sweeps.selection import POINT, UNACCOUNTED, at_best, best_point, edges
 
 OF_DATA = ("options", "picture")  # keys of `[problem]` that belong to its dataset

@@ -14,7 +14,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.relative_privacy import exposed_once, privacy_shares, relative_noise
 from fedprivjax.noise import Fresh, Mechanism, choose
-from fedprivjax.noise.schedules import exposure, relative_std, server_std
+from fedprivjax.noise.chooser import exposure, relative_std, server_std
 from fedprivjax.noise.sums import CorrelatedSums, SumFactor, Toeplitz, anytime, anytime_workload
 from fedprivjax.plan.participation import Full
 from fedprivjax.plan.plan import Plan

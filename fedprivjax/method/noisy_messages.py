@@ -60,7 +60,7 @@ class NoisyMessages(MessagePrivacy):
         trust: "none" if every machine adds noise to its messages, "server" if the server adds noise to the mean.
         noise: "independent" for fresh noise on every message. Otherwise noise of the running sum of the messages, which
             cancels over rounds: "uniform", "gap" or standard deviations over a machine's messages, see
-            `fedprivjax.noise.schedules`, or a factor, see `fedprivjax.noise.sums`. If the server reads `Growing()`, the
+            `fedprivjax.noise.chooser`, or a factor, see `fedprivjax.noise.sums`. If the server reads `Growing()`, the
             noise is independent, and `noise` is "uniform" or standard deviations over a machine's messages.
         relative_privacy: relative μ of the machines, one number each: the largest corresponds to the target. Default:
             equal. With a trusted server it is left out.

@@ -6,10 +6,9 @@ state of the federation's size.
 """
 
 from fedprivjax.noise.binomial import HostNoise, RoundedNormal, sample_binomial_noise
-from fedprivjax.noise.chooser import METHODS, choose
+from fedprivjax.noise.chooser import METHODS, NOISE_SCHEDULES, choose, exposure, relative_std, server_std
 from fedprivjax.noise.covariance import Cancelling, Covariance, Replayed
 from fedprivjax.noise.interface import Fresh, Mechanism, PerMachine, PerStep, Randomised, Silent
-from fedprivjax.noise.schedules import NOISE_SCHEDULES, exposure, relative_std, server_std
 from fedprivjax.noise.windows import Streamed, WindowInputs, Windows
 
 __all__ = [

@@ -198,7 +198,7 @@ class DPMu2(Levels, Protocol):
         step_scale: factor on `step_size`, given or the theory's.
         clip: C, bound that each machine enforces on its increment's norm; None relies on S = G + 2LD.
         trust: "none" (every message is public) or "server" (only query points are public).
-        noise_schedule: distribution of the privacy budget over messages, see `fedprivjax.noise.schedules`; or
+        noise_schedule: distribution of the privacy budget over messages, see `fedprivjax.noise.chooser`; or
             correlation of the messages' noises: "toeplitz", "optimal", {"toeplitz": p}, a lower triangular matrix with
             columns of norm at most 1, an object with `materialize(messages)`, which returns a matrix, or any
             `SumFactor`, see `fedprivjax.noise.sums`.

@@ -25,12 +25,20 @@ from fedprivjax.problem.program import make_room, typed_jit
 from fedprivjax.sweeps.chunk_store import SECONDS, ChunkStore, agreed_fingerprint, open_store, sweep_fingerprint
 from fedprivjax.sweeps.configurations import stacked
 from fedprivjax.sweeps.evaluations import OnRun, report_chunk
-from fedprivjax.sweeps.kept import PARAMS, PREDICTOR, STRUCTURE, flat, structure_of
 from fedprivjax.sweeps.memory import Spread, chunks, over_devices, require_room, spread
 from fedprivjax.sweeps.part import Part, any_free, claimed
 from fedprivjax.sweeps.prepare import ReadySweep
 from fedprivjax.sweeps.results import sweep_dataset
-from fedprivjax.sweeps.schema import described, expected_words, metric_words
+from fedprivjax.sweeps.schema import (
+    PARAMS,
+    PREDICTOR,
+    STRUCTURE,
+    described,
+    expected_words,
+    flat,
+    metric_words,
+    structure_of,
+)
 
 Indices = tuple[np.ndarray, np.ndarray]  # draws and columns of a chunk
 

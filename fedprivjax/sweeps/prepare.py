@@ -41,9 +41,9 @@ from fedprivjax.sweeps.configurations import (
     seeds_of_draws,
     shared_draws,
 )
-from fedprivjax.sweeps.kept import METHOD, as_keep, structure_of
 from fedprivjax.sweeps.memory import MEMORY_BUDGET, MIN_CHUNKS, chunk_sizes, one_run, sweep_mesh
 from fedprivjax.sweeps.results import DO_NOT_COMPOSE
+from fedprivjax.sweeps.schema import METHOD, as_keep, structure_of
 
 
 @dataclass(frozen=True)

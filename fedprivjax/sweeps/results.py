@@ -14,8 +14,7 @@ from fedprivjax.engine.metric import OUTPUT
 from fedprivjax.engine.metrics import known, recorded_name
 from fedprivjax.privacy.composed_guarantee import NOISE, PARTICIPATION, SAMPLES, Streams
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.sweeps.kept import PARAMETER, PARAMS
-from fedprivjax.sweeps.schema import ALONE, CONSTANT, HALF, custom_metrics
+from fedprivjax.sweeps.schema import ALONE, CONSTANT, HALF, PARAMETER, PARAMS, custom_metrics
 
 DO_NOT_COMPOSE = "whose guarantees do not compose"  # end of the attribute `noise`, if configurations share their noise
 INTERVAL = 3  # smallest number of seeds with an interval; for two, its half-width is 12.7 times their standard error

@@ -26,11 +26,10 @@ from fedprivjax.problem.program import make_room
 from fedprivjax.sweeps.configurations import axes_of
 from fedprivjax.sweeps.evaluations import OnEvaluation, by_evaluation
 from fedprivjax.sweeps.execute import execute, execute_together
-from fedprivjax.sweeps.kept import print_size
 from fedprivjax.sweeps.memory import sweep_mesh
 from fedprivjax.sweeps.part import as_part
 from fedprivjax.sweeps.prepare import ready_sweep
-from fedprivjax.sweeps.schema import CONSTANT
+from fedprivjax.sweeps.schema import CONSTANT, print_size
 
 ROUNDS = "rounds"
 OF_SHAPES = ("noise", "data_used", "expected", "weights", "alone")  # text attributes that may differ between points

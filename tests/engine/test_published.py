@@ -29,8 +29,8 @@ from fedprivjax.report.guarantees import guarantee_tables
 from fedprivjax.report.page import write_page
 from fedprivjax.report.text_table import plain
 from fedprivjax.sweeps import execute as execution
-from fedprivjax.sweeps.kept import PARAMS
 from fedprivjax.sweeps.prepare import ready_sweep
+from fedprivjax.sweeps.schema import PARAMS
 
 FULL, COHORTS = {"kind": "full"}, {"kind": "poisson_cohorts", "rate": 0.5}
 RECORD = {"name": "noisy_minibatch_sgd", "batch": 2, "clip": 1.0, "step_size": 0.1}

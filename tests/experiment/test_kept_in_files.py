@@ -11,7 +11,7 @@ from fedprivjax import Refusal, experiment
 from fedprivjax.cli import experiments as command
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
-from fedprivjax.sweeps import kept
+from fedprivjax.sweeps import schema
 
 KEEP = 'epsilon = [1.0, 4.0]\nkeep = ["params"]\n'
 ROWS = np.eye(3, dtype=np.float32)
@@ -60,7 +60,7 @@ def test_the_size_of_all_sweeps_is_stated_when_they_are_prepared(capsys, monkeyp
     made = experiment.parse(tomllib.loads(EXPERIMENT + KEEP))
     listed.ready_experiment(made)
     assert capsys.readouterr().err == "parameters of 4 runs take 48 B\n"
-    monkeypatch.setattr(kept, "memory", lambda: 47.0)
+    monkeypatch.setattr(schema, "memory", lambda: 47.0)
     with pytest.raises(Refusal, match=r"^parameters that are kept must fit"):
         listed.ready_experiment(made)
 

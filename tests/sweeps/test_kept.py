@@ -8,7 +8,7 @@ from flax.core import FrozenDict
 import fedprivjax as fpj
 from fedprivjax import Refusal
 from fedprivjax.problem.networks import MLP
-from fedprivjax.sweeps import kept
+from fedprivjax.sweeps import schema
 from fedprivjax.sweeps.chunk_store import sweep_fingerprint
 from fedprivjax.sweeps.memory import run_bytes
 from fedprivjax.sweeps.prepare import ready_sweep
@@ -90,7 +90,7 @@ def test_the_size_is_stated_before_anything_is_compiled(softmax_problem, capsys,
     with pytest.raises(pytest.fail.Exception):
         fpj.sweep(METHOD, softmax_problem, SCHEME, **KEEP)
     assert capsys.readouterr().err == "parameters of 4 runs take 240 B\n"
-    monkeypatch.setattr(kept, "memory", lambda: 239.0)
+    monkeypatch.setattr(schema, "memory", lambda: 239.0)
     with pytest.raises(Refusal, match=r"^parameters that are kept must fit .* 4 runs, .*\. Leave out keep, or sweep"):
         fpj.sweep(METHOD, softmax_problem, SCHEME, **KEEP)
 
@@ -166,9 +166,9 @@ def test_a_vector_has_the_tree_of_its_parameters():
     start = {"w": np.ones((2, 2), np.float32), "b": [np.zeros(3, np.float32), (np.ones((), np.float32),)]}
     problem = fpj.general_problem(lambda params, z: (params["w"] @ z).sum(), np.ones((4, 2)), start)
     params = jax.tree.map(lambda leaf: leaf + np.arange(leaf.size, dtype=np.float32).reshape(leaf.shape), problem.start)
-    vector = np.asarray(kept.flat(params, problem))
+    vector = np.asarray(schema.flat(params, problem))
     assert vector.shape == (8,)
-    found = kept.unflattened(vector, kept.structure_of(problem))
+    found = schema.unflattened(vector, schema.structure_of(problem))
     assert jax.tree.structure(found) == jax.tree.structure(params)
     jax.tree.map(np.testing.assert_array_equal, found, params)
 

@@ -8,8 +8,7 @@ import xarray as xr
 from small_results import small_results
 
 from fedprivjax import Refusal, select
-from fedprivjax.sweeps.kept import PARAMS, STRUCTURE
-from fedprivjax.sweeps.schema import COSTS, OF_RUN, REQUIRED, RUN_COSTS, require_schema
+from fedprivjax.sweeps.schema import COSTS, OF_RUN, PARAMS, REQUIRED, RUN_COSTS, STRUCTURE, require_schema
 
 GOOD = small_results()
 SHAPES = {"tree": "array", "shapes": [[3]]}

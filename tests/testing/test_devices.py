@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from fedprivjax import Refusal, cli
 from fedprivjax.bench import accelerator
 from fedprivjax.protocols import PROTOCOLS
-from fedprivjax.testing import device_cases, devices
+from fedprivjax.testing import devices
 from fedprivjax.testing.devices import NOISE, RUNS, SWEEP, Computer, Finding, compare, compare_case, cpu
 
 FEW = ("noisy_sgd", "noisy_minibatch_sgd")
@@ -20,7 +20,7 @@ KINDS = (RUNS, SWEEP, NOISE)
 
 
 def cases(*names):
-    return {case.label: case for case in device_cases.cases({name: PROTOCOLS[name] for name in names})}
+    return {case.label: case for case in devices.cases({name: PROTOCOLS[name] for name in names})}
 
 
 class Rounding(Computer):
@@ -108,11 +108,11 @@ def test_values_that_are_not_finite_differ():
 
 @pytest.mark.slow
 def test_cases_cover_every_method_and_every_registered_option():
-    every = device_cases.cases()
+    every = devices.cases()
     labels = [case.label for case in every]
     assert len(set(labels)) == len(labels)
     assert {label.split(",")[0] for label in labels} == set(PROTOCOLS)
-    for option, values in device_cases.OPTIONS.items():
+    for option, values in devices.OPTIONS.items():
         reached = {str(getattr(case.protocol, option, None)) for case in every}
         reached |= {label.split(" = ")[1] for label in labels if f" {option} = " in label}
         assert set(values) <= reached, option
@@ -120,14 +120,14 @@ def test_cases_cover_every_method_and_every_registered_option():
 
 def test_a_registered_method_is_covered(monkeypatch):
     monkeypatch.setitem(PROTOCOLS, "momentum", (MomentumSGD, "momentum"))
-    monkeypatch.setattr(device_cases, "PROTOCOLS", {"momentum": PROTOCOLS["momentum"]})
-    assert "momentum" in [case.label for case in device_cases.cases()]
+    monkeypatch.setattr(devices, "PROTOCOLS", {"momentum": PROTOCOLS["momentum"]})
+    assert "momentum" in [case.label for case in devices.cases()]
 
 
 def test_a_method_that_runs_with_none_of_its_examples_is_refused(monkeypatch):
     monkeypatch.setattr(MomentumSGD, "examples", ({"step_size": -1.0},), raising=False)
     with pytest.raises(Refusal, match=r"^examples of momentum must give a run"):
-        device_cases.cases({"momentum": (MomentumSGD, "momentum")})
+        devices.cases({"momentum": (MomentumSGD, "momentum")})
 
 
 def test_a_process_without_a_cpu_is_refused(monkeypatch):
