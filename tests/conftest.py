@@ -19,7 +19,7 @@ from fedprivjax import Softmax, disk_cache, general_problem
 from fedprivjax.problem.models import Example
 from fedprivjax.problem.program import QUICK, knows_quick, make_room
 
-OPTIMISED = "optimised"
+OPTIMISED, TIMED = "optimised", "timed"
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
 DEVICES = "--xla_force_host_platform_device_count=4"
 FEW = 50  # programs between checks of the remaining memory maps: a check takes as long as a small test
@@ -30,7 +30,7 @@ programs = 0
 def pytest_configure(config):
     """Configure XLA, which reads its settings once. Tests import modules that compile only after this."""
     if WORKER is None:  # workers inherit the settings
-        timed = re.search(rf"(?<!not )({OPTIMISED}|accelerator)", config.option.markexpr)
+        timed = re.search(rf"(?<!not )({TIMED}|accelerator)", config.option.markexpr)
         quick = "" if timed or not knows_quick() else QUICK
         os.environ["XLA_FLAGS"] = " ".join([quick, os.environ.get("XLA_FLAGS", ""), DEVICES])
     jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -65,9 +65,10 @@ def keep_programs(config):
 
 
 def pytest_collection_finish():
-    """Exclude imported modules from garbage collection, which would take a tenth of the time."""
+    """Exclude imported modules from garbage collection, and collect rarely: it would take a tenth of the time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 20, 100)
 
 
 def pytest_unconfigure(config):
@@ -77,12 +78,13 @@ def pytest_unconfigure(config):
 
 @pytest.fixture(autouse=True)
 def optimisation(request):
-    """Compile without most optimisations, in two thirds of the time, except in tests marked as tests of speed.
+    """Compile without most optimisations, in two thirds of the time, except in tests that run long or are timed.
 
     Clears compiled programs now and then: a worker compiles some thousands, more than a process can hold.
     """
     global programs
-    jax.config.update("jax_disable_most_optimizations", request.node.get_closest_marker(OPTIMISED) is None)
+    optimised = any(map(request.node.get_closest_marker, (OPTIMISED, TIMED)))
+    jax.config.update("jax_disable_most_optimizations", not optimised)
     yield
     if programs >= FEW:
         programs = 0

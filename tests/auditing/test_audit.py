@@ -29,7 +29,7 @@ PROTOCOL = DPMu2(mu=2.0, clip=1.0)
 
 @pytest.fixture(autouse=True)
 def few(request, monkeypatch):
-    if request.node.get_closest_marker("optimised") is None:
+    if not any(map(request.node.get_closest_marker, ("optimised", "timed"))):
         smaller(monkeypatch, preparing=1024)
 
 
@@ -294,36 +294,29 @@ def test_scaled_down_protocols_keep_their_guarantee_and_lose_their_sizes():
 DELTA, KEYS, EACH = 1e-5, 6, 50_000
 
 
-@pytest.fixture(scope="module")
-def tightness():
+def tightness(epsilon):
     """Return medians over keys of each bound's fraction of ε. The runs of all keys share one preparation."""
-    found = {}
-    for epsilon in (1.0, 2.0, 4.0):
-        mu = float(gdp.mu(epsilon, DELTA))
-        pair, law, options = prepared(
-            DPMu2(mu=mu, clip=1.0), Federation(Uniform(4, 2), 8, 12, dimension=4), DELTA, 0, ()
-        )
-        score = best_linear(law, Counting(DELTA, EACH, 0.05), mu)[0]
-        numbers = score_runs(Runs(pair, options, 0), law, [score], Counting(DELTA, KEYS * EACH, 0.05))[0][1]
-        keys = zip(*(np.split(world, KEYS) for world in numbers), strict=True)
-        bounds = [lower_bounds(*worlds, score.threshold, score.middle, DELTA) for worlds in keys]
-        claimed = pair.start.guarantee.epsilon
-        shares = [(one.epsilon_lower / claimed, one.gdp_epsilon_lower / claimed) for one in bounds]
-        found[epsilon] = np.median(shares, axis=0)
-    return found
+    mu = float(gdp.mu(epsilon, DELTA))
+    pair, law, options = prepared(DPMu2(mu=mu, clip=1.0), Federation(Uniform(4, 2), 8, 12, dimension=4), DELTA, 0, ())
+    score = best_linear(law, Counting(DELTA, EACH, 0.05), mu)[0]
+    numbers = score_runs(Runs(pair, options, 0), law, [score], Counting(DELTA, KEYS * EACH, 0.05))[0][1]
+    keys = zip(*(np.split(world, KEYS) for world in numbers), strict=True)
+    bounds = [lower_bounds(*worlds, score.threshold, score.middle, DELTA) for worlds in keys]
+    claimed = pair.start.guarantee.epsilon
+    return np.median([(one.epsilon_lower / claimed, one.gdp_epsilon_lower / claimed) for one in bounds], axis=0)
 
 
 @pytest.mark.slow
 @pytest.mark.optimised
 @pytest.mark.parametrize(("epsilon", "least"), [(1.0, 0.47), (2.0, 0.54), (4.0, 0.56)])
-def test_tight_on_gaussian_protocols(tightness, epsilon, least):
-    by_epsilon, by_mu = tightness[epsilon]
+def test_tight_on_gaussian_protocols(epsilon, least):
+    by_epsilon, by_mu = tightness(epsilon)
     assert least <= by_epsilon <= 1
     assert 0.85 <= by_mu <= 1
 
 
 @pytest.mark.slow
-@pytest.mark.optimised
+@pytest.mark.timed
 def test_a_hundred_thousand_runs_of_fifty_rounds_are_quick():
     """Takes 15 s on two idle cores. The limit allows for a busy machine."""
     begin = perf_counter()

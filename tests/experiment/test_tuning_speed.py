@@ -11,7 +11,7 @@ from fedprivjax.protocols.released import ReleasedLocalSGD, ReleasedMinibatchSGD
 from fedprivjax.sweeps.execute import execute
 from fedprivjax.sweeps.prepare import ready_sweep
 
-pytestmark = pytest.mark.optimised
+pytestmark = pytest.mark.timed
 
 MACHINES, RECORDS, FEATURES, BATCH, ROUNDS, REPETITIONS = 25, 1238, 50, 443, 35, 3
 EPSILONS = [0.75, 1.5, 3, 6, 12, 18]

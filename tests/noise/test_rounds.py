@@ -267,7 +267,7 @@ def uniform(machines, per_round, rounds, seed=1):
 
 
 @pytest.mark.slow
-@pytest.mark.optimised
+@pytest.mark.timed
 @pytest.mark.parametrize("cohorts", ["cyclic", "random"])
 def test_the_optimal_factor_of_a_thousand_rounds_takes_at_most_as_long_as_two_hundred_inversions(cohorts, keeping):
     """About 110 were measured, 8 to 10 seconds of one core."""

@@ -35,7 +35,7 @@ def seconds(protocol, problem, plan):
 
 
 @pytest.mark.slow
-@pytest.mark.optimised
+@pytest.mark.timed
 @pytest.mark.parametrize(("method", "most"), [(NoisyMinibatchSGD, 2.0), (LocalSGD, 4.0)])
 def test_it_takes_seconds_once_and_then_a_part_of_one(method, most, keeping):
     protocol = method(batch=10, clip=1.0, sampler="replacement", step_size=0.1, calibrate_to="plan", delta=1e-5)

@@ -33,7 +33,7 @@ print(run.metrics["distance"][-1], time.monotonic() - start, peak_megabytes())
 
 
 @pytest.mark.slow
-@pytest.mark.optimised
+@pytest.mark.timed
 def test_a_million_users_in_a_hundred_dimensions():
     """P_SGD with batches of 1000: under ten seconds on two cores, start included, and under a gigabyte."""
     out = subprocess.run([sys.executable, "-c", MILLION], capture_output=True, text=True, check=True).stdout
@@ -44,7 +44,7 @@ def test_a_million_users_in_a_hundred_dimensions():
 
 
 @pytest.mark.slow
-@pytest.mark.optimised
+@pytest.mark.timed
 def test_a_round_costs_the_same_however_many_bits_a_message_has():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(20_000, 50))

@@ -28,7 +28,7 @@ def seconds(run):
 
 
 @pytest.mark.slow
-@pytest.mark.optimised
+@pytest.mark.timed
 def test_padded_cohorts_cost_at_most_half_more_than_fixed_ones_of_the_same_mean():
     """Interleaved timings, the fastest of each. The padded width is 1.4 times the mean."""
     law = Varying.binomial(100, 0.5)
