@@ -46,7 +46,7 @@ from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.devices import MACHINES, RUNS, as_mesh, divided_rows, require_state_room, room_of
 from fedprivjax.problem.problem import Problem
-from fedprivjax.problem.program import FLOAT32, PRECISIONS
+from fedprivjax.problem.program import FLOAT32, PRECISIONS, by_shapes
 from fedprivjax.problem.random_keys import random_key, require_jax_settings
 
 TWICE = "machines of more records take part more often, and machine_weights = 'sizes' counts their size again"
@@ -285,13 +285,18 @@ def on_devices(problem: Problem, mesh: Mesh | None) -> Problem:
 
 def info_names(protocol: Protocol, problem: Problem, plan: Plan) -> tuple[str, ...]:
     """Return the names of the scalars that a calibrated protocol's rounds report, which can be recorded."""
+    problem = replace(problem.traced, excess=None)  # no part of a round
+    return _info_names((as_leaves(protocol.traced), problem, round_inputs(plan)), plan.size)
 
-    def first_round(protocol, inputs):
+
+@by_shapes
+def _info_names(parts: tuple[Any, Problem, RoundInputs], size: Size) -> tuple[str, ...]:
+    def first_round(protocol, problem, inputs):
         key = random_key(0)
-        state = protocol.init(problem.traced, plan.size, key)
-        return protocol.round(problem.traced, state, jax.tree.map(lambda leaf: leaf[0], inputs), None, key)[1]
+        state = protocol.init(problem, size, key)
+        return protocol.round(problem, state, jax.tree.map(lambda leaf: leaf[0], inputs), None, key)[1]
 
-    return tuple(jax.eval_shape(first_round, as_leaves(protocol.traced), round_inputs(plan)))
+    return tuple(jax.eval_shape(first_round, *parts))
 
 
 def evaluation_rounds(static: StaticArguments) -> np.ndarray:
