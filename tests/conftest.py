@@ -64,11 +64,16 @@ def keep_programs(config):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
+def pytest_collection_modifyitems(items):
+    """Run what runs longest first, so that no worker is left with it at the end."""
+    items.sort(key=lambda item: item.get_closest_marker(OPTIMISED) is None)
+
+
 def pytest_collection_finish():
     """Exclude imported modules from garbage collection, and collect rarely: it would take a tenth of the time."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 100)
+    gc.set_threshold(10_000, 20, 20)
 
 
 def pytest_unconfigure(config):
