@@ -38,7 +38,6 @@ def show(experiment, results, folder: Path, *, partition: bool = True) -> Outcom
     Args:
         partition: True to print lines on the data and to draw their partition, unless a guarantee hides their sizes.
     """
-    from fedprivjax.experiment.results import choices_in
     from fedprivjax.experiment.tuning import selected
     from fedprivjax.report.display import shown
     from fedprivjax.report.drawing import save
@@ -48,7 +47,7 @@ def show(experiment, results, folder: Path, *, partition: bool = True) -> Outcom
     failures: list[Exception] = []
     written: list[Path] = []
     plots: dict[str, Figure] = {}
-    this = shown(experiment, selected(experiment, results), choices=choices_in(folder, experiment))
+    this = shown(experiment, selected(experiment, results), choices=results.choices)
     if partition:
         with by_product(folder, failures):
             this = replace(this, partition=None if hide_sizes(this.best) else _partition_plot(experiment))
