@@ -35,6 +35,7 @@ import fedprivjax  # noqa: E402
 from fedprivjax.cli import app as command_line  # noqa: E402
 from fedprivjax.cli import listing  # noqa: E402
 from fedprivjax.cli.settings_help import REQUIRED, UNSET, settings_of  # noqa: E402
+from fedprivjax.problem.program import compile_quickly  # noqa: E402
 
 project = "fedprivjax"
 copyright = "the authors of fedprivjax"
@@ -53,7 +54,8 @@ nb_execution_timeout = 120
 nb_merge_streams = True
 myst_enable_extensions = ["dollarmath", "deflist"]
 os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # a kernel's warning about debuggers is no output of a guide
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # guides compile much and run little
+compile_quickly()  # guides compile much and run little
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # in their kernels
 
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
