@@ -61,7 +61,7 @@ def begin(arguments: Arguments, static: StaticArguments) -> Carry:
     """Return the carry before the first round."""
     protocol, problem, mechanism, _, _, key = arguments
     dimension = costs_of(protocol).message_dimension(problem)
-    draw_state, noise_state = mechanism.init(dimension, key), protocol.noise_state(dimension, static.size)
+    draw_state, noise_state = mechanism.init(dimension, key), protocol.rounds.noise_state(dimension, static.size)
     if jax.tree.leaves(noise_state) and jax.eval_shape(lambda: first_sample(arguments, draw_state)[0]) is None:
         noise_state = ()
     run = protocol.init(problem, static.size, protocol_key(key)), noise_state, _zeros(static)

@@ -180,7 +180,7 @@ def replay_rounds(arguments: Arguments, size: Size, one_round: Callable[..., Any
     protocol, problem, mechanism, inputs, host_noise, key = arguments
     dimension = costs_of(protocol).message_dimension(problem)
     state = protocol.init(problem, size, protocol_key(key))
-    noise_state = protocol.noise_state(dimension, size)
+    noise_state = protocol.rounds.noise_state(dimension, size)
     own_state = noise_state if _adds_to_messages(mechanism, dimension, key) else ()
     own_states = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size.machines, *leaf.shape)), own_state)
     memory = mechanism.message_memory(dimension, key)

@@ -49,8 +49,16 @@ FREE = (  # names of a private method that may be overridden without its event
 
 
 @struct.dataclass
-class Calibrated:
-    """Fields that every protocol has in addition to its own.
+class Protocol(Decorated):
+    """An `algorithm`, which sees only what is released, composed with the `privacy` object that releases it.
+
+    `Protocol(algorithm, privacy=…)` is the protocol of any two parts that go together, see `Pair`. A named method of
+    the package, such as `FedAvg`, has settings as fields, from which it builds both parts. It may give `examples`,
+    settings for audits and comparisons (`fedprivjax.method.small_form.examples_of`).
+
+    A protocol is a frozen pytree (`flax.struct.dataclass`). Real-valued settings are leaves, which can be swept.
+    Settings that determine a shape or a branch are static. What its parts compute is in its `rounds`. `init`, `round`,
+    `output`, `iterates` and `noise` are traced; the others run on the host in float64.
 
     Attributes:
         calibrate_to: rule that computes the noise from a target, a key of `CALIBRATIONS`. "rule" is the method's own
@@ -62,19 +70,6 @@ class Calibrated:
     calibrate_to: str = struct.field(pytree_node=False, default=RULE, kw_only=True, metadata={"traced": RULE})
     known: Any = struct.field(default=None, kw_only=True, metadata={"derived": True})
 
-
-class Protocol(Calibrated, Decorated):
-    """An `algorithm`, which sees only what is released, composed with the `privacy` object that releases it.
-
-    `Protocol(algorithm, privacy=…)` is the protocol of any two parts that go together, see `Pair`. A named method of
-    the package, such as `FedAvg`, has settings as fields, from which it builds both parts. It may give `examples`,
-    settings for audits and comparisons (`fedprivjax.method.small_form.examples_of`).
-
-    A protocol is a frozen pytree (`flax.struct.dataclass`). Real-valued settings are leaves, which can be swept.
-    Settings that determine a shape or a branch are static. What its parts compute is in its `rounds`. `init`, `round`,
-    `output`, `iterates` and `noise` are traced; the others run on the host in float64.
-    """
-
     kind, decorator = "protocol", PYTREE
     stated: ClassVar[Stated] = Stated(
         by=("event",),
@@ -85,11 +80,11 @@ class Protocol(Calibrated, Decorated):
     )
     theory: ClassVar[Any] = Theory()
 
-    mu: Any = None
-    epsilon: Any = None
-    noise_std: Any = None
-    step_size: Any = None
-    step_scale: Any = 1.0
+    mu: ClassVar[Any] = None
+    epsilon: ClassVar[Any] = None
+    noise_std: ClassVar[Any] = None
+    step_size: ClassVar[Any] = None
+    step_scale: ClassVar[Any] = 1.0
 
     if TYPE_CHECKING:  # fields, or properties
 
@@ -170,10 +165,6 @@ class Protocol(Calibrated, Decorated):
         """
         return self.rounds.mechanism(problem, plan, method)
 
-    def noise_state(self, dimension: int, size: Size) -> Any:
-        """Return the state of `noise` before the first round, a pytree."""
-        return self.rounds.noise_state(dimension, size)
-
     def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
         """Return the state of the noise and the round's noise, from the mechanism's sample and the protocol's leaves.
 
@@ -192,10 +183,6 @@ class Protocol(Calibrated, Decorated):
     def event(self, problem: Problem, plan: Plan) -> Event:
         """Return the event of the calibrated protocol on a plan: its mechanisms with their noise."""
         return self.rounds.event(problem, plan)
-
-    def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
-        """Return the noise for a target by the method's own rule."""
-        return self.rounds.needed_noise(problem, plan, target)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target) -> Any:
         """Return a copy with `noise_std` and `step_size` set, its target cleared, and what is `known`.

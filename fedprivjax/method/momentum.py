@@ -80,7 +80,7 @@ class NormalisedSteps(Algorithm):
 
 
 @struct.dataclass(kw_only=True)
-class MomentumMethod(Levels, Protocol):
+class MomentumProtocol(Levels, Protocol):
     """Settings of a method that composes `NormalisedSteps` with noise on the momentum.
 
     A subclass defines `privacy`, `calibrate` and `theory`. `TreeMomentum` documents the fields.

@@ -303,7 +303,7 @@ def noise_for(protocol, problem, plan, target: Target) -> float:
     if target.given_noise is not None:
         return target.given_noise
     if protocol.calibrate_to != PLAN:
-        return protocol.needed_noise(problem, plan, target)
+        return protocol.rounds.needed_noise(problem, plan, target)
     if privacy_of(protocol).noise_rule != "accountant":
         raise Refusal(
             f"noise_rule must be 'accountant' with calibrate_to = 'plan', got {privacy_of(protocol).noise_rule!r}"

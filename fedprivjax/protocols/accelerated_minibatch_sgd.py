@@ -20,14 +20,15 @@ from fedprivjax.method import acsa
 from fedprivjax.method.acsa import AcceleratedState, required_distance
 from fedprivjax.method.algorithm import Algorithm, At, Public
 from fedprivjax.method.default_steps import binds
+from fedprivjax.method.interface import Protocol
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.planning.bounds import POPULATION, TRAINING, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.private_mean import BitMean, GaussianMean, gradient_bound, noise_constant, round_noise
-from fedprivjax.method.record_method import RecordMethod
 from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants, records_of
+from fedprivjax.method.record_settings import RecordSettings
 from fedprivjax.method.server_step import initial, optimizer_field
 from fedprivjax.method.theory import Theory
 from fedprivjax.plan.plan import Plan
@@ -208,7 +209,7 @@ def _variance(protocol: Any, problem: Problem, size: Size, cohort: float, given:
 
 
 @struct.dataclass(kw_only=True)
-class AcceleratedMinibatchSGD(RecordMethod):
+class AcceleratedMinibatchSGD(RecordSettings, Protocol):
     """ISRL-DP AC-SA: plain, regularised, multistage, one-pass.
 
     Attributes:

@@ -29,7 +29,7 @@ from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.drafts import capped, of_records
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
-from fedprivjax.method.record_method import RecordSettings
+from fedprivjax.method.record_settings import RecordSettings
 from fedprivjax.method.record_steps import NoisyRecordSteps
 from fedprivjax.method.server_step import optimizer_field, require_server_step
 from fedprivjax.method.theory import Theory
@@ -164,7 +164,6 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
     def __post_init__(self):
         super().__post_init__()
         require_server_step(self.server_step)
-        _ = self.privacy  # raises Refusal if no theorem covers the settings
         if self.window is not None:
             require_at_least("window", self.window, 1)
 

@@ -21,7 +21,7 @@ from typing import Any
 from flax import struct
 
 from fedprivjax.checks.numbers import host_only
-from fedprivjax.method.momentum import MomentumMethod, momentum_step, momentum_theory, require_level, scaled_to_set
+from fedprivjax.method.momentum import MomentumProtocol, momentum_step, momentum_theory, require_level, scaled_to_set
 from fedprivjax.method.momentum_planning import gradient_bound
 from fedprivjax.method.planning.bounds import Bound
 from fedprivjax.method.reduced_momentum import ReducedMomentum, require_smooth
@@ -60,7 +60,7 @@ def _bound(protocol: Any, problem: theory.ProblemConstants, settings: theory.Mom
 
 
 @struct.dataclass(kw_only=True)
-class ReducedTreeMomentum(MomentumMethod):
+class ReducedTreeMomentum(MomentumProtocol):
     """Tree momentum of reduced sensitivity, from anchors and differences; cyclic order, smooth losses.
 
     Attributes:

@@ -17,7 +17,7 @@ from typing import Any
 from flax import struct
 
 from fedprivjax.method.momentum import (
-    MomentumMethod,
+    MomentumProtocol,
     NormalisedSteps,
     momentum_step,
     momentum_theory,
@@ -52,7 +52,7 @@ def _bound(protocol: Any, problem: theory.ProblemConstants, settings: theory.Mom
 
 
 @struct.dataclass(kw_only=True)
-class TreeMomentum(MomentumMethod):
+class TreeMomentum(MomentumProtocol):
     """Normalised SGD with tree-aggregated momentum, for non-convex losses; any server.
 
     Attributes:

@@ -33,7 +33,7 @@ from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.accelerated_minibatch_sgd import AcceleratedSGD, require_plain_weights
 from fedprivjax.protocols.noisy_minibatch_sgd import require_modulus, require_smooth
-from fedprivjax.protocols.user_method import UserMethod
+from fedprivjax.protocols.user_settings import UserSettings
 from fedprivjax.theory import cheu
 
 SPREADS = ("optimal", "paper")
@@ -111,7 +111,7 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 
 
 @struct.dataclass(kw_only=True)
-class UserAGD(UserMethod):
+class UserAGD(UserSettings):
     """AC-SA on batches of users, in phases for strongly convex losses; the same trust models.
 
     Attributes:
@@ -178,7 +178,7 @@ class UserAGD(UserMethod):
             raise Refusal(f"loss must be an envelope (see Moreau) with smoothing = 'phases', got {model}")
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        """Calibrate as in `UserMethod.calibrate`, with every round's place in its phase, and envelopes."""
+        """Calibrate as in `Protocol.calibrate`, with every round's place in its phase, and envelopes."""
         ready = super().calibrate(problem, plan, target)
         plain = self.step_size is None and self.server is None
         places = ready._places(problem, plan) if plain else ready._given_places(plan)

@@ -15,11 +15,11 @@ from flax import struct
 
 from fedprivjax.method.server_step import optimizer_field
 from fedprivjax.protocols.noisy_sgd import OF_USERS, SGD
-from fedprivjax.protocols.user_method import UserMethod
+from fedprivjax.protocols.user_settings import UserSettings
 
 
 @struct.dataclass(kw_only=True)
-class UserSGD(UserMethod):
+class UserSGD(UserSettings):
     """SGD on batches of users: behind a shuffler of bits, local, pan-private or trusted server.
 
     Attributes:

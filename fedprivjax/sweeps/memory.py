@@ -220,7 +220,7 @@ def run_bytes(start: ReadyRun, devices: int = 1, *, keep: bool = False) -> tuple
     computed = written_out if privacy_of(protocol).clip is not None else records
     messages = 4 * written_out * d + 2 * records * scores + 2 * computed * way
     state = _floats(lambda: protocol.init(problem, part, random_key(0)))
-    noise_state = _floats(lambda: protocol.noise_state(d, size))
+    noise_state = _floats(lambda: protocol.rounds.noise_state(d, size))
     host_noise = _bytes(start.host_noise)
     inputs = 4 * rounds * (3 * per_round + 2 * slots) + _bytes(start.mechanism)  # without drawing secret samples
     seen = max(tested, problem.examples if problem.stored else 0)

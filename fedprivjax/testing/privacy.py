@@ -110,7 +110,7 @@ def noise_path(protocol: Any, mechanism: Any, host_noise: Any, key: jax.Array, s
         state, noise = protocol.noise(state, *step)
         return state, mechanism.aggregate(noise)
 
-    return jax.lax.scan(one_round, protocol.noise_state(NUMBERS, size), (drawn, host_noise))[1]
+    return jax.lax.scan(one_round, protocol.rounds.noise_state(NUMBERS, size), (drawn, host_noise))[1]
 
 
 def _stated_noise(trial: Trial) -> tuple[float, Any]:
@@ -154,7 +154,7 @@ def unit_noise(start: ReadyRun, mechanism: Any, t: int) -> Any:
     if added is None:
         return None
     protocol = replace(start.arguments.protocol, noise_std=np.ones((), np.float32))
-    state = protocol.noise_state(NUMBERS, start.plan.size)
+    state = protocol.rounds.noise_state(NUMBERS, start.plan.size)
     noise = jax.vmap(lambda drawn: mechanism.aggregate(protocol.noise(state, drawn, None)[1]))(added)
     return np.asarray(noise, np.float64)
 

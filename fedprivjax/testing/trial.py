@@ -143,7 +143,7 @@ def first_noise(arguments: Arguments, size: Size) -> tuple[Any, Any, Any]:
     """Return the noise's state before and after the first round, and the noise as the round receives it, traced."""
     protocol, problem, mechanism, _, _, key = arguments
     dimension = costs_of(protocol).message_dimension(problem)
-    before = protocol.noise_state(dimension, size)
+    before = protocol.rounds.noise_state(dimension, size)
     sample = first_sample(arguments, mechanism.init(dimension, key))
     return before, *noise_of(protocol, before, *sample)
 

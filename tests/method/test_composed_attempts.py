@@ -367,8 +367,8 @@ def test_the_sum_without_noise_is_out_of_reach():
         protocol.output,
         protocol.rounds.query,
         protocol.iterates,
-        protocol.broadcast,
-        protocol.internal,
+        protocol.rounds.broadcast,
+        protocol.rounds.internal,
         lambda state: protocol.rounds.messages(POOL, state, inputs, noise, KEY),
     ):
         jax.tree.map(np.testing.assert_array_equal, shown(state), shown(other))

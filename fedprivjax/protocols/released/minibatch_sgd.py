@@ -10,7 +10,8 @@ from flax import struct
 from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.algorithm import At
-from fedprivjax.method.record_method import RecordMethod
+from fedprivjax.method.interface import Protocol
+from fedprivjax.method.record_settings import RecordSettings
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
@@ -29,7 +30,7 @@ class SummedSGD(MinibatchSGD):
 
 
 @struct.dataclass(kw_only=True)
-class ReleasedMinibatchSGD(ReleasedRules, MinibatchSettings, RecordMethod):  # type: ignore[misc]
+class ReleasedMinibatchSGD(ReleasedRules, MinibatchSettings, RecordSettings, Protocol):  # type: ignore[misc]
     """Minibatch SGD of Lowy & Razaviyayn's released code.
 
     Attributes:

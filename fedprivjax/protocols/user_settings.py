@@ -18,7 +18,7 @@ from fedprivjax.problem.problem import Problem
 
 
 @struct.dataclass(kw_only=True)
-class UserMethod(Levels, Protocol):
+class UserSettings(Levels, Protocol):
     """Settings of a method that composes its algorithm with a `BitMean` or a `GaussianMean`; see `UserSGD`."""
 
     epsilon: Any = struct.field(default=None, metadata={"traced": None})

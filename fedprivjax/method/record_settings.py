@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flax import struct
 
 from fedprivjax.checks.numbers import host_only
-from fedprivjax.method.interface import Protocol
 from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.own_records import OwnRecords, check_machine_targets, check_record_settings
 from fedprivjax.method.record_mechanism import THEOREM_RULES, Delta, RecordMechanism
-from fedprivjax.method.record_privacy import RecordPrivacy
 from fedprivjax.method.relative_privacy import shared_privacy
 from fedprivjax.method.small_form import BATCH
 from fedprivjax.plan.samplers import Sampler
@@ -51,14 +49,21 @@ class RecordSettings:
     trust = "none"
 
     if TYPE_CHECKING:
-        privacy: Any = None
-        rounds: Any = None
+
+        @property
+        def rounds(self) -> Any: ...
 
     def __post_init__(self):
         check_record_settings(self, self.rules)
         ratios = shared_privacy(self.relative_privacy, self.trust)
         object.__setattr__(self, "relative_privacy", ratios)
         check_machine_targets(self, ratios)
+        _ = self.privacy  # raises Refusal if no theorem covers the settings
+
+    @property
+    def privacy(self) -> Any:
+        """Noise on means over machines' own records."""
+        return NoisyRecords(**self._shared)
 
     @property
     def rule(self) -> Any:
@@ -74,17 +79,3 @@ class RecordSettings:
     def records(self) -> RecordMechanism:
         """Mechanism of the records: their use in messages, and the noise of messages."""
         return self.privacy.records(self.rounds.machine_epsilon)
-
-
-@struct.dataclass(kw_only=True)
-class RecordMethod(RecordSettings, Protocol):  # type: ignore[misc]
-    """Settings of a method that composes its algorithm with noise on means over machines' own records."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        _ = self.privacy  # raises Refusal if no theorem covers the settings
-
-    @property
-    def privacy(self) -> RecordPrivacy:
-        """Noise on means over machines' own records."""
-        return NoisyRecords(**self._shared)
