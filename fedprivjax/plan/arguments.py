@@ -76,30 +76,32 @@ def require_protocol(protocol: Any) -> Any:
     if isinstance(protocol, Decorated):
         require_decorated(protocol)
     protocol = plain_numbers(protocol)
-    for field in fields(protocol):
-        name, value = field.name, getattr(protocol, field.name)
+    for name, value in _settings(protocol).items():
         if name in NUMBERS:
             require_one(name, value)
-        if not field.metadata.get("pytree_node", True):
-            continue
-        _require_no_text(name, value)
-        if not isinstance(value, int | float | np.number):
-            continue
-        if name in POSITIVE:
-            require_positive(name, value, infinite=name in INFINITE)
-        if name == "noise_std" and not 0 <= value < np.inf:
-            raise Refusal(f"noise_std must be finite and not negative, got {value}")
-        require_float32(name, value)
-    for name, value in numbers_in(protocol).items():
-        _require_no_text(name, value)
+    own = (field.name for field in fields(protocol) if field.metadata.get("pytree_node", True))
+    for name, value in ({name: getattr(protocol, name) for name in own} | numbers_in(protocol)).items():
+        _require_number(name, value)
     return protocol
 
 
-def _require_no_text(name: str, value: Any) -> None:
-    """Raise Refusal for a text in the place of a number."""
+def _require_number(name: str, value: Any) -> None:
+    """Raise Refusal for a text in the place of a number, or for a number out of its range or float32's.
+
+    Args:
+        name: name of a setting of the protocol or of a part, such as "privacy.clip".
+    """
     if isinstance(value, str):
         static = "Declare a setting that is not a number as struct.field(pytree_node=False)"
         raise Refusal(f"{name} must be a number, got {value!r}. {static}")
+    if not isinstance(value, int | float | np.number):
+        return
+    last = name.rpartition(".")[2]
+    if last in POSITIVE:
+        require_positive(name, value, infinite=last in INFINITE)
+    if last == "noise_std" and not 0 <= value < np.inf:
+        raise Refusal(f"{name} must be finite and not negative, got {value}")
+    require_float32(name, value)
 
 
 def plain_numbers(protocol: Any) -> Any:

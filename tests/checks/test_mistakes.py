@@ -13,6 +13,7 @@ from fedprivjax import (
     Full,
     LocalPrivacy,
     LocalSGD,
+    MessagePrivacy,
     Metric,
     NoisyMessages,
     NoisyMinibatchSGD,
@@ -57,13 +58,22 @@ RESULTS = sweep_dataset(
 )
 
 
-@struct.dataclass
-class Own(Protocol):
-    """A method that checks none of its settings."""
+@struct.dataclass(kw_only=True)
+class Own(SGD):
+    """An algorithm that checks none of its settings."""
 
-    mu: Any = 1.0
-    clip: Any = 1.0
     beta: Any = 0.5
+
+
+@struct.dataclass(kw_only=True)
+class OwnPrivacy(MessagePrivacy):
+    """A privacy object that checks none of its settings."""
+
+    clip: Any = 1.0
+
+
+def pair(beta=0.5, **settings):
+    return Protocol(Own(beta=beta), privacy=OwnPrivacy(**settings), noise_std=1.0, step_size=0.1)
 
 
 def norm(params):
@@ -232,12 +242,17 @@ MISTAKES = {
         "epsilon must be one number, got [1., 2.]: relative_privacy=[...] gives every machine its own privacy",
     ),
     "a negative clip of one's own": (
-        lambda: simulate(Own(clip=-1.0), PROBLEM, SOME),
-        "clip must be positive, got -1.0",
+        lambda: simulate(pair(clip=-1.0), PROBLEM, SOME),
+        "privacy.clip must be positive, got -1.0",
+    ),
+    "a number of one's own that is 0 in float32": (
+        lambda: sweep(pair(beta=1e-50), PROBLEM, SOME),
+        "algorithm.beta must be between 1.18e-38 and 3.4e+38, as float32 holds, got 1e-50",
     ),
     "a word for a number of one's own": (
-        lambda: sweep(Own(beta="a"), PROBLEM, SOME),
-        "beta must be a number, got 'a'. Declare a setting that is not a number as struct.field(pytree_node=False)",
+        lambda: sweep(pair(beta="a"), PROBLEM, SOME),
+        "algorithm.beta must be a number, got 'a'. "
+        "Declare a setting that is not a number as struct.field(pytree_node=False)",
     ),
     "a fraction for a seed": (lambda: simulate(OURS, PROBLEM, SOME, seed=1.5), "seed must be an integer, got 1.5"),
     "a fraction of seeds": (lambda: sweep(OURS, PROBLEM, SOME, seeds=2.0), "seeds must be an integer, got 2.0"),
