@@ -1,8 +1,11 @@
 """Statements of planted faults and custom classes: what they inherit, as their own, and refusals without them."""
 
+import sys
 from dataclasses import fields
 from functools import cache
 from inspect import getattr_static
+from itertools import count
+from types import ModuleType
 
 import jax
 import pytest
@@ -13,6 +16,8 @@ from fedprivjax.method.interface import Pair
 from fedprivjax.method.theory import THEORIES, theory_of
 
 HOST = {"bounded", "event", "hiding", "mechanism", "needed_noise", "noise_of", "of_noise", "records", "view"}
+
+BUGS = count(1)
 
 
 def states(*names):
@@ -70,3 +75,15 @@ def planted(method, copy):
     THEORIES[type(algorithm), type(private)] = theory_of(algorithm, method.privacy)
     names = "mu", "epsilon", "noise_std", "step_size", "step_scale"
     return Pair(algorithm, privacy=private, **{name: getattr(method, name) for name in names})
+
+
+def buggy(method, **others):
+    """Return a class of the package itself with other definitions than a method's, as if the package had this bug.
+
+    It has the method's name, in a module of its own.
+    """
+    module = ModuleType(f"fedprivjax.planted{next(BUGS)}")
+    sys.modules[module.__name__] = module
+    kind = struct.dataclass(type(method.__name__, (method,), {"__module__": module.__name__, **others}))
+    setattr(module, method.__name__, kind)
+    return kind

@@ -7,15 +7,16 @@ import pytest
 from audited import smaller
 from faults.varied import (
     ALWAYS,
+    DRIFT,
+    DRIFT_UNCLIPPED,
     EVEN,
     LOCAL,
     NOISE_OF_THOSE_WHO_CAME,
     QUIET,
+    QUIET_STEPS_UNSEEN,
     SERVER,
     UNEVEN,
     WALKS,
-    DriftUnclipped,
-    QuietStepsUnseen,
 )
 from restating import planted
 
@@ -59,7 +60,8 @@ def test_noise_by_the_realised_cohort_is_not_seen_with_a_fixed_one():
 
 @slow
 def test_a_drift_term_without_a_clip_is_seen_by_a_quadratic_canary():
-    assert refuted(DriftUnclipped(**LOCAL), ALWAYS)
+    assert refuted(DRIFT_UNCLIPPED, ALWAYS)
+    assert not refuted(DRIFT, ALWAYS)
 
 
 @slow
@@ -77,12 +79,12 @@ def test_right_local_steps_are_not_refuted(federation):
 
 @slow
 def test_a_drift_term_without_a_clip_is_not_seen_by_a_linear_canary():
-    assert not refuted(DriftUnclipped(**LOCAL), replace(ALWAYS, loss="linear"))
+    assert not refuted(DRIFT_UNCLIPPED, replace(ALWAYS, loss="linear"))
 
 
 @slow
 def test_quiet_local_steps_are_not_seen_in_end_points():
-    assert not refuted(QuietStepsUnseen(**LOCAL), WALKS)
+    assert not refuted(QUIET_STEPS_UNSEEN(**LOCAL), WALKS)
 
 
 # ---- views

@@ -5,8 +5,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import pytest
-from flax import struct
-from restating import planted, states, unsealed
+from restating import buggy, planted, unsealed
 
 from fedprivjax import NoisyMessages, NoisySGD, Refusal
 from fedprivjax.auditing.audit import audit
@@ -18,17 +17,13 @@ from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE, Terms
 RUNS = 1000
 
 
-@states("event")
-@struct.dataclass
-class QuietAverage(NoisySGD):
-    """Reports an average without noise in addition to its output."""
-
-    def round(self, problem, state, inputs, noise, key):
-        noisy, info = NoisySGD.round(self, problem, state, inputs, noise, key)
-        silent = jax.tree.map(jnp.zeros_like, noise)
-        average = state._replace(server=state.server._replace(w=state.server.average))
-        quiet, _ = NoisySGD.round(self, problem, average, inputs, silent, key)
-        return noisy._replace(server=noisy.server._replace(average=quiet.server.w)), info
+def with_a_quiet_average(self, problem, state, inputs, noise, key):
+    """Return the state after a round, whose average is without noise and is reported in addition to the output."""
+    noisy, info = NoisySGD.round(self, problem, state, inputs, noise, key)
+    silent = jax.tree.map(jnp.zeros_like, noise)
+    average = state._replace(server=state.server._replace(w=state.server.average))
+    quiet, _ = NoisySGD.round(self, problem, average, inputs, silent, key)
+    return noisy._replace(server=noisy.server._replace(average=quiet.server.w)), info
 
 
 def one_record_more(private, facts, noise_std):
@@ -40,7 +35,8 @@ def one_record_more(private, facts, noise_std):
 
 @pytest.mark.slow
 def test_an_iterate_that_is_reported_is_seen():
-    assert "likelihood ratio" in audit(QuietAverage(mu=1.0, trust="server"), runs=RUNS).refuted
+    quiet = buggy(NoisySGD, round=with_a_quiet_average)
+    assert "likelihood ratio" in audit(quiet(mu=1.0, trust="server"), runs=RUNS).refuted
     assert audit(NoisySGD(mu=1.0, trust="server", average=True), runs=RUNS).refuted == ()
 
 

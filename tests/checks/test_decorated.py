@@ -5,13 +5,14 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from flax import struct
-from restating import states
+from restating import planted, unsealed
 
 from fedprivjax import (
+    Algorithm,
     Ball,
     ConstraintSet,
     Full,
+    NoisyMessages,
     NoisyMinibatchSGD,
     NoisySGD,
     Participation,
@@ -25,18 +26,19 @@ from fedprivjax import (
 from fedprivjax.features import FeatureMap, as_maps
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.samplers import Sampler, Subset
+from fedprivjax.protocols.noisy_sgd import SGD
 
 X, Y = np.ones((2, 8, 3)), np.zeros((2, 8), int)
 PROBLEM = linear_problem(X, Y, Softmax(2), feature_bound=9.0)
 PRIVATE = NoisySGD(mu=1.0, clip=1.0, step_size=0.1)
 
 
-class Slower(NoisySGD):
+class Slower(SGD):
     factor: Any = 2.0
 
 
-class Empty(Protocol):
-    mu: Any = None
+class Empty(Algorithm):
+    beta: Any = None
 
 
 class Shifted(Ball):
@@ -72,23 +74,15 @@ class Quiet(Mechanism):
     pass
 
 
-@states("event")
-@struct.dataclass
-class Mechanical(NoisySGD):
-    def mechanism(self, problem, plan, method="auto"):
-        return Quiet()
-
-
 def run(protocol=PRIVATE, problem=PROBLEM, participation=Full(2)):  # noqa: B008
     return simulate(protocol, problem, participation, rounds=2)
 
 
 STRUCT, FROZEN = "a flax.struct.dataclass", "a dataclass(frozen=True)"
 CASES = [
-    (lambda: run(Slower(mu=1.0, clip=1.0, step_size=0.1)), f"protocol Slower must be {STRUCT}"),
-    (lambda: Slower(mu=1.0, factor=3.0), f"protocol Slower must be {STRUCT}"),
-    (lambda: Empty(mu=1.0), f"protocol Empty must be {STRUCT}"),
-    (lambda: sweep(Slower(clip=1.0), PROBLEM, Full(2), over={"mu": [1.0]}), f"protocol Slower must be {STRUCT}"),
+    (lambda: Protocol(Slower(), privacy=NoisyMessages(clip=1.0)), f"algorithm Slower must be {STRUCT}"),
+    (lambda: Slower(factor=3.0), f"algorithm Slower must be {STRUCT}"),
+    (lambda: Empty(beta=1.0), f"algorithm Empty must be {STRUCT}"),
     (lambda: linear_problem(X, Y, Softmax(2), constraint=Shifted(1.0)), f"constraint Shifted must be {STRUCT}"),
     (lambda: Halfspace(0.1), f"constraint Halfspace must be {STRUCT}"),
     (lambda: First(2, 2), f"participation First must be {FROZEN}"),
@@ -97,7 +91,10 @@ CASES = [
     (lambda: NoisyMinibatchSGD(sampler=Picks(), epsilon=1.0, clip=1.0), f"sampler Picks must be {FROZEN}"),
     (lambda: Halved(2), f"feature map Halved must be {FROZEN}"),
     (lambda: as_maps(Halved()), f"feature map Halved must be {FROZEN}"),
-    (lambda: run(Mechanical(mu=1.0, clip=1.0, step_size=0.1)), f"mechanism Quiet must be {STRUCT}"),
+    (
+        lambda: run(planted(PRIVATE, unsealed(mechanism=lambda private, facts, method: Quiet()))),
+        f"mechanism Quiet must be {STRUCT}",
+    ),
 ]
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from neighbours import KEY
-from restating import states, unsealed
+from restating import buggy, planted, states, unsealed
 
 from fedprivjax import (
     FedAvg,
@@ -28,7 +28,9 @@ from fedprivjax import (
 )
 from fedprivjax.engine.prepare import round_inputs
 from fedprivjax.method import local_rounds
+from fedprivjax.method.work_rounds import WorkRounds
 from fedprivjax.plan.samplers import LocalEpochs
+from fedprivjax.protocols.scaffold import ControlVariates
 
 CLIP = 0.3
 MACHINE = {"unit": "machine", "update_clip": CLIP, "local_epochs": 1, "batch": 3, "step_size": 5.0}
@@ -52,10 +54,8 @@ OWN_COHORT = unsealed(divisor=lambda self, weight, inputs: jnp.where(weight > 0,
 OWN_LENGTH = unsealed(step_divisor=None)  # the last, shorter batch of an epoch is divided by its own number of records
 
 
-@states("event")
-@struct.dataclass
-class QuietControl(Scaffold):
-    """The control variate is the mean of the gradients without noise."""
+class QuietControl(WorkRounds):
+    """Control variates are means of the gradients without noise."""
 
     def client(self, server, own, data, noise, key):
         (update, _), _, info = super().client(server, own, data, noise, key)
@@ -63,19 +63,15 @@ class QuietControl(Scaffold):
         return (update, change), jax.tree.map(jnp.add, own, change), info
 
 
-@states("event")
-@struct.dataclass
-class RawKept(Scaffold):
-    """A machine adds the difference of its control variate before clipping to it.
+QUIET_CONTROL = buggy(Scaffold, rounds=property(QuietControl))
 
-    This is an error of the method, not a leak. The raw variate stays at the machine, and all later messages that depend
-    on it are clipped as a whole and noised before they are sent, whatever the machine's state is.
-    """
 
-    def client(self, server, own, data, noise, key):
-        message, _, info = super().client(server, own, data, noise, key)
-        raw = replace(self, update_clip=None)
-        return message, Scaffold.client(raw, server, own, data, noise, key)[1], info
+@struct.dataclass(kw_only=True)
+class KeptTwice(ControlVariates):
+    """A machine adds the sent change to its control variate twice. This is an error of the algorithm, not a leak."""
+
+    def keep(self, own, message, work):
+        return super().keep(super().keep(own, message, work), message, work)
 
 
 @states("settled", "uses", "of_step", "divisors")
@@ -88,18 +84,11 @@ class OneOrder(LocalEpochs):
         return np.broadcast_to(places[:1], places.shape), used
 
 
-@states("event")
-@struct.dataclass
-class Keyed(FedAvg):
-    """Normals of the machine's own key, or of its encoder's."""
-
-    encoded: bool = struct.field(pytree_node=False, default=False, kw_only=True)
-
-    def client(self, server, own, data, noise, key):
-        return jax.random.normal(key, (data.problem.dimension,)) * (not self.encoded), own, {}
-
-    def encode(self, message, key):
-        return jax.random.normal(key, message.shape) if self.encoded else message
+# a message is normals of the key of the machine's noise, or of its encoder's key
+OF_THE_NOISE = unsealed(
+    sent=lambda private, message, info, bound, noise, facts: jax.random.normal(noise[0], message.shape)
+)
+OF_THE_ENCODER = unsealed(encoded=lambda private, message, key, facts: jax.random.normal(key, message.shape))
 
 
 class Score(LinearLoss):
@@ -170,15 +159,16 @@ def places(sampler, samples, rounds=3, records=4):
 
 
 def keys_of_encoders(fold_in, samples):
-    """Return normals of a machine's key and of its encoder's, [2, samples]. `fold_in` is that of jax."""
+    """Return normals of a machine's key of noise and of its encoder's, [2, samples]. `fold_in` is that of jax."""
     problem = linear_problem(np.zeros((1, 1, samples)), np.zeros((1, 1), int), Logistic())
-    protocols = [Keyed(local_epochs=1, batch=1, step_size=1.0, encoded=encoded) for encoded in (False, True)]
+    protocols = [planted(FedAvg(**RECORD), copy) for copy in (OF_THE_NOISE, OF_THE_ENCODER)]
     plan = draw_plan(problem, Full(1), 1, sampler=protocols[0].minibatches)
     at, sent = jax.tree.map(lambda leaf: leaf[0], round_inputs(plan)), []
     with patch.object(jax.random, "fold_in", fold_in):
         for protocol in protocols:
+            noise = protocol.noise((), (KEY, np.ones(1, np.float32)), None)[1]
             state = protocol.init(problem, plan.size, KEY)
-            sent.append(np.asarray(protocol.rounds.messages(problem, state, at, None, KEY)[0], float))
+            sent.append(np.asarray(protocol.rounds.messages(problem, state, at, noise, KEY)[0], float))
     return np.array(sent)
 
 

@@ -173,13 +173,13 @@ AUDITS = {
     ),
     "whole messages": audited(
         "whole messages clipped, accounted for as records",
-        messages.CountedAsRecords(sampler="subset", **MESSAGE),
+        planted(ReleasedMinibatchSGD(sampler="subset", **MESSAGE), messages.COUNTED_AS_RECORDS),
         ReleasedMinibatchSGD(sampler="subset", **MESSAGE),
         **LARGE,
     ),
     "whole messages of Poisson samples": audited(
         "the same of Poisson samples",
-        messages.CountedAsRecords(sampler="poisson", **MESSAGE),
+        planted(ReleasedMinibatchSGD(sampler="poisson", **MESSAGE), messages.COUNTED_AS_RECORDS),
         ReleasedMinibatchSGD(sampler="poisson", **MESSAGE),
         **LARGE,
     ),
@@ -201,7 +201,7 @@ AUDITS = {
         Audited(NoisySGD(**TARGET), runs=FEW),
     ),
     "momentum without noise": audited(
-        "the query point carries the momentum without its noise", messages.UnnoisedMomentum(**SERVER), DPMu2(**SERVER)
+        "the query point carries the momentum without its noise", messages.UNNOISED_MOMENTUM(**SERVER), DPMu2(**SERVER)
     ),
     "public samples": audited(
         "sampled indices public, amplification claimed",
@@ -254,7 +254,7 @@ AUDITS = {
     ),
     "a message's part without noise": audited(
         "a control variate sent without noise",
-        clients.QuietControl(**EPOCHS),
+        clients.QUIET_CONTROL(**EPOCHS),
         Scaffold(**EPOCHS),
         **SHORT_BATCH,
     ),

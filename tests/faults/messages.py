@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 from faults.federations import SMALL
-from faults.noise import as_another
 from flax import struct
 from jax.flatten_util import ravel_pytree
-from restating import states, unsealed
+from restating import buggy, states, unsealed
 
 from fedprivjax import (
     AdaptiveClip,
@@ -23,8 +22,7 @@ from fedprivjax.method.release import Released
 from fedprivjax.method.round import add_noise, cohort_messages, flat_rows
 from fedprivjax.method.views import in_the_clear
 from fedprivjax.plan.samplers import Subset
-from fedprivjax.protocols import ReleasedMinibatchSGD
-from fedprivjax.protocols.released.records import released_messages
+from fedprivjax.protocols.released.records import ReleasedRecords, released_messages
 
 # ---- clipping
 
@@ -95,23 +93,12 @@ LEAVES_CLIPPED = as_sent(leaves_clipped)  # every array to norm C, and the norm 
 CLIPPED_MEAN = as_sent(mean_clipped)  # the mean over a machine's batch instead of every record's gradient
 
 
-@struct.dataclass
-class CountedAsRecords(ReleasedMinibatchSGD):
-    """Messages are clipped as a whole, and accounted for as means of clipped records."""
+def counted_as_records(private, epsilon):
+    return replace(ReleasedRecords.records(private, epsilon), whole_message=False)
 
-    @property
-    def records(self):
-        return replace(super().records, whole_message=False)
 
-    def needed_noise(self, problem, plan, target):
-        return self.records.noise_std(problem, plan.size, target)
-
-    def event(self, problem, plan):
-        return self.records.event(problem, plan, self.noise_std)
-
-    @property
-    def traced(self):
-        return as_another(ReleasedMinibatchSGD, self)
+# messages are clipped as a whole, and accounted for as means of clipped records
+COUNTED_AS_RECORDS = unsealed(records=counted_as_records)
 
 
 @dataclass(frozen=True)
@@ -163,14 +150,12 @@ def used_twice(private, problem, message, inputs, noise, limits, key):
 USED_TWICE = as_sent(used_twice)  # only half of the pool is used, so that each of its samples is used twice
 
 
-@states("event")
-@struct.dataclass
-class UnnoisedMomentum(DPMu2):
-    """The server queries a point moved by q_t without its noise."""
+def moved_by_the_momentum(self, state):
+    step = self.step_scale * self.step_size
+    return jax.tree.map(lambda x, q: x - step * q, state.server.x, state.memory.q)
 
-    def query(self, state):
-        step = self.step_scale * self.step_size
-        return jax.tree.map(lambda x, q: x - step * q, state.server.x, state.memory.q)
+
+UNNOISED_MOMENTUM = buggy(DPMu2, query=moved_by_the_momentum)  # the queried point is moved by q_t without its noise
 
 
 @dataclass(frozen=True)

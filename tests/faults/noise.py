@@ -3,14 +3,14 @@
 Every faulty method claims the guarantee of the correct one, and samples different noise.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from faults.federations import EVERYONE
 from flax import struct
-from restating import states, unsealed
+from restating import buggy, states, unsealed
 
 from fedprivjax import (
     BitMean,
@@ -30,13 +30,6 @@ from fedprivjax.noise.factors.tree import Tree
 from fedprivjax.noise.interface import MessageInputs
 from fedprivjax.noise.sums import CorrelatedSums
 from fedprivjax.privacy.per_machine import Grouped
-
-
-def as_another(kind, protocol, **changed):
-    """Return the traced form of a built-in protocol with this protocol's settings and changes, to share its program."""
-    own = {field.name: getattr(protocol, field.name) for field in fields(kind)}
-    return kind(**{**own, **changed}).traced
-
 
 # ---- too little noise
 
@@ -151,13 +144,12 @@ OF_THE_FIRST_MESSAGE = unsealed(
 )
 
 
-@states("event")
-@struct.dataclass
-class StepWithoutItsFactor(ReducedTreeMomentum):
-    """Drift is accounted for without the step's scale."""
+def without_the_factor(self, problem, plan):
+    return ReducedTreeMomentum.event(replace(self, step_scale=1.0), problem, plan)
 
-    def event(self, problem, plan):
-        return ReducedTreeMomentum.event(replace(self, step_scale=1.0), problem, plan)
+
+# drift is accounted for without the step's scale
+STEP_WITHOUT_ITS_FACTOR = buggy(ReducedTreeMomentum, event=without_the_factor)
 
 
 @states("squares", "contributions")

@@ -150,7 +150,7 @@ DISTRIBUTIONS = {
         np.eye(3),
     ),
     "one key of a machine and its encoder": drawn(
-        "an encoder with the machine's key",
+        "an encoder with the key of the machine's noise",
         NOISE,
         lambda: clients.keys_of_encoders(clients.key_of_the_client, SAMPLES),
         lambda: clients.keys_of_encoders(jax.random.fold_in, SAMPLES),
@@ -166,7 +166,7 @@ DISTRIBUTIONS = {
     "a control without noise": drawn(
         "a control variate sent without noise",
         LEAK,
-        lambda: clients.controls(clients.QuietControl(**QUIET), SAMPLES),
+        lambda: clients.controls(clients.QUIET_CONTROL(**QUIET), SAMPLES),
         lambda: clients.controls(Scaffold(**QUIET), SAMPLES),
         np.eye(3) / 2,
     ),
@@ -302,7 +302,7 @@ ACCOUNTED = {
     "a step without its factor": accounted(
         "drift accounted for without the factor on the step",
         of_steps,
-        noise.StepWithoutItsFactor(**DRIFTING),
+        noise.STEP_WITHOUT_ITS_FACTOR(**DRIFTING),
         ReducedTreeMomentum(**DRIFTING),
     ),
     "one release's support": accounted(

@@ -1,15 +1,17 @@
 """Faults that need a varying cohort, a quadratic canary or visible local steps to be detected."""
 
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from restating import states, unsealed
+from restating import buggy, planted, unsealed
 
-from fedprivjax import Dropouts, Full, LocalSGD, NoisyMessages, NoisyRecordSteps, Varying
+from fedprivjax import Dropouts, Full, LocalSGD, NoisyMessages, NoisyRecordSteps, Protocol, Varying, gradient
 from fedprivjax.auditing.neighbouring import Federation
-from fedprivjax.method.round import add_noise
+from fedprivjax.method.linear import of_record, points_of
+from fedprivjax.protocols.local_sgd import AveragedEndPoints
 
 SIZES = {"rounds": 6, "records": 6, "dimension": 4, "dense": False}
 UNEVEN = {
@@ -33,25 +35,40 @@ def of_those_who_came(private, problem, message, inputs, noise, memory, limits, 
 NOISE_OF_THOSE_WHO_CAME = unsealed(release=of_those_who_came)
 
 
-@states("event")
-@struct.dataclass
-class DriftUnclipped(LocalSGD):
-    """A drift correction, the gradient at v minus that at the round's start, is added after clipping."""
+class Drift(NamedTuple):
+    """Local steps, and the point from which they start."""
 
-    def _walk(self, shared, own, data, noise, *, every_step=False):
-        start, d = shared.server, data.problem.dimension
+    walk: Any
+    start: Any
 
-        def step(v, minibatch):
-            here, there = (minibatch.gradient(w, divisor=1) for w in (v, start))
-            g = minibatch.gradient(v, divisor=1, clip=self.clip)
-            g = jax.tree.map(lambda g, here, there: g + here - there, g, here, there)
-            z = None if noise is None else self.privacy.step_noise((shared.noise, noise), minibatch.step, d)
-            step = add_noise(data.problem, g, z)
-            after = jax.tree.map(lambda v, g: v - self.step_scale * self.step_size * g, v, step)
-            return after, (jax.tree.map(jnp.subtract, after, v), z)
 
-        end, steps = data.scan(step, start)
-        return self.algorithm.enter(start, own)._replace(v=end), steps
+@struct.dataclass(kw_only=True)
+class Drifting(AveragedEndPoints):
+    """Local SGD with a drift correction: the gradient at v minus that at the round's start is added to a step's."""
+
+    def enter(self, received, own):
+        return Drift(super().enter(received, own), received)
+
+    def ask(self, carry):
+        return 2.0 * gradient(carry.walk.v) - gradient(carry.start)
+
+    def move(self, carry, g, received, own, work):
+        return carry._replace(walk=super().move(carry.walk, g, received, own, work))
+
+    def leave(self, carry, received, own, work):
+        return super().leave(carry.walk, received, own, work)
+
+
+def corrected(private, problem, message, minibatch, noise, facts):
+    """Return a step's noisy gradient, to which the drift correction is added after clipping."""
+    here, start = points_of(message)
+    g = NoisyRecordSteps.of_batch(private, problem, gradient(here), minibatch, noise, facts)
+    correction = minibatch.mean(of_record(gradient(here) - gradient(start)))
+    return jax.tree.map(jnp.add, g, correction)
+
+
+DRIFT = Protocol(Drifting(), privacy=NoisyRecordSteps(batch=3, clip=1.0), epsilon=2.0, step_size=0.1)
+DRIFT_UNCLIPPED = planted(DRIFT, unsealed(of_batch=corrected))
 
 
 def quiet(privacy, noise, step, dimension):
@@ -62,14 +79,9 @@ def quiet(privacy, noise, step, dimension):
 QUIET = unsealed(step_noise=quiet)  # all local steps except the last have a tenth of their noise
 
 
-@states("event")
-@struct.dataclass
-class QuietStepsUnseen(LocalSGD):
-    """The same, with only the end points visible."""
-
-    @property
-    def privacy(self):
-        return QUIET(super().privacy)
-
-    def noisy_steps(self, problem, state, inputs, noise, key):
-        return None
+# the same, with only the end points visible
+QUIET_STEPS_UNSEEN = buggy(
+    LocalSGD,
+    privacy=property(lambda self: QUIET(LocalSGD.privacy.fget(self))),
+    noisy_steps=lambda self, problem, state, inputs, noise, key: None,
+)

@@ -1,6 +1,6 @@
 """Guarantees depend only on the current protocol, plan and problem, not on earlier calls."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -8,16 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import struct
-from restating import planted, states, unsealed
+from restating import planted, unsealed
 
 from fedprivjax import (
+    USED_ONCE,
     Ball,
-    DPMu2,
     Full,
     LocalSGD,
+    MessagePrivacy,
     NoisyMessages,
     NoisySGD,
+    Protocol,
     Softmax,
+    Terms,
     Uniform,
     draw_plan,
     guarantee,
@@ -29,9 +32,11 @@ from fedprivjax import (
 )
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.interface import as_leaves
-from fedprivjax.method.message_noise import CancelledNoise
-from fedprivjax.noise import Fresh
+from fedprivjax.noise import Fresh, PerMachine
+from fedprivjax.noise.interface import MessageInputs
+from fedprivjax.privacy.events import GaussianEvent
 from fedprivjax.privacy.per_machine import Grouped
+from fedprivjax.protocols.noisy_sgd import SGD
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
 
 RNG = np.random.default_rng(1)
@@ -46,38 +51,29 @@ PROBLEM = linear_problem(
 WEIGHTED = replace(PROBLEM, machine_weights=(0.1, 0.3, 0.3, 0.3))
 
 
-@dataclass(frozen=True)
-class LouderNoise(CancelledNoise):
-    """Cancelled noise, times β."""
+@struct.dataclass(kw_only=True)
+class Louder(MessagePrivacy):
+    """Clipped messages with β times the noise."""
 
+    clip: Any = 1.0
     beta: Any = 1.0
 
-    def unscaled(self, schedule):
-        return self.beta * super().unscaled(schedule)
+    def mechanism(self, facts, method):
+        return PerMachine(MessageInputs(np.ones(facts.plan.schedule.participants.shape, np.float32)))
 
+    def round_noise(self, state, drawn, noise_std, reads, host_noise):
+        return super().round_noise(state, drawn, self.beta * noise_std, reads, host_noise)
 
-@states("event")
-@struct.dataclass
-class Louder(DPMu2):
-    """DP-μ²-FL whose messages have β times the noise."""
-
-    beta: Any = 1.0
-
-    @property
-    def message_noise(self):
-        return LouderNoise(self.trust, self.relative_privacy, noise_schedule=self.noise_schedule, beta=self.beta)
-
-    def mechanism(self, problem, plan, method="auto"):
-        return self.message_noise.mechanism(plan, problem.dimension, method)
-
-    def event(self, problem, plan):
-        return replace(super().event(problem, plan), exposure=self.message_noise.exposure(plan), releases=None)
+    def event(self, facts, noise_std):
+        used = Grouped.of(np.minimum(facts.plan.schedule.total, 1))
+        return GaussianEvent(self.beta * noise_std, 2 * self.clip, used, Terms("none", "Gaussian mechanism", USED_ONCE))
 
 
 @pytest.mark.parametrize("order", [(0.5, 2.0), (2.0, 0.5)])
-def test_a_subclass_states_its_own_event_for_each_member(order):
-    over = {"beta": order}
-    data = sweep(Louder(noise_std=1.0, clip=1.0, step_size=0.1), PROBLEM, Uniform(4, 2), over=over, seeds=1, rounds=4)
+def test_a_custom_privacy_object_states_its_own_event_for_each_member(order):
+    over = {"privacy.beta": order}
+    method = Protocol(SGD(), privacy=Louder(), noise_std=1.0, step_size=0.1)
+    data = sweep(method, PROBLEM, Uniform(4, 2), over=over, seeds=1, rounds=4)
     np.testing.assert_allclose(data.realised_mu.squeeze(), [2.0 / beta for beta in order], rtol=1e-12)
 
 

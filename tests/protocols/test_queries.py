@@ -2,8 +2,7 @@
 
 import pytest
 from cases import CASES, ROUNDS, sparing
-from flax import struct
-from restating import states
+from restating import buggy
 
 from fedprivjax import DPMu2, LocalSGD, NoisySGD, UserAGD
 from fedprivjax.testing import PROPERTIES, Trial
@@ -11,47 +10,14 @@ from fedprivjax.testing import PROPERTIES, Trial
 QUERY = "the query is where gradients are taken"
 
 
-@states("event")
-@struct.dataclass
-class OldPoint(DPMu2):
-    """Queries the previous round's point, at which gradients are computed too."""
-
-    def query(self, state):
-        return state.server.x_previous
-
-
-@states("event")
-@struct.dataclass
-class Average(NoisySGD):
-    """Queried at the average."""
-
-    def query(self, state):
-        return state.server.average
-
-
-@states("event")
-@struct.dataclass
-class Output(UserAGD):
-    """Queried at the output, not at the middle point."""
-
-    def query(self, state):
-        return self.output(state)
-
-
-@states("event")
-@struct.dataclass
-class WalkedAverage(LocalSGD):
-    """Queries a point at which no machine starts its local steps."""
-
-    def query(self, state):
-        return state.server.server.average
-
-
 WRONG = {
-    "mu2-none-clipped-uniform": OldPoint,
-    "sgd-server-clipped-last": Average,
-    "user-agd": Output,
-    "local-disjoint": WalkedAverage,
+    # the previous round's point, at which gradients are computed too
+    "mu2-none-clipped-uniform": buggy(DPMu2, query=lambda self, state: state.server.x_previous),
+    "sgd-server-clipped-last": buggy(NoisySGD, query=lambda self, state: state.server.average),
+    # not the middle point
+    "user-agd": buggy(UserAGD, query=lambda self, state: self.output(state)),
+    # no machine starts its local steps there
+    "local-disjoint": buggy(LocalSGD, query=lambda self, state: state.server.server.average),
 }
 
 
@@ -66,14 +32,9 @@ def test_a_wrong_query_fails(name):
 
 def test_a_method_that_asks_no_model_has_nothing_to_show():
     case = CASES["sgd-server-clipped-last"]
-
-    @states("event")
-    @struct.dataclass
-    class Deaf(NoisySGD):
-        def round(self, problem, state, inputs, noise, key):
-            return state, {}
-
-        def query(self, state):
-            return state.server.average
-
-    PROPERTIES[QUERY](Trial(Deaf(mu=1.0, clip=1.0, step_size=0.1), case.problem, case.participation, ROUNDS))
+    deaf = buggy(
+        NoisySGD,
+        round=lambda self, problem, state, inputs, noise, key: (state, {}),
+        query=lambda self, state: state.server.average,
+    )
+    PROPERTIES[QUERY](Trial(deaf(mu=1.0, clip=1.0, step_size=0.1), case.problem, case.participation, ROUNDS))

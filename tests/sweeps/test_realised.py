@@ -6,13 +6,13 @@ from resource import RUSAGE_SELF, getrusage
 import numpy as np
 import pytest
 import xarray as xr
-from flax import struct
 from restating import planted, unsealed
 
 from fedprivjax import (
     Ball,
     DPMu2,
     Full,
+    NoisyMessages,
     NoisyMinibatchSGD,
     NoisySGD,
     Squared,
@@ -121,18 +121,16 @@ def test_a_swept_setting_overrides_one_that_is_given(given, over, problem):
     assert [member.target for member in beside.grid] == [member.target for member in alone.grid]
 
 
-@struct.dataclass
-class OfItsOwn(DPMu2):
-    """Reads the target that it was given."""
-
-    def needed_noise(self, problem, plan, target):
-        assert self.epsilon is not None
-        return 10 / self.epsilon
+def given(private, target, epsilon, machines):
+    assert epsilon == target.epsilon
+    return NoisyMessages.targeted(private, target, epsilon, machines)
 
 
-def test_a_custom_protocol_has_a_swept_epsilon_as_its_constructor_has_it(problem):
-    swept = ready_sweep(OfItsOwn(clip=1.0, step_size=0.1), problem, Full(6), over={"epsilon": [2.0, 4.0]}, **SMALL)
-    made = [ready(OfItsOwn(epsilon=e, clip=1.0, step_size=0.1), problem, Full(6), rounds=2) for e in (2.0, 4.0)]
+def test_a_privacy_object_is_given_a_swept_epsilon_as_that_of_the_constructor(problem):
+    own = unsealed(targeted=given, needed_noise=lambda private, facts, target: 10 / target.epsilon)
+    settings = {"clip": 1.0, "step_size": 0.1}
+    swept = ready_sweep(planted(DPMu2(**settings), own), problem, Full(6), over={"epsilon": [2.0, 4.0]}, **SMALL)
+    made = [ready(planted(DPMu2(epsilon=e, **settings), own), problem, Full(6), rounds=2) for e in (2.0, 4.0)]
     np.testing.assert_array_equal(swept.configurations.noise_std, [start.protocol.noise_std for start in made])
 
 

@@ -9,8 +9,7 @@ import pytest
 from cases import PARTIAL, POOL, SHARES, SOME_MACHINES
 from faults.clients import HALF_THE_MOVE
 from faults.messages import CLIPPED_BY_COORDINATE
-from flax import struct
-from restating import planted, states, unsealed
+from restating import buggy, planted, unsealed
 
 from fedprivjax import (
     DPMu2,
@@ -63,24 +62,17 @@ def peeking(private, problem, message, minibatch, noise, facts):
     return jax.tree.map(lambda leaf: leaf + 1e-3 * jnp.mean(problem.pool.features), mean)
 
 
-@states("event")
-@struct.dataclass
-class SumReported(DPMu2):
-    """The reported point is moved by the un-noised running sum."""
-
-    def output(self, state):
-        return jax.tree.map(lambda w, q: w - 0.1 * q, super().output(state), state.memory.q)
+def moved_by_the_sum(self, state):
+    """Return the reported point, moved by the un-noised running sum."""
+    return jax.tree.map(lambda w, q: w - 0.1 * q, DPMu2.output(self, state), state.memory.q)
 
 
-@states("event")
-@struct.dataclass
-class HeldReported(Scaffold):
-    """The reported point is moved by the mean of what the machines hold."""
-
-    def output(self, state):
-        return jax.tree.map(lambda w, rows: w - 0.1 * jnp.mean(rows, axis=0), super().output(state), state.own)
+def moved_by_the_machines(self, state):
+    """Return the reported point, moved by the mean of what the machines hold."""
+    return jax.tree.map(lambda w, rows: w - 0.1 * jnp.mean(rows, axis=0), Scaffold.output(self, state), state.own)
 
 
+SUM_REPORTED, HELD_REPORTED = buggy(DPMu2, output=moved_by_the_sum), buggy(Scaffold, output=moved_by_the_machines)
 FAULTS = {
     "a clip of every coordinate": (BOUND, planted(NoisySGD(**OF_POOL), CLIPPED_BY_COORDINATE), POOL, SOME_MACHINES),
     "half of the sensitivity": (BOUND, planted(FedAvg(**OF_MACHINES), HALF_THE_MOVE), SHARES, PARTIAL),
@@ -88,8 +80,8 @@ FAULTS = {
     "steps without a clip": (BOUND, planted(FedAvg(**OF_STEPS), UNCLIPPED), SHARES, PARTIAL),
     "the mean of the cohort": (ISOLATED, planted(NoisySGD(**OF_POOL), CENTRED), POOL, SOME_MACHINES),
     "records of all machines": (ISOLATED, planted(FedAvg(**OF_MACHINES), unsealed(of_batch=peeking)), SHARES, PARTIAL),
-    "the un-noised sum": (REPLAYED, SumReported(**OF_POOL), POOL, SOME_MACHINES),
-    "what machines hold": (REPLAYED, HeldReported(**OF_MACHINES), SHARES, PARTIAL),
+    "the un-noised sum": (REPLAYED, SUM_REPORTED(**OF_POOL), POOL, SOME_MACHINES),
+    "what machines hold": (REPLAYED, HELD_REPORTED(**OF_MACHINES), SHARES, PARTIAL),
 }
 TEXTS = {
     BOUND: "a message's norm must be at most",
