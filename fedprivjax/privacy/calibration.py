@@ -113,7 +113,7 @@ def calibrate_and_check(protocol, problem, plan, target: Target) -> tuple[Any, E
     with clients_named(problem.client_names):
         target = privacy_of(protocol).machine_target(target)
         calibrated = protocol.calibrate(problem, plan, target)
-        event = event_of(calibrated, problem, plan)
+        event = _event(calibrated, problem, plan)
         require_met(calibrated, event, target)
     return calibrated, event
 
@@ -129,7 +129,12 @@ def event_of(protocol, problem, plan) -> Event:
     """
     _require_runnable(protocol, problem, plan)
     with clients_named(problem.client_names):
-        protocol.check(problem, plan)
+        return _event(protocol, problem, plan)
+
+
+def _event(protocol, problem, plan) -> Event:
+    """Return the event of `event_of`, for a protocol that is runnable on the plan."""
+    protocol.check(problem, plan)
     _require_someone(plan.schedule)
     require_valid_plan(plan, problem)
     if plan.repeats and not privacy_of(protocol).several_epochs and protocol.noise_std != 0:
