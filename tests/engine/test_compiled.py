@@ -12,12 +12,12 @@ def test_programs_are_cleared_if_they_take_half_of_the_mappings(monkeypatch, tmp
     traces = []
 
     @jax.jit
-    def program(x):
+    def added(x):
         traces.append(x.shape)
         return x + 1
 
     def run():
-        return program(jnp.ones(3)).block_until_ready()
+        return added(jnp.ones(3)).block_until_ready()
 
     run()
     assert not programs.make_room()
