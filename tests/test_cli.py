@@ -213,6 +213,7 @@ def test_a_figure_of_lowy_and_razaviyayn_is_reproduced(tmp_path):
     assert "cells within their tolerance" in said
 
 
+@pytest.mark.slow
 def test_tables_and_verdict_are_printed_although_by_products_fail(call, spec, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device", "there/report.html")
@@ -236,6 +237,7 @@ def test_tables_and_verdict_are_printed_although_by_products_fail(call, spec, mo
     assert Path("there", "report.html").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the device /dev/full is of Linux")
 def test_results_are_kept_if_the_output_is_on_a_full_disk(call, spec, monkeypatch):
     """The text that is left does not fail again when the stream is closed."""
@@ -442,6 +444,7 @@ class Mine(NoisySGD):
 """
 
 
+@pytest.mark.slow
 def test_a_custom_protocol_runs_from_the_files_folder(call, spec):
     Path("mine.py").write_text(OWN, encoding="utf-8")
     change = ("--set", 'protocol=[{name = "mine:Mine", label = "ours", beta = 0.25}]', "--set", "sweep.seeds=1")

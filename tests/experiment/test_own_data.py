@@ -141,6 +141,7 @@ def made(parsed):
     return experiment.make_problem(parsed.problem, 4)
 
 
+@pytest.mark.slow
 def test_one_command_runs_and_reports_a_user_table(place, call):
     assert len(TOML.splitlines()) < 25
     status, said, _ = call("run", "own/my.toml", "--out", "there")

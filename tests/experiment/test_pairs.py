@@ -316,6 +316,7 @@ def test_algorithms_of_equal_name_in_two_folders_are_distinct(folder, tmp_path_f
     assert first != second
 
 
+@pytest.mark.slow
 def test_the_command_line_runs_changes_reports_and_refuses(folder, monkeypatch, capsys):
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["fedprivjax", *map(str, arguments)])
