@@ -4,7 +4,7 @@ from itertools import product
 
 import jax
 import pytest
-from cases import CASES, REPRESENTATIVES, ROUNDS
+from cases import CASES, EAGER, REPRESENTATIVES, ROUNDS
 
 from fedprivjax.protocols import PROTOCOLS, ReleasedLocalSGD, ReleasedMinibatchSGD
 from fedprivjax.testing import PROPERTIES, Trial
@@ -12,7 +12,7 @@ from fedprivjax.testing.contract import OF_RELEASES
 
 QUICK = ("stable structure and dtypes", "the guarantee can be saved and printed")  # no compiling
 ABSENT = ("absent machines leave no trace", "dropouts count as planned")  # for one of each method
-DEAR = ("jit equals eager", "every leaf can be swept")  # a program an operation; every value on an axis accounted for
+DEAR = (EAGER, "every leaf can be swept")  # a program an operation; every value on an axis accounted for
 NOISE = ("the noise has the stated distribution", "the target is met")
 WHOLE = ("mu2-none-clipped-uniform", "fedavg-server", "user-shuffler")  # gradients, local work, a shuffler
 SHORT = {  # of the other methods, which have the privacy objects of these

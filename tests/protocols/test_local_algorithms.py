@@ -4,7 +4,7 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from cases import PARTIAL, SHARES, sparing
+from cases import COMPILED, PARTIAL, SHARES, sparing
 from oracles import local_algorithms as oracle
 
 from fedprivjax import (
@@ -30,7 +30,7 @@ from fedprivjax import (
 )
 from fedprivjax.engine.prepare import round_inputs
 from fedprivjax.plan.samplers import Poisson, Subset
-from fedprivjax.testing import PROPERTIES, check_protocol
+from fedprivjax.testing import check_protocol
 
 MACHINES, ROUNDS, STEP = 5, 12, 0.5
 SIZES = (7, 2, 0, 4, 1)
@@ -180,14 +180,13 @@ WHOLE = {  # the slow contract: one privacy for each algorithm. test_contract.py
     "FedExP": "encoded, untrusted",
     "MimeLite": "steps",
 }
-EAGER = "jit equals eager"  # takes half of the time, and is tested with FedAvg
 
 
 @pytest.mark.slow
 @named
 def test_other_properties_hold(algorithm):
     kind = WHOLE[type(algorithm).__name__]
-    others = tuple(name for name in PROPERTIES if name not in (EAGER, *QUICK))
+    others = tuple(name for name in COMPILED if name not in QUICK)
     report = check_protocol(method_of(algorithm, kind), SHARES, PARTIAL, properties=others)
     assert set(report.not_applicable) == ({"order within a round"} if "encoder" in PRIVACY[kind] else set())
     assert not report.skipped
