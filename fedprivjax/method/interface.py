@@ -248,6 +248,8 @@ class Pair(Protocol):
         if type(self.privacy) is type:
             raise Refusal(f"privacy must be an object, such as NoisyMessages(clip=1.0), got {called(self.privacy)}")
         if isinstance(self.privacy, Privacy):  # a pytree's placeholders pass
+            if isinstance(self.algorithm, Part) and not issubclass(type(self.privacy), _base(type(self.algorithm))):
+                raise _other_privacy(self.algorithm, self.privacy)
             if getattr(self.privacy, "unit", RECORD) is None and self.mu is self.epsilon is self.noise_std is None:
                 object.__setattr__(self, "noise_std", 0.0)
             self.privacy.check_target(self)
@@ -294,9 +296,20 @@ def privacy_for(algorithm: type) -> tuple[type, ...]:
     return NoisyMessages, NoisyRecords, NoisyMomentum, GaussianMean, BitMean
 
 
+def _base(algorithm: type) -> type[Privacy]:
+    """Return the base class of the privacy objects of a class of algorithms."""
+    return MessagePrivacy if issubclass(algorithm, Algorithm) else WorkPrivacy
+
+
+def _other_privacy(algorithm: Any, privacy: Any) -> Refusal:
+    """Return the Refusal for a privacy object that does not go with an algorithm."""
+    names = " or a ".join(one.__name__ for one in privacy_for(type(algorithm)))
+    return Refusal(f"privacy must be a {names} with {type(algorithm).__name__}, got {called(privacy)}")
+
+
 def _custom(kind: type, algorithm: type) -> bool:
     """Return True for a custom class whose only parents in the package are the base for an algorithm, and its bases."""
-    base = MessagePrivacy if issubclass(algorithm, Algorithm) else WorkPrivacy
+    base = _base(algorithm)
     if kind is base or not issubclass(kind, base) or (issubclass(algorithm, Algorithm) and has_sums(algorithm)):
         return False
     return all(issubclass(base, one) for one in kind.__mro__ if of_package(one))
@@ -315,8 +328,7 @@ def pair(algorithm: Any = None, *, privacy: Any = None, **settings: Any) -> Pair
     if _custom(kind, type(algorithm)):
         require_decorated(privacy)
     elif kind not in needed:
-        names = " or a ".join(one.__name__ for one in needed)
-        raise Refusal(f"privacy must be a {names} with {type(algorithm).__name__}, got {called(privacy)}")
+        raise _other_privacy(algorithm, privacy)
     require_keywords("Protocol", settings, [one for one in settings_of(Pair) or () if one not in derived_of(Pair)])
     return Pair(algorithm, privacy=privacy, **settings)
 

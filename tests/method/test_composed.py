@@ -14,6 +14,8 @@ from heavy_ball import HeavyBall
 from fedprivjax import (
     Algorithm,
     DPMu2,
+    LocalEpochs,
+    LocalPrivacy,
     NoisyMessages,
     NoisySGD,
     Protocol,
@@ -178,6 +180,9 @@ def test_a_pair_of_classes_or_of_wrong_objects_is_refused():
     for privacy in (NoisyMessages, "messages", None, NoisySGD(mu=1.0)):
         with pytest.raises(Refusal, match="privacy must be"):
             Protocol(HeavyBall(), privacy=privacy, mu=1.0)
+    local = LocalPrivacy(work=LocalEpochs(1), unit="record", clip=1.0)
+    with pytest.raises(Refusal, match=r"privacy must be a NoisyMessages or .* with HeavyBall, got a LocalPrivacy"):
+        replace(heavy_ball(), privacy=local)
     for algorithm in (HeavyBall, NoisySGD(mu=1.0), None):
         with pytest.raises(Refusal, match="algorithm must be an Algorithm"):
             Protocol(algorithm, privacy=NoisyMessages(clip=1.0), mu=1.0)
