@@ -1,6 +1,7 @@
 """The adversary's view of a run by trust model, with every message and every machine's noise materialised."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +23,7 @@ from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
 from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.problem.problem import Problem
-from fedprivjax.problem.program import products, typed_jit
+from fedprivjax.problem.program import by_shapes, products, typed_jit
 
 
 class Transcript(NamedTuple):
@@ -104,14 +105,17 @@ def _adds_to_messages(mechanism: Mechanism, dimension: int, key) -> bool:
 
 def released_steps(start: ReadyRun) -> int:
     """Return the number of local steps per participant and round that the guarantee counts as released, or 0."""
+    protocol, problem, _, inputs, _, key = start.arguments
+    return _released_steps((protocol, replace(problem, excess=None), inputs, key), start.plan.size)
 
-    def of_first_round(arguments: Arguments):
-        protocol, problem, *_, key = arguments
-        inputs = jax.tree.map(lambda leaf: leaf[0], arguments.inputs)
-        state = protocol.init(problem, start.plan.size, key)
-        return flat_steps(problem, seen_of(protocol).noisy_steps(problem, state, inputs, None, key))
 
-    steps = jax.eval_shape(of_first_round, start.arguments)
+@by_shapes
+def _released_steps(parts: tuple[Any, Problem, RoundInputs, Any], size: Size) -> int:
+    def of_first_round(protocol, problem, inputs, key):
+        state, first = protocol.init(problem, size, key), jax.tree.map(lambda leaf: leaf[0], inputs)
+        return flat_steps(problem, seen_of(protocol).noisy_steps(problem, state, first, None, key))
+
+    steps = jax.eval_shape(of_first_round, *parts)
     return 0 if steps is None else steps.shape[1]
 
 
