@@ -55,7 +55,8 @@ class LocalAlgorithm(Part):
 
     It defines `init`, `move`, `serve` and `point`. A local step evaluates the message of `ask` for every record of the
     machine's minibatch, and moves along the mean. All that leaves the machine is the message of `leave`. By default, a
-    machine walks from the received point along gradients, and sends how far it moved.
+    machine walks from the received point along gradients, and sends how far it moved: the carry is its point, or a
+    `Walk` with an optimiser.
 
     Attributes:
         equal_weights: True if messages must have equal weights.
@@ -79,15 +80,15 @@ class LocalAlgorithm(Part):
         return ()
 
     def enter(self, received: Any, own: Any) -> Any:
-        """Return the carry of a machine's local steps before the first one. Default: `received`."""
-        return received
+        """Return the carry of a machine's local steps before the first one. Default: a walk from `received`."""
+        return begun(self.local, received)
 
     def ask(self, carry: Any) -> Linear:
         """Return the message of one record in the next local step, whose first point is where the machine stands.
 
-        Default: the gradient at the carry.
+        Default: the gradient at the walk's point.
         """
-        return gradient(carry)
+        return gradient(point_of(carry))
 
     def move(self, carry: Any, g: Any, received: Any, own: Any, work: Work) -> Any:
         """Return the carry after a local step.
@@ -100,9 +101,9 @@ class LocalAlgorithm(Part):
     def leave(self, carry: Any, received: Any, own: Any, work: Work) -> Any:
         """Return the machine's message after its local steps, a pytree of floats. A machine without a step sends 0.
 
-        Default: `carry` less `received`.
+        Default: the walk's point less `received`.
         """
-        return sub(carry, received)
+        return sub(point_of(carry), received)
 
     def keep(self, own: Any, message: Any, work: Work) -> Any:
         """Return what the machine holds after the round. Default: what it held.
@@ -138,27 +139,32 @@ class LocalAlgorithm(Part):
 
 
 class Walk(NamedTuple):
-    """Carry of a machine's local steps: its point v, and the state of its optimiser."""
+    """Carry of local steps with an optimiser: the machine's point v, and the optimiser's state."""
 
     v: Any
     optimizer: Any
 
 
-def begun(local: Any, point: Any) -> Walk:
-    """Return the walk of a machine before its first step of a round, with a reset optimiser."""
-    return Walk(point, initial(local, point))
+def begun(local: Any, point: Any) -> Any:
+    """Return a machine's point before its first step of a round, or its `Walk` with a reset optimiser."""
+    return point if local is None else Walk(point, initial(local, point))
 
 
-def walked(local: Any, walk: Walk, direction: Any, work: Work) -> Walk:
+def point_of(carry: Any) -> Any:
+    """Return the point of a walk."""
+    return carry.v if isinstance(carry, Walk) else carry
+
+
+def walked(local: Any, carry: Any, direction: Any, work: Work) -> Any:
     """Return the walk after a step.
 
     The step is −η times the direction, or η times the optimiser's update at learning rate 1.
     """
-    v, optimizer = walk.v, walk.optimizer
-    if local is not None:
-        updates, optimizer = local.made().update(direction, optimizer, v)
-        direction = mul(-1.0, updates)
-    v, _ = stepped(None, (), v, direction, work.step)
+    v = point_of(carry)
+    if local is None:
+        return work.project(stepped(None, (), v, direction, work.step)[0])
+    updates, optimizer = local.made().update(direction, carry.optimizer, v)
+    v, _ = stepped(None, (), v, mul(-1.0, updates), work.step)
     return Walk(work.project(v), optimizer)
 
 

@@ -35,8 +35,7 @@ from fedprivjax.method.adaptive_clip import AdaptiveClip
 from fedprivjax.method.algorithm import Public
 from fedprivjax.method.encoders import Encoder
 from fedprivjax.method.interface import Protocol
-from fedprivjax.method.linear import Linear, gradient
-from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Walk, Work, begun, sub, walked
+from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, point_of, walked
 from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.minibatch_round import appended, iterate_buffer, mean_of
 from fedprivjax.method.server_step import (
@@ -87,18 +86,10 @@ class LocalGradientSteps(LocalAlgorithm):
     def sends(self, server: Any) -> Any:
         return server.w
 
-    def enter(self, received: Any, own: Any) -> Walk:
-        return begun(self.local, received)
-
-    def ask(self, carry: Any) -> Linear:
-        return gradient(carry.v)
-
     def move(self, carry: Any, g: Any, received: Any, own: Any, work: Work) -> Any:
-        g = g if self.prox is None else jax.tree.map(lambda g, v, w: g + self.prox * (v - w), g, carry.v, received)
+        v = point_of(carry)
+        g = g if self.prox is None else jax.tree.map(lambda g, v, w: g + self.prox * (v - w), g, v, received)
         return walked(self.local, carry, g, work)
-
-    def leave(self, carry: Any, received: Any, own: Any, work: Work) -> Any:
-        return sub(carry.v, received)
 
     def serve(self, server: Any, mean: Any, at: AtServer) -> Any:
         against = jax.tree.map(jnp.negative, mean)

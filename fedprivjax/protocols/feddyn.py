@@ -16,8 +16,7 @@ from flax import struct
 
 from fedprivjax.checks.values import require_positive
 from fedprivjax.method.algorithm import Public
-from fedprivjax.method.linear import Linear, gradient
-from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Walk, Work, add, begun, mul, sub, walked, zeros
+from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, add, mul, point_of, sub, walked, zeros
 from fedprivjax.method.server_step import optimizer_field
 
 
@@ -67,18 +66,9 @@ class FedDyn(LocalAlgorithm):
         """The machine's linear term h_i."""
         return zeros(public.start)
 
-    def enter(self, received: Any, own: Any) -> Walk:
-        return begun(self.local, received)
-
-    def ask(self, carry: Any) -> Linear:
-        return gradient(carry.v)
-
     def move(self, carry: Any, g: Any, received: Any, own: Any, work: Work) -> Any:
-        direction = add(sub(g, own), mul(self.alpha, sub(carry.v, received)))
+        direction = add(sub(g, own), mul(self.alpha, sub(point_of(carry), received)))
         return walked(self.local, carry, direction, work)
-
-    def leave(self, carry: Any, received: Any, own: Any, work: Work) -> Any:
-        return sub(carry.v, received)
 
     def keep(self, own: Any, message: Any, work: Work) -> Any:
         return sub(own, mul(self.alpha, message))

@@ -17,8 +17,7 @@ from flax import struct
 
 from fedprivjax.checks.values import require_positive
 from fedprivjax.method.algorithm import Public
-from fedprivjax.method.linear import Linear, gradient
-from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Walk, Work, add, begun, mul, sub, walked
+from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, add, mul, walked
 from fedprivjax.method.server_step import optimizer_field
 
 
@@ -59,17 +58,11 @@ class FedExP(LocalAlgorithm):
     def sends(self, server: ExpState) -> Any:
         return server.w
 
-    def enter(self, received: Any, own: Any) -> Walk:
-        return begun(self.local, received)
-
-    def ask(self, carry: Any) -> Linear:
-        return gradient(carry.v)
-
     def move(self, carry: Any, g: Any, received: Any, own: Any, work: Work) -> Any:
         return walked(self.local, carry, g, work)
 
     def leave(self, carry: Any, received: Any, own: Any, work: Work) -> Any:
-        update = sub(carry.v, received)
+        update = super().leave(carry, received, own, work)
         return update, square(update)
 
     def serve(self, server: ExpState, mean: Any, at: AtServer) -> ExpState:

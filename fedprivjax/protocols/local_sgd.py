@@ -24,7 +24,7 @@ from fedprivjax.checks.values import require_at_least
 from fedprivjax.method.algorithm import Public
 from fedprivjax.method.default_steps import binds, clipped_pace
 from fedprivjax.method.interface import Protocol
-from fedprivjax.method.local_algorithm import AtServer, Work, sub
+from fedprivjax.method.local_algorithm import AtServer, Work, point_of, sub
 from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.drafts import capped, of_records
 from fedprivjax.method.planning.setting import Setting
@@ -81,7 +81,7 @@ class AveragedEndPoints(LocalGradientSteps):
         return LocalState(first.w, first.last, first.optimizer, public.start, jnp.zeros(()))
 
     def leave(self, carry: Any, received: Any, own: Any, work: Work) -> Any:
-        return carry.v
+        return point_of(carry)
 
     def serve(self, server: LocalState, mean: Any, at: AtServer) -> LocalState:
         after = super().serve(ServerState(server.w, server.last, server.optimizer), sub(mean, server.w), at)

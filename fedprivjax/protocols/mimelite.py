@@ -18,8 +18,8 @@ from flax import struct
 
 from fedprivjax.checks.values import require_probability
 from fedprivjax.method.algorithm import Public
-from fedprivjax.method.linear import Linear, gradient
-from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Walk, Work, add, begun, mul, sub, walked, zeros
+from fedprivjax.method.linear import Linear
+from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, add, mul, walked, zeros
 from fedprivjax.method.server_step import optimizer_field
 
 
@@ -33,7 +33,7 @@ class MimeState(NamedTuple):
 class Begun(NamedTuple):
     """Carry of local steps: the walk, the gradient of the first step, and 1 after that step, else 0."""
 
-    walk: Walk
+    walk: Any
     first: Any
     begun: Any
 
@@ -67,10 +67,10 @@ class MimeLite(LocalAlgorithm):
         return MimeState(public.start, zeros(public.start))
 
     def enter(self, received: MimeState, own: Any) -> Begun:
-        return Begun(begun(self.local, received.w), zeros(received.w), jnp.zeros(()))
+        return Begun(super().enter(received.w, own), zeros(received.w), jnp.zeros(()))
 
     def ask(self, carry: Begun) -> Linear:
-        return gradient(carry.walk.v)
+        return super().ask(carry.walk)
 
     def move(self, carry: Begun, g: Any, received: MimeState, own: Any, work: Work) -> Begun:
         first = jax.tree.map(lambda new, old: jnp.where(carry.begun > 0, old, new), g, carry.first)
@@ -78,7 +78,7 @@ class MimeLite(LocalAlgorithm):
         return Begun(walked(self.local, carry.walk, direction, work), first, jnp.ones(()))
 
     def leave(self, carry: Begun, received: MimeState, own: Any, work: Work) -> Any:
-        return sub(carry.walk.v, received.w), mul(work.step, carry.first)
+        return super().leave(carry.walk, received.w, own, work), mul(work.step, carry.first)
 
     def serve(self, server: MimeState, mean: Any, at: AtServer) -> MimeState:
         update, scaled = mean

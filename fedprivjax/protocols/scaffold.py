@@ -27,7 +27,7 @@ from flax import struct
 
 from fedprivjax.method.algorithm import Public
 from fedprivjax.method.linear import Linear
-from fedprivjax.method.local_algorithm import AtServer, Walk, Work, add, mul, sub, zeros
+from fedprivjax.method.local_algorithm import AtServer, Work, add, mul, sub, zeros
 from fedprivjax.protocols.fedavg import FedAvg, LocalGradientSteps, ServerState
 
 
@@ -42,7 +42,7 @@ class Controlled(NamedTuple):
 class Summed(NamedTuple):
     """Carry of local steps: FedAvg's walk, and the sum of the steps' gradients."""
 
-    walk: Walk
+    walk: Any
     total: Any
 
 

@@ -62,7 +62,7 @@ class Louder(LocalGradientSteps):
     """A multiple of the gradient without a clip: ε = 1 stated by the Lipschitz constant, messages 10⁴ times as long."""
 
     def ask(self, carry):
-        return 1e4 * gradient(carry.v)
+        return 1e4 * gradient(carry)
 
 
 def test_a_combination_of_gradients_in_local_steps_needs_a_clip():
@@ -91,7 +91,7 @@ class InContainer(LocalGradientSteps):
     """An update in such a container: norm 300 for C = 0.3."""
 
     def leave(self, carry, received, own, work):
-        return Growing(sub(carry.v, received))
+        return Growing(sub(carry, received))
 
     def serve(self, server, mean, at):
         return super().serve(server, mean.held, at)

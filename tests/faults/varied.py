@@ -50,7 +50,7 @@ class Drifting(AveragedEndPoints):
         return Drift(super().enter(received, own), received)
 
     def ask(self, carry):
-        return 2.0 * gradient(carry.walk.v) - gradient(carry.start)
+        return 2.0 * gradient(carry.walk) - gradient(carry.start)
 
     def move(self, carry, g, received, own, work):
         return carry._replace(walk=super().move(carry.walk, g, received, own, work))

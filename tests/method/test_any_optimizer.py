@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from cases import PARTIAL, POOL, SHARES, SOME_MACHINES
+from flax import struct
 
 from fedprivjax import (
     AcceleratedMinibatchSGD,
@@ -17,6 +19,7 @@ from fedprivjax import (
     FedAvg,
     FedDyn,
     FedExP,
+    LocalAlgorithm,
     LocalSGD,
     MimeLite,
     NoisySGD,
@@ -36,7 +39,8 @@ from fedprivjax import (
 from fedprivjax.checks.numbers import numbers_in, with_numbers
 from fedprivjax.engine.chunked_sums import mean_loss
 from fedprivjax.method.algorithm import At, Public
-from fedprivjax.method.local_algorithm import Work
+from fedprivjax.method.local_algorithm import Work, walked
+from fedprivjax.method.server_step import optimizer_field
 from fedprivjax.problem.random_keys import random_key
 from fedprivjax.testing import PROPERTIES, Trial
 
@@ -105,7 +109,27 @@ def test_sgd_takes_the_plain_steps(of):
     assert np.abs(np.subtract(of("adam"), of(None))).max() > 1e-3
 
 
+@struct.dataclass
+class Walks(LocalAlgorithm):
+    """The functions without a default, with an optimiser of local steps."""
+
+    local: Any = optimizer_field()
+
+    def init(self, public, step):
+        return public.start
+
+    def move(self, carry, g, received, own, work):
+        return walked(self.local, carry, g, work)
+
+    def serve(self, server, mean, at):
+        return at.project(server + mean)
+
+    def point(self, server):
+        return server
+
+
 LOCAL = {
+    "custom": lambda local: Walks(local=local),
     "fedavg": lambda local: FedAvg(prox=0.2, step_size=0.1, local=local, **WORK).algorithm,
     "local": lambda local: LocalSGD(batch=2, noise_std=1.0, local=local).algorithm,
     "scaffold": lambda local: Scaffold(step_size=0.1, local=local, **WORK).algorithm,
@@ -136,6 +160,17 @@ def test_local_steps_take_any_optimizer(name):
     first, second = points(name, MOMENTUM)
     np.testing.assert_allclose(first, one[0], rtol=1e-6)
     assert np.abs(second - one[1]).max() > 1e-3
+
+
+def test_a_machine_sends_how_far_its_optimizer_moved_by_default():
+    received, work = W, Work(STEP, 1.0, 1.0, project)
+    sent = []
+    for local in (None, MOMENTUM):
+        algorithm = Walks(local=local and ServerOptimizer(local))
+        carry = algorithm.move(algorithm.enter(received, ()), G, received, (), work)
+        sent.append(algorithm.leave(carry, received, (), work))
+    np.testing.assert_array_equal(sent[0], plain(W, G) - W)
+    np.testing.assert_allclose(sent[1], sent[0], rtol=1e-6)
 
 
 def test_a_plain_local_step_is_that_of_fedavg_bit_for_bit():

@@ -306,7 +306,7 @@ def test_a_message_of_another_kind_in_the_program_is_refused():
 @struct.dataclass
 class LocalLosses(MimeLite):
     def ask(self, carry):
-        return per_record(loss, carry.walk.v)
+        return per_record(loss, carry.walk)
 
 
 @struct.dataclass

@@ -93,7 +93,7 @@ class Twice(LocalGradientSteps):
     """A thousand times the gradient."""
 
     def ask(self, carry):
-        return 1000.0 * gradient(carry.v)
+        return 1000.0 * gradient(carry)
 
 
 def test_a_longer_message_is_clipped():

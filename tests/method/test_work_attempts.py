@@ -148,7 +148,7 @@ class Scaled(LocalGradientSteps):
     factor: Any = 1.0
 
     def ask(self, carry):
-        return self.factor * gradient(carry.v)
+        return self.factor * gradient(carry)
 
 
 @struct.dataclass
@@ -156,7 +156,7 @@ class FarAway(LocalGradientSteps):
     """The gradient at a point that is not finite."""
 
     def ask(self, carry):
-        return gradient(carry.v + jnp.nan)
+        return gradient(carry + jnp.nan)
 
 
 def stepped(algorithm, **options):
@@ -190,7 +190,7 @@ class Vectorised(LocalGradientSteps):
     """A coefficient for every coordinate."""
 
     def ask(self, carry):
-        return carry.v * gradient(carry.v)
+        return carry * gradient(carry)
 
 
 @struct.dataclass
@@ -198,7 +198,7 @@ class Twice(LocalGradientSteps):
     """Two messages in a step."""
 
     def ask(self, carry):
-        return gradient(carry.v), gradient(carry.v)
+        return gradient(carry), gradient(carry)
 
 
 @struct.dataclass
@@ -209,7 +209,7 @@ class Unequal(LocalGradientSteps):
 
     def ask(self, carry):
         self.calls.append(1)
-        g = gradient(carry.v)
+        g = gradient(carry)
         return g if len(self.calls) == 1 else g + g
 
 
@@ -243,7 +243,7 @@ class Replied(LocalGradientSteps):
     kind: Any = struct.field(pytree_node=False, default=jnp.float32)
 
     def leave(self, carry, received, own, work):
-        told = jnp.where(carry.v[0] > received[0], self.value, 0.0)
+        told = jnp.where(carry[0] > received[0], self.value, 0.0)
         return jnp.full(received.shape, told).astype(self.kind)
 
 
