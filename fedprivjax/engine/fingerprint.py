@@ -112,7 +112,7 @@ def identity_of_parts(protocol: Any) -> str:
     >>> from fedprivjax import FedExP, LocalEpochs, LocalPrivacy, Protocol
     >>> pair = Protocol(FedExP(), privacy=LocalPrivacy(work=LocalEpochs(1)), step_size=0.1)
     >>> identity_of_parts(pair).partition("; ")[0]
-    'algorithm: fedprivjax.protocols.fedexp.FedExP(offset=*, local=None)'
+    'algorithm: fedprivjax.protocols.fedexp.FedExP(offset=*, local=None, server=None, server_step=None)'
     """
     if not isinstance(protocol, Pair):
         return ""

@@ -28,6 +28,20 @@ def stepped(server: ServerOptimizer | None, state: Any, w, direction, step) -> t
     return server.step(state, w, direction, step)
 
 
+def served(server: ServerOptimizer | None, state: Any, w, rate, *updates) -> tuple[Any, Any]:
+    """Return w after the server's step along updates, before the projection, and its optimiser's state.
+
+    The plain step adds the updates. An optimiser receives the pseudo-gradient, which is minus their sum.
+
+    Args:
+        rate: learning rate of the optimiser, or None for 1.
+    """
+    if server is None:
+        return jax.tree.map(lambda w, *each: sum(each, w), w, *updates), state
+    direction = jax.tree.map(lambda *each: -sum(each), *updates)
+    return server.step(state, w, direction, 1.0 if rate is None else rate)
+
+
 def scaled_step(server: ServerOptimizer, plain: float, problem: Problem, rounds: int, norm: float) -> float:
     r"""Return the optimiser's step that moves as far as the plain step in T rounds along a constant direction.
 
@@ -66,10 +80,16 @@ def set_optimizers(part: Any) -> None:
 
 
 def check_optimizers(part: Any, params: Any) -> None:
-    """Raise Refusal if an optimiser of an algorithm cannot be run on parameters of these shapes."""
-    for name, kind in kinds_of_parts(part).items():
-        if kind is ServerOptimizer and getattr(part, name) is not None:
-            getattr(part, name).check(params)
+    """Raise Refusal if an optimiser of an algorithm cannot be run on parameters of these shapes.
+
+    Also if the algorithm has a `server_step`, and its `server` has no learning rate, or two.
+    """
+    held = {name: getattr(part, name) for name, kind in kinds_of_parts(part).items() if kind is ServerOptimizer}
+    for optimizer in held.values():
+        if optimizer is not None:
+            optimizer.check(params)
+    if "server" in held and hasattr(part, "server_step"):
+        _require_learning_rate(held["server"], part.server_step)
 
 
 def as_optimizer(name: str, given: Any) -> Any:
@@ -136,7 +156,7 @@ def rates_of(server_step: Any, rounds: int) -> np.ndarray | None:
     return rates
 
 
-def require_learning_rate(server: ServerOptimizer | None, server_step: Any) -> None:
+def _require_learning_rate(server: ServerOptimizer | None, server_step: Any) -> None:
     """Raise Refusal unless a server optimiser has exactly one learning rate, and a `server_step` has an optimiser."""
     if server is not None and server.own_step:
         if server_step is not None:

@@ -38,14 +38,7 @@ from fedprivjax.method.interface import Protocol
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, point_of, walked
 from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.minibatch_round import appended, iterate_buffer, mean_of
-from fedprivjax.method.server_step import (
-    initial,
-    optimizer_field,
-    rates_of,
-    require_learning_rate,
-    require_server_step,
-    stepped,
-)
+from fedprivjax.method.server_step import initial, optimizer_field, rates_of, require_server_step, served
 from fedprivjax.method.settings import check_numbers
 from fedprivjax.method.small_form import BATCH
 from fedprivjax.noise.rounds import INDEPENDENT
@@ -92,8 +85,7 @@ class LocalGradientSteps(LocalAlgorithm):
         return walked(self.local, carry, g, work)
 
     def serve(self, server: Any, mean: Any, at: AtServer) -> Any:
-        against = jax.tree.map(jnp.negative, mean)
-        w, optimizer = stepped(self.server, server.optimizer, server.w, against, self._rate(at.t))
+        w, optimizer = served(self.server, server.optimizer, server.w, self._rate(at.t), mean)
         w = at.project(w)
         return ServerState(w, appended(server.last, w), optimizer)
 
@@ -104,10 +96,6 @@ class LocalGradientSteps(LocalAlgorithm):
         """Return a copy with the learning rate of each round, if it is a schedule."""
         rates = rates_of(self.server_step, rounds)
         return self if rates is None else replace(self, server_step=None, server_steps=rates)
-
-    def check(self, public: Public) -> None:
-        super().check(public)
-        require_learning_rate(self.server, self.server_step)
 
     def _rate(self, t: Any) -> Any:
         """Return the server's learning rate in a round, or 1 if none is given."""

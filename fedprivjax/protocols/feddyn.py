@@ -17,15 +17,16 @@ from flax import struct
 from fedprivjax.checks.values import require_positive
 from fedprivjax.method.algorithm import Public
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, add, mul, point_of, sub, walked, zeros
-from fedprivjax.method.server_step import optimizer_field
+from fedprivjax.method.server_step import initial, optimizer_field, served
 
 
 class DynState(NamedTuple):
-    """Iterate w_r, the server's h, and 1/M."""
+    """Iterate w_r, the server's h, 1/M, and the state of the server optimiser."""
 
     w: Any
     h: Any
     share: Any
+    optimizer: Any
 
 
 @struct.dataclass
@@ -37,6 +38,9 @@ class FedDyn(LocalAlgorithm):
     Attributes:
         alpha: α, strength of the proximal term.
         local: any optax transformation or schedule of the local steps, as in `FedAvg`.
+        server: any optax transformation or schedule of the pseudo-gradient h/α − (mean of v_i − w_r), which is w_r less
+            the point that the formula projects. None takes that point.
+        server_step: learning rate of a server without its own step, required with it.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate
@@ -49,15 +53,19 @@ class FedDyn(LocalAlgorithm):
 
     alpha: Any = 0.1
     local: Any = optimizer_field()
+    server: Any = optimizer_field()
+    server_step: Any = None
 
     equal_weights = True
 
     def __post_init__(self):
         super().__post_init__()
         require_positive("alpha", self.alpha)
+        require_positive("server_step", self.server_step, optional=True)
 
     def init(self, public: Public, step: Any) -> DynState:
-        return DynState(public.start, zeros(public.start), jnp.float32(1 / public.machines))
+        share, optimizer = jnp.float32(1 / public.machines), initial(self.server, public.start)
+        return DynState(public.start, zeros(public.start), share, optimizer)
 
     def sends(self, server: DynState) -> Any:
         return server.w
@@ -75,7 +83,9 @@ class FedDyn(LocalAlgorithm):
 
     def serve(self, server: DynState, mean: Any, at: AtServer) -> DynState:
         h = sub(server.h, mul(self.alpha * at.cohort * server.share, mean))
-        return server._replace(w=at.project(sub(add(server.w, mean), mul(1 / self.alpha, h))), h=h)
+        correction = mul(-1 / self.alpha, h)
+        w, optimizer = served(self.server, server.optimizer, server.w, self.server_step, mean, correction)
+        return DynState(at.project(w), h, server.share, optimizer)
 
     def point(self, server: DynState) -> Any:
         return server.w

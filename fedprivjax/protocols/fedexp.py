@@ -18,14 +18,15 @@ from flax import struct
 from fedprivjax.checks.values import require_positive
 from fedprivjax.method.algorithm import Public
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, add, mul, walked
-from fedprivjax.method.server_step import optimizer_field
+from fedprivjax.method.server_step import initial, optimizer_field, served
 
 
 class ExpState(NamedTuple):
-    """Iterates w_r and w_{r−1}."""
+    """Iterates w_r and w_{r−1}, and the state of the server optimiser."""
 
     w: Any
     before: Any
+    optimizer: Any
 
 
 @struct.dataclass
@@ -35,6 +36,9 @@ class FedExP(LocalAlgorithm):
     Attributes:
         offset: κ, which keeps the server's step finite.
         local: any optax transformation or schedule of the local steps, as in `FedAvg`.
+        server: any optax transformation or schedule of the pseudo-gradient −η_g·mean of Δ_i, which is minus the
+            extrapolated update. None adds that update.
+        server_step: learning rate of a server without its own step, required with it.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate
@@ -47,13 +51,16 @@ class FedExP(LocalAlgorithm):
 
     offset: Any = 1e-3
     local: Any = optimizer_field()
+    server: Any = optimizer_field()
+    server_step: Any = None
 
     def __post_init__(self):
         super().__post_init__()
         require_positive("offset", self.offset)
+        require_positive("server_step", self.server_step, optional=True)
 
     def init(self, public: Public, step: Any) -> ExpState:
-        return ExpState(public.start, public.start)
+        return ExpState(public.start, public.start, initial(self.server, public.start))
 
     def sends(self, server: ExpState) -> Any:
         return server.w
@@ -68,7 +75,8 @@ class FedExP(LocalAlgorithm):
     def serve(self, server: ExpState, mean: Any, at: AtServer) -> ExpState:
         update, squares = mean
         step = jnp.maximum(1.0, squares / (2 * (square(update) + self.offset)))
-        return ExpState(at.project(add(server.w, mul(step, update))), server.w)
+        w, optimizer = served(self.server, server.optimizer, server.w, self.server_step, mul(step, update))
+        return ExpState(at.project(w), server.w, optimizer)
 
     def point(self, server: ExpState) -> Any:
         return mul(0.5, add(server.w, server.before))

@@ -16,18 +16,19 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedprivjax.checks.values import require_probability
+from fedprivjax.checks.values import require_positive, require_probability
 from fedprivjax.method.algorithm import Public
 from fedprivjax.method.linear import Linear
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, add, mul, walked, zeros
-from fedprivjax.method.server_step import optimizer_field
+from fedprivjax.method.server_step import initial, optimizer_field, served
 
 
 class MimeState(NamedTuple):
-    """Iterate w_r and momentum m."""
+    """Iterate w_r, momentum m, and the state of the server optimiser."""
 
     w: Any
     momentum: Any
+    optimizer: Any
 
 
 class Begun(NamedTuple):
@@ -45,6 +46,8 @@ class MimeLite(LocalAlgorithm):
     Attributes:
         beta: β, in (0, 1).
         local: any optax transformation or schedule of the local steps, as in `FedAvg`, along (1−β)·g_k + β·m.
+        server: any optax transformation or schedule of the pseudo-gradient w_r − mean of v_i. None takes the mean.
+        server_step: learning rate of a server without its own step, required with it.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate
@@ -57,14 +60,21 @@ class MimeLite(LocalAlgorithm):
 
     beta: Any = 0.9
     local: Any = optimizer_field()
+    server: Any = optimizer_field()
+    server_step: Any = None
 
     def __post_init__(self):
         super().__post_init__()
         if isinstance(self.beta, int | float):
             require_probability("beta", self.beta)
+        require_positive("server_step", self.server_step, optional=True)
 
     def init(self, public: Public, step: Any) -> MimeState:
-        return MimeState(public.start, zeros(public.start))
+        return MimeState(public.start, zeros(public.start), initial(self.server, public.start))
+
+    def sends(self, server: MimeState) -> Any:
+        """The point w_r and the momentum m."""
+        return server._replace(optimizer=())
 
     def enter(self, received: MimeState, own: Any) -> Begun:
         return Begun(super().enter(received.w, own), zeros(received.w), jnp.zeros(()))
@@ -83,7 +93,8 @@ class MimeLite(LocalAlgorithm):
     def serve(self, server: MimeState, mean: Any, at: AtServer) -> MimeState:
         update, scaled = mean
         momentum = add(mul((1 - self.beta) / at.step, scaled), mul(self.beta, server.momentum))
-        return MimeState(at.project(add(server.w, update)), momentum)
+        w, optimizer = served(self.server, server.optimizer, server.w, self.server_step, update)
+        return MimeState(at.project(w), momentum, optimizer)
 
     def point(self, server: MimeState) -> Any:
         return server.w

@@ -20,9 +20,12 @@ from fedprivjax import (
     FedDyn,
     FedExP,
     LocalAlgorithm,
+    LocalEpochs,
+    LocalPrivacy,
     LocalSGD,
     MimeLite,
     NoisySGD,
+    Protocol,
     Refusal,
     Scaffold,
     ServerOptimizer,
@@ -178,6 +181,13 @@ def test_a_plain_local_step_is_that_of_fedavg_bit_for_bit():
     np.testing.assert_array_equal(points("fedavg", None)[0], project(known))
 
 
+def test_the_state_of_a_servers_optimizer_is_not_sent():
+    algorithm = MimeLite(server="adam", server_step=0.1)
+    state = algorithm.init(Public.of(SHARES, 4, random_key(0)), STEP)
+    assert len(jax.tree.leaves(state)) > 2
+    assert jax.tree.leaves(algorithm.sends(state)) == [*state[:2]]
+
+
 @pytest.mark.slow
 def test_local_momentum_begins_anew_in_every_round():
     """A transcript follows heavy-ball steps by hand, on all records of every machine."""
@@ -284,6 +294,10 @@ def test_what_only_plain_steps_have_is_refused(method, message):
         (
             FedAvg(server=optax.adam(0.1), server_step=0.1, step_size=0.1, **WORK),
             "server_step must be left out of a server with its own step, got 0.1",
+        ),
+        (
+            Protocol(FedDyn(server="adam"), privacy=LocalPrivacy(work=LocalEpochs(1)), step_size=0.1),
+            "server and server_step must be given together, got only server",
         ),
         (
             FedAvg(local=optax.inject_hyperparams(optax.sgd), step_size=0.1, **WORK),

@@ -1,8 +1,14 @@
-"""FedDyn, FedExP and MimeLite as plain loops over machines and steps, in NumPy, from the papers' formulas."""
+"""FedDyn, FedExP and MimeLite as plain loops over machines and steps, in NumPy, from the papers' formulas.
+
+The server's step is one of `optimizers`, along its pseudo-gradient and with a learning rate.
+"""
 
 import numpy as np
 from oracles.clients import batches_of
 from oracles.isrl import project
+from oracles.optimizers import plain
+
+PLAIN = plain, 1.0  # takes the formula's point
 
 
 def cohort(gradient, plan_of_round, steps):
@@ -20,8 +26,9 @@ def kept(w, radius):
     return w if radius is None else project(w, radius)
 
 
-def feddyn(gradient, plan, start, *, machines, steps, step, alpha, radius=None):
+def feddyn(gradient, plan, start, *, machines, steps, step, alpha, radius=None, server=PLAIN):
     """Return the iterates w_1 to w_R, and the machines' linear terms, [machines, d]."""
+    served, rate = server[0](), server[1]
     w, h, own, path = start.copy(), 0 * start, np.zeros((machines, *start.shape)), []
     for each in plan:
         ends = []
@@ -32,13 +39,14 @@ def feddyn(gradient, plan, start, *, machines, steps, step, alpha, radius=None):
             own[i] = own[i] - alpha * (v - w)
             ends.append(v)
         h = h - alpha / machines * sum((v - w for v in ends), 0 * w)
-        w = kept(np.mean(ends, axis=0) - h / alpha, radius)
+        w = kept(served(w, w - (np.mean(ends, axis=0) - h / alpha), rate), radius)
         path.append(w)
     return np.array(path), own
 
 
-def fedexp(gradient, plan, start, *, steps, step, offset, radius=None):
-    """Return the iterates w_0 to w_R, and the server's step of each round."""
+def fedexp(gradient, plan, start, *, steps, step, offset, radius=None, server=PLAIN):
+    """Return the iterates w_0 to w_R, and the server's extrapolation of each round."""
+    served, rate = server[0](), server[1]
     path, sizes = [start.copy()], []
     for each in plan:
         w, updates = path[-1], []
@@ -50,12 +58,13 @@ def fedexp(gradient, plan, start, *, steps, step, offset, radius=None):
         mean = np.mean(updates, axis=0)
         agreed = np.mean([update @ update for update in updates]) / (2 * (mean @ mean + offset))
         sizes.append(max(1.0, agreed))
-        path.append(kept(w + sizes[-1] * mean, radius))
+        path.append(kept(served(w, -sizes[-1] * mean, rate), radius))
     return np.array(path), np.array(sizes)
 
 
-def mimelite(gradient, plan, start, *, steps, step, beta, radius=None):
+def mimelite(gradient, plan, start, *, steps, step, beta, radius=None, server=PLAIN):
     """Return the iterates w_1 to w_R, and the momentum."""
+    served, rate = server[0](), server[1]
     w, m, path = start.copy(), 0 * start, []
     for each in plan:
         ends, firsts = [], []
@@ -66,6 +75,6 @@ def mimelite(gradient, plan, start, *, steps, step, beta, radius=None):
             ends.append(v)
             firsts.append(gradients[0](w) if gradients else 0 * w)
         m = (1 - beta) * np.mean(firsts, axis=0) + beta * m
-        w = kept(np.mean(ends, axis=0), radius)
+        w = kept(served(w, w - np.mean(ends, axis=0), rate), radius)
         path.append(w)
     return np.array(path), m

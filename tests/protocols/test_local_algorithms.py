@@ -1,11 +1,13 @@
 """FedDyn, FedExP and MimeLite: NumPy loops, fixed points, and the contract with every privacy."""
 
+from dataclasses import replace
 from itertools import pairwise, product
 
 import numpy as np
 import pytest
 from cases import COMPILED, PARTIAL, SHARES, sparing
 from oracles import local_algorithms as oracle
+from oracles.optimizers import momentum
 
 from fedprivjax import (
     AdaptiveClip,
@@ -22,6 +24,7 @@ from fedprivjax import (
     Protocol,
     Quantiser,
     Refusal,
+    ServerOptimizer,
     Uniform,
     WholeSpace,
     general_problem,
@@ -52,10 +55,11 @@ def plan_of(run):
     return list(zip(inputs.machine, inputs.present, inputs.samples, inputs.weights, strict=True))
 
 
-def loops(algorithm, run, radius):
+def loops(algorithm, run, radius, server=oracle.PLAIN):
     """Return the reported point of the NumPy loop on a run's plan."""
     plan, start = plan_of(run), np.zeros(3)
     settings = {"steps": EPOCHS.cut(run.plan.samples.shape[-1]), "step": STEP, "radius": radius}
+    settings["server"] = server
     if isinstance(algorithm, FedDyn):
         return oracle.feddyn(gradient, plan, start, machines=MACHINES, alpha=algorithm.alpha, **settings)[0][-1]
     if isinstance(algorithm, FedExP):
@@ -90,6 +94,17 @@ def test_a_run_is_the_loop_over_machines_and_steps(algorithm, participation, rad
     np.testing.assert_allclose(run.params, found, atol=1e-5)
 
 
+@named
+def test_the_server_takes_any_optimizer_along_the_pseudo_gradient(algorithm):
+    served = replace(algorithm, server=ServerOptimizer("sgd", momentum=0.6), server_step=0.3)
+    problem = linear_problem(X, Y, Logistic(), partition_table=ROWS, constraint=WholeSpace())
+    method = Protocol(served, privacy=LocalPrivacy(work=EPOCHS), step_size=STEP)
+    run = simulate(method, problem, Uniform(MACHINES, 3), rounds=ROUNDS, seed=3, metrics=[])
+    by_hand = loops(served, run, None, (lambda: momentum(0.6), 0.3))
+    np.testing.assert_allclose(run.params, by_hand, atol=1e-5)
+    assert np.linalg.norm(by_hand - loops(algorithm, run, None)) > 0.1
+
+
 CURVATURES, CENTRES = np.array([1.0, 3.0, 10.0]), np.array([2.0, -1.0, 0.5])
 
 
@@ -110,6 +125,7 @@ def test_the_fixed_point_of_feddyn_is_the_optimum():
         (lambda: FedDyn(alpha=0.0), "alpha must be positive, got 0.0"),
         (lambda: MimeLite(beta=1.5), "beta must be a probability"),
         (lambda: FedExP(offset=-1.0), "offset must be positive, got -1.0"),
+        (lambda: FedDyn(server_step=-1.0), "server_step must be positive, got -1.0"),
     ],
 )
 def test_invalid_settings(make, message):
