@@ -13,7 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from fedprivjax.checks.decorated import Decorated, require_decorated
-from fedprivjax.checks.numbers import leaves_of, numbers_in, with_numbers
+from fedprivjax.checks.numbers import kinds_of_parts, leaves_of, numbers_in, with_numbers
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.restated import of_package
 from fedprivjax.checks.values import NUMBERS, called, require_float32, require_one, require_positive
@@ -107,7 +107,7 @@ def _require_number(name: str, value: Any) -> None:
 def plain_numbers(protocol: Any) -> Any:
     """Return the protocol with arrays replaced by Python numbers: a number for a scalar array, tuples for others.
 
-    A custom protocol's leaf stays an array if its default is an array or missing.
+    A custom protocol's leaf stays an array if its default is an array or missing, a part's if its default is an array.
 
     Raises:
         Refusal: if a sweepable number is given as an array with axes (except ε of each machine), or the protocol
@@ -119,7 +119,11 @@ def plain_numbers(protocol: Any) -> Any:
     """
     arrays = {name: value for name, value in _settings(protocol).items() if isinstance(value, np.ndarray | jax.Array)}
     arrays = {name: value for name, value in arrays.items() if not isinstance(value, Tracer)}
-    own_arrays = {name for name, default in leaves_of(protocol).items() if default is MISSING or np.ndim(default)}
+    parts = {name: getattr(protocol, name) for name in kinds_of_parts(protocol)}
+    defaults = leaves_of(protocol)
+    for part, held in ((part, held) for part, held in parts.items() if is_dataclass(held)):
+        defaults |= {f"{part}.{name}": default for name, default in leaves_of(held).items() if default is not MISSING}
+    own_arrays = {name for name, default in defaults.items() if default is MISSING or np.ndim(default)}
     arrays = {name: value for name, value in arrays.items() if name not in own_arrays or not value.ndim}
     swept = numbers_in(protocol).keys() - {"epsilon"}
     for name, value in arrays.items():

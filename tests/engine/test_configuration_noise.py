@@ -9,9 +9,20 @@ import numpy as np
 import pytest
 from cases import sparing
 from flax import struct
-from restating import states
 
-from fedprivjax import Full, Metric, Protocol, Seeds, ready, simulate, sweep, transcript
+from fedprivjax import (
+    Algorithm,
+    Full,
+    MessagePrivacy,
+    Metric,
+    Protocol,
+    Seeds,
+    gradient,
+    ready,
+    simulate,
+    sweep,
+    transcript,
+)
 from fedprivjax.noise import Fresh
 from fedprivjax.noise.interface import normals
 from fedprivjax.plan.seeds import as_seeds, round_keys, run_key
@@ -32,46 +43,50 @@ FIRST = Metric("first", lambda problem, snapshot: snapshot.params[0])
 
 
 @struct.dataclass
-class Discounted(Protocol):
-    """w ← w − η·(σ·Σ_s discount^(t−s)·z_s + levels[t]·host_t): a random walk without data."""
+class Walk(Algorithm):
+    """w ← w − η·(mean of the messages): a random walk without data, because all messages are 0."""
 
-    trust = "server"  # machines send nothing
+    def init(self, public, step):
+        return public.start
 
-    noise_std: Any = None
-    step_size: Any = 0.1
+    def message(self, server, t):
+        return 0.0 * gradient(server)
+
+    def serve(self, server, read, at):
+        return server - at.step * read
+
+    def point(self, server):
+        return server
+
+
+@struct.dataclass(kw_only=True)
+class Discounted(MessagePrivacy):
+    """A trusted server's noise σ·Σ_s discount^(t−s)·z_s + levels[t]·host_t."""
+
+    clip: Any = 1.0
     discount: Any = 0.5
     levels: Any = struct.field(default_factory=lambda: LEVELS)
     uses_host_noise: bool = struct.field(pytree_node=False, default=True)
     most: int = struct.field(pytree_node=False, default=4)
 
+    trust = "server"
+
     @property
     def traced(self):
         return replace(self, most=0)
 
-    def init(self, problem, size, key):
-        return problem.start
+    def mechanism(self, facts, method):
+        return Fresh(WEIGHTS[: facts.plan.size.rounds])
 
-    def round(self, problem, state, inputs, noise, key):
-        return state if noise is None else state - self.step_size * noise, {}
-
-    def output(self, state):
-        return state
-
-    def messages(self, problem, state, inputs, noise, key):
-        return jnp.zeros((inputs.samples.shape[0], DIMENSION))
-
-    def mechanism(self, problem, plan, method="auto"):
-        return Fresh(WEIGHTS[: plan.size.rounds])
-
-    def noise_state(self, dimension, size):
+    def noise_state(self, dimension, rounds):
         return jnp.zeros(dimension), jnp.zeros((), jnp.int32)
 
-    def noise(self, state, drawn, host_noise):
+    def round_noise(self, state, drawn, noise_std, reads, host_noise):
         total, place = state
         assert self.levels.dtype == jnp.int32
         assert place.dtype == jnp.int32
         total = self.discount * total + drawn
-        noise = self.noise_std * total
+        noise = noise_std * total
         if host_noise is not None:
             assert host_noise.dtype == jnp.int32
             noise = noise + self.levels[place % LEVELS.size] * host_noise
@@ -84,34 +99,39 @@ class Discounted(Protocol):
         rng = np.random.default_rng([seed, round(1000 * self.discount)])
         return rng.integers(-self.most, self.most + 1, (plan.size.rounds, dimension), dtype=np.int32)
 
-    def event(self, problem, plan):
-        return GaussianEvent(self.noise_std, 1.0, Grouped.of(np.ones(plan.size.machines)), Terms("server", "none"))
+    def event(self, facts, noise_std):
+        return GaussianEvent(noise_std, 1.0, Grouped.of(np.ones(facts.plan.size.machines)), Terms("server", "none"))
+
+
+def walk(privacy=Discounted, **settings):
+    """Return the walk with a class of noise and its settings."""
+    return Protocol(Walk(), privacy=privacy(**settings), noise_std=0.7, step_size=0.1)
 
 
 def by_hand(protocol, seed=0):
     """Return the points after every round and every round's noise, [rounds, d], by a loop in float64."""
-    seeds = as_seeds(seed)
+    seeds, privacy = as_seeds(seed), protocol.privacy
     keys = round_keys(run_key(seeds), np.arange(1, ROUNDS + 1))
     z = WEIGHTS[:, None] * np.asarray(jax.vmap(lambda key: normals(key, (DIMENSION,)))(keys), np.float64)
-    rng = np.random.default_rng([seeds.noise, round(1000 * protocol.discount)])
-    host_noise = rng.integers(-protocol.most, protocol.most + 1, (ROUNDS, DIMENSION), dtype=np.int32)
+    rng = np.random.default_rng([seeds.noise, round(1000 * privacy.discount)])
+    host_noise = rng.integers(-privacy.most, privacy.most + 1, (ROUNDS, DIMENSION), dtype=np.int32)
     w, total, points, noises = np.zeros(DIMENSION), np.zeros(DIMENSION), [], []
     for t in range(ROUNDS):
-        total = protocol.discount * total + z[t]
-        noise = protocol.noise_std * total + protocol.uses_host_noise * int(LEVELS[t % 4]) * host_noise[t]
+        total = privacy.discount * total + z[t]
+        noise = protocol.noise_std * total + privacy.uses_host_noise * int(LEVELS[t % 4]) * host_noise[t]
         w = w - protocol.step_size * noise
         points.append(w)
         noises.append(np.linalg.norm(noise))
     return np.array(points), np.array(noises)
 
 
-OWN = Discounted(noise_std=0.7, discount=0.9)
+OWN = walk(discount=0.9)
 
 
 @pytest.mark.parametrize("uses_host_noise", [True, False])
 @pytest.mark.parametrize("every", sparing([1, 9, ROUNDS], [9]))
 def test_a_run_is_the_loop(every, uses_host_noise):
-    protocol = replace(OWN, uses_host_noise=uses_host_noise)
+    protocol = walk(discount=0.9, uses_host_noise=uses_host_noise)
     run = simulate(protocol, PROBLEM, Full(2), rounds=ROUNDS, seed=3, eval_every=every, metrics=(WHERE, "noise_norm"))
     points, noises = by_hand(protocol, 3)
     np.testing.assert_allclose(run.metrics["where"], points[run.rounds - 1], rtol=1e-4, atol=1e-4)
@@ -120,16 +140,16 @@ def test_a_run_is_the_loop(every, uses_host_noise):
 
 @pytest.mark.parametrize("budget", sparing([2**31, None], [None]), ids=["one chunk", "a run a chunk"])
 def test_a_sweep_over_the_discount_is_its_loops(budget):
-    own = Discounted(noise_std=0.7)
+    own = walk()
     if budget is None:
         budget = sum(run_bytes(ready(own, PROBLEM, Full(2), rounds=ROUNDS, metrics=(FIRST,))))
     seeds = [4, Seeds(1, 1, 9)]
     options = {"rounds": ROUNDS, "eval_every": 30, "metrics": (FIRST, "noise_norm"), "memory_budget": budget}
-    data = sweep(own, PROBLEM, Full(2), over={"discount": [0.0, 0.5, 0.95]}, seeds=seeds, **options)
+    data = sweep(own, PROBLEM, Full(2), over={"privacy.discount": [0.0, 0.5, 0.95]}, seeds=seeds, **options)
     for place, seed in enumerate(seeds):
         for discount in (0.0, 0.5, 0.95):
-            points, noises = by_hand(replace(own, discount=discount), seed)
-            one = data.isel(seed=place).sel(discount=discount)
+            points, noises = by_hand(walk(discount=discount), seed)
+            one = data.isel(seed=place).sel({"privacy.discount": discount})
             np.testing.assert_allclose(one["first"], points[one["round"].values - 1, 0], rtol=1e-4, atol=1e-4)
             np.testing.assert_allclose(one["noise_norm"], noises[one["round"].values - 1], rtol=1e-4)
 
@@ -143,7 +163,7 @@ def test_a_transcript_follows_the_same_noise():
 
 def test_host_noise_is_counted_in_the_memory_of_a_configuration():
     with_host_noise, plain = (
-        run_bytes(ready(replace(OWN, uses_host_noise=used), PROBLEM, Full(2), rounds=ROUNDS, metrics=(FIRST,)))
+        run_bytes(ready(walk(discount=0.9, uses_host_noise=used), PROBLEM, Full(2), rounds=ROUNDS, metrics=(FIRST,)))
         for used in (True, False)
     )
     assert with_host_noise[0] == plain[0]
@@ -153,7 +173,9 @@ def test_host_noise_is_counted_in_the_memory_of_a_configuration():
 def test_other_host_noise_is_another_sweep():
     """Cached chunks belong to one host noise, which host-only settings and custom code may change."""
     prints = [
-        sweep_fingerprint(ready_sweep(replace(OWN, most=most), PROBLEM, Full(2), rounds=5, seeds=1, metrics=(FIRST,)))
+        sweep_fingerprint(
+            ready_sweep(walk(discount=0.9, most=most), PROBLEM, Full(2), rounds=5, seeds=1, metrics=(FIRST,))
+        )
         for most in (4, 5, 4)
     ]
     assert prints[0] == prints[2] != prints[1]
@@ -162,25 +184,28 @@ def test_other_host_noise_is_another_sweep():
 def test_noise_without_state_and_with_it_are_recorded_alike():
     """With a discount of 0 the state is carried, and the noise is the round's own sample."""
 
-    @states("event")
-    @struct.dataclass
+    @struct.dataclass(kw_only=True)
     class Forgetful(Discounted):
-        def noise_state(self, dimension, size):
+        event = Discounted.event
+
+        def noise_state(self, dimension, rounds):
             return ()
 
-        def noise(self, state, drawn, host_noise):
-            return state, self.noise_std * drawn
+        def round_noise(self, state, drawn, noise_std, reads, host_noise):
+            return state, noise_std * drawn
 
     options = {"rounds": ROUNDS, "seed": 3, "eval_every": 9, "metrics": (WHERE, "noise_norm")}
-    carried = simulate(Discounted(noise_std=0.7, discount=0.0, uses_host_noise=False), PROBLEM, Full(2), **options)
-    forgotten = simulate(Forgetful(noise_std=0.7, discount=0.0, uses_host_noise=False), PROBLEM, Full(2), **options)
+    carried, forgotten = (
+        simulate(walk(privacy, discount=0.0, uses_host_noise=False), PROBLEM, Full(2), **options)
+        for privacy in (Discounted, Forgetful)
+    )
     for name in ("where", "noise_norm"):
         np.testing.assert_allclose(forgotten.metrics[name], carried.metrics[name], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("common", [True, False])
 def test_configurations_share_host_noise_only_if_noise_is_common(common):
-    own = Discounted(noise_std=0.7)
+    own = walk()
     options = {"rounds": 5, "seeds": 2, "metrics": (FIRST,), "common_noise": common}
     start = ready_sweep(own, PROBLEM, Full(2), over={"step_size": [0.1, 0.2]}, **options)
     host_noises = [start.host_noise(draw, member) for draw in range(2) for member in range(2)]
