@@ -5,7 +5,6 @@ import json
 import jax
 import numpy as np
 import pytest
-from momentum_sgd import MomentumSGD
 from rounded_products import rounded
 from typer.testing import CliRunner
 
@@ -119,15 +118,16 @@ def test_cases_cover_every_method_and_every_registered_option():
 
 
 def test_a_registered_method_is_covered(monkeypatch):
-    monkeypatch.setitem(PROTOCOLS, "momentum", (MomentumSGD, "momentum"))
+    monkeypatch.setitem(PROTOCOLS, "momentum", PROTOCOLS[FEW[0]])
     monkeypatch.setattr(devices, "PROTOCOLS", {"momentum": PROTOCOLS["momentum"]})
     assert "momentum" in [case.label for case in devices.cases()]
 
 
 def test_a_method_that_runs_with_none_of_its_examples_is_refused(monkeypatch):
-    monkeypatch.setattr(MomentumSGD, "examples", ({"step_size": -1.0},), raising=False)
+    method = PROTOCOLS[FEW[0]]
+    monkeypatch.setattr(method[0], "examples", ({"step_size": -1.0},), raising=False)
     with pytest.raises(Refusal, match=r"^examples of momentum must give a run"):
-        devices.cases({"momentum": (MomentumSGD, "momentum")})
+        devices.cases({"momentum": method})
 
 
 def test_a_process_without_a_cpu_is_refused(monkeypatch):
