@@ -435,19 +435,20 @@ from typing import Any
 
 from flax import struct
 
-from fedprivjax import NoisySGD
+from fedprivjax.protocols.noisy_sgd import SGD
 
 
 @struct.dataclass
-class Mine(NoisySGD):
+class Mine(SGD):
     beta: Any = 0.5
 """
 
 
 @pytest.mark.slow
-def test_a_custom_protocol_runs_from_the_files_folder(call, spec):
+def test_a_custom_algorithm_runs_from_the_files_folder(call, spec):
     Path("mine.py").write_text(OWN, encoding="utf-8")
-    change = ("--set", 'protocol=[{name = "mine:Mine", label = "ours", beta = 0.25}]', "--set", "sweep.seeds=1")
+    entry = '{name = "mine:Mine", label = "ours", beta = 0.25, step_size = 0.1, privacy = {kind = "messages"}}'
+    change = "--set", f"protocol=[{entry}]", "--set", "sweep.seeds=1"
     status, said, _ = call("reproduce", spec, *change, "--out", "there")
     assert status == 0, said
     assert "2 of 2" in said

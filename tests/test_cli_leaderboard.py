@@ -35,13 +35,14 @@ MINE = """
 name = "mine:Mine"
 label = "mine"
 step_size = 0.1
+privacy = { kind = "messages" }
 """
 MODULE = """
 from flax import struct
-from fedprivjax import NoisySGD
+from fedprivjax.protocols.noisy_sgd import SGD
 
 @struct.dataclass
-class Mine(NoisySGD):
+class Mine(SGD):
     pass
 """
 

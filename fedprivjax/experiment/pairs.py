@@ -1,7 +1,7 @@
 """`[[protocol]]` with an algorithm: its keys, and `privacy`, the table of a privacy object."""
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Container, Mapping
+from dataclasses import MISSING, fields
 from math import isnan
 from typing import Any
 
@@ -93,6 +93,12 @@ def _require_numbers(kind: Any, table: Mapping[str, Any], place: str) -> None:
             )
 
 
+def without_value(kind: Any, given: Container[str]) -> dict[str, None]:
+    """Return the numbers of a class that have neither a default nor a value in a table, by name. A sweep gives them."""
+    numbers = (one for one in fields(kind) if one.metadata.get("pytree_node", True) and one.name not in given)
+    return {one.name: None for one in numbers if one.default is MISSING and one.default_factory is MISSING}
+
+
 def private(algorithm: type, table: Mapping[str, Any], part: Any, context: Any) -> Any:
     """Return the privacy object that a table describes, or `Unimported` if custom code of finished results is needed.
 
@@ -112,7 +118,9 @@ def private(algorithm: type, table: Mapping[str, Any], part: Any, context: Any) 
         given["work"] = _work(given.get("work"))
     objects = kinds_of_parts(kind) | ({"encoder": Encoder} if issubclass(kind, WorkPrivacy) else {})
     parts = {name: part(name, one, given[name]) for name, one in objects.items() if name in given}
-    return next(iter(unimported(parts)), None) or made(PRIVACY, path, kind, {**given, **parts}, kind)
+    return next(iter(unimported(parts)), None) or made(
+        PRIVACY, path, kind, {**without_value(kind, given), **given, **parts}, kind
+    )
 
 
 def _built_in(algorithm: type, kind: str) -> type:

@@ -78,10 +78,8 @@ class ProtocolSettings(Settings):
         if pairs.is_algorithm(method):
             with within(_place(labelled(raw))):
                 return _pair_fields(raw, method, context)
-        if not (isinstance(method, type) and is_dataclass(method)):
-            raise Refusal(f"protocol {name!r} must be a flax.struct.dataclass, got {method!r}")
-        if not issubclass(method, Protocol):
-            raise Refusal(f"protocol {name!r} must be a fedprivjax.Protocol or an Algorithm, got {method!r}")
+        if not (isinstance(method, type) and issubclass(method, Protocol) and is_dataclass(method)):
+            raise Refusal(f"protocol {name!r} must be an Algorithm or a LocalAlgorithm, got {method!r}")
         if issubclass(method, Pair):
             raise Refusal(f"protocol {name!r} must be an algorithm, got the class of pairs. Name the algorithm")
         with within(_place(labelled(raw))):
@@ -132,11 +130,17 @@ class ProtocolSettings(Settings):
 
     @property
     def required(self) -> set[str]:
-        """Names of required fields of the method that this table does not set. A sweep must give them."""
+        """Names of required settings that this table does not set. A sweep must give them."""
         for one in unimported(self):
             one()
         bare = {f.name for f in fields(self.method) if f.init and f.default is MISSING and f.default_factory is MISSING}
-        return bare - self.settings.keys()
+        of_parts = {
+            f"{part}.{name}"
+            for part in (pairs.ALGORITHM, pairs.PRIVACY)
+            if part in self.parts
+            for name in pairs.without_value(self.parts[part], self.settings[part])
+        }
+        return of_parts | (bare - self.settings.keys())
 
     def check_values(self, over: Mapping[str, list[float]]) -> None:
         """Make the protocol at every swept value, so that invalid values raise before anything runs."""
@@ -238,9 +242,10 @@ def _pair_fields(raw: Mapping[str, Any], algorithm: type, context: Any) -> dict[
     settings = pairs.gathered(algorithm, kept["settings"], own)
     part, table = partial(_part, context=context), settings[pairs.ALGORITHM]
     objects = {name: part(name, kind, table[name]) for name, kind in kinds_of_parts(algorithm).items() if name in table}
+    bare = pairs.without_value(algorithm, table)
     parts = {
         pairs.ALGORITHM: next(iter(unimported(objects)), None)
-        or made("algorithm", raw["name"], algorithm, {**table, **objects}, algorithm, "this table"),
+        or made("algorithm", raw["name"], algorithm, {**bare, **table, **objects}, algorithm, "this table"),
         pairs.PRIVACY: pairs.private(algorithm, settings[pairs.PRIVACY], part, context),
     }
     if not unimported(parts):

@@ -1,4 +1,4 @@
-"""The command `fedprivjax audit`: protocols by name, experiments, custom protocols, scaled-down and one-run audits."""
+"""The command `fedprivjax audit`: methods by name, experiments, custom privacy, scaled-down and one-run audits."""
 
 import json
 import sys
@@ -35,9 +35,10 @@ label = "ours"
 clip = 0.5
 
 [[protocol]]
-name = "my_module:Half"
+name = "sgd"
 label = "half"
-clip = 0.5
+step_size = 0.1
+privacy = { kind = "my_module:Half", clip = 0.5 }
 
 [sweep]
 mu = [inf, 2, 4]
@@ -45,20 +46,31 @@ seeds = 2
 """
 
 MODULE = """
+from typing import Any
+
+import numpy as np
 from flax import struct
 
-from fedprivjax import DPMu2
+import fedprivjax as fpj
 
 
-@struct.dataclass
-class Half(DPMu2):
+@struct.dataclass(kw_only=True)
+class Half(fpj.MessagePrivacy):
     \"\"\"One that adds half of its noise, and does not say so.\"\"\"
 
-    event = DPMu2.event
+    clip: Any = 1.0
 
-    def noise(self, state, drawn, host_noise):
-        state, noise = super().noise(state, drawn, host_noise)
-        return state, 0.5 * noise
+    def mechanism(self, facts, method):
+        alike = np.ones(facts.plan.schedule.participants.shape)
+        return fpj.noise.choose(facts.plan.schedule, alike, facts.problem.dimension, method, cancel=False)
+
+    def event(self, facts, noise_std):
+        terms = fpj.Terms("none", "the Gaussian mechanism", (*fpj.USED_ONCE, *facts.bound.assumptions))
+        takes_part = fpj.Grouped.of(facts.plan.schedule.total > 0)
+        return fpj.GaussianEvent(noise_std, 2 * float(self.clip), takes_part, terms)
+
+    def round_noise(self, state, drawn, noise_std, reads, host_noise):
+        return state, 0.5 * noise_std * drawn
 """
 
 QUICK = ("--runs", 1000, "--rounds", 8, "--participation", "fixed")
@@ -66,7 +78,7 @@ QUICK = ("--runs", 1000, "--rounds", 8, "--participation", "fixed")
 
 @pytest.fixture
 def spec(tmp_path, monkeypatch):
-    """Write an experiment and the module of a custom protocol to the current folder."""
+    """Write an experiment and the module of a custom privacy object to the current folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_module.py").write_text(MODULE, encoding="utf-8")
     (tmp_path / "small.toml").write_text(SMALL, encoding="utf-8")
@@ -92,7 +104,7 @@ def call(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_custom_protocol_with_half_its_noise_is_refuted(call, spec, tmp_path):
+def test_a_custom_privacy_object_with_half_its_noise_is_refuted(call, spec, tmp_path):
     status, said, errors = call(spec, *QUICK, "--protocol", "half", "--json", "found.json", "--out", "kept")
     assert (status, "Traceback" in errors) == (1, False)
     assert "half: refuted by likelihood ratio" in " ".join(said.split())
@@ -189,7 +201,7 @@ def test_an_experiments_protocols_take_the_first_finite_level(spec):
     for protocol in found.values():
         guarantee = worlds(protocol, small_federation(protocol, 8), 0, delta=1e-5).start.guarantee
         assert guarantee.mu == pytest.approx(2.0)
-    assert type(found["half"]).__name__ == "Half"
+    assert type(found["half"].privacy).__name__ == "Half"
 
 
 def test_a_level_replaces_every_target():

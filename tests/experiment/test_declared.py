@@ -1,4 +1,4 @@
-"""Declared constants of a problem, metrics that rounds report, and custom protocols with equal names."""
+"""Declared constants of a problem, metrics that rounds report, and custom algorithms with equal names."""
 
 import numpy as np
 import pytest
@@ -113,21 +113,21 @@ def test_a_metric_that_no_round_reports_is_refused():
 OWN = """
 from typing import Any
 from flax import struct
-from fedprivjax import NoisySGD
+from fedprivjax.protocols.noisy_sgd import SGD
 
 @struct.dataclass
-class Mine(NoisySGD):
+class Mine(SGD):
     beta: Any = 0.5
-    event = NoisySGD.event
 
-    def output(self, state):
-        return {} * state.server.w
+    def point(self, server):
+        return {} * server.w
 """
 
 
 @pytest.mark.slow
 def test_classes_of_equal_name_and_fields_are_distinct(tmp_path):
-    entry = {**CLIPPED, "name": "mine:Mine", "label": "ours", "clip": 1.0}
+    entry = {"name": "mine:Mine", "label": "ours", "mu": 4.0, "step_size": 0.1}
+    entry["privacy"] = {"kind": "messages", "clip": 1.0}
     found, done = [], {}
     for factor in (1.0, 0.0):
         folder = tmp_path / str(factor)

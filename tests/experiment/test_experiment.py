@@ -723,33 +723,29 @@ from typing import Any
 
 from flax import struct
 
-from fedprivjax import NoisyMinibatchSGD, NoisySGD
+from fedprivjax.protocols.noisy_sgd import SGD
 
 
 @struct.dataclass
-class Heavy(NoisySGD):
-    """Noisy SGD with a setting of its own."""
+class Heavy(SGD):
+    """SGD with a setting of its own."""
 
     beta: Any = 0.5
     kind: str = struct.field(pytree_node=False, default="plain")
 
     def __post_init__(self):
-        super().__post_init__()
         if isinstance(self.beta, float) and self.beta >= 1:
             raise ValueError(f"beta must be below 1, got {self.beta}")
 
 
 @struct.dataclass
-class Needy(NoisyMinibatchSGD):
+class Needy(SGD):
     weight: Any = struct.field(kw_only=True)
 
 
 @dataclass(frozen=True)
-class Plain(NoisySGD):
+class Plain(SGD):
     """No pytree."""
-
-    def __post_init__(self):
-        pass
 
 
 class NoDataclass:
@@ -765,45 +761,47 @@ def own(tmp_path):
 
 
 def heavy(name="my_protocols:Heavy", **settings):
-    return small(protocol__1={"name": name, **settings})
+    return small(protocol__1={"name": name, "step_size": 0.1, "privacy": {"kind": "messages"}, **settings})
 
 
-def test_a_custom_protocol_is_found_next_to_the_file(own):
+def test_a_custom_algorithm_is_found_next_to_the_file(own):
     raw = heavy(beta=0.9, mu=np.inf)
     (own / "mine.toml").write_text(tomli_w.dumps(raw), encoding="utf-8")
     parsed = experiment.load(own / "mine.toml")
     assert parsed.protocol[1].label == "Heavy"
     made = experiment.make_protocol(parsed.protocol[1])
-    assert (type(made).__name__, made.beta, made.mu) == ("Heavy", 0.9, np.inf)
+    assert (made.name, made.algorithm.beta, made.mu) == ("Heavy", 0.9, np.inf)
     assert experiment.parse(tomllib.loads(tomli_w.dumps(experiment.to_mapping(parsed))), own) == parsed
     assert [job.label for job in listed.jobs(parsed)] == ["ours", "Heavy"]
 
 
 @pytest.mark.parametrize(
-    "swept", [{"sweep__weight": [2.0, 3.0]}, {"protocol__0__grid": {"weight": [2.0, 3.0]}}], ids=["sweep", "grid"]
+    "swept",
+    [{"sweep__algorithm": {"weight": [2.0, 3.0]}}, {"protocol__0__grid": {"algorithm": {"weight": [2.0, 3.0]}}}],
+    ids=["sweep", "grid"],
 )
 def test_a_setting_without_a_default_may_be_swept(own, swept):
-    entry = {"name": "my_protocols:Needy", "batch": 2}
+    entry = {"name": "my_protocols:Needy", "step_size": 0.1, "privacy": {"kind": "records", "batch": 2}}
     raw = small(protocol=[entry], sweep__mu=[2.0], expected=[], problem__partition={"kind": "iid"}, **swept)
     (job,) = listed.jobs(experiment.parse(raw, own))
     start = job.prepare()
-    assert [protocol.weight for protocol in start.configurations.protocols] == [2.0, 3.0]
+    assert [protocol.algorithm.weight for protocol in start.configurations.protocols] == [2.0, 3.0]
 
 
 def test_two_folders_may_have_modules_of_one_name(own, tmp_path_factory):
     other = tmp_path_factory.mktemp("other")
     (other / "my_protocols.py").write_text(OWN.replace("Any = 0.5", "Any = 0.25"), encoding="utf-8")
-    betas = [experiment.make_protocol(experiment.parse(heavy(), folder).protocol[1]).beta for folder in (own, other)]
-    assert betas == [0.5, 0.25]
+    found = [experiment.parse(heavy(), folder).protocol[1].parts["algorithm"] for folder in (own, other)]
+    assert [one.beta for one in found] == [0.5, 0.25]
 
 
 def test_a_module_imports_modules_of_its_folder(own):
     (own / "inner.py").write_text("from my_protocols import Heavy", encoding="utf-8")
-    assert experiment.parse(heavy("inner:Heavy"), own).protocol[1].method.__name__ == "Heavy"
+    assert type(experiment.parse(heavy("inner:Heavy"), own).protocol[1].parts["algorithm"]).__name__ == "Heavy"
 
 
 def test_an_installed_modules_protocol():
-    parsed = experiment.parse(heavy("fedprivjax.protocols:NoisySGD"))
+    parsed = experiment.parse(small(protocol__1={"name": "fedprivjax.protocols:NoisySGD"}))
     assert parsed.protocol[1].method is NoisySGD
 
 
@@ -812,8 +810,8 @@ def test_an_installed_modules_protocol():
     [
         ({"bta": 0.9}, "[[protocol]] 'Heavy': unknown key 'bta', did you mean 'beta'?"),
         (
-            {"grid": {"kind": [1.0]}},
-            "[[protocol]] 'Heavy': unknown key in its grid 'kind' (nearest: ",
+            {"grid": {"algorithm.kind": [1.0]}},
+            "[[protocol]] 'Heavy': unknown key in its grid 'algorithm.kind', did you mean ",
         ),
         ({"name": "my_protocols:Hevy"}, "unknown protocol in my_protocols 'Hevy', did you mean 'Heavy'?"),
         (
@@ -823,23 +821,23 @@ def test_an_installed_modules_protocol():
         ({"name": ":Heavy"}, "protocol module '' must be installed, next to the experiment file"),
         (
             {"name": "my_protocols:NoDataclass"},
-            "protocol 'my_protocols:NoDataclass' must be a flax.struct.dataclass, got ",
+            "protocol 'my_protocols:NoDataclass' must be an Algorithm or a LocalAlgorithm, got ",
         ),
-        ({"name": "dataclasses:dataclass"}, "protocol 'dataclasses:dataclass' must be a flax.struct.dataclass, got "),
+        ({"name": "dataclasses:dataclass"}, "protocol 'dataclasses:dataclass' must be an Algorithm or a LocalAlgor"),
         (
             {"name": "fedprivjax.plan.participation:Full", "machines": 3},
-            "protocol 'fedprivjax.plan.participation:Full' must be a fedprivjax.Protocol or an Algorithm, got ",
+            "protocol 'fedprivjax.plan.participation:Full' must be an Algorithm or a LocalAlgorithm, got ",
         ),
-        ({"name": "my_protocols:Needy"}, "[[protocol]] 'Needy': weight must be given there, or swept"),
+        ({"name": "my_protocols:Needy"}, "[[protocol]] 'Needy': algorithm.weight must be given there, or swept"),
         (
             {"name": "my_protocols:Plain"},
-            "[[protocol]] 'Plain': protocol Plain must be a flax.struct.dataclass, got a class without that decorator",
+            "[[protocol]] 'Plain': algorithm Plain must be a flax.struct.dataclass, got a class without that decorator",
         ),
         ({"beta": 1.5}, "beta must be below 1, got 1.5"),
-        ({"grid": {"beta": [0.5, 1.5]}}, "beta must be below 1, got 1.5"),
+        ({"grid": {"algorithm.beta": [0.5, 1.5]}}, "beta must be below 1, got 1.5"),
     ],
 )
-def test_a_custom_protocol_is_validated_like_a_built_in_one(own, entry, message):
+def test_a_custom_algorithm_is_validated_like_a_built_in_method(own, entry, message):
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         experiment.parse(heavy(**entry), own)
     assert str(caught.value).startswith(message)

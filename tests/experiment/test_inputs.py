@@ -50,15 +50,15 @@ machines = 6
 per_round = 3
 rounds = 2
 [[protocol]]
-name = "noisy_minibatch_sgd"
+METHOD
 label = "ours"
-sampler = "poisson"
-batch = 2
-clip = 1.0
 [sweep]
 mu = [1.0]
 seeds = 1
 """
+METHOD = 'name = "noisy_minibatch_sgd"\nsampler = "poisson"\nbatch = 2\nclip = 1.0'
+RECORDS = 'privacy = { kind = "records", sampler = "poisson", batch = 2, clip = 1.0 }'
+PAIR = f'name = "mine:Mine"\nstep_size = 0.1\n{RECORDS}'
 
 
 NUMBER = (
@@ -66,11 +66,11 @@ NUMBER = (
 )
 LEAF = f"""{NUMBER}
 from flax import struct
-from fedprivjax import NoisyMinibatchSGD
+from fedprivjax.protocols.noisy_sgd import SGD
 
 @struct.dataclass
-class Mine(NoisyMinibatchSGD):
-    step_size: float = NUMBER
+class Mine(SGD):
+    weight: float = NUMBER
 """
 SCHEDULE = f"""{NUMBER}
 import dataclasses
@@ -94,7 +94,7 @@ def write_files(place: Path) -> Path:
     (place / "people.csv").write_text("\n".join(["age,weight,ill", *rows]))
     (place / "halving.py").write_text(LOSS)
     (place / "halved.py").write_text(HELPER)
-    (place / "people.toml").write_text(SPEC)
+    (place / "people.toml").write_text(SPEC.replace("METHOD", METHOD))
     return place
 
 
@@ -187,7 +187,7 @@ def test_results_of_other_data_or_code_are_refused_and_kept(place, change, state
 @pytest.mark.parametrize(
     ("module", "old", "new"),
     [
-        (LEAF, 'name = "noisy_minibatch_sgd"', 'name = "mine:Mine"'),
+        (LEAF, METHOD, PAIR),
         (SCHEDULE, "rounds = 2", 'rounds = 2\nkind = "mine:Mine"'),
     ],
     ids=["a leaf", "a schedule"],

@@ -2,17 +2,19 @@
 
 import sys
 from contextlib import nullcontext
+from types import ModuleType
 from typing import Any
 
 import pytest
 from audited import smaller
 from flax import struct
-from momentum_sgd import MomentumSGD
+from heavy_ball import HeavyBall
 
-from fedprivjax import cli, planner
+from fedprivjax import NoisyMessages, Protocol, cli, planner
 from fedprivjax.auditing.neighbouring import FIXED, MACHINES
 from fedprivjax.experiment import load
 from fedprivjax.experiment.audit import chosen, run_all, scaled_down_audits
+from fedprivjax.method.interface import Levels
 from fedprivjax.method.planning.bounds import POPULATION, explicit
 from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import Use
@@ -20,6 +22,7 @@ from fedprivjax.method.small_form import EPOCH, of_short_epochs, scaled_down
 from fedprivjax.method.theory import Theory
 from fedprivjax.protocols import PROTOCOLS
 
+FILE = ModuleType("fedprivjax.protocols.momentum_sgd")  # that of the method, in the package
 SIZES = {"machines": 10, "per_round": 5, "samples": 20, "dimension": 5, "epsilon": 1.0}
 
 
@@ -31,11 +34,31 @@ def bound(protocol, run):
     return explicit(POPULATION, "made up", noise=float(protocol.noise_std) * run.step)
 
 
-@struct.dataclass
+@struct.dataclass(kw_only=True)
+class MomentumSGD(Levels, Protocol):
+    """A method that states nothing of its runs."""
+
+    __module__ = FILE.__name__
+
+    mu: Any = None
+    clip: Any = 1.0
+    step_size: Any = 0.1
+
+    @property
+    def algorithm(self):
+        return HeavyBall()
+
+    @property
+    def privacy(self):
+        return NoisyMessages(clip=self.clip)
+
+
+@struct.dataclass(kw_only=True)
 class Forgetful(MomentumSGD):
     """A method with a custom setting that depends on the length of epochs."""
 
-    beta: Any = 0.99
+    __module__ = FILE.__name__
+
     forgetting: Any = struct.field(default=0.01, metadata={"small": of_short_epochs})
 
     examples = ({"clip": 1.0, "forgetting": 0.1},)
@@ -44,7 +67,10 @@ class Forgetful(MomentumSGD):
 
 @pytest.fixture
 def registered(monkeypatch):
-    """One line of `PROTOCOLS` each, and nothing else."""
+    """One file of the package with two methods, one line of `PROTOCOLS` each, and nothing else."""
+    for method in (MomentumSGD, Forgetful):
+        setattr(FILE, method.__name__, method)
+    monkeypatch.setitem(sys.modules, FILE.__name__, FILE)
     monkeypatch.setitem(PROTOCOLS, "forgetful", (Forgetful, "momentum that forgets"))
     monkeypatch.setitem(PROTOCOLS, "silent", (MomentumSGD, "momentum that states nothing"))
 

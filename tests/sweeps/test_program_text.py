@@ -22,6 +22,7 @@ import numpy as np
 from jax.experimental import io_callback
 
 import fedprivjax as fpj
+from fedprivjax.protocols.noisy_sgd import SGD
 
 POWER = 2.0
 OFFSETS = np.float32([0.1, 0.2, 0.3])
@@ -52,12 +53,25 @@ class Half:
 
 
 @flax.struct.dataclass
-class Own(fpj.NoisySGD):
-    event = fpj.NoisySGD.event
+class Slower(SGD):
+    def serve(self, server, read, at):
+        return super().serve(server, jax.tree.map(lambda leaf: 0.75 * leaf, read), at)
 
-    def round(self, problem, state, inputs, noise, key):
-        state, info = super().round(problem, state, inputs, noise, key)
-        return state, {**info, "squared": jnp.float32(1.5)}
+
+@flax.struct.dataclass(kw_only=True)
+class Own(fpj.MessagePrivacy):
+    clip: float
+
+    def mechanism(self, facts, method):
+        return fpj.noise.Fresh(np.ones(facts.plan.size.rounds, np.float32))
+
+    def event(self, facts, noise_std):
+        takes_part = fpj.Grouped.of(facts.plan.schedule.total > 0)
+        return fpj.GaussianEvent(noise_std, 1.0, takes_part, fpj.Terms("none", "made up"))
+
+    def release(self, *arguments):
+        released = super().release(*arguments)
+        return released._replace(info={**released.info, "squared": jnp.float32(1.5)})
 
 
 model = Score()
@@ -76,7 +90,7 @@ def size(problem, snapshot):
 
 
 problem = fpj.general_problem(loss, np.ones((24, 3), np.float32), START, constraint=fpj.Ball(5.0))
-protocol = Own(clip=1.0, step_size=0.1)
+protocol = fpj.Protocol(Slower(), privacy=Own(clip=1.0), step_size=0.1)
 settings = {"over": {"mu": [1.0, 2.0]}, "seeds": 2, "rounds": 4, "eval_every": 2, "metrics": [size, "squared"]}
 """
 
@@ -90,9 +104,15 @@ CHANGES = {
     "a closed-over array's values": ("OFFSETS = np.float32([0.1, 0.2, 0.3])", "OFFSETS = np.float32([0.1, 0.2, 0.4])"),
     "a large closed-over array's values": ("MANY = np.arange(9000.0,", "MANY = 1 + np.arange(9000.0,"),
     "the metric itself": ("Half.of(jnp.linalg.norm", "Half.of(jnp.max"),
-    "a protocol's round": ("jnp.float32(1.5)", "jnp.float32(2.5)"),
+    "an algorithm's step": ("0.75 * leaf", "0.25 * leaf"),
+    "a privacy object's release": ("jnp.float32(1.5)", "jnp.float32(2.5)"),
 }
-QUICK = ["a helper's body", "a static method that a metric uses", "a closed-over array's values", "a protocol's round"]
+QUICK = [
+    "a helper's body",
+    "a static method that a metric uses",
+    "a closed-over array's values",
+    "a privacy object's release",
+]
 
 PRINTED = """
 from fedprivjax.sweeps.chunk_store import program_text, sweep_fingerprint
@@ -174,7 +194,7 @@ def test_the_name_of_a_metric_does_not_call_the_host():
 
 def test_noise_made_on_the_host_is_told_apart():
     host_noise = "    def host_noise(self, plan, dimension, seed):\n        return np.full((plan.size.rounds, 3), {})\n"
-    place = "class Own(fpj.NoisySGD):\n"
+    place = "class Own(fpj.MessagePrivacy):\n"
     one, other = (sweep_fingerprint(sweep_of(place, place + host_noise.format(value))) for value in (1.0, 2.0))
     assert one != other
 
