@@ -35,8 +35,32 @@ def optimizers() -> dict[str, Callable[..., "optax.GradientTransformation"]]:
 
 
 def is_schedule(factory: Any) -> bool:
-    """Return True for a factory named like optax's schedules. Its numbers are static, since it may branch on them."""
-    return name_of(factory).endswith(SCHEDULES)
+    """Return True for a factory of optax's schedules, alone or in a `functools.partial`."""
+    import optax
+
+    name = name_of(factory)
+    return name.endswith(SCHEDULES) and vars(optax).get(name) is getattr(factory, "func", factory)
+
+
+def traced_names(factory: Any, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the sorted names of settings that are traced: real numbers, except those on which a schedule branches."""
+    numbers = [name for name in sorted(settings) if is_number(settings[name])]
+    if not is_schedule(factory):
+        return tuple(numbers)
+    found: tuple[str, ...] = ()
+    for name in numbers:
+        found = (*found, name) if _traces(factory, settings, (*found, name)) else found
+    return found
+
+
+def _traces(factory: Callable, settings: Mapping[str, Any], names: tuple[str, ...]) -> bool:
+    """Return True if a schedule's value in a round can be traced in these numbers."""
+    numbers = {name: settings[name] for name in names}
+    try:
+        jax.eval_shape(lambda numbers, count: factory(**{**settings, **numbers})(count), numbers, 0)
+    except Exception:  # those of settings that are not valid are raised again, and refused, in `check_runs`
+        return False
+    return True
 
 
 def is_number(value: Any) -> bool:

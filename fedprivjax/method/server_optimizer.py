@@ -23,10 +23,9 @@ from fedprivjax.method.server_checks import (
     check_settings,
     factory_of,
     free_names,
-    is_number,
-    is_schedule,
     name_of,
     parameters,
+    traced_names,
 )
 from fedprivjax.problem.program import typed_jit
 
@@ -42,7 +41,8 @@ class ServerOptimizer:
     If it is the `server` of a protocol, its b1 is swept as `over={"server.b1": [0.5, 0.9]}`, in one program; likewise
     "local.b1" of local steps. The learning rate is the protocol's step. A factory with the argument `learning_rate`
     receives it. The updates of any other factory are directions, which are multiplied by −step, and the values of a
-    schedule are factors on the step. Integers, flags, names and all settings of a schedule are static.
+    schedule are factors on the step. Integers, flags, names and numbers on which a schedule of optax branches are
+    static.
 
     A transformation, such as `optax.adam(0.1)`, has its own step and no numbers to sweep. Its updates are multiplied by
     the protocol's step, which is then 1.
@@ -72,8 +72,7 @@ class ServerOptimizer:
     def __init__(self, factory: Any, **settings: Any):
         factory = factory_of(factory)
         check_settings(factory, settings)
-        traced = not is_schedule(factory)
-        numbers = {name: settings[name] for name in sorted(settings) if traced and is_number(settings[name])}
+        numbers = {name: settings[name] for name in traced_names(factory, settings)}
         fixed = tuple((name, settings[name]) for name in sorted(settings) if name not in numbers)
         self._fill(factory, tuple(numbers), tuple(numbers.values()), fixed)
 

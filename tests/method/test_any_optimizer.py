@@ -232,10 +232,17 @@ def test_the_contract_holds_with_a_step_of_its_own():
             PROPERTIES[name](trial)
 
 
-def test_a_schedule_has_static_numbers():
+def test_numbers_of_a_schedule_are_leaves_unless_it_branches_on_them():
     settings = {"init_value": 1.0, "transition_steps": 2, "decay_rate": 0.5}
     schedule = ServerOptimizer("exponential_decay", **settings)
-    assert not jax.tree.leaves(schedule)
+    assert schedule.leaves() == {"init_value": 1.0}
+    assert jax.tree.leaves(ServerOptimizer("linear_schedule", init_value=1.0, end_value=0.1, transition_steps=9)) == [
+        0.1,
+        1.0,
+    ]
+    half, one = (schedule.with_values({"init_value": value}) for value in (0.5, 1.0))
+    assert jax.tree.structure(half) == jax.tree.structure(one)
+    np.testing.assert_allclose(half.step(half.init(W, 0.1), W, G, 0.1)[0], W - 0.05 * G, rtol=1e-6)
     given = DPMu2(mu=1.0, server=optax.exponential_decay(**settings)).server
     states = [server.init(W, 0.1) for server in (schedule, given)]
     for factor in (1.0, 0.5**0.5):
@@ -243,6 +250,18 @@ def test_a_schedule_has_static_numbers():
         for after, _ in moved:
             np.testing.assert_allclose(after, W - 0.1 * factor * G, rtol=1e-6)
         states = [state for _, state in moved]
+
+
+def weight_decay(learning_rate, strength=0.1):
+    """A custom optimiser with a name like those of optax's schedules."""
+    return optax.chain(optax.add_decayed_weights(strength), optax.sgd(learning_rate))
+
+
+def test_a_custom_optimizer_is_no_schedule_by_its_name():
+    optimizer = ServerOptimizer(weight_decay, strength=0.2)
+    assert optimizer.leaves() == {"strength": 0.2}
+    assert ServerOptimizer(partial(weight_decay, strength=0.2)).leaves() == {"strength": None}
+    np.testing.assert_allclose(optimizer.step(optimizer.init(W, 0.1), W, G, 0.1)[0], W - 0.1 * (G + 0.2 * W), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
