@@ -158,7 +158,8 @@ def check_runs(blank: Any, shapes: tuple[tuple[int, ...], ...], tree: Any) -> No
             raise Refusal(f"optimiser {server.name} must return a GradientTransformation, got {called(made)}")
         state = made.init(params)
         if hasattr(state, "hyperparams") and not server.own_step:
-            raise Refusal(f"optimiser {server.name} must be given without inject_hyperparams: its numbers are leaves")
+            wanted = f"optimiser {server.name} must be given without inject_hyperparams"
+            raise Refusal(f"{wanted}, got the state {type(state).__name__}. Its numbers are leaves")
         for leaf in jax.tree.leaves(state):
             if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float):
                 raise Refusal(f"state of optimiser {server.name} must be a pytree of arrays, got {called(leaf)}")
@@ -174,13 +175,20 @@ def check_runs(blank: Any, shapes: tuple[tuple[int, ...], ...], tree: Any) -> No
             f"optimiser {server.name} must take parameters of shape {_shapes(shapes)}, got {cause}"
         ) from error
     if _kinds(before) != _kinds(after):
-        raise Refusal(f"state of optimiser {server.name} must keep its structure and shapes from round to round")
+        wanted = f"state of optimiser {server.name} must keep its structure and shapes from round to round"
+        raise Refusal(f"{wanted}, got {_form(after)} after {_form(before)}")
     if jax.tree.structure(updates) != tree or [leaf.shape for leaf in jax.tree.leaves(updates)] != list(shapes):
-        raise Refusal(f"updates of optimiser {server.name} must have the parameters' shape, {_shapes(shapes)}")
+        wanted = f"updates of optimiser {server.name} must have the parameters' shape, {_shapes(shapes)}"
+        raise Refusal(f"{wanted}, got {_form(updates)}")
 
 
 def _shapes(shapes: tuple[tuple[int, ...], ...]) -> str:
     return ", ".join(map(str, shapes))
+
+
+def _form(tree: Any) -> str:
+    """Return the structure, dtypes and shapes of a pytree as text."""
+    return str(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree)).replace("'", "")[:160]
 
 
 def _kinds(tree: Any) -> Any:

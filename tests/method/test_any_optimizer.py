@@ -320,7 +320,7 @@ def test_what_only_plain_steps_have_is_refused(method, message):
         ),
         (
             FedAvg(local=optax.inject_hyperparams(optax.sgd), step_size=0.1, **WORK),
-            "optimiser sgd must be given without inject_hyperparams",
+            "optimiser sgd must be given without inject_hyperparams, got the state Inject.*State. Its numbers",
         ),
         (
             AcceleratedMinibatchSGD(noise_std=1.0, batch=1, form="regularised", server="adam", step_size=0.1),
