@@ -3,16 +3,12 @@
 The public names are those of `__init__.pyi`; each is imported when it is first used.
 """
 
-import sys
 from importlib.metadata import version
 
 import lazy_loader
 
-from fedprivjax.checks.refusal import AbsentModules
-
 __version__ = version("fedprivjax")
 _public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-sys.meta_path.append(AbsentModules)
 
 
 def __getattr__(name: str):

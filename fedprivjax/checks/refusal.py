@@ -9,8 +9,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.machinery import PathFinder
-from typing import Any
 
 from fedprivjax.checks.printable import message_text
 
@@ -49,25 +47,6 @@ class Refusal(ValueError):
 
 class Undefined(Refusal, TypeError):
     """A method is missing that a custom class must define."""
-
-
-class Absent(Refusal, ModuleNotFoundError):
-    """A module of the package is missing, such as one that a pickle of another version names."""
-
-
-class AbsentModules:
-    """Last finder of modules, which names the remedy if the package has no such module."""
-
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
-        """Raise Absent if a module of the package does not exist. Those that pytest asks for exist, and pass."""
-        # pytest passes the module's own folder as `path`, so the folders of the parent are preferred
-        own = getattr(sys.modules.get(name.rpartition(".")[0]), "__path__", path)
-        if name.startswith(f"{PACKAGE}.") and PathFinder.find_spec(name, own) is None:
-            remedy = "Make objects again that another version pickled"
-            refusal = Absent(f"{name} must be a module of this version, got none. {remedy}")
-            refusal.name = name  # read by the import system
-            raise refusal
 
 
 @contextmanager
