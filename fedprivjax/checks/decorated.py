@@ -40,10 +40,7 @@ class Decorated:
         """Raise Refusal for a subclass of a final class."""
         super().__init_subclass__(**options)
         for sealed in (base for base in cls.__bases__ if vars(base).get("__final__", False)):
-            raise Refusal(
-                f"{sealed.__name__} must not be subclassed, because guarantees rely on its own functions, got "
-                f"{cls.__name__}. {sealed.instead}"
-            )
+            raise subclassed(sealed, cls)
 
     def __new__(cls, *args: Any, **settings: Any):
         """Raise Refusal for an unknown setting, or if a class without its decorator is given arguments."""
@@ -94,6 +91,14 @@ def _bare(cls: type) -> bool:
         return False
     declared = [each for each in vars(cls).get("__annotations__", {}).values() if "ClassVar" not in str(each)]
     return bool(declared) or (not is_dataclass(cls) and cls.__init__ is object.__init__)
+
+
+def subclassed(parent: type[Decorated], cls: type) -> Refusal:
+    """Return the Refusal for a subclass of a class that must have none."""
+    return Refusal(
+        f"{parent.__name__} must not be subclassed, because guarantees rely on its own functions, got {cls.__name__}. "
+        f"{parent.instead}"
+    )
 
 
 def without_decorator(cls: type[Decorated]) -> Refusal:

@@ -29,7 +29,6 @@ class Stated:
     Attributes:
         by: names of the statement.
         free: names that may be overridden without it. Names in `TEXTS`, and new defaults of fields, are always free.
-        optional: names that guarantees read where a class defines them, though no class of the package need do so.
         concrete: True if the class itself makes a statement, False if its own definitions claim nothing.
         void: values, by name, with which an object claims nothing.
         instead: second remedy in messages.
@@ -37,7 +36,6 @@ class Stated:
 
     by: tuple[str, ...]
     free: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
     concrete: bool = False
     void: Mapping[str, Any] = field(default_factory=dict)
     instead: str = ""
@@ -46,12 +44,12 @@ class Stated:
 def require_restated(*objects: Any) -> None:
     """Raise Refusal if the class of an object, or of an object in its fields, inherits a statement and changes more.
 
-    Classes of the package are exempt. Objects whose class has no `stated` are skipped. Settings are checked again by
-    the class that makes the statement, because a subclass may leave its `__post_init__` out.
+    Classes of the package are exempt. Custom ones without a `stated` are skipped. Settings are checked again by the
+    class that makes the statement, because a subclass may leave its `__post_init__` out.
     """
     for part in (part for one in objects for part in _with_parts(one)):
         _require_own_value(part)
-        if _base(type(part)) is None:
+        if _base(type(part)) is None and not of_package(type(part)):
             continue
         broken = _broken(type(part))
         if broken is not None and not _claims_nothing(part):
@@ -103,12 +101,12 @@ def _with_parts(value: Any) -> Iterator[Any]:
 def _require_functions_of_class(value: Any) -> None:
     """Raise Refusal if a function or property of an object's class is replaced on the object itself."""
     cls = type(value)
-    for name in vars(value).keys() - _fields(cls):
+    for name in getattr(value, "__dict__", {}).keys() - _fields(cls):
         inherited = getattr_static(cls, name, None)
         if (callable(inherited) or hasattr(inherited, "__get__")) and not isinstance(inherited, cached_property):
             raise Refusal(
                 f"{name} must be defined by the class {cls.__name__}, which guarantees rely on, got another one on the "
-                f"object. Define a subclass"
+                f"object. Remove it"
             )
 
 
@@ -187,7 +185,7 @@ def _change(cls: type, owner: type, rule: Stated) -> tuple[type, str] | None:
     for one in cls.__mro__:
         if one not in covered:
             for name in (*vars(one), *_new_fields(one)):  # a field without a default is no attribute of its class
-                if name not in rule.free and _overrides(one, name, covered, rule.optional):
+                if name not in rule.free and _overrides(one, name, covered):
                     return one, name
     return None
 
@@ -197,7 +195,7 @@ def _covered(cls: type, owner: type) -> list[type]:
     return [one for one in cls.__mro__ if issubclass(owner, one) or of_package(one)]
 
 
-def _overrides(cls: type, name: str, covered: list[type], optional: tuple[str, ...]) -> bool:
+def _overrides(cls: type, name: str, covered: list[type]) -> bool:
     """Return True if a class changes an attribute that covered classes may use. Another default of a field is none."""
     if name in TEXTS or name in GENERATED:
         return False
@@ -206,4 +204,4 @@ def _overrides(cls: type, name: str, covered: list[type], optional: tuple[str, .
     if any(name in _fields(one) for one in covered):
         value = vars(cls).get(name)
         return callable(value) or hasattr(value, "__get__")
-    return name in optional or any(name in vars(one) for one in covered)
+    return any(name in vars(one) for one in covered)

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.checks.decorated import PYTREE, Decorated, derived_of, require_decorated, settings_of
-from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.restated import Stated, of_package
+from fedprivjax.checks.decorated import PYTREE, Decorated, derived_of, require_decorated, settings_of, subclassed
+from fedprivjax.checks.refusal import PACKAGE, Refusal
+from fedprivjax.checks.restated import of_package
 from fedprivjax.checks.values import called, require_choice, require_keywords
 from fedprivjax.method.algorithm import Algorithm, Part
 from fedprivjax.method.formatting import changed_settings, formatted
@@ -25,7 +25,6 @@ from fedprivjax.method.private_mean import BitMean, GaussianMean
 from fedprivjax.method.record_steps import NoisyRecordSteps
 from fedprivjax.method.release import MessagePrivacy, Privacy
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.method.seen import Costs, Seen
 from fedprivjax.method.sum_rounds import SumRounds
 from fedprivjax.method.theory import Theory, theory_of
 from fedprivjax.method.work_privacy import WorkPrivacy
@@ -36,16 +35,10 @@ from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.calibration import noise_for
 from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.of_protocol import OfPrivacy, names_of, with_noise_std
+from fedprivjax.privacy.of_protocol import with_noise_std
 from fedprivjax.privacy.target import CALIBRATIONS, LEVELS, RULE, TARGETS, Target
 from fedprivjax.privacy.terms import RECORD
 from fedprivjax.problem.problem import Problem
-
-FREE = (  # names of a private method that may be overridden without its event
-    *("needed_noise", "theory"),
-    *("costs", "run_costs", "message_bits", "gradients_spared"),
-    *("vectors_in_memory", "examples"),
-)
 
 
 @struct.dataclass
@@ -54,7 +47,8 @@ class Protocol(Decorated):
 
     `Protocol(algorithm, privacy=…)` is the protocol of any two parts that go together, see `Pair`. A named method of
     the package, such as `FedAvg`, has settings as fields, from which it builds both parts. It may give `examples`,
-    settings for audits and comparisons (`fedprivjax.method.small_form.examples_of`).
+    settings for audits and comparisons (`fedprivjax.method.small_form.examples_of`). A class of another module is
+    refused where it is defined: a custom method is an `Algorithm` or a `LocalAlgorithm` with a privacy object.
 
     A protocol is a frozen pytree (`flax.struct.dataclass`). Real-valued settings are leaves, which can be swept.
     Settings that determine a shape or a branch are static. What its parts compute is in its `rounds`. `init`, `round`,
@@ -71,13 +65,7 @@ class Protocol(Decorated):
     known: Any = struct.field(default=None, kw_only=True, metadata={"derived": True})
 
     kind, decorator = "protocol", PYTREE
-    stated: ClassVar[Stated] = Stated(
-        by=("event",),
-        free=FREE,
-        concrete=True,
-        optional=names_of(Seen, Costs, OfPrivacy),
-        instead=", which may return super().event(problem, plan) if that still holds",
-    )
+    instead = "Define an Algorithm, see the guide 'A custom algorithm'"
     theory: ClassVar[Any] = Theory()
 
     mu: ClassVar[Any] = None
@@ -97,6 +85,12 @@ class Protocol(Decorated):
         @property
         def privacy(self) -> Any:
             """What bounds, releases and accounts for everything that leaves a machine."""
+
+    def __init_subclass__(cls, **options: Any):
+        """Raise Refusal for a class outside of the package."""
+        super().__init_subclass__(**options)
+        if cls.__module__.partition(".")[0] != PACKAGE:
+            raise subclassed(next(base for base in cls.__bases__ if issubclass(base, Protocol)), cls)
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:
         """Raise Refusal for an unknown setting, with the nearest known name. `Protocol(…)` itself makes a `Pair`."""
@@ -241,8 +235,6 @@ class Pair(Protocol):
     noise_std: Any = struct.field(default=None, kw_only=True)
     step_size: Any = struct.field(default=None, kw_only=True)
     step_scale: Any = struct.field(default=1.0, kw_only=True)
-
-    instead = "Define an Algorithm or a LocalAlgorithm"
 
     def __post_init__(self):
         if type(self.privacy) is type:

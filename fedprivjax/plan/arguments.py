@@ -12,10 +12,9 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from fedprivjax.checks.decorated import Decorated, require_decorated
 from fedprivjax.checks.numbers import kinds_of_parts, leaves_of, numbers_in, with_numbers
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.restated import of_package
+from fedprivjax.checks.restated import of_package, require_of_package
 from fedprivjax.checks.values import NUMBERS, called, require_float32, require_one, require_positive
 from fedprivjax.plan.participation import check_participation
 from fedprivjax.plan.plan import Plan, machine_values
@@ -73,8 +72,7 @@ def require_protocol(protocol: Any) -> Any:
         raise Refusal(
             f"protocol must be an object of a flax.struct.dataclass, such as DPMu2(mu=1.0), got {called(protocol)}"
         )
-    if isinstance(protocol, Decorated):
-        require_decorated(protocol)
+    require_of_package(protocol=protocol)
     protocol = plain_numbers(protocol)
     for name, value in _settings(protocol).items():
         if name in NUMBERS:

@@ -44,11 +44,6 @@ class Optionals:
             yield self._protocol.rounds
 
 
-def names_of(*kinds: type[Optionals]) -> tuple[str, ...]:
-    """Return the names of the members that these classes read."""
-    return tuple(name for kind in kinds for name in vars(kind) if not name.startswith("_"))
-
-
 class OfPrivacy(Optionals):
     """What is read of a protocol's privacy: from the protocol, else from its privacy object, else these defaults.
 

@@ -32,22 +32,19 @@ QUICKLY_COMPILED = {"xla_backend_optimization_level": 0}
 def no_message_exceeds_its_bound(trial: Trial) -> str | None:
     """Check by brute force that the first round's messages have at most the norm for which the noise is.
 
-    Servers' states are random, and records large, infinite and undefined. For a protocol that composes no algorithm
-    with a privacy object, which may rely on a bound of its loss, they are those of the run. With noise in local steps,
-    it is the steps whose norm is bounded.
+    Servers' states are random, and records large, infinite and undefined. With noise in local steps, it is the steps
+    whose norm is bounded.
 
     Returns:
         The reason why this does not apply.
     """
     if not trial.problem.stored:
         return COMPUTED
-    if _in_steps(trial) and not _composed(trial):
-        return "local steps are those of no algorithm, so that they cannot be heard"
     bounds = _bounds(trial)
     if not np.isfinite(bounds).all():
         return "the event states no finite sensitivity"
     first, rng = _first_messages(trial, bounded=_bounded_before(trial)), np.random.default_rng(trial.seed)
-    for scale in FAR if _composed(trial) else FAR[:1]:
+    for scale in FAR:
         state = _changed(first.state, scale, rng)
         for factor, pool in _pools(first.pool, _factors(trial), rng):
             norms = np.linalg.norm(np.asarray(first.rows(pool, state), float), axis=1)
@@ -90,12 +87,7 @@ def released_numbers_determine_the_server(trial: Trial) -> str | None:
 
     The algorithm's server receives the same numbers, whatever the machines send: in place of the mean, or of every
     noisy local step. Its states, points and queries must then depend on no record.
-
-    Returns:
-        The reason why this does not apply.
     """
-    if not _composed(trial):
-        return "it composes no algorithm with a privacy object, so that its releases cannot be replayed"
     arguments, size = jax.tree.map(jnp.asarray, trial.start.arguments), trial.start.plan.size
     protocol = _with(arguments.protocol, _ReplayedSteps if _in_steps(trial) else _ReplayedMeans)
     noise = _silent_noise(trial)
@@ -194,15 +186,10 @@ def _bounds(trial: Trial) -> np.ndarray:
     return one * np.abs(weights[0]).sum(axis=1) / np.abs(weights).max()
 
 
-def _composed(trial: Trial) -> bool:
-    """Return True for a protocol that composes an algorithm with a privacy object."""
-    return getattr(trial.start.protocol, "known", None) is not None
-
-
 def _bounded_before(trial: Trial) -> bool:
     """Return True if a message is computed from numbers that are bounded, in local steps or before an encoder."""
     protocol: Any = trial.start.protocol
-    encodes = _composed(trial) and getattr(protocol.privacy, "encoder", None) is not None
+    encodes = getattr(protocol.privacy, "encoder", None) is not None
     return _in_steps(trial) or (encodes and privacy_of(protocol).trust == "none")
 
 
@@ -294,13 +281,8 @@ def _of_server(state: Any) -> Any:
 
 
 def _factors(trial: Trial) -> tuple[float, ...]:
-    """Return factors on records: 1 if the protocol may rely on the bound that its loss states.
-
-    A linear predictor's features are finite, which is checked when the problem is built.
-    """
-    if _composed(trial):
-        return HUGE if trial.problem.model.factored else EXTREME
-    return (1.0,) if any(one.name.endswith("lipschitz") for one in trial.start.event.terms.assumptions) else LARGE
+    """Return factors on records. A linear predictor's features are finite, as the building of its problem checks."""
+    return HUGE if trial.problem.model.factored else EXTREME
 
 
 def _pools(pool: Any, factors: tuple[float, ...], rng: np.random.Generator) -> Iterator[tuple[Any, Any]]:

@@ -4,44 +4,40 @@ Docstrings of attempts say what they reached before they were refused.
 """
 
 from dataclasses import dataclass, fields, replace
-from inspect import getattr_static
+from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES, MACHINES, PER_ROUND, SHARES, sparing
+from cases import CASES, MACHINES, PER_ROUND, SHARES
 from flax import struct
-from restating import refused, states, unsealed
+from restating import buggy
 
 from fedprivjax import (
-    AdaptiveClip,
     DPMu2,
     Dropouts,
     FedAvg,
-    Logistic,
     NoisyMinibatchSGD,
     NoisySGD,
     PoissonCohorts,
+    Protocol,
     Refusal,
-    Scaffold,
     Schedule,
     Uniform,
+    calibrate,
     draw_plan,
     guarantee,
-    linear_problem,
     ready,
+    transcript,
 )
-from fedprivjax.checks.restated import GENERATED, TEXTS, _broken, of_package
-from fedprivjax.engine.transcript import replay
+from fedprivjax.checks.restated import of_package
 from fedprivjax.method.clipping import clip
-from fedprivjax.method.interface import FREE
-from fedprivjax.method.theory import Theory
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Subset
 from fedprivjax.problem.models import Dense
 from fedprivjax.problem.problem import Table
+from fedprivjax.sweeps.prepare import ready_sweep
 
 SOME = Uniform(MACHINES, PER_ROUND)
 UPDATES: dict[str, Any] = {"unit": "machine", "local_epochs": 1, "batch": 3, "step_size": 0.1, "epsilon": 2.0}
@@ -49,200 +45,69 @@ UPDATES: dict[str, Any] = {"unit": "machine", "local_epochs": 1, "batch": 3, "st
 
 # ---- methods
 
-
-@struct.dataclass(kw_only=True)
-class FedExP(FedAvg):
-    """A coordinate 1000·‖Δ‖² beside the clipped update: messages of norm 1000 for C = 1 and ε = 2 stated.
-
-    With an adaptive clip, the pair's bit is read from the wrong place, and the clip falls to 0.003.
-    """
-
-    def client(self, server, own, data, noise, key):
-        message, own, info = super().client(server, own, data, noise, key)
-        return (message, 1000 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(message))), own, info
-
-    def message_dimension(self, problem):
-        return super().message_dimension(problem) + 1
-
-    def _served(self, problem, server, total, weight, inputs, noise, key):
-        noise = None if noise is None else noise[:-1]
-        return super()._served(problem, server, total[0], weight, inputs, noise, key)
+METHODS = sorted({type(case.protocol) for case in CASES.values()}, key=lambda method: method.__name__)
+NOISY = DPMu2(noise_std=1.0, clip=1.0, step_size=0.1)
 
 
-@struct.dataclass(kw_only=True)
-class SumServed(FedAvg):
-    """The server steps by the sum without its noise."""
-
-    def _served(self, problem, server, total, weight, inputs, noise, key):
-        return super()._served(problem, server, total, weight, inputs, None, key)
+class Mixed:
+    """A parent that is no method."""
 
 
-@struct.dataclass(kw_only=True)
-class OthersSeen(FedAvg):
-    """The output depends on what machines hold."""
+class Unsealing:
+    """A parent that leaves out the check of subclasses."""
 
-    def output(self, state):
-        return jax.tree.map(lambda w: w + jnp.size(state.own), super().output(state))
-
-
-@struct.dataclass
-class SumShown(DPMu2):
-    """The server's un-noised sum as the output: accuracy 0.84 (honest 0.16) where μ = 0.01 is stated."""
-
-    def output(self, state):
-        return state.memory.q
+    def __init_subclass__(cls, **options):
+        pass
 
 
-@struct.dataclass
-class SumAsIterate(DPMu2):
-    """The same, evaluated beside the output."""
-
-    def iterates(self, state):
-        return {"sum": state.memory.q}
-
-
-@struct.dataclass
-class Tripled(NoisySGD):
-    """Three times the gradient after the clip."""
-
-    def messages(self, problem, state, inputs, noise, key):
-        return jax.tree.map(lambda leaf: 3 * leaf, super().messages(problem, state, inputs, noise, key))
+@pytest.mark.parametrize("method", [Protocol, *METHODS])
+def test_a_method_has_no_subclasses(method):
+    """An extra coordinate had norm 1000 for C = 1, and the un-noised sum as output an accuracy of 0.84 for 0.16."""
+    said = f"{method.__name__} must not be subclassed, because guarantees rely on its own functions, got Mine. "
+    said += "Define an Algorithm, see the guide 'A custom algorithm'"
+    for changes in ({}, {"event": NoisySGD.event, "output": lambda self, state: state.memory}):
+        with pytest.raises(Refusal) as refusal:
+            type("Mine", (Mixed, method), changes)
+        assert str(refusal.value) == said
 
 
-@struct.dataclass
-class OtherMessage(DPMu2):
-    """Three times the message, in a function that the class of the event does not know."""
-
-    def _message(self, problem, state, t):
-        return 3 * super()._message(problem, state, t)
+def test_the_remedy_names_a_guide():
+    guide = Path(__file__).parents[2] / "notebooks" / "custom_algorithm.md"
+    assert guide.read_text(encoding="utf-8").startswith("# A custom algorithm\n")
 
 
-@struct.dataclass
-class LongerEpochs(DPMu2):
-    """Samples are used again, in an event for one use of each."""
-
-    several_epochs = True
-
-
-@struct.dataclass
-class ClipByProperty(NoisySGD):
-    """A clip that is another number in the program than in the event."""
-
-    clip = property(lambda self: 1.0 if isinstance(self.step_scale, float) else 1e6, lambda self, value: None)
+def forged(parents, **names):
+    """Return an object of a subclass of `DPMu2` that is not refused where it is defined."""
+    kind = struct.dataclass(type("DPMu2", (*parents, DPMu2), {"output": lambda self, state: state.memory.q, **names}))
+    return kind(noise_std=1.0, clip=1.0, step_size=0.1)
 
 
-@struct.dataclass(kw_only=True)
-class CohortsCounted(FedAvg):
-    """The sum divided by the number of machines that came."""
-
-    @property
-    def privacy(self):
-        return unsealed(divisor=lambda self, weight, inputs: jnp.maximum(weight, 1.0))(super().privacy)
-
-
-@struct.dataclass(kw_only=True)
-class Mixed(Scaffold, CohortsCounted):
-    """A change between a method and the class whose event it extends."""
-
-
-UNNOISED: dict[str, Any] = {"mu": 0.01, "clip": 1.0, "step_size": 0.1}
-EXP: dict[str, Any] = UPDATES | {"update_clip": 1.0}
-METHODS = {
-    "extra coordinate": (FedExP(**EXP), "client", "FedAvg"),
-    "extra coordinate, adaptive": (FedExP(**EXP | {"update_clip": AdaptiveClip(start=1.0)}), "client", "FedAvg"),
-    "sum served": (SumServed(**EXP), "_served", "FedAvg"),
-    "machines' states as output": (OthersSeen(**EXP), "output", "FedAvg"),
-    "realised cohort": (CohortsCounted(**EXP), "privacy", "FedAvg"),
-    "between classes": (Mixed(**EXP), "privacy", "FedAvg"),
-    "message": (OtherMessage(**UNNOISED), "_message", "DPMu2"),
-    "sum as output": (SumShown(**UNNOISED), "output", "DPMu2"),
-    "sum as iterate": (SumAsIterate(**UNNOISED), "iterates", "DPMu2"),
-    "three times": (Tripled(**UNNOISED), "messages", "NoisySGD"),
-    "flag": (LongerEpochs(**UNNOISED), "several_epochs", "DPMu2"),
-    "property": (ClipByProperty(mu=0.01, step_size=0.1), "clip", "NoisySGD"),
-}
-
-
-@pytest.mark.parametrize("attempt", METHODS)
-def test_a_method_that_keeps_an_event_which_is_not_its_own_is_refused(attempt):
-    method, changed, of = METHODS[attempt]
-    refused(lambda: ready(method, SHARES, SOME, rounds=4), changed, "event", of)
-
-
-def changed_name(method, name):
-    """Return a subclass that overrides a name by what it inherits, in a form that is no default of a field."""
-    inherited = getattr_static(method, name, None)
-    kept = inherited if callable(inherited) or hasattr(inherited, "__get__") else property(lambda self: inherited)
-    return type("Changed", (method,), {name: kept})
-
-
-OF_PACKAGE = sorted({type(case.protocol) for case in CASES.values()}, key=lambda method: method.__name__)
-
-
-@pytest.mark.parametrize("method", OF_PACKAGE)
-def test_every_name_of_a_private_method_needs_its_event_but_those_that_no_release_follows(method):
-    names = {name for name in dir(method) if not name.startswith("__")} - {*TEXTS, *GENERATED, "event"}
-    names |= {*method.stated.optional, "examples"}
-    assert {"init", "round", "output", "query", "mechanism", "noise", "traced", "check", "clip", "trust"} <= names
-    assert {"needed_noise", "theory", "costs", "examples"} <= names & {*FREE}
-    for name in names:
-        broken = _broken(changed_name(method, name))
-        assert (broken is None) == (name in FREE), name
-
-
-@struct.dataclass(kw_only=True)
-class Unchecked(FedAvg):
-    """Settings without their checks: correlated noise with an adaptive clip, whose noise does not cancel."""
-
-    def __post_init__(self):
-        object.__setattr__(self, "trust", "server")
-
-
-def test_settings_that_a_subclass_leaves_unchecked_are_checked_before_a_private_run():
-    method = Unchecked(**EXP | {"update_clip": AdaptiveClip(start=1.0)}, noise_schedule="tree")
-    with pytest.raises(Refusal, match=r"^noise_schedule must be 'independent' with an AdaptiveClip, because noise"):
-        ready(method, SHARES, SOME, rounds=4)
-    assert ready(Unchecked(**EXP), SHARES, SOME, rounds=4).guarantee.private
-
-
-def test_a_new_default_of_a_setting_and_new_names_need_no_event():
-    @struct.dataclass(kw_only=True)
-    class Settled(FedAvg):
-        prox: Any = 0.1
-        note: str = struct.field(pytree_node=False, default="")
-        name = "settled"
-
-        theory = Theory(step=lambda protocol, problem, plan, target: protocol.helper)
-
-        @property
-        def helper(self):
-            return 0.1
-
-    assert ready(Settled(**EXP), SHARES, SOME, rounds=4).guarantee.private
-
-
-def test_a_method_that_states_its_event_is_run():
-    @struct.dataclass(kw_only=True)
-    class Stated(CohortsCounted):
-        def event(self, problem, plan):
-            event = super().event(problem, plan)
-            return replace(event, sensitivity=PER_ROUND * event.sensitivity)
-
-    @struct.dataclass(kw_only=True)
-    class Below(Stated):
-        @property
-        def privacy(self):
-            return super().privacy
-
-    assert ready(Stated(**EXP), SHARES, SOME, rounds=4).guarantee.private
-    refused(lambda: ready(Below(**EXP), SHARES, SOME, rounds=4), "privacy", "event", "Stated")
+def test_a_class_that_passes_the_seal_is_not_run():
+    plan = draw_plan(SHARES, SOME, 4)
+    for method in (forged((), __module__=DPMu2.__module__), forged((), __module__="fedprivjax"), forged((Unsealing,))):
+        for prepare in (
+            lambda method=method: ready(method, SHARES, SOME, rounds=4),
+            lambda method=method: ready(replace(method, noise_std=0.0), SHARES, SOME, rounds=4),
+            lambda method=method: ready_sweep(method, SHARES, SOME, over={"clip": [1.0]}, rounds=4),
+            lambda method=method: transcript(method, SHARES, SOME, rounds=4),
+            lambda method=method: calibrate(method, SHARES, plan),
+            lambda method=method: guarantee(method, SHARES, plan),
+        ):
+            with pytest.raises(Refusal, match=r"^protocol must be of a class of the package, .* the subclass DPMu2$"):
+                prepare()
 
 
 def test_a_name_of_the_package_is_no_class_of_it():
-    spoofed = type("FedAvg", (SumServed,), {"__module__": FedAvg.__module__, "noise": FedAvg.noise})
-    assert not of_package(spoofed)
-    assert of_package(FedAvg)
-    assert "noise of FedAvg" in str(_broken(spoofed))
+    assert not of_package(type(forged((), __module__=DPMu2.__module__)))
+    assert of_package(DPMu2)
+    assert of_package(buggy(DPMu2))
+
+
+def test_a_function_that_is_replaced_on_a_protocol_is_refused():
+    method = replace(NOISY)
+    object.__setattr__(method, "event", NOISY.event)
+    with pytest.raises(Refusal, match=r"^event must be defined by the class DPMu2, which guarantees rely on"):
+        guarantee(method, SHARES, draw_plan(SHARES, SOME, 4))
 
 
 # ---- participation and plans
@@ -338,52 +203,8 @@ def test_schedules_plans_and_tables_that_count_otherwise_are_refused():
 # ---- messages that are no float32 numbers
 
 
-@states("event")
-@struct.dataclass(kw_only=True)
-class Replied(FedAvg):
-    """An update of one value on machines whose first label is 1, bounded and paired as in `FedAvg`."""
-
-    value: float = struct.field(pytree_node=False, default=0.0)
-    integers: bool = struct.field(pytree_node=False, default=False)
-
-    def client(self, server, own, data, noise, key):
-        labels = data.problem.take(data.samples, data.machine).label
-        told = jnp.where(labels[0, 0] > 0, self.value, 0.0)
-        update = jnp.full(data.problem.start.shape, told)
-        bounded, info = self.privacy.bounded(update.astype(jnp.int32) if self.integers else update, server.clip)
-        return self.privacy.sent(bounded, info, server.clip, noise, self._facts), own, info
-
-
-def sent(value, **settings):
-    """Return the messages of all machines, [machines, numbers], of which the last one has labels 1."""
-    labels = np.zeros((MACHINES, 3), int)
-    labels[-1] = 1
-    problem = linear_problem(np.ones((MACHINES, 3, 2)), labels, Logistic())
-    method = Replied(value=value, **UPDATES | {"epsilon": None, "noise_std": 1.0} | settings)
-    start = ready(method, problem, Uniform(MACHINES, MACHINES), rounds=1, noise_method="materialised")
-    return np.asarray(replay(start.arguments, start.plan.size)[1][1])[0]
-
-
-@pytest.mark.parametrize("value", sparing([np.nan, np.inf, 1e30], [np.nan]))
-def test_a_message_that_is_not_finite_is_zero_before_its_norm_and_its_bit(value):
-    """With a bit that followed the NaN, one number of a message told of it."""
-    np.testing.assert_array_equal(sent(value, update_clip=0.3), 0)
-    messages = sent(value, update_clip=AdaptiveClip(start=0.3))
-    np.testing.assert_array_equal(messages[-1], messages[0])
-    assert (messages[:, -1] > 0).all()
-    longer = sent(10.0, update_clip=AdaptiveClip(start=0.3))
-    assert longer[-1, -1] == -longer[0, -1]
-
-
-def test_a_message_of_integers_is_refused_before_its_norm():
-    """The squares of 65536 overflow to 0 in int32: updates had norm 1.3·10⁶ for C = 10⁻³."""
-    with pytest.raises(Refusal, match=r"^message must consist of float32 numbers to be clipped, got int32\. Convert"):
-        sent(65536.0, integers=True, update_clip=1e-3)
-    for kind in (jnp.int32, jnp.bool_, jnp.float16, jnp.bfloat16):
-        with pytest.raises(Refusal, match="float32 numbers"):
-            clip(Dense({"w": jnp.ones(3), "b": jnp.ones(2, kind)}), 1.0)
-
-
-def test_a_run_without_noise_and_clip_keeps_what_is_not_finite():
-    messages = sent(np.nan, unit=None, noise_std=0.0, step_size=0.1)
-    assert np.isnan(messages[-1]).all()
+@pytest.mark.parametrize("kind", [jnp.int32, jnp.bool_, jnp.float16, jnp.bfloat16])
+def test_a_gradient_of_other_numbers_is_not_clipped(kind):
+    """The squares of 65536 overflow to 0 in int32: messages had norm 1.3·10⁶ for C = 10⁻³."""
+    with pytest.raises(Refusal, match="float32 numbers"):
+        clip(Dense({"w": jnp.ones(3), "b": jnp.ones(2, kind)}), 1.0)

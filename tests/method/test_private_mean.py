@@ -18,7 +18,6 @@ from fedprivjax import (
     Cohorts,
     GaussianMean,
     Moreau,
-    NoisyMessages,
     OnePass,
     Protocol,
     Refusal,
@@ -226,32 +225,3 @@ def test_the_objects_are_sealed():
     for parent in (GaussianMean, BitMean):
         with pytest.raises(Refusal, match=f"{parent.__name__} must not be subclassed"):
             type("Mine", (parent,), {})
-
-
-class Quiet(UserSGD):
-    """Parts of a method that a subclass must not change and keep its guarantee."""
-
-    @property
-    def algorithm(self):
-        return HeavyBall()
-
-    @property
-    def privacy(self):
-        return NoisyMessages(clip=1e6)
-
-    def noise(self, state, drawn, host_noise):
-        return state, None
-
-    def host_noise(self, plan, dimension, seed):
-        return None
-
-    def round(self, problem, state, inputs, noise, key):
-        return super().round(problem, state, inputs, None, key)
-
-
-@pytest.mark.parametrize("method", [UserSGD, UserAGD])
-@pytest.mark.parametrize("name", ["algorithm", "privacy", "noise", "host_noise", "round"])
-def test_a_subclass_that_changes_a_part_inherits_no_guarantee(method, name):
-    changed = struct.dataclass(type("Changed", (method,), {name: vars(Quiet)[name], "__module__": __name__}))
-    with pytest.raises(Refusal, match=f"{name} must be overridden together with event"):
-        ready(changed(epsilon=1.0, clip=CLIP, step_size=0.1), POOL, SOME_MACHINES, rounds=ROUNDS)

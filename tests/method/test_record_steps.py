@@ -10,7 +10,6 @@ import optax
 import pytest
 from cases import PARTIAL, SHARES, sparing
 from flax import struct
-from restating import refused
 
 from fedprivjax import (
     FedDyn,
@@ -21,11 +20,9 @@ from fedprivjax import (
     Refusal,
     ServerOptimizer,
     gradient,
-    ready,
     simulate,
     transcript,
 )
-from fedprivjax.method.local_algorithm import sub
 from fedprivjax.privacy.noise_rules import PaperMoments
 from fedprivjax.protocols import ReleasedLocalSGD
 from fedprivjax.protocols.fedavg import LocalGradientSteps
@@ -173,28 +170,6 @@ def test_a_privacy_object_has_no_subclasses():
 
         class Quiet(NoisyRecordSteps):  # type: ignore[misc]
             pass
-
-
-@struct.dataclass
-class Louder(LocalSGD):
-    """Messages are ten times as long."""
-
-    def encode(self, message, key):
-        return jax.tree.map(lambda leaf: 10.0 * leaf, message)
-
-
-@struct.dataclass
-class OwnSteps(ReleasedLocalSGD):
-    """Local steps of its own."""
-
-    def _walk(self, shared, own, data, noise, *, every_step=False):
-        return sub(shared.server, shared.server), None
-
-
-@pytest.mark.parametrize(("method", "name"), [(Louder, "encode"), (OwnSteps, "_walk")])
-def test_an_override_without_an_event_is_refused(method, name):
-    of = method.__mro__[1].__name__
-    refused(lambda: ready(method(batch=3, noise_std=1.0, **STEP), SHARES, PARTIAL, rounds=2), name, "event", of)
 
 
 # ---- the released rule

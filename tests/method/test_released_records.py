@@ -1,4 +1,4 @@
-"""Privacy of released code: composed with its method alone, and its subclasses state their own event."""
+"""Privacy of released code, which is composed with its method alone."""
 
 from typing import Any
 
@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 from cases import PARTIAL, SHARES, sparing
-from flax import struct
 
 from fedprivjax import Full, NoisyMinibatchSGD, NoisyRecords, Protocol, Refusal, linear_problem, ready, simulate
 from fedprivjax.privacy.noise_rules import PaperMoments
@@ -50,30 +49,6 @@ def test_no_pair_is_composed_with_it():
             Protocol(MinibatchSGD(), privacy=privacy, epsilon=4.0, step_size=0.1)
     with pytest.raises(Refusal, match="ReleasedRecords must not be subclassed"):
         type("Mine", (ReleasedRecords,), {})
-
-
-@struct.dataclass(kw_only=True)
-class OtherPrivacy(ReleasedMinibatchSGD):
-    """Another privacy object than that of the settings."""
-
-    @property
-    def privacy(self):
-        return ReleasedRecords(**self._shared, clip_at="record")
-
-
-@struct.dataclass(kw_only=True)
-class Longer(ReleasedMinibatchSGD):
-    """Every message counts twice."""
-
-    def messages(self, problem, state, inputs, noise, key):
-        return jax.tree.map(lambda leaf: 2 * leaf, super().messages(problem, state, inputs, noise, key))
-
-
-@pytest.mark.parametrize(("method", "name"), [(OtherPrivacy, "privacy"), (Longer, "messages")])
-def test_an_override_without_an_event_is_refused(method, name):
-    said = f"^{name} must be overridden together with event, .* and event of ReleasedMinibatchSGD"
-    with pytest.raises(Refusal, match=said):
-        ready(method(clip_at="message", **SETTINGS), SHARES, PARTIAL, rounds=4)
 
 
 @pytest.mark.parametrize("aggregate", sparing(["mean", "sum"], ["sum"]))

@@ -11,7 +11,6 @@ from flax import struct
 
 from fedprivjax import (
     AdaptiveClip,
-    FedAvg,
     FedDyn,
     FedExP,
     Full,
@@ -368,14 +367,3 @@ def test_local_work_is_told_no_data():
 def test_a_privacy_object_has_no_subclass():
     with pytest.raises(Refusal, match=r"^LocalPrivacy must not be subclassed, .* got Quiet. Define a LocalAlgorithm"):
         type("Quiet", (LocalPrivacy,), {"sent": lambda self, message, *of: message})
-
-
-def test_a_method_that_changes_its_privacy_states_its_event():
-    class Louder(FedAvg):
-        @property
-        def privacy(self):
-            return LocalPrivacy(work=WORK, unit="machine", update_clip=100 * CLIP)
-
-    method = struct.dataclass(Louder)(local_epochs=1, batch=2, unit="machine", update_clip=CLIP, epsilon=1.0, **STEP)
-    with pytest.raises(Refusal, match=r"^privacy must be overridden together with event"):
-        ready(method, problem(), Full(MACHINES), rounds=2)
