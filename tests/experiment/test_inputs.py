@@ -353,7 +353,7 @@ def test_other_pilot_data_are_refused(place):
     """Of `[tuning]`, before the runs on the chosen points, and with finished results."""
     source = SPEC[SPEC.index("dataset") : SPEC.index("loss")]
     tuning = f"[tuning.problem]\n{source.replace('people', 'pilot')}"
-    spec = SPEC.replace("clip = 1.0\n", "grid = { step_size = [0.1, 0.2] }\nclip = 1.0\n")
+    spec = SPEC.replace("METHOD", f"{METHOD}\ngrid = {{ step_size = [0.1, 0.2] }}")
     (place / "people.toml").write_text(spec + tuning)
     shutil.copy(place / "people.csv", place / "pilot.csv")
     replace_in(place / "pilot.csv", ",1\n", ",0\n")
