@@ -14,7 +14,6 @@ from .experiment.saved_runs import load_run, run_of
 from .method.adaptive_clip import AdaptiveClip
 from .method.algorithm import Algorithm, At, Before, Growing, Mean, Momentum, NormBound, Public, Sum
 from .method.encoders import Encoder, Quantiser, Sparsifier
-from .method.interface import Protocol
 from .method.linear import Linear, gradient, per_record
 from .method.local_algorithm import AtServer, LocalAlgorithm, Work
 from .method.local_data import LocalData, Minibatch
@@ -24,6 +23,7 @@ from .method.noisy_messages import NoisyMessages
 from .method.noisy_momentum import NoisyMomentum
 from .method.noisy_records import NoisyRecords
 from .method.private_mean import BitMean, GaussianMean
+from .method.protocol import Protocol
 from .method.record_steps import NoisyRecordSteps
 from .method.release import MessagePrivacy
 from .method.round import RoundInputs, add_noise, cohort_messages, cohort_sum

@@ -12,7 +12,7 @@ import pytest
 from flax import struct
 
 from fedprivjax import Refusal
-from fedprivjax.method.interface import Pair
+from fedprivjax.method.protocol import Pair
 from fedprivjax.method.theory import THEORIES, theory_of
 
 HOST = {"bounded", "event", "hiding", "mechanism", "needed_noise", "noise_of", "of_noise", "records", "view"}

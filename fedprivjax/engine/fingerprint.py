@@ -17,7 +17,7 @@ from fedprivjax.disk_cache import SHORT, code_version, digest
 from fedprivjax.engine.hosts import require_all_hosts, require_equal, together
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.segments import advance, begin_program, finish_program, per_round
-from fedprivjax.method.interface import Pair, as_leaves
+from fedprivjax.method.protocol import Pair, as_leaves
 from fedprivjax.problem.problem import Problem
 
 HOST_CALL = re.compile(r'(custom_call @"?|call_target_name = ")[\w.]*callback|is_host_transfer = true')

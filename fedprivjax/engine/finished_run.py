@@ -21,7 +21,7 @@ from fedprivjax.checks.printable import printable
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.hosts import is_first
 from fedprivjax.engine.metric import OUTPUT
-from fedprivjax.method.interface import Protocol
+from fedprivjax.method.protocol import Protocol
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.problem.predictor import Predictor

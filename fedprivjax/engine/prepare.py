@@ -26,8 +26,8 @@ from fedprivjax.engine.published import (
     totals,
 )
 from fedprivjax.method.division import part_of_size
-from fedprivjax.method.interface import Protocol, as_leaves
 from fedprivjax.method.local_rounds import client_state_bytes
+from fedprivjax.method.protocol import Protocol, as_leaves
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.seen import costs_of
 from fedprivjax.noise import METHODS, Mechanism, Silent

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedprivjax.method.interface import Protocol
 from fedprivjax.method.known_work import KnownWork
+from fedprivjax.method.protocol import Protocol
 from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalEpochs

@@ -32,7 +32,7 @@ from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, eval
 from fedprivjax.engine.progress import OnProgress, progress_callback
 from fedprivjax.engine.published import COMPUTED, HIDDEN, plan_of_run, protocol_of_run
 from fedprivjax.engine.segments import Done, Segments, trajectory
-from fedprivjax.method.interface import Protocol
+from fedprivjax.method.protocol import Protocol
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds
 from fedprivjax.problem.predictor import predictor_of

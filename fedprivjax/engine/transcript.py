@@ -12,7 +12,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import known_keywords
 from fedprivjax.engine.prepare import Arguments, ReadyRun, ready
 from fedprivjax.engine.published import published_plan
-from fedprivjax.method.interface import Protocol
+from fedprivjax.method.protocol import Protocol
 from fedprivjax.method.round import RoundInputs, flat_rows
 from fedprivjax.method.seen import costs_of, seen_of
 from fedprivjax.method.views import UNSEEN, FullView

@@ -18,7 +18,7 @@ from fedprivjax.experiment.names import unimported
 from fedprivjax.experiment.participation import AnyKind
 from fedprivjax.experiment.read import IN_TUNING, check_targets
 from fedprivjax.experiment.tuning import at_first, check_classes
-from fedprivjax.method.interface import Protocol
+from fedprivjax.method.protocol import Protocol
 from fedprivjax.plan.draw import draw_plan, require_possible
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, as_seeds, distinct_resamples

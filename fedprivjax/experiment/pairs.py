@@ -11,13 +11,13 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment.names import Unimported, made, resolve, unimported
 from fedprivjax.method.encoders import Encoder
-from fedprivjax.method.interface import Pair, privacy_for
 from fedprivjax.method.local_algorithm import LocalAlgorithm
 from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.noisy_messages import NoisyMessages
 from fedprivjax.method.noisy_momentum import NoisyMomentum
 from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.private_mean import BitMean, GaussianMean
+from fedprivjax.method.protocol import Pair, privacy_for
 from fedprivjax.method.record_steps import NoisyRecordSteps
 from fedprivjax.method.release import MessagePrivacy
 from fedprivjax.method.work_privacy import WorkPrivacy

@@ -15,7 +15,7 @@ from fedprivjax.experiment import pairs
 from fedprivjax.experiment.names import Unimported, made, resolve, unimported
 from fedprivjax.experiment.section import Settings
 from fedprivjax.method.encoders import ENCODERS, Encoder
-from fedprivjax.method.interface import Pair, Protocol
+from fedprivjax.method.protocol import Pair, Protocol
 from fedprivjax.method.server_checks import factory_of
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import as_optimizer

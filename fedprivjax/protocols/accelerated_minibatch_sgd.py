@@ -20,13 +20,13 @@ from fedprivjax.method import acsa
 from fedprivjax.method.acsa import AcceleratedState, required_distance
 from fedprivjax.method.algorithm import Algorithm, At, Public
 from fedprivjax.method.default_steps import binds
-from fedprivjax.method.interface import Protocol
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.planning.bounds import POPULATION, TRAINING, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Use
 from fedprivjax.method.private_mean import BitMean, GaussianMean, gradient_bound, noise_constant, round_noise
+from fedprivjax.method.protocol import Protocol
 from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants, records_of
 from fedprivjax.method.record_settings import RecordSettings
 from fedprivjax.method.server_step import initial, optimizer_field

@@ -23,7 +23,6 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_positive
 from fedprivjax.method.algorithm import Algorithm, At, Public
 from fedprivjax.method.default_steps import binds, plain_clipped_step, plain_step
-from fedprivjax.method.interface import Protocol
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.minibatch_round import appended, iterate_buffer, mean_of
 from fedprivjax.method.noisy_records import NoisyRecords
@@ -31,6 +30,7 @@ from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, exp
 from fedprivjax.method.planning.drafts import capped, of_records, one_pass_rounds
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
+from fedprivjax.method.protocol import Protocol
 from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants, records_of
 from fedprivjax.method.record_settings import RecordSettings
 from fedprivjax.method.server_step import initial, optimizer_field, stepped

@@ -30,7 +30,6 @@ from flax import struct
 from fedprivjax.checks.numbers import host_only
 from fedprivjax.method.algorithm import Algorithm, At, Before, Growing, Public, Reads
 from fedprivjax.method.default_steps import noise_reach, step_by_theory
-from fedprivjax.method.interface import Levels, Protocol
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.message_noise import MessageNoise
 from fedprivjax.method.noisy_messages import NoisyMessages
@@ -38,6 +37,7 @@ from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.drafts import of_pool
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
+from fedprivjax.method.protocol import Levels, Protocol
 from fedprivjax.method.server_step import initial, optimizer_field, stepped
 from fedprivjax.method.settings import check_numbers, fixed_schedule
 from fedprivjax.method.theory import Theory

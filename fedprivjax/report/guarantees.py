@@ -12,7 +12,7 @@ from rich.text import Text
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment import TRIAL
 from fedprivjax.experiment.jobs import Job
-from fedprivjax.method.interface import Protocol
+from fedprivjax.method.protocol import Protocol
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.calibration import event_of
 from fedprivjax.privacy.cross_check import entry

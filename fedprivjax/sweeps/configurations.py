@@ -15,7 +15,7 @@ from fedprivjax.checks.numbers import leaves_of, numbers_in, with_numbers
 from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.checks.values import called, require_at_least, require_choice
 from fedprivjax.engine.progress import OnProgress
-from fedprivjax.method.interface import Protocol, as_leaves
+from fedprivjax.method.protocol import Protocol, as_leaves
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import Seeds, as_seeds, distinct_resamples
 from fedprivjax.privacy import gdp

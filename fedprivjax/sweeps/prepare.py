@@ -17,7 +17,7 @@ from fedprivjax.engine.metric import iterate_names
 from fedprivjax.engine.metrics import MetricLike, non_private
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, on_devices, ready
 from fedprivjax.engine.published import totals
-from fedprivjax.method.interface import Protocol
+from fedprivjax.method.protocol import Protocol
 from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.arguments import plain_numbers
 from fedprivjax.plan.draw import require_possible

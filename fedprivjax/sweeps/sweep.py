@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least, require_keywords
 from fedprivjax.engine.progress import OnProgress, progress_callback, shifted, step_callback
-from fedprivjax.method.interface import Protocol
+from fedprivjax.method.protocol import Protocol
 from fedprivjax.plan.arguments import require_arguments
 from fedprivjax.plan.draw import require_possible
 from fedprivjax.plan.participation import Participation

@@ -16,8 +16,8 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.adaptive_clip import AdaptiveClip
 from fedprivjax.method.encoders import ENCODERS
-from fedprivjax.method.interface import pair, privacy_for
 from fedprivjax.method.local_privacy import UNITS
+from fedprivjax.method.protocol import pair, privacy_for
 from fedprivjax.method.seen import costs_of
 from fedprivjax.noise.rounds import INDEPENDENT
 from fedprivjax.plan.draw import draw_plan

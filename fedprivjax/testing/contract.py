@@ -14,7 +14,7 @@ from fedprivjax.checks.numbers import with_numbers
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.engine.prepare import Arguments
 from fedprivjax.engine.simulate import execute, run_program, trajectory
-from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.protocol import as_leaves
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.seen import costs_of, seen_of
 from fedprivjax.plan.arguments import require_problem, require_protocol

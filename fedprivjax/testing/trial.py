@@ -17,7 +17,7 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.prepare import Arguments, ReadyRun, ready, round_inputs
 from fedprivjax.engine.segments import first_sample, noise_of
 from fedprivjax.engine.simulate import execute
-from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.protocol import as_leaves
 from fedprivjax.method.seen import costs_of
 from fedprivjax.method.server_step import optimizer_of_step
 from fedprivjax.noise import Mechanism, Silent

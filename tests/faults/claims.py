@@ -30,8 +30,8 @@ from fedprivjax import (
 )
 from fedprivjax.engine.prepare import round_inputs
 from fedprivjax.method.algorithm import Mean, NormBound
-from fedprivjax.method.interface import as_leaves
 from fedprivjax.method.private_mean import BitMean, GaussianMean
+from fedprivjax.method.protocol import as_leaves
 from fedprivjax.method.release import RunFacts
 from fedprivjax.method.shuffled_sums import VectorSum
 from fedprivjax.plan.samplers import Replacement

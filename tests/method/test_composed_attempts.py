@@ -32,9 +32,9 @@ from fedprivjax import (
     simulate,
 )
 from fedprivjax.engine.prepare import ready, round_inputs
-from fedprivjax.method.interface import Pair, as_leaves
 from fedprivjax.method.linear import require_message
 from fedprivjax.method.mean_rounds import Known
+from fedprivjax.method.protocol import Pair, as_leaves
 from fedprivjax.method.round import flat_rows
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.report.page import not_covered

@@ -25,7 +25,7 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.engine.prepare import ready
-from fedprivjax.method.interface import Pair
+from fedprivjax.method.protocol import Pair
 from fedprivjax.method.sum_rounds import SumRounds
 from fedprivjax.protocols.stale_momentum import Stale
 

@@ -28,8 +28,8 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.checks.numbers import with_numbers
-from fedprivjax.method.interface import Pair
 from fedprivjax.method.linear import Linear
+from fedprivjax.method.protocol import Pair
 from fedprivjax.method.small_form import scaled_down
 from fedprivjax.privacy.calibration import calibrate, event_of
 from fedprivjax.privacy.of_protocol import with_relation

@@ -33,8 +33,8 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.engine.prepare import ready, round_inputs
-from fedprivjax.method.interface import as_leaves
 from fedprivjax.method.linear import Linear, Statistic
+from fedprivjax.method.protocol import as_leaves
 from fedprivjax.method.round import flat_rows
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.protocols.stale_momentum import Stale

@@ -12,7 +12,7 @@ from scipy.stats import binom, chi2, ks_2samp
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method import shuffled_sums
-from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.protocol import as_leaves
 from fedprivjax.method.shuffled_sums import ScalarSum, VectorSum, require_countable, require_within
 from fedprivjax.noise.binomial import sample_binomial_noise
 from fedprivjax.plan.seeds import binomial_stream

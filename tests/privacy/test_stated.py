@@ -31,7 +31,7 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.protocol import as_leaves
 from fedprivjax.noise import Fresh, PerMachine
 from fedprivjax.noise.interface import MessageInputs
 from fedprivjax.privacy.events import GaussianEvent

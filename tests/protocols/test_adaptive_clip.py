@@ -32,8 +32,8 @@ from fedprivjax.checks.numbers import numbers_in, with_numbers
 from fedprivjax.engine.prepare import round_inputs
 from fedprivjax.experiment.build import make_protocol
 from fedprivjax.experiment.read import parse
-from fedprivjax.method.interface import as_leaves
 from fedprivjax.method.local_rounds import ClientState
+from fedprivjax.method.protocol import as_leaves
 from fedprivjax.method.round import flat_rows
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.protocols.scaffold import Controlled

@@ -32,7 +32,7 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.engine.prepare import round_inputs
-from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.protocol import as_leaves
 from fedprivjax.plan.samplers import Poisson
 from fedprivjax.privacy import gdp
 from fedprivjax.problem.program import typed_jit

@@ -32,7 +32,7 @@ from fedprivjax import (
 )
 from fedprivjax.engine.prepare import ready, round_inputs
 from fedprivjax.engine.transcript import transcript
-from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.protocol import as_leaves
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy.calibration import guarantee
 from fedprivjax.privacy.per_machine import Grouped

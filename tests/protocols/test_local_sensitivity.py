@@ -9,7 +9,7 @@ from neighbours import KEY, sent_by, with_sample
 
 from fedprivjax import Ball, Huber, LocalSGD, Logistic, Uniform, calibrate, draw_plan, guarantee, linear_problem
 from fedprivjax.engine.prepare import round_inputs
-from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.protocol import as_leaves
 from fedprivjax.method.round import flat_rows
 from fedprivjax.privacy import gdp
 from fedprivjax.problem.program import typed_jit

@@ -15,7 +15,7 @@ from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import execute, run_program
 from fedprivjax.engine.transcript import transcript
 from fedprivjax.method import round as cohort
-from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.protocol import as_leaves
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.testing.trial import PROBE, close

@@ -28,7 +28,7 @@ from fedprivjax import (
 from fedprivjax.auditing.bounds import fitted
 from fedprivjax.engine.prepare import Arguments, round_inputs
 from fedprivjax.engine.transcript import replay
-from fedprivjax.method.interface import as_leaves
+from fedprivjax.method.protocol import as_leaves
 from fedprivjax.method.round import flat_rows
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.problem.program import typed_jit

@@ -16,8 +16,8 @@ from neighbours import KEY, sent_by, with_sample
 from fedprivjax import Ball, DPMu2, Given, Logistic, NoisySGD, Squared, StaleMomentum, draw_plan, linear_problem
 from fedprivjax.engine.prepare import round_inputs
 from fedprivjax.method.clipping import clip
-from fedprivjax.method.interface import as_leaves
 from fedprivjax.method.message_noise import growing_exposure
+from fedprivjax.method.protocol import as_leaves
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_epsilon
 from fedprivjax.privacy.calibration import calibrate, guarantee

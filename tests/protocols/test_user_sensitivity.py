@@ -11,9 +11,9 @@ from fedprivjax import Ball, Huber, Mean, OnePass, UserAGD, UserSGD, draw_plan, 
 from fedprivjax.engine.prepare import ready, round_inputs
 from fedprivjax.engine.simulate import execute
 from fedprivjax.engine.transcript import replay
-from fedprivjax.method.interface import as_leaves
 from fedprivjax.method.linear import of_record
 from fedprivjax.method.private_mean.interface import sensitivity
+from fedprivjax.method.protocol import as_leaves
 from fedprivjax.method.release import Limits
 from fedprivjax.method.round import cohort_messages, flat_rows
 from fedprivjax.method.views import FullView

@@ -10,7 +10,7 @@ from flax import struct
 from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.algorithm import At
-from fedprivjax.method.interface import Protocol
+from fedprivjax.method.protocol import Protocol
 from fedprivjax.method.record_settings import RecordSettings
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
