@@ -1,4 +1,4 @@
-"""What is read once of an algorithm of local work, on the host, before it is compiled."""
+"""Facts of an algorithm of local work, read once on the host before it is compiled."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from fedprivjax.problem.random_keys import random_key
 
 @struct.dataclass
 class KnownWork:
-    """What is read once of an algorithm of local work, on the host, and enforced in the program.
+    """Facts of an algorithm of local work, read once on the host and enforced in the program.
 
     Attributes:
         limit: stated bound on a record's message, which is enforced without a clip; None if there is none.

@@ -48,7 +48,7 @@ class LocalRounds:
     each as long as its longest machine of the round. Keys and noise belong to the slot before sorting.
 
     Attributes:
-        of: what machines and the server compute, a `WorkRounds` or a `SumRounds`.
+        of: computation of machines and server, a `WorkRounds` or a `SumRounds`.
         classes: number of slots of every class of machines that are computed together, the longest first, see
             `fedprivjax.plan.schedule`; () if all machines take equally many steps, None if unknown.
         all_records: True if every step of every machine uses equally many records in every plan, so that there is no
@@ -105,7 +105,7 @@ class LocalRounds:
         return carry
 
     def messages(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
-        """The participants' messages without the noise that is added to them, leaves [per_round, ...]."""
+        """Return the participants' messages without the noise that is added to them, leaves [per_round, ...]."""
         slots = self.slots(inputs, noise, key)
         return self._work(problem, self.of.shared(state.server, noise), self._states(state.own, slots[0]), slots)[0]
 

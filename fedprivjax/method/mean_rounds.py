@@ -106,7 +106,7 @@ class MeanRounds(Rounds):
         return points_of(self.first_message(self.planned, self.server_of(state)))[0]
 
     def broadcast(self, state: ComposedState) -> Any:
-        """The points of a message other than the query, unless machines recall them, and the strength of envelopes."""
+        """Return the points of a message other than the query, unless machines recall them, and envelopes' strength."""
         strength = self.planned.smoothing(state.server)
         others = () if self.planned.recalls else points_of(self.first_message(self.planned, state.server))[1:]
         return others if strength is None else (*others, strength)

@@ -80,11 +80,11 @@ class Protocol(Decorated):
 
         @property
         def algorithm(self) -> Any:
-            """What machines and the server compute."""
+            """Computation of the machines and the server."""
 
         @property
         def privacy(self) -> Any:
-            """What bounds, releases and accounts for everything that leaves a machine."""
+            """Object that bounds, releases and accounts for everything that leaves a machine."""
 
     def __init_subclass__(cls, **options: Any):
         """Raise Refusal for a class outside of the package."""
@@ -115,7 +115,7 @@ class Protocol(Decorated):
 
     @property
     def rounds(self) -> MeanRounds | WorkRounds:
-        """What the protocol computes, from its two parts."""
+        """Rounds of the protocol, which compute what its two parts define."""
         algorithm = self.algorithm
         if isinstance(algorithm, LocalAlgorithm):
             return WorkRounds(self)

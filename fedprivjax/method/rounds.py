@@ -1,4 +1,4 @@
-"""Rounds of a protocol: what machines and server compute, composed of its algorithm and its privacy object."""
+"""Rounds of a protocol: computation of machines and server, composed of its algorithm and its privacy object."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""What an adversary may see of a protocol, and what it costs: optional members of protocols, with their defaults."""
+"""Optional members of protocols with their defaults: an adversary's view, and costs."""
 
 from typing import Any
 
@@ -14,7 +14,10 @@ from fedprivjax.problem.problem import Problem
 
 
 class Seen(Optionals):
-    """What an adversary may see of a protocol: its own functions, or these. All but `view` are traced."""
+    """An adversary's view of a protocol: its own functions or those of its rounds, else these.
+
+    All but `view` are traced.
+    """
 
     def query(self, state: Any) -> Any:
         """Return the point at which machines compute gradients in the next round, which is public in all trust models.
@@ -67,7 +70,7 @@ class Seen(Optionals):
 
 
 class Costs(Optionals):
-    """What a protocol costs: its own functions, or these, on the host.
+    """Costs of a protocol, on the host: its own functions or those of its rounds, else these.
 
     Attributes:
         gradients_spared: gradients per use of a record that an equivalent simulation does not compute.

@@ -34,7 +34,7 @@ class Held(NamedTuple):
 
 
 class Received(NamedTuple):
-    """What the machines of a round read: the server's state, and True in a run with noise."""
+    """Values that the machines of a round read: the server's state, and True in a run with noise."""
 
     server: Any
     private: bool

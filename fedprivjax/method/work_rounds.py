@@ -41,7 +41,7 @@ class ServedState(NamedTuple):
 
 
 class Received(NamedTuple):
-    """What all machines of a round read: what the server sends, the public memory, and noise sampled together."""
+    """Values that all machines of a round read: the server's message, the public memory, and noise sampled together."""
 
     server: Any
     clip: Any
@@ -50,7 +50,7 @@ class Received(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class WorkRounds(Rounds):
-    """Rounds of machines with local work, whose server reads the mean of what is left of it."""
+    """Rounds of machines with local work, whose server reads the mean of their messages."""
 
     @property
     def local(self) -> LocalRounds:
@@ -123,7 +123,7 @@ class WorkRounds(Rounds):
         return slot_keys(key, per_round), deviations
 
     def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
-        """The round's noise, or the round's key and the participants' standard deviations if machines sample it."""
+        """Return the round's noise, or its key and the participants' standard deviations if machines sample it."""
         if not self.privacy.at_machines:
             return state, jax.tree.map(lambda z: self.protocol.noise_std * z, drawn)
         key, relative = drawn
@@ -145,7 +145,7 @@ class WorkRounds(Rounds):
         return ServedState(self.call("serve", server.server, mean, at), after)
 
     def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
-        """One round. With an adaptive clip it also reports the round's `clip`."""
+        """Return as `Protocol.round`, and with an adaptive clip also the round's `clip` by name."""
         after, info = self.local.round(problem, state, inputs, noise, key)
         return after, info | ({"clip": state.server.clip} if self.privacy.adaptive else {})
 
@@ -153,22 +153,22 @@ class WorkRounds(Rounds):
         return state.server.server
 
     def query(self, state: ClientState) -> Any:
-        """The point of a machine's first gradient in the next round, for a machine that holds zeros."""
+        """Return the point of a machine's first gradient in the next round, for a machine that holds zeros."""
         return points_of(self._first(state))[0]
 
     def broadcast(self, state: ClientState) -> Any:
-        """What the server sends besides the query, and the logarithm of an adaptive clip."""
+        """Return what the server sends in addition to the query, and the logarithm of an adaptive clip."""
         sent = self.planned.sends(state.server.server)
         asked = {id(leaf) for leaf in jax.tree.leaves(points_of(self._first(state))[0])}
         others = jax.tree.map(lambda leaf: None if id(leaf) in asked else leaf, sent)
         return others, jnp.log(state.server.clip) if self.privacy.adaptive else ()
 
     def noisy_steps(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
-        """Moves of every local step, leaves [per_round, K, ...], with unit = "record"."""
+        """Return the moves of every local step, leaves [per_round, K, ...], with unit = "record"."""
         return self._every_step(problem, state, inputs, noise, key)[0] if self.privacy.unit == "record" else None
 
     def step_noises(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key):
-        """Noise of every local step, [per_round, K, d], with unit = "record"."""
+        """Return the noise of every local step, [per_round, K, d], with unit = "record"."""
         return self._every_step(problem, state, inputs, noise, key)[1] if self.privacy.unit == "record" else None
 
     def _every_step(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[Any, Any]:

@@ -17,7 +17,7 @@ MISSING = object()
 
 
 class Optionals:
-    """Members of a protocol: its own where it has them, else those of this class.
+    """Members of a protocol: its own if it has them, else those of its rounds, else those of this class.
 
     >>> class Costs(Optionals):
     ...     bits = 32
@@ -45,7 +45,7 @@ class Optionals:
 
 
 class OfPrivacy(Optionals):
-    """What is read of a protocol's privacy: from the protocol, else from its privacy object, else these defaults.
+    """Facts of a protocol's privacy: its own, else those of its rounds, else those of its privacy object, else these.
 
     Attributes:
         trust: trust model, a key of `fedprivjax.privacy.terms.TRUST`.
