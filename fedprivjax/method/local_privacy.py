@@ -30,7 +30,6 @@ from fedprivjax.plan.participation import Participation, PoissonCohorts, SecretS
 from fedprivjax.plan.plan import Minibatches, Plan, repeated_uses
 from fedprivjax.plan.samplers import Full, LocalWork, Poisson, Subset
 from fedprivjax.privacy.accountants.records import Sampled, SampledMachines
-from fedprivjax.privacy.accountants.sampled import moved
 from fedprivjax.privacy.events import Event, GaussianEvent
 from fedprivjax.privacy.per_machine import Grouped, grouped_once
 from fedprivjax.privacy.record_event import RecordEvent, Releases
@@ -42,6 +41,7 @@ from fedprivjax.privacy.terms import (
     Assumption,
     Terms,
     lipschitz_values,
+    vectors_changed,
 )
 from fedprivjax.problem.problem import Problem
 
@@ -82,7 +82,7 @@ class NoisySteps:
         assert problem.partition_table is not None
         sizes = problem.partition_table.sizes
         bound, batch = problem.lipschitz if self.clip is None else float(self.clip), self.work.divisors(sizes)
-        shift, known = moved(self.relation) * bound / batch, require_addable(self.relation, self.work.of_step)
+        shift, known = vectors_changed(self.relation) * bound / batch, require_addable(self.relation, self.work.of_step)
         records = np.maximum(sizes, 1) if self.relation == REPLACE_ONE else 1
         order = Assumption("secret samples" if plan.secret else "public order")
         facts = PUBLIC_PARTICIPATION, self._bound(problem), Assumption("not covered"), order, *known
@@ -155,8 +155,8 @@ class NoisyUpdates:
         With an adaptive clip, it is that of the sum of the pairs of update and bit, in units of the clip.
         """
         if self.adaptive:
-            return moved(self.relation) * self.norm
-        change = moved(self.relation) * self.norm
+            return vectors_changed(self.relation) * self.norm
+        change = vectors_changed(self.relation) * self.norm
         return change / plan.schedule.divisor if self.trust == "server" else change
 
     @property

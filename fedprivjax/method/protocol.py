@@ -68,13 +68,12 @@ class Protocol(Decorated):
     instead = "Define an Algorithm, see the guide 'A custom algorithm'"
     theory: ClassVar[Any] = Theory()
 
-    mu: ClassVar[Any] = None
-    epsilon: ClassVar[Any] = None
-    noise_std: ClassVar[Any] = None
-    step_size: ClassVar[Any] = None
-    step_scale: ClassVar[Any] = 1.0
-
     if TYPE_CHECKING:  # fields, or properties
+        mu: ClassVar[Any]
+        epsilon: ClassVar[Any]
+        noise_std: ClassVar[Any]
+        step_size: ClassVar[Any]
+        step_scale: ClassVar[Any]
 
         def __init__(self, *args: Any, **settings: Any) -> None: ...
 
@@ -85,6 +84,10 @@ class Protocol(Decorated):
         @property
         def privacy(self) -> Any:
             """Object that bounds, releases and accounts for everything that leaves a machine."""
+
+    else:  # without annotations, which would give them a place among the fields
+        mu = epsilon = noise_std = step_size = None
+        step_scale = 1.0
 
     def __init_subclass__(cls, **options: Any):
         """Raise Refusal for a class outside of the package."""

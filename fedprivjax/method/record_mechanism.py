@@ -26,13 +26,21 @@ from fedprivjax.plan.samplers.interface import require_records
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled
-from fedprivjax.privacy.accountants.sampled import SampledReleases, moved, require_known
+from fedprivjax.privacy.accountants.sampled import SampledReleases, require_known
 from fedprivjax.privacy.events import Claim
 from fedprivjax.privacy.noise_rules import CLAIMS, claimed_epsilon, noise_stds, proportions
 from fedprivjax.privacy.per_machine import group_identical
 from fedprivjax.privacy.record_event import GroupTarget, RecordEvent, Releases
 from fedprivjax.privacy.target import Target, TargetRatio, cached_min_noise
-from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, REPLACE_ONE, Assumption, Terms, lipschitz_values
+from fedprivjax.privacy.terms import (
+    PUBLIC_PARTICIPATION,
+    RECORD,
+    REPLACE_ONE,
+    Assumption,
+    Terms,
+    lipschitz_values,
+    vectors_changed,
+)
 from fedprivjax.problem.problem import Problem
 
 THEOREM_RULES = ("accountant", "advanced")
@@ -275,7 +283,7 @@ class RecordMechanism:
 
         It is twice as large if the record is replaced as if it is added or removed.
         """
-        return moved(self.relation) * m.lipschitz / (1 if self.whole_message or self.by_step else m.batch)
+        return vectors_changed(self.relation) * m.lipschitz / (1 if self.whole_message or self.by_step else m.batch)
 
     def _plan_releases(self, problem: Problem, plan: Plan) -> Releases:
         """Releases of the machines. Configurations that differ only in `clip` share everything except the scale."""

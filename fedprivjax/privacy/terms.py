@@ -68,6 +68,11 @@ SENTENCES = {
 }
 
 
+def vectors_changed(relation: str) -> int:
+    """Return the number of vectors by which a sum changes: 2 if one is replaced, 1 if one is added or removed."""
+    return 1 if relation == ADD_OR_REMOVE else 2
+
+
 @dataclass(frozen=True)
 class Assumption:
     """One assumption of a guarantee, as a name and values. Printed as a sentence.

@@ -16,9 +16,8 @@ from fedprivjax.method.seen import seen_of
 from fedprivjax.method.views import UNSEEN
 from fedprivjax.noise import PerStep
 from fedprivjax.plan.seeds import protocol_key
-from fedprivjax.privacy.accountants.sampled import moved
 from fedprivjax.privacy.of_protocol import privacy_of
-from fedprivjax.privacy.terms import RECORD
+from fedprivjax.privacy.terms import RECORD, vectors_changed
 from fedprivjax.problem.random_keys import random_key
 from fedprivjax.testing.trial import Trial, first_noise
 
@@ -170,7 +169,7 @@ def _bounds(trial: Trial) -> np.ndarray:
     """
     start, event, plan = trial.start, trial.start.event, trial.start.plan
     protocol: Any = start.protocol
-    one = event.sensitivity / moved(event.terms.relation)
+    one = event.sensitivity / vectors_changed(event.terms.relation)
     if event.terms.trust in UNSEEN:
         private = privacy_of(protocol)
         if not private.shows_clipping:  # an adaptive clip is that of the sum

@@ -22,9 +22,9 @@ from fedprivjax.privacy.accountants.binomial.accountant import scalar_epsilon
 from fedprivjax.privacy.accountants.bounds import attainable_epsilon
 from fedprivjax.privacy.accountants.dp_accounting_backend import LOWER
 from fedprivjax.privacy.accountants.records import Shuffled
-from fedprivjax.privacy.accountants.sampled import SampledReleases, moved, sampled_epsilon
+from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.pure import composed_epsilon
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE
+from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE, vectors_changed
 
 NAME = "accountants.csv"
 DIGITS = 6  # significant digits of bounds; lower bounds are rounded down, upper bounds up
@@ -110,7 +110,7 @@ def bounds(one: Mechanism) -> tuple[float, float]:
         results = accountant.accountant_results(*machine, delta=one.delta)
         lower = max(result.epsilon for result in results if result.kind == LOWER)
         return lower, accountant.epsilon(*machine, delta=one.delta)
-    mu = one.group * moved(one.relation) * sqrt(_squares(one)) / one.noise
+    mu = one.group * vectors_changed(one.relation) * sqrt(_squares(one)) / one.noise
     return _searched(lambda epsilon: _gaussian_delta(epsilon, mu), one.delta), float(gdp.epsilon(mu, one.delta))
 
 

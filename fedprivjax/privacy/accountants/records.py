@@ -19,8 +19,8 @@ from fedprivjax.privacy.accountants.dp_accounting_backend import (
     dp_accounting_relation,
     gaussian_results,
 )
-from fedprivjax.privacy.accountants.sampled import SampledReleases, moved, resolved, sampled_epsilon, shift_distribution
-from fedprivjax.privacy.terms import REPLACE_ONE
+from fedprivjax.privacy.accountants.sampled import SampledReleases, resolved, sampled_epsilon, shift_distribution
+from fedprivjax.privacy.terms import REPLACE_ONE, vectors_changed
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -188,7 +188,7 @@ class Sampled(RecordAccountant):
 
     def _multiplier(self, ratio: float) -> float:
         """Return the noise multiplier, σ divided by L/K or C: if a record is replaced, the shift is twice that."""
-        return moved(self.relation) * ratio
+        return vectors_changed(self.relation) * ratio
 
 
 def _sampled(sampler: Sampler, records: int, batch: int, event: "DpEvent") -> "DpEvent | None":

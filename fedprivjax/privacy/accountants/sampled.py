@@ -40,7 +40,7 @@ from fedprivjax.privacy.accountants import composition
 from fedprivjax.privacy.accountants.dp_accounting_backend import LossGrid, dp_accounting_relation
 from fedprivjax.privacy.accountants.tilted import Composed
 from fedprivjax.privacy.target import search_min_noise
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE
+from fedprivjax.privacy.terms import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE, vectors_changed
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -99,7 +99,7 @@ class SampledReleases:
     @property
     def moved(self) -> int:
         """L2 change of a release by one record that occurs once, in units of L/K: 2 if it is replaced, else 1."""
-        return moved(self.relation)
+        return vectors_changed(self.relation)
 
     @property
     def amplified(self) -> bool:
@@ -110,11 +110,6 @@ class SampledReleases:
     def with_record(self) -> int:
         """Largest number of releases that may contain a given record."""
         return self.sampler.releases(self.rounds, self.records, self.batch)
-
-
-def moved(relation: str) -> int:
-    """Return the number of vectors by which a sum changes: 2 if one is replaced, 1 if one is added or removed."""
-    return 1 if relation == ADD_OR_REMOVE else 2
 
 
 @cache
@@ -262,7 +257,7 @@ def _spacing(z: float, sampler: Sampler, records: int, whole: bool, relation: st
     if whole or not sampler.independent:
         longest = _longest_loss(z, *shifts)
         return None if longest is None else max(min(GRID, longest / 2000), longest / 4e4)
-    shift = moved(relation) / z
+    shift = vectors_changed(relation) / z
     longest = shift**2 / 2 + 9 * shift  # beyond nine standard deviations a loss is negligible
     finest = max(SPREAD * float(shifts.chances.sum()) / z, FINEST)
     return None if longest > LONGEST else max(min(finest, GRID), longest / MAX_CELLS)
