@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedprivjax.method.algorithm import Calls, Public
-from fedprivjax.method.client_checks import require_floats, require_served, require_state
 from fedprivjax.method.linear import Linear, require_gradients, require_message
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work
+from fedprivjax.method.traced_checks import require_floats, require_served, require_state
 from fedprivjax.problem.program import by_shapes
 from fedprivjax.problem.random_keys import random_key
 

@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.method.client_checks import require_message, require_scalars, require_state
 from fedprivjax.method.division import gathered, own_records, part_of, part_of_size, to_holders, whole
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.method.round import CHUNK_FLOATS, RoundInputs, slot_keys
 from fedprivjax.method.seen import clipped_rows
+from fedprivjax.method.traced_checks import require_message, require_scalars, require_state
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalEpochs, LocalSteps
 from fedprivjax.plan.samplers.local import LocalWork

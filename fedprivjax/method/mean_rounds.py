@@ -24,7 +24,6 @@ from fedprivjax.method.algorithm import (
     Reads,
     lipschitz_bound,
 )
-from fedprivjax.method.client_checks import require_served
 from fedprivjax.method.linear import (
     Linear,
     form_of,
@@ -41,6 +40,7 @@ from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.rounds import Rounds
 from fedprivjax.method.seen import clipped_rows, noisy_rows, of_one_message
 from fedprivjax.method.settings import require_clip
+from fedprivjax.method.traced_checks import require_served
 from fedprivjax.method.views import FullView, View
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
@@ -54,7 +54,7 @@ from fedprivjax.problem.random_keys import random_key
 from fedprivjax.problem.smoothing import Moreau
 
 
-class ComposedState(NamedTuple):
+class ServerAndMemory(NamedTuple):
     """State of the algorithm's server, and memory of the privacy object, which no algorithm sees."""
 
     server: Any
@@ -92,7 +92,7 @@ class MeanRounds(Rounds):
 
     def init(self, problem: Problem, size: Size, key: jax.Array) -> Any:
         server = self.call("init", Public.of(problem, size.machines, key), self.step)
-        return ComposedState(server, self.privacy.memory(self._sent(problem).start, self._limits.reads))
+        return ServerAndMemory(server, self.privacy.memory(self._sent(problem).start, self._limits.reads))
 
     def round(self, problem: Problem, state: Any, inputs: RoundInputs, noise, key) -> tuple[Any, dict]:
         t = inputs.round.astype(jnp.float32)
@@ -100,12 +100,12 @@ class MeanRounds(Rounds):
         machines = self._sent(self.smoothed(problem, state.server), message)
         read, memory, info = self.privacy.release(machines, message, inputs, noise, state.memory, self._limits, key)
         at = self.at(problem, inputs, self.privacy.server_key(key))
-        return ComposedState(self.call("serve", state.server, read, at), memory), info
+        return ServerAndMemory(self.call("serve", state.server, read, at), memory), info
 
-    def query(self, state: ComposedState) -> Any:
+    def query(self, state: ServerAndMemory) -> Any:
         return points_of(self.first_message(self.planned, self.server_of(state)))[0]
 
-    def broadcast(self, state: ComposedState) -> Any:
+    def broadcast(self, state: ServerAndMemory) -> Any:
         """Return the points of a message other than the query, unless machines recall them, and envelopes' strength."""
         strength = self.planned.smoothing(state.server)
         others = () if self.planned.recalls else points_of(self.first_message(self.planned, state.server))[1:]
@@ -128,7 +128,7 @@ class MeanRounds(Rounds):
         reads = MEAN if known is None else known.reads
         return self.privacy.round_noise(state, drawn, self.protocol.noise_std, reads, host_noise)
 
-    def internal(self, state: ComposedState) -> Any:
+    def internal(self, state: ServerAndMemory) -> Any:
         return self.privacy.stored(state.server)
 
     def smoothed(self, problem: Problem, server: Any) -> Problem:

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.method.client_checks import short
 from fedprivjax.method.linear import Linear, Statistic, points_of, statistic_of
+from fedprivjax.method.traced_checks import short
 from fedprivjax.problem.models import Dense, scaled
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import isolated_record

@@ -5,7 +5,7 @@ and its sampler with the one that the accountant assumes.
 """
 
 from collections.abc import Callable
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import jax
@@ -105,7 +105,7 @@ def _require_number(name: str, value: Any) -> None:
 def plain_numbers(protocol: Any) -> Any:
     """Return the protocol with arrays replaced by Python numbers: a number for a scalar array, tuples for others.
 
-    A custom protocol's leaf stays an array if its default is an array or missing, a part's if its default is an array.
+    A number whose default is an array stays an array.
 
     Raises:
         Refusal: if a sweepable number is given as an array with axes (except ε of each machine), or the protocol
@@ -120,8 +120,8 @@ def plain_numbers(protocol: Any) -> Any:
     parts = {name: getattr(protocol, name) for name in kinds_of_parts(protocol)}
     defaults = leaves_of(protocol)
     for part, held in ((part, held) for part, held in parts.items() if is_dataclass(held)):
-        defaults |= {f"{part}.{name}": default for name, default in leaves_of(held).items() if default is not MISSING}
-    own_arrays = {name for name, default in defaults.items() if default is MISSING or np.ndim(default)}
+        defaults |= {f"{part}.{name}": default for name, default in leaves_of(held).items()}
+    own_arrays = {name for name, default in defaults.items() if np.ndim(default)}
     arrays = {name: value for name, value in arrays.items() if name not in own_arrays or not value.ndim}
     swept = numbers_in(protocol).keys() - {"epsilon"}
     for name, value in arrays.items():

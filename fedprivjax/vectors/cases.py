@@ -18,7 +18,7 @@ from fedprivjax.engine.transcript import flat_steps, of_present, replay_round, r
 from fedprivjax.method.adaptive_clip import AdaptiveClip
 from fedprivjax.method.encoders import Quantiser
 from fedprivjax.method.local_rounds import ClientState
-from fedprivjax.method.mean_rounds import ComposedState
+from fedprivjax.method.mean_rounds import ServerAndMemory
 from fedprivjax.method.round import flat_rows
 from fedprivjax.method.seen import costs_of, seen_of
 from fedprivjax.method.server_optimizer import ServerOptimizer
@@ -294,8 +294,8 @@ def _noise(seen: Any, *dimensions: int) -> dict[str, Any]:
 
 
 def _state(state: Any) -> dict[str, Any]:
-    """Return the arrays of a state by name. The parts of a composed protocol's state are one state of its method."""
-    if isinstance(state, ComposedState):
+    """Return the arrays of a state by name. A server and its memory count as one state."""
+    if isinstance(state, ServerAndMemory):
         parts = [("state", state.server), ("state", state.memory)]
     elif isinstance(state, ClientState) and isinstance(state.server, ServedState):
         served = state.server
