@@ -27,7 +27,7 @@ from fedprivjax.problem.problem import Problem
 
 ENCODING = 2**32 - 1  # number that a machine's key is folded with for its encoding
 SERVER = 2**32 - 2  # number that a round's key is folded with for the server
-LIVE_VECTORS = 4  # vectors of parameters that a machine's local step holds at once
+LIVE_VECTORS = 4  # vectors of parameters in a plain local step
 
 
 class ClientState(NamedTuple):
@@ -51,6 +51,7 @@ class LocalRounds:
         of: computation of machines and server, a `WorkRounds` or a `SumRounds`.
         classes: number of slots of every class of machines that are computed together, the longest first, see
             `fedprivjax.plan.schedule`; () if all machines take equally many steps, None if unknown.
+        live_vectors: number of vectors of parameters that a machine's local step holds at once.
         all_records: True if every step of every machine uses equally many records in every plan, so that there is no
             padding; None if unknown.
         walks: True if machines take local steps. Otherwise `client` receives the problem, and the machine's inputs with
@@ -63,6 +64,7 @@ class LocalRounds:
     walks: bool = True
     at_once: bool = False
     all_records: bool | None = None
+    live_vectors: int = LIVE_VECTORS
 
     # ---- the round
 
@@ -220,7 +222,7 @@ class LocalRounds:
 
     def _together(self, problem: Problem, per_round: int) -> int:
         """Return the number of a round's slots whose local work is computed at once."""
-        least = max(1, CHUNK_FLOATS // (LIVE_VECTORS * problem.dimension))
+        least = max(1, CHUNK_FLOATS // (self.live_vectors * problem.dimension))
         return per_round if self.at_once else min(per_round, least)
 
     def _classes(self, per_round: int) -> tuple[int, ...]:
@@ -228,7 +230,7 @@ class LocalRounds:
 
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
         """Return the number of vectors in memory at once, as in `Costs`."""
-        held = LIVE_VECTORS * self._together(problem, size.per_round)
+        held = self.live_vectors * self._together(problem, size.per_round)
         return held + clipped_rows(self.of.protocol, problem, rows)
 
 

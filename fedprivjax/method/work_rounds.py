@@ -16,10 +16,11 @@ from fedprivjax.method.known_work import KnownWork, asked, form, message_of, of_
 from fedprivjax.method.linear import Linear, is_plain, points_of
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, mul
 from fedprivjax.method.local_data import LocalData
-from fedprivjax.method.local_rounds import SERVER, ClientState, LocalRounds
+from fedprivjax.method.local_rounds import LIVE_VECTORS, SERVER, ClientState, LocalRounds
 from fedprivjax.method.round import RoundInputs, slot_keys
 from fedprivjax.method.rounds import Rounds
 from fedprivjax.method.seen import of_one_message
+from fedprivjax.method.server_step import initial
 from fedprivjax.method.settings import require_clip
 from fedprivjax.method.work_privacy import Facts, WorkFacts
 from fedprivjax.noise.rounds import round_factor
@@ -55,8 +56,15 @@ class WorkRounds(Rounds):
     @property
     def local(self) -> LocalRounds:
         """Rounds of the machines' local work."""
-        known, together = self._known, self.privacy.noise_together
-        return LocalRounds(self, known.slot_classes, at_once=together, all_records=known.all_records)
+        known, together, live = self._known, self.privacy.noise_together, LIVE_VECTORS + self._vectors_of_optimizer
+        return LocalRounds(self, known.slot_classes, at_once=together, all_records=known.all_records, live_vectors=live)
+
+    @property
+    def _vectors_of_optimizer(self) -> int:
+        """Number of vectors in the state of the local steps' optimiser, besides a few scalars."""
+        local, point = self.planned.local, jnp.zeros(8)
+        state = jax.eval_shape(lambda: initial(local, point))
+        return sum(leaf.size for leaf in jax.tree.leaves(state)) // point.size
 
     @property
     def weighs_machines(self) -> bool:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from fedprivjax import (
@@ -188,3 +189,12 @@ def test_records_of_one_plan_do_not_tell_those_of_another():
     np.testing.assert_allclose(
         swept[-1], simulate(method, unequal, Uniform(4, 1), seed=12, **runs).metrics["train_loss"]
     )
+
+
+@pytest.mark.parametrize(
+    ("local", "vectors"), [(None, 4), (optax.sgd(0.1), 4), ("adam", 6), (optax.sgd(0.1, momentum=0.9), 5)]
+)
+def test_the_state_of_a_local_optimiser_is_counted_in_the_memory(local, vectors):
+    step = {} if local is not None and not isinstance(local, str) else {"step_size": 0.1}
+    start = ready(FedAvg(local_epochs=1, batch=3, local=local, **step), problem(5 * [6]), Uniform(5, 2), rounds=3)
+    assert start.protocol.rounds.vectors_in_memory(start.problem, start.plan.size, 100) == vectors * 2
