@@ -62,7 +62,7 @@ def unsealed(**others):
             own.setdefault("traced", property(lambda private: private))
         sealed.__final__ = False
         try:
-            return struct.dataclass(type("Unsealed", (sealed,), own))
+            return of_the_package("Unsealed", sealed, **own)
         finally:
             sealed.__final__ = True
 
@@ -82,8 +82,13 @@ def buggy(method, **others):
 
     It has the method's name, in a module of its own.
     """
+    return of_the_package(method.__name__, method, **others)
+
+
+def of_the_package(name, parent, **others):
+    """Return a class in a module of its own, which passes for one of the package."""
     module = ModuleType(f"fedprivjax.planted{next(BUGS)}")
     sys.modules[module.__name__] = module
-    kind = struct.dataclass(type(method.__name__, (method,), {"__module__": module.__name__, **others}))
-    setattr(module, method.__name__, kind)
+    kind = struct.dataclass(type(name, (parent,), {"__module__": module.__name__, **others}))
+    setattr(module, name, kind)
     return kind

@@ -14,10 +14,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedprivjax.checks.decorated import subclassed
 from fedprivjax.checks.refusal import PACKAGE, Refusal
 
 TEXTS = ("name", "description", "words", "label", "kind", "decorator", "elsewhere", "instead", "stated")
 GENERATED = ("replace", "_flax_dataclass")  # written into a class by flax
+CONVERSIONS = ("__jax_array__", "__array__", "__float__")
+MAKING = ("__new__", "__post_init__", "__getattr__")  # run again in a program, where a pytree is made of arrays
+# classes of numbers that have one value wherever they are read
+PLAIN_NUMBERS = (bool, int, float, *np.sctypeDict.values())
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ def require_restated(*objects: Any) -> None:
     """
     for part in (part for one in objects for part in _with_parts(one)):
         _require_own_value(part)
+        _require_no_final_base(type(part))
         if _base(type(part)) is None and not of_package(type(part)):
             continue
         broken = _broken(type(part))
@@ -60,14 +66,21 @@ def require_restated(*objects: Any) -> None:
 
 def _require_own_value(value: Any) -> None:
     """Raise Refusal for a number of a class that may have another value in guarantees than in programs."""
-    numbers = isinstance(value, int | float | np.generic)
-    if not numbers and (isinstance(value, jax.Array | type) or not hasattr(value, "__jax_array__")):
+    if isinstance(value, jax.Array | type) or type(value) in (*PLAIN_NUMBERS, np.ndarray, np.memmap):
         return
-    if type(value) not in (bool, int, float, *np.sctypeDict.values()):
+    if isinstance(value, int | float) or any(hasattr(value, name) for name in CONVERSIONS):
         raise Refusal(
             f"a number of a private run must be of a class of Python, NumPy or JAX, got {value!r:.60} of "
             f"{type(value).__name__}. Use float({type(value).__name__}(...)) if it is one number"
         )
+
+
+@cache
+def _require_no_final_base(cls: type) -> None:
+    """Raise Refusal for a custom class below a final one, which its definition should have refused."""
+    if not of_package(cls):
+        for sealed in (one for one in cls.__mro__[1:] if vars(one).get("__final__", False) and of_package(one)):
+            raise subclassed(sealed, cls)
 
 
 def stated_by(value: Any) -> str | None:
@@ -200,7 +213,7 @@ def _overrides(cls: type, name: str, covered: list[type]) -> bool:
     if name in TEXTS or name in GENERATED:
         return False
     if name.startswith("__") and name.endswith("__"):
-        return name == "__getattribute__"
+        return name == "__getattribute__" or (name in MAKING and hasattr(cls, "_flax_dataclass"))
     if any(name in _fields(one) for one in covered):
         value = vars(cls).get(name)
         return callable(value) or hasattr(value, "__get__")

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 from flax import struct
 
 from fedprivjax.checks.decorated import PYTREE, Decorated
-from fedprivjax.checks.refusal import Undefined
+from fedprivjax.checks.refusal import Refusal, Undefined
+from fedprivjax.checks.values import called
 from fedprivjax.method.formatting import changed_settings
 from fedprivjax.method.linear import Linear
 from fedprivjax.method.server_step import check_optimizers, set_optimizers
@@ -278,6 +279,27 @@ class Calls(NamedTuple):
         if not self.isolated:
             return called(*arguments)
         return isolated(called, *arguments, name=f"{name} of {type(self.algorithm).__name__}")
+
+
+def has_sums(algorithm: type[Algorithm]) -> bool:
+    """Return True if the machines of a class of algorithms send growing sums."""
+    return algorithm.increment is not Algorithm.increment
+
+
+def planned_algorithm(algorithm: Any, *sizes: Any) -> Any:
+    """Return the planned algorithm. Raise Refusal unless it has the same kind of rounds, which its guarantee is of."""
+    planned = algorithm.planned(*sizes)
+    if _kind(planned) != _kind(algorithm):
+        name = type(algorithm).__name__
+        raise Refusal(f"planned of {name} must return a {name}, got {called(planned)}. Return self.replace(…)")
+    return planned
+
+
+def _kind(algorithm: Any) -> tuple[type | None, bool]:
+    """Return the base class of an algorithm, such as `Algorithm`, and whether its machines send growing sums."""
+    kinds = type(algorithm).__mro__
+    base = kinds[kinds.index(Part) - 1] if Part in kinds else None
+    return base, base is Algorithm and has_sums(type(algorithm))
 
 
 def lipschitz_bound(public: Public) -> NormBound:

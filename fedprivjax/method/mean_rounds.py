@@ -23,6 +23,7 @@ from fedprivjax.method.algorithm import (
     Public,
     Reads,
     lipschitz_bound,
+    planned_algorithm,
 )
 from fedprivjax.method.linear import (
     Linear,
@@ -194,7 +195,7 @@ class MeanRounds(Rounds):
         require_decorated(algorithm)
         algorithm.check(public)
         reads = self.required_reads(algorithm)
-        parts = algorithm.planned(1, 1.0), public.start
+        parts = planned_algorithm(algorithm, 1, 1.0), public.start
         message = _first_message(parts, public._replace(start=None), self.first_message)
         plain, gradients = is_plain(message), gradients_of(message)
         statistic = require_isolated_message(problem, message)
@@ -239,7 +240,7 @@ class MeanRounds(Rounds):
 
     def of_step(self, problem: Problem, plan: Plan) -> Any:
         """Return the protocol with its planned algorithm."""
-        planned = self.algorithm.planned(plan.size.rounds, float(self.step))
+        planned = planned_algorithm(self.algorithm, plan.size.rounds, float(self.step))
         changed = None if planned is self.algorithm else planned
         known = replace(self.known_for(problem, plan.size.machines), algorithm=changed)
         return replace(self.protocol, known=known)

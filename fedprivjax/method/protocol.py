@@ -13,7 +13,7 @@ from fedprivjax.checks.decorated import PYTREE, Decorated, derived_of, require_d
 from fedprivjax.checks.refusal import PACKAGE, Refusal
 from fedprivjax.checks.restated import of_package
 from fedprivjax.checks.values import called, require_choice, require_keywords
-from fedprivjax.method.algorithm import Algorithm, Part
+from fedprivjax.method.algorithm import Algorithm, Part, has_sums
 from fedprivjax.method.formatting import changed_settings, formatted
 from fedprivjax.method.local_algorithm import LocalAlgorithm
 from fedprivjax.method.local_release import LocalPrivacy
@@ -275,11 +275,6 @@ class Pair(Protocol):
         if ready.known is None or ready.known.algorithm is None:
             return ready
         return replace(ready, algorithm=ready.known.algorithm, known=replace(ready.known, algorithm=None))
-
-
-def has_sums(algorithm: type[Algorithm]) -> bool:
-    """Return True if the machines of an algorithm send growing sums."""
-    return algorithm.increment is not Algorithm.increment
 
 
 def privacy_for(algorithm: type) -> tuple[type, ...]:

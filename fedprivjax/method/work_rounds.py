@@ -11,7 +11,7 @@ import numpy as np
 from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
-from fedprivjax.method.algorithm import Calls, Public
+from fedprivjax.method.algorithm import Calls, Public, planned_algorithm
 from fedprivjax.method.known_work import KnownWork, asked, form, message_of, of_python, read
 from fedprivjax.method.linear import Linear, is_plain, points_of
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, mul
@@ -240,7 +240,7 @@ class WorkRounds(Rounds):
             raise Refusal(f"algorithm must be a LocalAlgorithm, got {called(algorithm)}")
         require_decorated(algorithm)
         algorithm.check(public)
-        planned, unit = algorithm.planned(plan.size.rounds), self.privacy.unit
+        planned, unit = planned_algorithm(algorithm, plan.size.rounds), self.privacy.unit
         first, stateful, reads_planned = read(planned, public, private=unit is not None)
         bound = problem.lipschitz if is_plain(first) else inf
         known = KnownWork(

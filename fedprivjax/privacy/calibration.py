@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, clients_named
-from fedprivjax.checks.restated import require_of_package, require_restated, stated_by
+from fedprivjax.checks.restated import PLAIN_NUMBERS, require_of_package, require_restated, stated_by
 from fedprivjax.plan.arguments import require_problem, require_protocol, require_same_sampler, require_valid_plan
 from fedprivjax.plan.participation import PUBLIC, Participation
 from fedprivjax.plan.schedule import Schedule
@@ -253,7 +253,7 @@ def require_trusted(protocol, secret: Participation | None) -> None:
 
 def _without_noise(protocol) -> bool:
     """Return True for a baseline without noise, which guarantees nothing and runs under any participation."""
-    return np.ndim(protocol.noise_std) == 0 and protocol.noise_std == 0
+    return type(protocol.noise_std) in PLAIN_NUMBERS and protocol.noise_std == 0
 
 
 def _require_runnable(protocol, problem, plan) -> None:

@@ -192,6 +192,16 @@ class SmallLater:
         return jnp.float32(1.0)
 
 
+class SmallThenLarge:
+    """The same for programs that convert it as NumPy does."""
+
+    def __float__(self):
+        return 1e-6
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(1.0, dtype)
+
+
 class Many(int):
     """A number of records by which nothing is left of a sensitivity."""
 
@@ -199,7 +209,12 @@ class Many(int):
         return 1e-6 * other
 
 
-NUMBERS = [{"clip": Small(1.0), "batch": 2}, {"clip": SmallLater(), "batch": 2}, {"clip": 1.0, "batch": Many(2)}]
+NUMBERS = [
+    {"clip": Small(1.0), "batch": 2},
+    {"clip": SmallLater(), "batch": 2},
+    {"clip": SmallThenLarge(), "batch": 2},
+    {"clip": 1.0, "batch": Many(2)},
+]
 
 
 @pytest.mark.parametrize("settings", NUMBERS)

@@ -276,6 +276,15 @@ class LoudPair(AdaptiveClip):
         return jax.tree.map(lambda leaf: 10 * leaf, super().pair(update, unclipped, clip, factor))
 
 
+@struct.dataclass(kw_only=True)
+class QuietBits(AdaptiveClip):
+    """Less noise of the bits in a program, where the numbers are arrays."""
+
+    def __post_init__(self):
+        if not isinstance(self.count_noise, float | None):
+            object.__setattr__(self, "count_noise", 1e-4)
+
+
 OBJECTS: dict[str, tuple[Any, str, str, str]] = {
     "encoder": (Longer(4), "encode", "norm_bound", "Quantiser"),
     "set": (WiderBall(1.0), "project", "diameter and radius", "Ball"),
@@ -286,6 +295,7 @@ OBJECTS: dict[str, tuple[Any, str, str, str]] = {
     "factor over rounds": (QuietFactor(), "mechanism", "exposures", "RoundFactor"),
     "tree of a momentum": (QuietNodes(), "step", "squares and contributions", "Tree"),
     "adaptive clip": (LoudPair(start=0.1), "pair", "norm_bound", "AdaptiveClip"),
+    "adaptive clip that is made otherwise": (QuietBits(start=0.1), "__post_init__", "norm_bound", "AdaptiveClip"),
 }
 UPDATES: dict[str, Any] = {"unit": "machine", "local_epochs": 1, "batch": 3, "step_size": 0.1, "epsilon": 2.0}
 

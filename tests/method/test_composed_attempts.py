@@ -37,6 +37,7 @@ from fedprivjax.method.mean_rounds import Known
 from fedprivjax.method.protocol import Pair, as_leaves
 from fedprivjax.method.round import flat_rows
 from fedprivjax.problem.program import typed_jit
+from fedprivjax.protocols.noisy_sgd import SGD
 from fedprivjax.report.page import not_covered
 from fedprivjax.sweeps.prepare import ready_sweep
 
@@ -221,6 +222,45 @@ class Quiet(Unsealing, NoisyMessages):
 def test_a_subclass_that_passes_the_seal_is_refused():
     with pytest.raises(Refusal, match=r"^privacy must be a NoisyMessages or .* with HeavyBall, got a Quiet"):
         Protocol(HeavyBall(), privacy=Quiet(clip=CLIP), **SETTINGS)
+
+
+class Unsealing:
+    """A base class that leaves the check of subclasses out."""
+
+    def __init_subclass__(cls, **options):
+        return None
+
+
+def test_a_subclass_that_passes_the_seal_is_not_run_in_place_of_its_parent():
+    louder = {"__post_init__": lambda self: object.__setattr__(self, "clip", 100 * self.clip), "__module__": __name__}
+    kind = struct.dataclass(type("Louder", (Unsealing, NoisyMessages), louder))
+    pair = replace(Protocol(HeavyBall(), privacy=NoisyMessages(clip=CLIP), **SETTINGS), privacy=kind(clip=CLIP))
+    with pytest.raises(Refusal, match=r"^NoisyMessages must not be subclassed, .* got Louder"):
+        simulate(pair, POOL, SOME_MACHINES, rounds=2)
+
+
+@struct.dataclass(kw_only=True)
+class GrowingSGD(SGD):
+    """Machines keep sums, in which a record stays."""
+
+    def increment(self, server, t, before):
+        return gradient(server.w)
+
+    def remember(self, server):
+        return server.w
+
+
+def test_a_planned_algorithm_of_another_class_is_refused():
+    """Its machines would send sums, where the guarantee counts every record in one message."""
+
+    @struct.dataclass(kw_only=True)
+    class Sneaking(SGD):
+        def planned(self, rounds, step):
+            return GrowingSGD()
+
+    method = Protocol(Sneaking(), privacy=NoisyMessages(clip=CLIP), **SETTINGS)
+    with pytest.raises(Refusal, match=r"^planned of Sneaking must return a Sneaking, got"):
+        simulate(method, POOL, SOME_MACHINES, rounds=2)
 
 
 @dataclass(frozen=True)
