@@ -257,7 +257,7 @@ def test_messages_add_up_to_the_mean(trust):
     state, (queries, sent, *_) = replay(start.arguments, start.plan.size)
     first = np.asarray(queries[0] - queries[1], np.float64)
     np.testing.assert_allclose(np.asarray(sent[0], np.float64).mean(axis=0), first, atol=1e-5)
-    seen = start.protocol.view(FullView(np.asarray(queries), np.asarray(sent), (), 0)).messages
+    seen = start.protocol.rounds.view(FullView(np.asarray(queries), np.asarray(sent), (), 0)).messages
     if trust == "shuffler":
         sums = start.protocol.vector_sum
         counts = seen[0] / sums.unit + FEW * (0.5 * sums.levels + sums.trials * sums.probability)
