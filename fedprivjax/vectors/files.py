@@ -21,7 +21,6 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.finished_run import plain
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.method.known_work import KnownWork
-from fedprivjax.method.mean_rounds import Known
 from fedprivjax.protocols.registry import METHODS
 from fedprivjax.vectors.cases import CASES, MACHINES, Case, partition, recorded, records
 
@@ -49,7 +48,7 @@ DESCRIPTIONS = {
 }
 HEADER = "header"
 TOLERANCE = 1e-6  # of an array's norm
-OMITTED = ("slack", "all_records")  # of a bound, and of the compiled program
+OMITTED = ("slack", "known")  # of a bound, and what is read of an algorithm
 
 
 def header_text(cases: Mapping[str, Mapping[str, Any]]) -> str:
@@ -89,9 +88,11 @@ def case_header(method: str, case: Case, start: ReadyRun, arrays: Mapping[str, n
 
 
 def _settings(protocol: Any) -> dict[str, Any]:
-    """Return all fields of a calibrated protocol by name, except `OMITTED` and what is read of its algorithm."""
+    """Return the fields of a calibrated protocol by name, except `OMITTED`, and the classes of its local steps."""
     own = {each.name: getattr(protocol, each.name) for each in fields(protocol) if each.name not in OMITTED}
-    return {name: described(value) for name, value in own.items() if not isinstance(value, Known | KnownWork)}
+    if isinstance(protocol.known, KnownWork):
+        own["slot_classes"] = protocol.known.slot_classes
+    return {name: described(value) for name, value in own.items()}
 
 
 def guarantee(start: ReadyRun) -> dict[str, Any] | None:
