@@ -1,9 +1,9 @@
 """A trusted server's noise, correlated over rounds by a factor of the prefix sums (DP-FTRL).
 
 `excess` bounds how far a factor is from the least noise in prefix sums at equal largest exposure. Let w_i ≥ 0 be
-weights of machines and V ⪰ 0 with |V(t, s)| ≤ Σ w_i over the machines in both rounds. For every X = FᵀF,
+weights of machines and V ⪰ 0 with abs(V(t, s)) ≤ Σ w_i over the machines in both rounds. For every X = FᵀF,
 
-    Σ_i w_i · max_i Σ_{t,s∈i} |X(t, s)|  ≥  tr(VX),        tr(AᵀA·X⁻¹)·tr(VX)  ≥  (tr (A·V·Aᵀ)^½)²
+    Σ_i w_i · max_i Σ_{t,s∈i} abs(X(t, s))  ≥  tr(VX),        tr(AᵀA·X⁻¹)·tr(VX)  ≥  (tr (A·V·Aᵀ)^½)²
 
 so no factor has less noise than the last number divided by Σ w_i. At the optimum V is the slope X⁻¹AᵀA·X⁻¹ at pairs of
 rounds of one machine, and its bound where X > 0. Here V is the slope, cut to its bounds.
