@@ -254,7 +254,7 @@ def test_an_algorithm_without_its_decorator_is_refused(folder):
 
 
 def test_a_pair_is_named_by_its_algorithm(folder):
-    with pytest.raises(Refusal, match="interface:Pair' must be an algorithm, got the class of pairs"):
+    with pytest.raises(Refusal, match="protocol:Pair' must be an algorithm, got the class of pairs"):
         parse(
             tomllib.loads(
                 FILE.replace("SETTINGS", MESSAGES).replace("heavy:HeavyBall", "fedprivjax.method.protocol:Pair")
