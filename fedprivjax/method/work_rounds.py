@@ -14,7 +14,7 @@ from fedprivjax.checks.values import called
 from fedprivjax.method.algorithm import Calls, Public, planned_algorithm
 from fedprivjax.method.known_work import KnownWork, asked, form, message_of, of_python, read
 from fedprivjax.method.linear import Linear, is_plain, points_of
-from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, mul
+from fedprivjax.method.local_algorithm import AtServer, Work, mul
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.local_rounds import LIVE_VECTORS, SERVER, ClientState, LocalRounds
 from fedprivjax.method.round import RoundInputs, slot_keys
@@ -236,8 +236,6 @@ class WorkRounds(Rounds):
 
     def read_once(self, problem: Problem, plan: Plan) -> Any:
         algorithm, public = self.algorithm, Public.of(problem, plan.size.machines)
-        if not isinstance(algorithm, LocalAlgorithm):
-            raise Refusal(f"algorithm must be a LocalAlgorithm, got {called(algorithm)}")
         require_decorated(algorithm)
         algorithm.check(public)
         planned, unit = planned_algorithm(algorithm, plan.size.rounds), self.privacy.unit

@@ -40,8 +40,9 @@ class Optionals:
     def _holders(self) -> Iterator[Any]:
         """Yield the objects whose members come before those of this class."""
         yield self._protocol
-        if hasattr(self._protocol, "rounds"):
-            yield self._protocol.rounds
+        rounds = getattr(self._protocol, "rounds", None)
+        if rounds is not None:
+            yield rounds
 
 
 class OfPrivacy(Optionals):
