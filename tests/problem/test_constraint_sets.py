@@ -164,7 +164,7 @@ def test_runs_stay_in_the_set_and_their_default_step_follows_from_its_diameter(w
     steps = [calibrate(plain, each, plan).step_size for each in (problem, on(Ball(diameter / 2)))]
     assert steps[0] == pytest.approx(steps[1])
     unclipped = replace(problem, own_smoothness=0.5)
-    stated = DPMu2(mu=1.0, step_size=0.1).bound(unclipped, plan.size.machines)
+    stated = DPMu2(mu=1.0, step_size=0.1).rounds.bound(unclipped, plan.size.machines)
     assert stated.norm == pytest.approx(problem.lipschitz + diameter)
 
 
