@@ -27,7 +27,7 @@ from fedprivjax.report.audits import VERDICTS
 from fedprivjax.report.drawing import panelled
 from fedprivjax.sweeps.execute import execute
 from fedprivjax.testing import devices
-from fedprivjax.testing.devices import cases
+from fedprivjax.testing.device_cases import cases
 
 RUNS = {10: (2, 5), 100: (5, 20), 1_000: (20, 50), 10_000: (100, 100), 100_000: (1_000, 100)}  # privacy levels, seeds
 GOAL = 10_000  # runs, and runs a minute

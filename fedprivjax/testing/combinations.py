@@ -94,10 +94,16 @@ class Row(NamedTuple):
 def algorithms() -> dict[str, type]:
     """Return the classes of algorithms by name: those of experiment files, and those of methods that compose one."""
     found = {name: kind for name, (kind, _) in ALGORITHMS.items()}
+    return found | {name: kind for name, kind in composed().items() if kind not in found.values() and privacy_for(kind)}
+
+
+def composed() -> dict[str, type]:
+    """Return the algorithms that methods compose, by the method's name."""
+    found = {}
     for name, (method, _) in PROTOCOLS.items():
         made = getattr(method, "algorithm", None)
         kind = get_type_hints(made.fget).get("return") if isinstance(made, property) else None
-        if isinstance(kind, type) and kind not in found.values() and privacy_for(kind):
+        if isinstance(kind, type):
             found[name] = kind
     return found
 

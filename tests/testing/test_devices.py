@@ -10,16 +10,17 @@ from typer.testing import CliRunner
 
 from fedprivjax import Refusal, cli
 from fedprivjax.bench import accelerator
-from fedprivjax.protocols import PROTOCOLS
-from fedprivjax.testing import devices
+from fedprivjax.protocols import ALGORITHMS, PROTOCOLS
+from fedprivjax.testing import device_cases, devices
 from fedprivjax.testing.devices import NOISE, RUNS, SWEEP, Computer, Finding, compare, compare_case, cpu
 
 FEW = ("noisy_sgd", "noisy_minibatch_sgd")
 KINDS = (RUNS, SWEEP, NOISE)
+METHODLESS = "feddyn", "fedexp", "mimelite", "dpzero"
 
 
 def cases(*names):
-    return {case.label: case for case in devices.cases({name: PROTOCOLS[name] for name in names})}
+    return {case.label: case for case in device_cases.cases({name: PROTOCOLS[name] for name in names})}
 
 
 class Rounding(Computer):
@@ -52,6 +53,19 @@ class Failing(Computer):
 
 def found(case, computer):
     return {finding.kind: finding for finding in compare_case(case, computer, cpu())}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODLESS)
+def test_an_algorithm_without_a_method_has_a_case_for_each_privacy_object_and_unit(name):
+    assert name in ALGORITHMS
+    own = list(device_cases._of_algorithm(name))
+    privacies = {type(case.protocol.privacy).__name__ for case in own}
+    of_messages = {"NoisyMessages", "NoisyRecords", "GaussianMean", "BitMean"}
+    assert privacies == (of_messages if name == "dpzero" else {"LocalPrivacy", "NoisyRecordSteps"})
+    assert len(own) == len({case.label for case in own}) >= 2
+    findings = [finding for case in own for finding in compare_case(case, Computer(jax.devices()[1]), cpu())]
+    assert all(finding.met for finding in findings), findings
 
 
 @pytest.mark.slow
@@ -106,12 +120,12 @@ def test_values_that_are_not_finite_differ():
 
 
 @pytest.mark.slow
-def test_cases_cover_every_method_and_every_registered_option():
-    every = devices.cases()
+def test_cases_cover_every_method_every_algorithm_and_every_registered_option():
+    every = device_cases.cases()
     labels = [case.label for case in every]
     assert len(set(labels)) == len(labels)
-    assert {label.split(",")[0] for label in labels} == set(PROTOCOLS)
-    for option, values in devices.OPTIONS.items():
+    assert {label.split(",")[0] for label in labels} == {*PROTOCOLS, *METHODLESS}
+    for option, values in device_cases.OPTIONS.items():
         reached = {str(getattr(case.protocol, option, None)) for case in every}
         reached |= {label.split(" = ")[1] for label in labels if f" {option} = " in label}
         assert set(values) <= reached, option
@@ -119,15 +133,15 @@ def test_cases_cover_every_method_and_every_registered_option():
 
 def test_a_registered_method_is_covered(monkeypatch):
     monkeypatch.setitem(PROTOCOLS, "momentum", PROTOCOLS[FEW[0]])
-    monkeypatch.setattr(devices, "PROTOCOLS", {"momentum": PROTOCOLS["momentum"]})
-    assert "momentum" in [case.label for case in devices.cases()]
+    monkeypatch.setattr(device_cases, "PROTOCOLS", {"momentum": PROTOCOLS["momentum"]})
+    assert "momentum" in [case.label for case in device_cases.cases()]
 
 
 def test_a_method_that_runs_with_none_of_its_examples_is_refused(monkeypatch):
     method = PROTOCOLS[FEW[0]]
     monkeypatch.setattr(method[0], "examples", ({"step_size": -1.0},), raising=False)
     with pytest.raises(Refusal, match=r"^examples of momentum must give a run"):
-        devices.cases({"momentum": method})
+        device_cases.cases({"momentum": method})
 
 
 def test_a_process_without_a_cpu_is_refused(monkeypatch):
