@@ -18,7 +18,6 @@ from .method.linear import Linear, gradient, per_record
 from .method.local_algorithm import AtServer, LocalAlgorithm, Work
 from .method.local_data import LocalData, Minibatch
 from .method.local_release import LocalPrivacy
-from .method.local_rounds import ClientState
 from .method.noisy_messages import NoisyMessages
 from .method.noisy_momentum import NoisyMomentum
 from .method.noisy_records import NoisyRecords
@@ -113,7 +112,6 @@ __all__ = [
     "BitMean",
     "Box",
     "BySize",
-    "ClientState",
     "Cohorts",
     "ConstraintSet",
     "Cyclic",
