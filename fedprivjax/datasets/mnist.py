@@ -11,12 +11,13 @@ import os
 import struct
 import zlib
 from functools import lru_cache
+from importlib.util import find_spec
 from itertools import product
-from math import sqrt
+from math import ceil, sqrt
 from pathlib import Path
 
 import numpy as np
-import pooch
+import platformdirs
 
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.refusal import Refusal
@@ -24,7 +25,9 @@ from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.datasets.dataset import DataError, DataNotFound, Dataset, with_constant
 
 TEST_SHARE = 0.2
-DIGITS_SEED = 0  # of the split of the small digits
+DIGITS = "digits.csv.gz"  # pixels and label of an image in each row
+DIGITS_SPLIT = Path(__file__).with_name("digits_split.npy")  # indices of training examples, then of test examples
+DIGITS_TRAINED = 1437
 MIRRORS = (
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -36,6 +39,7 @@ SUMS = {
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
+DIGITS_SUM = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"
 PAIRS = tuple(product(range(0, 10, 2), range(1, 10, 2)))  # each machine's even and odd digit
 SHARES = 5  # number of machines that use a digit
 PIXELS = 784
@@ -48,20 +52,20 @@ BLOCK = 5000  # images converted to float64 at once
 def load_digits() -> Dataset:
     """Return handwritten digits of 8×8 pixels in 0 … 16: 1437 training and 360 test examples, fixed stratified split.
 
-    Features are pixels/16 and a constant 1, so their norm is at most √65 for every image.
+    Features are pixels/16 and a constant 1, so their norm is at most √65 for every image. The images are read from the
+    file of the installed scikit-learn, which is not imported. The split is stored: it is that of scikit-learn's
+    `train_test_split` for a fifth of the examples, stratified by label, with `random_state=0`.
+
+    Raises:
+        DataNotFound: if scikit-learn or its file is not found.
+        DataError: if the file cannot be read, is truncated, or its payload has another SHA-256.
 
     >>> load_digits()
     Dataset('digits': 1437 training and 360 test examples, 65 features, 10 classes)
     """
-    # a slow import, needed only here
-    from sklearn import datasets, model_selection
-
-    images, labels = (np.asarray(array) for array in datasets.load_digits(return_X_y=True))
-    features, labels = with_constant(images, 16.0), labels.astype(np.int32)
-    split = model_selection.train_test_split(
-        np.arange(labels.size), test_size=TEST_SHARE, random_state=DIGITS_SEED, stratify=labels
-    )
-    train, test = (np.asarray(part) for part in split)
+    rows = np.loadtxt(_digits().decode().splitlines(), np.uint8, delimiter=",")
+    features, labels = with_constant(rows[:, :-1], 16.0), rows[:, -1].astype(np.int32)
+    train, test = np.split(np.load(DIGITS_SPLIT), [DIGITS_TRAINED])
     return Dataset(
         features=features[train],
         labels=labels[train],
@@ -107,7 +111,7 @@ def available() -> bool:
 
 def cache() -> Path:
     """Return the folder of downloads."""
-    return Path(pooch.os_cache("fedprivjax")) / "mnist"
+    return Path(platformdirs.user_cache_dir("fedprivjax")) / "mnist"
 
 
 def read_idx(payload: bytes) -> np.ndarray:
@@ -134,36 +138,50 @@ def _local(name: str) -> Path | None:
 
 def _payload(name: str) -> bytes:
     path = _local(name)
-    if path is None:
-        return _download(name)
+    return _download(name) if path is None else _read(path, SUMS[name])
+
+
+def _digits() -> bytes:
+    """Return the payload of scikit-learn's file of digits."""
+    spec = find_spec("sklearn")
+    folders = spec.submodule_search_locations if spec else None
+    found = [path for folder in folders or () if (path := Path(folder, "datasets", "data", DIGITS)).is_file()]
+    if not found:
+        raise DataNotFound(f"cannot find {DIGITS} of scikit-learn. Install scikit-learn again")
+    return _read(found[0], DIGITS_SUM)
+
+
+def _read(path: Path, expected: str) -> bytes:
     try:
-        return _verified(path.read_bytes(), name, str(path))
+        return _verified(path.read_bytes(), expected, str(path))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _verified(content: bytes, name: str, origin: str) -> bytes:
-    """Return the uncompressed payload. Raise DataError unless its checksum is correct."""
+def _verified(content: bytes, expected: str, origin: str) -> bytes:
+    """Return the uncompressed payload. Raise DataError unless its SHA-256 is the expected one."""
     try:
         payload = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
     except (EOFError, OSError, zlib.error) as error:
         raise DataError(f"{origin} is damaged and must be replaced: {str(error).rstrip('.')}") from error
     digest = hashlib.sha256(payload).hexdigest()
-    if digest != SUMS[name]:
+    if digest != expected:
         raise DataError(
-            f"{origin} is damaged and must be replaced: its payload's SHA-256 must be {SUMS[name]}, got {digest}"
+            f"{origin} is damaged and must be replaced: its payload's SHA-256 must be {expected}, got {digest}"
         )
     return payload
 
 
 def _download(name: str) -> bytes:
+    import pooch  # slow, and needed only here
+
     failures = []
     for mirror in MIRRORS:
         url = f"{mirror}{name}.gz"
         content = io.BytesIO()
         try:
             pooch.HTTPDownloader()(url, content, None)
-            payload = _verified(content.getvalue(), name, url)
+            payload = _verified(content.getvalue(), SUMS[name], url)
         except DataError:
             failures.append(f"{mirror} (damaged file)")
         except OSError as error:  # base class of the exceptions of requests
@@ -322,12 +340,9 @@ def _disjoint(by_digit: list[np.ndarray], per_digit: int, private: int, rng: np.
 
 def _split(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return four fifths and one fifth of each machine's records, at the same positions for all machines and trials."""
-    # a slow import, needed only here
-    from sklearn.model_selection import train_test_split
-
-    places = np.arange(records.shape[1])
-    train, test = (np.asarray(part) for part in train_test_split(places, test_size=TEST_SHARE, random_state=SPLIT_SEED))
-    return records[:, train], records[:, test]
+    places = np.random.RandomState(SPLIT_SEED).permutation(records.shape[1])  # as scikit-learn's `train_test_split`
+    tested = ceil(TEST_SHARE * len(places))
+    return records[:, places[tested:]], records[:, places[:tested]]
 
 
 def _even(digits: np.ndarray) -> np.ndarray:

@@ -1,10 +1,16 @@
 """The embedded digits: all of them, once, scaled and split as promised."""
 
+import importlib
+from importlib.machinery import ModuleSpec
+
 import numpy as np
 import pytest
 import sklearn.datasets
+from sklearn.model_selection import train_test_split
 
-from fedprivjax.datasets import load_digits
+from fedprivjax.datasets import DataError, DataNotFound, load_digits
+
+module = importlib.import_module("fedprivjax.datasets.mnist")
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +28,29 @@ def test_shapes_and_scale(digits):
         assert (features.min(), features.max()) == (0, 1)
 
 
-def test_every_image_is_used_once_with_its_label(digits):
+def test_examples_and_their_order_are_those_of_scikit_learns_split(digits):
     images, labels = sklearn.datasets.load_digits(return_X_y=True)
-    expected = np.c_[images, labels].astype(int)
-    features = np.concatenate([digits.features, digits.test_features])[:, :-1] * 16
-    found = np.c_[features, np.concatenate([digits.labels, digits.test_labels])].astype(int)
-    np.testing.assert_array_equal(found[np.lexsort(found.T)], expected[np.lexsort(expected.T)])
+    train, test = train_test_split(np.arange(len(labels)), test_size=0.2, random_state=0, stratify=labels)
+    for rows, features, found in (
+        (train, digits.features, digits.labels),
+        (test, digits.test_features, digits.test_labels),
+    ):
+        np.testing.assert_array_equal(features[:, :-1], (images[rows] / 16).astype(np.float32))
+        np.testing.assert_array_equal(found, labels[rows])
+
+
+def test_file_of_scikit_learn_must_exist_and_be_complete(monkeypatch, tmp_path):
+    spec = ModuleSpec("sklearn", None)
+    spec.submodule_search_locations = [str(tmp_path)]
+    for found in (None, spec):
+        monkeypatch.setattr(module, "find_spec", lambda name, found=found: found)
+        with pytest.raises(DataNotFound, match=r"cannot find digits.csv.gz of scikit-learn. Install"):
+            load_digits()
+    path = tmp_path / "datasets" / "data" / "digits.csv.gz"
+    path.parent.mkdir(parents=True)
+    path.write_text("0,0,5\n")
+    with pytest.raises(DataError, match=r"digits.csv.gz is damaged and must be replaced: its payload"):
+        load_digits()
 
 
 def test_split_is_stratified_and_fixed(digits):
