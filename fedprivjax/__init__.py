@@ -1,13 +1,19 @@
 """Differentially private federated stochastic convex optimisation, simulated as one compiled JAX program.
 
-The public names are those of `__init__.pyi`; each is imported when it is first used.
+The public names are those of `__init__.pyi`; each is imported when it is first used. If jax was not imported before,
+its disk cache of compiled programs is enabled.
 """
 
+import sys
 from importlib.metadata import version
 
 import lazy_loader
 
+from fedprivjax.disk_cache import keep_compiled
+
 __version__ = version("fedprivjax")
+if "jax" not in sys.modules:
+    keep_compiled()
 _public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 

@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import Any, BinaryIO
 
 import numpy as np
+import platformdirs
 
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.bounded_read import Unreadable, arrays_from
@@ -32,10 +33,21 @@ def cache_folder() -> Path | None:
     """Return the cache folder: `$FEDPRIVJAX_CACHE`, by default the download cache, or None if the variable is empty."""
     named = os.environ.get(CACHE)
     if named is None:
-        import pooch
-
-        return Path(pooch.os_cache("fedprivjax"))
+        return Path(platformdirs.user_cache_dir("fedprivjax"))
     return Path(named) if named else None
+
+
+def keep_compiled() -> None:
+    """Enable jax's disk cache of compiled programs: `$JAX_COMPILATION_CACHE_DIR`, by default in the cache folder.
+
+    jax reads these settings when it is imported. A later call has no effect.
+    """
+    folder = cache_folder()
+    if folder is not None:
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "compiled"))
+    if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides warnings on CPU features of cached programs
 
 
 def cached(

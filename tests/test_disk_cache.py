@@ -11,7 +11,9 @@ import pooch
 import pytest
 
 from fedprivjax import disk_cache
-from fedprivjax.disk_cache import cache_folder, cached, cached_file, code_digest, digest, read, try_write
+from fedprivjax.disk_cache import cache_folder, cached, cached_file, code_digest, digest, keep_compiled, read, try_write
+
+COMPILED = "JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "TF_CPP_MIN_LOG_LEVEL"
 
 
 @pytest.fixture
@@ -61,6 +63,21 @@ def test_the_folder_is_that_of_downloads_or_another_or_none(monkeypatch):
     maker = Maker()
     found(maker), found(maker)
     assert maker.calls == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"FEDPRIVJAX_CACHE": "folder"}, [str(Path("folder", "compiled")), "0.2", "3"]),
+        ({"FEDPRIVJAX_CACHE": "folder", COMPILED[0]: "other", COMPILED[1]: "1"}, ["other", "1", "3"]),
+        ({"FEDPRIVJAX_CACHE": ""}, [None, None, None]),
+    ],
+)
+def test_settings_of_jaxs_cache_are_those_of_the_environment_if_it_has_any(monkeypatch, given, expected):
+    environment = {name: value for name, value in os.environ.items() if name not in COMPILED} | given
+    monkeypatch.setattr(os, "environ", environment)
+    keep_compiled()
+    assert [environment.get(name) for name in COMPILED] == expected
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import warnings
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.cli import audit, experiments, listing
 from fedprivjax.cli.console import TRACEBACK, app, end_job, err, out, reported_elsewhere, stopped_by_one_line
-from fedprivjax.disk_cache import cache_folder
 
 __all__ = ["app", "audit", "err", "experiments", "listing", "main", "out"]
 
@@ -23,7 +22,6 @@ def main() -> None:
     A Refusal prints one line on stderr, or with --traceback the traceback, and exits with status 2. Ctrl-C prints one
     line with the command that resumes, and exits with status 130.
     """
-    _keep_compiled()
     _print_everything()
     _show_log()
     warned.clear()
@@ -82,12 +80,3 @@ def _show_log() -> None:
     log = logging.getLogger("fedprivjax")
     log.setLevel(logging.INFO)
     log.handlers = [_OnStderr()]
-
-
-def _keep_compiled() -> None:
-    """Enable jax's disk cache of compiled programs. Must be called before jax is imported, which reads the settings."""
-    folder = cache_folder()
-    if folder is not None:
-        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "compiled"))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides warnings on CPU features of cached programs
