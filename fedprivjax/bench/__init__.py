@@ -25,6 +25,7 @@ GROUPS: dict[str, Callable[[], Iterator[Line]]] = {
     "local work": clients.lines,
     "a tree's noise": clients.tree_lines,
     "checkpoints": cell.checkpoint_lines,
+    "first result": cell.first_lines,
     "second start": cell.start_lines,
     THROUGHPUT: accelerator.lines,
     "launches": sweeps.launch_lines,

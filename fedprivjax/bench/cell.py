@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.bench.timing import Line, compiled_run, ratio_side_by_side, side_by_side
+from fedprivjax.bench.timing import Line, at_most, compiled_run, ratio_side_by_side, side_by_side
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.engine.simulate import execute
 from fedprivjax.experiment import bundle
@@ -45,6 +45,22 @@ LONG = 20_000  # rounds of a run with checkpoints
 BARE = "import jax, matplotlib.figure, pydantic, scipy.stats, sklearn, typer, xarray; jax.numpy.zeros(1)"
 CLI = ("-c", "from fedprivjax.cli import main; main()")
 COMMAND = (*CLI, "run", "quickstart", "--tiny", "--out")
+JAX_ALONE = "import jax, time; print(time.process_time())"
+FIRST = """
+import time, jax, numpy as np
+ended, programs = {}, []
+def listen(event, *_, **__):
+    ended[event] = time.process_time()
+    programs.extend([event] * event.endswith("backend_compile_duration"))
+jax.monitoring.register_event_duration_secs_listener(listen)
+import fedprivjax as fpj
+machines = np.arange(1420).reshape(20, 71)
+problem = fpj.from_dataset(fpj.datasets.load("digits"), constraint=fpj.Ball(8.0), partition_table=machines)
+method = fpj.NoisyMinibatchSGD(epsilon=8.0, clip=1.6, sampler="full", window=10, calibrate_to="plan")
+run = fpj.simulate(method, problem, fpj.Balanced(machines=20, per_round=10), rounds=60, seed=1)
+began = ended["/jax/core/compile/jaxpr_to_mlir_module_duration"]
+print(time.process_time(), ended["/jax/core/compile/backend_compile_duration"] - began, len(programs))
+"""  # README's run: CPU seconds to its result, CPU seconds of XLA for its program, number of programs
 STARTS = {"jax": ("-c", "import jax"), "method": ("-c", "import fedprivjax; fedprivjax.DPMu2"), "list": (*CLI, "list")}
 
 
@@ -190,6 +206,24 @@ def start_lines() -> Iterator[Line]:
     yield Line("quickstart --tiny, first start over second", first / second, "times")
     yield Line("quickstart --tiny, second start over bare imports", second / bare, "times", "≤ 3.5")
     yield Line("programs that the second start compiled and kept", new, "programs", "≤ 0")
+
+
+def first_lines() -> Iterator[Line]:
+    """Yield the CPU time to the first result of README's run on digits, and the number of its programs."""
+    turns = [(*_printed(JAX_ALONE), *_printed(FIRST)) for _ in range(at_most(5))]
+    jax_alone, total, xla, programs = map(float, np.median(turns, axis=0))
+    ratio = (total - xla) / jax_alone
+    yield Line("first result on digits without XLA's time, over import jax", ratio, "times", "≤ 3.5")
+    yield Line("first result on digits", total, "CPU seconds")
+    yield Line("programs up to the first result on digits", programs, "programs", "≤ 1")
+
+
+def _printed(code: str) -> list[float]:
+    """Return the numbers that a Python process prints, which caches no compiled program."""
+    environment = {**os.environ, "FEDPRIVJAX_CACHE": "", "JAX_COMPILATION_CACHE_DIR": ""}
+    command = [sys.executable, "-c", code]
+    answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return [float(number) for number in answer.stdout.split()]
 
 
 def _start(cache: Path, out: Path) -> float:

@@ -60,7 +60,7 @@ def ratio_side_by_side(job: Callable[[], Any], other: Callable[[], Any], repeats
 
 def seconds_by_turn(jobs: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, np.ndarray]:
     """Return the seconds of each job in every turn after a warm-up turn, [turns] each. The jobs alternate."""
-    turns = min(repeats, int(os.environ.get(AT_MOST, repeats)))
+    turns = at_most(repeats)
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(turns + 1):
         for name, job in jobs.items():
@@ -68,6 +68,11 @@ def seconds_by_turn(jobs: Mapping[str, Callable[[], Any]], repeats: int) -> dict
             jax.block_until_ready(job())
             seconds[name].append(time.perf_counter() - began)
     return {name: np.array(each[1:]) for name, each in seconds.items()}
+
+
+def at_most(repeats: int) -> int:
+    """Return the number of repetitions, limited by the environment."""
+    return min(repeats, int(os.environ.get(AT_MOST, repeats)))
 
 
 def compiled_run(start: ReadyRun, **changes: Any) -> Callable[[], Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import known_keywords, require_at_least, require_positive
 from fedprivjax.problem import checks
-from fedprivjax.problem.constraints import ConstraintSet, WholeSpace
+from fedprivjax.problem.constraints import ABOUT_ZERO, ConstraintSet, WholeSpace
 from fedprivjax.problem.devices import device_memory
 from fedprivjax.problem.linear_loss import LinearLoss
 from fedprivjax.problem.models import Example, GeneralModel, LinearModel, length
@@ -309,7 +309,7 @@ def _general_test(test, pool):
 
 def _nearest_to_zero(constraint: ConstraintSet | None, shape: tuple[int, ...]):
     zero = np.zeros(shape, np.float32)
-    if constraint is None:
+    if constraint is None or type(constraint) in ABOUT_ZERO:
         return zero
     checks.require_projection(constraint, zero)
     return constraint.project(zero)

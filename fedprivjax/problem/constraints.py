@@ -272,6 +272,7 @@ class WholeSpace(ConstraintSet):
 
 CONSTRAINTS = {"ball": Ball, "box": Box, "simplex": Simplex, "l1_ball": L1Ball}  # by name in experiment files
 BUILT_IN = (*CONSTRAINTS.values(), WholeSpace)  # exact types: a subclass may override `project`
+ABOUT_ZERO = (Ball, L1Ball, WholeSpace)  # exact types of sets that contain zero
 
 
 def flat(params) -> np.ndarray:

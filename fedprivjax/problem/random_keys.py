@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 
@@ -17,6 +18,9 @@ def random_key(seed: Any) -> jax.Array:
     >>> jax.random.key_impl(random_key(0))
     'threefry2x32'
     """
+    if isinstance(seed, int) and not jax.config.read("jax_enable_x64"):
+        words: Any = np.array([0, seed % 2**32], np.uint32)
+        return jax.random.wrap_key_data(words, impl=GENERATOR)  # the same key, without a program that computes it
     return jax.random.key(seed, impl=GENERATOR)
 
 

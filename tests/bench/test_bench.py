@@ -110,6 +110,7 @@ def test_every_group_is_measured(group, monkeypatch):
             "a network": 2,
             "local work": 3,
             "checkpoints": 2,
+            "first result": 3,
             "second start": 5,
             "accelerator": 0,
             "launches": 0,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedprivjax.problem.constraints import Ball, WholeSpace
+from fedprivjax.problem.constraints import ABOUT_ZERO, Ball, L1Ball, WholeSpace
 
 CENTRES = [0.0, 0.3, 0.999, 1.001, 5.0, 1e4]
 
@@ -108,3 +108,10 @@ def test_no_ball_without_a_positive_finite_radius(radius, message):
     with pytest.raises(ValueError, match="radius") as caught:
         Ball(radius)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("constraint", [Ball(2.0), L1Ball(2.0), WholeSpace()])
+def test_sets_about_zero_leave_it_as_it_is(constraint):
+    zero = np.zeros((2, 3), np.float32)
+    assert type(constraint) in ABOUT_ZERO
+    np.testing.assert_array_equal(constraint.project(zero), zero)

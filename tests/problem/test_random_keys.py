@@ -67,3 +67,10 @@ def test_settings_that_change_random_numbers_are_refused(name, value):
     refused(name, SETTINGS[name], value, "noise and starting points depend on it")
     assert ready(METHOD, PROBLEM, Full(2), rounds=1)
     assert random_key(3).dtype == jax.random.key(3).dtype
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**31, 2**32 - 1, 2**40 + 3, -1])
+def test_key_of_an_integer_is_jaxs(seed):
+    expected = jax.random.key(seed, impl="threefry2x32")
+    assert random_key(seed).dtype == expected.dtype
+    np.testing.assert_array_equal(jax.random.key_data(random_key(seed)), jax.random.key_data(expected))
