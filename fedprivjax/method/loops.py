@@ -1,7 +1,12 @@
-"""Scans over chunks, and over the first entries only."""
+"""Scans over chunks, and over the first entries only, and functions that `vmap` computes in a loop."""
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.custom_batching import sequential_vmap
+from jax.extend.core import jaxpr_as_fun
 
 
 def scan_in_chunks(function, carry, xs, size: int):
@@ -54,3 +59,20 @@ def scan_first(function, carry, xs, count):
         return carry, jax.tree.map(lambda rows, new: rows.at[k].set(new), ys, y)
 
     return jax.lax.fori_loop(0, count, one, (carry, ys))
+
+
+def one_after_another(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return `function(*arguments)`, which `vmap` computes in a loop; the function may close over traced arrays.
+
+    >>> double = lambda x: one_after_another(lambda y: x + y, x)
+    >>> jax.vmap(double)(jnp.arange(3)).tolist()
+    [0, 2, 4]
+    """
+    program, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    consts = len(program.consts)
+
+    @sequential_vmap
+    def run(*leaves):
+        return jaxpr_as_fun(program.replace(consts=leaves[:consts]))(*leaves[consts:])
+
+    return jax.tree.unflatten(jax.tree.structure(shape), run(*program.consts, *jax.tree.leaves(arguments)))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fedprivjax.method.clipping import clipped, clipping, clipping_info
 from fedprivjax.method.division import part_of
-from fedprivjax.method.loops import scan_in_chunks
+from fedprivjax.method.loops import one_after_another, scan_in_chunks
 from fedprivjax.problem.devices import added, devices
 from fedprivjax.problem.models import Dense, Outer, scaled
 from fedprivjax.problem.problem import Problem, numbers_of_one
@@ -17,7 +17,9 @@ from fedprivjax.problem.problem import Problem, numbers_of_one
 Oracle = Callable[..., Any]  # gradient of one example's loss at given parameters; a tuple if several are given
 Machine = Callable[[Oracle], Any]  # message of one machine before noise
 
-CHUNK_FLOATS = 2**24  # numbers of dense gradients in memory at once
+CHUNK_FLOATS = 2**24  # numbers of dense gradients in memory at once on an accelerator
+CACHE_FLOATS = 2**21  # the same on a CPU, where more leave the cache
+ONE_BY_ONE = 50_000  # parameters from which a CPU is fastest with one gradient in memory
 
 
 class RoundInputs(NamedTuple):
@@ -104,7 +106,8 @@ def examples_sum(problem: Problem, machine: Machine, examples, weights=None, bou
         return _sum_and_info(messages(problem, machine, examples), weights, bound)
     if bound is None:
         return machine(oracle(partial(model.summed_gradients, weights=weights), examples)).value, {}
-    return _chunked_sum(problem, machine, examples, weights, bound)
+    total = partial(_chunked_sum, problem, machine, bound)
+    return one_after_another(total, examples, weights) if in_a_loop(problem) else total(examples, weights)
 
 
 def _sum_and_info(vectors: Outer | Dense, weights, bound) -> tuple[Any, dict]:
@@ -154,7 +157,7 @@ def oracle(gradients: Callable[[tuple, Any], tuple], data) -> Oracle:
     return gradient
 
 
-def _chunked_sum(problem: Problem, machine: Machine, examples, weights, bound) -> tuple[Any, dict]:
+def _chunked_sum(problem: Problem, machine: Machine, bound, examples, weights) -> tuple[Any, dict]:
     chunk = max(1, rows_in_memory(problem, jax.tree.leaves(examples)[0].shape[0]))
 
     def add(total, chunk):
@@ -173,11 +176,23 @@ def _chunked_sum(problem: Problem, machine: Machine, examples, weights, bound) -
 def rows_in_memory(problem: Problem, rows: int) -> int:
     """Return the number of clipped gradients, of `rows` in a round, in memory at once; 0 for linear predictors.
 
-    A record needs memory for d numbers, or for the intermediate values of its network if these are more.
+    A record needs memory for d numbers, or for the intermediate values of its network if these are more. A CPU holds
+    one gradient of many parameters: XLA then adds it to the sum without storing it. A number that divides `rows` is
+    preferred, because a shorter last chunk is compiled separately.
     """
     if problem.model.factored:
         return 0
-    return min(rows, max(1, CHUNK_FLOATS // max(problem.dimension, numbers_of_one(problem))))
+    if in_a_loop(problem):
+        return min(rows, 1)
+    floats = CACHE_FLOATS if jax.default_backend() == "cpu" else CHUNK_FLOATS
+    most = max(1, floats // max(problem.dimension, numbers_of_one(problem)))
+    return min(rows, next((size for size in range(most, most // 2, -1) if rows % size == 0), most))
+
+
+def in_a_loop(problem: Problem) -> bool:
+    """Return True if clipped gradients are computed one after another, also those of a sweep's configurations."""
+    dimension = problem.dimension
+    return jax.default_backend() == "cpu" and dimension >= ONE_BY_ONE and dimension >= numbers_of_one(problem)
 
 
 def flat_rows(problem: Problem, tree):

@@ -108,6 +108,7 @@ def test_every_group_is_measured(group, monkeypatch):
             "a million machines": 3,
             "a tree's noise": 2,
             "a network": 2,
+            "clipped records": 3,
             "local work": 3,
             "checkpoints": 2,
             "first result": 3,

@@ -38,7 +38,7 @@ RNG = np.random.default_rng(0)
 @pytest.fixture(params=sparing(["linear", "general"], ["linear"]))
 def problem(request, softmax_problem, general_twin, monkeypatch):
     """Return the problem. The general one computes messages in chunks of 2."""
-    monkeypatch.setattr(round_machinery, "CHUNK_FLOATS", 2 * softmax_problem.dimension)
+    monkeypatch.setattr(round_machinery, "CACHE_FLOATS", 2 * softmax_problem.dimension)
     return softmax_problem if request.param == "linear" else general_twin()
 
 
@@ -90,7 +90,7 @@ def loss(w, example):
 @pytest.mark.parametrize("kind", sparing(["linear", "general"], []))
 def test_of_records_in_padded_minibatches_and_cohorts(kind, monkeypatch):
     """Padding of minibatches and absent machines do not count."""
-    monkeypatch.setattr(round_machinery, "CHUNK_FLOATS", 4 * FEATURES)
+    monkeypatch.setattr(round_machinery, "CACHE_FLOATS", 4 * FEATURES)
     problem = SPLIT
     if kind == "general":
         problem = general_problem(loss, (X, Y.astype(np.float32)), np.zeros(3), constraint=Ball(1.0), split=True)

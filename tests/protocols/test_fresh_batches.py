@@ -131,7 +131,7 @@ def test_factored_dense_and_chunked_are_one(name, clip, general_twin, monkeypatc
     protocol = METHODS[name].replace(batch=BATCH, clip=clip, mu=np.inf, step_size=0.05)
     people, options = Given(3, np.tile(np.arange(3), (5, 1))), {"metrics": (PROBE,), "seed": 3, "eval_every": 1}
     found = [execute(ready(protocol, problem, people, **options)) for problem in (POOL, general_twin())]
-    monkeypatch.setattr(cohort, "CHUNK_FLOATS", 4 * POOL.dimension)  # four increments of nine
+    monkeypatch.setattr(cohort, "CACHE_FLOATS", 4 * POOL.dimension)  # four increments of nine
     found.append(execute(ready(protocol, general_twin(), people, **options)))
     for other in found[1:]:
         chex.assert_trees_all_close(other.metrics, found[0].metrics, rtol=1e-4, atol=1e-5)

@@ -139,7 +139,7 @@ def test_factored_dense_and_chunked_are_one(name, softmax_problem, general_twin,
     settings = {"metrics": ("test_accuracy", PROBE), "rounds": rounds}
     factored = run(protocol, softmax_problem, everyone, **settings)
     dense = run(protocol, general_twin(), everyone, **settings)
-    monkeypatch.setattr(cohort, "CHUNK_FLOATS", 2 * softmax_problem.dimension)  # chunks of two machines and of one
+    monkeypatch.setattr(cohort, "CACHE_FLOATS", 2 * softmax_problem.dimension)  # chunks of two machines and of one
     chunked = run(protocol, general_twin(), everyone, **settings)
     for other in (dense, chunked):
         chex.assert_trees_all_close(other.metrics, factored.metrics, rtol=1e-4, atol=1e-5)
