@@ -1,6 +1,8 @@
 """Statements of samplers about themselves, compared with their samples."""
 
 from dataclasses import dataclass
+from itertools import permutations
+from math import comb, perm
 from time import process_time
 from typing import ClassVar
 
@@ -23,6 +25,7 @@ from fedprivjax.plan.samplers import (
     Subset,
     as_sampler,
 )
+from fedprivjax.plan.samplers.minibatch import distinct_places
 from fedprivjax.privacy.accountants.bounds import attainable_epsilon
 from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
@@ -40,6 +43,8 @@ EXPECTED = {
     "cyclic": [[0, 4, 1], [5, 3, 2]],
     "reshuffled": [[0, 4, 1], [5, 3, 2]],
 }
+
+FEW = [[13, 1], [3, 4]]  # Subset(2) of 17 records
 
 
 def drawn(sampler, rounds=ROUNDS, seed=0):
@@ -100,6 +105,37 @@ def test_samples_of_a_seed_are_reproducible():
     """Published runs must stay reproducible."""
     found = {sampler.name: drawn(sampler, 2, seed=3)[:, 0].tolist() for sampler in ALL}
     assert found == EXPECTED
+
+
+@pytest.mark.parametrize(("records", "batch"), [(4, 3), (3, 3), (17, 2)])
+def test_all_sequences_of_distinct_places_are_equally_likely(records, batch):
+    shape, codes = np.ones(100 * perm(records, batch), int), records ** np.arange(batch)
+    found = distinct_places(records * shape, batch * shape, batch, np.random.default_rng(0))
+    sequences, counts = np.unique(found @ codes, return_counts=True)
+    assert sequences.tolist() == sorted((np.array(list(permutations(range(records), batch))) @ codes).tolist())
+    assert chisquare(counts).pvalue > 1e-3
+
+
+def test_subsets_of_machines_above_and_below_an_eighth_are_uniform_in_one_message():
+    sizes, batches = np.tile([17, 16, 60, 5], 20_000), np.tile([2, 2, 1, 4], 20_000)
+    places, used = Subset(batches).message(sizes, batches, 60, 5, np.random.default_rng(0))
+    assert used is batches
+    for size, batch, own in zip(sizes[:4], batches[:4], places.reshape(-1, 4, 5).swapaxes(0, 1), strict=True):
+        chosen = np.sort(own[:, :batch], axis=1)
+        assert (np.diff(chosen) > 0).all()
+        assert set(chosen.ravel().tolist()) == set(range(size))
+        counts = np.unique(chosen @ size ** np.arange(batch), return_counts=True)[1]
+        assert counts.size == comb(size, batch)
+        assert chisquare(counts).pvalue > 1e-3
+
+
+def test_a_small_subset_costs_no_sort_of_the_records():
+    records = np.array([10**12, 100, 10**12])  # more than any memory has keys for
+    places, _ = Subset(20).message(records, np.full(3, 20), 10**12, 20, np.random.default_rng(0))
+    assert places[1].max() < 100 < 10**9 < places[[0, 2]].min()
+    assert np.unique(places).size == 60
+    few = Subset(2).message(np.full(2, 17), np.full(2, 2), 17, 2, np.random.default_rng(3))[0]
+    assert few.tolist() == FEW
 
 
 def poisson_uses(rounds, sizes, batches, seed=0):

@@ -21,6 +21,7 @@ from fedprivjax.plan.schedule import Schedule
 FEWER = "Use fewer rounds, a smaller batch, or participation by_size (BySize)"
 NO_LIMIT = 2**62  # number of records that allows every batch
 NEVER = 1e-12  # probability, over a run, that a Poisson sample exceeds the padding and loses a record
+SPARSE = 8  # records per place of a batch above which a subset is sampled by its places, without a sort of all records
 RAREST = 1e-25  # probability of the larger numbers of occurrences, which are ignored
 
 
@@ -223,6 +224,24 @@ class Replacement(Sampler):
         return spread / batch
 
 
+def distinct_places(sizes: np.ndarray, batches: np.ndarray, width: int, rng: np.random.Generator) -> np.ndarray:
+    """Return different places of each message, all sequences equally likely; int [messages, width], unused places 0.
+
+    Repeated places are sampled again until none is left. Which ones depends only on which places are equal, so that
+    renamed records keep the distribution, which is therefore uniform.
+    """
+    used = np.arange(width) < batches[:, None]
+    places = np.where(used, rng.integers(0, sizes[:, None], used.shape), -np.arange(width))
+    while True:
+        repeated = np.zeros(used.shape, bool)
+        order = np.argsort(places, axis=1, kind="stable")  # of equal places, the first stays
+        ranked = np.take_along_axis(places, order, axis=1)
+        np.put_along_axis(repeated, order[:, 1:], ranked[:, 1:] == ranked[:, :-1], axis=1)
+        if not repeated.any():
+            return np.where(used, places, 0)
+        places[repeated] = rng.integers(0, sizes[np.nonzero(repeated)[0]])
+
+
 @dataclass(frozen=True)
 class Subset(Sampler):
     """A uniformly random subset of `batch` records."""
@@ -233,9 +252,14 @@ class Subset(Sampler):
     secret: ClassVar[bool] = True
 
     def message(self, sizes, batches, most, width, rng):
-        padded = np.arange(most) >= sizes[:, None]
-        keys = np.where(padded, 2.0, rng.random((sizes.size, most)))
-        return np.argsort(keys, axis=1)[:, :width], batches
+        """Sample places in a uniformly random order: a sort of all records, or `distinct_places` of small batches."""
+        few = SPARSE * batches < sizes
+        places = np.empty((sizes.size, width), int)
+        places[few] = distinct_places(sizes[few], batches[few], width, rng)
+        size = sizes[~few, None]
+        keys = rng.random((size.size, min(most, SPARSE * width)))
+        places[~few] = np.argsort(np.where(np.arange(keys.shape[1]) < size, keys, 2.0), axis=1)[:, :width]
+        return places, batches
 
     def occurrences(self, records: int, batch: int) -> Occurrences:
         return Occurrences(np.ones(1), np.array([batch / records]))
