@@ -30,7 +30,8 @@ from fedprivjax.testing import devices
 from fedprivjax.testing.device_cases import cases
 
 RUNS = {10: (2, 5), 100: (5, 20), 1_000: (20, 50), 10_000: (100, 100), 100_000: (1_000, 100)}  # privacy levels, seeds
-GOAL = 10_000  # runs, and runs a minute
+GOAL = 10_000  # runs of the sweep that has targets
+RATE = 300_000  # its runs a minute on an H100, predicted before it was measured
 WARMED = 10_000  # largest number of runs of a sweep with a warm-up
 MEMORY = 32 * 2**30
 FEDAVG_ROUNDS = 20
@@ -64,7 +65,8 @@ def throughput(runs: dict[int, tuple[int, int]], rounds: int = cell.ROUNDS) -> I
         memory, random = moved / bandwidth, sampled / drawn
         limit = 60 * count / max(memory, random)
         bound = "memory" if memory > random else "random numbers"
-        yield Line(SWEEP.format(count), rate, "runs/minute", f"≥ {GOAL}" if count == GOAL else None)
+        aimed = count == GOAL and "H100" in jax.devices()[0].device_kind
+        yield Line(SWEEP.format(count), rate, "runs/minute", f"≥ {RATE}" if aimed else None)
         yield Line(LIMIT.format(count, bound), limit, "runs/minute")
         yield Line(f"sweep of {count}, over its limit", 100 * rate / limit, "%", "≥ 50" if count == GOAL else None)
 

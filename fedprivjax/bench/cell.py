@@ -171,12 +171,12 @@ def checkpoint_lines() -> Iterator[Line]:
     called = ratio_side_by_side(lambda: execute(start, None, lambda *_: None).params, lambda: execute(start).params)
     yield Line(f"a callback at {EVALUATIONS} evaluations, over none", called, "times", "≤ 1.1")
     protocol = NoisyMinibatchSGD(noise_std=1.0, clip=1.0, step_size=0.01, batch=1, sampler="replacement")
-    start = ready(protocol, _owned(), PARTICIPATION, rounds=LONG, eval_every=LONG // EVALUATIONS, **options)
+    start = ready(protocol, owned(), PARTICIPATION, rounds=LONG, eval_every=LONG // EVALUATIONS, **options)
     stored = ratio_side_by_side(lambda: _with_checkpoints(start), lambda: execute(start).params, 5)
     yield Line(f"20 checkpoints of {LONG} rounds, over none", stored, "times", "≤ 1.05")
 
 
-def _owned() -> Problem:
+def owned() -> Problem:
     """Return the cell with 600 records of each machine, which samples one in a round."""
     pool = make().pool
     rows = np.arange(len(pool.label)).reshape(MACHINES, -1)

@@ -3,12 +3,23 @@
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.cli.console import Change, Stopped, app, err, load, out, progress, require_folders, write_json
+from fedprivjax.cli.console import (
+    Change,
+    Stopped,
+    app,
+    err,
+    load,
+    out,
+    progress,
+    require_folders,
+    status_line,
+    write_json,
+)
 
 
 @app.command()
@@ -44,12 +55,21 @@ def plan(
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="also write the results to this JSON file")] = None,
     picture: Annotated[Path | None, typer.Option("--plot", help="draw the bounds against ε to this PNG file")] = None,
+    card: Annotated[
+        str | None,
+        typer.Option("--card", help="instead, memory and predicted time of an experiment on an h100, a100 or h200"),
+    ] = None,
 ) -> None:
     """Compare methods before a run: every protocol's noise, guarantee, bound and cost at a realised ε.
 
-    With --pilot, also its accuracy on synthetic data.
+    With --pilot, also its accuracy on synthetic data. With --card, an experiment is compiled for one GPU, which need
+    not be there. Nothing is run.
     """
     options = locals()  # by the names of the parameters
+    if card is not None:
+        given = {name: value for name, value in options.items() if name not in ("spec", "card", "json_file")}
+        _plan_card(spec, card, json_file, [name for name, value in given.items() if value])
+        return
     from fedprivjax import planner
     from fedprivjax.experiment.planned import KEYS, plan_settings
     from fedprivjax.report.drawing import save_figure
@@ -73,6 +93,24 @@ def plan(
             levels = planner.grid_around(found["epsilon"].item())
             bounds = planner.plan(**{**settings, "epsilon": levels}, protocols=only)
         save_figure(bound_against_epsilon(bounds, found), picture)
+
+
+def _plan_card(spec: str | None, card: str, json_file: Path | None, others: list[str]) -> None:
+    """Print the memory and predicted time of an experiment on a card."""
+    from fedprivjax.bench import compiled
+
+    compiled.require_cases(card)
+    if spec is None or others:
+        got = f"got --{others[0].replace('_', '-')}" if others else "got none"
+        raise Refusal(
+            f"--card must go with an experiment and --json alone, {got}. Name an experiment, leave out others"
+        )
+    require_folders(json=json_file)
+    experiment = load(spec, None)
+    with status_line("reading") as say:
+        found = compiled.plan_rows(experiment, card, say)
+    out.print(compiled.plan_table(found, card))
+    write_json(compiled.as_json(found, card), json_file)
 
 
 @app.command()
@@ -178,11 +216,22 @@ def bench(
     check_device: Annotated[
         bool, typer.Option("--check-device", help="compare results on this device with the CPU, instead of measuring")
     ] = False,
+    compile_for: Annotated[
+        str | None,
+        typer.Option("--compile-for", help="instead, compile for an h100, a100 or h200, which need not be there"),
+    ] = None,
+    cards: Annotated[int, typer.Option("--cards", help="number of cards of --compile-for")] = 1,
 ) -> None:
     """Measure speed on this machine, as ratios of times measured in turn. Takes minutes. Run nothing else meanwhile.
 
-    With --check-device, exit status 1 if a result differs.
+    With --check-device, exit status 1 if a result differs. With --compile-for, nothing is run: a table of kernels,
+    bytes, memory and predicted times. --only then names methods or networks (2NN, CNN).
     """
+    if compile_for is not None:
+        _compile_for(compile_for, cards, json_file, only, {"check-device": check_device, "plot": plot})
+        return
+    if cards != 1:
+        raise Refusal(f"--cards must go with --compile-for, got {cards}. Leave it out")
     if check_device:
         _check_device(json_file, only, plot)
         return
@@ -202,6 +251,21 @@ def bench(
     write_json(bench.as_json(lines), json_file)
     if plot is not None:
         bench.save_throughput(lines, plot)
+
+
+def _compile_for(card: str, cards: int, json_file: Path | None, only: list[str] | None, others: dict[str, Any]) -> None:
+    """Print a table of every method compiled for cards."""
+    from fedprivjax.bench import compiled
+
+    for option, given in others.items():
+        if given:
+            raise Refusal(f"--{option} must be left out with --compile-for, got {given}. Leave it out")
+    compiled.require_cases(card, cards, only)
+    require_folders(json=json_file)
+    with status_line("compiling") as say:
+        found = list(compiled.rows(card, cards, only, say))
+    out.print(compiled.table(found, card, cards))
+    write_json(compiled.as_json(found, card, cards), json_file)
 
 
 def _check_device(json_file: Path | None, only: list[str] | None, plot: Path | None) -> None:

@@ -44,7 +44,7 @@ from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
-from fedprivjax.problem.devices import MACHINES, RUNS, as_mesh, divided_rows, require_state_room, room_of
+from fedprivjax.problem.devices import MACHINES, RUNS, as_mesh, divided_rows, platform, require_state_room, room_of
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import FLOAT32, PRECISIONS, by_shapes
 from fedprivjax.problem.random_keys import random_key, require_jax_settings
@@ -264,7 +264,7 @@ def rounds_in_a_step(problem: Problem) -> int:
     Several rounds of a linear predictor leave fewer gaps between an accelerator's kernels, and no state is copied.
     """
     model: Any = problem.model
-    return ROUNDS_IN_A_STEP if jax.default_backend() != "cpu" and model.factored else 1
+    return ROUNDS_IN_A_STEP if platform() != "cpu" and model.factored else 1
 
 
 def on_devices(problem: Problem, mesh: Mesh | None) -> Problem:

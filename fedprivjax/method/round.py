@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fedprivjax.method.clipping import clipped, clipping, clipping_info
 from fedprivjax.method.division import part_of
 from fedprivjax.method.loops import one_after_another, scan_in_chunks
-from fedprivjax.problem.devices import added, devices
+from fedprivjax.problem.devices import added, devices, platform
 from fedprivjax.problem.models import Dense, Outer, scaled
 from fedprivjax.problem.problem import Problem, numbers_of_one
 
@@ -184,7 +184,7 @@ def rows_in_memory(problem: Problem, rows: int) -> int:
         return 0
     if in_a_loop(problem):
         return min(rows, 1)
-    floats = CACHE_FLOATS if jax.default_backend() == "cpu" else CHUNK_FLOATS
+    floats = CACHE_FLOATS if platform() == "cpu" else CHUNK_FLOATS
     most = max(1, floats // max(problem.dimension, numbers_of_one(problem)))
     return min(rows, next((size for size in range(most, most // 2, -1) if rows % size == 0), most))
 
@@ -192,7 +192,7 @@ def rows_in_memory(problem: Problem, rows: int) -> int:
 def in_a_loop(problem: Problem) -> bool:
     """Return True if clipped gradients are computed one after another, also those of a sweep's configurations."""
     dimension = problem.dimension
-    return jax.default_backend() == "cpu" and dimension >= ONE_BY_ONE and dimension >= numbers_of_one(problem)
+    return platform() == "cpu" and dimension >= ONE_BY_ONE and dimension >= numbers_of_one(problem)
 
 
 def flat_rows(problem: Problem, tree):

@@ -8,7 +8,9 @@ calibrated or compiled.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from math import inf, prod
 from typing import Any
 
@@ -28,6 +30,27 @@ OF_DRAW = 2**14  # further bytes per seed for its plan and noise
 GIB = 2**30
 RUNS, MACHINES = "runs", "machines"
 REPLICATED, DIVIDED = PartitionSpec(), PartitionSpec(MACHINES)
+PLATFORM: ContextVar[str | None] = ContextVar("platform", default=None)
+
+
+def platform() -> str:
+    """Return the platform that programs are traced for, such as "cpu" or "gpu": jax's default, or `programs_for`'s."""
+    return PLATFORM.get() or jax.default_backend()
+
+
+@contextmanager
+def programs_for(platform: str) -> Iterator[None]:
+    """Prepare and trace programs for another platform than jax's default. Nothing of the block may be traced before.
+
+    >>> with programs_for("gpu"):
+    ...     platform()
+    'gpu'
+    """
+    token = PLATFORM.set(platform)
+    try:
+        yield
+    finally:
+        PLATFORM.reset(token)
 
 
 def require_counted(**sizes: int) -> None:

@@ -207,20 +207,20 @@ def run_bytes(start: ReadyRun, devices: int = 1, *, keep: bool = False) -> tuple
     """
     protocol, problem, size = start.protocol, start.problem, start.static.size
     d, (_, per_round, rounds), part = problem.dimension, size, part_of_size(size, devices)
-    example = _floats(lambda: problem.take(0, 0))
+    example = floats_of(lambda: problem.take(0, 0))
     tested = 0 if problem.test is None else jax.tree.leaves(problem.test)[0].shape[0]
     first_leaf = jax.tree.leaves(problem.start)[0]
     scores = first_leaf.shape[0] if first_leaf.ndim > 1 else 1
     slots = per_round * start.plan.width
-    block = min(BLOCK, rounds) * max(d, _drawn(start))
+    block = min(BLOCK, rounds) * max(d, numbers_drawn(start))
     drawn = rounds * (6 * per_round + 2 * slots) + 3 * block + 2 * slots * example
     records = part.per_round * start.plan.width
     written_out = costs_of(protocol).vectors_in_memory(problem, part, records)
     way = 0 if problem.model.factored else numbers_of_one(problem)  # intermediate numbers of one record in a network
     computed = written_out if privacy_of(protocol).clip is not None else records
     messages = 4 * written_out * d + 2 * records * scores + 2 * computed * way
-    state = _floats(lambda: protocol.init(problem, part, random_key(0)))
-    noise_state = _floats(lambda: protocol.rounds.noise_state(d, size))
+    state = floats_of(lambda: protocol.init(problem, part, random_key(0)))
+    noise_state = floats_of(lambda: protocol.rounds.noise_state(d, size))
     host_noise = _bytes(start.host_noise)
     inputs = 4 * rounds * (3 * per_round + 2 * slots) + _bytes(start.mechanism)  # without drawing secret samples
     seen = max(tested, problem.examples if problem.stored else 0)
@@ -229,7 +229,7 @@ def run_bytes(start: ReadyRun, devices: int = 1, *, keep: bool = False) -> tuple
     return 4 * (drawn + start.mechanism.floats(d)) + inputs, 4 * configuration + 2 * host_noise
 
 
-def _drawn(start: ReadyRun) -> int:
+def numbers_drawn(start: ReadyRun) -> int:
     """Return the number of random numbers that a mechanism samples for one round."""
     mechanism, dimension = start.mechanism, costs_of(start.protocol).message_dimension(start.problem)
     first = jax.tree.map(lambda leaf: leaf[:1], mechanism.inputs)
@@ -239,14 +239,14 @@ def _drawn(start: ReadyRun) -> int:
         keys = round_keys(key, np.ones(1, np.int32))
         return mechanism.draw(mechanism.init(dimension, key), first, keys, dimension)[1]
 
-    return _floats(draw)
+    return floats_of(draw)
 
 
 def _bytes(tree: Any) -> int:
     return sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(tree))
 
 
-def _floats(make: Any) -> int:
+def floats_of(make: Any) -> int:
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(jax.eval_shape(make)))
 
 
