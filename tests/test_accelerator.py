@@ -3,7 +3,8 @@
 import jax
 import pytest
 
-from fedprivjax.testing.devices import Computer, cases, compare, compare_case, cpu
+from fedprivjax.testing.device_cases import cases
+from fedprivjax.testing.devices import Computer, compare, compare_case, cpu
 
 pytestmark = [pytest.mark.accelerator, pytest.mark.optimised]
 

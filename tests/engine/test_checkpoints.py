@@ -34,7 +34,7 @@ from fedprivjax import (
 from fedprivjax.engine.checkpoint import FILE
 from fedprivjax.engine.segments import advance
 from fedprivjax.protocols import PROTOCOLS
-from fedprivjax.testing.devices import cases
+from fedprivjax.testing.device_cases import cases
 
 RNG = np.random.default_rng(0)
 FEATURES, LABELS = RNG.normal(size=(240, 3)), RNG.integers(0, 2, 240)
