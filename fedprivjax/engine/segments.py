@@ -5,14 +5,12 @@ compiled program for some evaluations after another.
 
 Every segment starts from the carry of the one before and ends at an evaluation. The program takes the number of
 evaluations as an argument, so results do not depend on the segments. Progress, callbacks and checkpoints stay outside.
-A pipeline over segments, or over a sweep's chunks, copies and writes one part while the next one is computed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import ceil
-from time import perf_counter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +19,10 @@ from jax.sharding import Mesh, NamedSharding
 
 from fedprivjax.engine.hosts import local, replicated, together
 from fedprivjax.engine.metric import evaluate
+from fedprivjax.engine.pipeline import one_ahead
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments
-from fedprivjax.engine.progress import computed, wait
 from fedprivjax.method.local_rounds import whole_state
-from fedprivjax.method.loops import scan_in_chunks
+from fedprivjax.method.loops import entry, scan_counted, scan_in_chunks
 from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.seeds import protocol_key, round_keys
 from fedprivjax.problem.devices import mapped, mapped_with_carry, specs_of
@@ -33,8 +31,6 @@ from fedprivjax.problem.program import products, typed_jit
 BLOCK = 64  # rounds whose noise is sampled together
 
 Carry = Any  # ((state, state of the noise, sums of scalars of rounds), last noise in the aggregate, state of the draws)
-Chunk = TypeVar("Chunk")
-Found = TypeVar("Found")
 
 
 def trajectory(arguments: Arguments, static: StaticArguments):
@@ -45,8 +41,9 @@ def trajectory(arguments: Arguments, static: StaticArguments):
 
     def run(arguments):
         with products(static.precision):
-            one = partial(evaluated_block, arguments, static)
-            carry, values = scan_in_chunks(one, begin(arguments, static), per_round(arguments), static.eval_every)
+            one, carry = partial(evaluated_block, arguments, static), begin(arguments, static)
+            scan = _scan(arguments, static, carry, static.eval_every, run=True)
+            carry, values = scan(one, carry, per_round(arguments), static.eval_every)
             return finish(arguments, static, carry), values
 
     return run(arguments) if static.mesh is None else mapped(run, static.mesh)(arguments)
@@ -81,16 +78,39 @@ def first_sample(arguments: Arguments, draw_state: Any) -> tuple[Any, Any]:
     return jax.tree.map(lambda leaf: leaf[0], (drawn, host_noise))
 
 
-def evaluated_block(arguments: Arguments, static: StaticArguments, carry: Carry, rounds: Any) -> tuple[Carry, Any]:
+def _block(static: StaticArguments) -> int:
+    """Return the number of rounds whose noise is sampled together."""
+    return ceil(static.eval_every / ceil(static.eval_every / BLOCK))
+
+
+def _scan(arguments: Arguments, static: StaticArguments, carry: Carry, rounds: int, run: bool) -> Callable[..., Any]:
+    """Return a scan over chunks of rounds that has one body, or one with unequal chunks if these must not be padded.
+
+    Noise is sampled for padding, too, which changes the state of draws. That does no harm at the end of a run, if the
+    mechanism allows it. On an accelerator a step of the loop has several rounds.
+
+    Args:
+        rounds: number of rounds of an evaluation.
+        run: True for the chunks of a run, its evaluations, and False for those of an evaluation.
+    """
+    whole = rounds % _block(static) == 0 and (arguments.mechanism.may_pass_end or not run)
+    return scan_counted if static.unroll == 1 and (whole or not jax.tree.leaves(carry[-1])) else scan_in_chunks
+
+
+def evaluated_block(
+    arguments: Arguments, static: StaticArguments, carry: Carry, rounds: Any, count: Any = None
+) -> tuple[Carry, Any]:
     """Return the carry after some rounds, and the metrics after the last of them by name.
 
     Args:
         rounds: these rounds' part of `per_round`, leaves [rounds, ...]: those of one evaluation.
+        count: number of the first rounds that are computed, or None for all.
     """
-    block = ceil(static.eval_every / ceil(static.eval_every / BLOCK))
-    carry, _ = scan_in_chunks(partial(_rounds, arguments, static), carry, rounds, block)
+    length, known = rounds[0].round.shape[0], () if count is None else (count,)
+    scan, block = _scan(arguments, static, carry, length, run=False), _block(static)
+    carry, _ = scan(partial(_rounds, arguments, static), carry, rounds, block, *known)
     (state, noise_state, totals), noise, draw_state = carry
-    info = jax.tree.map(lambda total: total / rounds[0].round.shape[0], totals)
+    info = jax.tree.map(lambda total: total / (length if count is None else count), totals)
     protocol, problem = arguments.protocol, arguments.problem
     values = evaluate(protocol, problem, whole_state(state, static.size), noise, static.metrics, info)
     return ((state, noise_state, _zeros(static)), noise, draw_state), values
@@ -102,8 +122,10 @@ def finish(arguments: Arguments, static: StaticArguments, carry: Carry) -> Any:
     return arguments.protocol.output(whole_state(state, static.size))
 
 
-def _rounds(arguments: Arguments, static: StaticArguments, carry: Carry, rounds: Any) -> tuple[Carry, tuple[()]]:
-    """Return the carry after a block of rounds whose noise is sampled together."""
+def _rounds(
+    arguments: Arguments, static: StaticArguments, carry: Carry, rounds: Any, count: Any = None
+) -> tuple[Carry, tuple[()]]:
+    """Return the carry after a block of rounds whose noise is sampled together, or after its first `count` rounds."""
     protocol, problem, mechanism, *_, key = arguments
     (run, noise, draw_state), (inputs, draw_inputs, host_noise) = carry, rounds
     # noise without state is computed from a block's last sample; noise with state is carried from round to round
@@ -120,11 +142,16 @@ def _rounds(arguments: Arguments, static: StaticArguments, carry: Carry, rounds:
     keys = round_keys(key, inputs.round)
     draw_state, drawn = mechanism.draw(draw_state, draw_inputs, keys, costs_of(protocol).message_dimension(problem))
     begun, steps = (run, noise if carried else None), (inputs, drawn, host_noise)
-    (run, noise), _ = jax.lax.scan(one_round, begun, steps, unroll=static.unroll)
+    if count is None:
+        (run, after), _ = jax.lax.scan(one_round, begun, steps, unroll=static.unroll)
+    else:
+        run, after = jax.lax.fori_loop(0, count, lambda k, carry: one_round(carry, entry(steps, k))[0], begun)
     if not carried:
-        last = jax.tree.map(lambda leaf: leaf[-1], (drawn, host_noise))
-        noise = mechanism.aggregate(noise_of(protocol, (), *last)[1])
-    return (run, noise, draw_state), ()
+        last = entry((drawn, host_noise), (inputs.round.shape[0] if count is None else count) - 1)
+        after = mechanism.aggregate(noise_of(protocol, (), *last)[1])
+        if count is not None:
+            after = jax.tree.map(partial(jnp.where, count > 0), after, noise)
+    return (run, after, draw_state), ()
 
 
 def noise_of(protocol: Any, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
@@ -300,51 +327,3 @@ def _placed(arguments: Arguments, mesh: Mesh | None) -> Arguments:
 
 def _pairs(first: int, ends: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip([first, *ends[:-1]], ends, strict=True)) if ends else []
-
-
-def one_ahead(dispatch: Callable[[Chunk], Found], chunks: Iterable[Chunk]) -> Iterator[tuple[Found, float]]:
-    """Yield the computed `dispatch(chunk)` and its seconds for every chunk in order, with the next one dispatched.
-
-    A chunk that is computed before the next one is prepared is yielded at once, so that it can be stored. If a dispatch
-    fails, the chunk before it is still yielded. If it is interrupted, this chunk is yielded only if it is computed.
-
-    Args:
-        dispatch: function that returns a pytree of arrays, which a device may still compute.
-
-    Yields:
-        The pytree, and the wall time in seconds from the start of its dispatch, or from the end of the chunk before it
-        if that is later, to its own end.
-    """
-    begun: list[tuple[Found, float]] = []  # pytrees and when their dispatch began; at most two
-    ended = 0.0
-
-    def first() -> tuple[Found, float]:
-        nonlocal ended
-        found, began = begun.pop(0)
-        wait(found)
-        since, ended = max(began, ended), perf_counter()
-        return found, ended - since
-
-    for chunk in chunks:
-        if begun and computed(begun[0][0]):
-            yield first()
-        began = perf_counter()
-        try:
-            begun.append((dispatch(chunk), began))
-        except BaseException as error:
-            if begun and (isinstance(error, Exception) or computed(begun[0][0])):
-                yield first()
-            raise
-        if len(begun) == 2:
-            yield first()
-    if begun:
-        yield first()
-
-
-def in_turn(dispatch: Callable[[Chunk], Found], chunks: Iterable[Chunk]) -> Iterator[tuple[Found, float]]:
-    """Yield as `one_ahead`, but dispatch a chunk after the one before it was used, so that the order is fixed."""
-    for chunk in chunks:
-        began = perf_counter()
-        found = dispatch(chunk)
-        wait(found)
-        yield found, perf_counter() - began

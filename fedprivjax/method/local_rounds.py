@@ -14,14 +14,14 @@ import numpy as np
 
 from fedprivjax.method.division import gathered, own_records, part_of, part_of_size, to_holders, whole
 from fedprivjax.method.local_data import LocalData
-from fedprivjax.method.loops import scan_in_chunks
+from fedprivjax.method.loops import padded, scan_in_chunks
 from fedprivjax.method.round import CHUNK_FLOATS, RoundInputs, slot_keys
 from fedprivjax.method.seen import clipped_rows
 from fedprivjax.method.traced_checks import require_message, require_scalars, require_state
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalEpochs, LocalSteps
 from fedprivjax.plan.samplers.local import LocalWork
-from fedprivjax.plan.schedule import Size, class_sizes, idle_share
+from fedprivjax.plan.schedule import Size, class_sizes, computed_slots, idle_share
 from fedprivjax.problem.devices import added, devices
 from fedprivjax.problem.problem import Problem
 
@@ -102,7 +102,10 @@ class LocalRounds:
         for first, last in pairwise(np.cumsum((0, *self._classes(slots[0].present.shape[0])))):
             part = jax.tree.map(lambda leaf: leaf[first:last], slots)  # noqa: B023
             (inputs, *others), present = part_of(part, part[0].present)
-            part, size = (inputs._replace(present=present), *others), present.shape[0]
+            size = computed_slots(present.shape[0], together)
+            empty = jnp.zeros(size - present.shape[0], present.dtype)
+            inputs, others = padded((inputs, others), size) if empty.size else (inputs, others)
+            part = inputs._replace(present=jnp.concatenate([present, empty])), *others
             carry, _ = some(carry, part) if size <= together else scan_in_chunks(some, carry, part, together)
         return carry
 

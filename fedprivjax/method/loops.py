@@ -33,6 +33,44 @@ def scan_in_chunks(function, carry, xs, size: int):
     return carry, ys
 
 
+def scan_counted(function, carry, xs, size: int, count=None):
+    """`function(carry, chunk, count) -> (carry, y)` over consecutive chunks of `size`, as one scan with one body.
+
+    The last entry is repeated to fill the last chunk. A chunk's count is the number of its entries that are to be used,
+    or None if all are.
+
+    Args:
+        count: number of entries of `xs` that are to be used, which may be traced, or None for all.
+
+    >>> add = lambda total, chunk, count: (total + jnp.sum(jnp.where(jnp.arange(2) < count, chunk, 0)), total)
+    >>> scan_counted(add, 0, jnp.arange(5), 2)[1].tolist()
+    [0, 1, 6]
+    """
+    length = jax.tree.leaves(xs)[0].shape[0]
+    if length <= size:
+        return _once(lambda carry, xs: function(carry, xs, count), carry, xs)
+    if count is None and length % size == 0:
+        return scan_in_chunks(lambda carry, chunk: function(carry, chunk, None), carry, xs, size)
+    chunks = -(-length // size)
+    cut = jax.tree.map(lambda leaf: leaf.reshape(chunks, size, *leaf.shape[1:]), padded(xs, chunks * size))
+    counts = jnp.clip((length if count is None else count) - size * jnp.arange(chunks), 0, size)
+    return jax.lax.scan(lambda carry, chunk: function(carry, *chunk), carry, (cut, counts))
+
+
+def padded(xs, length: int):
+    """Return a pytree of leaves [entries, ...] with the last entry repeated up to a length.
+
+    >>> padded(jnp.arange(3), 5).tolist()
+    [0, 1, 2, 2, 2]
+    """
+
+    def longer(leaf):
+        leaf = jnp.asarray(leaf)
+        return jnp.concatenate([leaf, jnp.repeat(leaf[-1:], length - leaf.shape[0], axis=0)])
+
+    return jax.tree.map(longer, xs)
+
+
 def _once(function, carry, xs):
     carry, y = function(carry, xs)
     return carry, jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], y)
@@ -49,13 +87,12 @@ def scan_first(function, carry, xs, count):
     (3, [0, 0, 1, 0, 0])
     """
     length = jax.tree.leaves(xs)[0].shape[0]
-    at = lambda k: jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, k, keepdims=False), xs)  # noqa: E731
-    output = jax.eval_shape(lambda carry: function(carry, at(0))[1], carry)
+    output = jax.eval_shape(lambda carry: function(carry, entry(xs, 0))[1], carry)
     ys = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), output)
 
     def one(k, state):
         carry, ys = state
-        carry, y = function(carry, at(k))
+        carry, y = function(carry, entry(xs, k))
         return carry, jax.tree.map(lambda rows, new: rows.at[k].set(new), ys, y)
 
     return jax.lax.fori_loop(0, count, one, (carry, ys))
@@ -76,3 +113,8 @@ def one_after_another(function: Callable[..., Any], *arguments: Any) -> Any:
         return jaxpr_as_fun(program.replace(consts=leaves[:consts]))(*leaves[consts:])
 
     return jax.tree.unflatten(jax.tree.structure(shape), run(*program.consts, *jax.tree.leaves(arguments)))
+
+
+def entry(xs, k):
+    """Return entry k, which may be traced, of every leaf."""
+    return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, k, keepdims=False), xs)

@@ -54,6 +54,7 @@ class Covariance(Banded):
     """Noise `B·ξ` of a banded matrix B."""
 
     method: ClassVar[str] = "covariance"
+    past_end = True
     inputs: Any
 
     def init(self, dimension: int, key):
@@ -75,6 +76,7 @@ class Recursive(Banded):
 
     label: ClassVar[str] = "correlated over rounds"
     correlated: ClassVar[bool] = True
+    past_end = True
     inputs: Any
 
     def init(self, dimension: int, key):
@@ -104,6 +106,7 @@ class Triangular(Mechanism):
 
     method: ClassVar[str] = "covariance"
     label: ClassVar[str] = "covariance"
+    past_end = True
     inputs: Any
 
     def init(self, dimension: int, key):
@@ -113,8 +116,8 @@ class Triangular(Mechanism):
         return _lower_product(jnp.asarray(self.inputs), fresh), jnp.zeros((), jnp.int32)
 
     def draw(self, state, inputs, keys, dimension: int):
-        noise, done = state
-        return (noise, done + keys.shape[0]), jax.lax.dynamic_slice_in_dim(noise, done, keys.shape[0])
+        (noise, done), count = state, keys.shape[0]
+        return (noise, done + count), jnp.take(noise, done + jnp.arange(count), axis=0, mode="clip")
 
 
 def factor(schedule: Schedule, relative: np.ndarray) -> np.ndarray:

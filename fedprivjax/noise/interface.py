@@ -30,6 +30,7 @@ class Mechanism(Decorated):
     correlated: ClassVar[bool] = False  # True if the noise of a server's rounds is correlated
     inside: ClassVar[bool] = False  # True if noise is part of the machines' computation, not added to messages
     uses_host_noise: ClassVar[bool] = True  # True if a round's noise may depend on the protocol's `host_noise`
+    past_end: ClassVar[bool] = False  # True if a block may repeat the last round's inputs and key, despite a state
     method: ClassVar[str] = "auto"  # the `noise_method` that selects this class
     label: ClassVar[str] = ""  # name in results, if it is not the class's
 
@@ -37,6 +38,11 @@ class Mechanism(Decorated):
     def name(self) -> str:
         """Name of the mechanism in results."""
         return self.label or type(self).__name__.lower()
+
+    @property
+    def may_pass_end(self) -> bool:
+        """`past_end` of the class that defines `draw`: a subclass that overrides it must state it again."""
+        return next(bool(vars(each).get("past_end")) for each in type(self).__mro__ if "draw" in vars(each))
 
     def init(self, dimension: int, key: jax.Array) -> Any:
         """Return the state before the first round. `key` is the seed's, for samples by machine or by node."""
@@ -113,6 +119,7 @@ class Fresh(Mechanism):
     participants' independent noises, with r_t = √(Σ_j r_{t,j}²)/m.
     """
 
+    past_end = True
     inputs: Any
     accumulate: bool = struct.field(pytree_node=False, default=False)
 
@@ -152,6 +159,7 @@ class PerMachine(Mechanism):
     is the sum instead of the mean.
     """
 
+    past_end = True
     inputs: MessageInputs
     accumulate: bool = struct.field(pytree_node=False, default=False)
     summed: bool = struct.field(pytree_node=False, default=False)

@@ -73,6 +73,7 @@ class Windows(Mechanism):
         epoch: N, number of rounds of a window.
     """
 
+    past_end = True
     inputs: WindowInputs
     epoch: int = struct.field(pytree_node=False)
 

@@ -16,9 +16,9 @@ import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.hosts import local, on_all, replicated, require_equal, together
+from fedprivjax.engine.pipeline import in_turn, one_ahead
 from fedprivjax.engine.prepare import Arguments, StaticArguments
 from fedprivjax.engine.progress import OnProgress, shifted
-from fedprivjax.engine.segments import in_turn, one_ahead
 from fedprivjax.engine.simulate import trajectory
 from fedprivjax.plan.seeds import configuration_key
 from fedprivjax.problem.program import make_room, typed_jit

@@ -109,7 +109,7 @@ def test_every_group_is_measured(group, monkeypatch):
             "a tree's noise": 2,
             "a network": 2,
             "clipped records": 3,
-            "local work": 3,
+            "local work": 4,
             "cohorts and samples": 1,
             "checkpoints": 2,
             "first result": 3,

@@ -1,10 +1,35 @@
-"""Compiled programs are cleared before the process runs out of memory mappings."""
+"""Compiled programs have one body, and are cleared before the process runs out of memory mappings."""
+
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from cases import unit_rows
+from flax import struct
 
+from fedprivjax import DPMu2, FedAvg, NoisySGD, Scaffold, Softmax, Uniform, linear_problem, ready
+from fedprivjax.engine import segments
+from fedprivjax.engine.simulate import execute, run_program
+from fedprivjax.method import local_rounds
+from fedprivjax.method.loops import scan_in_chunks
+from fedprivjax.noise.covariance import Triangular
 from fedprivjax.problem import program as programs
+
+RECORDS = unit_rows(np.random.default_rng(0), 12 * 30, 4)
+PROBLEM = linear_problem(
+    RECORDS, np.arange(360) % 3, Softmax(3), feature_bound=1.0, partition_table=np.arange(360).reshape(12, 30)
+)
+NOISE = {"noise_std": 1.0, "clip": 1.0, "step_size": 0.01}
+METHODS = {
+    "work": FedAvg(local_steps=2, batch=5, step_size=0.1),
+    "state": Scaffold(local_steps=2, batch=5, step_size=0.1),
+    "server": NoisySGD(**NOISE, trust="server"),
+    "covariance": DPMu2(**NOISE),
+    "running sum": DPMu2(**NOISE, trust="server"),
+    "toeplitz": DPMu2(**NOISE, noise_schedule="toeplitz"),
+}
 
 
 @pytest.mark.skipif(not programs.MAPPINGS.exists(), reason="memory mappings are counted on Linux")
@@ -50,3 +75,60 @@ def test_flags_of_quick_compilation_are_set_once(monkeypatch):
 def test_versions_that_know_the_flags_for_it(monkeypatch, version, known):
     monkeypatch.setattr(programs, "version", lambda name: version)
     assert programs.knows_quick() == known
+
+
+@pytest.fixture
+def twos(monkeypatch):
+    """Compute two machines' local work at once."""
+    monkeypatch.setattr(local_rounds, "CHUNK_FLOATS", 2 * local_rounds.LIVE_VECTORS * PROBLEM.dimension)
+
+
+def prepared(name, rounds, per_round, **options):
+    return ready(METHODS[name], PROBLEM, Uniform(12, per_round), rounds=rounds, **options)
+
+
+def products(*sizes, **options):
+    start = prepared(*sizes, **options)
+    return run_program.lower(start.arguments, start.static).as_text().count("dot_general")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_rounds_and_machines_that_do_not_divide_are_no_second_body(twos, name):
+    assert products(name, 20, 4, eval_every=5) == products(name, 23, 9, eval_every=5) > 0
+
+
+def test_noise_with_a_state_is_not_sampled_past_the_end_unless_its_class_says_so():
+    @struct.dataclass
+    class Sliced(Triangular):
+        def draw(self, state, inputs, keys, dimension: int):
+            (noise, done), count = state, keys.shape[0]
+            return (noise, done + count), jax.lax.dynamic_slice_in_dim(noise, done, count)
+
+    found = []
+    for kind in (Triangular, Sliced):
+        start = prepared("toeplitz", 23, 9, eval_every=5)
+        assert isinstance(start.mechanism, Triangular)
+        found.append(execute(replace(start, mechanism=kind(start.mechanism.inputs))).params)
+    np.testing.assert_array_equal(*found)
+
+
+def test_blocks_of_noise_that_do_not_divide_an_evaluation_are_no_second_body(monkeypatch):
+    monkeypatch.setattr(segments, "BLOCK", 4)
+    assert products("server", 20, 4, eval_every=4) == products("server", 20, 4, eval_every=5) > 0
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("block", [64, 3])
+def test_padding_changes_no_parameter(monkeypatch, twos, name, block):
+    monkeypatch.setattr(segments, "BLOCK", block)
+    found = []
+    for padded in (True, False):
+        with monkeypatch.context() as patch:
+            if not padded:
+                patch.setattr(segments, "_scan", lambda *_, **__: scan_in_chunks)
+                patch.setattr(local_rounds, "computed_slots", lambda slots, together: slots)
+            run_program.clear_cache()
+            found.append(execute(prepared(name, 11, 9, eval_every=5)).params)
+    run_program.clear_cache()
+    rounding = {"rtol": 1e-5, "atol": 1e-8} if name == "state" else {"rtol": 0}
+    np.testing.assert_allclose(*found, **rounding)

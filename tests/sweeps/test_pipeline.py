@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedprivjax import DPMu2, Uniform
-from fedprivjax.engine import segments as pipeline
-from fedprivjax.engine.segments import one_ahead
+from fedprivjax.engine import pipeline
+from fedprivjax.engine.pipeline import one_ahead
 from fedprivjax.sweeps import execute
 from fedprivjax.sweeps.chunk_store import ChunkStore
 from fedprivjax.sweeps.part import Part
