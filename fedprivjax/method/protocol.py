@@ -190,7 +190,7 @@ class Protocol(Decorated):
         noise_std = noise_for(ready, problem, plan, target)
         follows = ready.rounds.of_noise(problem, plan, noise_std, target)
         noisy = with_noise_std(ready.with_settings(follows), noise_std)
-        step = _step(noisy, problem, plan, target)
+        step = step_of(noisy, problem, plan, target)
         return replace(noisy, step_size=step).rounds.of_step(problem, plan)
 
     def with_settings(self, settings: dict[str, Any]) -> Self:
@@ -323,7 +323,7 @@ def pair(algorithm: Any = None, *, privacy: Any = None, **settings: Any) -> Pair
     return Pair(algorithm, privacy=privacy, **settings)
 
 
-def _step(noisy: Protocol, problem: Problem, plan: Plan, target: Target) -> float:
+def step_of(noisy: Protocol, problem: Problem, plan: Plan, target: Target) -> float:
     """Return the given step of a protocol with known noise, or its default."""
     noisy.theory.require_step(noisy)
     if noisy.step_size is None:

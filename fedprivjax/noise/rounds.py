@@ -12,11 +12,13 @@ rounds of one machine, and its bound where X > 0. Here V is the slope, cut to it
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from math import inf
 from typing import Any, ClassVar
 
 import numpy as np
 import scipy
+from threadpoolctl import threadpool_limits
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.restated import Stated
@@ -24,7 +26,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.noise.chooser import MAX_BYTES
 from fedprivjax.noise.covariance import ROUND_UP, Recursive, banded, padded
 from fedprivjax.noise.factors.exposures import exposures, groups, indicators, largest, rounds_of
-from fedprivjax.noise.factors.fit import fitted, inverse_sums, loss_of
+from fedprivjax.noise.factors.fit import LOGGED, fitted, inverse_sums, loss_of
 from fedprivjax.noise.factors.interface import INDEPENDENT as INDEPENDENT
 from fedprivjax.noise.factors.interface import Factor
 from fedprivjax.noise.factors.interface import require_public as require_public
@@ -49,7 +51,6 @@ REPAIRS = 3  # of eigenvalues of V below 0
 FLOOR = 1e-3  # eigenvalue of V, relative to its mean diagonal
 MIXED = (0.0, *(2.0**k for k in range(-10, 1)))  # parts of the diagonal in V, so that it is positive definite
 MAX_FITTED = 2000  # largest number of rounds of `OptimalFactor`
-LOGGED = 200  # fits of more rounds log their excess
 log = logging.getLogger("fedprivjax")
 
 
@@ -209,11 +210,12 @@ class OptimalFactor(RoundFactor):
 
     def matrix(self, over, workload=None, /) -> np.ndarray:
         patterns = [group.patterns for group in groups(over)]
-        found = fitted(ToeplitzFactor().known(over), patterns)
-        if len(found) > LOGGED:
-            log.info(
-                "%s of %d rounds: at most %.2g%% above the least noise", self, len(found), excess(found, patterns) * 100
-            )
+        import_module("scipy.linalg")  # threads of a library can be limited once it is loaded
+        with threadpool_limits(1, user_api="blas"):  # waiting threads cost more, and their number changes the result
+            found = fitted(ToeplitzFactor().known(over), patterns)
+            if len(found) > LOGGED:
+                above = 100 * excess(found, patterns)
+                log.info("%s of %d rounds: at most %.2g%% above the least noise", self, len(found), above)
         return found
 
     def excess(self, schedule: Schedule) -> float:

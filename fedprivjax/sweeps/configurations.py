@@ -15,7 +15,9 @@ from fedprivjax.checks.numbers import leaves_of, numbers_in, with_numbers
 from fedprivjax.checks.refusal import Refusal, clients_named
 from fedprivjax.checks.values import called, require_at_least, require_choice
 from fedprivjax.engine.progress import OnProgress
-from fedprivjax.method.protocol import Protocol, as_leaves
+from fedprivjax.method.algorithm import Algorithm
+from fedprivjax.method.local_algorithm import LocalAlgorithm
+from fedprivjax.method.protocol import Protocol, as_leaves, step_of
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import Seeds, as_seeds, distinct_resamples
 from fedprivjax.privacy import gdp
@@ -27,15 +29,21 @@ from fedprivjax.problem.problem import Problem
 
 RADIUS = "radius"
 SIZES = (RADIUS, "low", "high", "scale")  # sizes of the package's constraint sets
+STEPS = ("step_size", "step_scale")
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A configuration of a grid before calibration: its protocol, its problem, and its privacy target."""
+    """A configuration of a grid before calibration: its protocol, its problem, and its privacy target.
+
+    Attributes:
+        group: number of its settings apart from the step, equal for configurations that differ in the step alone.
+    """
 
     protocol: Any
     problem: Problem
     target: Target
+    group: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,10 +122,17 @@ def axes_of(
 
 def grid(protocol, problem: Problem, axes: Mapping[str, np.ndarray], delta: float) -> list[Configuration]:
     """Return every configuration of the grid, in the order of the axes' product."""
-    return [
-        _configuration(protocol, problem, dict(zip(axes, map(float, values), strict=True)), delta)
-        for values in product(*axes.values())
-    ]
+    groups: dict[tuple[float, ...], Configuration] = {}
+    found = []
+    for values in product(*axes.values()):
+        settings = dict(zip(axes, map(float, values), strict=True))
+        steps = {name: settings.pop(name) for name in STEPS if name in settings}
+        key = tuple(settings.values())
+        if key not in groups:
+            groups[key] = replace(_configuration(protocol, problem, settings, delta), group=len(groups))
+        one = groups[key]
+        found.append(replace(one, protocol=replace(one.protocol, **steps)) if steps else one)
+    return found
 
 
 def calibrated(
@@ -125,22 +140,34 @@ def calibrated(
 ) -> Configurations:
     """Return the configurations with calibrated noise and steps.
 
+    Those that differ in the step alone share one calibration and its events, unless these may depend on the step.
+
     Args:
         plans: plans of each configuration, [configurations][seeds]. Its noise meets the target on all of them.
         on_progress: progress callback, called with (number, total) before each configuration is calibrated.
     """
-    settled = []
+    settled: list[tuple[Any, list[Event], int]] = []
+    first: dict[Any, tuple[Any, list[Event], int]] = {}
+    leaves: list[tuple[Any, Any]] = []  # of every calibration
     for number, (configuration, own) in enumerate(zip(configurations, plans, strict=True), 1):
         if on_progress is not None:
             on_progress(number, len(configurations))
-        settled.append(_calibrated(configuration, own))
-    protocols, events = map(list, zip(*settled, strict=True))
+        key = configuration.group, tuple(map(id, own))
+        protocol, events, place = first.get(key, (None, [], 0))
+        protocol = None if protocol is None else _at_step(configuration, own[0], protocol)
+        if protocol is None:
+            (protocol, events), place = _calibrated(configuration, own), len(leaves)
+            leaves.append((as_leaves(protocol.traced), as_leaves(configuration.problem.constraint)))
+        settled.append((protocol, events, place))
+        first.setdefault(key, settled[-1])
+    protocols, events, places = map(list, zip(*settled, strict=True))
+    methods, constraints = jax.tree.map(lambda leaf: leaf[np.array(places)], stacked(leaves))
+    if len(leaves) < len(settled):
+        steps = {name: np.array([getattr(one, name) for one in protocols], np.float32) for name in STEPS}
+        methods = replace(methods, **steps)
     return Configurations(
         protocols=protocols,
-        leaves=(
-            stacked([as_leaves(protocol.traced) for protocol in protocols]),
-            stacked([as_leaves(configuration.problem.constraint) for configuration in configurations]),
-        ),
+        leaves=(methods, constraints),
         noise_std=np.array([protocol.noise_std for protocol in protocols]),
         step_size=np.array([np.nan if p.step_size is None else p.step_size * p.step_scale for p in protocols]),
         events=events,
@@ -150,6 +177,27 @@ def calibrated(
 def stacked(trees: Sequence[Any]) -> Any:
     """Stack pytrees of equal structure on a leading axis, as host arrays."""
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def _at_step(configuration: Configuration, plan: Plan, calibrated: Any) -> Any:
+    """Return a calibrated protocol with the step of a configuration that differs from it in nothing else.
+
+    Noise and events are then the same. It is None if they may depend on the step: the method calibrates by itself, the
+    algorithm is planned with the step, or a part of the protocol holds the step.
+    """
+    algorithm = calibrated.algorithm
+    by_step = not isinstance(algorithm, LocalAlgorithm) and type(algorithm).planned is not Algorithm.planned
+    if by_step or type(calibrated).calibrate is not Protocol.calibrate:
+        return None
+    given, step = configuration.protocol, calibrated.step_size
+    if given.step_size is not None:
+        step = step_of(given, configuration.problem, plan, configuration.target)
+    found = replace(calibrated, step_size=step, step_scale=given.step_scale)
+    try:
+        equal = found.privacy == calibrated.privacy and found.algorithm == algorithm
+    except ValueError:  # comparison of arrays
+        return None
+    return found if equal else None
 
 
 def _calibrated(configuration: Configuration, plans: Sequence[Plan]) -> tuple[Any, list[Event]]:

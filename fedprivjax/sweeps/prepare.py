@@ -281,7 +281,7 @@ def ready_sweep(
     plans = [[start.plan for start in starts[place[each] :: len(index)]] for each in range(index.size)]
     on_progress = None if preparing is None else partial(preparing, "calibrating noise")
     configurations = calibrated(points, plans, on_progress)
-    for one in configurations.protocols:
+    for one in {point.group: one for point, one in zip(points, configurations.protocols, strict=True)}.values():
         privacy_of(one).check_method(noise_method)
     limits = {"keep": bool(keep), "min_chunks": min_chunks}
     sizes = chunk_sizes(starts[0], (len(starts), index.shape[1]), memory_budget, *mesh.devices.shape, **limits)

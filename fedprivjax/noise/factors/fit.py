@@ -11,6 +11,7 @@ Norms over machines approximate the largest exposure, one after another. The des
 noise, which the cosine transform makes nearly diagonal, with bounds on entries.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -29,6 +30,8 @@ LEAST, MOST = 40, 1000  # evaluations
 MACHINES = 400  # patterns in the norm of a stage: those with the largest exposures at its start
 COUNTED = 1e-6  # weight of a machine in the gradient, relative to the largest
 FIRST = 4.0  # size of the first step for norm 1
+LOGGED = 200  # fits of more rounds log their progress, and their distance from the optimum
+log = logging.getLogger("fedprivjax")
 
 
 class Limits(NamedTuple):
@@ -92,7 +95,8 @@ def separated_fit(start: np.ndarray, patterns: Sequence[np.ndarray]) -> np.ndarr
     free = ~together(patterns, rounds)
     gram = np.where(free, start.T @ start, 0.0)
     used = indicators(patterns, rounds)
-    for power in POWERS:
+    for place, power in enumerate(POWERS, 1):
+        _log_part(rounds, place, len(POWERS))
         gram = descended(gram, _loss_of(used, power, separated=True), lambda *_: free, lambda one: one, SEPARATED)
     return factor_of(_levelled(gram, used))
 
@@ -108,7 +112,8 @@ def cohort_fit(start: np.ndarray, patterns: Sequence[np.ndarray]) -> np.ndarray:
     bounded = together(patterns, rounds)
     gram = (start.T @ start).astype(np.float32)
     evaluations = min(max(WORK // rounds**2, LEAST), MOST)
-    for power, part in STAGES:
+    for place, (power, part) in enumerate(STAGES, 1):
+        _log_part(rounds, place, len(STAGES))
         used = indicators(largest(gram, patterns, MACHINES), rounds).astype(np.float32)
         gram = descended(
             gram,
@@ -118,6 +123,12 @@ def cohort_fit(start: np.ndarray, patterns: Sequence[np.ndarray]) -> np.ndarray:
             COHORTS._replace(evaluations=round(part * evaluations), first=min(1.0, FIRST / power)),
         )
     return factor_of(gram.astype(float))
+
+
+def _log_part(rounds: int, place: int, parts: int) -> None:
+    """Log the progress of a fit of many rounds."""
+    if rounds > LOGGED:
+        log.info("fitting a noise factor over %d rounds (%d of %d)", rounds, place, parts)
 
 
 def _loss_of(used: np.ndarray, power: int, *, separated: bool) -> Loss:
