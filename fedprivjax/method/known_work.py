@@ -29,6 +29,7 @@ class KnownWork:
         weighted: True if machines' weights follow from the plan.
         public_steps: True if what is released depends on the largest number of local steps.
         slot_classes, all_records: classes of the machines that are computed together, and padding, see `LocalRounds`.
+        chunk: number of slots of a secret cohort that are computed together, see `LocalRounds`.
     """
 
     limit: Any
@@ -42,6 +43,7 @@ class KnownWork:
     public_steps: bool = struct.field(pytree_node=False, default=False)
     slot_classes: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
     all_records: bool | None = struct.field(pytree_node=False, default=None)
+    chunk: int | None = struct.field(pytree_node=False, default=None)
 
 
 def asked(call: Calls, carry: Any, start: Any) -> Linear:

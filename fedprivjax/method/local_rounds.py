@@ -12,21 +12,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedprivjax.checks.refusal import Undefined
 from fedprivjax.method.division import gathered, own_records, part_of, part_of_size, to_holders, whole
 from fedprivjax.method.local_data import LocalData
-from fedprivjax.method.loops import padded, scan_in_chunks
+from fedprivjax.method.loops import padded, scan_first, scan_in_chunks
 from fedprivjax.method.round import CHUNK_FLOATS, RoundInputs, slot_keys
 from fedprivjax.method.seen import clipped_rows
 from fedprivjax.method.traced_checks import require_message, require_scalars, require_state
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalEpochs, LocalSteps
 from fedprivjax.plan.samplers.local import LocalWork
-from fedprivjax.plan.schedule import Size, class_sizes, computed_slots, idle_share
+from fedprivjax.plan.schedule import Schedule, Size, class_sizes, computed_slots, idle_share
 from fedprivjax.problem.devices import added, devices
 from fedprivjax.problem.problem import Problem
 
 ENCODING = 2**32 - 1  # number that a machine's key is folded with for its encoding
 SERVER = 2**32 - 2  # number that a round's key is folded with for the server
+PADDED = 1.4  # largest mean number of computed slots of a secret cohort, divided by its mean size
 LIVE_VECTORS = 4  # vectors of parameters in a plain local step
 
 
@@ -57,6 +59,8 @@ class LocalRounds:
         walks: True if machines take local steps. Otherwise `client` receives the problem, and the machine's inputs with
             the number of the round.
         at_once: True if the local work of all slots of a round is computed at once.
+        chunk: number of slots of a secret cohort that are computed together, up to the last filled one, see `chunk_of`;
+            None if all slots are computed.
     """
 
     of: Any
@@ -65,6 +69,7 @@ class LocalRounds:
     at_once: bool = False
     all_records: bool | None = None
     live_vectors: int = LIVE_VECTORS
+    chunk: int | None = None
 
     # ---- the round
 
@@ -102,6 +107,9 @@ class LocalRounds:
         for first, last in pairwise(np.cumsum((0, *self._classes(slots[0].present.shape[0])))):
             part = jax.tree.map(lambda leaf: leaf[first:last], slots)  # noqa: B023
             (inputs, *others), present = part_of(part, part[0].present)
+            if self.chunk is not None and devices() == 1:  # several devices wait for each other in every chunk
+                carry = scan_filled(some, carry, (inputs._replace(present=present), *others), min(together, self.chunk))
+                continue
             size = computed_slots(present.shape[0], together)
             empty = jnp.zeros(size - present.shape[0], present.dtype)
             inputs, others = padded((inputs, others), size) if empty.size else (inputs, others)
@@ -235,6 +243,38 @@ class LocalRounds:
         """Return the number of vectors in memory at once, as in `Costs`."""
         held = self.live_vectors * self._together(problem, size.per_round)
         return held + clipped_rows(self.of.protocol, problem, rows)
+
+
+def scan_filled(function, carry: Any, slots: tuple[RoundInputs, Any, jax.Array], size: int) -> Any:
+    """Return the carry after a scan over chunks of `size` slots, up to the last one with a machine that is present."""
+    count = slots[0].present.shape[0]
+    whole = -(-count // size) * size
+    chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), padded(slots, whole))
+    present = chunks[0].present * (np.arange(whole) < count).reshape(-1, size)
+    last = jnp.max(jnp.where(jnp.any(present > 0, axis=1), np.arange(1, len(present) + 1), 0))
+    return scan_first(function, carry, (chunks[0]._replace(present=present), *chunks[1:]), last)[0]
+
+
+def chunk_of(schedule: Schedule) -> int | None:
+    """Return the number of slots of a secret cohort of random size that are computed together, or None otherwise.
+
+    A round computes as many chunks as its cohort needs. They are as large as possible if a round computes at most
+    `PADDED` times as many slots as machines take part, on average over the distribution of the size. They never follow
+    from a sampled schedule, because they are part of the program.
+
+    >>> from fedprivjax import PoissonCohorts
+    >>> chunk_of(PoissonCohorts(100, 0.1).draw(2, np.random.default_rng(0)))
+    8
+    """
+    if schedule.secret is None or not schedule.varies:
+        return None
+    try:
+        chances = schedule.secret.cohort_size_pmf
+    except Undefined:  # of a custom scheme
+        return None
+    sizes = np.arange(1, chances.size + 1)
+    most = PADDED * float(chances @ sizes)
+    return max((one for one in sizes.tolist() if one * float(chances @ -(-sizes // one)) <= most), default=1)
 
 
 def client_state_bytes(protocol: Any, problem: Problem, size: Size) -> int:

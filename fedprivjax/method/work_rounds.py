@@ -16,7 +16,7 @@ from fedprivjax.method.known_work import KnownWork, asked, form, message_of, of_
 from fedprivjax.method.linear import Linear, is_plain, points_of
 from fedprivjax.method.local_algorithm import AtServer, Work, mul
 from fedprivjax.method.local_data import LocalData
-from fedprivjax.method.local_rounds import LIVE_VECTORS, SERVER, ClientState, LocalRounds
+from fedprivjax.method.local_rounds import LIVE_VECTORS, SERVER, ClientState, LocalRounds, chunk_of
 from fedprivjax.method.round import RoundInputs, slot_keys
 from fedprivjax.method.rounds import Rounds
 from fedprivjax.method.seen import of_one_message
@@ -57,7 +57,8 @@ class WorkRounds(Rounds):
     def local(self) -> LocalRounds:
         """Rounds of the machines' local work."""
         known, together, live = self._known, self.privacy.noise_together, LIVE_VECTORS + self._vectors_of_optimizer
-        return LocalRounds(self, known.slot_classes, at_once=together, all_records=known.all_records, live_vectors=live)
+        fitted = {"all_records": known.all_records, "chunk": known.chunk}
+        return LocalRounds(self, known.slot_classes, at_once=together, live_vectors=live, **fitted)
 
     @property
     def _vectors_of_optimizer(self) -> int:
@@ -264,7 +265,8 @@ class WorkRounds(Rounds):
 
     def fitted(self, problem: Problem, plan: Plan) -> Any:
         classes, all_records = self.local.fitted(problem, plan)
-        return replace(self.protocol, known=replace(self._known, slot_classes=classes, all_records=all_records))
+        fitted = {"slot_classes": classes, "all_records": all_records, "chunk": chunk_of(plan.schedule)}
+        return replace(self.protocol, known=replace(self._known, **fitted))
 
     def of_noise(self, problem: Problem, plan: Plan, noise_std: float, target: Target) -> dict[str, Any]:
         if self.privacy.adaptive:

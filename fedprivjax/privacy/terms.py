@@ -21,7 +21,8 @@ RELATIONS = {
 SENTENCES = {
     "used once": "each record is used once",
     "public participation": "participation is public and independent of the data",
-    "secret participation": "who takes part in a round is secret, and so is their number ({scheme})",
+    "secret participation": "who takes part in a round is secret, and so is their number ({scheme}); the times of a "
+    "run depend on it and are not covered",
     "width of cohorts": "a round has more machines than there is room for with probability {cut:.2g}, which is added "
     "to δ for each of {rounds} rounds",
     "public rate": "the probability {rate:.4g} of a record and the divisor {batch} of a sum are public constants",
