@@ -14,6 +14,7 @@ from fedprivjax.datasets.partition import by_machine, table_of
 from fedprivjax.datasets.stream import Stream
 from fedprivjax.problem.build import general_problem, linear_problem, procedural_problem
 from fedprivjax.problem.checks import require_labels, require_loss
+from fedprivjax.problem.convolutions import Convolutions
 from fedprivjax.problem.linear_loss import LinearLoss
 from fedprivjax.problem.losses import Logistic, Softmax, Squared
 from fedprivjax.problem.networks import NetworkCorrect, NetworkLoss, first_parameters, ready_network
@@ -30,6 +31,7 @@ def from_dataset(
     *,
     network: Any = None,
     start_seed: int = 0,
+    convolutions: Convolutions | None = None,
     constraint=None,
     partition_table=None,
     start=None,
@@ -46,6 +48,7 @@ def from_dataset(
             `CNN`. It receives images as [1, height, width, channels], without the constant. Its constants and optimum
             are unknown, and it has dense gradients. None is the linear predictor.
         start_seed: seed of the initial parameters of a linen module, if `start` is None.
+        convolutions: as in `general_problem`, for a network. None is "auto".
         partition_table: as in `linear_problem`. None is the dataset's own partition, if it has one.
         constraint, start, lipschitz, distance, machine_weights: as in `linear_problem`. `lipschitz=None` is the
             dataset's own gradient bound, if it has one.
@@ -71,7 +74,10 @@ def from_dataset(
     elif machine_weights is not None:
         raise Refusal("machine_weights must be None for a stream: its machines hold no records")
     if network is not None:
+        options["convolutions"] = "auto" if convolutions is None else convolutions
         return described(_network_problem(dataset, loss, network, start_seed, **options), dataset)
+    if convolutions is not None:
+        raise Refusal(f"convolutions must be None for a linear predictor, got {convolutions!r}. Leave it out")
     options |= {"feature_bound": dataset.feature_bound, "test": _test(dataset)}
     if isinstance(dataset, Stream):
         return procedural_problem(dataset.generate, loss, seed=dataset.seed, **options)

@@ -25,6 +25,7 @@ from fedprivjax.features import FeatureMap, as_maps
 from fedprivjax.problem.build import general_problem
 from fedprivjax.problem.checks import require_constraint
 from fedprivjax.problem.constraints import CONSTRAINTS, ConstraintSet
+from fedprivjax.problem.convolutions import Convolutions
 from fedprivjax.problem.linear_loss import LinearLoss
 from fedprivjax.problem.losses import LOSSES
 from fedprivjax.problem.networks import NETWORKS
@@ -206,11 +207,14 @@ class Model(Reflected):
 
     Attributes:
         start_seed: seed of the first parameters.
+        convolutions: computation of convolutions: "products" (slices and matrix products), "xla", or "auto" for
+            products on a CPU.
     """
 
     filled = ("scores", "parent", "name")
     types = {tuple[int, ...]: Widths}
     start_seed: int = Field(default=0, ge=0)
+    convolutions: Convolutions = "auto"
 
     def make(self) -> Any:
         """Return the flax module."""
@@ -218,7 +222,8 @@ class Model(Reflected):
 
     def problem(self, data: Dataset | Stream, loss: LinearLoss | None, **options: Any) -> Problem:
         """Return the problem of fitting the model to a dataset. `options` are further arguments of `from_dataset`."""
-        return from_dataset(data, loss, network=self.make(), start_seed=self.start_seed, **options)
+        own = {"start_seed": self.start_seed, "convolutions": self.convolutions}
+        return from_dataset(data, loss, network=self.make(), **own, **options)
 
 
 class OwnModel(Imported, Model):
@@ -265,7 +270,8 @@ class OwnModel(Imported, Model):
             test = data.inputs(data.test_features), data.test_labels
         if options["partition_table"] is None and data.machine_of is not None:
             options["partition_table"] = table(by_machine(data.machine_of))[0]
-        problem = general_problem(self.found, pool, self.start(zeros), test=test, correct=self.correct, **options)
+        options |= {"test": test, "correct": self.correct, "convolutions": self.convolutions}
+        problem = general_problem(self.found, pool, self.start(zeros), **options)
         return described(problem, data)
 
 

@@ -5,7 +5,7 @@ Machines that are absent or drop out keep their state and send nothing.
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import nan
+from math import nan, prod
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ from fedprivjax.checks.refusal import Undefined
 from fedprivjax.method.division import gathered, own_records, part_of, part_of_size, to_holders, whole
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.loops import padded, scan_first, scan_in_chunks
-from fedprivjax.method.round import CHUNK_FLOATS, RoundInputs, slot_keys
+from fedprivjax.method.round import RoundInputs, machines_at_once, slot_keys
 from fedprivjax.method.seen import clipped_rows
 from fedprivjax.method.traced_checks import require_message, require_scalars, require_state
 from fedprivjax.plan.plan import Plan
@@ -103,7 +103,8 @@ class LocalRounds:
             more, own = self._cohort(problem, server, own, slots)
             return (jax.tree.map(jnp.add, sums, more), own), None
 
-        carry, together = (zeros, own), self._together(problem, slots[0].present.shape[0])
+        shape = slots[0].samples.shape  # [per_round], or [per_round, width] for minibatches
+        carry, together = (zeros, own), self.together(problem, shape[0], prod(shape[1:]))
         for first, last in pairwise(np.cumsum((0, *self._classes(slots[0].present.shape[0])))):
             part = jax.tree.map(lambda leaf: leaf[first:last], slots)  # noqa: B023
             (inputs, *others), present = part_of(part, part[0].present)
@@ -217,7 +218,8 @@ class LocalRounds:
             steps = np.where(
                 plan.schedule.present, self.steps_of_machines(problem, plan)[plan.schedule.participants], 0
             )
-            classes, together = self._classes(plan.size.per_round), self._together(problem, plan.size.per_round)
+            per_round = plan.size.per_round
+            classes, together = self._classes(per_round), self.together(problem, per_round, plan.width)
             idle = idle_share(steps if self.uneven else np.ones_like(steps), classes, together)
         return {
             "idle_steps": idle,
@@ -231,17 +233,18 @@ class LocalRounds:
         assert problem.partition_table is not None
         return self._sampler.steps(problem.partition_table.sizes)
 
-    def _together(self, problem: Problem, per_round: int) -> int:
-        """Return the number of a round's slots whose local work is computed at once."""
-        least = max(1, CHUNK_FLOATS // (self.live_vectors * problem.dimension))
-        return per_round if self.at_once else min(per_round, least)
+    def together(self, problem: Problem, per_round: int, width: int) -> int:
+        """Return the number of a round's slots, of `width` records each, whose local work is computed at once."""
+        step = width // self._sampler.cut(width) if self.walks else width
+        machines = machines_at_once(problem, self.live_vectors, step)
+        return per_round if self.at_once else min(per_round, machines)
 
     def _classes(self, per_round: int) -> tuple[int, ...]:
         return self.classes or (per_round,)
 
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
         """Return the number of vectors in memory at once, as in `Costs`."""
-        held = self.live_vectors * self._together(problem, size.per_round)
+        held = self.live_vectors * self.together(problem, size.per_round, rows // size.per_round)
         return held + clipped_rows(self.of.protocol, problem, rows)
 
 

@@ -20,6 +20,7 @@ Machine = Callable[[Oracle], Any]  # message of one machine before noise
 CHUNK_FLOATS = 2**24  # numbers of dense gradients in memory at once on an accelerator
 CACHE_FLOATS = 2**21  # the same on a CPU, where more leave the cache
 ONE_BY_ONE = 50_000  # parameters from which a CPU is fastest with one gradient in memory
+STEP_FLOATS = 2**18  # intermediate numbers of a local step from which a CPU computes one machine after another
 
 
 class RoundInputs(NamedTuple):
@@ -193,6 +194,23 @@ def in_a_loop(problem: Problem) -> bool:
     """Return True if clipped gradients are computed one after another, also those of a sweep's configurations."""
     dimension = problem.dimension
     return platform() == "cpu" and dimension >= ONE_BY_ONE and dimension >= numbers_of_one(problem)
+
+
+def machines_at_once(problem: Problem, vectors: int, records: int) -> int:
+    """Return the number of machines whose local steps are computed at once, at least 1.
+
+    A step needs memory for vectors of parameters, or for the intermediate values of its records if these are more. In
+    the second case, one machine after another is faster on a CPU, unless the values are few.
+
+    Args:
+        vectors: number of vectors of parameters in a step.
+        records: number of records of a step.
+    """
+    of_parameters = max(1, vectors * problem.dimension)
+    values = 0 if problem.model.factored else records * numbers_of_one(problem)
+    if platform() == "cpu" and values > max(of_parameters, STEP_FLOATS):
+        return 1
+    return max(1, CHUNK_FLOATS // max(of_parameters, values))
 
 
 def flat_rows(problem: Problem, tree):

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import known_keywords, require_at_least, require_positive
+from fedprivjax.checks.values import known_keywords, require_at_least, require_choice, require_positive
 from fedprivjax.problem import checks
 from fedprivjax.problem.constraints import ABOUT_ZERO, ConstraintSet, WholeSpace
+from fedprivjax.problem.convolutions import CONVOLUTIONS, Convolutions
 from fedprivjax.problem.devices import device_memory
 from fedprivjax.problem.linear_loss import LinearLoss
 from fedprivjax.problem.models import Example, GeneralModel, LinearModel, length
@@ -113,6 +114,7 @@ def general_problem(
     excess: Callable[[Any], Any] | None = None,
     partition_table: np.ndarray | None = None,
     split: bool = False,
+    convolutions: Convolutions = "auto",
 ) -> Problem:
     """Return the problem of any scalar loss of parameters and one example, such as a loss on a flax module's `apply`.
 
@@ -125,6 +127,9 @@ def general_problem(
         correct: `(params, example) -> 1.0 if the prediction is correct, otherwise 0.0`, for accuracies.
         test, optimum, excess, partition_table, distance, machine_weights: as in `linear_problem`.
         split: True if the pool's leaves have a leading machines axis.
+        convolutions: computation of the loss's convolutions, and of its pooling if it has any: "products" for slices
+            and matrix products, "xla" for XLA's own, or "auto" for products on a CPU, where XLA's are slow in loops.
+            Transposed convolutions stay XLA's. Results differ by rounding.
 
     Raises:
         ValueError: if the loss is not a scalar, data or parameters are not finite, leaves do not match, or the start
@@ -135,6 +140,7 @@ def general_problem(
     5
     """
     checks.require_constraint(constraint)
+    require_choice("convolutions", convolutions, CONVOLUTIONS)
     if split:
         if partition_table is not None:
             raise Refusal("partition_table must be None when the data are split")
@@ -149,7 +155,7 @@ def general_problem(
         start=_general_params("start", start),
         constraint=WholeSpace() if constraint is None else constraint,
         optimum=None if optimum is None else _general_params("optimum", optimum),
-        model=GeneralModel(function, correct),
+        model=GeneralModel(function, correct, convolutions),
         own_smoothness=smoothness,
         partition_table=None if partition_table is None else _table(partition_table, examples),
         excess=excess,
@@ -178,6 +184,7 @@ def procedural_problem(
     test: Any = None,
     optimum: Any = None,
     excess: Callable[[Any], Any] | None = None,
+    convolutions: Convolutions = "auto",
 ) -> Problem:
     """Return a problem whose examples are computed on demand, so that a million machines need no memory.
 
@@ -189,7 +196,7 @@ def procedural_problem(
         start: first parameters. Required unless the predictor is linear.
         feature_bound: public bound on the norm of a feature vector. Longer vectors are scaled to it. Non-finite vectors
             become zero, and labels are clipped to the loss's range.
-        lipschitz, smoothness, correct: as in `general_problem`.
+        lipschitz, smoothness, correct, convolutions: as in `general_problem`.
         constraint, distance, test, optimum, excess: as in `linear_problem`.
 
     >>> import jax
@@ -210,7 +217,8 @@ def procedural_problem(
         if start is None:
             raise Refusal("start must be given unless the loss is that of a linear predictor")
         toy = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype), shapes)
-        built = general_problem(loss, toy, start, smoothness=smoothness, correct=correct, **options)
+        options |= {"smoothness": smoothness, "correct": correct, "convolutions": convolutions}
+        built = general_problem(loss, toy, start, **options)
         return replace(built, pool=Procedural(np.uint32(seed), generate))
     if not isinstance(shapes, tuple) or len(shapes) != 2 or shapes[0].ndim != 1 or shapes[1].shape != ():
         raise Refusal(f"generate must return (features [features], label []), got {shapes}")

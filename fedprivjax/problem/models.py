@@ -5,7 +5,7 @@ of any other model is a pytree (`Dense`). A method's machine code uses only sums
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import Any, ClassVar, NamedTuple
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedprivjax.checks.restated import Stated
+from fedprivjax.problem.convolutions import Convolutions, chosen
 from fedprivjax.problem.linear_loss import LinearLoss
 
 
@@ -170,6 +171,7 @@ class GeneralModel:
 
     function: Callable[[Any, Any], Any]
     is_correct: Callable[[Any, Any], Any] | None = None
+    convolutions: Convolutions = field(default="auto", repr=False)
 
     stated: ClassVar[Stated] = Stated(by=("lipschitz", "smoothness"))
     factored = False
@@ -181,11 +183,11 @@ class GeneralModel:
         return getattr(self.function, "least", -inf)
 
     def value(self, params, example):
-        return self.function(params, example)
+        return chosen(self, lambda loss: loss, (params, example), params, example)
 
     def gradients(self, points: tuple[Any, ...], example) -> tuple[Dense, ...]:
         """Return gradients of one example's loss at several parameters."""
-        return tuple(Dense(jax.grad(self.function)(params, example)) for params in points)
+        return tuple(Dense(chosen(self, jax.grad, (params, example), params, example)) for params in points)
 
     def summed_gradients(self, points: tuple[Any, ...], examples, weights=None) -> tuple[Dense, ...]:
         """Return gradients of the (weighted) sum of the examples' losses, without materialising per-example gradients.
@@ -193,11 +195,16 @@ class GeneralModel:
         They are 0 if all weights are 0, for any examples. Otherwise every example's gradient must be finite.
         """
 
-        def total(params):
-            losses = jax.vmap(partial(self.function, params))(examples)
-            return jnp.sum(losses if weights is None else weights * losses)
+        def gradient_of(loss):
+            def total(params, examples, weights):
+                losses = jax.vmap(partial(loss, params))(examples)
+                return jnp.sum(losses if weights is None else weights * losses)
 
-        sums = tuple(Dense(jax.grad(total)(params)) for params in points)
+            return jax.grad(total)
+
+        example = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], examples))
+        sums = [chosen(self, gradient_of, (params, example), params, examples, weights) for params in points]
+        sums = tuple(map(Dense, sums))
         return sums if weights is None else tuple(scaled(vector, jnp.any(weights != 0)) for vector in sums)
 
     def correct(self, params, example):

@@ -316,7 +316,8 @@ def _check_each(name: str, values: Sequence[float], table: Table | None) -> None
 def numbers_of_one(problem: Problem) -> int:
     """Return the number of intermediate values of one example's loss: an upper bound on those its gradient stores.
 
-    They are counted in the loss's trace. Nothing is executed, and the body of a loop counts once.
+    They are counted in the loss's trace, with every step of a scan. Nothing is executed, and the body of a loop of
+    unknown length counts once.
 
     >>> from fedprivjax import general_problem
     >>> import jax.numpy as jnp
@@ -331,5 +332,6 @@ def numbers_of_one(problem: Problem) -> int:
 
 def _numbers(jaxpr) -> int:
     own = sum(prod(variable.aval.shape) for equation in jaxpr.eqns for variable in equation.outvars)
-    inner = (part for equation in jaxpr.eqns for part in equation.params.values() if isinstance(part, ClosedJaxpr))
-    return own + sum(_numbers(part.jaxpr) for part in inner)
+    programs = ((part, equation) for equation in jaxpr.eqns for part in equation.params.values())
+    inner = ((part.jaxpr, equation) for part, equation in programs if isinstance(part, ClosedJaxpr))
+    return own + sum(equation.params.get("length", 1) * _numbers(part) for part, equation in inner)

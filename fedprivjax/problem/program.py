@@ -307,7 +307,7 @@ def _traced(function: Callable[..., Any], *arguments: Any) -> tuple[ClosedJaxpr,
 
 
 def _require_isolated(program: ClosedJaxpr, name: str) -> None:
-    for equation in _equations(program.jaxpr):
+    for equation in equations(program.jaxpr):
         primitive = equation.primitive.name
         if primitive in REFUSED:
             raise Refusal(
@@ -321,12 +321,17 @@ def _require_isolated(program: ClosedJaxpr, name: str) -> None:
         )
 
 
-def _equations(program: Jaxpr) -> Iterator[JaxprEqn]:
+def equations(program: Jaxpr) -> Iterator[JaxprEqn]:
     """Yield the equations of a program and of all programs inside it."""
     for equation in program.eqns:
         yield equation
-        for inner in _programs(list(equation.params.values())):
-            yield from _equations(inner)
+        for inner in programs_in(equation):
+            yield from equations(inner)
+
+
+def programs_in(equation: JaxprEqn) -> Iterator[Jaxpr]:
+    """Yield the programs that an equation calls."""
+    return _programs(list(equation.params.values()))
 
 
 def _programs(value: Any) -> Iterator[Jaxpr]:

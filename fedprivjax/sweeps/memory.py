@@ -133,7 +133,8 @@ def chunk_sizes(
 ) -> tuple[int, int]:
     """Return the numbers of draws and configurations of a chunk that needs at most about `budget` bytes per device.
 
-    The draws divide over the devices if there are enough, otherwise the configurations. The sizes follow from the
+    The draws divide over the devices if there are enough, otherwise the configurations. A chunk has one run on each
+    device if machines are computed one after another, see `machines_at_once`. The sizes follow from the
     arguments alone, so that any number of processes, at any time, computes the same chunks, with equal bits.
 
     Args:
@@ -152,11 +153,19 @@ def chunk_sizes(
         raise Refusal(f"memory_budget must be at least {per_draw + per_configuration} bytes for one run, got {budget}")
     over_draws = devices if runs[0] >= devices else 1
     over_configurations = devices if over_draws == 1 else 1
+    if _one_by_one(start):
+        return over_draws, over_configurations
     local = _ceil(runs[0], over_draws), _ceil(runs[1], over_configurations)
     configurations = min(local[1], (budget - per_draw) // per_configuration)
     draws = min(local[0], budget // (per_draw + configurations * per_configuration))
     sizes = over_draws * _even(local[0], draws), over_configurations * _even(local[1], configurations)
     return divided(sizes, runs, min_chunks, (over_draws, over_configurations))
+
+
+def _one_by_one(start: ReadyRun) -> bool:
+    """Return True if the local work of two machines is not computed at once."""
+    local = getattr(start.protocol.rounds, "local", None)
+    return local is not None and local.together(start.problem, 2, start.plan.width) == 1
 
 
 def chunks(runs: tuple[int, int], sizes: tuple[int, int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

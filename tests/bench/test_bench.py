@@ -110,6 +110,7 @@ def test_every_group_is_measured(group, monkeypatch):
             "a network": 2,
             "clipped records": 3,
             "local work": 4,
+            "convolutions": 3,
             "cohorts and samples": 5,
             "checkpoints": 2,
             "first result": 3,

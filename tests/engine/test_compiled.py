@@ -13,6 +13,7 @@ from fedprivjax import DPMu2, FedAvg, NoisySGD, Scaffold, Softmax, Uniform, line
 from fedprivjax.engine import segments
 from fedprivjax.engine.simulate import execute, run_program
 from fedprivjax.method import local_rounds
+from fedprivjax.method import round as round_machinery
 from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.noise.covariance import Triangular
 from fedprivjax.problem import program as programs
@@ -80,7 +81,7 @@ def test_versions_that_know_the_flags_for_it(monkeypatch, version, known):
 @pytest.fixture
 def twos(monkeypatch):
     """Compute two machines' local work at once."""
-    monkeypatch.setattr(local_rounds, "CHUNK_FLOATS", 2 * local_rounds.LIVE_VECTORS * PROBLEM.dimension)
+    monkeypatch.setattr(round_machinery, "CHUNK_FLOATS", 2 * local_rounds.LIVE_VECTORS * PROBLEM.dimension)
 
 
 def prepared(name, rounds, per_round, **options):

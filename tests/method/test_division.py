@@ -99,7 +99,7 @@ def test_a_custom_method_is_equal_on_four_devices(many):
 @pytest.mark.parametrize("together", [1, 100])
 def test_methods_are_equal_on_any_number_of_devices(protocol, count, together, unequal, monkeypatch):
     """Machines of unequal sizes that drop out. Each device computes its slots one after another, or together."""
-    monkeypatch.setattr(LocalRounds, "_together", lambda rounds, problem, per_round: together)
+    monkeypatch.setattr(LocalRounds, "together", lambda rounds, problem, per_round, width: together)
     assert_equal_on(machines(count), protocol, unequal, Dropouts(Uniform(9, 7), 0.3), eval_every=5)
 
 
