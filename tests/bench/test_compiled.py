@@ -1,7 +1,11 @@
 """Programs that are compiled for a card that is not there: what is read from their text, and the tables."""
 
 import json
+import re
+import subprocess
+import sys
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,10 +15,13 @@ from fedprivjax import Refusal, cli
 from fedprivjax.bench import accelerator, cards, cell, compiled
 from fedprivjax.bench.cards import CARDS, computations, counted, products_of, seconds
 from fedprivjax.bench.compiled import PlanRow, Row, least_bytes, method
+from fedprivjax.experiment import bundle
 from fedprivjax.protocols import ALGORITHMS, PROTOCOLS
 from fedprivjax.testing.combinations import composed
 
 SAMPLE = Path(__file__).with_name("compiled_for_h100.txt").read_text()  # 8 steps of SGD on 32 of 1000 rows of 64
+HERE = any(map(find_spec, cards.PACKAGES))
+TABLE = bundle() / "benchmarks" / "compiled_h100.json"
 
 
 def test_kernels_of_a_loop_count_once_for_each_step():
@@ -184,3 +191,29 @@ def test_without_the_compiler_the_remedy_is_one_line(arguments, monkeypatch):
     assert isinstance(answer.exception, Refusal)
     assert "Install fedprivjax[cuda12]" in str(answer.exception)
     assert "\n" not in str(answer.exception)
+
+
+def test_the_page_shows_the_committed_table():
+    page = Path(__file__).parents[2].joinpath("notebooks/performance.md").read_text(encoding="utf-8")
+    found = {(row["name"], row["runs"]): row for row in json.loads(TABLE.read_text())["results"]}
+    assert list(dict.fromkeys(name for name, _ in found)) == list(compiled.NAMES)
+    shown = re.findall(r"^\| (\w+) \| ([\d,]+) \| ([\d.,]+) \| .* \| ([\d.,]+) \|$", page, re.MULTILINE)
+    assert {name for name, *_ in shown} == set(compiled.NAMES)
+    for name, runs, *numbers in shown:
+        row = found[name, runs]
+        expected = [row["kernels"], 1e6 * row["seconds"]]
+        assert [float(number.replace(",", "")) for number in numbers] == pytest.approx(expected, rel=0.005)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HERE, reason="jax's compiler for GPUs is not installed")
+def test_the_committed_table_is_that_of_the_compiler(tmp_path):
+    known = json.loads(TABLE.read_text())
+    if known["jax"] != version("jax"):
+        pytest.skip(f"the table is of jax {known['jax']}")
+    file = tmp_path / "found.json"
+    command = ["bench", "--compile-for", known["card"], "--only", "dp_mu2", "--only", "noisy_sgd", "--json", str(file)]
+    subprocess.run([sys.executable, "-c", "from fedprivjax.cli import main; main()", *command], check=True)
+    found = json.loads(file.read_text())["results"]
+    expected = [row for row in known["results"] if row["name"] in ("dp_mu2", "noisy_sgd")]
+    assert found == expected
