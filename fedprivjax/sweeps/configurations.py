@@ -129,7 +129,8 @@ def grid(protocol, problem: Problem, axes: Mapping[str, np.ndarray], delta: floa
         steps = {name: settings.pop(name) for name in STEPS if name in settings}
         key = tuple(settings.values())
         if key not in groups:
-            groups[key] = replace(_configuration(protocol, problem, settings, delta), group=len(groups))
+            first = _configuration(with_numbers(protocol, steps), problem, settings, delta)
+            groups[key] = replace(first, group=len(groups))
         one = groups[key]
         found.append(replace(one, protocol=replace(one.protocol, **steps)) if steps else one)
     return found
