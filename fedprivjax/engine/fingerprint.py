@@ -151,6 +151,7 @@ def fixed_parts(start: ReadyRun) -> dict[str, str]:
         "device": jax.local_devices()[0].device_kind,
         "mesh": str(mesh),
         "precision": static.precision,
+        "clipping": str(getattr(start.problem.model, "clipping", None)),
         "protocol": identity_of_parts(start.protocol) or type(start.protocol).__name__,
         "trust": terms.trust,  # completed rounds are not more secret afterwards
         "secrecy": ", ".join(secret) or "nothing secret",

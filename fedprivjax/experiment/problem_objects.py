@@ -28,6 +28,7 @@ from fedprivjax.problem.constraints import CONSTRAINTS, ConstraintSet
 from fedprivjax.problem.convolutions import Convolutions
 from fedprivjax.problem.linear_loss import LinearLoss
 from fedprivjax.problem.losses import LOSSES
+from fedprivjax.problem.models import Clipping
 from fedprivjax.problem.networks import NETWORKS
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.smoothing import Moreau
@@ -209,12 +210,14 @@ class Model(Reflected):
         start_seed: seed of the first parameters.
         convolutions: computation of convolutions: "products" (slices and matrix products), "xla", or "auto" for
             products on a CPU.
+        clipping: computation of clipped gradients, as in `general_problem`.
     """
 
     filled = ("scores", "parent", "name")
     types = {tuple[int, ...]: Widths}
     start_seed: int = Field(default=0, ge=0)
     convolutions: Convolutions = "auto"
+    clipping: Clipping = "auto"
 
     def make(self) -> Any:
         """Return the flax module."""
@@ -222,7 +225,7 @@ class Model(Reflected):
 
     def problem(self, data: Dataset | Stream, loss: LinearLoss | None, **options: Any) -> Problem:
         """Return the problem of fitting the model to a dataset. `options` are further arguments of `from_dataset`."""
-        own = {"start_seed": self.start_seed, "convolutions": self.convolutions}
+        own = {"start_seed": self.start_seed, "convolutions": self.convolutions, "clipping": self.clipping}
         return from_dataset(data, loss, network=self.make(), **own, **options)
 
 
@@ -270,7 +273,8 @@ class OwnModel(Imported, Model):
             test = data.inputs(data.test_features), data.test_labels
         if options["partition_table"] is None and data.machine_of is not None:
             options["partition_table"] = table(by_machine(data.machine_of))[0]
-        options |= {"test": test, "correct": self.correct, "convolutions": self.convolutions}
+        options |= {"test": test, "correct": self.correct}
+        options |= {"convolutions": self.convolutions, "clipping": self.clipping}
         problem = general_problem(self.found, pool, self.start(zeros), **options)
         return described(problem, data)
 

@@ -37,7 +37,7 @@ from fedprivjax.method.linear import (
 )
 from fedprivjax.method.per_record import require_isolated_message, sent_problem
 from fedprivjax.method.release import Limits, RunFacts
-from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.round import RoundInputs, require_one_gradient
 from fedprivjax.method.rounds import Rounds
 from fedprivjax.method.seen import clipped_rows, noisy_rows, of_one_message
 from fedprivjax.method.settings import require_clip
@@ -231,6 +231,7 @@ class MeanRounds(Rounds):
 
     def prepared(self, problem: Problem, plan: Plan, target: Target) -> Any:
         ready = super().prepared(problem, plan, target)
+        require_one_gradient(problem, self.protocol.name, plain=ready.known.plain)
         if not (target.non_private or ready.known.plain) and type(self.algorithm).bound is Algorithm.bound:
             self.privacy.require_own_clip()
         return ready

@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.clipping import clipped, clipping, clipping_info
 from fedprivjax.method.division import part_of
 from fedprivjax.method.loops import one_after_another, scan_in_chunks
+from fedprivjax.problem.dense_layers import Layered, in_layers, layered_gradient
 from fedprivjax.problem.devices import added, devices, platform
-from fedprivjax.problem.models import Dense, Outer, scaled
-from fedprivjax.problem.problem import Problem, numbers_of_one
+from fedprivjax.problem.models import Dense, GeneralModel, Outer, scaled
+from fedprivjax.problem.problem import Problem, number_of, numbers_of_one
 
 Oracle = Callable[..., Any]  # gradient of one example's loss at given parameters; a tuple if several are given
 Machine = Callable[[Oracle], Any]  # message of one machine before noise
@@ -107,7 +109,10 @@ def examples_sum(problem: Problem, machine: Machine, examples, weights=None, bou
         return _sum_and_info(messages(problem, machine, examples), weights, bound)
     if bound is None:
         return machine(oracle(partial(model.summed_gradients, weights=weights), examples)).value, {}
-    total = partial(_chunked_sum, problem, machine, bound)
+    point = layered_point(problem, machine)
+    vectors = partial(messages, problem, machine) if point is None else partial(layered, problem, point)
+    chunk = rows_in_memory(problem, number_of(examples), factored=point is not None)
+    total = partial(_chunked_sum, problem, vectors, bound, chunk)
     return one_after_another(total, examples, weights) if in_a_loop(problem) else total(examples, weights)
 
 
@@ -158,35 +163,66 @@ def oracle(gradients: Callable[[tuple, Any], tuple], data) -> Oracle:
     return gradient
 
 
-def _chunked_sum(problem: Problem, machine: Machine, bound, examples, weights) -> tuple[Any, dict]:
-    chunk = max(1, rows_in_memory(problem, jax.tree.leaves(examples)[0].shape[0]))
+def layered_point(problem: Problem, machine: Machine) -> Any:
+    """Return the point of a message that is one gradient, if norms follow from dense layers, else None."""
+    model, asked, answer = problem.model, [], Dense(())
+    if type(model) is not GeneralModel or model.clipping == "rows":
+        return None
 
+    def gradient(*points):
+        asked.extend(points)
+        return answer if len(points) == 1 else tuple(Dense(()) for _ in points)
+
+    if machine(gradient) is not answer:
+        return None
+    many = problem.dimension >= ONE_BY_ONE and 2 * in_layers(problem) >= problem.dimension
+    return asked[0] if many or model.clipping == "ghost" else None
+
+
+def require_one_gradient(problem: Problem, message: str, *, plain: bool) -> None:
+    """Raise Refusal if the problem's `clipping` is "ghost", and messages are not the gradient at one point."""
+    if getattr(problem.model, "clipping", None) == "ghost" and not plain:
+        raise Refusal(
+            f"clipping must be 'auto' or 'rows' with {message}, got 'ghost': the norm of a message other than the "
+            f"gradient at one point does not follow from a network's layers"
+        )
+
+
+def layered(problem: Problem, point: Any, examples: Any) -> Layered:
+    """Return the gradients of examples at a point along a leading axis, factored at dense layers."""
+    return jax.vmap(partial(layered_gradient, problem.model.value, point))(examples)
+
+
+def _chunked_sum(problem: Problem, vectors: Callable, bound, chunk: int, examples, weights) -> tuple[Any, dict]:
     def add(total, chunk):
         examples, weights = chunk
-        size = jax.tree.leaves(examples)[0].shape[0]
-        part, info = _sum_and_info(messages(problem, machine, examples), weights, bound)
-        used = jnp.asarray(size, jnp.float32) if weights is None else jnp.sum(weights != 0)
+        part, info = _sum_and_info(vectors(examples), weights, bound)
+        used = jnp.asarray(number_of(examples), jnp.float32) if weights is None else jnp.sum(weights != 0)
         return jax.tree.map(jnp.add, total, part), (used, info)
 
     zero = jax.tree.map(jnp.zeros_like, problem.start)
-    total, (used, info) = scan_in_chunks(add, zero, (examples, weights), chunk)
+    total, (used, info) = scan_in_chunks(add, zero, (examples, weights), max(1, chunk))
     share = used / jnp.maximum(jnp.sum(used), 1.0)
     return total, jax.tree.map(lambda values: jnp.sum(share * values), info)
 
 
-def rows_in_memory(problem: Problem, rows: int) -> int:
+def rows_in_memory(problem: Problem, rows: int, *, factored: bool = False) -> int:
     """Return the number of clipped gradients, of `rows` in a round, in memory at once; 0 for linear predictors.
 
     A record needs memory for d numbers, or for the intermediate values of its network if these are more. A CPU holds
     one gradient of many parameters: XLA then adds it to the sum without storing it. A number that divides `rows` is
     preferred, because a shorter last chunk is compiled separately.
+
+    Args:
+        factored: True for gradients that are factored at dense layers.
     """
     if problem.model.factored:
         return 0
-    if in_a_loop(problem):
+    if in_a_loop(problem) and not factored:
         return min(rows, 1)
+    dense = problem.dimension - (in_layers(problem) if factored else 0)
     floats = CACHE_FLOATS if platform() == "cpu" else CHUNK_FLOATS
-    most = max(1, floats // max(problem.dimension, numbers_of_one(problem)))
+    most = max(1, floats // max(dense, numbers_of_one(problem)))
     return min(rows, next((size for size in range(most, most // 2, -1) if rows % size == 0), most))
 
 

@@ -17,7 +17,7 @@ from fedprivjax.method.linear import Linear, is_plain, points_of
 from fedprivjax.method.local_algorithm import AtServer, Work, mul
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.local_rounds import LIVE_VECTORS, SERVER, ClientState, LocalRounds, chunk_of
-from fedprivjax.method.round import RoundInputs, slot_keys
+from fedprivjax.method.round import RoundInputs, require_one_gradient, slot_keys
 from fedprivjax.method.rounds import Rounds
 from fedprivjax.method.seen import of_one_message
 from fedprivjax.method.server_step import initial
@@ -261,7 +261,9 @@ class WorkRounds(Rounds):
         if self.privacy.unit is None and not target.non_private:
             raise Refusal(f"unit must be 'record' or 'machine' for a private run, got None with {target}. Set unit")
         self.protocol.theory.require_step(self.protocol)
-        return super().prepared(problem, plan, target)
+        ready = super().prepared(problem, plan, target)
+        require_one_gradient(problem, self.protocol.name, plain=ready.known.plain)
+        return ready
 
     def fitted(self, problem: Problem, plan: Plan) -> Any:
         classes, all_records = self.local.fitted(problem, plan)

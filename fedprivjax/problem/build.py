@@ -13,9 +13,10 @@ from fedprivjax.checks.values import known_keywords, require_at_least, require_c
 from fedprivjax.problem import checks
 from fedprivjax.problem.constraints import ABOUT_ZERO, ConstraintSet, WholeSpace
 from fedprivjax.problem.convolutions import CONVOLUTIONS, Convolutions
+from fedprivjax.problem.dense_layers import with_clipping
 from fedprivjax.problem.devices import device_memory
 from fedprivjax.problem.linear_loss import LinearLoss
-from fedprivjax.problem.models import Example, GeneralModel, LinearModel, length
+from fedprivjax.problem.models import Clipping, Example, GeneralModel, LinearModel, length
 from fedprivjax.problem.problem import Problem, Procedural, Table
 from fedprivjax.problem.random_keys import random_key
 
@@ -115,6 +116,7 @@ def general_problem(
     partition_table: np.ndarray | None = None,
     split: bool = False,
     convolutions: Convolutions = "auto",
+    clipping: Clipping = "auto",
 ) -> Problem:
     """Return the problem of any scalar loss of parameters and one example, such as a loss on a flax module's `apply`.
 
@@ -130,6 +132,10 @@ def general_problem(
         convolutions: computation of the loss's convolutions, and of its pooling if it has any: "products" for slices
             and matrix products, "xla" for XLA's own, or "auto" for products on a CPU, where XLA's are slow in loops.
             Transposed convolutions stay XLA's. Results differ by rounding.
+        clipping: computation of clipped gradients. "rows" computes every record's gradient. "ghost" computes norms from
+            the inputs of dense layers and the gradients of their outputs, and the clipped sum as a matrix product.
+            Messages must then be the gradient at one point. "auto" is "ghost" for such messages of a network of at
+            least 50,000 parameters with half of them in dense layers, else "rows".
 
     Raises:
         ValueError: if the loss is not a scalar, data or parameters are not finite, leaves do not match, or the start
@@ -166,7 +172,7 @@ def general_problem(
     if optimum is not None:
         checks.require_alike("optimum", problem.optimum, problem.start, "start")
     checks.require_scalar_loss(problem.model, problem.start, jax.eval_shape(problem.take, 0))
-    return _start_inside(problem)
+    return with_clipping(_start_inside(problem), clipping)
 
 
 def procedural_problem(

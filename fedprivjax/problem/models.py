@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,9 @@ from flax import struct
 from fedprivjax.checks.restated import Stated
 from fedprivjax.problem.convolutions import Convolutions, chosen
 from fedprivjax.problem.linear_loss import LinearLoss
+
+Clipping = Literal["auto", "ghost", "rows"]
+CLIPPINGS = ("auto", "ghost", "rows")
 
 
 class Vector:
@@ -167,11 +170,16 @@ class LinearModel:
 
 @dataclass(frozen=True)
 class GeneralModel:
-    """Any differentiable scalar loss `function(params, example)`, with an optional `is_correct(params, example)`."""
+    """Any differentiable scalar loss `function(params, example)`, with an optional `is_correct(params, example)`.
+
+    Attributes:
+        clipping: computation of clipped gradients, as in `general_problem`.
+    """
 
     function: Callable[[Any, Any], Any]
     is_correct: Callable[[Any, Any], Any] | None = None
     convolutions: Convolutions = field(default="auto", repr=False)
+    clipping: Clipping = field(default="auto", repr=False)
 
     stated: ClassVar[Stated] = Stated(by=("lipschitz", "smoothness"))
     factored = False

@@ -108,7 +108,7 @@ def test_every_group_is_measured(group, monkeypatch):
             "a million machines": 3,
             "a tree's noise": 2,
             "a network": 2,
-            "clipped records": 3,
+            "clipped records": 4,
             "local work": 4,
             "convolutions": 3,
             "cohorts and samples": 5,

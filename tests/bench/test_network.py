@@ -28,7 +28,7 @@ def test_the_round_by_hand_is_the_engines(monkeypatch):
     assert not np.allclose(ours["Dense_0"]["kernel"], start.problem.start["Dense_0"]["kernel"], atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["by_scan", "by_vmap"])
+@pytest.mark.parametrize("name", ["by_scan", "by_vmap", "by_ghost"])
 def test_the_clipped_rounds_by_hand_are_the_engines(name, monkeypatch):
     monkeypatch.setattr(clients, "SIDE", 5)
     monkeypatch.setattr(clipped_records, "RECORDS", 20)
