@@ -235,18 +235,20 @@ def in_a_loop(problem: Problem) -> bool:
 def machines_at_once(problem: Problem, vectors: int, records: int) -> int:
     """Return the number of machines whose local steps are computed at once, at least 1.
 
-    A step needs memory for vectors of parameters, or for the intermediate values of its records if these are more. In
-    the second case, one machine after another is faster on a CPU, unless the values are few.
+    A step needs memory for vectors of parameters. On a CPU it may need more for the intermediate values of its records,
+    and then one machine after another is faster, unless the values are few.
 
     Args:
         vectors: number of vectors of parameters in a step.
         records: number of records of a step.
     """
-    of_parameters = max(1, vectors * problem.dimension)
-    values = 0 if problem.model.factored else records * numbers_of_one(problem)
-    if platform() == "cpu" and values > max(of_parameters, STEP_FLOATS):
-        return 1
-    return max(1, CHUNK_FLOATS // max(of_parameters, values))
+    floats = max(1, vectors * problem.dimension)
+    if platform() == "cpu" and not problem.model.factored:
+        values = records * numbers_of_one(problem)
+        if values > max(floats, STEP_FLOATS):
+            return 1
+        floats = max(floats, values)
+    return max(1, CHUNK_FLOATS // floats)
 
 
 def flat_rows(problem: Problem, tree):

@@ -21,7 +21,16 @@ from fedprivjax.method.division import part_of_size
 from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.privacy.of_protocol import privacy_of
-from fedprivjax.problem.devices import GIB, MACHINES, RUNS, as_mesh, bytes_on_device, device_memory, specs_of
+from fedprivjax.problem.devices import (
+    GIB,
+    MACHINES,
+    RUNS,
+    as_mesh,
+    bytes_on_device,
+    device_memory,
+    platform,
+    specs_of,
+)
 from fedprivjax.problem.problem import numbers_of_one
 from fedprivjax.problem.random_keys import random_key
 
@@ -133,8 +142,8 @@ def chunk_sizes(
 ) -> tuple[int, int]:
     """Return the numbers of draws and configurations of a chunk that needs at most about `budget` bytes per device.
 
-    The draws divide over the devices if there are enough, otherwise the configurations. A chunk has one run on each
-    device if machines are computed one after another, see `machines_at_once`. The sizes follow from the
+    The draws divide over the devices if there are enough, otherwise the configurations. On a CPU, a chunk has one run
+    on each device if machines are computed one after another, see `machines_at_once`. The sizes follow from the
     arguments alone, so that any number of processes, at any time, computes the same chunks, with equal bits.
 
     Args:
@@ -163,9 +172,9 @@ def chunk_sizes(
 
 
 def _one_by_one(start: ReadyRun) -> bool:
-    """Return True if the local work of two machines is not computed at once."""
+    """Return True if the local work of two machines is not computed at once, on a CPU."""
     local = getattr(start.protocol.rounds, "local", None)
-    return local is not None and local.together(start.problem, 2, start.plan.width) == 1
+    return platform() == "cpu" and local is not None and local.together(start.problem, 2, start.plan.width) == 1
 
 
 def chunks(runs: tuple[int, int], sizes: tuple[int, int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -10,6 +10,7 @@ from flax import linen as nn
 from fedprivjax import MLP, FedAvg, Full, Refusal, Softmax, datasets, from_dataset, general_problem, simulate
 from fedprivjax.datasets import from_arrays
 from fedprivjax.method.round import machines_at_once
+from fedprivjax.problem.devices import programs_for
 from fedprivjax.problem.models import GeneralModel
 
 RNG = np.random.default_rng(0)
@@ -137,6 +138,8 @@ def test_machines_with_large_activations_are_computed_one_after_another():
     assert machines_at_once(small, 4, 20) > 100
     assert machines_at_once(problem_of(), 4, 4) > 100
     assert machines_at_once(problem_of(), 4, 4000) == 1
+    with programs_for("gpu"):
+        assert machines_at_once(problem_of(), 4, 4000) > 100
 
 
 def test_a_choice_that_does_not_exist_is_refused():
