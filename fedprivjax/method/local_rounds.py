@@ -28,7 +28,7 @@ from fedprivjax.problem.problem import Problem
 
 ENCODING = 2**32 - 1  # number that a machine's key is folded with for its encoding
 SERVER = 2**32 - 2  # number that a round's key is folded with for the server
-PADDED = 1.4  # largest mean number of computed slots of a secret cohort, divided by its mean size
+PADDED = 1.5  # largest mean number of computed slots of a secret cohort, divided by its mean size
 LIVE_VECTORS = 4  # vectors of parameters in a plain local step
 
 
@@ -267,7 +267,7 @@ def chunk_of(schedule: Schedule) -> int | None:
 
     >>> from fedprivjax import PoissonCohorts
     >>> chunk_of(PoissonCohorts(100, 0.1).draw(2, np.random.default_rng(0)))
-    8
+    13
     """
     if schedule.secret is None or not schedule.varies:
         return None
