@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from rich.table import Table
 
-from fedprivjax.bench import accelerator, cell, clients, clipped_records, cohorts, convolutions, sweeps
+from fedprivjax.bench import accelerator, cell, clients, clipped_records, cohorts, convolutions, sequences, sweeps
 from fedprivjax.bench.timing import Line, machine
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.report.audits import VERDICTS
@@ -25,6 +25,7 @@ GROUPS: dict[str, Callable[[], Iterator[Line]]] = {
     "clipped records": clipped_records.lines,
     "local work": clients.lines,
     "convolutions": convolutions.lines,
+    "recurrence and attention": sequences.lines,
     "cohorts and samples": cohorts.lines,
     "a tree's noise": clients.tree_lines,
     "checkpoints": cell.checkpoint_lines,

@@ -82,7 +82,12 @@ def by_hand(start: ReadyRun) -> Any:
 
 @cache
 def jitted_step(loss: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """Return a compiled step of gradient descent on the mean loss of a batch."""
+    """Return a compiled step of `descent`."""
+    return jax.jit(descent(loss))
+
+
+def descent(loss: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Return a step of gradient descent on the mean loss of a batch."""
 
     def mean(params, pictures, labels):
         return jnp.mean(jax.vmap(loss, in_axes=(None, 0))(params, (pictures, labels)))
@@ -91,4 +96,4 @@ def jitted_step(loss: Callable[[Any, Any], Any]) -> Callable[..., Any]:
         gradient = jax.grad(mean)(params, pictures, labels)
         return jax.tree.map(lambda v, g: v - METHOD.step_size * g, params, gradient)
 
-    return jax.jit(step)
+    return step
