@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import ceil
 from typing import Any
 
 import chex
@@ -183,7 +184,8 @@ def query_is_where_gradients_are_taken(trial: Trial) -> str | None:
 def number_of_gradients_is_as_stated(trial: Trial) -> str | None:
     """Check that each record use of the first rounds takes `gradients_per_use` − `gradients_spared` gradients.
 
-    Empty places of minibatches may take as many. A protocol that takes no gradients of the problem's model passes.
+    Empty places of minibatches, and of the chunks in which a secret cohort is computed, may take as many. A protocol
+    that takes no gradients of the problem's model passes.
 
     Returns:
         The reason why this does not apply.
@@ -191,9 +193,11 @@ def number_of_gradients_is_as_stated(trial: Trial) -> str | None:
     if reason := _no_gradients(trial):
         return reason
     stated = trial.start.costs["gradients_per_use"] - costs_of(trial.start.protocol).gradients_spared
+    chunk = getattr(trial.start.protocol.known, "chunk", None) or 1
     for t, _, inputs, evaluations in _watched_rounds(trial):
-        counted, places = sum(number for _, number in evaluations), np.size(inputs.samples)
-        uses = places if inputs.weights is None else np.count_nonzero(inputs.weights)
+        counted, slots = sum(number for _, number in evaluations), len(inputs.samples)
+        places = np.size(inputs.samples) * ceil(slots / chunk) * chunk // slots
+        uses = np.size(inputs.samples) if inputs.weights is None else np.count_nonzero(inputs.weights)
         assert not counted or stated * uses <= counted <= stated * places, (
             f"gradients_per_use less gradients_spared must be the gradients of round {t} over its {uses} "
             f"records, {counted / uses:g}, and is {stated:g}"
