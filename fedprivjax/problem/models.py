@@ -95,7 +95,8 @@ def length(vector):
     True
     """
     largest = jnp.max(jnp.abs(vector))
-    return largest * jnp.linalg.norm(jnp.ravel(vector) / jnp.where(largest > 0, largest, 1.0))
+    unit = jnp.clip(largest, 2.0**-126, 2.0**100)  # its reciprocal, by which a CPU may multiply, is not rounded to 0
+    return unit * jnp.linalg.norm(jnp.ravel(vector) / unit)
 
 
 def scaled(vector, weight):

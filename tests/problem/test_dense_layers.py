@@ -31,6 +31,7 @@ from fedprivjax.experiment.jobs import jobs
 from fedprivjax.method import round as round_machinery
 from fedprivjax.method.clipping import clip
 from fedprivjax.problem.dense_layers import in_layers, layered_gradient
+from fedprivjax.problem.models import Outer, length
 from fedprivjax.testing import check_protocol
 
 RNG = np.random.default_rng(5)
@@ -135,6 +136,23 @@ def test_a_record_without_a_finite_gradient_adds_nothing():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(sums))
     assert norms_of(jax.tree.map(lambda leaf: leaf[None], sums["ghost"])) > 0.01
     jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6), sums["ghost"], sums["rows"])
+
+
+@pytest.mark.parametrize("size", [1e-39, 1e-30, 1e19, 8e37, 1e38, 3e38])
+def test_vectors_of_any_size_are_clipped(size):
+    """A CPU may divide by a large number as it multiplies by its reciprocal, which it rounds to 0."""
+    vectors = {
+        "factored": Outer(jnp.full((1, 4), size), jnp.full((1, 3), 0.5), jnp.full(1, 0.75**0.5)),
+        "features": Outer(jnp.ones((1, 4)), jnp.full((1, 3), size), jax.vmap(length)(jnp.full((1, 3), size))),
+        "layers": jax.vmap(partial(layered_gradient, product, jnp.ones((4, 3))))(jnp.full((1, 3), size)),
+    }
+    for name, vector in vectors.items():
+        total = jax.jit(lambda one: jax.vmap(lambda each: clip(each, 0.1))(one).total())(vector)
+        assert np.linalg.norm(np.asarray(total, np.float64)) <= 0.1 * (1 + 1e-6), name
+
+
+def product(params, example):
+    return jnp.sum(params @ example)
 
 
 METHODS = {
