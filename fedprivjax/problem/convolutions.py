@@ -58,7 +58,8 @@ def _is_forward(equation: JaxprEqn) -> bool:
     else:
         return False
     values: Any = equation.outvars[0].aval
-    return plain and offsets <= MOST_OFFSETS and jnp.issubdtype(values.dtype, jnp.floating)
+    filled = all(0 not in one.aval.shape for one in (*equation.invars, *equation.outvars))  # type: ignore[union-attr]
+    return plain and filled and offsets <= MOST_OFFSETS and jnp.issubdtype(values.dtype, jnp.floating)
 
 
 def _rewritten(function: Callable, *arguments: Any) -> Any:

@@ -65,6 +65,16 @@ def test_products_are_convolutions(axes, layout, stride, padding, dilation, grou
     assert "conv_general_dilated" not in str(gradient(w, x))
 
 
+def test_a_convolution_without_values_stays():
+    """A kernel that is longer than its inputs."""
+
+    def loss(w, x):
+        one, none = (jax.lax.conv(values, w, (2, 2), "VALID") for values in (x, x[:, :, :1, :1]))
+        return jnp.sum(jnp.sin(one)) + jnp.sum(none)
+
+    close(*both(loss, jnp.ones((2, 2, 3, 3)), jnp.ones((1, 2, 5, 5))))
+
+
 @pytest.mark.parametrize("pool", [nn.max_pool, nn.avg_pool])
 def test_pooling_beside_a_convolution_is_made_of_slices(pool):
     def loss(w, x):
