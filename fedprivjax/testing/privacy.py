@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.prepare import ReadyRun
@@ -196,7 +197,8 @@ def transcript_follows_the_run(trial: Trial) -> None:
     view = _view(trial)
     if view is None:
         return
-    close(view.params, trial.run.params, 1e-5, "the transcript's point")
+    one, other = (ravel_pytree(params)[0] for params in (view.params, trial.run.params))
+    close(one, other, 1e-5, "the transcript's point")
     public = published_plan(trial.start)
     np.testing.assert_array_equal(view.plan.schedule.participants, public.schedule.participants)
     np.testing.assert_array_equal(view.plan.samples, public.samples)

@@ -189,15 +189,16 @@ def test_auto_factors_large_networks_of_dense_layers(monkeypatch):
 
 
 def softmax(params, example):
-    """A loss of one kernel [outputs, inputs]."""
-    scores = params @ example[0]
+    """A loss of one dense layer with a kernel [outputs, inputs]."""
+    scores = params["kernel"] @ example[0] + params["bias"]
     return jax.nn.logsumexp(scores) - scores[example[1]]
 
 
 @pytest.mark.slow
 def test_the_contract_holds_with_factored_gradients():
     data = PIXELS.reshape(4, 6, -1), LABELS.reshape(4, 6)
-    problem = general_problem(softmax, data, np.zeros((CLASSES, FEATURES)), split=True, clipping="ghost")
+    start = {"kernel": np.zeros((CLASSES, FEATURES)), "bias": np.zeros(CLASSES)}
+    problem = general_problem(softmax, data, start, split=True, clipping="ghost")
     method = NoisyMinibatchSGD(epsilon=2.0, delta=1e-5, batch=3, clip=0.7, step_size=0.3)
     check_protocol(method, problem, rounds=4)
 
