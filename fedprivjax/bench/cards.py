@@ -39,7 +39,7 @@ class Card(NamedTuple):
         name: its name as the driver reports it.
         capability: major CUDA compute capability.
         cores, units: streaming multiprocessors, and float32 units of each.
-        shared, optin: bytes of shared memory of a multiprocessor, and of one block.
+        shared: bytes of shared memory of a multiprocessor. One block has all but 1024 of them.
         clock: GHz.
         cache, memory: bytes of the L2 cache, and of memory.
         bandwidth: bytes per second of memory.
@@ -50,7 +50,6 @@ class Card(NamedTuple):
     cores: int
     units: int
     shared: int
-    optin: int
     clock: float
     cache: int
     memory: int
@@ -65,7 +64,7 @@ class Card(NamedTuple):
             "threads_per_core_limit": 2048,
             "shared_memory_per_block": 49152,
             "shared_memory_per_core": self.shared,
-            "shared_memory_per_block_optin": self.optin,
+            "shared_memory_per_block_optin": self.shared - 1024,
             "registers_per_core_limit": 65536,
             "registers_per_block_limit": 65536,
             "block_dim_limit_x": 2**31 - 1,
@@ -87,9 +86,9 @@ class Card(NamedTuple):
 
 
 CARDS = {
-    "a100": Card("NVIDIA A100-SXM4-80GB", 8, 108, 64, 167936, 166912, 1.41, 41943040, 85100068864, 2.03904e12),
-    "h100": Card("NVIDIA H100 80GB HBM3", 9, 132, 128, 233472, 232448, 1.98, 52428800, 84942979072, 3.35232e12),
-    "h200": Card("NVIDIA H200", 9, 132, 128, 233472, 232448, 1.98, 52428800, 151397597184, 4.8e12),
+    "a100": Card("NVIDIA A100-SXM4-80GB", 8, 108, 64, 167936, 1.41, 41943040, 85100068864, 2.03904e12),
+    "h100": Card("NVIDIA H100 80GB HBM3", 9, 132, 128, 233472, 1.98, 52428800, 84942979072, 3.35232e12),
+    "h200": Card("NVIDIA H200", 9, 132, 128, 233472, 1.98, 52428800, 151397597184, 4.8e12),
 }
 
 
@@ -128,7 +127,7 @@ def shapes(arguments: Any, mesh: Mesh, leading: tuple[int, ...] = ()) -> Any:
 
 
 class Program(NamedTuple):
-    """What the compiler says of a program.
+    """Properties of a compiled program.
 
     Attributes:
         kernels: number of kernels that a call launches, copies included.
@@ -163,7 +162,7 @@ def compiled(lowered: Any) -> Any:
 
 
 def seconds(kernels: float, moved: float, card: Card) -> float:
-    """Return the predicted seconds of kernels that move so many bytes.
+    """Return the predicted seconds of a number of kernels that move `moved` bytes in all.
 
     >>> seconds(10, 0, CARDS["h100"]), seconds(0, 3.35232e12, CARDS["h100"])
     (3e-05, 1.0)
@@ -180,10 +179,7 @@ FREE = {  # instructions that launch no kernel
 }
 COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute", "collective-broadcast")
 PARTS = ("slice", "dynamic-slice", "gather")  # instructions that read a part of their first operand
-UPDATES = {
-    "dynamic-update-slice": 1,
-    "scatter": 2,
-}  # those that write a part of their first operand: place of the update
+UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # those that write such a part: place of the update's operand
 PRODUCT = re.compile(r'= \(?f32\[.* (?:dot|convolution)\(|= \(?f32\[.*custom_call_target="__cu(?:blas|dnn)\$')
 WHOLE = re.compile(r'operand_precision=\{highest,highest\}|"operand_precision":\["HIGHEST","HIGHEST"\]|dot_f32_f32_f32')
 
@@ -236,10 +232,9 @@ def _counted(found: Computations, name: str) -> Counter:
         elif one.operation == "call":
             total.update(_counted(found, _called(one, "to_apply")))
         elif one.operation == "conditional":  # its most expensive branch
-            branches = re.findall(r"%([\w.\-]+)", one.rest.partition("metadata")[0])
-            total.update(
-                max((_counted(found, each) for each in branches if each in found), key=lambda each: each["moved"])
-            )
+            names = re.findall(r"%([\w.\-]+)", one.rest.partition("metadata")[0])
+            branches = [_counted(found, each) for each in names if each in found]
+            total.update(max(branches, key=lambda branch: branch["moved"]))
         elif one.operation not in FREE and not one.operation.endswith(("-done", "-update")):
             operation = one.operation.removesuffix("-start")
             total.update({"kernels": 1, "copies": operation == "copy", "moved": _moved(found, one, types)})

@@ -5,7 +5,7 @@ Methods with local steps have 10 machines in a round, each with 60 steps of 10 o
 the same with FedAvg. Private methods have a given noise, so that nothing is calibrated.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import ceil, prod
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.experiment import Experiment
 from fedprivjax.experiment.jobs import ready_experiment
+from fedprivjax.features.mapped import Say
 from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.noisy_messages import NoisyMessages
 from fedprivjax.method.protocol import Protocol, as_leaves
@@ -63,27 +64,25 @@ PAIRS: dict[str, tuple[Any, Any]] = {  # algorithms of no named method, each wit
     "dpzero": (DPZero(), NoisyMessages(clip=1.0)),
 }
 NETWORKS = {"2NN": MLP(clients.HIDDEN, activation="relu"), "CNN": CNN((16, 32))}
-Layout = tuple[int, int] | None  # numbers of seeds and of configurations of a sweep, or None for one run
 NAMES = (*PROTOCOLS, *PAIRS, *NETWORKS)
+Layout = tuple[int, int] | None  # numbers of seeds and of configurations of a sweep, or None for one run
 SWEEPS: dict[str, Layout] = {
     "1": None,
     **{f"{runs:,}": (seeds, levels) for runs, (levels, seeds) in LAYOUTS.items() if 100 <= runs <= 10_000},
 }
 
 
-Say = Callable[[str], Any]
-
-
 class Row(NamedTuple):
-    """One program, with values a round and a card.
+    """One program, with values of one round on one card.
 
     Attributes:
-        name, runs: its name, and its number of runs as text.
+        name: name of the method, pair or network.
+        runs: number of runs, as text.
         kernels, copies: launched kernels, and copies among them.
-        least, moved: bytes by hand, and those of the compiled kernels.
+        least, moved: bytes that a round must move, and those that the compiled kernels move.
         collectives: number of collectives by kind.
         products: precisions of its products of float32 numbers.
-        memory: bytes on a card.
+        memory: bytes of the whole program.
         seconds: predicted seconds.
     """
 
@@ -97,10 +96,6 @@ class Row(NamedTuple):
     products: Sequence[str]
     memory: int
     seconds: float
-
-
-def silent(text: str) -> None:
-    """Report nothing."""
 
 
 class PlanRow(NamedTuple):
@@ -122,7 +117,7 @@ def require_cases(card: str, cards: int = 1, only: Sequence[str] | None = None) 
     require_compiler()
 
 
-def rows(card: str, cards: int = 1, only: Sequence[str] | None = None, say: Say = silent) -> Iterator[Row]:
+def rows(card: str, cards: int = 1, only: Sequence[str] | None = None, *, say: Say) -> Iterator[Row]:
     """Yield one row for each method and number of runs.
 
     Args:
@@ -211,7 +206,7 @@ def least_bytes(start: ReadyRun, layout: Layout, cards: int = 1) -> float:
 
 
 @programs_for("gpu")
-def plan_rows(experiment: Experiment, card: str, say: Say = silent) -> list[PlanRow]:
+def plan_rows(experiment: Experiment, card: str, say: Say) -> list[PlanRow]:
     """Return one row for each sweep of an experiment, in the chunks in which a run computes it on one card."""
     found, prepared = [], ready_experiment(experiment, say)
     todo = prepared.jobs if prepared.before is None else [*prepared.before.jobs, *prepared.jobs]
@@ -253,6 +248,7 @@ def plan_table(found: Sequence[PlanRow], card: str) -> Table:
 
 
 def titled(title: str, columns: Sequence[str]) -> Table:
+    """Return an empty table. Columns after the first are aligned to the right."""
     table = Table(title=title, title_justify="left")
     for place, name in enumerate(columns):
         table.add_column(name, justify="right" if place else "left")

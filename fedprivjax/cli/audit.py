@@ -103,7 +103,7 @@ def _plan_card(spec: str | None, card: str, json_file: Path | None, others: list
     if spec is None or others:
         got = f"got --{others[0].replace('_', '-')}" if others else "got none"
         raise Refusal(
-            f"--card must go with an experiment and --json alone, {got}. Name an experiment, leave out others"
+            f"--card must go with an experiment and --json alone, {got}. Name one, and leave out other options"
         )
     require_folders(json=json_file)
     experiment = load(spec, None)
@@ -254,7 +254,7 @@ def bench(
 
 
 def _compile_for(card: str, cards: int, json_file: Path | None, only: list[str] | None, others: dict[str, Any]) -> None:
-    """Print a table of every method compiled for cards."""
+    """Print a table of every method, or of those in `only`, compiled for cards."""
     from fedprivjax.bench import compiled
 
     for option, given in others.items():
@@ -263,7 +263,7 @@ def _compile_for(card: str, cards: int, json_file: Path | None, only: list[str] 
     compiled.require_cases(card, cards, only)
     require_folders(json=json_file)
     with status_line("compiling") as say:
-        found = list(compiled.rows(card, cards, only, say))
+        found = list(compiled.rows(card, cards, only, say=say))
     out.print(compiled.table(found, card, cards))
     write_json(compiled.as_json(found, card, cards), json_file)
 
