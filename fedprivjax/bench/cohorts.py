@@ -1,6 +1,5 @@
 """Processor time of samples of records and of the calibration of a sweep, and of rounds of secret cohorts."""
 
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from time import process_time
@@ -12,7 +11,7 @@ import numpy as np
 from fedprivjax import datasets
 from fedprivjax.bench import cell
 from fedprivjax.bench.clients import random_images
-from fedprivjax.bench.timing import AT_MOST, Line, compiled_run, in_a_process
+from fedprivjax.bench.timing import Line, at_most, compiled_run, in_a_process
 from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.disk_cache import CACHE
 from fedprivjax.engine.prepare import ready
@@ -43,7 +42,7 @@ def lines() -> Iterator[Line]:
 def processor_seconds(*jobs: Callable[[], Any], repeats: int = 7) -> list[float]:
     """Return the median processor seconds of each job, over all threads. The jobs alternate, after a warm-up."""
     seconds = []
-    for _ in range(min(repeats, int(os.environ.get(AT_MOST, repeats))) + 1):
+    for _ in range(at_most(repeats) + 1):
         for job in jobs:
             began = process_time()
             jax.block_until_ready(job())
