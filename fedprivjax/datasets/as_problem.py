@@ -52,7 +52,7 @@ def from_dataset(
             are unknown, and it has dense gradients. None is the linear predictor.
         start_seed: seed of the initial parameters of a linen module, if `start` is None.
         convolutions: as in `general_problem`, for a network. None is "auto".
-        clipping: computation of a network's clipped gradients, "auto", "ghost" or "rows", as in `general_problem`.
+        clipping: as in `general_problem`, for a network.
         partition_table: as in `linear_problem`. None is the dataset's own partition, if it has one.
         constraint, start, lipschitz, distance, machine_weights: as in `linear_problem`. `lipschitz=None` is the
             dataset's own gradient bound, if it has one.
@@ -85,7 +85,8 @@ def from_dataset(
         raise Refusal(f"convolutions must be None for a linear predictor, got {convolutions!r}. Leave it out")
     if clipping != "auto":
         raise Refusal(
-            f"clipping must be left out for a linear predictor, whose gradients are factored, got {clipping!r}"
+            f"clipping must be 'auto' for a linear predictor, whose gradients are factored, got {clipping!r}. "
+            "Leave it out"
         )
     options |= {"feature_bound": dataset.feature_bound, "test": _test(dataset)}
     if isinstance(dataset, Stream):

@@ -19,8 +19,8 @@ from fedprivjax.problem.problem import Problem, number_of, numbers_of_one
 Oracle = Callable[..., Any]  # gradient of one example's loss at given parameters; a tuple if several are given
 Machine = Callable[[Oracle], Any]  # message of one machine before noise
 
-CHUNK_FLOATS = 2**24  # numbers of dense gradients in memory at once on an accelerator
-CACHE_FLOATS = 2**21  # the same on a CPU, where more leave the cache
+CHUNK_FLOATS = 2**24  # numbers in memory at once: of local steps, and of dense gradients on an accelerator
+CACHE_FLOATS = 2**21  # numbers of dense gradients in memory at once on a CPU, where more leave the cache
 ONE_BY_ONE = 50_000  # parameters from which a CPU is fastest with one gradient in memory
 STEP_FLOATS = 2**18  # intermediate numbers of a local step from which a CPU computes one machine after another
 
@@ -184,7 +184,7 @@ def require_one_gradient(problem: Problem, message: str, *, plain: bool) -> None
     if getattr(problem.model, "clipping", None) == "ghost" and not plain:
         raise Refusal(
             f"clipping must be 'auto' or 'rows' with {message}, got 'ghost': the norm of a message other than the "
-            f"gradient at one point does not follow from a network's layers"
+            f"gradient at one point does not follow from a network's layers. Use 'auto'"
         )
 
 

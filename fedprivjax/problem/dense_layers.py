@@ -159,7 +159,7 @@ def _contracted(equation: JaxprEqn, operand: int) -> tuple[int, ...]:
 
 
 def in_layers(problem: Problem) -> int:
-    """Return the number of parameters in kernels of dense layers, which a problem's loss has."""
+    """Return the number of parameters in the kernels of dense layers of a problem's loss."""
     model: Any = problem.model
     example = jax.eval_shape(lambda: problem.take(0, 0))
     start = jax.eval_shape(lambda: problem.start)
@@ -176,13 +176,13 @@ def with_clipping(problem: Problem, clipping: Clipping) -> Problem:
     """Return the problem with a computation of clipped gradients, as `general_problem` describes it.
 
     Raises:
-        Refusal: it is unknown, or is "ghost" and the loss has no dense layer.
+        Refusal: if it is unknown, or is "ghost" and the loss has no dense layer.
     """
     require_choice("clipping", clipping, CLIPPINGS)
     model = problem.model
     if clipping == "ghost" and not (isinstance(model, GeneralModel) and in_layers(problem)):
         raise Refusal(
             "clipping must be 'auto' or 'rows' without a network that has dense layers, got 'ghost': no parameter of "
-            "the loss is a matrix that it uses once, in a product with one vector"
+            "the loss is a matrix that it uses once, in a product with one vector. Use 'auto'"
         )
     return replace(problem, model=replace(model, clipping=clipping)) if isinstance(model, GeneralModel) else problem
