@@ -1,12 +1,13 @@
 """Compiled programs have one body, and are cleared before the process runs out of memory mappings."""
 
 from dataclasses import replace
+from itertools import product
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import unit_rows
+from cases import sparing, unit_rows
 from flax import struct
 
 from fedprivjax import DPMu2, FedAvg, NoisySGD, Scaffold, Softmax, Uniform, linear_problem, ready
@@ -118,8 +119,9 @@ def test_blocks_of_noise_that_do_not_divide_an_evaluation_are_no_second_body(mon
     assert products("server", 20, 4, eval_every=4) == products("server", 20, 4, eval_every=5) > 0
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("block", [64, 3])
+@pytest.mark.parametrize(
+    ("name", "block"), sparing([*product(METHODS, (64, 3))], [("state", 64), ("toeplitz", 64), ("server", 3)])
+)
 def test_padding_changes_no_parameter(monkeypatch, twos, name, block):
     monkeypatch.setattr(segments, "BLOCK", block)
     found = []

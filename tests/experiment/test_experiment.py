@@ -462,7 +462,10 @@ DIGITS["protocol"] = [{"name": "noisy_sgd", "mu": 2.0, "clip": 1.0, "step_size":
     [
         pytest.param({"model": "mlp", "hidden": [4, 3], "start_seed": 5}, MLP((4, 3), 10), marks=pytest.mark.slow),
         pytest.param({"model": {"kind": "mlp", "activation": "gelu"}}, MLP((64,), 10, "gelu"), marks=pytest.mark.slow),
-        ({"model": "cnn", "channels": [2], "loss": "softmax", "convolutions": "xla"}, CNN((2,), (), 10)),
+        (
+            {"model": "cnn", "channels": [2], "loss": "softmax", "convolutions": "xla", "clipping": "rows"},
+            CNN((2,), (), 10),
+        ),
     ],
 )
 def test_a_network_is_reached_by_its_settings(settings, network):
@@ -472,7 +475,8 @@ def test_a_network_is_reached_by_its_settings(settings, network):
     (job,) = listed.jobs(parsed)
     problem = job.prepare().first.problem
     assert problem.model.function.network == network
-    assert problem.model.convolutions == settings.get("convolutions", "auto")
+    for name in ("convolutions", "clipping"):
+        assert getattr(problem.model, name) == settings.get(name, "auto")
     start = from_dataset(datasets.load("digits"), network=network, start_seed=settings.get("start_seed", 0)).start
     np.testing.assert_array_equal(ravel_pytree(problem.start)[0], ravel_pytree(start)[0])
 
