@@ -28,6 +28,7 @@ from fedprivjax import (
 )
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.method import round as round_machinery
+from fedprivjax.problem.problem import numbers_of_one
 
 INFO = ("clipped_share", "message_norm")
 BOUND, CLIP, ROUNDS, EVERY = 0.8, 0.5, 8, 3  # the last evaluation is of two rounds
@@ -38,8 +39,9 @@ RNG = np.random.default_rng(0)
 @pytest.fixture(params=sparing(["linear", "general"], ["linear"]))
 def problem(request, softmax_problem, general_twin, monkeypatch):
     """Return the problem. The general one computes messages in chunks of 2."""
-    monkeypatch.setattr(round_machinery, "CACHE_FLOATS", 2 * softmax_problem.dimension)
-    return softmax_problem if request.param == "linear" else general_twin()
+    problem = softmax_problem if request.param == "linear" else general_twin()
+    monkeypatch.setattr(round_machinery, "CACHE_FLOATS", 2 * numbers_of_one(problem))
+    return problem
 
 
 def gradient(w, features, label):

@@ -30,6 +30,7 @@ from fedprivjax.engine.simulate import execute
 from fedprivjax.engine.transcript import transcript
 from fedprivjax.method import round as cohort
 from fedprivjax.method.small_form import scaled_down
+from fedprivjax.problem.problem import numbers_of_one
 from fedprivjax.testing.trial import PROBE
 
 BATCH, CLIP, MU = 3, 0.5, 2.0
@@ -131,8 +132,10 @@ def test_factored_dense_and_chunked_are_one(name, clip, general_twin, monkeypatc
     protocol = METHODS[name].replace(batch=BATCH, clip=clip, mu=np.inf, step_size=0.05)
     people, options = Given(3, np.tile(np.arange(3), (5, 1))), {"metrics": (PROBE,), "seed": 3, "eval_every": 1}
     found = [execute(ready(protocol, problem, people, **options)) for problem in (POOL, general_twin())]
-    monkeypatch.setattr(cohort, "CACHE_FLOATS", 4 * POOL.dimension)  # four increments of nine
-    found.append(execute(ready(protocol, general_twin(), people, **options)))
+    twin = general_twin()
+    monkeypatch.setattr(cohort, "CACHE_FLOATS", 4 * numbers_of_one(twin))  # three increments of nine, which divide them
+    assert cohort.rows_in_memory(twin, 9) == 3
+    found.append(execute(ready(protocol, twin, people, **options)))
     for other in found[1:]:
         chex.assert_trees_all_close(other.metrics, found[0].metrics, rtol=1e-4, atol=1e-5)
 

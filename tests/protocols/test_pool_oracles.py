@@ -18,6 +18,7 @@ from fedprivjax.method import round as cohort
 from fedprivjax.method.protocol import as_leaves
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.problem.problem import numbers_of_one
 from fedprivjax.testing.trial import PROBE, close
 
 CYCLE = np.array([[0, 1], [2, 3], [1, 2], [3, 0], [0, 2], [1, 3]])  # each machine three times in six rounds
@@ -139,8 +140,9 @@ def test_factored_dense_and_chunked_are_one(name, softmax_problem, general_twin,
     settings = {"metrics": ("test_accuracy", PROBE), "rounds": rounds}
     factored = run(protocol, softmax_problem, everyone, **settings)
     dense = run(protocol, general_twin(), everyone, **settings)
-    monkeypatch.setattr(cohort, "CACHE_FLOATS", 2 * softmax_problem.dimension)  # chunks of two machines and of one
-    chunked = run(protocol, general_twin(), everyone, **settings)
+    twin = general_twin()
+    monkeypatch.setattr(cohort, "CACHE_FLOATS", 2 * numbers_of_one(twin))  # chunks of two machines and of one
+    chunked = run(protocol, twin, everyone, **settings)
     for other in (dense, chunked):
         chex.assert_trees_all_close(other.metrics, factored.metrics, rtol=1e-4, atol=1e-5)
         close(other.params, factored.params, 1e-4)
