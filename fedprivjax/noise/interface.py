@@ -42,7 +42,8 @@ class Mechanism(Decorated):
     @property
     def may_pass_end(self) -> bool:
         """`past_end` of the class that defines `draw`: a subclass that overrides it must state it again."""
-        return next(bool(vars(each).get("past_end")) for each in type(self).__mro__ if "draw" in vars(each))
+        stated = next(bool(vars(each).get("past_end")) for each in type(self).__mro__ if "draw" in vars(each))
+        return stated and self.past_end
 
     def init(self, dimension: int, key: jax.Array) -> Any:
         """Return the state before the first round. `key` is the seed's, for samples by machine or by node."""

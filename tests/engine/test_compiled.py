@@ -113,6 +113,13 @@ def test_noise_with_a_state_is_not_sampled_past_the_end_unless_its_class_says_so
         found.append(execute(replace(start, mechanism=kind(start.mechanism.inputs))).params)
     np.testing.assert_array_equal(*found)
 
+    class Stated(Triangular):
+        past_end = False
+
+    assert Triangular(()).may_pass_end
+    assert not Sliced(()).may_pass_end
+    assert not Stated(()).may_pass_end
+
 
 def test_blocks_of_noise_that_do_not_divide_an_evaluation_are_no_second_body(monkeypatch):
     monkeypatch.setattr(segments, "BLOCK", 4)
