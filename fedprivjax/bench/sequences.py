@@ -32,7 +32,7 @@ class Recurrent(nn.Module):
 
     @nn.compact
     def __call__(self, inputs):
-        values = nn.RNN(nn.LSTMCell(self.hidden))(inputs.reshape(*inputs.shape[:2], -1))
+        values: Any = nn.RNN(nn.LSTMCell(self.hidden))(inputs.reshape(*inputs.shape[:2], -1))
         return nn.Dense(CLASSES)(values[:, -1])
 
 
