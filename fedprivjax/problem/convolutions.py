@@ -96,21 +96,27 @@ def _outputs(equation: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
             branches = [partial(_evaluated, branch.jaxpr, branch.consts) for branch in params["branches"]]
             return jax.lax.switch(inputs[0], branches, *inputs[1:])
         if name == "scan":
-            return _scanned(inputs, **params)
+            return _scanned(equation, inputs)
     found: Any = equation.primitive.get_bind_params(params)  # jax 0.9 and older have functions beside the options
     functions, options = found if isinstance(found, tuple) else ((), found)
     values = equation.primitive.bind(*functions, *inputs, **options)
     return values if equation.primitive.multiple_results else [values]
 
 
-def _scanned(inputs: list[Any], *, jaxpr, num_consts, num_carry, length, reverse, unroll, **_: Any) -> list[Any]:
+def _scanned(equation: JaxprEqn, inputs: list[Any]) -> list[Any]:
+    """Return the values of a scan. What it scans over and what it stacks has one axis more than in its body."""
+    jaxpr, options = equation.params["jaxpr"], {name: equation.params[name] for name in ("length", "reverse", "unroll")}
+    scanned = sum(jnp.ndim(one) > inner.aval.ndim for one, inner in zip(inputs, jaxpr.jaxpr.invars, strict=True))
+    outputs: Any = zip(equation.outvars, jaxpr.jaxpr.outvars, strict=True)
+    num_carry = sum(one.aval.ndim == inner.aval.ndim for one, inner in outputs)
+    num_consts = len(inputs) - num_carry - scanned
     held, carry, rows = (inputs[:num_consts], inputs[num_consts:][:num_carry], inputs[num_consts + num_carry :])
 
     def one(carry, row):
         values = _evaluated(jaxpr.jaxpr, jaxpr.consts, *held, *carry, *row)
         return values[:num_carry], values[num_carry:]
 
-    carry, stacked = jax.lax.scan(one, carry, rows, length=length, reverse=reverse, unroll=unroll)
+    carry, stacked = jax.lax.scan(one, carry, rows, **options)
     return [*carry, *stacked]
 
 
