@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn
-from jax.extend.core import Literal as Constant
 
 from fedprivjax.problem.devices import platform
-from fedprivjax.problem.program import by_shapes, equations, programs_in
+from fedprivjax.problem.program import by_shapes
+from fedprivjax.problem.traces import equations, evaluated, programs_in, values_of
 
 Convolutions = Literal["auto", "products", "xla"]
 CONVOLUTIONS = ("auto", "products", "xla")
@@ -70,14 +70,7 @@ def _rewritten(function: Callable, *arguments: Any) -> Any:
 
 
 def _evaluated(program: Jaxpr, constants: Sequence[Any], *arguments: Any) -> list[Any]:
-    values = dict(zip((*program.constvars, *program.invars), (*constants, *arguments), strict=True))
-
-    def read(variable: Any) -> Any:
-        return variable.val if isinstance(variable, Constant) else values[variable]
-
-    for equation in program.eqns:
-        values.update(zip(equation.outvars, _outputs(equation, list(map(read, equation.invars))), strict=True))
-    return list(map(read, program.outvars))
+    return evaluated(program, constants, arguments, _outputs)
 
 
 def _outputs(equation: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
@@ -97,10 +90,7 @@ def _outputs(equation: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
             return jax.lax.switch(inputs[0], branches, *inputs[1:])
         if name == "scan":
             return _scanned(equation, inputs)
-    found: Any = equation.primitive.get_bind_params(params)  # jax 0.9 and older have functions beside the options
-    functions, options = found if isinstance(found, tuple) else ((), found)
-    values = equation.primitive.bind(*functions, *inputs, **options)
-    return values if equation.primitive.multiple_results else [values]
+    return values_of(equation, inputs)
 
 
 def _scanned(equation: JaxprEqn, inputs: list[Any]) -> list[Any]:

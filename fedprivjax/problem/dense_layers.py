@@ -15,13 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.problem.models import CLIPPINGS, Clipping, GeneralModel, Vector, length
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import by_shapes
+from fedprivjax.problem.traces import evaluated, values_of
 
 MARGIN = 1 + 1e-5  # of norms, since their rounding is not that of the vectors which are summed
 
@@ -107,20 +108,18 @@ def _with_inputs(
     program: ClosedJaxpr, kernels: Sequence[Kernel], arguments: Sequence[Any], shifts: Sequence[jax.Array]
 ) -> tuple[Any, list[jax.Array]]:
     """Return the loss with the layers' outputs shifted, and the layers' inputs."""
-    jaxpr, layers = program.jaxpr, {kernel.equation: place for place, kernel in enumerate(kernels)}
-    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*program.consts, *arguments], strict=True))
+    layers = {id(program.jaxpr.eqns[kernel.equation]): place for place, kernel in enumerate(kernels)}
     inputs: list[Any] = [None] * len(kernels)
 
-    for number, equation in enumerate(jaxpr.eqns):
-        read = list(dict.fromkeys(one for one in equation.invars if not isinstance(one, Literal)))
-        alone = {"constvars": [], "invars": read, "outvars": equation.outvars, "eqns": [equation]}
-        results = jaxpr_as_fun(ClosedJaxpr(jaxpr.replace(**alone), ()))(*(known[variable] for variable in read))
-        if number in layers:
-            place = layers[number]
-            inputs[place] = known[equation.invars[1 - kernels[place].operand]].ravel()
-            results = [results[0] + shifts[place].reshape(results[0].shape)]
-        known.update(zip(equation.outvars, results, strict=True))
-    return known[jaxpr.outvars[0]], inputs
+    def outputs(equation: JaxprEqn, read: list[Any]) -> Sequence[Any]:
+        values = values_of(equation, read)
+        if (place := layers.get(id(equation))) is None:
+            return values
+        inputs[place] = read[1 - kernels[place].operand].ravel()
+        return [values[0] + shifts[place].reshape(values[0].shape)]
+
+    (loss,) = evaluated(program.jaxpr, program.consts, arguments, outputs)
+    return loss, inputs
 
 
 def _kernels(program: ClosedJaxpr, leaves: int) -> tuple[Kernel, ...]:

@@ -13,7 +13,7 @@ import gc
 import inspect
 import os
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial, wraps
 from importlib.metadata import version
@@ -22,10 +22,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.problem.devices import MACHINES, RUNS
+from fedprivjax.problem.traces import equations
 
 MAPPINGS = Path("/proc/self/maps")
 LIMIT = Path("/proc/sys/vm/max_map_count")
@@ -319,26 +320,3 @@ def _require_isolated(program: ClosedJaxpr, name: str) -> None:
             f"{name} must compute what it returns from its arguments alone in a private run, got the effect {effect}. "
             f"Write it as a function without side effects"
         )
-
-
-def equations(program: Jaxpr) -> Iterator[JaxprEqn]:
-    """Yield the equations of a program and of all programs inside it."""
-    for equation in program.eqns:
-        yield equation
-        for inner in programs_in(equation):
-            yield from equations(inner)
-
-
-def programs_in(equation: JaxprEqn) -> Iterator[Jaxpr]:
-    """Yield the programs that an equation calls."""
-    return _programs(list(equation.params.values()))
-
-
-def _programs(value: Any) -> Iterator[Jaxpr]:
-    if isinstance(value, ClosedJaxpr):
-        yield value.jaxpr
-    elif isinstance(value, Jaxpr):
-        yield value
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _programs(one)
