@@ -37,6 +37,7 @@ from fedprivjax.noise import Randomised
 from fedprivjax.plan.arguments import require_protocol
 from fedprivjax.privacy.events import Mixture
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.problem.models import Clipping
 
 LEVEL = 0.05  # error probability of a bound
 VERDICT = 1e-4  # total error probability of a verdict
@@ -158,6 +159,7 @@ def audit(
     verdict: float = VERDICT,
     public: tuple[str, ...] = (),
     loss: str | None = None,
+    clipping: Clipping | None = None,
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> Audit:
@@ -172,6 +174,8 @@ def audit(
         verdict: total error probability of `Audit.refuted`.
         public: names of the scalars reported by rounds that are published.
         loss: "linear" or "quadratic", the canary's loss (see `Federation`), or None for the federation's.
+        clipping: "ghost" or "rows" for a canary whose clipped gradients are computed as those of a network with dense
+            layers (see `Federation`), or None for the federation's.
         folder: folder for the scores of finished runs, from which a stopped audit resumes.
         progress: callback, called with (finished runs, all runs).
 
@@ -192,6 +196,7 @@ def audit(
     require_between("verdict", verdict, 0, 1)
     federation = small_federation(protocol) if federation is None else federation
     federation = federation if loss is None else replace(federation, loss=loss)
+    federation = federation if clipping is None else replace(federation, clipping=clipping)
     pair, distribution, options = prepared(protocol, federation, delta, seed, public, max(runs // 2, MOST))
     guarantee = pair.start.guarantee if pair.absent else for_replaced(pair.start.guarantee)
     attained = _attained(distribution, guarantee)
@@ -321,7 +326,8 @@ def _claim(runs: Runs, counting: Counting) -> None:
     if runs.folder is None:
         return
     start, file = runs.pair.start, runs.folder / "identity"
-    settings = f"{start}|{runs.pair.canary}|{counting}|{runs.options}|{runs.seed}"
+    clipping = getattr(start.problem.model, "clipping", None)
+    settings = f"{start}|{runs.pair.canary}|{counting}|{runs.options}|{runs.seed}|{clipping}"
     numbers = start.arguments._replace(key=jax.random.key_data(start.key))
     identity = digest(code_version(), settings, *map(np.asarray, jax.tree.leaves(numbers)))
     if file.is_file() and file.read_text() != identity:

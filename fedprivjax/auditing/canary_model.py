@@ -1,7 +1,8 @@
 """Canaries: the linear predictor of an audit of small runs, and records with a prescribed gradient in any problem.
 
-The predictor has the canary's loss and direction, and parameters in one or two arrays. Other problems get their
-canaries through their model.
+The predictor has the canary's loss and direction, and parameters in one or two arrays. It can also be a general model
+with a dense layer, whose clipped gradients are computed as those of networks. Other problems get their canaries through
+their model.
 """
 
 from dataclasses import dataclass, replace
@@ -14,8 +15,9 @@ from flax import struct
 from jax.flatten_util import ravel_pytree
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.problem.dense_layers import with_clipping
 from fedprivjax.problem.linear_loss import LinearLoss
-from fedprivjax.problem.models import Dense, Example, LinearModel, Outer, scaled
+from fedprivjax.problem.models import Clipping, Dense, Example, GeneralModel, LinearModel, Outer, scaled
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.random_keys import random_key
 
@@ -122,6 +124,39 @@ class SplitLinearModel(LinearModel):
 
     def correct(self, params, example: Example):
         return super().correct(joined(params), example)
+
+
+@dataclass(frozen=True)
+class DenseLayerLoss:
+    """The same predictor's loss, with a dense layer."""
+
+    loss: LinearLoss
+
+    def __call__(self, params, example: Example):
+        first, second = jnp.split(example.features, [params["bias"].size])
+        return self.loss.value(first @ params["bias"] + (second @ params["kernel"])[0], example.label)
+
+
+def in_two_arrays(problem: Problem, loss: LinearLoss, clipping: Clipping) -> Problem:
+    """Return the problem of a linear predictor with its parameters in two arrays.
+
+    Args:
+        clipping: "auto" for factored gradients, "ghost" or "rows" for those of a network, as in `general_problem`.
+    """
+    factored = clipping == "auto"
+    model: Any = SplitLinearModel(loss) if factored else GeneralModel(DenseLayerLoss(loss))
+    problem = replace(problem, model=model, start=halves(problem.start))
+    return problem if factored else with_clipping(problem, clipping)
+
+
+def labels_of(problem: Problem) -> np.ndarray:
+    """Return the labels of all records, shape [records]."""
+    return np.asarray(problem.pool.label)
+
+
+def with_labels(problem: Problem, labels) -> Problem:
+    """Return the problem with other labels."""
+    return replace(problem, pool=problem.pool._replace(label=labels))
 
 
 # ---- canaries in any problem

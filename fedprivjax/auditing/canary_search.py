@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedprivjax.auditing.neighbouring import LINEAR, Federation, Worlds, hides_uses, labels_of, records_used, worlds
+from fedprivjax.auditing.canary_model import labels_of
+from fedprivjax.auditing.neighbouring import LINEAR, Federation, Worlds, hides_uses, records_used, worlds
 from fedprivjax.auditing.scores import ViewDistribution, clearest, separation
 from fedprivjax.auditing.views import ViewOptions, Views, chunk_of, different, observed
 from fedprivjax.checks.refusal import Refusal, warn
@@ -63,7 +64,7 @@ def prepared(
         most: largest number of runs of a dataset from which the distribution is estimated, if below `PREPARING`.
     """
     known = delta, seed, public, most
-    if federation.leaves is not None:
+    if federation.leaves is not None or federation.clipping != "auto":
         return _clearest(protocol, federation, *known)
     try:
         return _clearest(protocol, replace(federation, leaves=2), *known)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fedprivjax.auditing.canary_model import AXES, CanaryLoss, SplitLinearModel, canary_direction, halves
+from fedprivjax.auditing.canary_model import AXES, CanaryLoss, canary_direction, in_two_arrays, labels_of
 from fedprivjax.checks.numbers import leaves_of
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
@@ -31,6 +31,7 @@ from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.terms import ADD_OR_REMOVE
 from fedprivjax.problem.build import linear_problem
 from fedprivjax.problem.constraints import Ball
+from fedprivjax.problem.models import CLIPPINGS, Clipping
 from fedprivjax.problem.problem import Problem, Table
 
 RADIUS = 1e3  # radius of the constraint set; steps are so short that no run comes near its boundary
@@ -64,6 +65,8 @@ class Federation:
             one of the two that the view shows better. A sum of clipped messages shows both equally well.
         leaves: number of arrays of parameters, 1 or 2, each of which holds half of a dense canary. None is 2 if the
             method takes them.
+        clipping: computation of clipped gradients, "auto" for that of a linear predictor. "ghost" and "rows" are those
+            of a network, as in `general_problem`: one of two arrays is then the kernel of a dense layer.
     """
 
     participation: Participation
@@ -76,11 +79,15 @@ class Federation:
     unclipped: bool = False
     dense: bool | None = None
     leaves: int | None = None
+    clipping: Clipping = "auto"
 
     def __post_init__(self) -> None:
         require_choice("loss", self.loss, LENGTHS)
         if self.leaves not in (None, 1, 2):
             raise Refusal(f"leaves must be 1, 2 or None, got {self.leaves!r}")
+        require_choice("clipping", self.clipping, CLIPPINGS)
+        if self.leaves == 1 and self.clipping != "auto":
+            raise Refusal(f"leaves must be 2 or None with clipping {self.clipping!r}, got 1. Leave it out")
         for name, least in (("rounds", 1), ("records", 1), ("dimension", AXES)):
             require_at_least(name, getattr(self, name), least)
 
@@ -107,9 +114,8 @@ class Federation:
             features, labels, loss, feature_bound=bound, constraint=Ball(RADIUS), partition_table=table
         )
         problem = replace(problem, own_smoothness=max(SMOOTHNESS, loss.smoothness(size)))
-        return (
-            problem if self.leaves != 2 else replace(problem, model=SplitLinearModel(loss), start=halves(problem.start))
-        )
+        two = self.leaves == 2 or self.clipping != "auto"
+        return in_two_arrays(problem, loss, self.clipping) if two else problem
 
     def positive_label(self, protocol: Any) -> float:
         """Return the canary's positive label. The negative one is −1, and that of an absent canary 0.
@@ -316,16 +322,6 @@ def _first_used(start: ReadyRun) -> int:
     """Return the pool's first record if machines own their records, otherwise the first record used by a message."""
     own = start.problem.partition_table is not None
     return 0 if own else int(_samples(start)[start.plan.schedule.present][0, 0])
-
-
-def labels_of(problem: Problem) -> np.ndarray:
-    """Return the labels of all records, shape [records]."""
-    return np.asarray(problem.pool.label)
-
-
-def with_labels(problem: Problem, labels) -> Problem:
-    """Return the problem with other labels."""
-    return replace(problem, pool=problem.pool._replace(label=labels))
 
 
 def _owner(start: ReadyRun, canary: int) -> int:

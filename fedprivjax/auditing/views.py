@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.auditing.canary_model import AXES, audited_directions
-from fedprivjax.auditing.neighbouring import Worlds, labels_of, with_labels
+from fedprivjax.auditing.canary_model import AXES, audited_directions, labels_of, with_labels
+from fedprivjax.auditing.neighbouring import Worlds
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.prepare import Arguments, ReadyRun

@@ -162,6 +162,10 @@ def audit(
         str | None,
         typer.Option(help="linear or quadratic (default: linear for fixed cohorts, quadratic for others)"),
     ] = None,
+    clipping: Annotated[
+        str | None,
+        typer.Option(help="computation of clipped gradients: auto, ghost or rows (default: the experiment's)"),
+    ] = None,
     each: Annotated[
         int | None, typer.Option("--one-run", help="audit one full-size run, with this many canaries per machine")
     ] = None,
@@ -179,11 +183,11 @@ def audit(
 
     require_folders(json=json_file)
     chosen = audits.chosen(spec, lambda: load(spec, change), epsilon, delta, only)
+    small = {"participation": participation, "loss": loss, "clipping": clipping}
     if each is None:
-        small = {"participation": participation, "loss": loss}
         attack = audits.scaled_down_audits(chosen, runs=runs, rounds=rounds, seed=seed, folder=folder, **small)
     else:
-        audits.refuse_scaled_down(participation, loss)
+        audits.refuse_scaled_down(**small)
         attack = audits.one_run_audits(chosen, each=each, seed=seed)
     for line in audits.audited_at(chosen, epsilon, sizes=each is not None):
         out.say(line)

@@ -21,6 +21,7 @@ from fedprivjax.method.small_form import BATCH, audit_settings, scaled_down
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.target import TARGETS
+from fedprivjax.problem.models import Clipping
 from fedprivjax.protocols import PROTOCOLS
 
 Attack = Callable[[str, Any, Any], Any]  # (label, protocol, progress callback) -> audits by label
@@ -157,6 +158,7 @@ def scaled_down_audits(
     seed: int,
     folder: Path | None,
     loss: str | None = None,
+    clipping: Clipping | None = None,
     participation: Sequence[str] | None = None,
 ) -> Attack:
     """Return a function that audits a protocol's scaled-down form on neighbouring datasets of small federations.
@@ -169,10 +171,13 @@ def scaled_down_audits(
         seed: seed of the audits.
         folder: folder of the runs' cache, or None.
         loss: loss of all federations. None is linear with a fixed cohort or without a clip, else quadratic.
+        clipping: computation of clipped gradients, as in `Federation`. None is that of the experiment's `[problem]`.
         participation: kinds of participation in `PARTICIPATIONS`; None is all.
     """
     for name in participation or ():
         require_choice("participation", name, PARTICIPATIONS)
+    if clipping is None and chosen.experiment is not None:
+        clipping = getattr(chosen.experiment.problem, "clipping", None)
     requested = PARTICIPATIONS if participation is None else tuple(dict.fromkeys(participation))
 
     def attack(label: str, protocol: Any, progress: Any) -> dict[str, Audit]:
@@ -184,6 +189,7 @@ def scaled_down_audits(
             cache = None if folder is None else folder / "runs" / name.replace("/", "-")
             few = runs if suffix in ("", _suffix(requested[0])) else max(min(runs, LEAST), int(FEWER * runs))
             options = {"runs": few, "delta": chosen.delta, "seed": seed, "verdict": chosen.verdict / len(trials)}
+            options["clipping"] = clipping
             found[name] = audit(small, federation, folder=cache, progress=progress, **options)
         return found
 
@@ -211,9 +217,9 @@ def _suffix(participation: str) -> str:
     return "" if participation == neighbouring.FIXED else f", {participation}"
 
 
-def refuse_scaled_down(participation: Any, loss: Any) -> None:
+def refuse_scaled_down(**settings: Any) -> None:
     """Raise Refusal if a setting of scaled-down audits is given to an audit in one run."""
-    for name, value in (("participation", participation), ("loss", loss)):
+    for name, value in settings.items():
         if value:
             raise Refusal(f"{name} must be left out with --one-run, which takes the experiment's own, got {value}")
 

@@ -129,7 +129,7 @@ def cohort_messages(problem: Problem, machine: Machine, inputs: RoundInputs, bou
     """Return each participant's message (the weighted sum over its records) as dense leaves [per_round, ...]."""
     examples = problem.take(inputs.samples, inputs.machine)
     if inputs.weights is None:
-        vectors = clipped(messages(problem, machine, examples), bound)
+        vectors = bounded_messages(problem, machine, examples, bound)
         return jax.vmap(lambda vector: vector.written_out())(vectors)
 
     def one(examples, weights):
@@ -140,7 +140,7 @@ def cohort_messages(problem: Problem, machine: Machine, inputs: RoundInputs, bou
 
 def message_of(problem: Problem, machine: Machine, examples, weights, bound: Any = None):
     """Return one participant's message: the weighted sum over its records, each clipped if a bound is given."""
-    return weighted(clipped(messages(problem, machine, examples), bound), weights).total()
+    return weighted(bounded_messages(problem, machine, examples, bound), weights).total()
 
 
 def weighted(vectors, weights):
@@ -151,6 +151,13 @@ def weighted(vectors, weights):
 def messages(problem: Problem, machine: Machine, examples) -> Outer | Dense:
     """Return the machine's message for each of the examples, along a leading axis."""
     return jax.vmap(lambda example: machine(oracle(problem.model.gradients, example)))(examples)
+
+
+def bounded_messages(problem: Problem, machine: Machine, examples, bound: Any) -> Any:
+    """Return `messages`, each clipped if a bound is given, with the norms that `examples_sum` has."""
+    point = None if bound is None else layered_point(problem, machine)
+    vectors = messages(problem, machine, examples) if point is None else layered(problem, point, examples)
+    return clipped(vectors, bound)
 
 
 def oracle(gradients: Callable[[tuple, Any], tuple], data) -> Oracle:

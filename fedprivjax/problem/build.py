@@ -135,8 +135,8 @@ def general_problem(
         clipping: computation of clipped gradients. "rows" computes every record's gradient. "ghost" computes norms from
             the inputs of dense layers and the gradients of their outputs, and the clipped sum as a matrix product.
             Messages must then be the gradient at one point. "auto" is "ghost" for such messages of a network of at
-            least 50,000 parameters with half of them in dense layers, else "rows". Messages that are computed one by
-            one (in a transcript, as shuffled bits, or as growing sums) are sums of rows with every value, also "ghost".
+            least 50,000 parameters with half of them in dense layers, else "rows". Shuffled bits, and growing sums of
+            one record each, are computed from rows with every value, also "ghost".
 
     Raises:
         ValueError: if the loss is not a scalar, data or parameters are not finite, leaves do not match, or the start

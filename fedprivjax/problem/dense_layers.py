@@ -72,6 +72,9 @@ class Layered(Vector):
         of_layers = [length(r) * length(x) for r, x in zip(self.residuals, self.inputs, strict=True)]
         return MARGIN * jnp.sqrt(sum(jnp.square(norm) for norm in [*of_layers, *map(length, self.others)]))
 
+    def written_out(self):
+        return jax.tree.map(lambda leaf: leaf[None], self).total()
+
     def total(self):
         """Return the sum over a leading axis of clipped vectors, with the parameters' structure.
 

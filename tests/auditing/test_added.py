@@ -10,7 +10,8 @@ from restating import planted, unsealed
 
 from fedprivjax import AdaptiveClip, FedAvg, LocalPrivacy, NoisyMinibatchSGD
 from fedprivjax.auditing.audit import audit
-from fedprivjax.auditing.neighbouring import labels_of, small_federation, worlds
+from fedprivjax.auditing.canary_model import labels_of
+from fedprivjax.auditing.neighbouring import small_federation, worlds
 from fedprivjax.privacy.terms import ADD_OR_REMOVE
 
 LOUD = 4  # ratio of the stated noise to the noise in a planted fault

@@ -6,13 +6,12 @@ import pytest
 from audited import FEDERATION, SETTINGS
 
 from fedprivjax import DPMu2, FedAvg, Full, NoisyMinibatchSGD, NoisySGD, Refusal, Uniform, audit
+from fedprivjax.auditing.canary_model import labels_of, with_labels
 from fedprivjax.auditing.neighbouring import (
     RADIUS,
     CanaryLoss,
     Federation,
-    labels_of,
     small_federation,
-    with_labels,
     worlds,
 )
 from fedprivjax.experiment.audit import protocols_named

@@ -23,7 +23,8 @@ from restating import planted
 from fedprivjax import DPMu2, Dropouts, Full, LocalSGD, NoisySGD, Refusal, StaleMomentum, Uniform
 from fedprivjax.auditing import views
 from fedprivjax.auditing.audit import audit
-from fedprivjax.auditing.neighbouring import Federation, NotAllowed, labels_of, records_used, small_federation, worlds
+from fedprivjax.auditing.canary_model import labels_of
+from fedprivjax.auditing.neighbouring import Federation, NotAllowed, records_used, small_federation, worlds
 from fedprivjax.auditing.views import own_releases
 from fedprivjax.experiment.audit import Chosen, scaled_down_audits
 
