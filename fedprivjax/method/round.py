@@ -156,7 +156,7 @@ def messages(problem: Problem, machine: Machine, examples) -> Outer | Dense:
 def bounded_messages(problem: Problem, machine: Machine, examples, bound: Any) -> Any:
     """Return `messages`, each clipped if a bound is given, with the norms that `examples_sum` has."""
     point = None if bound is None else layered_point(problem, machine)
-    vectors = messages(problem, machine, examples) if point is None else layered(problem, point, examples)
+    vectors: Any = messages(problem, machine, examples) if point is None else layered(problem, point, examples)
     return clipped(vectors, bound)
 
 

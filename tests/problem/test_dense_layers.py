@@ -156,6 +156,35 @@ def product(params, example):
     return jnp.sum(params @ example)
 
 
+CONSTANT = {  # losses whose gradients are 0, or do not depend on the record
+    "a number": lambda params, x: 1.0,
+    "an array": lambda params, x: jnp.float32(1.0),
+    "no parameter": lambda params, x: jnp.sum(x),
+    "a parameter": lambda params, x: params["bias"][0],
+    "no record": lambda params, x: jnp.sum(params["kernel"] ** 2),
+    "an unused layer": lambda params, x: (x @ params["kernel"], 1.0)[1],
+    "a layer of a constant": lambda params, x: jnp.sum(jnp.ones(FEATURES) @ params["kernel"]),
+    "a layer without a gradient": lambda params, x: jax.lax.stop_gradient(jnp.sum(x @ params["kernel"])),
+}
+
+
+@pytest.mark.parametrize("name", sparing(list(CONSTANT), ["a number", "an unused layer"]))
+def test_losses_that_do_not_depend_on_parameters_or_records(name, monkeypatch):
+    monkeypatch.setattr(round_machinery, "ONE_BY_ONE", 1)
+    pool, start = PIXELS.reshape(RECORDS, -1), {"kernel": np.ones((FEATURES, 2)), "bias": np.zeros(2)}
+    sums = {}
+    for clipping in ("rows", "auto", "ghost"):
+        if clipping == "ghost" and "layer" not in name:
+            with pytest.raises(Refusal, match="without a network that has dense layers, got 'ghost'"):
+                general_problem(CONSTANT[name], pool, start, clipping=clipping)
+            continue
+        problem = general_problem(CONSTANT[name], pool, start, clipping=clipping)
+        one = lambda gradient: gradient(problem.start)  # noqa: B023, E731
+        sums[clipping], _ = round_machinery.examples_sum(problem, one, problem.pool, None, 0.5)
+    for total in sums.values():
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5), total, sums["rows"])
+
+
 METHODS = {
     "poisson": NoisyMinibatchSGD(epsilon=np.inf, sampler="poisson", **BATCHES),
     "one record": NoisySGD(mu=np.inf, clip=0.7, step_size=0.3),
