@@ -13,9 +13,8 @@ from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.datasets.partition import by_machine, table_of
 from fedprivjax.datasets.stream import Stream
 from fedprivjax.problem.build import general_problem, linear_problem, procedural_problem
-from fedprivjax.problem.checks import require_labels, require_loss
+from fedprivjax.problem.checks import require_auto, require_labels, require_loss
 from fedprivjax.problem.convolutions import Convolutions
-from fedprivjax.problem.dense_layers import with_clipping
 from fedprivjax.problem.linear_loss import LinearLoss
 from fedprivjax.problem.losses import Logistic, Softmax, Squared
 from fedprivjax.problem.models import Clipping
@@ -33,7 +32,7 @@ def from_dataset(
     *,
     network: Any = None,
     start_seed: int = 0,
-    convolutions: Convolutions | None = None,
+    convolutions: Convolutions = "auto",
     clipping: Clipping = "auto",
     constraint=None,
     partition_table=None,
@@ -51,8 +50,7 @@ def from_dataset(
             `CNN`. It receives images as [1, height, width, channels], without the constant. Its constants and optimum
             are unknown, and it has dense gradients. None is the linear predictor.
         start_seed: seed of the initial parameters of a linen module, if `start` is None.
-        convolutions: as in `general_problem`, for a network. None is "auto".
-        clipping: as in `general_problem`, for a network.
+        convolutions, clipping: as in `general_problem`, for a network.
         partition_table: as in `linear_problem`. None is the dataset's own partition, if it has one.
         constraint, start, lipschitz, distance, machine_weights: as in `linear_problem`. `lipschitz=None` is the
             dataset's own gradient bound, if it has one.
@@ -78,16 +76,9 @@ def from_dataset(
     elif machine_weights is not None:
         raise Refusal("machine_weights must be None for a stream: its machines hold no records")
     if network is not None:
-        options["convolutions"] = "auto" if convolutions is None else convolutions
-        problem = _network_problem(dataset, loss, network, start_seed, **options)
-        return described(with_clipping(problem, clipping), dataset)
-    if convolutions is not None:
-        raise Refusal(f"convolutions must be None for a linear predictor, got {convolutions!r}. Leave it out")
-    if clipping != "auto":
-        raise Refusal(
-            f"clipping must be 'auto' for a linear predictor, whose gradients are factored, got {clipping!r}. "
-            "Leave it out"
-        )
+        options |= {"convolutions": convolutions, "clipping": clipping}
+        return described(_network_problem(dataset, loss, network, start_seed, **options), dataset)
+    require_auto(convolutions=convolutions, clipping=clipping)
     options |= {"feature_bound": dataset.feature_bound, "test": _test(dataset)}
     if isinstance(dataset, Stream):
         return procedural_problem(dataset.generate, loss, seed=dataset.seed, **options)

@@ -177,7 +177,7 @@ def scaled_down_audits(
     for name in participation or ():
         require_choice("participation", name, PARTICIPATIONS)
     if clipping is None and chosen.experiment is not None:
-        clipping = getattr(chosen.experiment.problem, "clipping", None)
+        clipping = getattr(chosen.experiment.problem.model, "clipping", None)
     requested = PARTICIPATIONS if participation is None else tuple(dict.fromkeys(participation))
 
     def attack(label: str, protocol: Any, progress: Any) -> dict[str, Audit]:

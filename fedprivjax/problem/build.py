@@ -192,6 +192,7 @@ def procedural_problem(
     optimum: Any = None,
     excess: Callable[[Any], Any] | None = None,
     convolutions: Convolutions = "auto",
+    clipping: Clipping = "auto",
 ) -> Problem:
     """Return a problem whose examples are computed on demand, so that a million machines need no memory.
 
@@ -203,7 +204,7 @@ def procedural_problem(
         start: first parameters. Required unless the predictor is linear.
         feature_bound: public bound on the norm of a feature vector. Longer vectors are scaled to it. Non-finite vectors
             become zero, and labels are clipped to the loss's range.
-        lipschitz, smoothness, correct, convolutions: as in `general_problem`.
+        lipschitz, smoothness, correct, convolutions, clipping: as in `general_problem`.
         constraint, distance, test, optimum, excess: as in `linear_problem`.
 
     >>> import jax
@@ -224,11 +225,12 @@ def procedural_problem(
         if start is None:
             raise Refusal("start must be given unless the loss is that of a linear predictor")
         toy = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype), shapes)
-        options |= {"smoothness": smoothness, "correct": correct, "convolutions": convolutions}
+        options |= {"smoothness": smoothness, "correct": correct, "convolutions": convolutions, "clipping": clipping}
         built = general_problem(loss, toy, start, **options)
         return replace(built, pool=Procedural(np.uint32(seed), generate))
     if not isinstance(shapes, tuple) or len(shapes) != 2 or shapes[0].ndim != 1 or shapes[1].shape != ():
         raise Refusal(f"generate must return (features [features], label []), got {shapes}")
+    checks.require_auto(convolutions=convolutions, clipping=clipping)
     options |= {"feature_bound": feature_bound, "start": start}
     built = linear_problem(np.zeros((1, *shapes[0].shape)), np.zeros(1), loss, **options)
     pool = Procedural(np.uint32(seed), _Labelled(generate, feature_bound, loss.label_range()))

@@ -172,6 +172,16 @@ def require_scalar_loss(model, params, example) -> None:
         raise Refusal(f"the loss must return a floating-point number, to be differentiated, got {value.dtype}")
 
 
+def require_auto(**settings: Any) -> None:
+    """Raise Refusal if a setting of a general model's computation is given to a linear predictor."""
+    for name, value in settings.items():
+        if value != "auto":
+            raise Refusal(
+                f"{name} must be 'auto' for a linear predictor, whose gradients are factored, got {value!r}. "
+                f"Leave it out"
+            )
+
+
 def _what(value) -> str:
     shape = getattr(value, "shape", None)
     return f"a {type(value).__name__}" if shape is None else f"shape {shape}"

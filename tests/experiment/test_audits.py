@@ -10,6 +10,7 @@ from fedprivjax import DPMu2, NoisyMinibatchSGD, Refusal, cli
 from fedprivjax.auditing.audit import VERDICT, Audit, Found
 from fedprivjax.auditing.bounds import LowerBounds
 from fedprivjax.auditing.neighbouring import small_federation, worlds
+from fedprivjax.experiment import audit as audits
 from fedprivjax.experiment import load
 from fedprivjax.experiment.audit import Chosen, at_level, audited_at, chosen, protocols_named, protocols_of, run_all
 from fedprivjax.protocols import PROTOCOLS
@@ -132,6 +133,37 @@ def test_a_protocol_by_its_name_holds(call):
     row = next(line for line in said.splitlines() if "dp_mu2" in line)
     for cell in ("1e-06", " 8 ", "2 · 1000", "not refuted"):
         assert cell in row
+
+
+NETWORK = """
+title = "network"
+
+[problem]
+dataset = "digits"
+model = "mlp"
+loss = "softmax"
+clipping = "ghost"
+
+[participation]
+machines = 4
+
+[[protocol]]
+name = "noisy_sgd"
+mu = 2.0
+clip = 0.5
+"""
+
+
+@pytest.mark.parametrize(("given", "used"), [(None, "ghost"), ("rows", "rows")])
+def test_clipped_gradients_are_computed_as_in_the_experiment(tmp_path, monkeypatch, given, used):
+    file = tmp_path / "network.toml"
+    file.write_text(NETWORK)
+    asked = []
+    monkeypatch.setattr(audits, "audit", lambda protocol, federation, **options: asked.append(options["clipping"]))
+    found = chosen(str(file), lambda: load(file), None, None, None)
+    attack = audits.scaled_down_audits(found, runs=1000, rounds=1, seed=0, folder=None, clipping=given)
+    attack("noisy_sgd", found.protocols["noisy_sgd"], None)
+    assert set(asked) == {used}
 
 
 @pytest.mark.parametrize(

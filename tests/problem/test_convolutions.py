@@ -155,5 +155,5 @@ def test_machines_with_large_activations_are_computed_one_after_another():
 def test_a_choice_that_does_not_exist_is_refused():
     with pytest.raises(Refusal, match="unknown convolutions 'fft'"):
         general_problem(dense, np.ones((2, 3)), np.ones((3, 2)), convolutions="fft")
-    with pytest.raises(Refusal, match="convolutions must be None for a linear predictor"):
+    with pytest.raises(Refusal, match="convolutions must be 'auto' for a linear predictor"):
         from_dataset(datasets.load("digits"), convolutions="xla")

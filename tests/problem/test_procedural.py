@@ -12,6 +12,7 @@ from fedprivjax import (
     Full,
     Logistic,
     NoisySGD,
+    Refusal,
     Softmax,
     Squared,
     StaleMomentum,
@@ -219,6 +220,27 @@ def test_labels_keep_the_range_of_the_guarantee(loss, label, kept):
     example = problem.take(0, 0)
     assert float(example.label) == kept
     assert float(problem.model.gradients((-jnp.ones(1),), example)[0].norm()) <= problem.lipschitz + 1e-6
+
+
+def test_clipped_gradients_of_computed_examples_have_the_norms_of_dense_layers():
+    def loss(params, x):
+        return jnp.sum(jnp.tanh(x @ params["kernel"]))
+
+    def example(key, machine):
+        return jax.random.normal(key, (4,))
+
+    method = NoisySGD(mu=np.inf, clip=0.5, step_size=0.1)
+    ends = []
+    for clipping in ("rows", "ghost"):
+        problem = procedural_problem(example, loss, start={"kernel": np.ones((4, 3))}, clipping=clipping)
+        assert problem.model.clipping == clipping
+        ends.append(simulate(method, problem, SOME, rounds=3, metrics=()).params["kernel"])
+    np.testing.assert_allclose(*ends, rtol=1e-5)
+    assert (ends[0] != ends[1]).any()
+    with pytest.raises(Refusal, match=r"clipping must be 'auto' for a linear predictor, .* Leave it out"):
+        procedural_problem(lambda key, machine: (jnp.ones(1), 0.0), Squared(1.0), clipping="ghost")
+    with pytest.raises(Refusal, match="without a network that has dense layers, got 'ghost'"):
+        procedural_problem(example, lambda w, x: jnp.sum((w - x) ** 2), start=np.zeros(4), clipping="ghost")
 
 
 def test_data_and_noise_of_one_seed_are_apart():
