@@ -12,9 +12,9 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.datasets.as_problem import from_dataset, own_table
 from fedprivjax.engine import simulate
+from fedprivjax.experiment.data_source import Data
 from fedprivjax.experiment.names import unimported
 from fedprivjax.experiment.participation import AnyKind
-from fedprivjax.experiment.problem_objects import Data
 from fedprivjax.experiment.protocol import MOMENTS, ProtocolSettings
 from fedprivjax.experiment.section import THEORY
 from fedprivjax.experiment.settings import TRIAL, Experiment, PartitionSettings, ProblemSettings

@@ -10,10 +10,11 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets.partition import KINDS, partition
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
+from fedprivjax.experiment.data_source import Source
 from fedprivjax.experiment.expected import Expected
 from fedprivjax.experiment.names import Imported, callback_of, resolve
 from fedprivjax.experiment.participation import AnyKind, Section, overlaid
-from fedprivjax.experiment.problem_objects import ConstraintSettings, LossSettings, ModelSettings, Source, feature_maps
+from fedprivjax.experiment.problem_objects import ConstraintSettings, LossSettings, ModelSettings, feature_maps
 from fedprivjax.experiment.protocol import ProtocolSettings, flattened
 from fedprivjax.experiment.section import OWN, STRUCTURAL, Reflected, Settings, kinds, owners, with_options
 from fedprivjax.features import MAPS

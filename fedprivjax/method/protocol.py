@@ -1,7 +1,6 @@
 """Protocols: an algorithm composed with a privacy object. Named methods are protocols that build both from settings."""
 
 from dataclasses import fields, replace
-from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, final
 
 import jax
@@ -26,7 +25,7 @@ from fedprivjax.method.record_steps import NoisyRecordSteps
 from fedprivjax.method.release import MessagePrivacy, Privacy
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.sum_rounds import SumRounds
-from fedprivjax.method.theory import Theory, theory_of
+from fedprivjax.method.theory import Theory, step_of, theory_of
 from fedprivjax.method.work_privacy import WorkPrivacy
 from fedprivjax.method.work_rounds import WorkRounds
 from fedprivjax.noise.interface import Mechanism
@@ -321,21 +320,6 @@ def pair(algorithm: Any = None, *, privacy: Any = None, **settings: Any) -> Pair
         raise _other_privacy(algorithm, privacy)
     require_keywords("Protocol", settings, [one for one in settings_of(Pair) or () if one not in derived_of(Pair)])
     return Pair(algorithm, privacy=privacy, **settings)
-
-
-def step_of(noisy: Protocol, problem: Problem, plan: Plan, target: Target) -> float:
-    """Return the given step of a protocol with known noise, or its default."""
-    noisy.theory.require_step(noisy)
-    if noisy.step_size is None:
-        step = noisy.theory.default_step(noisy, problem, plan, target)
-    else:
-        step = float(noisy.step_size)
-    if not 0 < step < inf:
-        raise Refusal(
-            "step_size must be set: its default needs a ball, a declared distance or a network's start other than "
-            "0, and a clip, or a finite mu, or a smoothness constant"
-        )
-    return step
 
 
 def as_leaves(protocol: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Self, TypeVar
 
 from fedprivjax.checks.refusal import Refusal
@@ -129,3 +130,18 @@ def require_choice_of(choice: Choice | None, name: str, method: str) -> Choice:
     if choice is None:
         raise Refusal(f"{name} must be given for {method}, whose theory chooses none")
     return choice
+
+
+def step_of(noisy: Any, problem: Problem, plan: Plan, target: Target) -> float:
+    """Return the given step of a protocol with known noise, or its default."""
+    noisy.theory.require_step(noisy)
+    if noisy.step_size is None:
+        step = noisy.theory.default_step(noisy, problem, plan, target)
+    else:
+        step = float(noisy.step_size)
+    if not 0 < step < inf:
+        raise Refusal(
+            "step_size must be set: its default needs a ball, a declared distance or a network's start other than "
+            "0, and a clip, or a finite mu, or a smoothness constant"
+        )
+    return step

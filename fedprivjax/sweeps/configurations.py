@@ -17,7 +17,8 @@ from fedprivjax.checks.values import called, require_at_least, require_choice
 from fedprivjax.engine.progress import OnProgress
 from fedprivjax.method.algorithm import Algorithm
 from fedprivjax.method.local_algorithm import LocalAlgorithm
-from fedprivjax.method.protocol import Protocol, as_leaves, step_of
+from fedprivjax.method.protocol import Protocol, as_leaves
+from fedprivjax.method.theory import step_of
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import Seeds, as_seeds, distinct_resamples
 from fedprivjax.privacy import gdp
