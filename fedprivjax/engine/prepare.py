@@ -28,7 +28,7 @@ from fedprivjax.engine.published import (
 from fedprivjax.method.division import part_of_size
 from fedprivjax.method.local_rounds import client_state_bytes
 from fedprivjax.method.protocol import Protocol, as_leaves
-from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.round import RoundInputs, in_a_step
 from fedprivjax.method.seen import costs_of
 from fedprivjax.noise import METHODS, Mechanism, Silent
 from fedprivjax.plan.arguments import require_arguments, require_valid_plan
@@ -44,13 +44,12 @@ from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
-from fedprivjax.problem.devices import MACHINES, RUNS, as_mesh, divided_rows, platform, require_state_room, room_of
+from fedprivjax.problem.devices import MACHINES, RUNS, as_mesh, divided_rows, require_state_room, room_of
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import FLOAT32, PRECISIONS, by_shapes
 from fedprivjax.problem.random_keys import random_key, require_jax_settings
 
 TWICE = "machines of more records take part more often, and machine_weights = 'sizes' counts their size again"
-ROUNDS_IN_A_STEP = 4  # of linear predictors on an accelerator
 
 
 class StaticArguments(NamedTuple):
@@ -242,7 +241,7 @@ def ready(
     info = info_names(calibrated, problem, plan) if set(map(str, metrics)) - set(METRICS) else ()
     chosen = check_metrics(problem, metrics, info)
     iterate_names(calibrated, problem, plan.size)  # raises Refusal
-    unroll = rounds_in_a_step(problem)
+    unroll = rounds_in_a_step(calibrated, problem, plan)
     static = StaticArguments(plan.size, chosen, min(eval_every, plan.size.rounds), mesh, precision, unroll)
     mechanism = Silent() if calibrated.noise_std == 0 else calibrated.mechanism(problem, plan, noise_method)
     require_decorated(mechanism)
@@ -258,13 +257,10 @@ def ready(
     return start
 
 
-def rounds_in_a_step(problem: Problem) -> int:
-    """Return the number of rounds in one step of the compiled loop.
-
-    Several rounds of a linear predictor leave fewer gaps between an accelerator's kernels, and no state is copied.
-    """
-    model: Any = problem.model
-    return ROUNDS_IN_A_STEP if platform() != "cpu" and model.factored else 1
+def rounds_in_a_step(protocol: Protocol, problem: Problem, plan: Plan) -> int:
+    """Return the number of rounds in one step of the compiled loop: fewer if local steps share a step of their loop."""
+    most, local = in_a_step(problem), getattr(protocol.rounds, "local", None)
+    return most if most == 1 or local is None else max(1, most // int(local.steps_of_machines(problem, plan).max()))
 
 
 def on_devices(problem: Problem, mesh: Mesh | None) -> Problem:

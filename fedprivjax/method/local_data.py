@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedprivjax.method.loops import scan_first
-from fedprivjax.method.round import examples_sum
+from fedprivjax.method.round import examples_sum, in_a_step
 from fedprivjax.problem.problem import Problem
 
 
@@ -115,4 +115,6 @@ class LocalData:
             return jax.tree.map(keep, after, carry), jax.tree.map(lambda leaf: keep(leaf, jnp.zeros_like(leaf)), output)
 
         rows = jnp.arange(self.samples.shape[0]), self.samples, self.weights, self.taken
-        return jax.lax.scan(one, start, rows) if self.longest is None else scan_first(one, start, rows, self.longest)
+        if self.longest is not None:
+            return scan_first(one, start, rows, self.longest)
+        return jax.lax.scan(one, start, rows, unroll=in_a_step(self.problem))

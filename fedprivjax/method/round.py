@@ -22,6 +22,7 @@ Machine = Callable[[Oracle], Any]  # message of one machine before noise
 CHUNK_FLOATS = 2**24  # numbers in memory at once: of local steps, and of dense gradients on an accelerator
 CACHE_FLOATS = 2**21  # numbers of dense gradients in memory at once on a CPU, where more leave the cache
 ONE_BY_ONE = 50_000  # parameters from which a CPU is fastest with one gradient in memory
+IN_A_STEP = 4  # rounds or local steps of linear predictors in a step of a loop on an accelerator
 STEP_FLOATS = 2**18  # intermediate numbers of a local step from which a CPU computes one machine after another
 
 
@@ -256,6 +257,16 @@ def machines_at_once(problem: Problem, vectors: int, records: int) -> int:
             return 1
         floats = max(floats, values)
     return max(1, CHUNK_FLOATS // floats)
+
+
+def in_a_step(problem: Problem) -> int:
+    """Return the number of rounds, or of local steps, in one step of a compiled loop.
+
+    Several of a linear predictor leave fewer gaps between an accelerator's kernels, read the records of all in one
+    kernel, and copy no state.
+    """
+    model: Any = problem.model
+    return IN_A_STEP if platform() != "cpu" and model.factored else 1
 
 
 def flat_rows(problem: Problem, tree):

@@ -21,6 +21,7 @@ from fedprivjax import (
     simulate,
 )
 from fedprivjax.engine.simulate import run_program
+from fedprivjax.method.round import IN_A_STEP
 from fedprivjax.plan.schedule import class_sizes, idle_share
 from fedprivjax.problem import devices
 from fedprivjax.sweeps.execute import execute
@@ -94,6 +95,24 @@ def test_equal_machines_are_one_class_without_idle_steps():
     start = ready(FedAvg(local_epochs=2, batch=3, step_size=0.1), problem(5 * [6]), Uniform(5, 2), rounds=3)
     assert start.protocol.known.slot_classes == ()
     assert start.costs["idle_steps"] == 0.0
+
+
+@pytest.mark.parametrize(("local_steps", "rounds"), [(1, 4), (6, 1)])
+def test_local_steps_share_a_step_of_their_loop_on_an_accelerator(local_steps, rounds):
+    records = problem((10, 10, 10))
+
+    def compute():
+        method = FedAvg(local_steps=local_steps, batch=5, step_size=0.1)
+        start = ready(method, records, Full(3), rounds=4, eval_every=4, metrics=())
+        run_program.clear_cache()
+        program = jax.make_jaxpr(lambda arguments: run_program(arguments, start.static))(start.arguments)
+        return start.static.unroll, f"unroll={IN_A_STEP}" in str(program), run_program(start.arguments, start.static)[0]
+
+    *here, expected = compute()
+    with devices.programs_for("gpu"):
+        *there, found = compute()
+    assert (here, there) == ([1, False], [rounds, True])
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
 
 
 def test_client_state_is_stated_in_bytes_and_refused_if_it_does_not_fit(monkeypatch):
