@@ -173,18 +173,24 @@ def oracle(gradients: Callable[[tuple, Any], tuple], data) -> Oracle:
 
 def layered_point(problem: Problem, machine: Machine) -> Any:
     """Return the point of a message that is one gradient, if norms follow from dense layers, else None."""
-    model, asked, answer = problem.model, [], Dense(())
-    if type(model) is not GeneralModel or model.clipping == "rows":
+    asked, answer = [], Dense(())
+    if not is_layered(problem):
         return None
 
     def gradient(*points):
         asked.extend(points)
         return answer if len(points) == 1 else tuple(Dense(()) for _ in points)
 
-    if machine(gradient) is not answer:
-        return None
+    return asked[0] if machine(gradient) is answer else None
+
+
+def is_layered(problem: Problem) -> bool:
+    """Return True if norms of clipped gradients follow from dense layers, for messages that are one gradient."""
+    model = problem.model
+    if type(model) is not GeneralModel or model.clipping == "rows":
+        return False
     many = problem.dimension >= ONE_BY_ONE and 2 * in_layers(problem) >= problem.dimension
-    return asked[0] if many or model.clipping == "ghost" else None
+    return many or model.clipping == "ghost"
 
 
 def require_one_gradient(problem: Problem, message: str, *, plain: bool) -> None:

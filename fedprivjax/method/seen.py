@@ -1,16 +1,18 @@
 """Optional members of protocols with their defaults: an adversary's view, and costs."""
 
+from math import ceil
 from typing import Any
 
 import jax
 
 from fedprivjax.checks.refusal import Undefined
-from fedprivjax.method.round import RoundInputs, flat_rows, rows_in_memory
+from fedprivjax.method.round import RoundInputs, flat_rows, is_layered, rows_in_memory
 from fedprivjax.method.views import VIEWS, FullView, View
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.of_protocol import Optionals, privacy_of
-from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.dense_layers import in_layers
+from fedprivjax.problem.problem import Problem, numbers_of_one
 
 
 class Seen(Optionals):
@@ -132,5 +134,10 @@ def of_one_message(bits: float, gradients: float = 1.0) -> dict[str, float]:
 
 
 def clipped_rows(protocol: Any, problem: Problem, rows: int) -> int:
-    """Return the number of clipped gradients in memory at once, of a round's records."""
-    return 0 if privacy_of(protocol).clip is None else rows_in_memory(problem, rows)
+    """Return the memory of clipped gradients of a round's records at once, as a number of vectors of parameters."""
+    if privacy_of(protocol).clip is None:
+        return 0
+    if not (getattr(protocol.known, "plain", False) and is_layered(problem)):
+        return rows_in_memory(problem, rows)
+    each = max(problem.dimension - in_layers(problem), numbers_of_one(problem))
+    return ceil(rows_in_memory(problem, rows, factored=True) * each / problem.dimension)

@@ -8,17 +8,22 @@ import pytest
 from cases import sparing
 
 from fedprivjax import (
+    MLP,
     AcceleratedMinibatchSGD,
     Ball,
     DPMu2,
+    Full,
     LocalSGD,
     NoisyMinibatchSGD,
     Softmax,
     Uniform,
+    from_dataset,
     general_problem,
     linear_problem,
 )
+from fedprivjax.datasets import from_arrays
 from fedprivjax.engine.prepare import ready
+from fedprivjax.problem.devices import programs_for
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
 from fedprivjax.sweeps.configurations import stacked
 from fedprivjax.sweeps.execute import run_chunk
@@ -212,3 +217,26 @@ def test_gradients_of_a_dense_model_are_held_by_record_and_only_where_they_are_c
         estimates.append(per_configuration)
     held = 4 * 4 * 10 * 40 * problem.dimension
     assert estimates[1] - estimates[0] == held
+
+
+def clipped_network(clipping):
+    """A sweep of a clipped network of dense layers."""
+    data = from_arrays(RNG.normal(size=(80, 100)), RNG.integers(0, 3, 80), feature_bound=40.0, classes=3)
+    problem = from_dataset(data, network=MLP((100,)), partition_table=np.arange(80)[None], clipping=clipping)
+    protocol = NoisyMinibatchSGD(batch=40, clip=1.0, step_size=0.1)
+    return ready_sweep(protocol, problem, Full(1), over={"epsilon": [1.0, 2.0, 3.0]}, seeds=2, rounds=5)
+
+
+@pytest.mark.parametrize("clipping", sparing(["ghost", "rows"], []))
+@programs_for("gpu")
+def test_the_estimate_of_clipped_networks_is_what_is_allocated(clipping):
+    start = clipped_network(clipping)
+    per_seed, per_configuration = run_bytes(start.first)
+    estimate = 2 * (per_seed + 3 * per_configuration)
+    assert estimate / 10 < compiled_bytes(start) < 2 * estimate
+
+
+@programs_for("gpu")
+def test_gradients_that_stay_factored_at_dense_layers_are_not_counted():
+    estimates = {name: run_bytes(clipped_network(name).first)[1] for name in ("auto", "rows", "ghost")}
+    assert estimates["auto"] == estimates["rows"] > 5 * estimates["ghost"]
