@@ -259,8 +259,9 @@ def ready(
 
 def rounds_in_a_step(protocol: Protocol, problem: Problem, plan: Plan) -> int:
     """Return the number of rounds in one step of the compiled loop: fewer if local steps share a step of their loop."""
-    most, local = in_a_step(problem), getattr(protocol.rounds, "local", None)
-    return most if most == 1 or local is None else max(1, most // int(local.steps_of_machines(problem, plan).max()))
+    most = in_a_step(problem)
+    local = getattr(protocol.rounds, "local", None) if most > 1 else None
+    return most if local is None else max(1, most // int(local.steps_of_machines(problem, plan).max()))
 
 
 def on_devices(problem: Problem, mesh: Mesh | None) -> Problem:
