@@ -27,9 +27,9 @@ class Library:
         seconds: seconds per round of its turns.
     """
 
-    def __init__(self, name: str, python: str, arguments: list[str]):
+    def __init__(self, name: str, python: str, arguments: list[str], job: str = "fedavg"):
         self.name, self.seconds = name, []
-        command = [python, str(HERE / f"fedavg_{name}_run.py"), *arguments]
+        command = [python, str(HERE / f"{job}_{name}_run.py"), *arguments]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.answer()
 

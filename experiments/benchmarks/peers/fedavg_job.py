@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -62,17 +62,18 @@ class Turns:
     Args:
         turns: number of turns.
         rounds: number of rounds of a turn.
+        clock: function that returns the time in seconds.
     """
 
-    def __init__(self, turns: int, rounds: int = 1):
-        self.turns, self.rounds, self.began = turns, rounds, time.perf_counter()
+    def __init__(self, turns: int, rounds: int = 1, clock: Callable[[], float] = time.perf_counter):
+        self.turns, self.rounds, self.clock, self.began = turns, rounds, clock, clock()
 
     def reached(self, done: int) -> None:
         """Print the seconds per round since the turn began, and wait for the next one unless all turns are done."""
-        print(json.dumps({"seconds": (time.perf_counter() - self.began) / self.rounds}), flush=True)
+        print(json.dumps({"seconds": (self.clock() - self.began) / self.rounds}), flush=True)
         if done < self.turns:
             sys.stdin.readline()
-            self.began = time.perf_counter()
+            self.began = self.clock()
 
 
 def pictures(part: str) -> tuple[np.ndarray, np.ndarray]:
