@@ -15,7 +15,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Undefined
 from fedprivjax.method.division import gathered, own_records, part_of, part_of_size, to_holders, whole
 from fedprivjax.method.local_data import LocalData
-from fedprivjax.method.loops import padded, scan_first, scan_in_chunks
+from fedprivjax.method.loops import padded, scan_first, scan_in_chunks, vmapped
 from fedprivjax.method.round import RoundInputs, machines_at_once, slot_keys
 from fedprivjax.method.seen import clipped_rows
 from fedprivjax.method.traced_checks import require_message, require_scalars, require_state
@@ -168,7 +168,7 @@ class LocalRounds:
             return present[0], after, *present[1:]
 
         every = None if pool is problem.pool else 0
-        return jax.vmap(one, in_axes=(0, every, 0, 0, 0))(held, pool, *slots)
+        return vmapped(one, (0, every, 0, 0, 0))(held, pool, *slots)
 
     def local_data(self, problem: Problem, inputs: RoundInputs, longest: Any = None) -> Any:
         """Return the `data` of `client`, from one participant's part of the round's inputs: its minibatches."""

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedprivjax.method.loops import scan_in_chunks
+from fedprivjax.method.loops import scan_in_chunks, vmapped
 
 XS = {"a": np.arange(1.0, 12.0, dtype=np.float32), "b": np.arange(22, dtype=np.int32).reshape(11, 2)}
 
@@ -54,3 +54,17 @@ def test_whole_chunks_are_one_scan_and_the_rest_is_seen_once_more(size, lengths)
 def test_outputs_may_be_absent():
     carry, ys = scan_in_chunks(lambda total, chunk: (total + chunk.sum(), ()), 0, jnp.arange(5), 2)
     assert (int(carry), ys) == (10, ())
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_an_axis_of_length_one_is_left_out(length):
+    """The function sees no batch of one machine, which XLA would copy in every step of a loop."""
+
+    def function(machine, shared):
+        return {"product": machine["w"] @ shared, "constant": 1.0}
+
+    arguments = {"w": jnp.arange(4.0 * length).reshape(length, 2, 2)}, jnp.ones((2, 2))
+    of_all = vmapped(function, (0, None))
+    jax.tree.map(np.testing.assert_array_equal, of_all(*arguments), jax.vmap(function, (0, None))(*arguments))
+    product = next(one for one in jax.make_jaxpr(of_all)(*arguments).eqns if one.primitive.name == "dot_general")
+    assert product.outvars[0].aval.ndim == (2 if length == 1 else 3)
