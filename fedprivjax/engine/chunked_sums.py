@@ -1,12 +1,14 @@
 """Sums and means over many examples in chunks, with bounded memory for any number of examples and any model."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
 from fedprivjax.problem.devices import DividedRows, added, number_of
+from fedprivjax.problem.models import GeneralModel
 from fedprivjax.problem.problem import Problem, numbers_of_one
 
 CHUNK_NUMBERS = 2**24  # largest number of intermediate values of the losses in memory at once
@@ -62,6 +64,24 @@ def mean_loss(problem: Problem, params, examples):
     return mean(problem, problem.model.value, params, examples)
 
 
+def outcomes(problem: Problem, snapshot: Any, examples: Literal["pool", "test"]) -> tuple[Any, Any]:
+    """Return the mean loss over the pool or the test set, and the share of correct predictions, or None for regression.
+
+    They are computed once for all metrics of a `Snapshot`. Convolutions are XLA's: they are fast without derivatives,
+    and the compiler computes the scores once for both.
+    """
+    shared = {} if snapshot.shared is None else snapshot.shared
+    if examples not in shared:
+        model: Any = problem.model
+        plain = replace(model, convolutions="xla") if isinstance(model, GeneralModel) else model
+
+        def of_one(params, example):
+            return plain.value(params, example), plain.correct(params, example)
+
+        shared[examples] = mean(problem, of_one, snapshot.params, getattr(problem, examples))
+    return shared[examples]
+
+
 def mean_gradient(problem: Problem, params, examples):
     """Return the gradient of the mean loss over many examples, with the structure of the parameters."""
     model: Any = problem.model
@@ -73,12 +93,14 @@ def mean_gradient(problem: Problem, params, examples):
 
 
 def mean(problem: Problem, function: Callable[..., Any], params, examples):
-    """Return the mean of `function(params, example)` over many examples."""
+    """Return the mean of `function(params, example)`, any pytree of scalars, over many examples."""
 
     def of_chunk(chunk, weights):
-        return total(jax.vmap(function, in_axes=(None, 0))(params, chunk), weights)
+        values = jax.vmap(function, in_axes=(None, 0))(params, chunk)
+        return jax.tree.map(lambda leaf: total(leaf, weights), values)
 
-    return summed(problem, of_chunk, examples) / number_of(examples)
+    sums = summed(problem, of_chunk, examples)
+    return jax.tree.map(lambda leaf: leaf / number_of(examples), sums)
 
 
 def total(values, weights):

@@ -29,11 +29,13 @@ class Snapshot(NamedTuple):
         params: reported parameters.
         noise: noise in the last round's aggregate, [d], or None.
         info: scalars reported by the rounds, by name; each is the mean since the last evaluation.
+        shared: values that several metrics use, by name, which the first of them computes; None computes them anew.
     """
 
     params: Any
     noise: Any = None
     info: Any = None
+    shared: dict[str, Any] | None = None
 
 
 def nothing(problem: Problem) -> None:
@@ -212,7 +214,7 @@ def evaluate(protocol, problem: Problem, state, noise, metrics: Sequence[Metric]
         noise: noise in the last round's aggregate, [d], or None.
         info: scalars reported by the rounds, by name; each is the mean since the last evaluation.
     """
-    snapshots = [Snapshot(params, noise, info) for params in _iterates(protocol, state).values()]
+    snapshots = [Snapshot(params, noise, info, {}) for params in _iterates(protocol, state).values()]
     values = {}
     for metric in metrics:
         if metric.of == "params" and len(snapshots) > 1:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_printable
-from fedprivjax.engine.chunked_sums import mean, mean_gradient, mean_loss, summed, total
+from fedprivjax.engine.chunked_sums import mean_gradient, mean_loss, outcomes, summed, total
 from fedprivjax.engine.metric import Metric, Snapshot, always, as_losses, never, not_negative, of_info, share
 from fedprivjax.problem.devices import number_of
 from fedprivjax.problem.models import Dense
@@ -126,7 +126,7 @@ FRACTION: dict[str, Any] = {"limits": share, "unit": "%", "digits": 1}
 _REGISTERED = (
     Metric(
         "test_accuracy",
-        lambda problem, snapshot: mean(problem, problem.model.correct, snapshot.params, problem.test),
+        lambda problem, snapshot: outcomes(problem, snapshot, "test")[1],
         needs=lambda problem: _needs_test(problem) or _needs_classes(problem),
         constant=lambda problem: _majority(problem, problem.test),
         private=never,
@@ -136,7 +136,7 @@ _REGISTERED = (
     ),
     Metric(
         "test_error",
-        lambda problem, snapshot: 1 - mean(problem, problem.model.correct, snapshot.params, problem.test),
+        lambda problem, snapshot: 1 - outcomes(problem, snapshot, "test")[1],
         needs=lambda problem: _needs_test(problem) or _needs_classes(problem),
         constant=_majority_error,
         private=never,
@@ -146,7 +146,7 @@ _REGISTERED = (
     ),
     Metric(
         "test_loss",
-        lambda problem, snapshot: mean_loss(problem, snapshot.params, problem.test),
+        lambda problem, snapshot: outcomes(problem, snapshot, "test")[0],
         needs=_needs_test,
         private=never,
         limits=as_losses,
@@ -154,7 +154,7 @@ _REGISTERED = (
     ),
     Metric(
         "train_accuracy",
-        lambda problem, snapshot: mean(problem, problem.model.correct, snapshot.params, problem.pool),
+        lambda problem, snapshot: outcomes(problem, snapshot, "pool")[1],
         needs=lambda problem: _needs_stored(problem) or _needs_classes(problem),
         constant=lambda problem: _majority(problem, problem.pool),
         private=always,
@@ -164,7 +164,7 @@ _REGISTERED = (
     ),
     Metric(
         "train_loss",
-        lambda problem, snapshot: mean_loss(problem, snapshot.params, problem.pool),
+        lambda problem, snapshot: outcomes(problem, snapshot, "pool")[0],
         needs=_needs_stored,
         private=always,
         limits=as_losses,

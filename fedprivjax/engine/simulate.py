@@ -84,7 +84,7 @@ def _program(problem: Problem, rows, step, metrics: tuple[Metric, ...]):
     """Return metrics by name, shape [groups, together], for record indices `rows` [groups, together, max_records]."""
 
     def one(own):
-        snapshot = Snapshot(trained_on(problem, own, step))
+        snapshot = Snapshot(trained_on(problem, own, step), shared={})
         return {metric.name: metric.function(problem, snapshot) for metric in metrics}
 
     return jax.lax.map(jax.vmap(one), rows)

@@ -168,6 +168,24 @@ def test_chunks_leave_accuracies_alone(monkeypatch):
     )
 
 
+def test_losses_and_accuracies_of_the_same_examples_are_computed_together(monkeypatch):
+    monkeypatch.setattr(chunked_sums, "CHUNK_NUMBERS", 200)
+    problem, names = make(), ("test_loss", "test_accuracy", "test_error", "train_loss", "train_accuracy")
+
+    def values(params):
+        snapshot = Snapshot(params, shared={})
+        return {name: METRICS[name].function(problem, snapshot) for name in names}
+
+    found = jax.jit(values)(jnp.asarray(PARAMS))
+    for name in names:
+        np.testing.assert_allclose(
+            found[name], METRICS[name].function(problem, Snapshot(jnp.asarray(PARAMS))), rtol=1e-6
+        )
+    passes = str(jax.make_jaxpr(values)(jnp.asarray(PARAMS))).count("scan[")
+    alone = str(jax.make_jaxpr(lambda params: METRICS["train_loss"].function(problem, Snapshot(params)))(PARAMS))
+    assert passes == 2 * alone.count("scan[") == 2  # one over the test set, one over the pool
+
+
 @pytest.mark.parametrize(
     "problem",
     [
