@@ -130,8 +130,8 @@ def general_problem(
         test, optimum, excess, partition_table, distance, machine_weights: as in `linear_problem`.
         split: True if the pool's leaves have a leading machines axis.
         convolutions: computation of the loss's convolutions, and of its pooling if it has any: "products" for slices
-            and matrix products, "xla" for XLA's own, or "auto" for products on a CPU, where XLA's are slow in loops.
-            Transposed convolutions stay XLA's. Results differ by rounding.
+            and matrix products, "xla" for XLA's own, or "auto" for products on a CPU, where XLA's gradients are slow in
+            loops. Transposed convolutions, and values without a gradient, stay XLA's. Results differ by rounding.
         clipping: computation of clipped gradients. "rows" computes every record's gradient. "ghost" computes norms from
             the inputs of dense layers and the gradients of their outputs, and the clipped sum as a matrix product.
             Messages must then be the gradient at one point. "auto" is "ghost" for such messages of a network of at

@@ -65,6 +65,24 @@ def test_products_are_convolutions(axes, layout, stride, padding, dilation, grou
     assert "conv_general_dilated" not in str(gradient(w, x))
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_xla_computes_values_of_several_channels_once_and_products_their_derivatives(groups):
+    """Values, gradients of all arguments, gradients under `vmap` over kernels, and products with the Hessian."""
+
+    def loss(w, x):
+        return jnp.sum(jnp.sin(jax.lax.conv_general_dilated(x, w, (2, 1), "SAME", feature_group_count=groups)))
+
+    x = RNG.normal(size=(2, 4 * groups, 6, 5)).astype(np.float32) / 4
+    w = RNG.normal(size=(3, 2 * groups, 4, 3, 2)).astype(np.float32) / 4
+    close(*both(loss, w[0], x))
+    models = [GeneralModel(loss, convolutions=choice) for choice in ("products", "xla")]
+    gradients = [jax.grad(model.value) for model in models]
+    close(*(jax.vmap(gradient, (0, None))(w, x) for gradient in gradients))
+    close(*(jax.jvp(lambda w, gradient=gradient: gradient(w, x), (w[0],), (w[1],))[1] for gradient in gradients))
+    assert str(jax.make_jaxpr(gradients[0])(w[0], x)).count("conv_general_dilated") == 1
+    assert str(jax.make_jaxpr(gradients[1])(w[0], x)).count("conv_general_dilated") == 2
+
+
 def test_a_convolution_without_values_stays():
     """A kernel that is longer than its inputs."""
 
