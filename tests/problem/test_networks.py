@@ -1,6 +1,7 @@
 """Networks as models: any flax module is accepted, inputs keep their shape, and per-record gradients are clipped."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,7 @@ from fedprivjax.datasets import from_arrays
 from fedprivjax.method import round as round_machinery
 from fedprivjax.problem.losses import Absolute, Logistic
 from fedprivjax.problem.problem import numbers_of_one
+from fedprivjax.problem.random_keys import random_key
 
 RNG = np.random.default_rng(7)
 PIXELS = RNG.uniform(size=(24, 4, 4)).astype(np.float32)
@@ -117,6 +119,25 @@ def test_a_cnn_convolves_and_halves_its_pictures(side):
         params[f"Conv_{layer}"] = {**conv, "bias": conv["bias"] + 0.1}
     found = jax.jit(ours.apply)({"params": renamed}, pictures)
     np.testing.assert_allclose(found, jax.jit(flax.apply)({"params": params}, pictures), rtol=1e-5, atol=1e-6)
+
+
+def test_first_parameters_are_those_of_the_fully_optimised_program():
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, inputs):
+            values = nn.relu(nn.Conv(4, (3, 3))(inputs)).reshape(inputs.shape[0], -1)
+            for kernel in (nn.initializers.truncated_normal(), nn.initializers.glorot_uniform()):
+                values = nn.Dense(10, kernel_init=kernel)(values)
+            return values
+
+    problem = from_dataset(datasets.load("digits"), network=Net(), start_seed=3)
+    optimised: Any = {"xla_backend_optimization_level": 3}
+
+    @partial(jax.jit, compiler_options=optimised)
+    def drawn(key):
+        return Net().init(key, jnp.zeros((1, 8, 8, 1)))["params"]
+
+    jax.tree.map(np.testing.assert_array_equal, problem.start, drawn(random_key(3)))
 
 
 @pytest.mark.parametrize("network", [MLP((5,)), Own()], ids=["mlp", "own"])
