@@ -126,6 +126,17 @@ class Event:
         """GDP parameter of the worst machine, or NaN if none is stated."""
         return np.nan if self.mus is None else self.mus.max
 
+    def for_group(self, size: int, one_machine: bool = False) -> Self:
+        """Return the event with its ε for any `size` protected units that change together, without general bounds.
+
+        Args:
+            one_machine: True if all units are records of one machine.
+
+        Raises:
+            Refusal: if only the general bound of group privacy is known. Default: always.
+        """
+        raise Refusal(f"event must be Gaussian with Poisson samples for an exact group, got {type(self).__name__}")
+
     def guarantee(self, delta: float) -> PrivacyGuarantee:
         """Return the privacy guarantee, with ε stated at δ."""
         epsilons = self.epsilons(delta) if self.mus is None else None

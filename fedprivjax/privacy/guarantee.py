@@ -1,7 +1,7 @@
 """Privacy guarantees: the privacy parameters with their unit, relation, trust model, theorem and assumptions."""
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_between, require_choice
 from fedprivjax.privacy import attack_metrics, gdp
 from fedprivjax.privacy.composed_guarantee import SAME, Streams, composed_guarantee
-from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, GroupCurve, ListedCurve, spread
+from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, ListedCurve
+from fedprivjax.privacy.groups import group_guarantee
 from fedprivjax.privacy.paragraph import headline, paragraph, statement
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, RECORD, RELATIONS, REPLACE_ONE, Assumption, Terms
@@ -172,20 +173,23 @@ class PrivacyGuarantee:
         """Return the smallest μ that holds for all δ ≥ `floor`, with its regret. It is `mu` if that is stated."""
         return attack_metrics.smallest_mu(self.curve, floor)
 
-    def for_group(self, size: int, unit: str | None = None, relation: str | None = None) -> "PrivacyGuarantee":
-        """Return the guarantee for groups of `size` units by group privacy. Without a μ, δ increases too.
+    def for_group(
+        self, size: int, unit: str | None = None, relation: str | None = None, *, exact: bool = False
+    ) -> "PrivacyGuarantee":
+        """Return the guarantee for groups of `size` units, at the same δ if it is exact.
 
-        If datasets differ in k records, a chain of k neighbouring pairs connects them. Therefore (Dong, Roth & Su 2022,
-        Theorem 2.14; Dwork & Roth 2014, Theorem 2.2) μ-GDP becomes kμ-GDP, and (ε, δ) becomes
-        `(kε, δ·(e^{kε} − 1)/(e^ε − 1))`.
+        Exact are Gaussian mechanisms, for which μ-GDP becomes kμ-GDP, and Poisson samples, of which Binomial(k, q) are
+        in the group, see `privacy.accountants.groups`. Other guarantees follow from general group privacy, see
+        `privacy.groups`: (ε, δ) becomes `(kε, δ·(e^{kε} − 1)/(e^ε − 1))`.
 
         Args:
-            size: number of units in a group, k.
+            size: number of units in a group, k. They may be on different machines.
             unit, relation: unit and relation of the result. By default, a group of the guarantee's unit, and its
                 relation.
+            exact: True to refuse general group privacy.
 
         Raises:
-            Refusal: if the group is so large that δ is not below 1.
+            Refusal: if `exact` and no exact guarantee is known, or the group is so large that δ is not below 1.
 
         >>> one = PrivacyGuarantee(1e-5, Terms("none", "a theorem"), mus=Grouped.of([1.0]))
         >>> one.for_group(3).mu
@@ -196,17 +200,7 @@ class PrivacyGuarantee:
         """
         require_at_least("size", size, 1)
         unit = (self.unit if size == 1 else f"any {size} of: {self.unit}") if unit is None else unit
-        terms = replace(self.terms, unit=unit, relation=relation or self.relation)
-        derived = f"group privacy, {size} changes" if size > 1 else ""
-        accounting = "; ".join(part for part in (self.accounting, derived) if part)
-        common: dict[str, Any] = {"terms": terms, "accounting": accounting, "event": None}
-        if self.mus is not None:
-            return replace(self, mus=self.mus.map(lambda mus: size * mus), **common)
-        delta = spread(self.epsilon, self.delta, size)
-        if not delta < 1 and self.private:
-            raise Refusal(f"size must be small enough for a δ below 1 at ε = {self.epsilon:.4g}, got {size}")
-        common |= {"delta": delta if self.private else self.delta, "listed": GroupCurve(self.curve, size)}
-        return replace(self, epsilons=self.stated.map(lambda epsilons: size * epsilons), **common)
+        return group_guarantee(self, size, unit, relation or self.relation, exact=exact)
 
     def for_relation(self, relation: str) -> "PrivacyGuarantee":
         """Return the guarantee for another relation. Only "add-or-remove-one" converts, to "replace-one".
@@ -224,18 +218,18 @@ class PrivacyGuarantee:
         if relation == self.relation:
             return self
         if (self.relation, relation) == (ADD_OR_REMOVE, REPLACE_ONE):
-            return self.for_group(2, self.unit, relation)
+            return self.for_group(2, self.unit, relation)  # one is removed and one added: not two of one kind
         if any(one.name == "public sizes" for one in self.assumptions):
             raise Refusal(
                 f"relation must stay {self.relation!r} if participation depends on dataset sizes, got {relation!r}"
             )
         raise Refusal(f"relation must stay {self.relation!r}, which does not give {relation!r}")
 
-    def for_user(self, records: int) -> "PrivacyGuarantee":
-        """Return the guarantee for a user with at most `records` records, all of which are replaced.
+    def for_user(self, records: int, *, exact: bool = False) -> "PrivacyGuarantee":
+        """Return the guarantee for a user with at most `records` records of one machine, all of which change.
 
         Raises:
-            Refusal: if the guarantee's unit is not one record.
+            Refusal: if the guarantee's unit is not one record, and as in `for_group`.
 
         >>> user = PrivacyGuarantee(1e-6, Terms("none", "a theorem"), mus=Grouped.of([1.0])).for_user(3)
         >>> user.mu, user.unit
@@ -243,7 +237,9 @@ class PrivacyGuarantee:
         """
         if self.unit != RECORD:
             raise Refusal(f"unit must be {RECORD!r} to be converted to a user, got {self.unit!r}")
-        return self.for_group(records, f"one user, who holds at most {records} records of one machine")
+        require_at_least("records", records, 1)
+        unit = f"one user, who holds at most {records} records of one machine"
+        return group_guarantee(self, records, unit, self.relation, exact=exact, one_machine=True)
 
     def then(self, other: "PrivacyGuarantee", records: str = SAME, *, delta: float | None = None) -> "PrivacyGuarantee":
         """Return the guarantee of this run and another one together, such as one that starts from this one's output.

@@ -1,7 +1,7 @@
 """Privacy event of means over machines' records, or over machines in secret cohorts, composed by an accountant."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,15 +9,21 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.plan.participation import Participation
+from fedprivjax.plan.samplers import Poisson
 from fedprivjax.privacy.accountants.dp_accounting_backend import AccountantResult
-from fedprivjax.privacy.accountants.records import RecordAccountant
+from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled, SampledMachines
 from fedprivjax.privacy.events import Claim, Event, Mixture, median_sender
 from fedprivjax.privacy.per_machine import Grouped, group_identical
 from fedprivjax.privacy.target import Target, TargetRatio
-from fedprivjax.privacy.terms import Terms
+from fedprivjax.privacy.terms import REPLACE_ONE, Assumption, Terms
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
+
+
+GROUPS = "mixtures of Gaussians for groups (Choquette-Choo, Ganesh, Steinke & Thakurta 2023, Corollary 4.7{})"
+REPLACED = ", extended to replaced records by the convex order of likelihood ratios"
+GROUPS_OF_GDP = "group privacy of Gaussian mechanisms (Dong, Roth & Su 2022, Theorem 2.14)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +62,14 @@ class Releases:
         first = np.append(True, (rows[:, 1:] != rows[:, :-1]).any(axis=0))
         groups = order[first]
         return groups[self.messages[groups] > 0]
+
+    def largest(self, sampler: Poisson) -> "Releases":
+        """Releases in which every machine has the largest shift, probability of a record, and number of messages."""
+        sends = self.messages > 0
+        likeliest = np.argmax(np.where(sends, sampler.chance(self.records, self.batch), -1.0))
+        values = {name: getattr(self, name)[likeliest] for name in ("records", "batch")}
+        values |= {"messages": self.messages.max(), "shift": np.max(self.shift, where=sends, initial=0.0)}
+        return replace(self, **{name: np.full(sends.shape, value) for name, value in values.items()})
 
 
 class GroupTarget(NamedTuple):
@@ -193,6 +207,25 @@ class RecordEvent(Event):
         summary = self.accountant.summary(*self._machine(worst), delta=delta) if each.max < inf else {}
         columns = self.accountant.columns
         return {**dict.fromkeys(columns, inf), **summary, "median ε": median_sender(each, self.releases.messages > 0)}
+
+    def for_group(self, size: int, one_machine: bool = False) -> "RecordEvent":
+        accountant, releases, terms = self.accountant, self.releases, self.terms
+        if type(self) is not RecordEvent:
+            return super().for_group(size)
+        if not isinstance(accountant, Sampled) or type(accountant) not in (Sampled, SampledMachines):
+            raise Refusal(f"accountant must be of Poisson samples for an exact group, got {type(accountant).__name__}")
+        accountant = accountant.for_group(size, releases.records, releases.batch)
+        if type(accountant.sampler) is not Poisson:
+            terms = replace(terms, theorem=f"{terms.theorem}; {GROUPS_OF_GDP}")
+            return replace(self, accountant=accountant, terms=terms, claim=None)
+        if not one_machine and self.participation is None and releases.group.size > 1:
+            if terms.trust != "none":
+                raise Refusal(f"trust must be 'none' for an exact group on several machines, got {terms.trust!r}")
+            releases = releases.largest(accountant.sampler)
+        members = Assumption("group samples", {"size": accountant.group})
+        proof = GROUPS.format(REPLACED if terms.relation == REPLACE_ONE else "")
+        terms = replace(terms, theorem=f"{terms.theorem}; {proof}", assumptions=(*terms.assumptions, members))
+        return replace(self, accountant=accountant, releases=releases, terms=terms, claim=None)
 
     def mixture(self, machine: int) -> Mixture | None:
         ratio, records, batch, messages = self._machine(self.releases.group[machine])

@@ -34,6 +34,7 @@ SENTENCES = {
     "public steps": "the largest number of a machine's local steps in a round is a public constant",
     "public order": "the order in which records are used is public and independent of the data",
     "secret samples": "which records are used is secret",
+    "group samples": "the {size} members of a group are sampled independently of each other",
     "lipschitz": "losses are {constant:.4g}-Lipschitz{note}",
     "machine lipschitz": "machines' losses are Lipschitz with the given constants, {least:.4g} to {most:.4g}",
     "lipschitz and smooth": "losses are {constant:.4g}-Lipschitz{note} and {smoothness:.4g}-smooth on a set of "

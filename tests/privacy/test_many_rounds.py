@@ -5,7 +5,7 @@ import pytest
 from oracles.composed_losses import bounds
 
 from fedprivjax.plan.samplers import Poisson, Subset
-from fedprivjax.privacy.accountants.composition import added, replaced, subsampled
+from fedprivjax.privacy.accountants.grids import added, replaced, subsampled
 from fedprivjax.privacy.accountants.sampled import SampledReleases, resolved, sampled_epsilon, shift_distribution
 from fedprivjax.privacy.accountants.tilted import Composed
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE

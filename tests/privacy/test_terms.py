@@ -27,6 +27,7 @@ VALUES = {
     "function": "difference",
     "source": "mine:Mine",
     "rate": 0.1,
+    "size": 3,
 }
 
 

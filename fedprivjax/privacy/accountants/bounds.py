@@ -65,7 +65,7 @@ def quick_epsilon(noise_multiplier: float, releases: SampledReleases) -> float:
     >>> 1 < quick_epsilon(2.0, releases) / sampled_epsilon(2.0, releases) < 1.01
     True
     """
-    if isinf(noise_multiplier) or not releases.amplified:
+    if isinf(noise_multiplier) or not releases.amplified or releases.group > 1:
         return sampled_epsilon(noise_multiplier, releases)
     message = releases.whole_message, releases.relation
     loss = one_release(noise_multiplier, releases.sampler, releases.records, *message, COARSE)
@@ -93,7 +93,7 @@ def attainable_epsilon(noise_multiplier: float, releases: SampledReleases) -> fl
     if isinf(noise_multiplier) or not sampler.secret:
         return sampled_epsilon(noise_multiplier, releases)
     require_positive("noise_multiplier", noise_multiplier)
-    times, chances = shift_distribution(sampler, releases.records, whole)
+    times, chances = shift_distribution(sampler, releases.records, whole, releases.group)
     tails = np.cumsum(chances[::-1])[::-1]
     kept = np.append(True, tails[:-1] > NEGLIGIBLE)  # all but the rarest numbers of occurrences
     times, chances = times[kept], chances[kept]

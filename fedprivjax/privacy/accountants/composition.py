@@ -1,18 +1,9 @@
-"""Privacy loss distributions: from bounds on a privacy profile, on a grid of any spacing, and their composition.
+"""Privacy loss distributions: from bounds on a privacy profile, and their composition.
 
 Profiles: a privacy profile δ(ε) is convex in e^ε, so the convex hull of upper bounds at single points is an upper bound
 for every ε. For a symmetric neighbouring relation the bounds hold in both directions, and the profile at −ε is
 `1 − e^{−ε} + e^{−ε}·δ(ε)`. A pair of distributions with this profile dominates the mechanism, and the composition of
 dominating pairs dominates the adaptive composition (Zhu, Dong & Wang 2022, Theorem 10).
-
-Grids of one sampled Gaussian release (`added`, `replaced`, `subsampled`), for many rounds of small losses: between two
-neighbouring losses of the grid, the probabilities of both datasets are split between the two losses so that both are
-preserved (Connect the Dots: Doroshenko, Ghazi, Kamath, Kumar & Manurangsi 2022). Losses are then at least the true ones
-in the order of privacy, and their variance grows by h²/6 at spacing h. Rounding moves probability upwards. All pairs
-are Gaussian mixtures of unit variance whose loss increases with x and has a closed inverse. With rate q:
-
-    added     (1−q)·N(0) + q·N(m)  against  N(0)                       x = m/2 + ln(1 + (e^l − 1)/q)/m
-    replaced  (1−q)·N(0) + q·N(m)  against  (1−q)·N(0) + q·N(−m)      x = (l/2 + asinh((1−q)·e^{m²/2}·sinh(l/2)/q))/m
 
 Composition: dp-accounting's privacy loss distributions, with vectorised convolution and evaluation of ε.
 """
@@ -25,8 +16,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy
 
-from fedprivjax.plan.samplers import Occurrences
-from fedprivjax.plan.samplers.minibatch import RAREST
 from fedprivjax.privacy.accountants.dp_accounting_backend import LossGrid, symmetric_grid
 from fedprivjax.privacy.accountants.tilted import power
 
@@ -37,9 +26,6 @@ LARGEST = 300.0  # larger losses are treated as infinite, and no exponential ove
 FINEST, CELLS, SHORTEST = 1e-4, 10_000, 2000  # least spacing, most cells up to the largest loss, cells of the smallest
 
 COARSE = 1e-4  # δ up to which steps are coarse
-REACH = 10.5  # standard deviations; normals beyond them, of probability 4e-26, count as infinite loss
-MOST_CELLS = 2**21
-UNIT = 8 * 2.0**-53  # bounds the relative rounding of a normal's tail
 HEADROOM = 1 + 2e-8  # factor for exactly solved noise: more than `accounted` rounds off, so that ε stays below
 MOST = 600.0  # largest ε for which e^{−ε} does not underflow in dp-accounting's search
 TAIL = 1e-15  # probability of the composed losses that are cut off and counted as infinite
@@ -115,115 +101,6 @@ def ladder(least: float) -> np.ndarray:
     coarse = np.exp(np.arange(np.log(least), np.log(max(COARSE, least)), np.log(4 / 3)))
     fine = np.exp(np.arange(np.log(max(COARSE, least)), 0, np.log(1.05)))
     return np.concatenate([np.maximum(coarse, least), np.maximum(fine, least), [1 - exp(-20)]])
-
-
-Masses = tuple[np.ndarray, np.ndarray]  # probabilities of the intervals between edges, and bounds on their rounding
-
-
-def added(shift: float, rate: float, spacing: float) -> list[LossGrid]:
-    """Return the losses for adding or removing a record that moves a release by `shift`.
-
-    Returns:
-        One grid for each direction, or an empty list if losses are too large or too many.
-    """
-    low, high = _loss(-REACH, shift, rate), _loss(shift + REACH, shift, rate)
-    places = _places(low, high, spacing)
-    if not places.size:
-        return []
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.log1p(np.expm1(places * spacing) / rate)
-    edges = np.where(np.isnan(ratio), -np.inf, shift / 2 + ratio / shift)
-    other = _normal(edges, 0.0)
-    one = _mixture(rate, other, _normal(edges, shift))
-    reverse = _reversed(other), _reversed(one)
-    return [_grid(places[0], one, other, spacing), _grid(-places[-1], *reverse, spacing)]
-
-
-def replaced(shift: float, rate: float, spacing: float) -> list[LossGrid]:
-    """Return the losses for replacing a record that moves a release from −`shift` to `shift`, as in `added`."""
-    top = _loss(shift + REACH, shift, rate) - _loss(-shift - REACH, shift, rate)
-    places = _places(-top, top, spacing)
-    if not places.size:
-        return []
-    half, steep = places * spacing / 2, (1 - rate) / rate * exp(shift**2 / 2)
-    edges = (half + np.arcsinh(steep * np.sinh(half))) / shift
-    one = _mixture(rate, _normal(edges, 0.0), _normal(edges, shift))
-    return [_grid(places[0], one, _reversed(one), spacing)]
-
-
-def subsampled(z: float, occurrences: Occurrences, spacing: float) -> list[LossGrid]:
-    """Return the losses of the bound for samples of a fixed size, see `accountants.sampled.profile`.
-
-    Losses above 0 are those of `added` with the probability of occurrence as the rate, for each number of occurrences.
-    Losses below 0 mirror them.
-    """
-    rate, shifts = float(occurrences.chances.sum()), 2 * occurrences.times / z
-    places = _places(0.0, _loss(shifts.max() + REACH, shifts.max(), rate), spacing)
-    if not places.size:
-        return []
-    inner = np.log1p(np.expm1(places * spacing) / rate)
-    above, one, other, lost = np.zeros(places.size), 0.0, 0.0, RAREST
-    for shift, weight in zip(shifts, occurrences.chances / rate, strict=True):
-        edges = shift / 2 + inner / shift
-        lower = _normal(edges, 0.0)
-        upper = _mixture(rate, lower, _normal(edges, shift))
-        above += weight * _split(places[0], upper, lower, spacing)
-        one, other = one + weight * upper[0][1:].sum(), other + weight * lower[0][1:].sum()
-        lost += weight * upper[0][-1]
-    below = above[1:] * np.exp(-places[1:] * spacing)
-    above[0] += above[0] + max(0.0, 1 - one - other)
-    return [LossGrid(spacing, -int(places[-1]), np.concatenate([below[::-1], above]), lost)]
-
-
-def _loss(x: float, shift: float, rate: float) -> float:
-    """Return the loss at x of the pair for added records, or inf if an exponential may overflow."""
-    exponent = shift * (x - shift / 2)
-    return log1p(rate * expm1(exponent)) if exponent < 2 * LARGEST else inf
-
-
-def _places(low: float, high: float, spacing: float) -> np.ndarray:
-    """Return the grid's losses in units of its spacing, or none if they are too large or too many."""
-    if not (max(-low, high) < LARGEST and (high - low) / spacing < MOST_CELLS):
-        return np.zeros(0, int)
-    return np.arange(floor(low / spacing), max(ceil(high / spacing), 1) + 1)
-
-
-def _mixture(rate: float, other: Masses, one: Masses) -> Masses:
-    """Return the probabilities of a mixture in which `one` has the weight `rate`."""
-    return (1 - rate) * other[0] + rate * one[0], (1 - rate) * other[1] + rate * one[1]
-
-
-def _normal(edges: np.ndarray, mean: float) -> Masses:
-    """Return the probabilities of the intervals that `edges` separate, from −∞ to ∞, of a normal of variance 1."""
-    centred = edges - mean
-    right = centred > 0
-    tail = scipy.special.ndtr(-np.abs(centred))  # of the side that does not hold the mean
-    lower = np.concatenate([[0.0], np.where(right, 1 - tail, tail), [1.0]])
-    upper = np.concatenate([[1.0], np.where(right, tail, 1 - tail), [0.0]])
-    right = np.append(False, right)
-    masses = np.where(right, upper[:-1] - upper[1:], lower[1:] - lower[:-1])
-    nearest = np.where(right, np.append(0.0, centred), np.append(centred, 0.0)).clip(-2 * REACH, 2 * REACH)
-    return masses.clip(0), UNIT * (1 + nearest**2) * np.where(right, upper[:-1], lower[1:])
-
-
-def _reversed(masses: Masses) -> Masses:
-    return masses[0][::-1], masses[1][::-1]
-
-
-def _split(lowest: int, one: Masses, other: Masses, spacing: float) -> np.ndarray:
-    """Return the probabilities of the losses from `lowest`, of what lies between them: float64 [losses]."""
-    start = np.exp(spacing * (lowest + np.arange(one[0].size - 2)))
-    (p, wrong), (q, wrong_too) = ((masses[1:-1], errors[1:-1]) for masses, errors in (one, other))
-    rise = ((p - q * start) + wrong + wrong_too * start) / -np.expm1(-spacing)
-    rise = np.clip(rise, 0, p)
-    return np.append(p - rise, 0.0) + np.append(0.0, rise)
-
-
-def _grid(lowest: int, one: Masses, other: Masses, spacing: float) -> LossGrid:
-    """Return the losses between two distributions. Smaller losses than the first are rounded up to it."""
-    probabilities = _split(lowest, one, other, spacing)
-    probabilities[0] += one[0][0]
-    return LossGrid(spacing, int(lowest), probabilities, float(one[0][-1]))
 
 
 def composed(loss: "PrivacyLossDistribution", rounds: int) -> "PrivacyLossDistribution":

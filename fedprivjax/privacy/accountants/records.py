@@ -1,7 +1,7 @@
 """Accountants of a machine's releases about its records, with visible messages or in the shuffle model."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import inf, sqrt
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from fedprivjax.privacy.accountants.dp_accounting_backend import (
     gaussian_results,
 )
 from fedprivjax.privacy.accountants.sampled import SampledReleases, resolved, sampled_epsilon, shift_distribution
-from fedprivjax.privacy.terms import REPLACE_ONE, vectors_changed
+from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE, vectors_changed
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -104,11 +104,13 @@ class Sampled(RecordAccountant):
         sampler: sampler of the records.
         whole_message: True if the mean is clipped instead of each record's vector.
         relation: neighbouring relation, a key of `RELATIONS`. The shift is twice as large if a record is replaced.
+        group: number of records of one machine for which ε holds together.
     """
 
     sampler: Sampler
     whole_message: bool = False
     relation: str = REPLACE_ONE
+    group: int = field(default=1, repr=False)
 
     columns = ("ε (at least)", "ε (at most)")
 
@@ -120,7 +122,20 @@ class Sampled(RecordAccountant):
 
     def occurrences(self, records: int, batch: int) -> Occurrences | None:
         sampler = self.sampler.with_batch(batch)
-        return shift_distribution(sampler, records, self.whole_message) if sampler.amplifies(records, batch) else None
+        if not sampler.amplifies(records, batch):
+            return None
+        return shift_distribution(sampler, records, self.whole_message, self.group)
+
+    def for_group(self, size: int, records: np.ndarray, batch: np.ndarray) -> "Sampled":
+        """Return the accountant of `size` units that change together, on machines with these records and batches.
+
+        Raises:
+            Refusal: if a machine's samples have no exact guarantee of groups.
+        """
+        together = replace(self, group=size * self.group)
+        for machine in set(zip(records.tolist(), batch.tolist(), strict=True)):
+            together._sampled(*machine, 1, 0.5)
+        return together
 
     def summary(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
         """Return the proved upper bound, and the lower bound that an adversary attains on a linear loss."""
@@ -132,7 +147,10 @@ class Sampled(RecordAccountant):
         """Derivation of ε from the noise, as text."""
         clipping = "messages clipped as a whole; " if self.whole_message else ""
         if not self.sampler.secret:
-            return f"{clipping}exact composition of Gaussian mechanisms (GDP)"
+            group = f"; {self.group} records change together" if self.group > 1 else ""
+            return f"{clipping}exact composition of Gaussian mechanisms (GDP){group}"
+        if self.group > 1:
+            return f"{_mixtures(self)}; {self.sampler.rule}"
         tight = self.sampler.independent and not self.whole_message
         pair = "its pair for replaced records" if self.relation == REPLACE_ONE else "its pair for added records"
         how = pair if tight else "a bound on the subsampled profile, in both directions"
@@ -147,7 +165,7 @@ class Sampled(RecordAccountant):
 
         sampled = self._sampled(records, batch, releases, delta)
         if not sampled.amplified:
-            return gaussian_results(np.full(sampled.with_record, ratio), delta)
+            return gaussian_results(np.full(sampled.with_record, ratio / self.group), delta)
         least = attainable_epsilon(self._multiplier(ratio), sampled)
         attained = AccountantResult("attained on a linear loss (PLD)", least, LOWER)
         try:
@@ -173,22 +191,43 @@ class Sampled(RecordAccountant):
 
         sampler = self.sampler.with_batch(batch)
         if not sampler.amplifies(records, batch):
-            return SelfComposedDpEvent(GaussianDpEvent(ratio), sampler.releases(releases, records, batch))
+            return SelfComposedDpEvent(GaussianDpEvent(ratio / self.group), sampler.releases(releases, records, batch))
+        if self.group > 1:
+            return SelfComposedDpEvent(self._mixture(ratio, records, batch), releases)
         one = GaussianDpEvent(self._multiplier(ratio) if sampler.independent else ratio)
         sampled = _sampled(sampler, records, batch, one)
         if sampled is None or (sampler.independent and self.whole_message):
             raise Refusal(f"sampler must be supported by dp-accounting to be a dp-accounting event, got {self}")
         return SelfComposedDpEvent(sampled, releases)
 
+    def _mixture(self, ratio: float, records: int, batch: int) -> "DpEvent":
+        """Return dp-accounting's event of one release for a group."""
+        from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+
+        occurrences = shift_distribution(self.sampler.with_batch(batch), records, group=self.group)
+        if self.relation != ADD_OR_REMOVE:
+            raise Refusal(f"relation must be {ADD_OR_REMOVE!r} for dp-accounting's mixtures, got {self.relation!r}")
+        times, chances = (
+            np.append(0.0, occurrences.times),
+            np.append(1 - occurrences.chances.sum(), occurrences.chances),
+        )
+        return MixtureOfGaussiansDpEvent(self._multiplier(ratio), times.tolist(), chances.tolist())
+
     def _sampled(self, records: int, batch: int, releases: int, delta: float) -> SampledReleases:
         sampler = self.sampler.with_batch(batch)
-        return SampledReleases(
-            sampler, records, releases, delta, whole_message=self.whole_message, relation=self.relation
-        )
+        message = {"whole_message": self.whole_message, "relation": self.relation, "group": self.group}
+        return SampledReleases(sampler, records, releases, delta, **message)
 
     def _multiplier(self, ratio: float) -> float:
         """Return the noise multiplier, σ divided by L/K or C: if a record is replaced, the shift is twice that."""
         return vectors_changed(self.relation) * ratio
+
+
+def _mixtures(accountant: Sampled) -> str:
+    """Return the derivation of ε of a group, as text."""
+    change = "replaced" if accountant.relation == REPLACE_ONE else "added"
+    pair = f"the mixture pair of Binomial({accountant.group}, rate) {change} members of the group"
+    return f"privacy loss distributions of {pair}"
 
 
 def _sampled(sampler: Sampler, records: int, batch: int, event: "DpEvent") -> "DpEvent | None":
@@ -250,6 +289,8 @@ class SampledMachines(Sampled):
     @property
     def derivation(self) -> str:
         """Derivation of ε from the noise, as text."""
+        if self.group > 1:
+            return f"{_mixtures(self)}; secret cohorts of machines"
         pair = "replaced" if self.relation == REPLACE_ONE else "added"
         how = f"its pair for {pair} machines" if self.sampler.independent else "a bound on the subsampled profile"
         return f"privacy loss distributions of dp-accounting, from {how}; secret cohorts of machines"

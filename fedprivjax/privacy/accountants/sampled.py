@@ -11,8 +11,10 @@ and releases are composed as privacy loss distributions. Both directions are bou
 adaptively chosen releases.
 
 If losses are far smaller than their usual grid, or the rounding errors of so many releases are not far below δ, the
-grid is finer and losses are weighted before they are composed (`composition.py`, `tilted.py`). If that takes too much
+grid is finer and losses are weighted before they are composed (`grids.py`, `tilted.py`). If that takes too much
 memory, the smaller one of the usual bound and of a Rényi bound holds.
+
+For a group of k records that are sampled independently, releases have mixtures as pairs, see `accountants.groups`.
 
 For adding or removing a record, Poisson samples have dp-accounting's pair of distributions. The rate and the divisor K
 are then public constants, and a record moves a release by 1/z standard deviations.
@@ -33,11 +35,12 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.restated import require_restated
 from fedprivjax.checks.values import require_at_least, require_between, require_choice, require_positive
-from fedprivjax.plan.samplers import Occurrences, Sampler, as_sampler
+from fedprivjax.plan.samplers import Occurrences, Poisson, Sampler, as_sampler
 from fedprivjax.plan.samplers.minibatch import RAREST
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants import composition
+from fedprivjax.privacy.accountants import composition, grids
 from fedprivjax.privacy.accountants.dp_accounting_backend import LossGrid, dp_accounting_relation
+from fedprivjax.privacy.accountants.groups import group_epsilon, group_occurrences
 from fedprivjax.privacy.accountants.tilted import Composed
 from fedprivjax.privacy.target import search_min_noise
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE, vectors_changed
@@ -70,6 +73,8 @@ class SampledReleases:
         whole_message: True if the mean is clipped instead of each record's vector.
         relation: neighbouring relation, a key of `RELATIONS`. Only records that are sampled independently, and clipped
             one by one, can be added or removed.
+        group: number of records that are replaced, added or removed together. For several records whose samples amplify
+            privacy, only Poisson samples of records that are clipped one by one are supported.
 
     Raises:
         ValueError: if a setting is out of range.
@@ -82,6 +87,7 @@ class SampledReleases:
     batch: Any = None
     whole_message: bool = False
     relation: str = REPLACE_ONE
+    group: int = 1
 
     def __post_init__(self):
         sampler = as_sampler(self.sampler, self.batch)
@@ -95,6 +101,13 @@ class SampledReleases:
         if self.relation != REPLACE_ONE and (self.whole_message or not sampler.independent):
             what = "messages that are clipped as a whole" if self.whole_message else f"the sampler {sampler.name!r}"
             raise Refusal(f"relation must be {REPLACE_ONE!r} for {what}, got {self.relation!r}. Use Poisson samples")
+        require_at_least("size of a group", self.group, 1)
+        if self.group > 1 and self.amplified and (self.whole_message or type(self.sampler) is not Poisson):
+            what = "messages that are clipped as a whole" if self.whole_message else f"the sampler {sampler.name!r}"
+            raise Refusal(
+                f"size of a group must be 1 for an exact guarantee with {what}, got {self.group}. Use Poisson samples "
+                f"of records that are clipped one by one, or exact = False"
+            )
 
     @property
     def moved(self) -> int:
@@ -134,7 +147,12 @@ def sampled_epsilon(noise_multiplier: float, releases: SampledReleases) -> float
     if isinf(noise_multiplier):
         return 0.0
     if not releases.amplified:
-        return float(gdp.epsilon(releases.moved * sqrt(releases.with_record) / noise_multiplier, releases.delta))
+        mu = releases.group * releases.moved * sqrt(releases.with_record) / noise_multiplier
+        return float(gdp.epsilon(mu, releases.delta))
+    if releases.group > 1:
+        rate = releases.sampler.chance(releases.records, releases.batch)
+        change = releases.group, releases.rounds, releases.relation
+        return group_epsilon(1 / noise_multiplier, rate, *change, releases.delta)
     message = releases.whole_message, releases.relation
     settings = noise_multiplier, releases.sampler, releases.records
     cells = _cells(noise_multiplier, releases)
@@ -218,8 +236,8 @@ def _fine_grids(z: float, sampler: Sampler, records: int, whole: bool, relation:
     assert spacing is not None
     shifts = shift_distribution(sampler, records, whole)
     if whole or not sampler.independent:
-        return composition.subsampled(z, shifts, spacing / cells)
-    pair = composition.added if relation == ADD_OR_REMOVE else composition.replaced
+        return grids.subsampled(z, shifts, spacing / cells)
+    pair = grids.added if relation == ADD_OR_REMOVE else grids.replaced
     return pair(1 / z, float(shifts.chances.sum()), spacing / cells)
 
 
@@ -245,9 +263,14 @@ def require_known(noise: float, epsilon: float) -> float:
     return noise
 
 
-def shift_distribution(sampler: Sampler, records: int, whole_message: bool = False) -> Occurrences:
-    """Return the distribution of a release's shift from one record, in units of the largest shift per occurrence."""
+def shift_distribution(sampler: Sampler, records: int, whole_message: bool = False, group: int = 1) -> Occurrences:
+    """Return the distribution of a release's shift from one record, in units of the largest shift per occurrence.
+
+    If `group` is above 1, the shift is that of so many records, which a Poisson sampler samples.
+    """
     occurrences = sampler.occurrences(records, sampler.batch_of(records))
+    if group > 1:
+        return group_occurrences(float(occurrences.chances.sum()), group)
     return Occurrences(np.ones(1), np.array([occurrences.chances.sum()])) if whole_message else occurrences
 
 

@@ -1,0 +1,60 @@
+"""Guarantees for groups of protected units, such as all records of one user.
+
+Exact guarantees are those of μ-GDP (Dong, Roth & Su 2022, Theorem 2.14), and of an event that states the releases of a
+group. Otherwise, if datasets differ in k units, a chain of k neighbouring pairs connects them, and (ε, δ) becomes
+`(kε, δ·(e^{kε} − 1)/(e^ε − 1))` (Dwork & Roth 2014, Theorem 2.2).
+"""
+
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.privacy.curve import GroupCurve, spread
+
+if TYPE_CHECKING:  # the guarantee's module imports this one
+    from fedprivjax.privacy.guarantee import PrivacyGuarantee
+
+
+def group_guarantee(
+    one: "PrivacyGuarantee", size: int, unit: str, relation: str, *, exact: bool = False, one_machine: bool = False
+) -> "PrivacyGuarantee":
+    """Return the guarantee of `size` units, see `PrivacyGuarantee.for_group`.
+
+    Args:
+        one_machine: True if all units are records of one machine.
+    """
+    terms = replace(one.terms, unit=unit, relation=relation)
+    derived = f"group privacy, {size} changes" if size > 1 else ""
+    accounting = "; ".join(part for part in (one.accounting, derived) if part)
+    common: dict[str, Any] = {"terms": terms, "accounting": accounting, "event": None}
+    if one.mus is not None:
+        return replace(one, mus=one.mus.map(lambda mus: size * mus), **common)
+    if size > 1 and (found := _by_event(one, size, unit, relation, exact, one_machine)) is not None:
+        return found
+    delta = spread(one.epsilon, one.delta, size)
+    if not delta < 1 and one.private:
+        raise Refusal(f"size must be small enough for a δ below 1 at ε = {one.epsilon:.4g}, got {size}")
+    common |= {"delta": delta if one.private else one.delta, "listed": GroupCurve(one.curve, size)}
+    return replace(one, epsilons=one.stated.map(lambda epsilons: size * epsilons), **common)
+
+
+def _by_event(
+    one: "PrivacyGuarantee", size: int, unit: str, relation: str, exact: bool, one_machine: bool
+) -> "PrivacyGuarantee | None":
+    """Return the exact guarantee of a group at the same δ, or None if there is none. If `exact`, raise Refusal."""
+    try:
+        if one.event is None or relation != one.relation:
+            raise Refusal("event and relation must be the run's for an exact guarantee of groups. Set exact = False")
+        event = one.event.for_group(size, one_machine)
+    except Refusal:
+        if exact:
+            raise
+        return None
+    epsilons = event.epsilons(one.delta)
+    if one.private and not epsilons.max < inf:
+        raise Refusal(f"size must be small enough for a finite ε at δ = {one.delta:g}, got {size}")
+    kept = tuple(each for each in event.terms.assumptions if each not in one.assumptions)
+    terms = replace(event.terms, unit=unit, assumptions=(*one.assumptions, *kept))
+    event = replace(event, terms=terms)
+    return replace(one, terms=terms, epsilons=epsilons, accounting=event.accounting, event=event)
