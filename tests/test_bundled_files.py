@@ -1,5 +1,6 @@
-"""A wheel's data files: the folder of bundled experiments is installed where `bundle` looks for it."""
+"""Files beside the package: experiments are installed where `bundle` looks for them, and the changelog has its version."""
 
+import re
 import sysconfig
 import tomllib
 from pathlib import Path
@@ -17,3 +18,9 @@ def test_a_wheel_installs_the_experiments_where_they_are_looked_for(monkeypatch)
     assert {Path(sysconfig.get_path("data"), target): ROOT / folder for folder, target in shared.items()} == {
         read.bundle(): ROOT / "experiments"
     }
+
+
+def test_the_changelog_begins_with_the_version_of_the_package():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (\S+)", text, re.MULTILINE)[0] == version
