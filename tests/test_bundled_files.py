@@ -1,4 +1,4 @@
-"""Files beside the package: experiments are installed where `bundle` looks for them, and the changelog has its version."""
+"""Files beside the package: bundled experiments are where `bundle` looks for them, the changelog has its version."""
 
 import re
 import sysconfig
