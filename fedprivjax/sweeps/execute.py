@@ -20,6 +20,7 @@ from fedprivjax.engine.pipeline import in_turn, one_ahead
 from fedprivjax.engine.prepare import Arguments, StaticArguments
 from fedprivjax.engine.progress import OnProgress, shifted
 from fedprivjax.engine.simulate import trajectory
+from fedprivjax.method.loops import vmapped
 from fedprivjax.plan.seeds import configuration_key
 from fedprivjax.problem.program import make_room, typed_jit
 from fedprivjax.sweeps.chunk_store import SECONDS, ChunkStore, agreed_fingerprint, open_store, sweep_fingerprint
@@ -286,8 +287,8 @@ def run_chunk(
             kept = {PARAMS: flat(params, problem)} if keep else {}
             return {**metrics, **kept, "diverged": ~finite}
 
-        one_draw = jax.vmap(one, in_axes=(0, 0, None if ids is None else 0, None))
-        all_draws = jax.vmap(one_draw, in_axes=(0, 0, None if ids is None else 0, 0))
+        one_draw = vmapped(one, (0, 0, None if ids is None else 0, None))
+        all_draws = vmapped(one_draw, (0, 0, None if ids is None else 0, 0))
         return all_draws(configurations, host_noises, ids, drawn)
 
     return over_devices(run_all, over)(configurations, drawn, host_noises, problem, ids)
