@@ -51,7 +51,9 @@ from .plan.samplers import LocalEpochs, LocalSteps, LocalWork
 from .plan.schedule import Schedule
 from .plan.seeds import Seeds
 from .privacy.accountants.binomial.accountant import BinomialSums
+from .privacy.adversaries import Adversary, FinalModel, LinearAdversary, SecureSum, ThirdParty
 from .privacy.calibration import calibrate, guarantee
+from .privacy.coalition import Coalition
 from .privacy.events import Event, GaussianEvent
 from .privacy.guarantee import PrivacyGuarantee
 from .privacy.per_machine import Grouped
@@ -100,6 +102,7 @@ __all__ = [
     "Absolute",
     "AcceleratedMinibatchSGD",
     "AdaptiveClip",
+    "Adversary",
     "Algorithm",
     "Assumption",
     "At",
@@ -112,6 +115,7 @@ __all__ = [
     "BitMean",
     "Box",
     "BySize",
+    "Coalition",
     "Cohorts",
     "ConstraintSet",
     "Cyclic",
@@ -124,6 +128,7 @@ __all__ = [
     "FedDyn",
     "FedExP",
     "Federation",
+    "FinalModel",
     "Frame",
     "Full",
     "GaussianEvent",
@@ -137,6 +142,7 @@ __all__ = [
     "L1Ball",
     "Leaderboard",
     "Linear",
+    "LinearAdversary",
     "LinearLoss",
     "LocalAlgorithm",
     "LocalData",
@@ -183,6 +189,7 @@ __all__ = [
     "ScalarSum",
     "Schedule",
     "SecretSubsets",
+    "SecureSum",
     "Seeds",
     "ServerOptimizer",
     "Simplex",
@@ -195,6 +202,7 @@ __all__ = [
     "Tables",
     "Target",
     "Terms",
+    "ThirdParty",
     "Transcript",
     "TreeMomentum",
     "Tukey",

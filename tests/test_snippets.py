@@ -12,7 +12,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "notebooks" / name for name in ("index.md", "faq.md", "logging.md", "custom_algorithm.md")),
+    *(
+        ROOT / "notebooks" / name
+        for name in ("index.md", "faq.md", "logging.md", "custom_algorithm.md", "adversaries.md")
+    ),
     *sorted(ROOT.glob("notebooks/methods/*.md")),
 ]
 EXAMPLE = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)

@@ -118,7 +118,7 @@ class Audit:
         by_mu = "" if claim.mu is None else f", ε ≥ {bounds.gdp_epsilon_lower:.3g} by μ"
         verdict = f"refuted by {', '.join(self.refuted)}" if self.refuted else "not refuted"
         return (
-            f"{self.protocol}, trust {claim.trust}: claimed ε = {claim.epsilon:.4g} at δ = {claim.delta:g}; "
+            f"{self.protocol}, trust {claim.terms.against}: claimed ε = {claim.epsilon:.4g} at δ = {claim.delta:g}; "
             f"proved at 95%: ε ≥ {bounds.epsilon_lower:.3g}{by_mu}, by {sum(bounds.runs)} runs; {verdict}"
         )
 

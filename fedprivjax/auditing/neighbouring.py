@@ -23,6 +23,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.engine.transcript import require_noisy_messages
+from fedprivjax.method.seen import adversary_of
 from fedprivjax.noise import Randomised
 from fedprivjax.plan.participation import Dropouts, Full, Participation, PoissonCohorts, SecretSubsets, Uniform, Varying
 from fedprivjax.plan.samplers import LocalEpochs, LocalWork
@@ -174,9 +175,10 @@ def small_federation(
     canary most often.
 
     Args:
-        rounds: number of rounds. Default: 12, or 1 if machines randomise their messages. Over 12 rounds their pure ε
-            add up to more than an audit's runs can show, so that it would miss a wrong ε of one message. One round
-            tests no composition: set `rounds` for that.
+        rounds: number of rounds. Default: 12, or 1 if machines randomise their messages or only the final model is
+            seen. Over 12 rounds pure ε add up to more than an audit's runs can show, so that it would miss a wrong ε
+            of one message, and noise of later rounds hides a canary from who sees the final model. One round tests no
+            composition: set `rounds` for that.
         participation: "fixed"; "varying", one to three machines per round; "dropouts", three machines per round, each
             of which fails to send with probability 1/4; or "secret", each machine with probability 1/2 or, if the
             method does not allow this, a secret pair.
@@ -188,7 +190,8 @@ def small_federation(
     require_choice("participation", participation, SCHEDULES)
     sampler = protocol.minibatches
     batch = 1 if sampler is None or sampler.batch is None else int(np.max(sampler.batch))
-    most = ROUNDS if rounds is None else rounds
+    follows = adversary_of(protocol).follows_rounds
+    most = (ROUNDS if follows else 1) if rounds is None else rounds
     messages = most if sampler is None or sampler.one_pass else 4
     records = batch * max(messages, -(-RECORDS // batch))
     if isinstance(sampler, LocalEpochs) and batch > 1:

@@ -155,6 +155,8 @@ def audit_one_run(
     private = privacy_of(start.protocol)
     if private.trust not in ("none", "server"):
         raise Refusal(f"trust must be 'none' or 'server' for an audit in one run, got {private.trust!r}")
+    if start.guarantee.terms.adversary:
+        raise Refusal(f"adversary must be left out for an audit in one run, got {start.protocol.adversary}. Use audit")
     rows = first_records(start, each)
     coins, others = np.where(_drawn_coins(rows.shape, seed) < 0.5, -1.0, 1.0)  # the attacker knows `others` only
     norm = problem.lipschitz if private.clip is None else canary * float(np.max(private.clip))

@@ -15,11 +15,11 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.prepare import Arguments, ReadyRun
 from fedprivjax.engine.transcript import released_steps, replay, with_local_steps
 from fedprivjax.method.round import flat_rows
-from fedprivjax.method.seen import seen_of
-from fedprivjax.method.views import FullView
+from fedprivjax.method.seen import adversary_of, seen_of, view_of
 from fedprivjax.plan.plan import draw_minibatches
 from fedprivjax.plan.schedule import Schedule, Size
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.adversaries import HIDDEN, NAMED
+from fedprivjax.privacy.views import FullView
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.problem.random_keys import random_key
 
@@ -180,9 +180,11 @@ def _seen(start: ReadyRun, raw: RawViews, place: int, seed: int, options: ViewOp
         return leaf[..., min(place, leaf.shape[-1] - 1)]
 
     internal = jax.tree.map(lambda leaf: joined(at_place(leaf)), raw.internal)
-    seen = seen_of(start.protocol).view(
-        FullView(joined(points[:, :rounds, None]), joined(messages), internal, seed, steps)
-    )
+    full = FullView(joined(points[:, :rounds, None]), joined(messages), internal, seed, steps)
+    seen = view_of(start.protocol, start.problem, start.plan, full)
+    if not adversary_of(start.protocol).follows_rounds:
+        column = Column("step", rounds)
+        return Views((points[:, rounds + 1] - points[:, 0])[:, None], (column,))
     parts = [_by_round("step", np.diff(points, axis=1)[..., None])]
     for number, leaf in enumerate(jax.tree.leaves(raw.broadcast)):
         changes = np.diff(at_place(leaf), axis=1, prepend=0.0)
@@ -231,9 +233,11 @@ def _messages(start: ReadyRun, messages: np.ndarray, kind: str = "message") -> t
 
     A shuffler's messages are sorted by value, since their order carries no information.
     """
-    if privacy_of(start.protocol).trust == "none":
+    senders = adversary_of(start.protocol).senders
+    if senders == NAMED:
         return _by_sender(kind, start, messages)
-    return _by_round(kind, np.sort(messages, axis=2).reshape(*messages.shape[:2], -1))
+    rows = np.sort(messages, axis=2) if senders == HIDDEN else messages
+    return _by_round(kind, rows.reshape(*messages.shape[:2], -1))
 
 
 def own_releases(columns: tuple[Column, ...], machine: int) -> np.ndarray:

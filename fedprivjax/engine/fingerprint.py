@@ -153,7 +153,7 @@ def fixed_parts(start: ReadyRun) -> dict[str, str]:
         "precision": static.precision,
         "clipping": str(getattr(start.problem.model, "clipping", None)),
         "protocol": identity_of_parts(start.protocol) or type(start.protocol).__name__,
-        "trust": terms.trust,  # completed rounds are not more secret afterwards
+        "trust": terms.against,  # completed rounds are not more secret afterwards
         "secrecy": ", ".join(secret) or "nothing secret",
         "eval_every": str(static.eval_every),
         "metrics": ", ".join(metric.name for metric in static.metrics),

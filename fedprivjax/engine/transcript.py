@@ -14,14 +14,15 @@ from fedprivjax.engine.prepare import Arguments, ReadyRun, ready
 from fedprivjax.engine.published import published_plan
 from fedprivjax.method.protocol import Protocol
 from fedprivjax.method.round import RoundInputs, flat_rows
-from fedprivjax.method.seen import costs_of, seen_of
-from fedprivjax.method.views import UNSEEN, FullView
+from fedprivjax.method.seen import adversary_of, costs_of, seen_of, view_of
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
+from fedprivjax.privacy.adversaries import UNSEEN
 from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.views import FullView
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import by_shapes, products, typed_jit
 
@@ -31,9 +32,10 @@ class Transcript(NamedTuple):
 
     Attributes:
         queries: points at which machines are queried, [rounds, d]: with `broadcast`, the whole view under a trusted
-            server.
+            server. [0, d] if the adversary sees the final model only.
         messages: noisy message of each participant, [rounds, per_round, d], 0 in empty slots; in random order within a
-            round behind a shuffler, or None under a trusted server.
+            round behind a shuffler; the functions of a round's messages that a `LinearAdversary` sees, the sum first,
+            [rounds, functions, d]; or None under a trusted server.
         params: reported point.
         plan: public part of the plan. Secret participants and samples have width 0, and so have samples that tell
             numbers of records which the guarantee hides.
@@ -80,7 +82,9 @@ def transcript(
     state, (queries, (sent, steps), internal, _, broadcast) = replay(start.arguments, start.plan.size, with_local_steps)
     steps = None if steps is None else np.asarray(steps)
     full = FullView(np.asarray(queries), np.asarray(sent), internal, start.seeds.noise, steps)
-    seen = seen_of(start.protocol).view(full)
+    seen = view_of(start.protocol, start.problem, start.plan, full)
+    if not adversary_of(start.protocol).follows_rounds:
+        broadcast = ()
     point = start.protocol.output(state)
     return Transcript(seen.queries, seen.messages, point, published_plan(start), seen.internal, seen.steps, broadcast)
 

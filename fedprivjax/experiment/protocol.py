@@ -20,6 +20,8 @@ from fedprivjax.method.server_checks import factory_of
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import as_optimizer
 from fedprivjax.plan.arguments import require_protocol
+from fedprivjax.privacy.adversaries import Adversary
+from fedprivjax.privacy.coalition import ADVERSARIES
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.protocols import ALGORITHMS, PROTOCOLS
 from fedprivjax.sweeps.configurations import sweepable
@@ -42,7 +44,8 @@ class ProtocolSettings(Settings):
     schedule by name, or "module:name" of a factory, a transformation or a schedule. So is `local`.
     `update_clip = { start = 0.3, quantile = 0.5 }` is an `AdaptiveClip`. A grid or a sweep names their numbers as
     `server.b1 = [0.5, 0.9]`. `encoder = { kind = "quantiser", levels = 16 }` is an `Encoder`: one of `ENCODERS`, or
-    "module:Name".
+    "module:Name". `adversary = "secure-sum"`, or `{ kind = "coalition", size = 2 }`, is an `Adversary`: one of
+    `ADVERSARIES`, or "module:Name".
 
     Attributes:
         name: name of the method or algorithm, or "module:Name".
@@ -192,7 +195,12 @@ def flattened(axes: Mapping[str, Any]) -> dict[str, Any]:
 def _part(field: str, kind: Any, given: Any, context: Mapping[str, Any] | None) -> Any:
     """Return the object of class `kind` that a table, or for an optimizer a name alone, describes."""
     if issubclass(kind, Encoder):
-        return _encoder(field, given, context)
+        return _named(field, given, ENCODERS, Encoder, '{ kind = "quantiser", levels = 16 }', context)
+    if issubclass(kind, Adversary):
+        table = dict(given) if isinstance(given, Mapping) else {"kind": given}
+        if "server" in table:
+            table["server"] = _part(f"{field}.server", kind, table["server"], context)
+        return _named(field, table, ADVERSARIES, Adversary, '"secure-sum" or { kind = "coalition", size = 2 }', context)
     if not issubclass(kind, ServerOptimizer):
         return kind(**given) if isinstance(given, Mapping) else given
     table = given if isinstance(given, Mapping) else {"optimizer": given}
@@ -205,16 +213,19 @@ def _part(field: str, kind: Any, given: Any, context: Mapping[str, Any] | None) 
     return kind(factory, **settings) if settings else as_optimizer(field, factory)
 
 
-def _encoder(field: str, given: Any, context: Mapping[str, Any] | None) -> Any:
-    """Return the encoder that a name, or a table of its `kind` and settings, describes."""
+def _named(
+    field: str, given: Any, known: Mapping[str, Any], base: type, example: str, context: Mapping[str, Any] | None
+) -> Any:
+    """Return the object of class `base` that a name, or a table of its `kind` and settings, describes."""
     table = given if isinstance(given, Mapping) else {"kind": given}
     path = table.get("kind")
     if not isinstance(path, str):
-        raise Refusal(f'{field} must name its kind, such as {{ kind = "quantiser", levels = 16 }}, got {given!r}')
-    found = resolve("encoder", path, ENCODERS, context)
+        raise Refusal(f"{field} must name its kind, such as {example}, got {given!r}")
+    found = resolve(base.kind, path, known, context)  # type: ignore[attr-defined]
     if isinstance(found, Unimported):
         return found
-    return made("encoder", path, found, {str(key): value for key, value in table.items() if key != "kind"}, Encoder)
+    settings = {str(key): value for key, value in table.items() if key != "kind"}
+    return made(base.kind, path, found, settings, base)  # type: ignore[attr-defined]
 
 
 def _split(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,6 +258,7 @@ def _pair_fields(raw: Mapping[str, Any], algorithm: type, context: Any) -> dict[
         pairs.ALGORITHM: next(iter(unimported(objects)), None)
         or made("algorithm", raw["name"], algorithm, {**bare, **table, **objects}, algorithm, "this table"),
         pairs.PRIVACY: pairs.private(algorithm, settings[pairs.PRIVACY], part, context),
+        **{name: part(name, Adversary, settings[name]) for name in ("adversary",) if name in settings},
     }
     if not unimported(parts):
         Protocol(**parts)  # refused if they do not go together

@@ -8,6 +8,7 @@ from typing import Any, final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax.flatten_util import ravel_pytree
 
@@ -29,6 +30,7 @@ from fedprivjax.plan.samplers import LocalSteps, LocalWork
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import RELATIONS, REPLACE_ONE
+from fedprivjax.privacy.views import SentNoise
 from fedprivjax.problem.models import Dense
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import isolated
@@ -245,6 +247,11 @@ class LocalPrivacy(WorkPrivacy):
     def event(self, facts: WorkFacts, noise_std: float) -> Event:
         unit = self.protecting(stateful=facts.stateful, dimension=facts.dimension)
         return unit.event(facts.problem, facts.plan, noise_std)
+
+    def sent_noise(self, facts: WorkFacts) -> SentNoise | None:
+        if self.unit != "machine" or self.trust != "none" or self.encoder is not None:
+            return None
+        return SentNoise(np.ones(facts.plan.schedule.participants.shape))
 
     @property
     def traced(self) -> "LocalPrivacy":

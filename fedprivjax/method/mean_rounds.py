@@ -42,12 +42,12 @@ from fedprivjax.method.rounds import Rounds
 from fedprivjax.method.seen import clipped_rows, noisy_rows, of_one_message
 from fedprivjax.method.settings import require_clip
 from fedprivjax.method.traced_checks import require_served
-from fedprivjax.method.views import FullView, View
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
+from fedprivjax.privacy.views import FullView, View
 from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.problem import Problem, numbers_of_one
 from fedprivjax.problem.program import by_shapes

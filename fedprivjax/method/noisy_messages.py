@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
@@ -28,6 +29,7 @@ from fedprivjax.privacy.calibration import gaussian_rule
 from fedprivjax.privacy.events import GaussianEvent
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms
+from fedprivjax.privacy.views import SentNoise
 from fedprivjax.problem.problem import Problem
 
 INDEPENDENT = "independent"
@@ -214,6 +216,12 @@ class NoisyMessages(MessagePrivacy):
             None,
             None if ratios is None else privacy_shares(ratios, plan.size.machines),
         )
+
+    def sent_noise(self, facts: RunFacts) -> SentNoise | None:
+        if self.trust != "none" or self.noise != INDEPENDENT or type(facts.reads) is Growing:
+            return None
+        relative = self.noise_of(facts.reads).relative(facts.plan)
+        return SentNoise(np.broadcast_to(relative**2, facts.plan.schedule.participants.shape), once=True)
 
     def _theorem(self, plan: Plan, reads: Reads) -> str:
         """Return the source of the guarantee."""

@@ -32,6 +32,8 @@ from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
+from fedprivjax.privacy.adversaries import Adversary, require_adversary
+from fedprivjax.privacy.against import event_against
 from fedprivjax.privacy.calibration import noise_for
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.of_protocol import with_noise_std
@@ -57,10 +59,15 @@ class Protocol(Decorated):
         calibrate_to: rule that computes the noise from a target, a key of `CALIBRATIONS`. "rule" is the method's own
             rule. "plan" is the smallest noise with which the sampled public schedule meets the target, so that the ε
             of the worst machine equals the target. It has no effect with a `noise_std`.
+        adversary: whose view the guarantee covers, such as `SecureSum()`, or None for that of the trust model. The
+            noise is then the smallest that meets the target on the sampled public schedule.
         known: facts that are read once of the algorithm, or None before calibration.
     """
 
     calibrate_to: str = struct.field(pytree_node=False, default=RULE, kw_only=True, metadata={"traced": RULE})
+    adversary: Any = struct.field(
+        pytree_node=False, default=None, kw_only=True, metadata={"traced": None, "part": Adversary}
+    )
     known: Any = struct.field(default=None, kw_only=True, metadata={"derived": True})
 
     kind, decorator = "protocol", PYTREE
@@ -105,6 +112,7 @@ class Protocol(Decorated):
                 raise Refusal(f"{level} must be given to {cls.__name__} as {others}, got {level} = {settings[level]}")
         if "calibrate_to" in settings:
             require_choice("calibrate_to", settings["calibrate_to"], CALIBRATIONS)
+        require_adversary(settings.get("adversary"))
         return super().__new__(cls, *args, **settings)
 
     @property
@@ -178,7 +186,11 @@ class Protocol(Decorated):
 
     def event(self, problem: Problem, plan: Plan) -> Event:
         """Return the event of the calibrated protocol on a plan: its mechanisms with their noise."""
-        return self.rounds.event(problem, plan)
+        event = self.rounds.event(problem, plan)
+        if self.adversary is None:
+            return event
+        sent, alone = self.rounds.sent_noise(problem, plan), of_package(type(self.privacy))
+        return event_against(self.adversary, event, sent, plan.schedule, independent=alone)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target) -> Any:
         """Return a copy with `noise_std` and `step_size` set, its target cleared, and what is `known`.

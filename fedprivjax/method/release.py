@@ -12,14 +12,15 @@ from fedprivjax.method.algorithm import Mean, NormBound, Part, Reads
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.round import Machine, RoundInputs, add_noise, cohort_messages, cohort_sum
 from fedprivjax.method.settings import check_numbers
-from fedprivjax.method.views import VIEWS, FullView, View
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
+from fedprivjax.privacy.adversaries import BY_TRUST
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import LEVELS, Target
 from fedprivjax.privacy.terms import Assumption
+from fedprivjax.privacy.views import FullView, SentNoise, View
 from fedprivjax.problem.problem import Problem
 
 
@@ -97,6 +98,14 @@ class Privacy(Part):
     def mechanism(self, facts: Any, method: str) -> Mechanism:
         """Return the mechanism that samples the noise by the given noise method."""
         raise Undefined(f"{type(self).__name__} must define mechanism(facts, method)")
+
+    def sent_noise(self, facts: Any) -> SentNoise | None:
+        """Return the Gaussian noise of the messages, of which a unit moves one a round by the event's sensitivity.
+
+        With it, a guarantee against another adversary than that of the trust model counts the noise of other machines.
+        Default: None, their noise does not count.
+        """
+        return None
 
     def needed_noise(self, facts: Any, target: Target) -> float | None:
         """Return the noise for a target by a rule. Default: None, for the smallest with which `event` meets it."""
@@ -245,7 +254,7 @@ class MessagePrivacy(Privacy):
 
     def view(self, full: FullView) -> View:
         """Return the view of the trust model's adversary."""
-        return VIEWS[self.trust](full)
+        return BY_TRUST[self.trust].view(full)
 
     def costs(self, problem: Problem, plain: dict[str, float]) -> dict[str, float]:
         """Return the costs of one machine in a round, from those of one message of numbers. Default: these."""

@@ -11,6 +11,7 @@ from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.calibration import solved_noise
 from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.views import SentNoise
 from fedprivjax.problem.problem import Problem
 
 
@@ -102,6 +103,10 @@ class Rounds:
 
     def mechanism(self, problem: Problem, plan: Plan, method: str) -> Mechanism:
         return self.privacy.mechanism(self.facts(problem, plan), method)
+
+    def sent_noise(self, problem: Problem, plan: Plan) -> SentNoise | None:
+        """Return the noise of the messages, as `Privacy.sent_noise`."""
+        return self.privacy.sent_noise(self.facts(problem, plan))
 
     def needed_noise(self, problem: Problem, plan: Plan, target: Target) -> float:
         """Return the noise for a target by the privacy object's rule.

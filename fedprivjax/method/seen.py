@@ -4,13 +4,15 @@ from math import ceil
 from typing import Any
 
 import jax
+import numpy as np
 
 from fedprivjax.checks.refusal import Undefined
 from fedprivjax.method.round import RoundInputs, flat_rows, is_layered, rows_in_memory
-from fedprivjax.method.views import VIEWS, FullView, View
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
+from fedprivjax.privacy.adversaries import BY_TRUST, Adversary
 from fedprivjax.privacy.of_protocol import Optionals, privacy_of
+from fedprivjax.privacy.views import FullView, View
 from fedprivjax.problem.dense_layers import in_layers
 from fedprivjax.problem.problem import Problem, numbers_of_one
 
@@ -68,7 +70,28 @@ class Seen(Optionals):
 
     def view(self, full: FullView) -> View:
         """Return the view of the trust model's adversary, on the host."""
-        return VIEWS[privacy_of(self._protocol).trust](full)
+        return BY_TRUST[privacy_of(self._protocol).trust].view(full)
+
+
+def adversary_of(protocol: Any) -> Adversary:
+    """Return the adversary of a protocol's guarantee."""
+    named = getattr(protocol, "adversary", None)
+    return BY_TRUST[privacy_of(protocol).trust] if named is None else named
+
+
+def view_of(protocol: Any, problem: Problem, plan: Plan, full: FullView) -> View:
+    """Return the view of the adversary of a calibrated protocol's guarantee, on the host.
+
+    Args:
+        full: view of everything, of the plan's rounds or of several runs of them, one after another.
+    """
+    if getattr(protocol, "adversary", None) is None:
+        return seen_of(protocol).view(full)
+    machines = plan.schedule.participants
+    known = protocol.adversary.known(protocol.rounds.sent_noise(problem, plan), plan.schedule)
+    runs = len(full.messages) // len(machines)
+    tiled = [None if rows is None else np.tile(rows, (runs, 1)) for rows in (machines, known)]
+    return protocol.adversary.view(full._replace(machines=tiled[0], known=tiled[1]))
 
 
 class Costs(Optionals):

@@ -31,6 +31,7 @@ class Mechanism(Decorated):
     inside: ClassVar[bool] = False  # True if noise is part of the machines' computation, not added to messages
     uses_host_noise: ClassVar[bool] = True  # True if a round's noise may depend on the protocol's `host_noise`
     past_end: ClassVar[bool] = False  # True if a block may repeat the last round's inputs and key, despite a state
+    exchangeable: ClassVar[bool] = True  # False if the noise of a round depends on which machines send, as on a graph
     method: ClassVar[str] = "auto"  # the `noise_method` that selects this class
     label: ClassVar[str] = ""  # name in results, if it is not the class's
 

@@ -151,7 +151,7 @@ def _event(protocol, problem, plan) -> Event:
     if plan.schedule.secret is not None:
         scheme = {"scheme": str(plan.schedule.secret)}
         event = event.without(PUBLIC_PARTICIPATION).assuming(Assumption("secret participation", scheme))
-    elif protocol.calibrate_to == PLAN and protocol.noise_std != 0:
+    elif (protocol.calibrate_to == PLAN or event.terms.adversary) and protocol.noise_std != 0:
         event = event.assuming(Assumption("noise of the schedule"))
     source = stated_by(getattr(protocol, "privacy", None))
     if source is not None:
@@ -307,12 +307,12 @@ def noise_for(protocol, problem, plan, target: Target) -> float:
     """
     if target.given_noise is not None:
         return target.given_noise
-    if protocol.calibrate_to != PLAN:
+    if protocol.calibrate_to != PLAN and protocol.adversary is None:
         return protocol.rounds.needed_noise(problem, plan, target)
-    if privacy_of(protocol).noise_rule != "accountant":
-        raise Refusal(
-            f"noise_rule must be 'accountant' with calibrate_to = 'plan', got {privacy_of(protocol).noise_rule!r}"
-        )
+    rule = privacy_of(protocol).noise_rule
+    if rule != "accountant":
+        setting = "calibrate_to = 'plan'" if protocol.adversary is None else f"adversary {protocol.adversary}"
+        raise Refusal(f"noise_rule must be 'accountant' with {setting}, got {rule!r}")
     return solved_noise(protocol, problem, plan, target)
 
 

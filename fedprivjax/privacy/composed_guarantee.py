@@ -102,6 +102,7 @@ def composed_terms(first: Terms, second: Terms, records: str, *, by_machine: boo
     if records == DISJOINT and first.unit != RECORD:
         remedy = f'A unit with records in both runs is in both. Set records = "{SAME}", or compose before for_user'
         raise Refusal(f"unit must be {RECORD!r} for disjoint records, got {first.unit!r}. {remedy}")
+    _require_one_adversary(first, second)
     theorems = (*_theorems(first), *_theorems(second))
     return replace(
         first,
@@ -125,6 +126,13 @@ def _require_alike(first: Terms, second: Terms) -> None:
         remedy = f"Convert with for_relation({REPLACE_ONE!r})"
         got = f"{first.stated_relation!r}, got {second.stated_relation!r}"
         raise Refusal(f"other must have the same neighbouring relation, {got}. {remedy}")
+
+
+def _require_one_adversary(first: Terms, second: Terms) -> None:
+    """Raise Refusal unless both are against the same adversary."""
+    if (first.adversary, first.sees) != (second.adversary, second.sees):
+        one, other = (each.adversary or f"that of trust {each.trust!r}" for each in (first, second))
+        raise Refusal(f"other must be against the same adversary, {one}, got {other}. Run both with the same adversary")
 
 
 def _weaker_trust(first: str, second: str) -> str:

@@ -148,15 +148,17 @@ class Event:
 
     def assuming(self, assumption: Assumption) -> Self:
         """Return a copy of the event with one more assumption."""
-        return self._with((*self.terms.assumptions, assumption))
+        return self.restated(replace(self.terms, assumptions=(*self.terms.assumptions, assumption)))
 
     def without(self, assumption: Assumption) -> Self:
         """Return a copy of the event without an assumption."""
-        return self._with(tuple(one for one in self.terms.assumptions if one != assumption))
+        kept = tuple(one for one in self.terms.assumptions if one != assumption)
+        return self.restated(replace(self.terms, assumptions=kept))
 
-    def _with(self, assumptions: tuple[Assumption, ...]) -> Self:
+    def restated(self, terms: Terms) -> Self:
+        """Return a copy of the event with other terms."""
         event = copy(self)
-        object.__setattr__(event, "terms", replace(self.terms, assumptions=assumptions))
+        object.__setattr__(event, "terms", terms)
         return event
 
     def mixture(self, machine: int) -> Mixture | None:

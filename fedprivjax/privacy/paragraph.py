@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedprivjax.checks.printable import printable
-from fedprivjax.privacy.terms import TRUST
 
 if TYPE_CHECKING:  # the guarantee's module imports this one
     from fedprivjax.privacy.guarantee import PrivacyGuarantee
@@ -34,7 +33,7 @@ def statement(guarantee: "PrivacyGuarantee") -> str:
     each, symbol = guarantee.stated, "ε" if guarantee.mus is None else "μ"
     lines = [
         f"{headline(guarantee)} for {guarantee.unit} ({guarantee.terms.stated_relation})",
-        f"covers: {TRUST[guarantee.trust]}",
+        f"covers: {guarantee.terms.covers}",
         f"theorem: {guarantee.theorem}",
         *([f"accounting: {guarantee.accounting}"] if guarantee.accounting else []),
         *([] if guarantee.mus is None else [_conversions(guarantee)]),
@@ -67,7 +66,7 @@ def paragraph(guarantee: "PrivacyGuarantee") -> str:
     'The mechanism is (ε, δ) = (4.378, 1e-05)-differentially private, 1-GDP,'
     """
     subject = f"{guarantee.unit} ({guarantee.terms.stated_relation})"
-    seen = f"Trust model: {guarantee.trust}. Released, and seen by the adversary: {TRUST[guarantee.trust]}"
+    seen = f"Trust model: {guarantee.terms.against}. Released, and seen by the adversary: {guarantee.terms.covers}"
     if not guarantee.private:
         return f"Nothing is guaranteed for {subject}: the run is not private. {seen}."
     level = f"(ε, δ) = ({up(guarantee.epsilon, 4)}, {guarantee.delta:g})-differentially private"

@@ -55,6 +55,7 @@ SENTENCES = {
     "honest but curious": "an honest-but-curious server, which sends the protocol's own query points",
     "not covered": "hyper-parameters and data preparation are not covered",
     "not covered data": "these are taken as public and not covered, although they follow from private records: {parts}",
+    "noise of others": "every other machine{besides} adds its noise to its messages, also a machine without data",
     "honest users": "at least {users} users of every round add their own noise",
     "rounded normals": "binomial sums are approximated by rounded normals, within {distance:.2g} in total variation "
     "over all rounds, up to a shift of less than one level",
@@ -114,6 +115,7 @@ def _text(name: str, value: Any) -> Any:
     return "the first of these runs has" if value == 1 else f"the first {value} of these runs have"
 
 
+OPTIONAL = "composed", "adversary", "sees"  # terms that a file leaves out if they are empty
 PUBLIC_PARTICIPATION = Assumption("public participation")
 PRIVATE_SEED = Assumption("private seed")
 USED_ONCE = Assumption("used once"), PUBLIC_PARTICIPATION
@@ -136,6 +138,8 @@ class Terms:
         unit: protected unit.
         relation: neighbouring relation, a key of `RELATIONS`.
         composed: theorem of each run, in order, if several runs are composed, or empty.
+        adversary: name of the adversary, or empty for that of the trust model.
+        sees: what this adversary sees, as text.
     """
 
     trust: str
@@ -144,12 +148,28 @@ class Terms:
     unit: str = RECORD
     relation: str = REPLACE_ONE
     composed: tuple[str, ...] = ()
+    adversary: str = ""
+    sees: str = ""
 
     def __post_init__(self):
         require_choice("trust", self.trust, TRUST)
         require_choice("relation", self.relation, RELATIONS)
         object.__setattr__(self, "assumptions", tuple(self.assumptions))
         object.__setattr__(self, "composed", tuple(self.composed))
+
+    @property
+    def covers(self) -> str:
+        """What the adversary sees, as text."""
+        return self.sees or TRUST[self.trust]
+
+    @property
+    def against(self) -> str:
+        """Trust model, with the adversary if it is another than that of the trust model, as text.
+
+        >>> Terms("none", "a theorem", adversary="secure-sum", sees="sums").against
+        'none, against secure-sum'
+        """
+        return f"{self.trust}, against {self.adversary}" if self.adversary else self.trust
 
     @property
     def stated_relation(self) -> str:
@@ -177,7 +197,7 @@ class Terms:
 
     def as_mapping(self) -> dict[str, Any]:
         """Return the terms as JSON values."""
-        stated = {name: value for name, value in vars(self).items() if name != "composed" or value}
+        stated = {name: value for name, value in vars(self).items() if value or name not in OPTIONAL}
         return {**stated, "assumptions": [one.as_mapping() for one in self.assumptions]}
 
     @classmethod

@@ -137,7 +137,7 @@ def _table(title: str, audits: Mapping[str, Any], between: Cells, by_mu: str, af
         claim, bounds = one.guarantee, one.bounds
         table.add_row(
             label,
-            claim.trust,
+            claim.terms.against,
             f"{claim.delta:g}",
             f"{claim.epsilon:.4g}",
             *(cell(one) for cell in between.values()),
@@ -192,5 +192,5 @@ def _panel(axis, label: str, one: Audit | OneRunAudit) -> None:
     # a lower bound at δ also holds at every smaller δ, since ε(δ) is larger there
     axis.plot([DELTAS[0], claim.delta], [bounds.epsilon_lower] * 2, color=colour(1), label="proved")
     axis.plot([claim.delta], [bounds.epsilon_lower], "o", color=colour(1))
-    axis.set(xscale="log", xlabel="δ", ylabel="ε", title=f"{label} ({claim.trust})", ylim=(0, None))
+    axis.set(xscale="log", xlabel="δ", ylabel="ε", title=f"{label} ({claim.terms.against})", ylim=(0, None))
     axis.legend(fontsize=8)

@@ -269,7 +269,7 @@ def _own(layout: Layout, label: str) -> str:
 
 def _covered(data: xr.Dataset) -> list[str]:
     """Return the distinct terms of the dataset's guarantees: unit, relation, trust model and theorem."""
-    return sorted({f"{one.unit}, {one.stated_relation}, trust: {one.trust}; {one.theorem}" for one in terms_of(data)})
+    return sorted({f"{one.unit}, {one.stated_relation}, trust: {one.against}; {one.theorem}" for one in terms_of(data)})
 
 
 def _stated(layout: Layout, best: Mapping[str, xr.Dataset]) -> str:

@@ -13,16 +13,18 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.published import published_plan
 from fedprivjax.engine.transcript import Transcript, replay, transcript
-from fedprivjax.method.seen import costs_of, seen_of
-from fedprivjax.method.views import UNSEEN, FullView
+from fedprivjax.method.seen import adversary_of, costs_of, seen_of
 from fedprivjax.noise import Randomised
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import round_keys
+from fedprivjax.privacy.adversaries import NAMED, SUMMED, UNSEEN, FinalModel, ThirdParty
 from fedprivjax.privacy.calibration import calibrate_and_check, exceeds
+from fedprivjax.privacy.coalition import Coalition
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.views import FullView
 from fedprivjax.problem.random_keys import random_key
 from fedprivjax.testing.trial import Trial, close, first_noise
 
@@ -121,8 +123,11 @@ def _stated_noise(trial: Trial) -> tuple[float, Any]:
     message of all rounds.
     """
     start = trial.start
+    sent = start.protocol.rounds.sent_noise(trial.problem, start.plan)
+    if sent is not None and sent.covariance is not None:
+        return float(start.protocol.noise_std), _whitened(trial, sent.covariance)
     plan = _first_round(start.plan)
-    event = start.protocol.event(trial.problem, plan)
+    event = replace(start.protocol, adversary=None).event(trial.problem, plan)
     if event.mus is None:
         mechanism = start.protocol.mechanism(trial.problem, start.plan, trial.method)
         if privacy_of(start.protocol).trust in UNSEEN:
@@ -141,6 +146,17 @@ def _stated_noise(trial: Trial) -> tuple[float, Any]:
     mus = event.mus.each[plan.schedule.participants[0]]
     worst = int(np.argmax(np.where(plan.schedule.present[0], mus, 0.0)))
     return stated, start.protocol.noise_std * unit_noise(start, mechanism, 0)[worst]
+
+
+def _whitened(trial: Trial, covariance: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return a first round's noise of messages along the axes of their covariance, divided by its deviations there."""
+    start = trial.start
+    present = start.plan.schedule.present[0]
+    rows = unit_noise(start, start.protocol.mechanism(trial.problem, start.plan, trial.method), 0)[present]
+    stated = covariance(start.plan.schedule.participants[0][present], np.ones(len(rows), bool))
+    values, vectors = np.linalg.eigh(stated)
+    noisy = values > ROUNDING * values.max()
+    return float(start.protocol.noise_std) * (vectors.T @ rows)[noisy] / np.sqrt(values[noisy, None])
 
 
 def unit_noise(start: ReadyRun, mechanism: Any, t: int) -> Any:
@@ -202,13 +218,15 @@ def transcript_follows_the_run(trial: Trial) -> None:
     public = published_plan(trial.start)
     np.testing.assert_array_equal(view.plan.schedule.participants, public.schedule.participants)
     np.testing.assert_array_equal(view.plan.samples, public.samples)
-    assert view.queries.shape == (trial.rounds, trial.problem.dimension)
+    seen = trial.rounds if adversary_of(trial.start.protocol).follows_rounds else 0
+    assert view.queries.shape == (seen, trial.problem.dimension)
 
 
 def view_fits_trust_model(trial: Trial) -> None:
     """Check that the adversary's view and the guarantee fit the trust model, and that messages have the claimed noise.
 
     Messages are visible with `trust="none"`, visible without their senders behind a shuffler, and hidden otherwise.
+    Another adversary sees what its class says.
     """
     trust = privacy_of(trial.start.protocol).trust
     assert trial.start.event.terms.trust == trust, f"the guarantee must have trust {trust!r}"
@@ -216,15 +234,21 @@ def view_fits_trust_model(trial: Trial) -> None:
     if view is None:
         return
     seen = view.messages
-    if trust in UNSEEN:
-        assert seen is None, "the view must have no messages with a trusted server"
+    adversary = adversary_of(trial.start.protocol)
+    if trust in UNSEEN or isinstance(adversary, ThirdParty | FinalModel):
+        assert seen is None, f"the view of {adversary} must have no messages"
         return
     assert seen is not None, f"the view must have messages if trust is {trust!r}"
     sent = np.asarray(replay(trial.start.arguments, trial.start.plan.size)[1][1])
     _carries_its_noise(trial, sent[0])
-    if trust == "none":
+    if adversary.senders == NAMED:
         np.testing.assert_array_equal(seen, sent)
-    if trust == "shuffler":
+    elif adversary.senders == SUMMED:
+        sums = sent.sum(axis=1, keepdims=True)
+        assert seen.shape[0] == len(sums), f"{adversary} must see functions of every round's messages"
+        if not isinstance(adversary, Coalition):
+            np.testing.assert_allclose(seen[:, :1], sums, rtol=1e-5, atol=1e-5 * np.abs(sent).max())
+    else:
         _hides_senders(trial, sent)
 
 

@@ -13,9 +13,9 @@ from flax import struct
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from fedprivjax.method.seen import seen_of
-from fedprivjax.method.views import UNSEEN
 from fedprivjax.noise import PerStep
 from fedprivjax.plan.seeds import protocol_key
+from fedprivjax.privacy.adversaries import UNSEEN
 from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.terms import RECORD, vectors_changed
 from fedprivjax.problem.random_keys import random_key

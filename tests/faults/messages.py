@@ -20,8 +20,8 @@ from fedprivjax.method.linear import of_record
 from fedprivjax.method.record_mechanism import RecordMechanism
 from fedprivjax.method.release import Released
 from fedprivjax.method.round import add_noise, cohort_messages, flat_rows
-from fedprivjax.method.views import in_the_clear
 from fedprivjax.plan.samplers import Subset
+from fedprivjax.privacy.adversaries import BY_TRUST
 from fedprivjax.protocols.released.records import ReleasedRecords, released_messages
 
 # ---- clipping
@@ -182,7 +182,7 @@ def slots_counted(private, facts, noise_std):
 
 
 PUBLIC_SAMPLES = unsealed(records=amplified)  # amplification by secret indices, which are published
-SENDERS_NAMED = unsealed(view=lambda private, full: in_the_clear(full))  # a shuffler keeps the order of senders
+SENDERS_NAMED = unsealed(view=lambda private, full: BY_TRUST["none"].view(full))  # senders are told
 OWN_NOISE_FORGOTTEN = unsealed(of_message=lambda private, own, reads: 0 * own)  # noise is in the aggregate alone
 GRADIENTS_ONLY = unsealed(bounded=lambda private, stated, *, plain: stated._replace(norm=1.0))  # G = 1 is claimed for S
 SLOTS_COUNTED = unsealed(event=slots_counted)  # division by the number of slots is assumed, instead of the mean cohort

@@ -12,6 +12,7 @@ VALUES = {
     "parts": "classes",
     "constant": 1.25,
     "note": "",
+    "besides": "",
     "smoothness": 2.0,
     "diameter": 4.0,
     "least": 0.1,

@@ -16,9 +16,9 @@ from fedprivjax.method.private_mean.interface import sensitivity
 from fedprivjax.method.protocol import as_leaves
 from fedprivjax.method.release import Limits
 from fedprivjax.method.round import cohort_messages, flat_rows
-from fedprivjax.method.views import FullView
 from fedprivjax.plan.seeds import protocol_key
 from fedprivjax.privacy.calibration import calibrate
+from fedprivjax.privacy.views import FullView
 from fedprivjax.problem.program import typed_jit
 
 USERS, PER_ROUND, ROUNDS, FEATURES, WIDTH, CLIP = 12, 4, 3, 5, 0.5, 0.2

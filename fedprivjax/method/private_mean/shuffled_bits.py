@@ -24,7 +24,6 @@ from fedprivjax.method.release import Limits, RunFacts
 from fedprivjax.method.round import Machine, RoundInputs, flat_rows, messages, slot_keys
 from fedprivjax.method.settings import require_clip
 from fedprivjax.method.shuffled_sums import CHUNK_NUMBERS, VectorSum, require_countable
-from fedprivjax.method.views import FullView, View, shuffled_bits
 from fedprivjax.noise import Mechanism
 from fedprivjax.noise.binomial import (
     HostNoise,
@@ -44,6 +43,7 @@ from fedprivjax.privacy.accountants.binomial.vector import ROUNDINGS, gaussian_n
 from fedprivjax.privacy.accountants.records import accounted
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
+from fedprivjax.privacy.views import FullView, View
 from fedprivjax.problem.devices import added
 from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import cheu
@@ -210,7 +210,7 @@ class BitMean(PrivateMean):
         return _host_noise(seed, tuple(totals.tolist()), float(self.vector_sum.probability), dimension)
 
     def view(self, full: FullView) -> View:
-        return shuffled_bits(full)
+        return View(full.queries, full.messages.sum(axis=1))  # shuffled bits reveal their sum only
 
     def vectors_in_memory(self, problem: Problem, size: Size) -> int:
         return min(size.per_round, max(1, CHUNK_NUMBERS // problem.dimension))

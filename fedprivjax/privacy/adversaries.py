@@ -1,0 +1,329 @@
+"""Adversaries: who sees what of a run, and how much noise hides a machine's messages from them.
+
+A round's messages are x = m + z with Gaussian noise z of covariance σ²·K. Whatever a `LinearAdversary` sees of a round
+is the sum of the messages, which the broadcasts follow from, and further linear functions: A·x with a matrix A, whose
+first row is 1s. A unit moves the message of one machine j by a vector of norm Δ. The view is then μ_j-GDP with
+
+    μ_j = (Δ/σ)·√(Aᵀ·(A·K·Aᵀ)⁺·A)_jj
+
+and rounds compose by the sum of squares, or by the largest if a unit moves one message of the run.
+"""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from fedprivjax.checks.decorated import FROZEN, Decorated
+from fedprivjax.checks.refusal import PACKAGE, Refusal, Undefined
+from fedprivjax.checks.values import called
+from fedprivjax.plan.schedule import Schedule
+from fedprivjax.plan.seeds import shuffler_rng
+from fedprivjax.privacy.terms import TRUST
+from fedprivjax.privacy.views import FullView, SentNoise, View
+
+NAMED, HIDDEN, SUMMED = "named", "hidden", "summed"  # messages in a view: with senders, without them, functions of them
+UNSEEN_PART = 1e-9  # largest part of a message outside of the noisy directions that counts as rounding
+
+
+class Adversary(Decorated):
+    """Base class of adversaries: what one sees of a run. A custom one is a `LinearAdversary`.
+
+    Attributes:
+        name: name in results and files.
+        sees: text of what it sees, in guarantees.
+        trusts: trust models with which the adversary may be named, keys of `fedprivjax.privacy.terms.TRUST`.
+        senders: "named", "hidden" or "summed": whether messages in the view have senders, or are functions of several.
+        follows_rounds: False if it sees the final model only.
+    """
+
+    kind, decorator = "adversary", FROZEN
+    instead = "Define a LinearAdversary"
+    name: ClassVar[str] = ""
+    sees: ClassVar[str] = ""
+    trusts: ClassVar[tuple[str, ...]] = ()
+    senders: ClassVar[str] = HIDDEN
+    follows_rounds: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **options: Any):
+        """Raise Refusal for a custom class that overrides more than what a guarantee follows from."""
+        super().__init_subclass__(**options)
+        if cls.__module__.partition(".")[0] == PACKAGE:
+            return
+        changed = {name for name in vars(cls) if hasattr(Adversary, name) or hasattr(LinearAdversary, name)}
+        wrong = sorted(name for name in changed - {"name", "sees", "rows"} if not name.startswith("__"))
+        if wrong or not issubclass(cls, LinearAdversary):
+            remedy = "Define name, sees and rows(machines) in a LinearAdversary"
+            got = f"{wrong[0]} of {cls.__name__}" if wrong else f"the base {cls.__bases__[0].__name__}"
+            raise Refusal(
+                f"an adversary must be known by its rows, from which its guarantee follows, got {got}. {remedy}"
+            )
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def text(self) -> str:
+        """What it sees, as text of a guarantee."""
+        return self.sees
+
+    def view(self, full: FullView) -> View:
+        """Return what it sees of a run."""
+        raise Undefined(f"{type(self).__name__} must define view(full)")
+
+    def exposures(self, sent: SentNoise, schedule: Schedule) -> np.ndarray | None:
+        """Return μ·σ/Δ of each machine, float64 [machines], or None if it is that of the machine's own messages."""
+        return None
+
+    def releases(self, sent: SentNoise, schedule: Schedule, machine: int) -> np.ndarray:
+        """Return the relative noise that hides each message of a machine, float64 [messages]."""
+        raise Undefined(f"{type(self).__name__} must define releases(sent, schedule, machine)")
+
+    def known(self, sent: SentNoise | None, schedule: Schedule) -> np.ndarray | None:
+        """Return the slots that it computes itself in the worst case, bool [rounds, per_round], or None for none."""
+        return None
+
+
+@final
+@dataclass(frozen=True)
+class Local(Adversary):
+    """Everyone: messages and noisy local steps with their senders, and all broadcasts. Default with trust "none"."""
+
+    name, trusts, senders = "local", ("none",), NAMED
+    sees = TRUST["none"]
+
+    def view(self, full: FullView) -> View:
+        return View(full.queries, full.messages, steps=full.steps)
+
+
+@final
+@dataclass(frozen=True)
+class Shuffler(Adversary):
+    """Everyone behind a trusted shuffler: a round's messages in random order. Default with trust "shuffler"."""
+
+    name, trusts = "shuffler", ("shuffler",)
+    sees = TRUST["shuffler"]
+
+    def view(self, full: FullView) -> View:
+        rounds, per_round = full.messages.shape[:2]
+        places = np.tile(np.arange(per_round), (rounds, 1))
+        order = shuffler_rng(full.seed).permuted(places, axis=1)
+        return View(full.queries, full.messages[np.arange(rounds)[:, None], order])
+
+
+@final
+@dataclass(frozen=True)
+class PanPrivate(Adversary):
+    """One intruder, who reads the server's memory at one round of their choice. Default with trust "pan-private"."""
+
+    name, trusts = "pan-private", ("pan-private",)
+    sees = TRUST["pan-private"]
+
+    def view(self, full: FullView) -> View:
+        return View(full.queries, internal=full.internal)
+
+
+@final
+@dataclass(frozen=True)
+class Central(Adversary):
+    """Other machines: all broadcasts of a trusted server. Default with trust "server"."""
+
+    name, trusts = "central", ("server",)
+    sees = TRUST["server"]
+
+    def view(self, full: FullView) -> View:
+        return View(full.queries)
+
+
+@dataclass(frozen=True)
+class LinearAdversary(Adversary):
+    """An adversary who sees all broadcasts and linear functions of each round's messages.
+
+    A custom one is a frozen dataclass with a `name`, a text of what it `sees`, and `rows`. View and guarantee follow.
+
+    >>> @dataclass(frozen=True)
+    ... class Edges(LinearAdversary):
+    ...     number: int = 2
+    ...     name, sees = "edges", "the sum of the messages of every edge server's machines"
+    ...
+    ...     def rows(self, machines):
+    ...         return machines % self.number == np.arange(self.number)[:, None]
+    >>> schedule = Schedule(4, np.array([[0, 1, 2, 3]]))
+    >>> Edges().exposures(SentNoise(np.ones((1, 4))), schedule) ** 2  # two messages in each sum
+    array([0.5, 0.5, 0.5, 0.5])
+    """
+
+    name: ClassVar[str] = "linear"
+    trusts: ClassVar[tuple[str, ...]] = ("none",)
+    senders: ClassVar[str] = SUMMED
+
+    def rows(self, machines: np.ndarray) -> Any:
+        """Return the functions that it sees in addition to the sum, [functions, n]. Default: none.
+
+        Args:
+            machines: machine in each slot of a round, int [n]. Some may send nothing.
+        """
+        return np.zeros((0, machines.size))
+
+    def view(self, full: FullView) -> View:
+        assert full.machines is not None
+        hidden = np.ones(full.machines.shape) if full.known is None else ~full.known
+        messages = full.messages * hidden.reshape(*hidden.shape, *[1] * (full.messages.ndim - 2))
+        if type(self).rows is LinearAdversary.rows:
+            return View(full.queries, messages.sum(axis=1, keepdims=True))
+        cohorts, cohort = np.unique(full.machines, axis=0, return_inverse=True)
+        matrices = np.stack([self._matrix(machines) for machines in cohorts])[cohort.ravel()]
+        return View(full.queries, np.einsum("tfj,tj...->tf...", matrices, messages))
+
+    def exposures(self, sent: SentNoise, schedule: Schedule) -> np.ndarray:
+        return np.sqrt(composed(self._each(sent, schedule), sent, schedule))
+
+    def releases(self, sent: SentNoise, schedule: Schedule, machine: int) -> np.ndarray:
+        each = self._each(sent, schedule)[schedule.scheduled & (schedule.participants == machine)]
+        return 1 / np.sqrt(each.max(keepdims=True) if sent.once else each)
+
+    def _each(self, sent: SentNoise, schedule: Schedule) -> np.ndarray:
+        """Return (μ·σ/Δ)² of every message, float64 [rounds, per_round]. A dropout counts as if it had sent its own."""
+        present, variances = schedule.present, sent.variances
+        if is_plain_sum(self, sent):
+            total = np.sum(np.where(present, variances, 0.0), axis=1, keepdims=True)
+            return np.where(schedule.scheduled, 1 / np.where(present, total, total + variances), 0.0)
+        found, known = np.zeros(present.shape), {}
+        for t, machines in enumerate(schedule.participants):
+            for late in (None, *np.flatnonzero(schedule.scheduled[t] & ~present[t])):
+                sending = present[t] | (np.arange(machines.size) == late)
+                key = machines.tobytes() + np.where(sending, variances[t], 0.0).tobytes()
+                if key not in known:
+                    known[key] = self._squares(sent, machines, variances[t], sending)
+                mine = sending if late is None else np.arange(machines.size) == late
+                found[t, mine] = known[key][mine]
+        return found
+
+    def _matrix(self, machines: np.ndarray) -> np.ndarray:
+        """Return A: the sum and the further functions of the messages of a round, float64 [functions, n]."""
+        rows = np.asarray(self.rows(machines), float)
+        if rows.ndim != 2 or rows.shape[1] != machines.size or not np.isfinite(rows).all():
+            raise Refusal(
+                f"rows of {type(self).__name__} must be finite numbers of shape [functions, {machines.size}], one "
+                f"column for each message of a round, got {called(rows) if rows.ndim != 2 else rows.shape}"
+            )
+        return np.vstack([np.ones(machines.size), rows])
+
+    def _squares(self, sent: SentNoise, machines: np.ndarray, variances: np.ndarray, sending: np.ndarray) -> np.ndarray:
+        """Return (μ·σ/Δ)² of every message of a round, float64 [n], 0 where none is sent."""
+        return squares_of(self._matrix(machines), sent, machines, variances, sending)
+
+
+@final
+@dataclass(frozen=True)
+class SecureSum(LinearAdversary):
+    """A server that adds the messages without seeing them (secure aggregation): the sum of each round, and who sends.
+
+    The noise of all machines of a round hides each of them. There is no amplification by participation.
+
+    >>> schedule = Schedule(4, np.array([[0, 1, 2, 3], [0, 1, 2, 3]]))
+    >>> SecureSum().exposures(SentNoise(np.ones((2, 4))), schedule) ** 2  # two rounds of four noises
+    array([0.5, 0.5, 0.5, 0.5])
+    """
+
+    name: ClassVar[str] = "secure-sum"
+    sees: ClassVar[str] = "every round's sum of the machines' messages, and who sends (secure aggregation)"
+
+
+@final
+@dataclass(frozen=True)
+class ThirdParty(LinearAdversary):
+    """Someone who takes no part: all broadcasts, but neither messages nor who sends.
+
+    With a trusted server, the guarantee is the server's, with amplification by secret participation. With noisy
+    messages, the noise of all machines of a round hides each of them.
+    """
+
+    name: ClassVar[str] = "third-party"
+    sees: ClassVar[str] = "all numbers that the server sends to machines, as someone who takes no part"
+    trusts: ClassVar[tuple[str, ...]] = ("none", "server", "shuffler")
+    senders: ClassVar[str] = HIDDEN
+
+    def view(self, full: FullView) -> View:
+        return View(full.queries)
+
+
+@final
+@dataclass(frozen=True)
+class FinalModel(LinearAdversary):
+    """Someone who sees the model after the last round only. The guarantee is that against a `ThirdParty`."""
+
+    name: ClassVar[str] = "final-model"
+    sees: ClassVar[str] = (
+        "the model after the last round alone; printed metrics, other iterates and kept states are not covered"
+    )
+    trusts: ClassVar[tuple[str, ...]] = ("none", "server", "shuffler")
+    senders: ClassVar[str] = HIDDEN
+    follows_rounds: ClassVar[bool] = False
+
+    def view(self, full: FullView) -> View:
+        return View(full.queries[:0])
+
+
+def composed(each: np.ndarray, sent: SentNoise, schedule: Schedule) -> np.ndarray:
+    """Return the squares of each machine, [machines], from those of its messages, [rounds, per_round]."""
+    found = np.zeros(schedule.machines)
+    (np.maximum if sent.once else np.add).at(found, schedule.participants.ravel(), each.ravel())
+    return found
+
+
+def is_plain_sum(adversary: Any, sent: SentNoise) -> bool:
+    """Return True if messages are independent and only their sum is seen."""
+    return sent.covariance is None and getattr(type(adversary), "rows", None) is LinearAdversary.rows
+
+
+def squares_of(
+    matrix: np.ndarray, sent: SentNoise, machines: np.ndarray, variances: np.ndarray, hidden: np.ndarray
+) -> np.ndarray:
+    """Return `squares` of every message of a round, float64 [n], 0 for those that are not hidden.
+
+    Args:
+        hidden: slots that send, and whose seeds are not known, bool [n].
+    """
+    covariance = np.diag(variances) if sent.covariance is None else np.asarray(sent.covariance(machines, hidden), float)
+    found = np.zeros(machines.size)
+    if hidden.any():
+        found[hidden] = squares(matrix[:, hidden], covariance[np.ix_(hidden, hidden)])
+    return found
+
+
+def squares(matrix: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Return (μ·σ/Δ)² of every message j for the view A·x: (Aᵀ·(A·K·Aᵀ)⁺·A)_jj, or inf if no noise hides it.
+
+    Args:
+        matrix: A, float64 [functions, n].
+        covariance: K, float64 [n, n], positive semidefinite.
+
+    >>> squares(np.ones((1, 4)), np.eye(4))
+    array([0.25, 0.25, 0.25, 0.25])
+    >>> squares(np.eye(2), np.array([[1.0, -1.0], [-1.0, 1.0]]))  # the noise of both cancels in their sum
+    array([inf, inf])
+    """
+    values, vectors = np.linalg.eigh(matrix @ covariance @ matrix.T)
+    noisy = values > UNSEEN_PART * max(float(values.max(initial=0.0)), np.finfo(float).tiny)
+    seen = vectors.T @ matrix
+    found = np.sum(seen[noisy] ** 2 / values[noisy, None], axis=0)
+    bare = np.sum(seen[~noisy] ** 2, axis=0) > UNSEEN_PART**2 * np.sum(matrix**2, axis=0).max(initial=0.0)
+    return np.where(bare, inf, found)
+
+
+def require_adversary(adversary: Any) -> None:
+    """Raise Refusal unless a setting is an adversary, or None."""
+    if adversary is not None and not isinstance(adversary, Adversary):
+        raise Refusal(f"adversary must be an Adversary, such as SecureSum(), got {called(adversary)}")
+    try:
+        hash(adversary)
+    except TypeError:
+        remedy = "Use tuples instead of lists or arrays in its fields"
+        raise Refusal(f"adversary must be hashable, got {adversary!r:.60}. {remedy}") from None
+
+
+OF_TRUST: tuple[Adversary, ...] = Local(), Shuffler(), PanPrivate(), Central()
+BY_TRUST: dict[str, Adversary] = {one.trusts[0]: one for one in OF_TRUST}
+UNSEEN = ("server", "pan-private")  # trust models in which no message is seen

@@ -1,0 +1,73 @@
+"""Guarantee of a run against another adversary than the one of its trust model."""
+
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.plan.schedule import Schedule
+from fedprivjax.privacy.adversaries import BY_TRUST, Adversary
+from fedprivjax.privacy.coalition import Coalition
+from fedprivjax.privacy.events import Event, GaussianEvent
+from fedprivjax.privacy.per_machine import Grouped
+from fedprivjax.privacy.terms import Assumption
+from fedprivjax.privacy.views import SentNoise
+
+SUMS = "linear functions of each round's noisy messages are one Gaussian mechanism"
+PROCESSED = "against {adversary} by post-processing"
+
+
+def event_against(
+    adversary: Adversary, event: Event, sent: SentNoise | None, schedule: Schedule, *, independent: bool
+) -> Event:
+    """Return the event of a run against an adversary.
+
+    The other machines' noise counts if the noise of each message is known and Gaussian. Otherwise the guarantee is that
+    of the trust model, of whose view this adversary's is a function.
+
+    Args:
+        event: event against the adversary of the trust model.
+        sent: noise of the messages that machines send, or None if no theorem is known for functions of them.
+        independent: True if noise and samples of one machine are independent of those of the others.
+
+    Raises:
+        Refusal: no theorem covers the adversary with this trust model or noise.
+    """
+    terms = event.terms
+    if terms.trust not in adversary.trusts:
+        usual = " or ".join(repr(one) for one in adversary.trusts)
+        raise Refusal(
+            f"adversary must be one for trust = {terms.trust!r}, got {adversary}, which goes with trust = {usual}"
+        )
+    if adversary == BY_TRUST[terms.trust]:
+        return event
+    named = {"adversary": adversary.name, "sees": adversary.text}
+    if sent is not None and isinstance(event, GaussianEvent):
+        found = _exposures(adversary, sent, schedule)
+        if found is not None:
+            besides = " outside of the coalition" if isinstance(adversary, Coalition) else ""
+            assumed = (*terms.assumptions, Assumption("noise of others", {"besides": besides}))
+            return replace(
+                event,
+                exposure=Grouped.of(found),
+                releases=partial(adversary.releases, sent, schedule),
+                terms=replace(terms, theorem=f"{terms.theorem}; {SUMS}", assumptions=assumed, **named),
+            )
+    elif isinstance(adversary, Coalition) and not independent:
+        raise Refusal(
+            f"adversary must not be a coalition for noise of which only the privacy object knows how it depends on "
+            f"others', got {adversary}. Define sent_noise(facts) in it"
+        )
+    theorem = f"{terms.theorem}; {PROCESSED.format(adversary=adversary)}"
+    return event.restated(replace(terms, theorem=theorem, **named))
+
+
+def _exposures(adversary: Adversary, sent: SentNoise, schedule: Schedule) -> Any:
+    """Return the exposures of machines, computed once per schedule for messages with independent noise."""
+    if sent.covariance is not None:
+        return adversary.exposures(sent, schedule)
+    key = "exposures", adversary, sent.once, sha256(np.ascontiguousarray(sent.variances).tobytes()).digest()
+    return schedule.once(key, lambda: adversary.exposures(sent, schedule))

@@ -1,0 +1,171 @@
+"""Coalitions of a server and some machines, which know the messages and the seeds of these machines.
+
+In the notation of `adversaries`, the columns of A and K of a coalition's machines are left out. If noise is correlated
+between machines, K is its covariance given the coalition's seeds.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import combinations
+from math import comb
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import called, require_at_least
+from fedprivjax.plan.schedule import Schedule
+from fedprivjax.privacy.adversaries import (
+    Adversary,
+    Central,
+    FinalModel,
+    LinearAdversary,
+    Local,
+    PanPrivate,
+    SecureSum,
+    Shuffler,
+    ThirdParty,
+    composed,
+    is_plain_sum,
+    squares_of,
+)
+from fedprivjax.privacy.views import FullView, SentNoise, View
+
+MOST_COALITIONS = 10_000  # sets of machines that are enumerated
+
+
+@final
+@dataclass(frozen=True)
+class Coalition(Adversary):
+    """A server and any `size` of the machines, with their data and seeds, against each of the other machines.
+
+    Attributes:
+        size: number of machines of the coalition, at least 1.
+        server: what the server sees without them: `SecureSum()`, `Local()` or a `LinearAdversary`.
+
+    The worst coalition is found by enumeration of at most 10⁴ of them. For more, the largest noises of each round count
+    as known, which is an upper bound.
+
+    >>> schedule = Schedule(4, np.array([[0, 1, 2, 3]]))
+    >>> Coalition(2).exposures(SentNoise(np.ones((1, 4))), schedule) ** 2  # two noises are left
+    array([0.5, 0.5, 0.5, 0.5])
+    """
+
+    size: int = 1
+    server: Adversary = field(default_factory=SecureSum)
+    name: ClassVar[str] = "coalition"
+    trusts: ClassVar[tuple[str, ...]] = ("none",)
+
+    def __post_init__(self):
+        require_at_least("size", self.size, 1)
+        if not isinstance(self.server, Local | LinearAdversary):
+            raise Refusal(f"server must be SecureSum(), Local() or a LinearAdversary, got {called(self.server)}")
+
+    @property
+    def text(self) -> str:
+        who = "one machine" if self.size == 1 else f"{self.size} machines"
+        return f"{self.server.text}, and the data and seeds of any {who} other than the protected one"
+
+    @property
+    def senders(self) -> str:  # type: ignore[override]
+        return self.server.senders
+
+    def view(self, full: FullView) -> View:
+        return self.server.view(full)
+
+    def exposures(self, sent: SentNoise, schedule: Schedule) -> np.ndarray | None:
+        if isinstance(self.server, Local) and sent.covariance is None:
+            return None
+        return np.sqrt(self._worst(sent, schedule)[0])
+
+    def releases(self, sent: SentNoise, schedule: Schedule, machine: int) -> np.ndarray:
+        """Return one release, which stands for all."""
+        return 1 / np.sqrt(self._worst(sent, schedule)[0][[machine]])
+
+    def known(self, sent: SentNoise | None, schedule: Schedule) -> np.ndarray | None:
+        if sent is None or self.exposures(sent, schedule) is None:
+            return None
+        worst, against = self._worst(sent, schedule)
+        return np.isin(schedule.participants, against(int(np.argmax(worst))))
+
+    def _worst(self, sent: SentNoise, schedule: Schedule) -> tuple[np.ndarray, Callable[[int], np.ndarray]]:
+        """Return the largest squares of each machine, [machines], and a function from a machine to such a coalition.
+
+        Raises:
+            Refusal: there are too many coalitions for noise or functions other than those of a plain sum.
+        """
+        machines, number = schedule.machines, comb(schedule.machines, self.size)
+        if self.size >= machines:
+            raise Refusal(f"size of a Coalition must be below the number of machines, {machines}, got {self.size}")
+        if number > MOST_COALITIONS:
+            if not is_plain_sum(self.server, sent):
+                raise Refusal(
+                    f"size of a Coalition must leave at most {MOST_COALITIONS} coalitions with {self.server} and this "
+                    f"noise, got {number}, of {self.size} out of {machines} machines. Use SecureSum()"
+                )
+            return _noisiest_known(sent, schedule, self.size)
+        against = _sums_without(sent, schedule) if is_plain_sum(self.server, sent) else self._against(sent, schedule)
+        worst, coalitions = np.zeros(machines), np.zeros((machines, self.size), int)
+        for members in combinations(range(machines), self.size):
+            each = against(np.array(members))
+            each[list(members)] = 0.0
+            coalitions[each > worst] = members
+            worst = np.maximum(worst, each)
+        return worst, coalitions.__getitem__
+
+    def _against(self, sent: SentNoise, schedule: Schedule) -> Callable[[np.ndarray], np.ndarray]:
+        """Return the squares of each machine as a function of the coalition."""
+        return lambda members: _Honest(self.server, tuple(members)).exposures(sent, schedule) ** 2
+
+
+def _sums_without(sent: SentNoise, schedule: Schedule) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the squares of each machine in the sums of the messages of machines outside of a set, by the set."""
+    noises, late = np.zeros((2, schedule.size.rounds, schedule.machines))
+    t, slots = np.nonzero(schedule.scheduled)
+    machines, dropped = schedule.participants[t, slots], ~schedule.present[t, slots]
+    noises[t[~dropped], machines[~dropped]] = sent.variances[t, slots][~dropped]
+    late[t[dropped], machines[dropped]] = sent.variances[t, slots][dropped]
+    total, used, dropouts = noises.sum(axis=1), (noises > 0).astype(float), bool(dropped.any())
+
+    def against(members: np.ndarray) -> np.ndarray:
+        left = np.maximum(total - noises[:, members].sum(axis=1), 0.0)
+        inverse = np.divide(1.0, left, out=np.zeros_like(left), where=left > 0)  # 0: only the coalition sends
+        if not (sent.once or dropouts):
+            return inverse @ used
+        each = used * inverse[:, None] + np.where(late > 0, 1 / np.where(late > 0, left[:, None] + late, 1.0), 0.0)
+        return each.max(axis=0) if sent.once else each.sum(axis=0)
+
+    return against
+
+
+def _noisiest_known(sent: SentNoise, schedule: Schedule, size: int) -> tuple[np.ndarray, Callable[[int], np.ndarray]]:
+    """Return `_worst` as upper bounds: the noisiest others of each round are known."""
+    present = schedule.present
+    noises = np.where(present, sent.variances, 0.0)
+    largest = -np.sort(-noises, axis=1)[:, : size + 1]
+    own_is_large = noises >= largest[:, -1:]
+    known = np.where(own_is_large, largest.sum(axis=1, keepdims=True) - noises, largest[:, :size].sum(1, keepdims=True))
+    left = np.maximum(noises.sum(axis=1, keepdims=True) - known, noises) + np.where(present, 0.0, sent.variances)
+    found = composed(np.where(schedule.scheduled, 1 / left, 0.0), sent, schedule)
+    often = np.argsort(-schedule.total, kind="stable")[: size + 1]
+    return found, lambda machine: often[often != machine][:size]
+
+
+@dataclass(frozen=True)
+class _Honest(LinearAdversary):
+    """What a server sees of the messages of machines outside of a coalition."""
+
+    server: Adversary
+    members: tuple[int, ...]
+
+    def rows(self, machines: np.ndarray) -> Any:
+        return np.eye(machines.size) if isinstance(self.server, Local) else self.server.rows(machines)  # type: ignore[attr-defined]
+
+    def _squares(self, sent: SentNoise, machines: np.ndarray, variances: np.ndarray, sending: np.ndarray) -> np.ndarray:
+        hidden = sending & ~np.isin(machines, self.members)
+        return squares_of(self._matrix(machines), sent, machines, variances, hidden)
+
+
+ADVERSARIES: dict[str, type[Adversary]] = {
+    kind.name: kind for kind in (Local, Shuffler, PanPrivate, Central, SecureSum, ThirdParty, FinalModel, Coalition)
+}
