@@ -9,7 +9,7 @@ first row is 1s. A unit moves the message of one machine j by a vector of norm Î
 and rounds compose by the sum of squares, or by the largest if a unit moves one message of the run.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf
 from typing import Any, ClassVar, final
 
@@ -61,7 +61,8 @@ class Adversary(Decorated):
             )
 
     def __str__(self) -> str:
-        return self.name
+        settings = ", ".join(f"{one.name}={getattr(self, one.name)}" for one in fields(self))  # type: ignore[arg-type]
+        return f"{self.name}({settings})" if settings else self.name
 
     @property
     def text(self) -> str:

@@ -44,7 +44,7 @@ def event_against(
         )
     if adversary == BY_TRUST[terms.trust]:
         return event
-    named = {"adversary": adversary.name, "sees": adversary.text}
+    named = {"adversary": str(adversary), "sees": adversary.text}
     if sent is not None and isinstance(event, GaussianEvent):
         found = _exposures(adversary, sent, schedule)
         if found is not None:

@@ -138,7 +138,7 @@ class Terms:
         unit: protected unit.
         relation: neighbouring relation, a key of `RELATIONS`.
         composed: theorem of each run, in order, if several runs are composed, or empty.
-        adversary: name of the adversary, or empty for that of the trust model.
+        adversary: name of the adversary with its settings, or empty for that of the trust model.
         sees: what this adversary sees, as text.
     """
 

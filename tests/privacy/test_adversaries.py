@@ -199,6 +199,7 @@ def test_a_saved_guarantee_names_its_adversary():
     again = fpj.PrivacyGuarantee.from_json(stated.to_json())
     assert str(again) == str(stated)
     assert "the data and seeds of any 2 machines" in str(again)
+    assert again.terms.against == "none, against coalition(size=2, server=secure-sum)"
 
 
 def test_runs_against_different_adversaries_are_not_composed():
