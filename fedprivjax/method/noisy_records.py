@@ -14,6 +14,7 @@ from fedprivjax.plan.samplers import Sampler
 from fedprivjax.privacy.accountants.bounds import shuffled_noise_multiplier
 from fedprivjax.privacy.accountants.records import Shuffled
 from fedprivjax.privacy.target import Target
+from fedprivjax.privacy.views import SentNoise
 
 
 @final
@@ -66,6 +67,12 @@ class NoisyRecords(RecordPrivacy):
         sizes = {"records": int(m.records[0]), "per_round": size.per_round, "rounds": size.rounds}
         z = shuffled_noise_multiplier(float(m.epsilon[0]), delta=float(m.delta[0]), **sizes)
         return float(m.lipschitz[0]) * z
+
+    def sent_noise(self, facts: RunFacts) -> SentNoise | None:
+        if self.trust != "none":
+            return None
+        relative = self.records(facts.epsilon).relative(facts.problem, facts.plan.size.rounds)
+        return SentNoise(relative[facts.plan.schedule.participants] ** 2, once=True)
 
     def terms(self, facts: RunFacts) -> dict[str, Any]:
         """Return arguments of `RecordMechanism.event` by name: the trust model, its theorem and its accountant."""

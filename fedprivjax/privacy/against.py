@@ -9,10 +9,11 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.plan.schedule import Schedule
-from fedprivjax.privacy.adversaries import BY_TRUST, Adversary
+from fedprivjax.privacy.adversaries import BY_TRUST, Adversary, composed
 from fedprivjax.privacy.coalition import Coalition
 from fedprivjax.privacy.events import Event, GaussianEvent
 from fedprivjax.privacy.per_machine import Grouped
+from fedprivjax.privacy.record_event import RecordEvent
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.privacy.views import SentNoise
 
@@ -45,28 +46,26 @@ def event_against(
     if adversary == BY_TRUST[terms.trust]:
         return event
     named = {"adversary": str(adversary), "sees": adversary.text}
-    if sent is not None and isinstance(event, GaussianEvent):
-        found = _exposures(adversary, sent, schedule)
-        if found is not None:
-            besides = " outside of the coalition" if isinstance(adversary, Coalition) else ""
-            assumed = (*terms.assumptions, Assumption("noise of others", {"besides": besides}))
-            return replace(
-                event,
-                exposure=Grouped.of(found),
-                releases=partial(adversary.releases, sent, schedule),
-                terms=replace(terms, theorem=f"{terms.theorem}; {SUMS}", assumptions=assumed, **named),
-            )
-    elif isinstance(adversary, Coalition) and not independent:
+    if sent is None and isinstance(adversary, Coalition) and not independent:
         raise Refusal(
             f"adversary must not be a coalition for noise of which only the privacy object knows how it depends on "
             f"others', got {adversary}. Define sent_noise(facts) in it"
         )
+    found = None if sent is None else _exposures(adversary, sent, schedule)
+    if sent is not None and found is not None and isinstance(event, GaussianEvent | RecordEvent):
+        besides = " outside of the coalition" if isinstance(adversary, Coalition) else ""
+        assumed = (*terms.assumptions, Assumption("noise of others", {"besides": besides}))
+        terms = replace(terms, theorem=f"{terms.theorem}; {SUMS}", assumptions=assumed, **named)
+        if isinstance(event, RecordEvent):
+            return event.hidden(found, composed(np.sqrt(sent.variances), sent, schedule), terms)
+        releases = partial(adversary.releases, sent, schedule)
+        return replace(event, exposure=Grouped.of(found), releases=releases, terms=terms)
     theorem = f"{terms.theorem}; {PROCESSED.format(adversary=adversary)}"
     return event.restated(replace(terms, theorem=theorem, **named))
 
 
 def _exposures(adversary: Adversary, sent: SentNoise, schedule: Schedule) -> Any:
-    """Return the exposures of machines, computed once per schedule for messages with independent noise."""
+    """Return the exposures of machines, or None, computed once per schedule for messages with independent noise."""
     if sent.covariance is not None:
         return adversary.exposures(sent, schedule)
     key = "exposures", adversary, sent.once, sha256(np.ascontiguousarray(sent.variances).tobytes()).digest()

@@ -219,13 +219,27 @@ class RecordEvent(Event):
             terms = replace(terms, theorem=f"{terms.theorem}; {GROUPS_OF_GDP}")
             return replace(self, accountant=accountant, terms=terms, claim=None)
         if not one_machine and self.participation is None and releases.group.size > 1:
-            if terms.trust != "none":
-                raise Refusal(f"trust must be 'none' for an exact group on several machines, got {terms.trust!r}")
+            if terms.against != "none":
+                raise Refusal(
+                    f"trust must be 'none', with its own adversary, for an exact group on several machines, got "
+                    f"{terms.against!r}"
+                )
             releases = releases.largest(accountant.sampler)
         members = Assumption("group samples", {"size": accountant.group})
         proof = GROUPS.format(REPLACED if terms.relation == REPLACE_ONE else "")
         terms = replace(terms, theorem=f"{terms.theorem}; {proof}", assumptions=(*terms.assumptions, members))
         return replace(self, accountant=accountant, releases=releases, terms=terms, claim=None)
+
+    def hidden(self, exposure: np.ndarray, own: np.ndarray, terms: Terms) -> "RecordEvent":
+        """Return the event with other noise around each machine's messages.
+
+        Args:
+            exposure: 1 over the relative noise that hides the least hidden message, float64 [machines].
+            own: relative noise of a machine's own messages, float64 [machines].
+        """
+        known = self.releases
+        shift, *others = (each[known.group] for each in (known.shift, known.records, known.batch, known.messages))
+        return replace(self, releases=Releases.of(shift * own * exposure, *others), terms=terms, claim=None)
 
     def mixture(self, machine: int) -> Mixture | None:
         ratio, records, batch, messages = self._machine(self.releases.group[machine])

@@ -51,7 +51,8 @@ class SentNoise(NamedTuple):
 
     Attributes:
         variances: variance of one coordinate of each message, float64 [rounds, per_round].
-        once: True if a unit moves one message of the run, False if it moves all messages of its machine.
+        once: True if a unit moves one message of the run, or the event composes its messages, so that the least hidden
+            one counts. False if a unit moves all messages of its machine.
         covariance: function from the machine in each slot of a round, int [n], and a mask of the slots that send and
             whose seeds are not known, bool [n], to the covariance [n, n] of one coordinate of the messages given what
             is known, or None for independent messages. Only its rows and columns of these slots are read.

@@ -1,7 +1,7 @@
 """Guarantees against adversaries: exposures by the covariance of whole runs, enumerated coalitions, refusals."""
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -163,6 +163,47 @@ def test_a_record_is_in_one_message():
         for adversary in (None, fpj.SecureSum())
     )
     assert sums.mu == pytest.approx(one.mu / 2)
+
+
+@pytest.mark.parametrize("sampler", ["full", "subset", "poisson"])
+def test_sampled_records_are_hidden_by_the_noise_of_the_cohort(sampler):
+    """Four messages have twice the noise of one: the guarantee is that of messages with twice the noise."""
+
+    def guarantee(adversary, noise_std, **settings):
+        samples = {} if sampler == "full" else {"batch": 3}
+        method = fpj.NoisyMinibatchSGD(clip=1.0, sampler=sampler, noise_std=noise_std, adversary=adversary, **samples)
+        return fpj.ready(replace(method, **settings), PROBLEM, fpj.Uniform(8, 4), rounds=12, seed=1).guarantee
+
+    stated = guarantee(fpj.SecureSum(), 2.0)
+    assert stated.epsilon == pytest.approx(guarantee(None, 4.0).epsilon, rel=1e-9)
+    assert "every other machine adds its noise" in str(stated)
+    three_known = guarantee(fpj.Coalition(7), 2.0)
+    assert three_known.epsilon == pytest.approx(guarantee(None, 2.0).epsilon, rel=1e-9)
+    if sampler == "poisson":
+        assert stated.for_user(2, exact=True).epsilon > stated.epsilon
+        with pytest.raises(fpj.Refusal, match="trust must be 'none', with its own adversary"):
+            stated.for_group(2, exact=True)
+
+
+def test_unequal_noises_of_records_add_up():
+    """The least hidden message of a machine counts, whose cohort has the least noise."""
+    method = fpj.NoisyMinibatchSGD(
+        clip=1.0, sampler="full", epsilon=4.0, relative_privacy=[1.0] * 4 + [0.25] * 4, adversary=fpj.SecureSum()
+    )
+    start = fpj.ready(method, PROBLEM, fpj.Uniform(8, 4), rounds=12, seed=1)
+    private, schedule = start.protocol, start.plan.schedule
+    sent = private.rounds.sent_noise(PROBLEM, start.plan)
+    least = [
+        min(sent.variances[t].sum() for t, machines in enumerate(schedule.participants) if machine in machines)
+        for machine in range(8)
+    ]
+    alone = replace(private, adversary=None).event(PROBLEM, start.plan)
+    own = alone.releases.shift[alone.releases.group] * np.sqrt(
+        [sent.variances[schedule.participants == i][0] for i in range(8)]
+    )
+    event = start.event
+    np.testing.assert_allclose(event.releases.shift[event.releases.group], own / np.sqrt(least), rtol=1e-9)
+    assert start.guarantee.epsilon <= 4.0 * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("adversary", [fpj.SecureSum(), fpj.Coalition(1), Edges()], ids=str)
