@@ -220,10 +220,7 @@ class RecordEvent(Event):
             return replace(self, accountant=accountant, terms=terms, claim=None)
         if not one_machine and self.participation is None and releases.group.size > 1:
             if terms.against != "none":
-                raise Refusal(
-                    f"trust must be 'none', with its own adversary, for an exact group on several machines, got "
-                    f"{terms.against!r}"
-                )
+                raise Refusal(f"trust must be 'none' for an exact group on several machines, got {terms.against!r}")
             releases = releases.largest(accountant.sampler)
         members = Assumption("group samples", {"size": accountant.group})
         proof = GROUPS.format(REPLACED if terms.relation == REPLACE_ONE else "")
