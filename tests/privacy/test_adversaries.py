@@ -181,9 +181,7 @@ def test_sampled_records_are_hidden_by_the_noise_of_the_cohort(sampler):
     assert three_known.epsilon == pytest.approx(guarantee(None, 2.0).epsilon, rel=1e-9)
     if sampler == "poisson":
         assert stated.for_user(2, exact=True).epsilon > stated.epsilon
-        with pytest.raises(
-            fpj.Refusal, match="trust must be 'none' for an exact group on several machines, got 'none, against sec"
-        ):
+        with pytest.raises(fpj.Refusal, match="on several machines, got 'none, against secure-sum'"):
             stated.for_group(2, exact=True)
 
 
