@@ -168,13 +168,13 @@ MISTAKES = {
     ),
     "a misspelt setting": (
         lambda: DPMu2(stepsize=0.1),
-        "unknown setting of DPMu2 'stepsize', did you mean 'step_size'? (known: calibrate_to, epsilon, noise_std, ",
+        "unknown setting of DPMu2 'stepsize', did you mean 'step_size'? (known: calibrate_to, adversary, epsilon, ",
     ),
     "a setting of others": (
         lambda: StaleMomentum(mu=1.0, cancel=True),
         "unknown setting of StaleMomentum 'cancel' "
-        "(known: calibrate_to, epsilon, noise_std, step_size, step_scale, clip, relative_privacy, mu, batch, "
-        "noise_schedule, server)",
+        "(known: calibrate_to, adversary, epsilon, noise_std, step_size, step_scale, clip, relative_privacy, mu, "
+        "batch, noise_schedule, server)",
     ),
     "a misspelt setting among many": (
         lambda: LocalSGD(clipp=1.0),
