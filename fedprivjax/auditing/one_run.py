@@ -156,7 +156,8 @@ def audit_one_run(
     if private.trust not in ("none", "server"):
         raise Refusal(f"trust must be 'none' or 'server' for an audit in one run, got {private.trust!r}")
     if start.guarantee.terms.adversary:
-        raise Refusal(f"adversary must be left out for an audit in one run, got {start.protocol.adversary}. Use audit")
+        got = start.protocol.adversary
+        raise Refusal(f"adversary must be left out for an audit in one run, got {got}. Use fedprivjax.audit")
     rows = first_records(start, each)
     coins, others = np.where(_drawn_coins(rows.shape, seed) < 0.5, -1.0, 1.0)  # the attacker knows `others` only
     norm = problem.lipschitz if private.clip is None else canary * float(np.max(private.clip))

@@ -1,8 +1,8 @@
-"""Adversaries: who sees what of a run, and how much noise hides a machine's messages from them.
+"""Adversaries: their views of a run, and the noise in a view that hides a machine's messages.
 
-A round's messages are x = m + z with Gaussian noise z of covariance σ²·K. Whatever a `LinearAdversary` sees of a round
-is the sum of the messages, which the broadcasts follow from, and further linear functions: A·x with a matrix A, whose
-first row is 1s. A unit moves the message of one machine j by a vector of norm Δ. The view is then μ_j-GDP with
+A round's messages are x = m + z with Gaussian noise z of covariance σ²·K. A `LinearAdversary` sees A·x of a round, with
+a matrix A whose first row is 1s: the sum of the messages, from which the broadcasts follow, and further linear
+functions. A unit moves the message of one machine j by a vector of norm Δ. The view is then μ_j-GDP with
 
     μ_j = (Δ/σ)·√(Aᵀ·(A·K·Aᵀ)⁺·A)_jj
 
@@ -28,7 +28,7 @@ UNSEEN_PART = 1e-9  # largest part of a message outside of the noisy directions 
 
 
 class Adversary(Decorated):
-    """Base class of adversaries: what one sees of a run. A custom one is a `LinearAdversary`.
+    """Base class of adversaries, each of which sees a part of a run. Define a custom one as a `LinearAdversary`.
 
     Attributes:
         name: name in results and files.
@@ -47,7 +47,7 @@ class Adversary(Decorated):
     follows_rounds: ClassVar[bool] = True
 
     def __init_subclass__(cls, **options: Any):
-        """Raise Refusal for a custom class that overrides more than what a guarantee follows from."""
+        """Raise Refusal for a custom class that defines more than `name`, `sees` and `rows`."""
         super().__init_subclass__(**options)
         if cls.__module__.partition(".")[0] == PACKAGE:
             return
@@ -66,11 +66,11 @@ class Adversary(Decorated):
 
     @property
     def text(self) -> str:
-        """What it sees, as text of a guarantee."""
+        """Text in guarantees of what it sees."""
         return self.sees
 
     def view(self, full: FullView) -> View:
-        """Return what it sees of a run."""
+        """Return its view of a run."""
         raise Undefined(f"{type(self).__name__} must define view(full)")
 
     def exposures(self, sent: SentNoise, schedule: Schedule) -> np.ndarray | None:
@@ -82,7 +82,7 @@ class Adversary(Decorated):
         raise Undefined(f"{type(self).__name__} must define releases(sent, schedule, machine)")
 
     def known(self, sent: SentNoise | None, schedule: Schedule) -> np.ndarray | None:
-        """Return the slots that it computes itself in the worst case, bool [rounds, per_round], or None for none."""
+        """Return the slots whose messages it computes in the worst case, bool [rounds, per_round], or None if none."""
         return None
 
 
@@ -185,7 +185,7 @@ class LinearAdversary(Adversary):
         return 1 / np.sqrt(each.max(keepdims=True) if sent.once else each)
 
     def _each(self, sent: SentNoise, schedule: Schedule) -> np.ndarray:
-        """Return (μ·σ/Δ)² of every message, float64 [rounds, per_round]. A dropout counts as if it had sent its own."""
+        """Return (μ·σ/Δ)² of every message, float64 [rounds, per_round], also of machines that drop out, as if sent."""
         present, variances = schedule.present, sent.variances
         if is_plain_sum(self, sent):
             total = np.sum(np.where(present, variances, 0.0), axis=1, keepdims=True)
@@ -205,14 +205,15 @@ class LinearAdversary(Adversary):
         """Return A: the sum and the further functions of the messages of a round, float64 [functions, n]."""
         rows = np.asarray(self.rows(machines), float)
         if rows.ndim != 2 or rows.shape[1] != machines.size or not np.isfinite(rows).all():
+            got = f"shape {rows.shape}" if np.isfinite(rows).all() else "a number that is not finite"
             raise Refusal(
                 f"rows of {type(self).__name__} must be finite numbers of shape [functions, {machines.size}], one "
-                f"column for each message of a round, got {called(rows) if rows.ndim != 2 else rows.shape}"
+                f"column for each message of a round, got {got}"
             )
         return np.vstack([np.ones(machines.size), rows])
 
     def _squares(self, sent: SentNoise, machines: np.ndarray, variances: np.ndarray, sending: np.ndarray) -> np.ndarray:
-        """Return (μ·σ/Δ)² of every message of a round, float64 [n], 0 where none is sent."""
+        """Return (μ·σ/Δ)² of every message of a round, float64 [n], 0 in slots that send nothing."""
         return squares_of(self._matrix(machines), sent, machines, variances, sending)
 
 

@@ -1,4 +1,4 @@
-"""Guarantee of a run against another adversary than the one of its trust model."""
+"""Event of a run against an adversary other than that of its trust model."""
 
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ def event_against(
     """Return the event of a run against an adversary.
 
     The other machines' noise counts if the noise of each message is known and Gaussian. Otherwise the guarantee is that
-    of the trust model, of whose view this adversary's is a function.
+    of the trust model, because this adversary's view is a function of the view there.
 
     Args:
         event: event against the adversary of the trust model.
@@ -48,8 +48,8 @@ def event_against(
     named = {"adversary": str(adversary), "sees": adversary.text}
     if sent is None and isinstance(adversary, Coalition) and not independent:
         raise Refusal(
-            f"adversary must not be a coalition for noise of which only the privacy object knows how it depends on "
-            f"others', got {adversary}. Define sent_noise(facts) in it"
+            f"adversary must not be a coalition if the noise of machines may depend on that of others in an unknown "
+            f"way, got {adversary}. Define sent_noise(facts) in the privacy object"
         )
     found = None if sent is None else _exposures(adversary, sent, schedule)
     if sent is not None and found is not None and isinstance(event, GaussianEvent | RecordEvent):

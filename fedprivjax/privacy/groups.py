@@ -42,10 +42,13 @@ def group_guarantee(
 def _by_event(
     one: "PrivacyGuarantee", size: int, unit: str, relation: str, exact: bool, one_machine: bool
 ) -> "PrivacyGuarantee | None":
-    """Return the exact guarantee of a group at the same δ, or None if there is none. If `exact`, raise Refusal."""
+    """Return the exact guarantee of a group at the same δ, or None if none is known. If `exact`, raise Refusal."""
     try:
         if one.event is None or relation != one.relation:
-            raise Refusal("event and relation must be the run's for an exact guarantee of groups. Set exact = False")
+            got = "no event, as in a loaded guarantee" if one.event is None else f"relation {relation!r}"
+            raise Refusal(
+                f"event and relation must be the run's for an exact guarantee of groups, got {got}. Set exact = False"
+            )
         event = one.event.for_group(size, one_machine)
     except Refusal:
         if exact:

@@ -350,7 +350,7 @@ REFUSED = {
             fpj.Full(8),
             rounds=2,
         ),
-        "adversary must not be a coalition for noise of which only the privacy object knows",
+        "adversary must not be a coalition if the noise of machines may depend on that of others",
     ),
 }
 
@@ -391,3 +391,11 @@ def test_a_custom_adversary_defines_rows_only():
         fpj.Refusal, match=r"rows of Long must be finite numbers of shape \[functions, 4\], .* \(1, 99\)"
     ):
         guarantee_of(Long())
+
+    @dataclass(frozen=True)
+    class Endless(LinearAdversary):
+        def rows(self, machines):
+            return np.full((1, machines.size), np.inf)
+
+    with pytest.raises(fpj.Refusal, match=r"rows of Endless must be finite .* got a number that is not finite"):
+        guarantee_of(Endless())
