@@ -29,7 +29,7 @@ class Snapshot(NamedTuple):
         params: reported parameters.
         noise: noise in the last round's aggregate, [d], or None.
         info: scalars reported by the rounds, by name; each is the mean since the last evaluation.
-        shared: values that several metrics use, by name, which the first of them computes; None computes them anew.
+        shared: values that several metrics use, by name, each computed by the first of them. None if none are shared.
     """
 
     params: Any

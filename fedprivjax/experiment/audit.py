@@ -188,8 +188,8 @@ def scaled_down_audits(
             name = label + suffix
             cache = None if folder is None else folder / "runs" / name.replace("/", "-")
             few = runs if suffix in ("", _suffix(requested[0])) else max(min(runs, LEAST), int(FEWER * runs))
-            options = {"runs": few, "delta": chosen.delta, "seed": seed, "verdict": chosen.verdict / len(trials)}
-            options["clipping"] = clipping
+            options = {"delta": chosen.delta, "seed": seed, "verdict": chosen.verdict / len(trials)}
+            options |= {"runs": few, "clipping": clipping}
             found[name] = audit(small, federation, folder=cache, progress=progress, **options)
         return found
 

@@ -100,10 +100,10 @@ class Privacy(Part):
         raise Undefined(f"{type(self).__name__} must define mechanism(facts, method)")
 
     def sent_noise(self, facts: Any) -> SentNoise | None:
-        """Return the Gaussian noise of the messages, of which a unit moves one a round by the event's sensitivity.
+        """Return the Gaussian noise of the messages that machines send, or None if it is unknown. Default: None.
 
-        With it, a guarantee against another adversary than that of the trust model counts the noise of other machines.
-        Default: None, their noise does not count.
+        A unit must move at most one message a round, by at most the event's sensitivity. If the noise is known, the
+        noise of other machines counts against an adversary that sees functions of the messages.
         """
         return None
 

@@ -79,7 +79,7 @@ class Coalition(Adversary):
         return np.sqrt(self._worst(sent, schedule)[0])
 
     def releases(self, sent: SentNoise, schedule: Schedule, machine: int) -> np.ndarray:
-        """Return one release, which stands for all."""
+        """Return the relative noise of one message that leaks as much as all of a machine's messages, float64 [1]."""
         return 1 / np.sqrt(self._worst(sent, schedule)[0][[machine]])
 
     def known(self, sent: SentNoise | None, schedule: Schedule) -> np.ndarray | None:
@@ -89,7 +89,7 @@ class Coalition(Adversary):
         return np.isin(schedule.participants, against(int(np.argmax(worst))))
 
     def _worst(self, sent: SentNoise, schedule: Schedule) -> tuple[np.ndarray, Callable[[int], np.ndarray]]:
-        """Return the largest squares of each machine, [machines], and a function from a machine to such a coalition.
+        """Return the largest (μ·σ/Δ)² of each machine, [machines], and the function from a machine to its coalition.
 
         Raises:
             Refusal: there are too many coalitions for noise or functions other than those of a plain sum.
@@ -114,12 +114,12 @@ class Coalition(Adversary):
         return worst, coalitions.__getitem__
 
     def _against(self, sent: SentNoise, schedule: Schedule) -> Callable[[np.ndarray], np.ndarray]:
-        """Return the squares of each machine as a function of the coalition."""
+        """Return the function from a coalition to (μ·σ/Δ)² of each machine."""
         return lambda members: _Honest(self.server, tuple(members)).exposures(sent, schedule) ** 2
 
 
 def _sums_without(sent: SentNoise, schedule: Schedule) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the squares of each machine in the sums of the messages of machines outside of a set, by the set."""
+    """Return the function from a coalition to (μ·σ/Δ)² of each machine in the sums of the other machines' messages."""
     noises, late = np.zeros((2, schedule.size.rounds, schedule.machines))
     t, slots = np.nonzero(schedule.scheduled)
     machines, dropped = schedule.participants[t, slots], ~schedule.present[t, slots]
@@ -139,7 +139,7 @@ def _sums_without(sent: SentNoise, schedule: Schedule) -> Callable[[np.ndarray],
 
 
 def _noisiest_known(sent: SentNoise, schedule: Schedule, size: int) -> tuple[np.ndarray, Callable[[int], np.ndarray]]:
-    """Return `_worst` as upper bounds: the noisiest others of each round are known."""
+    """Return `_worst` as upper bounds: the noisiest other machines of each round count as known."""
     present = schedule.present
     noises = np.where(present, sent.variances, 0.0)
     largest = -np.sort(-noises, axis=1)[:, : size + 1]
@@ -153,7 +153,7 @@ def _noisiest_known(sent: SentNoise, schedule: Schedule, size: int) -> tuple[np.
 
 @dataclass(frozen=True)
 class _Honest(LinearAdversary):
-    """What a server sees of the messages of machines outside of a coalition."""
+    """View that a server has of the messages of machines outside of a coalition."""
 
     server: Adversary
     members: tuple[int, ...]

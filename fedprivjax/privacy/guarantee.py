@@ -178,15 +178,15 @@ class PrivacyGuarantee:
     ) -> "PrivacyGuarantee":
         """Return the guarantee for groups of `size` units, at the same δ if it is exact.
 
-        Exact are Gaussian mechanisms, for which μ-GDP becomes kμ-GDP, and Poisson samples, of which Binomial(k, q) are
-        in the group, see `privacy.accountants.groups`. Other guarantees follow from general group privacy, see
-        `privacy.groups`: (ε, δ) becomes `(kε, δ·(e^{kε} − 1)/(e^ε − 1))`.
+        It is exact for Gaussian mechanisms, where μ-GDP becomes kμ-GDP, and for Poisson samples, where Binomial(k, q)
+        records of the group are in a release (see `privacy.accountants.groups`). Other guarantees follow from general
+        group privacy (see `privacy.groups`): (ε, δ) becomes `(kε, δ·(e^{kε} − 1)/(e^ε − 1))`.
 
         Args:
             size: number of units in a group, k. They may be on different machines.
             unit, relation: unit and relation of the result. By default, a group of the guarantee's unit, and its
                 relation.
-            exact: True to refuse general group privacy.
+            exact: True to raise Refusal instead of using general group privacy.
 
         Raises:
             Refusal: if `exact` and no exact guarantee is known, or the group is so large that δ is not below 1.

@@ -231,7 +231,7 @@ class RecordEvent(Event):
         """Return the event with other noise around each machine's messages.
 
         Args:
-            exposure: 1 over the relative noise that hides the least hidden message, float64 [machines].
+            exposure: 1 divided by the relative noise that hides the least hidden message, float64 [machines].
             own: relative noise of a machine's own messages, float64 [machines].
         """
         known = self.releases

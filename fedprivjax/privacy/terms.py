@@ -159,7 +159,7 @@ class Terms:
 
     @property
     def covers(self) -> str:
-        """What the adversary sees, as text."""
+        """Text of what the adversary sees."""
         return self.sees or TRUST[self.trust]
 
     @property

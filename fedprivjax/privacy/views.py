@@ -1,4 +1,4 @@
-"""What a run releases, what an adversary sees of it, and the noise of the messages that machines send."""
+"""Releases of a run, views of adversaries, and the noise of the messages that machines send."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -54,8 +54,8 @@ class SentNoise(NamedTuple):
         once: True if a unit moves one message of the run, or the event composes its messages, so that the least hidden
             one counts. False if a unit moves all messages of its machine.
         covariance: function from the machine in each slot of a round, int [n], and a mask of the slots that send and
-            whose seeds are not known, bool [n], to the covariance [n, n] of one coordinate of the messages given what
-            is known, or None for independent messages. Only its rows and columns of these slots are read.
+            whose seeds are not known, bool [n], to the covariance [n, n] of one coordinate of the messages given the
+            known seeds. Only rows and columns of the masked slots are read. None for independent messages.
     """
 
     variances: np.ndarray

@@ -27,9 +27,9 @@ REACH = 10.5  # standard deviations; normals beyond them, of probability 4e-26, 
 MOST_CELLS = 2**21
 UNIT = 8 * 2.0**-53  # bounds the relative rounding of a normal's tail
 FADED = 800.0  # exponent whose negative has the exponential 0
-POINTS = 4097  # of the table in which the search for a loss starts
 MOST_MIXED = 10**6  # largest number of losses of `mixed`
-STEPS = 60  # of that search, which takes about 6
+POINTS = 4097  # points of the table in which the search for a loss starts
+STEPS = 60  # largest number of steps of that search, which takes about 6
 
 Masses = tuple[np.ndarray, np.ndarray]  # probabilities of the intervals between edges, and bounds on their rounding
 
@@ -90,14 +90,14 @@ def subsampled(z: float, occurrences: Occurrences, spacing: float) -> list[LossG
 
 
 def mixed(shift: float, occurrences: Occurrences, absent: float, spacing: float, relation: str) -> list[LossGrid]:
-    """Return the losses of a group of records that occurs j times, and then moves a release by at most j·`shift`.
+    """Return the losses for a group of records, of which j occur and move a release by at most j·`shift`.
 
     Numbers of occurrences that are left out count as infinite losses.
 
     Args:
         occurrences: numbers of occurrences from 1, in ascending order, and their probabilities.
         absent: probability of no occurrence.
-        spacing: distance of neighbouring losses, which is larger if there would be too many.
+        spacing: distance of neighbouring losses. It is increased if there would be more than `MOST_MIXED`.
         relation: as in `accountants.groups`. Losses above `LARGEST` count as infinite.
 
     Returns:
@@ -167,7 +167,7 @@ def _replaced_loss(shift: float, times: np.ndarray, chances: np.ndarray) -> Loss
 def _edges(loss: Loss, losses: np.ndarray, farthest: float) -> np.ndarray:
     """Return the points at which an increasing loss has these values, by Newton's method between bounds.
 
-    A value that the loss does not exceed even at −`farthest` has the edge −∞.
+    A value that is at most the loss at −`farthest` has the edge −∞.
     """
     points = np.sinh(np.linspace(-asinh(farthest), asinh(farthest), POINTS))
     table = np.maximum.accumulate(loss(points)[0])

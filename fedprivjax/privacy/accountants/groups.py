@@ -34,8 +34,8 @@ from fedprivjax.privacy.accountants.grids import mixed
 from fedprivjax.privacy.accountants.tilted import Composed
 from fedprivjax.privacy.terms import vectors_changed
 
-SPACING = 5e-4  # of losses, within this range of cells per standard deviation of a loss
-COARSEST, FINEST = 10, 100
+SPACING = 5e-4  # distance of neighbouring losses, if a standard deviation then has an allowed number of cells
+COARSEST, FINEST = 10, 100  # least and largest number of cells per standard deviation of a loss
 SPENT = 0.01  # largest part of δ lost to rounding in a Fourier transform of unweighted losses
 KEPT = 8  # number of cached composed losses
 

@@ -104,7 +104,7 @@ class Sampled(RecordAccountant):
         sampler: sampler of the records.
         whole_message: True if the mean is clipped instead of each record's vector.
         relation: neighbouring relation, a key of `RELATIONS`. The shift is twice as large if a record is replaced.
-        group: number of records of one machine for which ε holds together.
+        group: number of units that change together.
     """
 
     sampler: Sampler
@@ -204,13 +204,11 @@ class Sampled(RecordAccountant):
         """Return dp-accounting's event of one release for a group."""
         from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 
-        occurrences = shift_distribution(self.sampler.with_batch(batch), records, group=self.group)
         if self.relation != ADD_OR_REMOVE:
             raise Refusal(f"relation must be {ADD_OR_REMOVE!r} for dp-accounting's mixtures, got {self.relation!r}")
-        times, chances = (
-            np.append(0.0, occurrences.times),
-            np.append(1 - occurrences.chances.sum(), occurrences.chances),
-        )
+        occurrences = shift_distribution(self.sampler.with_batch(batch), records, group=self.group)
+        times = np.append(0.0, occurrences.times)
+        chances = np.append(1 - occurrences.chances.sum(), occurrences.chances)
         return MixtureOfGaussiansDpEvent(self._multiplier(ratio), times.tolist(), chances.tolist())
 
     def _sampled(self, records: int, batch: int, releases: int, delta: float) -> SampledReleases:

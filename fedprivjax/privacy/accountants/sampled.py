@@ -266,7 +266,7 @@ def require_known(noise: float, epsilon: float) -> float:
 def shift_distribution(sampler: Sampler, records: int, whole_message: bool = False, group: int = 1) -> Occurrences:
     """Return the distribution of a release's shift from one record, in units of the largest shift per occurrence.
 
-    If `group` is above 1, the shift is that of so many records, which a Poisson sampler samples.
+    If `group` is above 1, it is that of the shift from this number of records of a Poisson sampler.
     """
     occurrences = sampler.occurrences(records, sampler.batch_of(records))
     if group > 1:
