@@ -182,7 +182,7 @@ def slots_counted(private, facts, noise_std):
 
 
 PUBLIC_SAMPLES = unsealed(records=amplified)  # amplification by secret indices, which are published
-SENDERS_NAMED = unsealed(view=lambda private, full: BY_TRUST["none"].view(full))  # senders are told
+SENDERS_NAMED = unsealed(view=lambda private, full: BY_TRUST["none"].view(full))  # a shuffler that names senders
 OWN_NOISE_FORGOTTEN = unsealed(of_message=lambda private, own, reads: 0 * own)  # noise is in the aggregate alone
 GRADIENTS_ONLY = unsealed(bounded=lambda private, stated, *, plain: stated._replace(norm=1.0))  # G = 1 is claimed for S
 SLOTS_COUNTED = unsealed(event=slots_counted)  # division by the number of slots is assumed, instead of the mean cohort
