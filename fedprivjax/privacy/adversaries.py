@@ -17,13 +17,16 @@ import numpy as np
 
 from fedprivjax.checks.decorated import FROZEN, Decorated
 from fedprivjax.checks.refusal import PACKAGE, Refusal, Undefined
-from fedprivjax.checks.values import called
+from fedprivjax.checks.restated import of_package
+from fedprivjax.checks.values import called, require_printable
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.plan.seeds import shuffler_rng
+from fedprivjax.privacy.custom_adversary import require_rows_only
 from fedprivjax.privacy.terms import TRUST
 from fedprivjax.privacy.views import FullView, SentNoise, View
 
 NAMED, HIDDEN, SUMMED = "named", "hidden", "summed"  # messages in a view: with senders, without them, functions of them
+ROUNDING = float(np.finfo(float).eps)
 UNSEEN_PART = 1e-9  # largest part of a message outside of the noisy directions that counts as rounding
 
 
@@ -49,16 +52,8 @@ class Adversary(Decorated):
     def __init_subclass__(cls, **options: Any):
         """Raise Refusal for a custom class that defines more than `name`, `sees` and `rows`."""
         super().__init_subclass__(**options)
-        if cls.__module__.partition(".")[0] == PACKAGE:
-            return
-        changed = {name for name in vars(cls) if hasattr(Adversary, name) or hasattr(LinearAdversary, name)}
-        wrong = sorted(name for name in changed - {"name", "sees", "rows"} if not name.startswith("__"))
-        if wrong or not issubclass(cls, LinearAdversary):
-            remedy = "Define name, sees and rows(machines) in a LinearAdversary"
-            got = f"{wrong[0]} of {cls.__name__}" if wrong else f"the base {cls.__bases__[0].__name__}"
-            raise Refusal(
-                f"an adversary must be known by its rows, from which its guarantee follows, got {got}. {remedy}"
-            )
+        if cls.__module__.partition(".")[0] != PACKAGE:
+            require_rows_only(cls, LinearAdversary)
 
     def __str__(self) -> str:
         settings = ", ".join(f"{one.name}={getattr(self, one.name)}" for one in fields(self))  # type: ignore[arg-type]
@@ -189,12 +184,13 @@ class LinearAdversary(Adversary):
         present, variances = schedule.present, sent.variances
         if is_plain_sum(self, sent):
             total = np.sum(np.where(present, variances, 0.0), axis=1, keepdims=True)
-            return np.where(schedule.scheduled, 1 / np.where(present, total, total + variances), 0.0)
+            with np.errstate(divide="ignore"):
+                return np.where(schedule.scheduled, 1 / np.where(present, total, total + variances), 0.0)
         found, known = np.zeros(present.shape), {}
         for t, machines in enumerate(schedule.participants):
             for late in (None, *np.flatnonzero(schedule.scheduled[t] & ~present[t])):
                 sending = present[t] | (np.arange(machines.size) == late)
-                key = machines.tobytes() + np.where(sending, variances[t], 0.0).tobytes()
+                key = machines.tobytes() + np.where(sending, variances[t], -1.0).tobytes()
                 if key not in known:
                     known[key] = self._squares(sent, machines, variances[t], sending)
                 mine = sending if late is None else np.arange(machines.size) == late
@@ -203,7 +199,8 @@ class LinearAdversary(Adversary):
 
     def _matrix(self, machines: np.ndarray) -> np.ndarray:
         """Return A: the sum and the further functions of the messages of a round, float64 [functions, n]."""
-        rows = np.asarray(self.rows(machines), float)
+        given = np.asarray(self.rows(machines))
+        rows = np.full((0, 0), np.nan) if np.iscomplexobj(given) else given.astype(float)
         if rows.ndim != 2 or rows.shape[1] != machines.size or not np.isfinite(rows).all():
             got = f"shape {rows.shape}" if np.isfinite(rows).all() else "a number that is not finite"
             raise Refusal(
@@ -288,7 +285,7 @@ def squares_of(
     Args:
         hidden: slots that send, and whose seeds are not known, bool [n].
     """
-    covariance = np.diag(variances) if sent.covariance is None else np.asarray(sent.covariance(machines, hidden), float)
+    covariance = np.diag(variances) if sent.covariance is None else sent.between(machines, hidden)
     found = np.zeros(machines.size)
     if hidden.any():
         found[hidden] = squares(matrix[:, hidden], covariance[np.ix_(hidden, hidden)])
@@ -307,23 +304,34 @@ def squares(matrix: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     >>> squares(np.eye(2), np.array([[1.0, -1.0], [-1.0, 1.0]]))  # the noise of both cancels in their sum
     array([inf, inf])
     """
-    values, vectors = np.linalg.eigh(matrix @ covariance @ matrix.T)
+    lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
+    _, parts, seen = np.linalg.svd(matrix / np.where(lengths > 0, lengths, 1.0), full_matrices=False)
+    seen = seen[parts > ROUNDING * matrix.size * parts.max(initial=0.0)]  # what is seen, whatever the scale of each row
+    values, vectors = np.linalg.eigh(seen @ covariance @ seen.T)
     noisy = values > UNSEEN_PART * max(float(values.max(initial=0.0)), np.finfo(float).tiny)
-    seen = vectors.T @ matrix
+    seen = vectors.T @ seen
     found = np.sum(seen[noisy] ** 2 / values[noisy, None], axis=0)
-    bare = np.sum(seen[~noisy] ** 2, axis=0) > UNSEEN_PART**2 * np.sum(matrix**2, axis=0).max(initial=0.0)
+    bare = np.sum(seen[~noisy] ** 2, axis=0) > UNSEEN_PART**2
     return np.where(bare, inf, found)
 
 
 def require_adversary(adversary: Any) -> None:
     """Raise Refusal unless a setting is an adversary, or None."""
-    if adversary is not None and not isinstance(adversary, Adversary):
+    if adversary is None:
+        return
+    if not isinstance(adversary, Adversary):
         raise Refusal(f"adversary must be an Adversary, such as SecureSum(), got {called(adversary)}")
     try:
         hash(adversary)
     except TypeError:
         remedy = "Use tuples instead of lists or arrays in its fields"
         raise Refusal(f"adversary must be hashable, got {adversary!r:.60}. {remedy}") from None
+    if not of_package(type(adversary)):
+        require_rows_only(type(adversary), LinearAdversary, own=vars(adversary))
+    for name, text in {"name": adversary.name, "sees": adversary.text}.items():
+        if not isinstance(text, str) or not text.strip():
+            raise Refusal(f"{name} of {type(adversary).__name__} must be a text, which guarantees print, got {text!r}")
+        require_printable(f"{name} of {type(adversary).__name__}", text, breaks=False)
 
 
 OF_TRUST: tuple[Adversary, ...] = Local(), Shuffler(), PanPrivate(), Central()

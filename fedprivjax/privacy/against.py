@@ -51,6 +51,8 @@ def event_against(
             f"adversary must not be a coalition if the noise of machines may depend on that of others in an unknown "
             f"way, got {adversary}. Define sent_noise(facts) in the privacy object"
         )
+    if sent is not None:
+        sent.check(schedule.participants.shape)
     found = None if sent is None else _exposures(adversary, sent, schedule)
     if sent is not None and found is not None and isinstance(event, GaussianEvent | RecordEvent):
         besides = " outside of the coalition" if isinstance(adversary, Coalition) else ""
@@ -65,8 +67,11 @@ def event_against(
 
 
 def _exposures(adversary: Adversary, sent: SentNoise, schedule: Schedule) -> Any:
-    """Return the exposures of machines, or None, computed once per schedule for messages with independent noise."""
+    """Return the exposures of machines, or None, computed once per schedule for messages with independent noise.
+
+    They are kept by adversary, not by its equality, which a custom class may define.
+    """
     if sent.covariance is not None:
         return adversary.exposures(sent, schedule)
-    key = "exposures", adversary, sent.once, sha256(np.ascontiguousarray(sent.variances).tobytes()).digest()
-    return schedule.once(key, lambda: adversary.exposures(sent, schedule))
+    key = "exposures", id(adversary), sent.once, sha256(np.ascontiguousarray(sent.variances).tobytes()).digest()
+    return schedule.once(key, lambda: (adversary, adversary.exposures(sent, schedule)))[1]

@@ -16,6 +16,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy.adversaries import (
+    UNSEEN_PART,
     Adversary,
     Central,
     FinalModel,
@@ -27,6 +28,7 @@ from fedprivjax.privacy.adversaries import (
     ThirdParty,
     composed,
     is_plain_sum,
+    require_adversary,
     squares_of,
 )
 from fedprivjax.privacy.views import FullView, SentNoise, View
@@ -60,6 +62,7 @@ class Coalition(Adversary):
         require_at_least("size", self.size, 1)
         if not isinstance(self.server, Local | LinearAdversary):
             raise Refusal(f"server must be SecureSum(), Local() or a LinearAdversary, got {called(self.server)}")
+        require_adversary(self.server)
 
     @property
     def text(self) -> str:
@@ -104,7 +107,9 @@ class Coalition(Adversary):
                     f"noise, got {number}, of {self.size} out of {machines} machines. Use SecureSum()"
                 )
             return _noisiest_known(sent, schedule, self.size)
-        against = _sums_without(sent, schedule) if is_plain_sum(self.server, sent) else self._against(sent, schedule)
+        noises = sent.variances[schedule.scheduled]
+        plain = is_plain_sum(self.server, sent) and noises.min() > UNSEEN_PART * noises.max()
+        against = _sums_without(sent, schedule) if plain else self._against(sent, schedule)
         worst, coalitions = np.zeros(machines), np.zeros((machines, self.size), int)
         for members in combinations(range(machines), self.size):
             each = against(np.array(members))
@@ -144,9 +149,10 @@ def _noisiest_known(sent: SentNoise, schedule: Schedule, size: int) -> tuple[np.
     noises = np.where(present, sent.variances, 0.0)
     largest = -np.sort(-noises, axis=1)[:, : size + 1]
     own_is_large = noises >= largest[:, -1:]
-    known = np.where(own_is_large, largest.sum(axis=1, keepdims=True) - noises, largest[:, :size].sum(1, keepdims=True))
-    left = np.maximum(noises.sum(axis=1, keepdims=True) - known, noises) + np.where(present, 0.0, sent.variances)
-    found = composed(np.where(schedule.scheduled, 1 / left, 0.0), sent, schedule)
+    others = np.sort(noises, axis=1)[:, : max(noises.shape[1] - size - 1, 0)].sum(axis=1, keepdims=True)
+    left = others + np.where(own_is_large, noises, largest[:, -1:]) + np.where(present, 0.0, sent.variances)
+    with np.errstate(divide="ignore"):
+        found = composed(np.where(schedule.scheduled, 1 / left, 0.0), sent, schedule)
     often = np.argsort(-schedule.total, kind="stable")[: size + 1]
     return found, lambda machine: often[often != machine][:size]
 

@@ -5,6 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
+
+SYMMETRIC = 1e-9  # relative difference of a covariance's two halves that counts as rounding
+
 
 class FullView(NamedTuple):
     """Everything that a run releases or stores, from which each adversary's view is taken.
@@ -61,3 +65,31 @@ class SentNoise(NamedTuple):
     variances: np.ndarray
     once: bool = False
     covariance: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+
+    def between(self, machines: np.ndarray, hidden: np.ndarray) -> np.ndarray:
+        """Return the stated covariance of a round's messages, [n, n]. Raise Refusal if it is none where it is read.
+
+        Args:
+            hidden: slots that send, and whose seeds are not known, bool [n].
+        """
+        assert self.covariance is not None
+        stated, n = np.asarray(self.covariance(machines, hidden), float), hidden.size
+        read = stated[np.ix_(hidden, hidden)] if stated.shape == (n, n) else np.full((1, 1), np.nan)
+        if not (
+            np.isfinite(read).all()
+            and np.allclose(read, read.T, rtol=SYMMETRIC, atol=SYMMETRIC * np.abs(read).max(initial=0.0))
+        ):
+            raise Refusal(
+                f"covariance of sent_noise must be a symmetric matrix of finite numbers, {n} x {n}, got "
+                f"{str(stated[:2])[:80]} of shape {stated.shape}"
+            )
+        return stated
+
+    def check(self, slots: tuple[int, ...]) -> None:
+        """Raise Refusal unless the variances are those of the messages of a schedule, [rounds, per_round]."""
+        variances = np.asarray(self.variances)
+        if variances.shape != slots or not np.all((variances >= 0) & np.isfinite(variances)):
+            raise Refusal(
+                f"variances of sent_noise must be finite, at least 0 and of shape {slots}, one for each message, got "
+                f"{str(variances[:1])[:60]} of shape {variances.shape}"
+            )

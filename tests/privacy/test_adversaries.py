@@ -1,7 +1,7 @@
 """Guarantees against adversaries: exposures by the covariance of whole runs, enumerated coalitions, refusals."""
 
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
@@ -384,6 +384,8 @@ def test_a_custom_adversary_defines_rows_only():
 
     @dataclass(frozen=True)
     class Long(LinearAdversary):
+        name, sees = "long", "sums"
+
         def rows(self, machines):
             return np.ones((1, 99))
 
@@ -394,8 +396,102 @@ def test_a_custom_adversary_defines_rows_only():
 
     @dataclass(frozen=True)
     class Endless(LinearAdversary):
+        name, sees = "endless", "sums"
+
         def rows(self, machines):
             return np.full((1, machines.size), np.inf)
 
     with pytest.raises(fpj.Refusal, match=r"rows of Endless must be finite .* got a number that is not finite"):
         guarantee_of(Endless())
+
+
+ONE_ROUND = Schedule(4, np.array([[0, 1, 2, 3]]))
+
+
+@pytest.mark.parametrize("scale", [1e-10, 1e10])
+def test_a_function_is_seen_at_any_scale(scale):
+    first = np.eye(4)[0]
+    for matrix in (np.vstack([np.ones(4), scale * first]), np.vstack([scale * np.ones(4), np.ones(4), first])):
+        np.testing.assert_allclose(squares(matrix, np.eye(4)), [1, 1 / 3, 1 / 3, 1 / 3], rtol=1e-9)
+
+
+def test_rows_that_differ_little_show_their_difference():
+    matrix = np.vstack([np.ones(4), np.ones(4) + 1e-10 * np.eye(4)[0]])
+    np.testing.assert_allclose(squares(matrix, np.eye(4)), [1, 1 / 3, 1 / 3, 1 / 3], rtol=1e-4)
+
+
+@pytest.mark.parametrize("least", [0.0, 1e-25])
+def test_a_coalition_that_has_all_the_noise_leaves_none(least):
+    found = fpj.Coalition(1).exposures(SentNoise(np.array([[1.0, least, least, least]])), ONE_ROUND) ** 2
+    assert (found[1:] > 1e20).all()
+
+
+def test_a_bound_on_coalitions_counts_small_noise_beside_large(monkeypatch):
+    monkeypatch.setattr(coalition, "MOST_COALITIONS", 0)
+    found = fpj.Coalition(1).exposures(SentNoise(np.array([[1e20, 1.0, 1.0, 1.0]])), ONE_ROUND) ** 2
+    np.testing.assert_allclose(found[1:], 1 / 3)
+
+
+def test_a_parent_or_field_of_a_custom_adversary_changes_no_guarantee():
+    class Smaller:
+        def exposures(self, sent, schedule):
+            return np.full(schedule.machines, 0.01)
+
+    with pytest.raises(fpj.Refusal, match=r"got exposures of Smaller\. Define name, sees and rows"):
+
+        @dataclass(frozen=True)
+        class Mixed(Smaller, LinearAdversary):
+            name, sees = "mixed", "sums"
+
+    for name in ("rows", "trusts"):
+        with pytest.raises(fpj.Refusal, match=f"got {name} of Held"):
+            dataclass(frozen=True)(type("Held", (LinearAdversary,), {"__annotations__": {name: object}}))
+
+
+def test_a_changed_object_or_class_is_refused():
+    changed = Edges()
+    object.__setattr__(changed, "exposures", lambda *_: np.zeros(4))
+    with pytest.raises(fpj.Refusal, match="got exposures of Edges"):
+        fpj.NoisySGD(clip=1.0, mu=1.0, adversary=changed)
+
+    @dataclass(frozen=True)
+    class Later(LinearAdversary):
+        name, sees = "later", "sums"
+
+    Later.trusts = ("none", "shuffler")
+    with pytest.raises(fpj.Refusal, match="got trusts of Later"):
+        fpj.Coalition(1, Later())
+
+
+@pytest.mark.parametrize("texts", [{"name": None, "sees": "sums"}, {"name": "x", "sees": 3}, {"name": "x"}])
+def test_a_custom_adversary_has_texts(texts):
+    kind = dataclass(frozen=True)(type("Silent", (LinearAdversary,), texts))
+    with pytest.raises(fpj.Refusal, match="of Silent must be a text, which guarantees print"):
+        fpj.NoisySGD(clip=1.0, mu=1.0, adversary=kind())
+
+
+def test_equal_adversaries_with_other_rows_have_guarantees_of_their_own():
+    @dataclass(frozen=True)
+    class Some(LinearAdversary):
+        number: int = field(default=0, compare=False)
+        name, sees = "some", "some messages"
+
+        def rows(self, machines):
+            return np.eye(machines.size)[: self.number]
+
+    run = fpj.ready(fpj.NoisySGD(clip=1.0, noise_std=1.0, step_size=0.1), PROBLEM, fpj.Full(8), rounds=4)
+    one, all_seen = (replace(run.protocol, adversary=Some(n)).event(PROBLEM, run.plan).mu for n in (0, 8))
+    np.testing.assert_allclose(all_seen, one * np.sqrt(8))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, -1.0, np.inf])
+def test_stated_noise_is_checked(wrong):
+    sent = SentNoise(np.array([[1.0, wrong, 1.0, 1.0]]))
+    with pytest.raises(fpj.Refusal, match="variances of sent_noise must be finite"):
+        sent.check((1, 4))
+    with pytest.raises(fpj.Refusal, match=r"variances of sent_noise must be .* of shape"):
+        SentNoise(np.ones((1, 1))).check((1, 4))
+    for covariance in (np.full((4, 4), wrong * np.nan), np.triu(np.ones((4, 4))), np.eye(3)):
+        sent = SentNoise(np.ones((1, 4)), covariance=lambda *_, k=covariance: k)
+        with pytest.raises(fpj.Refusal, match="covariance of sent_noise must be a symmetric matrix"):
+            fpj.SecureSum().exposures(sent, ONE_ROUND)
