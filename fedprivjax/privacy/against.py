@@ -46,22 +46,22 @@ def event_against(
     if adversary == BY_TRUST[terms.trust]:
         return event
     named = {"adversary": str(adversary), "sees": adversary.text}
-    if sent is None and isinstance(adversary, Coalition) and not independent:
+    if sent is not None:
+        sent.check(schedule.participants.shape)
+        found = _exposures(adversary, sent, schedule)
+        if found is not None and isinstance(event, GaussianEvent | RecordEvent):
+            besides = " outside of the coalition" if isinstance(adversary, Coalition) else ""
+            assumed = (*terms.assumptions, Assumption("noise of others", {"besides": besides}))
+            terms = replace(terms, theorem=f"{terms.theorem}; {SUMS}", assumptions=assumed, **named)
+            if isinstance(event, RecordEvent):
+                return event.hidden(found, composed(np.sqrt(sent.variances), sent, schedule), terms)
+            releases = partial(adversary.releases, sent, schedule)
+            return replace(event, exposure=Grouped.of(found), releases=releases, terms=terms)
+    elif isinstance(adversary, Coalition) and not independent:
         raise Refusal(
             f"adversary must not be a coalition if the noise of machines may depend on that of others in an unknown "
             f"way, got {adversary}. Define sent_noise(facts) in the privacy object"
         )
-    if sent is not None:
-        sent.check(schedule.participants.shape)
-    found = None if sent is None else _exposures(adversary, sent, schedule)
-    if sent is not None and found is not None and isinstance(event, GaussianEvent | RecordEvent):
-        besides = " outside of the coalition" if isinstance(adversary, Coalition) else ""
-        assumed = (*terms.assumptions, Assumption("noise of others", {"besides": besides}))
-        terms = replace(terms, theorem=f"{terms.theorem}; {SUMS}", assumptions=assumed, **named)
-        if isinstance(event, RecordEvent):
-            return event.hidden(found, composed(np.sqrt(sent.variances), sent, schedule), terms)
-        releases = partial(adversary.releases, sent, schedule)
-        return replace(event, exposure=Grouped.of(found), releases=releases, terms=terms)
     theorem = f"{terms.theorem}; {PROCESSED.format(adversary=adversary)}"
     return event.restated(replace(terms, theorem=theorem, **named))
 

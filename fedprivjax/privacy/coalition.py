@@ -77,19 +77,21 @@ class Coalition(Adversary):
         return self.server.view(full)
 
     def exposures(self, sent: SentNoise, schedule: Schedule) -> np.ndarray | None:
-        if isinstance(self.server, Local) and sent.covariance is None:
-            return None
-        return np.sqrt(self._worst(sent, schedule)[0])
+        return None if self._gains_nothing(sent) else np.sqrt(self._worst(sent, schedule)[0])
 
     def releases(self, sent: SentNoise, schedule: Schedule, machine: int) -> np.ndarray:
         """Return the relative noise of one message that leaks as much as all of a machine's messages, float64 [1]."""
         return 1 / np.sqrt(self._worst(sent, schedule)[0][[machine]])
 
     def known(self, sent: SentNoise | None, schedule: Schedule) -> np.ndarray | None:
-        if sent is None or self.exposures(sent, schedule) is None:
+        if sent is None or self._gains_nothing(sent):
             return None
         worst, against = self._worst(sent, schedule)
         return np.isin(schedule.participants, against(int(np.argmax(worst))))
+
+    def _gains_nothing(self, sent: SentNoise) -> bool:
+        """Return True if the server sees every message, and the noise of machines is independent."""
+        return isinstance(self.server, Local) and sent.covariance is None
 
     def _worst(self, sent: SentNoise, schedule: Schedule) -> tuple[np.ndarray, Callable[[int], np.ndarray]]:
         """Return the largest (μ·σ/Δ)² of each machine, [machines], and the function from a machine to its coalition.
