@@ -46,6 +46,7 @@ def event_against(
     if adversary == BY_TRUST[terms.trust]:
         return event
     named = {"adversary": str(adversary), "sees": adversary.text}
+    shared = not independent if sent is None else sent.covariance is not None
     if sent is not None:
         sent.check(schedule.participants.shape)
         found = _exposures(adversary, sent, schedule)
@@ -57,10 +58,10 @@ def event_against(
                 return event.hidden(found, composed(np.sqrt(sent.variances), sent, schedule), terms)
             releases = partial(adversary.releases, sent, schedule)
             return replace(event, exposure=Grouped.of(found), releases=releases, terms=terms)
-    elif isinstance(adversary, Coalition) and not independent:
+    if isinstance(adversary, Coalition) and shared:
         raise Refusal(
             f"adversary must not be a coalition if the noise of machines may depend on that of others in an unknown "
-            f"way, got {adversary}. Define sent_noise(facts) in the privacy object"
+            f"way, got {adversary}. Define sent_noise(facts) in the privacy object, and a GaussianEvent"
         )
     theorem = f"{terms.theorem}; {PROCESSED.format(adversary=adversary)}"
     return event.restated(replace(terms, theorem=theorem, **named))

@@ -14,6 +14,7 @@ from fedprivjax.experiment.read import parse
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy import coalition
 from fedprivjax.privacy.adversaries import BY_TRUST, LinearAdversary, Local, squares
+from fedprivjax.privacy.against import event_against
 from fedprivjax.privacy.coalition import ADVERSARIES
 from fedprivjax.privacy.views import FullView, SentNoise
 from fedprivjax.protocols.noisy_sgd import SGD
@@ -361,6 +362,16 @@ class Silent(RingMessages):
 
     sent_noise = fpj.MessagePrivacy.sent_noise
     event = RingMessages.event
+
+
+def test_a_coalition_needs_a_gaussian_event_for_noise_that_machines_share():
+    """A coalition knows a part of shared noise, so that the guarantee of all messages does not hold against it."""
+    schedule = Schedule(4, np.arange(4, dtype=np.int32)[None])
+    sent = SentNoise(np.ones((1, 4)), True, RingMessages().covariance)
+    event = fpj.PureEvent(1.0, fpj.Grouped.of([1.0] * 4), fpj.Terms("none", "a theorem"))
+    assert event_against(fpj.SecureSum(), event, sent, schedule, independent=False).terms.adversary == "secure-sum"
+    with pytest.raises(fpj.Refusal, match="adversary must not be a coalition"):
+        event_against(fpj.Coalition(1), event, sent, schedule, independent=False)
 
 
 @pytest.mark.parametrize("case", REFUSED)
