@@ -14,7 +14,7 @@ PAGES = [
     ROOT / "README.md",
     *(
         ROOT / "notebooks" / name
-        for name in ("index.md", "faq.md", "logging.md", "custom_algorithm.md", "adversaries.md")
+        for name in ("index.md", "faq.md", "logging.md", "custom_algorithm.md", "adversaries.md", "mechanisms.md")
     ),
     *sorted(ROOT.glob("notebooks/methods/*.md")),
 ]
