@@ -12,6 +12,7 @@ If the guarantee is an ε for adding or removing a record or machine, the canary
 gradients are then zero, as if it were absent, because sums are divided by a public constant.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -151,13 +152,17 @@ class Federation:
 
 
 FIXED, VARYING, DROPOUTS, SECRET = "fixed", "varying", "dropouts", "secret"
-SELDOM = Uniform(MACHINES, 1)  # if machines come often, the best factor over rounds leaves noise independent
-SCHEDULES: dict[str, tuple[Participation, ...]] = {
-    FIXED: (Uniform(MACHINES, MACHINES // 2), Full(MACHINES)),
-    VARYING: (Varying.between(MACHINES, 1, MACHINES - 1),),
-    DROPOUTS: (Dropouts(Uniform(MACHINES, MACHINES - 1), 0.25), Dropouts(Full(MACHINES), 0.25)),
-    SECRET: (PoissonCohorts(MACHINES, 0.5), SecretSubsets(MACHINES, MACHINES // 2)),
+SCHEDULES: dict[str, Callable[[int], tuple[Participation, ...]]] = {
+    FIXED: lambda machines: (Uniform(machines, machines // 2), Full(machines)),
+    VARYING: lambda machines: (Varying.between(machines, 1, machines - 1),),
+    DROPOUTS: lambda machines: (Dropouts(Uniform(machines, machines - 1), 0.25), Dropouts(Full(machines), 0.25)),
+    SECRET: lambda machines: (PoissonCohorts(machines, 0.5), SecretSubsets(machines, machines // 2)),
 }
+
+
+def machines_of(protocol: Any) -> int:
+    """Return the number of machines of an audit: four, but more for a large coalition, or those of the privacy."""
+    return privacy_of(protocol).for_machines or max(MACHINES, adversary_of(protocol).fewest_machines)
 
 
 class NotAllowed(Refusal):
@@ -167,21 +172,21 @@ class NotAllowed(Refusal):
 def small_federation(
     protocol, rounds: int | None = None, *, participation: str = FIXED, loss: str = LINEAR
 ) -> Federation:
-    """Return a federation of four machines for a protocol, with at least twelve records each.
+    """Return a federation for a protocol of four machines (see `machines_of`), with at least twelve records each.
 
-    Two machines take part per round, one if a server's noise is correlated over rounds, or all of them if the method
-    requires it. A method that passes over all records of a machine gets the necessary number of rounds. A method whose
-    machines randomise their messages (`Randomised`) gets the smallest dimension, in which random coordinates show the
-    canary most often.
+    Half of the machines take part per round, one machine if a server's noise is correlated over rounds, or all of them
+    if the method requires it or the privacy is defined for one number of machines. A method that passes over all
+    records of a machine gets the necessary number of rounds. A method whose machines randomise their messages
+    (`Randomised`) gets the smallest dimension, in which random coordinates show the canary most often.
 
     Args:
         rounds: number of rounds. Default: 12, or 1 if machines randomise their messages or only the final model is
             seen. Over 12 rounds pure ε add up to more than an audit's runs can show, so that it would miss a wrong ε
             of one message, and noise of later rounds hides a canary from who sees the final model. One round tests no
             composition: set `rounds` for that.
-        participation: "fixed"; "varying", one to three machines per round; "dropouts", three machines per round, each
+        participation: "fixed"; "varying", one machine to all but one per round; "dropouts", all but one per round, each
             of which fails to send with probability 1/4; or "secret", each machine with probability 1/2 or, if the
-            method does not allow this, a secret pair.
+            method does not allow this, a secret half.
         loss: "linear" or "quadratic", see `Federation`.
 
     Raises:
@@ -196,16 +201,20 @@ def small_federation(
     records = batch * max(messages, -(-RECORDS // batch))
     if isinstance(sampler, LocalEpochs) and batch > 1:
         records += 1  # so that the last batch of an epoch is short
-    refusals = []
-    for scheme in SCHEDULES[participation]:
+    refusals, machines = [], machines_of(protocol)
+    schemes = SCHEDULES[participation](machines)
+    if privacy_of(protocol).for_machines:
+        schemes = schemes[::-1]  # all machines first, with which any object for a fixed graph is defined
+    for scheme in schemes:
         federation = Federation(scheme, most, records, loss=loss)
         try:
             start = _begun(protocol, federation, 0, -1, 1e-5, 0)
         except Refusal as error:
             refusals.append(error)
             continue
-        if start.mechanism.correlated and scheme == SCHEDULES[FIXED][0]:
-            return replace(federation, participation=SELDOM)
+        if start.mechanism.correlated and participation == FIXED and scheme == schemes[0]:
+            seldom = Uniform(machines, 1)  # if machines come often, the best factor over rounds is the identity
+            return replace(federation, participation=seldom)
         if isinstance(start.mechanism, Randomised):
             return replace(federation, rounds=rounds or 1, dimension=AXES)
         return federation

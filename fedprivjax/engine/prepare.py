@@ -37,8 +37,9 @@ from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, as_seeds, run_key
-from fedprivjax.privacy.calibration import calibrate_and_check, given_target, require_trusted, target_of
+from fedprivjax.privacy.calibration import calibrate_and_check, given_target, target_of
 from fedprivjax.privacy.composed_guarantee import NOISE, PARTICIPATION, SAMPLES, Streams
+from fedprivjax.privacy.event_on_plan import require_trusted
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.of_protocol import privacy_of

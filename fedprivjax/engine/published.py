@@ -19,7 +19,7 @@ from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalEpochs
 from fedprivjax.plan.uses import data_used
-from fedprivjax.privacy.calibration import not_covered
+from fedprivjax.privacy.event_on_plan import not_covered
 from fedprivjax.privacy.paragraph import large_delta, large_delta_of_machines
 from fedprivjax.privacy.terms import MACHINE, RECORD
 

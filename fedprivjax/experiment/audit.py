@@ -181,7 +181,7 @@ def scaled_down_audits(
     requested = PARTICIPATIONS if participation is None else tuple(dict.fromkeys(participation))
 
     def attack(label: str, protocol: Any, progress: Any) -> dict[str, Audit]:
-        small = scaled_down(protocol, neighbouring.MACHINES)
+        small = scaled_down(protocol, neighbouring.machines_of(protocol))
         trials = _trials(small, rounds, requested, loss)
         found = {}
         for suffix, federation in trials.items():

@@ -57,7 +57,7 @@ class RunFacts(NamedTuple):
     epsilon: tuple[float, ...] | None
 
 
-FREE = "needed_noise", "costs", "message_bits", "vectors_in_memory"  # may be overridden without the event
+FREE = "needed_noise", "costs", "message_bits", "vectors_in_memory", "for_machines"  # overridden without the event
 
 
 class Privacy(Part):
@@ -71,6 +71,7 @@ class Privacy(Part):
         noise_follows: targets on which the mechanism depends, as in `OfPrivacy`.
         weighs_machines: True if the releases and the event include the weights of the machines' messages.
         trust: trust model, a key of `fedprivjax.privacy.terms.TRUST`, as in the event.
+        for_machines: the only number of machines for which the object is defined, as on a graph, or None for any.
     """
 
     kind, decorator = "privacy object", PYTREE
@@ -81,6 +82,7 @@ class Privacy(Part):
     weighs_machines: ClassVar[bool] = False
     clip: Any = None
     trust: Any = "none"
+    for_machines: Any = None
 
     @property
     def traced(self) -> Any:

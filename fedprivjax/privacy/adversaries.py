@@ -64,6 +64,11 @@ class Adversary(Decorated):
         """Text in guarantees of what it sees."""
         return self.sees
 
+    @property
+    def fewest_machines(self) -> int:
+        """Smallest number of machines with which it is defined."""
+        return 1
+
     def view(self, full: FullView) -> View:
         """Return its view of a run."""
         raise Undefined(f"{type(self).__name__} must define view(full)")

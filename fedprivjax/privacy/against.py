@@ -41,7 +41,8 @@ def event_against(
     if terms.trust not in adversary.trusts:
         usual = " or ".join(repr(one) for one in adversary.trusts)
         raise Refusal(
-            f"adversary must be one for trust = {terms.trust!r}, got {adversary}, which goes with trust = {usual}"
+            f"adversary must be one for trust = {terms.trust!r}, got {adversary}, which goes with trust = {usual}. Set "
+            f"trust, or leave out adversary"
         )
     if adversary == BY_TRUST[terms.trust]:
         return event

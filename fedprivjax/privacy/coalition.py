@@ -42,7 +42,7 @@ class Coalition(Adversary):
     """A server and any `size` of the machines, with their data and seeds, against each of the other machines.
 
     Attributes:
-        size: number of machines of the coalition, at least 1.
+        size: number of machines of the coalition, at least 1. Default: 1.
         server: what the server sees without them: `SecureSum()`, `Local()` or a `LinearAdversary`.
 
     The worst coalition is found by enumeration of at most 10⁴ of them. For more, the largest noises of each round count
@@ -73,6 +73,10 @@ class Coalition(Adversary):
     def senders(self) -> str:  # type: ignore[override]
         return self.server.senders
 
+    @property
+    def fewest_machines(self) -> int:
+        return self.size + 1
+
     def view(self, full: FullView) -> View:
         return self.server.view(full)
 
@@ -101,7 +105,10 @@ class Coalition(Adversary):
         """
         machines, number = schedule.machines, comb(schedule.machines, self.size)
         if self.size >= machines:
-            raise Refusal(f"size of a Coalition must be below the number of machines, {machines}, got {self.size}")
+            raise Refusal(
+                f"size of a Coalition must be below the number of machines, {machines}, got {self.size}. Use a smaller "
+                f"size, or more machines"
+            )
         if number > MOST_COALITIONS:
             if not is_plain_sum(self.server, sent):
                 raise Refusal(

@@ -59,6 +59,7 @@ class OfPrivacy(Optionals):
         weighs_machines: True if messages and event include the factors `Problem.message_factors`.
         protects_machines: True if the guarantee protects all records of a machine at once, False if one record.
         shows_clipping: True if a message shows whether it was clipped, such as by the bit of an adaptive clip.
+        for_machines: the only number of machines for which the privacy is defined, as on a graph, or None for any.
     """
 
     trust: str = "none"
@@ -70,6 +71,7 @@ class OfPrivacy(Optionals):
     weighs_machines: bool = False
     protects_machines: bool = False
     shows_clipping: bool = False
+    for_machines: int | None = None
 
     def _holders(self) -> Iterator[Any]:
         yield from super()._holders()

@@ -14,8 +14,8 @@ from fedprivjax.experiment import TRIAL
 from fedprivjax.experiment.jobs import Job
 from fedprivjax.method.protocol import Protocol
 from fedprivjax.plan.plan import Plan
-from fedprivjax.privacy.calibration import event_of
 from fedprivjax.privacy.cross_check import entry
+from fedprivjax.privacy.event_on_plan import event_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.of_protocol import with_relation
 from fedprivjax.privacy.target import LEVELS

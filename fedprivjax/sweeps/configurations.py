@@ -22,7 +22,8 @@ from fedprivjax.method.theory import step_of
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.seeds import Seeds, as_seeds, distinct_resamples
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.calibration import calibrate_and_check, event_of, exceeds, require_met, target_of
+from fedprivjax.privacy.calibration import calibrate_and_check, exceeds, require_met, target_of
+from fedprivjax.privacy.event_on_plan import event_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.target import LEVELS, TARGETS, Target

@@ -24,7 +24,7 @@ from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.participation import Full, Participation, PoissonCohorts, SecretSubsets, Uniform
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import SAMPLERS, LocalEpochs, LocalSteps, Poisson
-from fedprivjax.privacy.calibration import event_of, require_trusted
+from fedprivjax.privacy.event_on_plan import event_of, require_trusted
 from fedprivjax.privacy.terms import MACHINE, RECORD, RELATIONS, TRUST, Terms
 from fedprivjax.problem.build import linear_problem
 from fedprivjax.problem.constraints import Ball

@@ -30,8 +30,8 @@ from fedprivjax.testing.trial import (
     close,
     first_noise,
     first_rounds,
-    half_of_the_machines,
     programs_after,
+    usual_participation,
 )
 
 
@@ -295,7 +295,7 @@ def check_protocol(
         problem: a problem with enough examples for the rounds, and with a clip or constants that give a finite
             sensitivity.
         participation: participation scheme. None samples half of the machines per round: of four, or of those in the
-            partition table.
+            partition table. If the privacy is defined for one number of machines, it takes all of them.
         rounds: number of rounds, rounded down to a multiple of four.
         properties: names in `PROPERTIES`; None is all of them.
 
@@ -317,7 +317,7 @@ def check_protocol(
     require_at_least("rounds", rounds, 4)
     require_protocol(protocol)
     require_problem(problem)
-    participation = half_of_the_machines(problem) if participation is None else participation
+    participation = usual_participation(protocol, problem) if participation is None else participation
     trial = Trial(protocol, problem, participation, rounds - rounds % 4)
     held, reasons = [], {}
     for name in names:

@@ -21,10 +21,11 @@ from fedprivjax.method.protocol import as_leaves
 from fedprivjax.method.seen import costs_of
 from fedprivjax.method.server_step import optimizer_of_step
 from fedprivjax.noise import Mechanism, Silent
-from fedprivjax.plan.participation import Participation, Uniform
+from fedprivjax.plan.participation import Full, Participation, Uniform
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, protocol_key
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.problem.problem import Problem
 
@@ -148,8 +149,13 @@ def first_noise(arguments: Arguments, size: Size) -> tuple[Any, Any, Any]:
     return before, *noise_of(protocol, before, *sample)
 
 
-def half_of_the_machines(problem: Problem) -> Uniform:
-    """Return uniform sampling of half of the machines: of four, or of those in the partition table."""
+def usual_participation(protocol: Any, problem: Problem) -> Participation:
+    """Return uniform sampling of half of four machines or of the partition table's, or all if the privacy fixes them.
+
+    A custom privacy object for a fixed graph may be defined for rounds of all machines only.
+    """
+    if fixed := privacy_of(protocol).for_machines:
+        return Full(fixed)
     machines = 4 if problem.partition_table is None else problem.partition_table.rows.shape[0]
     return Uniform(machines, max(1, machines // 2))
 

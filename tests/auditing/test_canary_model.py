@@ -10,12 +10,12 @@ import pytest
 from audited import FEDERATION
 from faults.federations import EVERYONE
 
-from fedprivjax import FedAvg, NoisySGD, Refusal, Scaffold
+from fedprivjax import FedAvg, NoisySGD, Refusal, Scaffold, Uniform
 from fedprivjax.auditing import canary_search
 from fedprivjax.auditing.audit import audit
 from fedprivjax.auditing.canary_model import AXES, audited_directions, canary_direction
 from fedprivjax.auditing.canary_search import prepared
-from fedprivjax.auditing.neighbouring import SCHEDULES, SELDOM, small_federation, worlds
+from fedprivjax.auditing.neighbouring import MACHINES, SCHEDULES, small_federation, worlds
 from fedprivjax.auditing.scores import ViewDistribution
 from fedprivjax.auditing.views import Column, ViewOptions, _vectors, observed
 from fedprivjax.noise.rounds import ROUND_FACTORS
@@ -109,8 +109,8 @@ def test_machines_take_part_seldom_if_a_servers_noise_is_correlated(noise_schedu
     """Where they take part often, the best factor is the identity, and noise counted as independent is not seen."""
     work = {"unit": "machine", "update_clip": 1.0, "local_epochs": 1, "batch": 3, "step_size": 1.0, "mu": 1.0}
     federation = small_federation(FedAvg(noise_schedule=noise_schedule, **work))
-    assert federation.participation == SELDOM
+    assert federation.participation == Uniform(MACHINES, 1)
     schedule = worlds(FedAvg(noise_schedule=noise_schedule, **work), federation, 0, delta=1e-5).start.plan.schedule
     factor = ROUND_FACTORS[noise_schedule]()
     assert (factor.exposures(schedule) > 1.1 * factor.known(schedule).diagonal().max() * schedule.total**0.5).any()
-    assert small_federation(FedAvg(**work)).participation == SCHEDULES["fixed"][0]
+    assert small_federation(FedAvg(**work)).participation == SCHEDULES["fixed"](MACHINES)[0]

@@ -31,7 +31,8 @@ from fedprivjax.checks.numbers import with_numbers
 from fedprivjax.method.linear import Linear
 from fedprivjax.method.protocol import Pair
 from fedprivjax.method.small_form import scaled_down
-from fedprivjax.privacy.calibration import calibrate, event_of
+from fedprivjax.privacy.calibration import calibrate
+from fedprivjax.privacy.event_on_plan import event_of
 from fedprivjax.privacy.of_protocol import with_relation
 from fedprivjax.privacy.terms import ADD_OR_REMOVE
 from fedprivjax.protocols.accelerated_minibatch_sgd import AcceleratedSGD

@@ -30,7 +30,7 @@ from fedprivjax import (
     ready,
     simulate,
 )
-from fedprivjax.privacy.calibration import event_of
+from fedprivjax.privacy.event_on_plan import event_of
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE, Assumption
 
 

@@ -31,7 +31,8 @@ from fedprivjax.method.local_privacy import NoisyUpdates
 from fedprivjax.plan.samplers import Poisson, Subset
 from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_epsilon
 from fedprivjax.privacy.accountants.records import Sampled, SampledMachines
-from fedprivjax.privacy.calibration import calibrate, event_of, guarantee
+from fedprivjax.privacy.calibration import calibrate, guarantee
+from fedprivjax.privacy.event_on_plan import event_of
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE
 
 RELATIONS = REPLACE_ONE, ADD_OR_REMOVE

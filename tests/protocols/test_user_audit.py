@@ -23,7 +23,8 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import trajectory
 from fedprivjax.engine.transcript import replay
-from fedprivjax.privacy.calibration import calibrate, event_of
+from fedprivjax.privacy.calibration import calibrate
+from fedprivjax.privacy.event_on_plan import event_of
 from fedprivjax.problem.program import typed_jit
 
 RUNS, CLIP, EPSILON, LEAK = 10_000, 0.3, 2.0, 0.02

@@ -19,7 +19,8 @@ from fedprivjax import (
     simulate,
 )
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.calibration import calibrate, event_of, guarantee
+from fedprivjax.privacy.calibration import calibrate, guarantee
+from fedprivjax.privacy.event_on_plan import event_of
 
 DELTA, USERS, PER_ROUND, FEATURES = 1e-3, 12, 4, 3
 TRUSTS = ("shuffler", "none", "server", "pan-private")
