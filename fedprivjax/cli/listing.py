@@ -72,8 +72,8 @@ def list_(
 ) -> None:
     """List everything that experiment files can name, with a line of help each, or the settings of one entry.
 
-    The groups are sections of the file, protocols, algorithms, privacy objects, losses, models, constraint sets,
-    participation, partitions, datasets, feature maps, samplers, metrics and experiments.
+    The groups are sections of the file, protocols, algorithms, privacy objects, adversaries, encoders, losses, models,
+    constraint sets, participation, partitions, datasets, feature maps, samplers, metrics and experiments.
     """
     if combinations:
         _print_combinations(name, json_file)
@@ -146,7 +146,9 @@ def groups() -> dict[str, Entries]:
     from fedprivjax.experiment.section import kinds, summary
     from fedprivjax.experiment.settings import PartitionSettings
     from fedprivjax.features import MAPS
+    from fedprivjax.method.encoders import ENCODERS
     from fedprivjax.plan.samplers import SAMPLERS
+    from fedprivjax.privacy.coalition import ADVERSARIES
     from fedprivjax.protocols import ALGORITHMS, PROTOCOLS
 
     sections = {
@@ -159,7 +161,10 @@ def groups() -> dict[str, Entries]:
     found: dict[str, Entries] = {
         title: {entry: (text, one) for entry, (one, text) in known.items()} for title, known in named.items()
     }
-    found["privacy objects"] = {entry: (summary(kind), kind) for entry, kind in PRIVACY.items()}
+    objects = {"privacy objects": PRIVACY, "adversaries": ADVERSARIES, "encoders": ENCODERS}
+    found |= {
+        title: {entry: (summary(kind), kind) for entry, kind in known.items()} for title, known in objects.items()
+    }
     for title, union in sections.items():
         found[title] = {entry: (summary(model), model) for entry, model in kinds(union).items()}
     found["models"] = {"linear": ("linear predictor, if no model is given", None), **found["models"]}

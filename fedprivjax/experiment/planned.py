@@ -108,7 +108,7 @@ def _of_experiment(experiment: Experiment, given: Mapping[str, Any]) -> PlanSett
 
 
 def _replaced(experiment: Experiment, table: Table | None, given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield phrases that describe the sizes, participation and rounds of an experiment that are simplified."""
+    """Yield phrases that describe the parts of an experiment that are simplified."""
     participation, first = experiment.participation, experiment.shapes[0]
     for name, value in first.items():
         swept = {shape[name] for shape in experiment.shapes}
@@ -124,6 +124,11 @@ def _replaced(experiment: Experiment, table: Table | None, given: Mapping[str, A
         yield f"participation {participation.kind!r} by uniformly random subsets, or all machines"
     if participation.dropouts != 0:
         yield "its dropouts by machines that are always there"
+    settings = [one.settings for one in experiment.protocol]
+    for adversary in dict.fromkeys(str(one["adversary"]) for one in settings if one.get("adversary") is not None):
+        yield f"the adversary {adversary} by that of the trust model"
+    if any(one.get("unit") == "machine" for one in settings):
+        yield "guarantees for machines by guarantees for one record"
     rounds = first.get("rounds", participation.planned)
     if rounds is not None and "rounds" not in given:
         yield f"{rounds} rounds by each method's own (--rounds {rounds} keeps them)"

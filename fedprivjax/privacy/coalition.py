@@ -42,7 +42,7 @@ class Coalition(Adversary):
     """A server and any `size` of the machines, with their data and seeds, against each of the other machines.
 
     Attributes:
-        size: number of machines of the coalition, at least 1. Default: 1.
+        size: number of machines of the coalition, at least 1.
         server: what the server sees without them: `SecureSum()`, `Local()` or a `LinearAdversary`.
 
     The worst coalition is found by enumeration of at most 10⁴ of them. For more, the largest noises of each round count

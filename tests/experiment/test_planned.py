@@ -12,6 +12,13 @@ SIZES = "315 records on 8 machines, 21 to 68 each, by 21 each: the smallest mach
 ROUNDS = "30 rounds by each method's own (--rounds 30 keeps them)"
 
 
+FEDAVG = {
+    "name": "fedavg",
+    **{"unit": "machine", "trust": "none", "update_clip": 1.0, "step_size": 0.1},
+    **{"local_epochs": 1, "batch": 5, "adversary": "secure-sum"},
+}
+
+
 def replaced(folder, changes, given):
     path = folder / "people.toml"
     path.write_text(tomli_w.dumps(experiment.to_mapping(experiment.load(PEOPLE, changes))), encoding="utf-8")
@@ -33,6 +40,14 @@ def replaced(folder, changes, given):
             {"participation.kind": "uniform", "sweep.per_round": [2, 4]},
             {"rounds": 30},
             ["2 swept values of per_round by the first (2)", SIZES],
+        ),
+        (
+            {"protocol.1": FEDAVG},
+            {"samples": 21, "rounds": 30},
+            [
+                "the adversary secure-sum by that of the trust model",
+                "guarantees for machines by guarantees for one record",
+            ],
         ),
     ],
 )
