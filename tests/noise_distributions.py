@@ -60,11 +60,15 @@ def standing_covariance(relative, schedule):
     return K
 
 
-def tree_covariance(rounds, alpha):
-    """Return the covariance of a binary tree's noise_t = (1−α)^b·noise_{t−b} + z_t, with b the lowest bit of t."""
+def tree_covariance(rounds, alpha, restart=None):
+    """Return the covariance of a binary tree's noise_t = (1−α)^b·noise_{t−b} + z_t, with b the lowest bit of t.
+
+    With `restart`, b is the lowest bit of the round within its tree.
+    """
     B = np.zeros((rounds + 1, rounds + 1))
     for t in range(1, rounds + 1):
-        b = t & -t
+        local = (t - 1) % (restart or rounds) + 1
+        b = local & -local
         B[t] = (1 - alpha) ** b * B[t - b]
         B[t, t] += 1
     return (B @ B.T)[1:, 1:]

@@ -1,5 +1,6 @@
 """Privacy of a momentum whose noise is a factor of independent normals, such as a tree over rounds."""
 
+from collections.abc import Mapping
 from functools import partial
 from math import isfinite, sqrt
 from typing import Any, final
@@ -14,6 +15,7 @@ from fedprivjax.method.momentum_privacy import MomentumPrivacy, computed_once, r
 from fedprivjax.method.release import RunFacts
 from fedprivjax.noise import Mechanism, Streamed
 from fedprivjax.noise.factors import FACTORS, Correlated, Factor, Path
+from fedprivjax.noise.factors.tree import tree_of
 from fedprivjax.noise.interface import MessageInputs, PerMachine
 from fedprivjax.privacy.calibration import SENSITIVITY_UNKNOWN
 from fedprivjax.privacy.events import Claim
@@ -44,7 +46,7 @@ class NoisyMomentum(MomentumPrivacy):
     """
 
     clip: Any = None
-    factor: str | Factor = struct.field(pytree_node=False, default="tree")
+    factor: Any = struct.field(pytree_node=False, default="tree")
     batch: Any = struct.field(pytree_node=False, default=1)
     sampler: str = struct.field(pytree_node=False, default="cyclic")
     noise_rule: str = struct.field(pytree_node=False, default="accountant")
@@ -56,9 +58,8 @@ class NoisyMomentum(MomentumPrivacy):
 
     def __post_init__(self):
         super().__post_init__()
+        object.__setattr__(self, "factor", as_factor(self.factor))
         require_choice("sampler", self.sampler, ("cyclic", "reshuffled"))
-        if isinstance(self.factor, str):
-            require_choice("factor", self.factor, FACTORS)
         if self.noise_rule == "paper" and self.factor not in PAPER_NODES:
             raise Refusal(f"factor must be one of {', '.join(PAPER_NODES)} with the paper's noise, got {self.factor!r}")
 
@@ -122,6 +123,15 @@ class NoisyMomentum(MomentumPrivacy):
         nodes = theory.node_count(records=self.rounds_of_epoch(facts.problem), rounds=facts.plan.size.rounds)
         most = 2 if self.factor == "tree" else 1  # largest sensitivity of a node, divided by that of a leaf
         return most * self.sensitivity(facts) * sqrt(nodes)
+
+
+def as_factor(factor: Any) -> Any:
+    """Return a factor of a momentum's noise as a static setting: a known name, or a `Factor`."""
+    if isinstance(factor, Mapping):
+        return tree_of("factor", factor)
+    if isinstance(factor, str):
+        require_choice("factor", factor, FACTORS)
+    return factor
 
 
 def _claimed(multiplier: float, delta: float) -> float:

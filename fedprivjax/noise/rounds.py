@@ -10,7 +10,7 @@ rounds of one machine, and its bound where X > 0. Here V is the slope, cut to it
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from math import inf
@@ -39,7 +39,7 @@ from fedprivjax.noise.factors.matrices import (
     require_factor,
     rows_of,
 )
-from fedprivjax.noise.factors.tree import Tree
+from fedprivjax.noise.factors.tree import Tree, tree_of
 from fedprivjax.noise.interface import Fresh, Mechanism
 from fedprivjax.plan.schedule import Schedule
 
@@ -315,14 +315,16 @@ ROUND_FACTORS: dict[str, type[Factor]] = {"tree": Tree, "toeplitz": ToeplitzFact
 def over_rounds(noise_schedule: Any) -> Any:
     """Return a noise schedule over rounds as a static setting: a name, or a factor.
 
-    A factor is a `RoundFactor`, a stream such as `Tree()`, a matrix, or an object with `materialize(n)`, which returns
-    one.
+    A factor is a `RoundFactor`, a stream such as `Tree()`, {"tree": rounds of a tree that restarts}, a matrix, or an
+    object with `materialize(n)`, which returns one.
 
     >>> over_rounds([[1.0, 0.0], [0.5, 1.0]])
     GivenFactor(rows=((1.0, 0.0), (0.5, 1.0)))
     """
     if isinstance(noise_schedule, Factor) and noise_schedule.of_rounds:
         return noise_schedule
+    if isinstance(noise_schedule, Mapping):
+        return tree_of("noise_schedule", noise_schedule)
     if hasattr(noise_schedule, "materialize"):
         return MaterialisedFactor(noise_schedule)
     if isinstance(noise_schedule, str):

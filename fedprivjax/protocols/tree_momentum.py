@@ -24,10 +24,9 @@ from fedprivjax.method.momentum import (
     require_level,
 )
 from fedprivjax.method.momentum_planning import gradient_bound
-from fedprivjax.method.noisy_momentum import NoisyMomentum
+from fedprivjax.method.noisy_momentum import NoisyMomentum, as_factor
 from fedprivjax.method.planning.bounds import Bound
 from fedprivjax.method.server_step import optimizer_field
-from fedprivjax.noise.factors import Factor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
@@ -74,7 +73,8 @@ class TreeMomentum(MomentumProtocol):
             noises are inversely proportional; untrusted server only. No machine's μ exceeds its fraction of the target.
             It is smaller for machines whose weights or orders give less exposure.
         factor: factor of the noise: "tree"; "sensitivity tree", with node noise proportional to a record's sensitivity
-            in cyclic order; "independent", fresh noise on every gradient; or a `Factor`.
+            in cyclic order; "independent", fresh noise on every gradient; {"tree": r}, trees that restart every r
+            rounds; or a `Factor`.
         server: any optax transformation or schedule along m̂_t/‖m̂_t‖ instead of the plain step, as in `NoisySGD`. It
             has no default step, and the error bound is not for it.
         epoch: N; set by `calibrate`.
@@ -84,8 +84,12 @@ class TreeMomentum(MomentumProtocol):
     adaptive composition; all else is post-processing.
     """
 
-    factor: str | Factor = struct.field(pytree_node=False, default="tree")
+    factor: Any = struct.field(pytree_node=False, default="tree")
     server: Any = optimizer_field()
+
+    def __post_init__(self):
+        object.__setattr__(self, "factor", as_factor(self.factor))
+        super().__post_init__()
 
     theory = momentum_theory("reshuffled", 1, _rounds, _bound, momentum_step).of(NormalisedSteps, NoisyMomentum)
 

@@ -162,6 +162,14 @@ class WithoutALevel(Tree):
         return super().step(path, jnp.where(bit == 2, 0.0, normal), alpha, epoch)
 
 
+class NothingStays(Tree):
+    """The noise of a finished tree is dropped, although its sums stay in all later ones."""
+
+    def step(self, path, normal, alpha, epoch=None):
+        kept = jnp.where(path.round % self.restart == 0, 0.0, path.last)
+        return super().step(path._replace(last=kept), normal, alpha, epoch)
+
+
 # ---- reused keys
 
 

@@ -81,11 +81,11 @@ def cancelling(change, mechanism):
     return drawn(change, NOISE, lambda: path(wrong), lambda: path(STANDING), covariance)
 
 
-def of_tree(change, kind, factor):
+def of_tree(change, kind, factor, right=Tree()):  # noqa: B008
     def noise(one):
         return lambda: factor_path(one, ROUNDS, ALPHA)
 
-    return drawn(change, kind, noise(factor), noise(Tree()), tree_covariance(ROUNDS, ALPHA))
+    return drawn(change, kind, noise(factor), noise(right), tree_covariance(ROUNDS, ALPHA, right.restart))
 
 
 def of_walks(protocol):
@@ -138,6 +138,9 @@ DISTRIBUTIONS = {
         np.diag(SERVERS.astype(float) ** 2),
     ),
     "nodes drawn anew": of_tree("a node's noise is drawn anew at each use", NOISE, noise.NodesDrawnAnew()),
+    "nothing stays": of_tree(
+        "a finished tree's noise is dropped", LEAK, noise.NothingStays(restart=4), Tree(restart=4)
+    ),
     "a level missing": of_tree("nodes of two rounds have no noise", LEAK, noise.WithoutALevel()),
     "one key of local steps": walked(
         "a round's key in every local step", planted(LocalSGD(**WALK), noise.ONE_KEY_OF_STEPS), LocalSGD(**WALK)

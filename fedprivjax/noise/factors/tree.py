@@ -8,10 +8,14 @@ of that bit's size. With b the lowest set bit of t,
 Only the log₂T latest `noise_{t−b}`, by the size of their last node, are needed again. Of the 2T − 1 nodes of a tree, T
 are used: [t − b + 1, t] for each t.
 
+With restarts, a new tree begins after every `restart` rounds. Then t counts the rounds of the current tree, and noise_0
+is the last noise of the tree before. F is block diagonal, so that squared sensitivities of trees add up.
+
 Tran & Cutkosky, NeurIPS 2022, Algorithms 1 and 3. Over a trusted server's rounds (α = 0): Dwork, Naor, Pitassi &
-Rothblum 2010; Chan, Shi & Song 2011; DP-FTRL (Kairouz et al. 2021).
+Rothblum 2010; Chan, Shi & Song 2011; DP-FTRL, also with restarts (Kairouz et al. 2021).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice
+from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.noise.factors.interface import Factor, Path, discount
 from fedprivjax.noise.factors.matrices import entries
 from fedprivjax.plan.uses import Uses
@@ -78,15 +82,20 @@ class Tree(Factor):
 
     Attributes:
         nodes: distribution of noise over the nodes, a name in `NODES`.
+        restart: number of rounds of each tree, or None for one tree. The noise of a finished tree stays in later sums.
 
     >>> uses = Uses(np.array([1]), np.array([0]), np.ones(1), 1)
     >>> Tree().squares(uses, rounds=4, alpha=1.0).tolist()  # leaf 1 only: the momentum forgets older gradients
     [1.0]
     >>> Tree().squares(uses, rounds=4, alpha=1e-9).round(3).tolist()  # also the nodes of size 2 and 4
     [3.0]
+    >>> twice = Uses(np.array([1, 3]), np.array([0, 0]), np.ones(2), 1)
+    >>> [float(Tree(restart=r).squares(twice, rounds=4, alpha=0.0)[0]) for r in (None, 2, 1)]
+    [7.0, 4.0, 2.0]
     """
 
     nodes: str = "uniform"
+    restart: int | None = None
     name: ClassVar[str] = "tree"
     theorem: ClassVar[str] = (
         "Tran & Cutkosky 2022, Theorem 4, with every record's exact part in its nodes; composition of Gaussians"
@@ -94,44 +103,56 @@ class Tree(Factor):
 
     def __post_init__(self):
         require_choice("nodes", self.nodes, NODES)
+        if self.restart is not None:
+            require_at_least("restart", self.restart, 1)
+            object.__setattr__(self, "restart", int(self.restart))
+
+    def _length(self, rounds: int) -> int:
+        """Return the number of rounds of a tree, of which the last may have fewer."""
+        return min(rounds, self.restart or rounds)
 
     def matrix(self, over, workload=None, /) -> np.ndarray:
-        """Return F for prefix sums: row t sums the last b entries, with b the lowest set bit of t."""
+        """Return F for prefix sums: row t sums the last b entries, with b the lowest set bit of t in its tree."""
         t = np.arange(1, entries(over) + 1)
-        return ((t > (t - (t & -t))[:, None]) & (t <= t[:, None])).astype(float)
+        local = (t - 1) % self._length(t.size) + 1
+        return ((t > (t - (local & -local))[:, None]) & (t <= t[:, None])).astype(float)
 
     def memory(self, dimension: int, rounds: int) -> jax.Array:
-        """Return the initial rows, zero. Row 0 stays 0; row k + 1 is for rounds whose lowest set bit is 2^k."""
-        return jnp.zeros((rounds.bit_length() + 1, dimension))
+        """Return the initial rows, zero. Row 0 is for round 0; row k + 1 is for rounds whose lowest set bit is 2^k."""
+        return jnp.zeros((self._length(rounds).bit_length() + 1, dimension))
 
     def step(self, path: Path, normal, alpha, epoch=None) -> Path:
-        round = path.round + 1
+        done = path.round if self.restart is None else path.round % self.restart
+        round = done + 1
         bit = round & -round
         # written before it is read, so that XLA updates the rows in place
-        rows = jax.lax.dynamic_update_index_in_dim(path.memory, path.last, _row(path.round), 0)
+        rows = jax.lax.dynamic_update_index_in_dim(path.memory, path.last, _row(done), 0)
         carried = jax.lax.dynamic_index_in_dim(rows, _row(round - bit), 0, keepdims=False)
         size = bit.astype(normal.dtype)
-        return Path(round, discount(alpha, size, jnp) * carried + self._std(size, alpha, epoch, jnp) * normal, rows)
+        last = discount(alpha, size, jnp) * carried + self._std(size, alpha, epoch, jnp) * normal
+        return Path(path.round + 1, last, rows)
 
     def squares(self, uses: Uses, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
-        squares = np.zeros(uses.records)
-        for level in range(rounds.bit_length()):
-            node = (uses.round - 1) >> level
-            end = (node + 1) << level
-            kept = (node % 2 == 0) & (end <= rounds)  # left children
-            node, record = node[kept], uses.record[kept]
-            if not node.size:
+        squares, length = np.zeros(uses.records), self._length(rounds)
+        before = (uses.round - 1) // length * length  # rounds of finished trees
+        for level in range(length.bit_length()):
+            node = (uses.round - 1 - before) >> level
+            end = before + ((node + 1) << level)
+            kept = (node % 2 == 0) & (end <= np.minimum(before + length, rounds))  # left children
+            end, record = end[kept], uses.record[kept]
+            if not end.size:
                 continue
-            parts = uses.weight[kept] * discount(alpha, (end - uses.round)[kept])
-            _, record, sums = sums_by_node(node, record, parts)
+            parts = uses.weight[kept] * discount(alpha, end - uses.round[kept])
+            _, record, sums = sums_by_node(end, record, parts)
             sums = sums / self._std(float(1 << level), alpha, epoch, np)
             squares += np.bincount(record, sums**2, minlength=uses.records)
         return squares
 
     def contributions(self, used, weight, rounds, alpha, epoch=None) -> np.ndarray:
-        """Return one record's contributions node by node, enumerated by COMPOSE(1, t) of every round t."""
+        """Return one record's contributions node by node, enumerated by COMPOSE(1, t) of every round t of a tree."""
         newest = np.arange(1, rounds + 1)
-        first = newest - (newest & -newest) + 1
+        local = (newest - 1) % self._length(rounds) + 1
+        first = newest - (local & -local) + 1
         found = []
         for y, z in zip(first.tolist(), newest.tolist(), strict=True):
             size = z - y + 1
@@ -140,13 +161,18 @@ class Tree(Factor):
         return np.array(found)
 
     def variances(self, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
-        variances = np.zeros(rounds + 1)
-        for level in reversed(range(rounds.bit_length())):
+        length, before = self._length(rounds), np.zeros(1)
+        tree = np.zeros(length + 1)
+        for level in reversed(range(length.bit_length())):
             size = 1 << level
-            ends = np.arange(size, rounds + 1, 2 * size)
+            ends = np.arange(size, length + 1, 2 * size)
             own = float(self._std(float(size), alpha, epoch, np)) ** 2
-            variances[ends] = discount(alpha, np.array(2 * size)) * variances[ends - size] + own
-        return variances[1:]
+            tree[ends] = discount(alpha, np.array(2 * size)) * tree[ends - size] + own
+        kept = discount(alpha, np.array(2 * length))
+        for _ in range(-(-rounds // length) - 1):
+            before = np.append(before, kept * before[-1] + tree[-1])
+        carried = discount(alpha, 2 * np.arange(1, length + 1)) * before[:, None]
+        return (carried + tree[1:]).ravel()[:rounds]
 
     def _std(self, size, alpha, epoch, numbers):
         """Return a node's standard deviation, by its size."""
@@ -155,6 +181,17 @@ class Tree(Factor):
         if epoch is None:
             raise Refusal(f"nodes must be 'uniform' without epochs, got {self.nodes!r}. Use Tree()")
         return occurrences(size, alpha, epoch, numbers)
+
+
+def tree_of(name: str, table: Mapping[str, Any]) -> Tree:
+    """Return the tree of a setting such as {"tree": 20}, which restarts every 20 rounds.
+
+    >>> tree_of("factor", {"tree": 20})
+    Tree(nodes='uniform', restart=20)
+    """
+    if [*table] != ["tree"]:
+        raise Refusal(f"{name} must be a name, or the rounds of a tree such as {{'tree': 20}}, got {dict(table)!r}")
+    return Tree(restart=table["tree"])
 
 
 def in_node(used: np.ndarray, weight: np.ndarray, end: int, size: int, alpha: float) -> float:
