@@ -735,7 +735,7 @@ def test_a_truncated_mnist_file(call, tmp_path, monkeypatch):
         pytest.skip("the MNIST files are at hand nowhere")
     damaged = tmp_path / "mnist"
     damaged.mkdir()
-    paths = [mnist._local(name) for name in mnist.SUMS]
+    paths = [file.path() for file in mnist.files()]
     for path in paths:
         (damaged / path.name).symlink_to(path.resolve())
     images = damaged / paths[0].name

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.datasets.dataset import DataError, DataNotFound, Dataset, from_arrays
+from fedprivjax.datasets.images import load_cifar10, load_cifar100, load_emnist, load_fashion_mnist
 from fedprivjax.datasets.insurance import insurance
 from fedprivjax.datasets.mnist import load_digits, load_mnist, mnist_pairs
 from fedprivjax.datasets.partition import by_machine, partition, table
@@ -33,7 +34,11 @@ __all__ = [
     "least_absolute",
     "least_squares",
     "load",
+    "load_cifar10",
+    "load_cifar100",
     "load_digits",
+    "load_emnist",
+    "load_fashion_mnist",
     "load_mnist",
     "logistic",
     "may_share",
@@ -59,6 +64,10 @@ ENTRIES: dict[str, tuple[Any, ...]] = {
     "digits": (load_digits, "1797 handwritten digits of 8×8 pixels, shipped with scikit-learn", "digits"),
     "mnist": (load_mnist, "70,000 handwritten digits of 28×28 pixels, from $FEDPRIVJAX_DATA or downloaded", "mnist"),
     "mnist_pairs": (mnist_pairs, "even against odd digits of MNIST, 25 machines with a pair of digits each", "mnist"),
+    "fashion-mnist": (load_fashion_mnist, "70,000 grey images of clothes, 28×28 pixels, 10 classes", "fashion-mnist"),
+    "emnist": (load_emnist, "handwritten digits and letters, 28×28 pixels, 10 to 62 classes", "mnist"),
+    "cifar10": (load_cifar10, "60,000 colour images, 32×32 pixels, 10 classes", "cifar10"),
+    "cifar100": (load_cifar100, "60,000 colour images, 32×32 pixels, 100 or 20 classes", "cifar100"),
     "insurance": (
         insurance,
         "1338 insurance charges, sorted and split over few machines, from $FEDPRIVJAX_DATA",

@@ -9,8 +9,8 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
+from fedprivjax.datasets.data_file import cache
 from fedprivjax.datasets.dataset import DataError, DataNotFound, Dataset
-from fedprivjax.datasets.mnist import cache
 
 FILE = "insurance.csv"
 ROWS = 1338
@@ -132,7 +132,7 @@ def _value(column: str, text: str, where: str) -> float:
 
 def _places() -> list[Path]:
     folder = os.environ.get("FEDPRIVJAX_DATA")
-    return ([Path(folder) / FILE] if folder else []) + [cache().parent / FILE]
+    return ([Path(folder) / FILE] if folder else []) + [cache() / FILE]
 
 
 def _find(path: str | None) -> Path:

@@ -4,12 +4,7 @@ MNIST comes from a user's folder, the cache, or a download, and is verified by c
 experiments of Lowy & Razaviyayn 2023: even against odd digits, one pair of digits per machine.
 """
 
-import gzip
-import hashlib
-import io
-import os
 import struct
-import zlib
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import product
@@ -17,12 +12,11 @@ from math import ceil, sqrt
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 
-from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
-from fedprivjax.datasets.dataset import DataError, DataNotFound, Dataset, with_constant
+from fedprivjax.datasets.data_file import DataFile
+from fedprivjax.datasets.dataset import DataNotFound, Dataset, with_constant
 
 TEST_SHARE = 0.2
 DIGITS = "digits.csv.gz"  # pixels and label of an image in each row
@@ -89,7 +83,7 @@ def load_mnist() -> Dataset:
         DataError: if a file is truncated, or its payload has another SHA-256.
         DataNotFound: if there is no file and no mirror responds.
     """
-    images, labels, test_images, test_labels = (read_idx(_payload(name)) for name in SUMS)
+    images, labels, test_images, test_labels = (read_idx(file.read()) for file in files())
     features = with_constant(images, 255.0)
     return Dataset(
         features=features,
@@ -106,12 +100,7 @@ def load_mnist() -> Dataset:
 
 def available() -> bool:
     """Return True if all four files are found without the network."""
-    return all(_local(name) is not None for name in SUMS)
-
-
-def cache() -> Path:
-    """Return the folder of downloads."""
-    return Path(platformdirs.user_cache_dir("fedprivjax")) / "mnist"
+    return all(file.path() is not None for file in files())
 
 
 def read_idx(payload: bytes) -> np.ndarray:
@@ -126,19 +115,9 @@ def read_idx(payload: bytes) -> np.ndarray:
     return np.frombuffer(payload, np.uint8, offset=4 + 4 * axes).reshape(struct.unpack_from(f">{axes}I", payload, 4))
 
 
-def _folders() -> list[Path]:
-    folder = os.environ.get("FEDPRIVJAX_DATA")
-    return ([Path(folder) / "mnist"] if folder else []) + [cache()]
-
-
-def _local(name: str) -> Path | None:
-    paths = [folder / file for folder in _folders() for file in (f"{name}.gz", name)]
-    return next((path for path in paths if path.is_file()), None)
-
-
-def _payload(name: str) -> bytes:
-    path = _local(name)
-    return _download(name) if path is None else _read(path, SUMS[name])
+def files() -> list[DataFile]:
+    """Return the four files: training images and labels, then those of the test set."""
+    return [DataFile("mnist", f"{name}.gz", digest, MIRRORS, of_payload=True) for name, digest in SUMS.items()]
 
 
 def _digits() -> bytes:
@@ -148,63 +127,7 @@ def _digits() -> bytes:
     found = [path for folder in folders or () if (path := Path(folder, "datasets", "data", DIGITS)).is_file()]
     if not found:
         raise DataNotFound(f"cannot find {DIGITS} of scikit-learn. Install scikit-learn again")
-    return _read(found[0], DIGITS_SUM)
-
-
-def _read(path: Path, expected: str) -> bytes:
-    try:
-        return _verified(path.read_bytes(), expected, str(path))
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _verified(content: bytes, expected: str, origin: str) -> bytes:
-    """Return the uncompressed payload. Raise DataError unless its SHA-256 is the expected one."""
-    try:
-        payload = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
-    except (EOFError, OSError, zlib.error) as error:
-        raise DataError(f"{origin} is damaged and must be replaced: {str(error).rstrip('.')}") from error
-    digest = hashlib.sha256(payload).hexdigest()
-    if digest != expected:
-        raise DataError(
-            f"{origin} is damaged and must be replaced: its payload's SHA-256 must be {expected}, got {digest}"
-        )
-    return payload
-
-
-def _download(name: str) -> bytes:
-    import pooch  # slow, and needed only here
-
-    failures = []
-    for mirror in MIRRORS:
-        url = f"{mirror}{name}.gz"
-        content = io.BytesIO()
-        try:
-            pooch.HTTPDownloader()(url, content, None)
-            payload = _verified(content.getvalue(), SUMS[name], url)
-        except DataError:
-            failures.append(f"{mirror} (damaged file)")
-        except OSError as error:  # base class of the exceptions of requests
-            failures.append(f"{mirror} ({type(error).__name__})")
-        else:
-            _store(cache() / f"{name}.gz", content.getvalue())
-            return payload
-    folder = os.environ.get("FEDPRIVJAX_DATA")
-    mine = f"$FEDPRIVJAX_DATA/mnist ({Path(folder) / 'mnist'})" if folder else "$FEDPRIVJAX_DATA (not set)"
-    raise DataNotFound(
-        f"cannot find {name}.gz: not in {mine}, not in the cache ({cache()}), not at {', '.join(failures)}; "
-        f"set FEDPRIVJAX_DATA to a folder that holds mnist/{name}.gz"
-    )
-
-
-def _store(path: Path, content: bytes) -> None:
-    """Write a download. Raise DataError if it cannot be written."""
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        raise DataError(
-            f"cannot write {path}: {error.strerror}; set FEDPRIVJAX_DATA to a folder with mnist/"
-        ) from error
+    return DataFile("", DIGITS, DIGITS_SUM, of_payload=True).read_at(found[0])
 
 
 def mnist_pairs(

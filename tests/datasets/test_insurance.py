@@ -27,7 +27,7 @@ def lines(rows, seed=0):
 @pytest.fixture
 def write(tmp_path, monkeypatch):
     """Function `write(records, header)` that writes a file and returns its path; no user folder, an empty cache."""
-    monkeypatch.setattr(insurance, "cache", lambda: tmp_path / "cache" / "mnist")
+    monkeypatch.setattr(insurance, "cache", lambda: tmp_path / "cache")
     monkeypatch.delenv("FEDPRIVJAX_DATA", raising=False)
 
     def make(records, header=HEADER, name="some.csv"):

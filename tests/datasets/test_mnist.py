@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from fedprivjax.datasets import DataError, DataNotFound, load, load_mnist
+from fedprivjax.datasets import DataError, DataNotFound, data_file, load, load_mnist
 
 mnist = importlib.import_module("fedprivjax.datasets.mnist")
 AVAILABLE = mnist.available()
@@ -30,7 +30,7 @@ def payloads(monkeypatch, tmp_path):
     arrays = (images, np.arange(6), tests, np.arange(3))
     files = {name: idx(array) for name, array in zip(mnist.SUMS, arrays, strict=True)}
     monkeypatch.setattr(mnist, "SUMS", {name: hashlib.sha256(file).hexdigest() for name, file in files.items()})
-    monkeypatch.setattr(mnist, "cache", lambda: tmp_path / "cache" / "mnist")
+    monkeypatch.setattr(data_file, "cache", lambda: tmp_path / "cache")
     monkeypatch.setattr(mnist, "MIRRORS", ("http://127.0.0.1:9/none/",))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.delenv("FEDPRIVJAX_DATA", raising=False)
