@@ -163,12 +163,13 @@ def _silent_noise(trial: Trial) -> Any:
 
 
 def _bounds(trial: Trial) -> np.ndarray:
-    """Return the bound on every message of the first round, [per_round], from the event's sensitivity.
+    """Return the bound on every message of the first round, [per_round], from the sensitivity of a machine's release.
 
     A record moves a message by a part of its bound, so that the message has that part for each of its records.
     """
-    start, event, plan = trial.start, trial.start.event, trial.start.plan
+    start, plan = trial.start, trial.start.plan
     protocol: Any = start.protocol
+    event = protocol.rounds.event(start.problem, plan)  # whatever hides the messages besides their own noise
     one = event.sensitivity / vectors_changed(event.terms.relation)
     if event.terms.trust in UNSEEN:
         private = privacy_of(protocol)
