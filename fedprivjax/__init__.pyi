@@ -29,6 +29,8 @@ from .method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .method.server_optimizer import ServerOptimizer
 from .method.shuffled_sums import ScalarSum, VectorSum
 from .method.work_privacy import WorkPrivacy
+from .noise.graphs import RandomRings, Torus
+from .noise.pairwise import Pairwise
 from .plan.draw import draw_plan
 from .plan.participation import (
     Balanced,
@@ -168,6 +170,7 @@ __all__ = [
     "NormBound",
     "OnePass",
     "OneRunAudit",
+    "Pairwise",
     "Participation",
     "Pinball",
     "Plan",
@@ -178,6 +181,7 @@ __all__ = [
     "Public",
     "PureEvent",
     "Quantiser",
+    "RandomRings",
     "ReadyRun",
     "ReducedTreeMomentum",
     "Refusal",
@@ -203,6 +207,7 @@ __all__ = [
     "Target",
     "Terms",
     "ThirdParty",
+    "Torus",
     "Transcript",
     "TreeMomentum",
     "Tukey",

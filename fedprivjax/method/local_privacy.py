@@ -25,6 +25,7 @@ from fedprivjax.method.settings import require_clip
 from fedprivjax.noise import Fresh, Mechanism, PerMachine, PerStep
 from fedprivjax.noise.factors import Factor
 from fedprivjax.noise.interface import MessageInputs
+from fedprivjax.noise.pairwise import Pairwise
 from fedprivjax.noise.rounds import INDEPENDENT, require_public, round_factor
 from fedprivjax.plan.participation import Participation, PoissonCohorts, SecretSubsets
 from fedprivjax.plan.plan import Minibatches, Plan, repeated_uses
@@ -120,7 +121,8 @@ class NoisyUpdates:
         trust: "server" if the server adds noise to the mean, "none" if every machine adds noise to its own update.
         clip: C, bound on the norm of an update; with an `AdaptiveClip`, noise and sensitivity are multiples of it.
         relation: neighbouring relation, a key of `RELATIONS`.
-        noise_schedule: "independent", or a factor over rounds of a trusted server's noise, see `noise.rounds`.
+        noise_schedule: "independent", a factor over rounds of a trusted server's noise, see `noise.rounds`, or a
+            `Pairwise`.
         stateful: True if a machine keeps a state between rounds.
         encoder: encoder of the machines' messages, or None. Machines then add their noise before it.
         dimension: number of numbers in a message.
@@ -142,6 +144,9 @@ class NoisyUpdates:
             return factor.mechanism(schedule)
         if self.trust == "server":
             return Fresh(np.ones(plan.size.rounds, np.float32))
+        if isinstance(self.noise_schedule, Pairwise):
+            ones = np.ones(schedule.participants.shape)
+            return self.noise_schedule.mechanism(schedule, ones, schedule.divisor, method)
         present = schedule.present.astype(np.float32)
         if self.encoder is not None:
             return PerStep(present)

@@ -20,11 +20,13 @@ from fedprivjax.method.clipping import clip
 from fedprivjax.method.encoders import Encoder
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.local_privacy import UNITS, NoisySteps, NoisyUpdates
+from fedprivjax.method.pairwise_noise import assuming_pairs, require_pairwise, sent_by
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.settings import require_clip
 from fedprivjax.method.work_privacy import Facts, WorkFacts, WorkPrivacy
 from fedprivjax.noise import Mechanism
 from fedprivjax.noise.interface import normals
+from fedprivjax.noise.pairwise import Pairwise, as_pairwise
 from fedprivjax.noise.rounds import INDEPENDENT, over_rounds
 from fedprivjax.plan.samplers import LocalSteps, LocalWork
 from fedprivjax.privacy.events import Event
@@ -51,7 +53,8 @@ class LocalPrivacy(WorkPrivacy):
             `AdaptiveClip`.
         trust: "server" or "none". Default: "server" with unit = "machine", else "none".
         relation: neighbouring relation, a key of `fedprivjax.privacy.terms.RELATIONS`.
-        noise: correlation of a trusted server's noise over rounds, see `fedprivjax.noise.rounds`.
+        noise: correlation of a trusted server's noise over rounds, see `fedprivjax.noise.rounds`; or, with
+            unit = "machine" and trust = "none", a `Pairwise` for noise that machines share in addition.
         encoder: `Encoder` of the messages, or None.
 
     **Privacy**: none, or (ε, δ)-DP for replacing one record, or for one machine, in the view of the trust model.
@@ -81,7 +84,8 @@ class LocalPrivacy(WorkPrivacy):
         require_clip("clip", self.clip)
         require_clip("update_clip", self.update_clip)
         require_choice("relation", self.relation, RELATIONS)
-        object.__setattr__(self, "noise", over_rounds(self.noise))
+        noise = as_pairwise(self.noise)
+        object.__setattr__(self, "noise", noise if isinstance(noise, Pairwise) else over_rounds(noise))
         self._require_proved()
 
     def _require_proved(self) -> None:
@@ -99,12 +103,17 @@ class LocalPrivacy(WorkPrivacy):
             raise Refusal(f"trust must be 'none' with unit = {self.unit!r}, got 'server'. Leave it out")
         if self.unit is None and self.relation != REPLACE_ONE:
             raise Refusal(f"relation must be {REPLACE_ONE!r} with unit = None, got {self.relation!r}. Leave it out")
-        if self.noise != INDEPENDENT and (self.unit != "machine" or self.trust != "server"):
+        if isinstance(self.noise, Pairwise):
+            if self.unit != "machine":
+                raise Refusal(f"unit must be 'machine' with {self.noise}, got {self.unit!r}")
+            clip = self.update_clip if self.adaptive else None
+            require_pairwise(self.noise, self.trust, encoder=self.encoder, update_clip=clip)
+        elif self.noise != INDEPENDENT and (self.unit != "machine" or self.trust != "server"):
             raise Refusal(
                 f"noise_schedule must be {INDEPENDENT!r} without unit = 'machine' and trust = 'server', got "
                 f"unit = {self.unit!r} and trust = {self.trust!r}. Leave it out"
             )
-        if self.noise != INDEPENDENT and self.adaptive:
+        elif self.noise != INDEPENDENT and self.adaptive:
             raise Refusal(
                 f"noise_schedule must be {INDEPENDENT!r} with an AdaptiveClip, because noise that follows the clip "
                 f"does not cancel over rounds, got {self.noise!r:.60}. Use a fixed clip"
@@ -246,12 +255,21 @@ class LocalPrivacy(WorkPrivacy):
 
     def event(self, facts: WorkFacts, noise_std: float) -> Event:
         unit = self.protecting(stateful=facts.stateful, dimension=facts.dimension)
-        return unit.event(facts.problem, facts.plan, noise_std)
+        return assuming_pairs(unit.event(facts.problem, facts.plan, noise_std), self.noise)
+
+    @property
+    def shares_noise(self) -> bool:  # type: ignore[override]
+        return isinstance(self.noise, Pairwise)
+
+    @property
+    def for_machines(self) -> int | None:  # type: ignore[override]
+        return self.noise.nodes if isinstance(self.noise, Pairwise) else None
 
     def sent_noise(self, facts: WorkFacts) -> SentNoise | None:
         if self.unit != "machine" or self.trust != "none" or self.encoder is not None:
             return None
-        return SentNoise(np.ones(facts.plan.schedule.participants.shape))
+        schedule = facts.plan.schedule
+        return sent_by(self.noise, np.ones(schedule.machines), schedule, once=False)
 
     @property
     def traced(self) -> "LocalPrivacy":

@@ -15,6 +15,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.relative_privacy import exposed_once, privacy_shares, relative_noise
 from fedprivjax.noise import Fresh, Mechanism, choose
 from fedprivjax.noise.chooser import exposure, relative_std, server_std
+from fedprivjax.noise.pairwise import Pairwise
 from fedprivjax.noise.sums import CorrelatedSums, SumFactor, Toeplitz, anytime, anytime_workload
 from fedprivjax.plan.participation import Full
 from fedprivjax.plan.plan import Plan
@@ -90,6 +91,20 @@ class MessageNoise:
     def releases(self, plan: Plan, machine: int) -> np.ndarray:
         """Relative noise of each release that the machine's most exposed sample affects; shape [releases]."""
         return relative_noise(self.relative_privacy, plan.size.machines)[[machine]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedNoise(MessageNoise):
+    """Independent noise on every message, and noise that neighbours on a graph share.
+
+    Attributes:
+        noise: the shared noise.
+    """
+
+    noise: Pairwise
+
+    def mechanism(self, plan: Plan, dimension: int, method: str) -> Mechanism:
+        return self.noise.mechanism(plan.schedule, self.relative(plan), self.divisor(plan.schedule), method)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
@@ -15,18 +14,20 @@ from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.method.algorithm import Growing, Mean, NormBound, Reads, Sum
 from fedprivjax.method.clipping import clip
 from fedprivjax.method.linear import Linear, of_record
-from fedprivjax.method.message_noise import CancelledNoise, CorrelatedNoise, GrowingNoise, MessageNoise
-from fedprivjax.method.relative_privacy import privacy_shares, shared_privacy
+from fedprivjax.method.message_noise import CancelledNoise, CorrelatedNoise, GrowingNoise, MessageNoise, SharedNoise
+from fedprivjax.method.pairwise_noise import assuming_pairs, require_pairwise, sent_by
+from fedprivjax.method.relative_privacy import privacy_shares, relative_noise, shared_privacy
 from fedprivjax.method.release import Limits, MessagePrivacy, Released, RunFacts
 from fedprivjax.method.round import RoundInputs, add_noise, cohort_sum, message_of, oracle
 from fedprivjax.method.settings import fixed_schedule, require_clip
 from fedprivjax.noise import NOISE_SCHEDULES, Mechanism
+from fedprivjax.noise.pairwise import Pairwise, as_pairwise
 from fedprivjax.noise.sums import SUM_FACTORS, SumFactor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import OnePassPool
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy.calibration import gaussian_rule
-from fedprivjax.privacy.events import GaussianEvent
+from fedprivjax.privacy.events import Event, GaussianEvent
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import USED_ONCE, Assumption, Terms
 from fedprivjax.privacy.views import SentNoise
@@ -62,7 +63,8 @@ class NoisyMessages(MessagePrivacy):
         trust: "none" if every machine adds noise to its messages, "server" if the server adds noise to the mean.
         noise: "independent" for fresh noise on every message. Otherwise noise of the running sum of the messages, which
             cancels over rounds: "uniform", "gap" or standard deviations over a machine's messages, see
-            `fedprivjax.noise.chooser`, or a factor, see `fedprivjax.noise.sums`. If the server reads `Growing()`, the
+            `fedprivjax.noise.chooser`, or a factor, see `fedprivjax.noise.sums`. A `Pairwise` is independent noise of
+            means, and noise that machines share. If the server reads `Growing()`, the
             noise is independent, and `noise` is "uniform" or standard deviations over a machine's messages.
         relative_privacy: relative μ of the machines, one number each: the largest corresponds to the target. Default:
             equal. With a trusted server it is left out.
@@ -86,8 +88,12 @@ class NoisyMessages(MessagePrivacy):
         require_clip("clip", self.clip)
         require_choice("trust", self.trust, ("server", "none"))
         require_at_least("batch", self.batch, 1)
-        schedule = fixed_schedule(self.noise, (INDEPENDENT, *NOISE_SCHEDULES), SUM_FACTORS)
-        object.__setattr__(self, "noise", schedule)
+        noise = as_pairwise(self.noise)
+        if isinstance(noise, Pairwise):
+            require_pairwise(noise, self.trust, relative_privacy=self.relative_privacy)
+        else:
+            noise = fixed_schedule(noise, (INDEPENDENT, *NOISE_SCHEDULES), SUM_FACTORS)
+        object.__setattr__(self, "noise", noise)
         object.__setattr__(self, "relative_privacy", shared_privacy(self.relative_privacy, self.trust))
 
     # ---- traced
@@ -97,7 +103,7 @@ class NoisyMessages(MessagePrivacy):
         zero = jax.tree.map(jnp.zeros_like, start)
         if type(reads) is Sum:
             return Memory(q=zero)
-        return Memory() if self.noise == INDEPENDENT else Memory(noise=zero)
+        return Memory() if self._fresh else Memory(noise=zero)
 
     def release(
         self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, memory: Any, limits: Limits, key: Any
@@ -114,7 +120,7 @@ class NoisyMessages(MessagePrivacy):
             q = jax.tree.map(lambda q, s: q + s / inputs.divisor, memory.q, total)
             return Released(add_noise(problem, q, noise), Memory(q=q), info)
         mean = jax.tree.map(lambda g: g / inputs.divisor, total)
-        if self.noise == INDEPENDENT or noise is None:
+        if self._fresh or noise is None:
             return Released(add_noise(problem, mean, noise), memory, info)
         now = problem.unravel(noise)
         read = jax.tree.map(lambda s, z, before: s + (z - before), mean, now, memory.noise)
@@ -146,8 +152,21 @@ class NoisyMessages(MessagePrivacy):
     @property
     def traced(self) -> "NoisyMessages":
         """Copy without the settings that only the host reads."""
-        kept = INDEPENDENT if self.noise == INDEPENDENT else "uniform"
+        kept = INDEPENDENT if self._fresh else "uniform"
         return NoisyMessages(clip=self.clip, noise=kept)
+
+    @property
+    def shares_noise(self) -> bool:  # type: ignore[override]
+        return isinstance(self.noise, Pairwise)
+
+    @property
+    def for_machines(self) -> int | None:  # type: ignore[override]
+        return self.noise.nodes if isinstance(self.noise, Pairwise) else None
+
+    @property
+    def _fresh(self) -> bool:
+        """True if the noise is independent between rounds."""
+        return self.noise == INDEPENDENT or self.shares_noise
 
     def noise_of(self, reads: Reads) -> MessageNoise:
         """Return the distribution of the noise, for what the server reads.
@@ -159,6 +178,10 @@ class NoisyMessages(MessagePrivacy):
             return self._growing()
         if type(reads) not in (Mean, Sum):
             raise Refusal(f"reads must be Mean(), Sum() or Growing() with NoisyMessages, got {reads}")
+        if isinstance(self.noise, Pairwise):
+            if type(reads) is not Mean:
+                raise Refusal(f"reads must be Mean() with {self.noise}, got {reads}")
+            return SharedNoise(noise=self.noise)
         if isinstance(self.noise, SumFactor):
             return CorrelatedNoise(self.trust, self.relative_privacy, factor=self.noise)
         if self.noise != INDEPENDENT:
@@ -197,17 +220,19 @@ class NoisyMessages(MessagePrivacy):
         """Return the L2 change of a message, or of a trusted server's mean, by replacing one record."""
         return 2 * bound / self.batch / (schedule.divisor if self.trust == "server" else 1)
 
-    def needed_noise(self, facts: RunFacts, target: Target) -> float:
-        """Return the smallest noise that meets a target."""
+    def needed_noise(self, facts: RunFacts, target: Target) -> float | None:
+        """Return the smallest noise that meets a target, or None if it follows from the shared noise."""
+        if self.shares_noise:
+            return None
         return gaussian_rule(target, self.sensitivity(facts.bound.norm, facts.plan.schedule))
 
-    def event(self, facts: RunFacts, noise_std: float) -> GaussianEvent:
+    def event(self, facts: RunFacts, noise_std: float) -> Event:
         """Return the event of a plan's messages."""
         plan, bound, reads = facts.plan, facts.bound, facts.reads
         noise, ratios = self.noise_of(reads), self.relative_privacy
         batches = (Assumption("fresh batches", {"batch": int(self.batch)}),) if self.batch > 1 else ()
         terms = Terms(self.trust, self._theorem(plan, reads), (*USED_ONCE, *bound.assumptions, *batches))
-        return GaussianEvent(
+        event = GaussianEvent(
             noise_std,
             self.sensitivity(bound.norm, plan.schedule),
             noise.exposure(plan),
@@ -216,18 +241,19 @@ class NoisyMessages(MessagePrivacy):
             None,
             None if ratios is None else privacy_shares(ratios, plan.size.machines),
         )
+        return assuming_pairs(event, self.noise)
 
     def sent_noise(self, facts: RunFacts) -> SentNoise | None:
-        if self.trust != "none" or self.noise != INDEPENDENT or type(facts.reads) is Growing:
+        if self.trust != "none" or not self._fresh or type(facts.reads) is Growing:
             return None
-        relative = self.noise_of(facts.reads).relative(facts.plan)
-        return SentNoise(np.broadcast_to(relative**2, facts.plan.schedule.participants.shape), once=True)
+        schedule = facts.plan.schedule
+        return sent_by(self.noise, relative_noise(self.relative_privacy, schedule.machines), schedule, once=True)
 
     def _theorem(self, plan: Plan, reads: Reads) -> str:
         """Return the source of the guarantee."""
         if type(reads) is Growing:
             return GROWN
-        if self.noise == INDEPENDENT and type(reads) is Mean:
+        if self._fresh and type(reads) is Mean:
             return ONE_MESSAGE
         size = plan.size
         paper = "Reshef & Levy 2024" if size.per_round == size.machines else "Reshef & Levy 2025"

@@ -6,13 +6,18 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice
+from fedprivjax.checks.values import called, require_choice
+from fedprivjax.method.pairwise_noise import assuming_pairs, require_pairwise, sent_by
 from fedprivjax.method.record_mechanism import SHUFFLED, MachineTable
 from fedprivjax.method.record_privacy import RecordPrivacy
 from fedprivjax.method.release import RunFacts
+from fedprivjax.noise import Mechanism
+from fedprivjax.noise.factors.interface import INDEPENDENT
+from fedprivjax.noise.pairwise import Pairwise, as_pairwise
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.privacy.accountants.bounds import shuffled_noise_multiplier
 from fedprivjax.privacy.accountants.records import Shuffled
+from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.views import SentNoise
 
@@ -34,6 +39,7 @@ class NoisyRecords(RecordPrivacy):
         relative_privacy: relative ε of the machines, one number each: the largest corresponds to the target. Each
             machine gets exactly the noise that it needs. Default: equal.
         trust: "none", or "shuffler" for messages of one record each that are seen without their senders.
+        noise: "independent", or a `Pairwise` for noise that machines share in addition.
 
     **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records, or for adding or removing
     one; with a shuffler, of all shuffled messages for replacing one record of one machine.
@@ -48,8 +54,16 @@ class NoisyRecords(RecordPrivacy):
     NoisyRecords(clip = 1, batch = 10, sampler = poisson)
     """
 
+    noise: Any = struct.field(pytree_node=False, default=INDEPENDENT)
+
     def __post_init__(self):
         super().__post_init__()
+        object.__setattr__(self, "noise", as_pairwise(self.noise))
+        if isinstance(self.noise, Pairwise):
+            rule = None if self.noise_rule == "accountant" else self.noise_rule
+            require_pairwise(self.noise, self.trust, relative_privacy=self.relative_privacy, noise_rule=rule)
+        elif self.noise != INDEPENDENT:
+            raise Refusal(f"noise must be {INDEPENDENT!r} or a Pairwise with NoisyRecords, got {called(self.noise)}")
         require_choice("trust", self.trust, ("none", "shuffler"))
         if self.trust == "shuffler":
             require_shuffled(self.minibatches, self.noise_rule)
@@ -59,7 +73,28 @@ class NoisyRecords(RecordPrivacy):
         """Copy without the settings that only the host reads."""
         return NoisyRecords(clip=self.clip, sampler="full")
 
-    def needed_noise(self, facts: RunFacts, target: Target) -> float:
+    @property
+    def shares_noise(self) -> bool:  # type: ignore[override]
+        return isinstance(self.noise, Pairwise)
+
+    @property
+    def for_machines(self) -> int | None:  # type: ignore[override]
+        return self.noise.nodes if isinstance(self.noise, Pairwise) else None
+
+    def mechanism(self, facts: RunFacts, method: str) -> Mechanism:
+        if not self.shares_noise:
+            return super().mechanism(facts, method)
+        self._require_mean(facts.reads)
+        schedule = facts.plan.schedule
+        relative = self.records(facts.epsilon).message_noise(facts.problem, facts.plan)
+        return self.noise.mechanism(schedule, relative, schedule.present.sum(axis=1), method)
+
+    def event(self, facts: RunFacts, noise_std: float) -> Event:
+        return assuming_pairs(super().event(facts, noise_std), self.noise)
+
+    def needed_noise(self, facts: RunFacts, target: Target) -> float | None:
+        if self.shares_noise:
+            return None
         if self.trust == "none":
             return super().needed_noise(facts, target)
         self.require_proved(facts)
@@ -72,7 +107,7 @@ class NoisyRecords(RecordPrivacy):
         if self.trust != "none":
             return None
         relative = self.records(facts.epsilon).relative(facts.problem, facts.plan.size.rounds)
-        return SentNoise(relative[facts.plan.schedule.participants] ** 2, once=True)
+        return sent_by(self.noise, relative, facts.plan.schedule, once=True)
 
     def terms(self, facts: RunFacts) -> dict[str, Any]:
         """Return arguments of `RecordMechanism.event` by name: the trust model, its theorem and its accountant."""

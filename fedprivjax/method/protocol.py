@@ -32,7 +32,7 @@ from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
-from fedprivjax.privacy.adversaries import Adversary, require_adversary
+from fedprivjax.privacy.adversaries import BY_TRUST, Adversary, require_adversary
 from fedprivjax.privacy.against import event_against
 from fedprivjax.privacy.calibration import noise_for
 from fedprivjax.privacy.events import Event
@@ -187,10 +187,12 @@ class Protocol(Decorated):
     def event(self, problem: Problem, plan: Plan) -> Event:
         """Return the event of the calibrated protocol on a plan: its mechanisms with their noise."""
         event = self.rounds.event(problem, plan)
-        if self.adversary is None:
+        usual = BY_TRUST.get(self.privacy.trust)
+        adversary: Any = usual if self.adversary is None else self.adversary
+        if adversary == usual and not self.privacy.shares_noise:
             return event
         sent, alone = self.rounds.sent_noise(problem, plan), of_package(type(self.privacy))
-        return event_against(self.adversary, event, sent, plan.schedule, independent=alone)
+        return event_against(adversary, event, sent, plan.schedule, independent=alone)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target) -> Any:
         """Return a copy with `noise_std` and `step_size` set, its target cleared, and what is `known`.

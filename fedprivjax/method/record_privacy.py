@@ -10,7 +10,7 @@ from fedprivjax.method.algorithm import NormBound
 from fedprivjax.method.own_records import OwnRecords
 from fedprivjax.method.release import MessagePrivacy, RunFacts
 from fedprivjax.noise import Mechanism
-from fedprivjax.privacy.record_event import RecordEvent
+from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
 
 
@@ -32,13 +32,13 @@ class RecordPrivacy(OwnRecords, MessagePrivacy):
         self._require_mean(facts.reads)
         return self.records(facts.epsilon).gaussian(facts.problem, facts.plan, method)
 
-    def needed_noise(self, facts: RunFacts, target: Target) -> float:
+    def needed_noise(self, facts: RunFacts, target: Target) -> float | None:
         """Return σ of the noisiest machine."""
         if target.given_noise is None:
             self.require_proved(facts)
         return self.records(facts.epsilon).noise_std(facts.problem, facts.plan.size, target)
 
-    def event(self, facts: RunFacts, noise_std: float) -> RecordEvent:
+    def event(self, facts: RunFacts, noise_std: float) -> Event:
         """Return the event of a plan's messages."""
         self._require_mean(facts.reads)
         if noise_std:

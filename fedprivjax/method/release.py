@@ -70,6 +70,7 @@ class Privacy(Part):
         noise_rule: rule that computes the noise from a target.
         noise_follows: targets on which the mechanism depends, as in `OfPrivacy`.
         weighs_machines: True if the releases and the event include the weights of the machines' messages.
+        shares_noise: True if machines share further noise, see `sent_noise`, which the event does not count.
         trust: trust model, a key of `fedprivjax.privacy.terms.TRUST`, as in the event.
         for_machines: the only number of machines for which the object is defined, as on a graph, or None for any.
     """
@@ -80,6 +81,7 @@ class Privacy(Part):
     noise_rule: Any = "accountant"
     noise_follows: Any = ()
     weighs_machines: ClassVar[bool] = False
+    shares_noise: ClassVar[Any] = False
     clip: Any = None
     trust: Any = "none"
     for_machines: Any = None

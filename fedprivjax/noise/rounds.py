@@ -344,7 +344,7 @@ def over_rounds(noise_schedule: Any) -> Any:
 
 
 def round_factor(noise_schedule: Any) -> Factor | None:
-    """Return the factor of a setting from `over_rounds`, or None for independent noise."""
+    """Return the factor of a setting from `over_rounds`, or None for noise that is independent between rounds."""
     if isinstance(noise_schedule, Factor):
         return noise_schedule
-    return None if noise_schedule == INDEPENDENT else ROUND_FACTORS[noise_schedule]()
+    return ROUND_FACTORS[noise_schedule]() if noise_schedule in ROUND_FACTORS else None

@@ -10,7 +10,6 @@ and rounds compose by the sum of squares, or by the largest if a unit moves one 
 """
 
 from dataclasses import dataclass, fields
-from math import inf
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -22,12 +21,12 @@ from fedprivjax.checks.values import called, require_printable
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.plan.seeds import shuffler_rng
 from fedprivjax.privacy.custom_adversary import require_rows_only
+from fedprivjax.privacy.hidden_messages import squares as squares
+from fedprivjax.privacy.hidden_messages import squares_of
 from fedprivjax.privacy.terms import TRUST
 from fedprivjax.privacy.views import FullView, SentNoise, View
 
 NAMED, HIDDEN, SUMMED = "named", "hidden", "summed"  # messages in a view: with senders, without them, functions of them
-ROUNDING = float(np.finfo(float).eps)
-UNSEEN_PART = 1e-9  # largest part of a message outside of the noisy directions that counts as rounding
 
 
 class Adversary(Decorated):
@@ -97,6 +96,12 @@ class Local(Adversary):
     def view(self, full: FullView) -> View:
         return View(full.queries, full.messages, steps=full.steps)
 
+    def exposures(self, sent: SentNoise, schedule: Schedule) -> np.ndarray | None:
+        return None if sent.covariance is None else EachMessage().exposures(sent, schedule)
+
+    def releases(self, sent: SentNoise, schedule: Schedule, machine: int) -> np.ndarray:
+        return EachMessage().releases(sent, schedule, machine)
+
 
 @final
 @dataclass(frozen=True)
@@ -159,6 +164,11 @@ class LinearAdversary(Adversary):
     trusts: ClassVar[tuple[str, ...]] = ("none",)
     senders: ClassVar[str] = SUMMED
 
+    @property
+    def sums_only(self) -> bool:
+        """True if it sees no other function of a round's messages than their sum."""
+        return type(self).rows is LinearAdversary.rows and type(self)._matrix is LinearAdversary._matrix
+
     def rows(self, machines: np.ndarray) -> Any:
         """Return the functions that it sees in addition to the sum, [functions, n]. Default: none.
 
@@ -171,7 +181,7 @@ class LinearAdversary(Adversary):
         assert full.machines is not None
         hidden = np.ones(full.machines.shape) if full.known is None else ~full.known
         messages = full.messages * hidden.reshape(*hidden.shape, *[1] * (full.messages.ndim - 2))
-        if type(self).rows is LinearAdversary.rows:
+        if self.sums_only:
             return View(full.queries, messages.sum(axis=1, keepdims=True))
         cohorts, cohort = np.unique(full.machines, axis=0, return_inverse=True)
         matrices = np.stack([self._matrix(machines) for machines in cohorts])[cohort.ravel()]
@@ -202,8 +212,11 @@ class LinearAdversary(Adversary):
                 found[t, mine] = known[key][mine]
         return found
 
-    def _matrix(self, machines: np.ndarray) -> np.ndarray:
-        """Return A: the sum and the further functions of the messages of a round, float64 [functions, n]."""
+    def _matrix(self, machines: np.ndarray) -> Any:
+        """Return A: the sum and the further functions of the messages of a round, float64 [functions, n].
+
+        None stands for every message.
+        """
         given = np.asarray(self.rows(machines))
         rows = np.full((0, 0), np.nan) if np.iscomplexobj(given) else given.astype(float)
         if rows.ndim != 2 or rows.shape[1] != machines.size or not np.isfinite(rows).all():
@@ -270,6 +283,15 @@ class FinalModel(LinearAdversary):
         return View(full.queries[:0])
 
 
+@final
+@dataclass(frozen=True)
+class EachMessage(LinearAdversary):
+    """View of every message, as functions of a round's messages."""
+
+    def _matrix(self, machines: np.ndarray) -> None:
+        return None
+
+
 def composed(each: np.ndarray, sent: SentNoise, schedule: Schedule) -> np.ndarray:
     """Return the squares of each machine, [machines], from those of its messages, [rounds, per_round]."""
     found = np.zeros(schedule.machines)
@@ -278,46 +300,9 @@ def composed(each: np.ndarray, sent: SentNoise, schedule: Schedule) -> np.ndarra
 
 
 def is_plain_sum(adversary: Any, sent: SentNoise) -> bool:
-    """Return True if messages are independent and only their sum is seen."""
-    return sent.covariance is None and getattr(type(adversary), "rows", None) is LinearAdversary.rows
-
-
-def squares_of(
-    matrix: np.ndarray, sent: SentNoise, machines: np.ndarray, variances: np.ndarray, hidden: np.ndarray
-) -> np.ndarray:
-    """Return `squares` of every message of a round, float64 [n], 0 for those that are not hidden.
-
-    Args:
-        hidden: slots that send, and whose seeds are not known, bool [n].
-    """
-    covariance = np.diag(variances) if sent.covariance is None else sent.between(machines, hidden)
-    found = np.zeros(machines.size)
-    if hidden.any():
-        found[hidden] = squares(matrix[:, hidden], covariance[np.ix_(hidden, hidden)])
-    return found
-
-
-def squares(matrix: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """Return (μ·σ/Δ)² of every message j for the view A·x: (Aᵀ·(A·K·Aᵀ)⁺·A)_jj, or inf if no noise hides it.
-
-    Args:
-        matrix: A, float64 [functions, n].
-        covariance: K, float64 [n, n], positive semidefinite.
-
-    >>> squares(np.ones((1, 4)), np.eye(4))
-    array([0.25, 0.25, 0.25, 0.25])
-    >>> squares(np.eye(2), np.array([[1.0, -1.0], [-1.0, 1.0]]))  # the noise of both cancels in their sum
-    array([inf, inf])
-    """
-    lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
-    _, parts, seen = np.linalg.svd(matrix / np.where(lengths > 0, lengths, 1.0), full_matrices=False)
-    seen = seen[parts > ROUNDING * matrix.size * parts.max(initial=0.0)]  # what is seen, whatever the scale of each row
-    values, vectors = np.linalg.eigh(seen @ covariance @ seen.T)
-    noisy = values > UNSEEN_PART * max(float(values.max(initial=0.0)), np.finfo(float).tiny)
-    seen = vectors.T @ seen
-    found = np.sum(seen[noisy] ** 2 / values[noisy, None], axis=0)
-    bare = np.sum(seen[~noisy] ** 2, axis=0) > UNSEEN_PART**2
-    return np.where(bare, inf, found)
+    """Return True if only the sum of messages is seen, in which their noise counts as independent."""
+    alone = sent.covariance is None or sent.cancels
+    return alone and isinstance(adversary, LinearAdversary) and adversary.sums_only
 
 
 def require_adversary(adversary: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.restated import of_package
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy.adversaries import BY_TRUST, Adversary, composed
 from fedprivjax.privacy.coalition import Coalition
@@ -44,9 +45,7 @@ def event_against(
             f"adversary must be one for trust = {terms.trust!r}, got {adversary}, which goes with trust = {usual}. Set "
             f"trust, or leave out adversary"
         )
-    if adversary == BY_TRUST[terms.trust]:
-        return event
-    named = {"adversary": str(adversary), "sees": adversary.text}
+    named = {} if adversary == BY_TRUST[terms.trust] else {"adversary": str(adversary), "sees": adversary.text}
     shared = not independent if sent is None else sent.covariance is not None
     if sent is not None:
         sent.check(schedule.participants.shape)
@@ -69,11 +68,13 @@ def event_against(
 
 
 def _exposures(adversary: Adversary, sent: SentNoise, schedule: Schedule) -> Any:
-    """Return the exposures of machines, or None, computed once per schedule for messages with independent noise.
+    """Return the exposures of machines, or None, computed once per schedule for noise of the package.
 
     They are kept by adversary, not by its equality, which a custom class may define.
     """
-    if sent.covariance is not None:
+    covariance = sent.covariance
+    if not (covariance is None or of_package(type(covariance))):
         return adversary.exposures(sent, schedule)
-    key = "exposures", id(adversary), sent.once, sha256(np.ascontiguousarray(sent.variances).tobytes()).digest()
+    variances = sha256(np.ascontiguousarray(sent.variances).tobytes()).digest()
+    key = "exposures", id(adversary), covariance, sent.once, variances
     return schedule.once(key, lambda: (adversary, adversary.exposures(sent, schedule)))[1]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import comb
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy.adversaries import (
-    UNSEEN_PART,
     Adversary,
     Central,
     FinalModel,
@@ -29,8 +28,8 @@ from fedprivjax.privacy.adversaries import (
     composed,
     is_plain_sum,
     require_adversary,
-    squares_of,
 )
+from fedprivjax.privacy.hidden_messages import UNSEEN_PART, squares_of
 from fedprivjax.privacy.views import FullView, SentNoise, View
 
 MOST_COALITIONS = 10_000  # sets of machines that are enumerated
@@ -45,8 +44,9 @@ class Coalition(Adversary):
         size: number of machines of the coalition, at least 1.
         server: what the server sees without them: `SecureSum()`, `Local()` or a `LinearAdversary`.
 
-    The worst coalition is found by enumeration of at most 10⁴ of them. For more, the largest noises of each round count
-    as known, which is an upper bound.
+    The worst coalition is found by enumeration of at most 10⁴ of them. For more, an upper bound holds: against sums,
+    the largest noises of each round count as known. Against every message with `Pairwise` noise, all edges but those of
+    the protected machine do, and of these the `size` that hide it most.
 
     >>> schedule = Schedule(4, np.array([[0, 1, 2, 3]]))
     >>> Coalition(2).exposures(SentNoise(np.ones((1, 4))), schedule) ** 2  # two noises are left
@@ -110,6 +110,9 @@ class Coalition(Adversary):
                 f"size, or more machines"
             )
         if number > MOST_COALITIONS:
+            if isinstance(self.server, Local) and hasattr(sent.covariance, "most"):
+                found = _AnyKnown(self.size).exposures(sent, schedule) ** 2
+                return found, lambda machine: sent.covariance.nearest(machine)[: self.size]  # type: ignore[union-attr]
             if not is_plain_sum(self.server, sent):
                 raise Refusal(
                     f"size of a Coalition must leave at most {MOST_COALITIONS} coalitions with {self.server} and this "
@@ -173,12 +176,25 @@ class _Honest(LinearAdversary):
     server: Adversary
     members: tuple[int, ...]
 
-    def rows(self, machines: np.ndarray) -> Any:
-        return np.eye(machines.size) if isinstance(self.server, Local) else self.server.rows(machines)  # type: ignore[attr-defined]
+    def _matrix(self, machines: np.ndarray) -> np.ndarray | None:
+        return None if isinstance(self.server, Local) else self.server._matrix(machines)  # type: ignore[attr-defined]
 
     def _squares(self, sent: SentNoise, machines: np.ndarray, variances: np.ndarray, sending: np.ndarray) -> np.ndarray:
         hidden = sending & ~np.isin(machines, self.members)
         return squares_of(self._matrix(machines), sent, machines, variances, hidden)
+
+
+@dataclass(frozen=True)
+class _AnyKnown(LinearAdversary):
+    """View of every message and of the seeds of any `size` machines, of which an upper bound is known."""
+
+    size: int
+
+    def _matrix(self, machines: np.ndarray) -> None:
+        return None
+
+    def _squares(self, sent: SentNoise, machines: np.ndarray, variances: np.ndarray, sending: np.ndarray) -> np.ndarray:
+        return sent.covariance.most(machines, sending, self.size)  # type: ignore[union-attr]
 
 
 ADVERSARIES: dict[str, type[Adversary]] = {

@@ -57,7 +57,7 @@ def checked_event(protocol, problem, plan) -> Event:
     if plan.schedule.secret is not None:
         scheme = {"scheme": str(plan.schedule.secret)}
         event = event.without(PUBLIC_PARTICIPATION).assuming(Assumption("secret participation", scheme))
-    elif (protocol.calibrate_to == PLAN or event.terms.adversary) and protocol.noise_std != 0:
+    elif (protocol.calibrate_to == PLAN or _counts_others(event)) and protocol.noise_std != 0:
         event = event.assuming(Assumption("noise of the schedule"))
     source = stated_by(getattr(protocol, "privacy", None))
     if source is not None:
@@ -73,6 +73,11 @@ def checked_event(protocol, problem, plan) -> Event:
         event = _with_public_sizes(event, problem)
     parts = "; ".join(not_covered(problem, event.terms))
     return event.assuming(Assumption("not covered data", {"parts": parts})) if parts else event
+
+
+def _counts_others(event: Event) -> bool:
+    """Return True if a guarantee may count noise of other machines."""
+    return bool(event.terms.adversary) or any(one.name == "noise of others" for one in event.terms.assumptions)
 
 
 def not_covered(problem, terms: Terms) -> tuple[str, ...]:

@@ -56,6 +56,8 @@ SENTENCES = {
     "not covered": "hyper-parameters and data preparation are not covered",
     "not covered data": "these are taken as public and not covered, although they follow from private records: {parts}",
     "noise of others": "every other machine{besides} adds its noise to its messages, also a machine without data",
+    "pairwise noise": "neighbours on a public graph ({graph}) share a secret seed of noise of {shared:.4g} times a "
+    "machine's own, which one adds and the other subtracts; noise shared with a machine that drops out is not counted",
     "honest users": "at least {users} users of every round add their own noise",
     "rounded normals": "binomial sums are approximated by rounded normals, within {distance:.2g} in total variation "
     "over all rounds, up to a shift of less than one level",

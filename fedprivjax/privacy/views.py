@@ -60,11 +60,13 @@ class SentNoise(NamedTuple):
         covariance: function from the machine in each slot of a round, int [n], and a mask of the slots that send and
             whose seeds are not known, bool [n], to the covariance [n, n] of one coordinate of the messages given the
             known seeds. Only rows and columns of the masked slots are read. None for independent messages.
+        cancels: True if the covariance is that of the variances in the sum of any masked slots.
     """
 
     variances: np.ndarray
     once: bool = False
     covariance: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    cancels: bool = False
 
     def between(self, machines: np.ndarray, hidden: np.ndarray) -> np.ndarray:
         """Return the stated covariance of a round's messages, [n, n]. Raise Refusal if it is none where it is read.

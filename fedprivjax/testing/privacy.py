@@ -151,9 +151,10 @@ def _stated_noise(trial: Trial) -> tuple[float, Any]:
 def _whitened(trial: Trial, covariance: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
     """Return a first round's noise of messages along the axes of their covariance, divided by its deviations there."""
     start = trial.start
-    present = start.plan.schedule.present[0]
+    schedule = start.plan.schedule
+    present = schedule.present[0]
     rows = unit_noise(start, start.protocol.mechanism(trial.problem, start.plan, trial.method), 0)[present]
-    stated = covariance(start.plan.schedule.participants[0][present], np.ones(len(rows), bool))
+    stated = covariance(schedule.participants[0], schedule.scheduled[0])[np.ix_(present, present)]
     values, vectors = np.linalg.eigh(stated)
     noisy = values > ROUNDING * values.max()
     return float(start.protocol.noise_std) * (vectors.T @ rows)[noisy] / np.sqrt(values[noisy, None])

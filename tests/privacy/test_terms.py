@@ -29,6 +29,8 @@ VALUES = {
     "source": "mine:Mine",
     "rate": 0.1,
     "size": 3,
+    "graph": "ring",
+    "shared": 2.0,
 }
 
 

@@ -1,0 +1,228 @@
+"""Graphs of machines, by name or by edges."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from fedprivjax.checks.refusal import Refusal, Undefined
+from fedprivjax.checks.values import called, require_at_least, require_choice
+
+
+class Graph:
+    """Base class of graphs whose nodes are machines: frozen dataclasses that define `pairs`.
+
+    Attributes:
+        nodes: number of machines of the graph, or None for any number.
+    """
+
+    nodes: int | None = None
+
+    def pairs(self, machines: int) -> Any:
+        """Return the two ends of every edge, int [edges, 2]. Edges may occur several times."""
+        raise Undefined(f"{type(self).__name__} must define pairs(machines)")
+
+    def edges(self, machines: int) -> np.ndarray:
+        """Return the two ends of every edge once, the smaller one first, int [edges, 2].
+
+        Raises:
+            Refusal: the graph is not connected, or has another number of machines.
+        """
+        require_at_least("machines with pairwise noise", machines, 2)
+        if self.nodes not in (None, machines):
+            raise Refusal(f"graph must have as many nodes as there are machines, {machines}, got {self.nodes}")
+        found = np.unique(np.sort(np.asarray(self.pairs(machines), int).reshape(-1, 2), axis=1), axis=0)
+        links = coo_array((np.ones(len(found)), tuple(found.T)), shape=(machines, machines))
+        pieces, piece = connected_components(links, directed=False)
+        if pieces > 1:
+            smallest = int(np.argmin(np.bincount(piece)))
+            some = np.flatnonzero(piece == smallest)
+            who = f"machine {some[0]} stands alone" if some.size == 1 else f"machines {some[:5].tolist()} are apart"
+            raise Refusal(f"graph must be connected, got {pieces} pieces: {who}. Add edges between the pieces")
+        return found
+
+
+@dataclass(frozen=True)
+class Ring(Graph):
+    """Every machine is a neighbour of the next one, and the last of the first.
+
+    >>> Ring().edges(4).tolist()
+    [[0, 1], [0, 3], [1, 2], [2, 3]]
+    """
+
+    def __str__(self) -> str:
+        return "ring"
+
+    def pairs(self, machines: int) -> Any:
+        return np.stack([np.arange(machines), (np.arange(machines) + 1) % machines], axis=1)
+
+
+@dataclass(frozen=True)
+class Complete(Graph):
+    """All machines are neighbours."""
+
+    def __str__(self) -> str:
+        return "complete"
+
+    def pairs(self, machines: int) -> Any:
+        return np.stack(np.triu_indices(machines, 1), axis=1)
+
+
+@dataclass(frozen=True)
+class Torus(Graph):
+    """Machines in rows and columns, each a neighbour of those beside, above and below it, around the edges too.
+
+    Attributes:
+        rows, columns: size, of at least 2 machines together.
+
+    >>> Torus(4, 4).edges(16).shape
+    (32, 2)
+    """
+
+    rows: int
+    columns: int
+
+    def __post_init__(self):
+        require_at_least("rows", self.rows, 1)
+        require_at_least("columns", self.columns, 1)
+
+    def __str__(self) -> str:
+        return f"torus {self.rows} x {self.columns}"
+
+    @property
+    def nodes(self) -> int:  # type: ignore[override]
+        return self.rows * self.columns
+
+    def pairs(self, machines: int) -> Any:
+        place = np.arange(machines).reshape(self.rows, self.columns)
+        both = [np.stack([place, np.roll(place, -1, axis=axis)], axis=-1).reshape(-1, 2) for axis in (0, 1)]
+        found = np.concatenate(both)
+        return found[found[:, 0] != found[:, 1]]  # a row of one machine has no edges
+
+
+@dataclass(frozen=True)
+class RandomRings(Graph):
+    """A union of random rings through all machines, which is connected and has at most `2·rings` neighbours a machine.
+
+    Attributes:
+        rings: number of rings.
+        seed: seed of the graph, which is public.
+
+    >>> int(np.bincount(RandomRings(rings=2).edges(20).ravel()).max())
+    4
+    """
+
+    rings: int = 2
+    seed: int = 0
+
+    def __post_init__(self):
+        require_at_least("rings", self.rings, 1)
+        require_at_least("seed", self.seed, 0)
+
+    def __str__(self) -> str:
+        return f"random of {self.rings} rings, seed {self.seed}"
+
+    def pairs(self, machines: int) -> Any:
+        rng = np.random.default_rng(self.seed)
+        orders = [rng.permutation(machines) for _ in range(self.rings)]
+        return np.concatenate([np.stack([order, np.roll(order, -1)], axis=1) for order in orders])
+
+
+@dataclass(frozen=True, repr=False)
+class GivenGraph(Graph):
+    """A graph by its edges.
+
+    Attributes:
+        size: number of machines.
+        ends: the two ends of each edge.
+    """
+
+    size: int
+    ends: tuple[tuple[int, int], ...]
+
+    def __repr__(self) -> str:
+        return f"{self.size} machines and {len(self.ends)} edges"
+
+    @property
+    def nodes(self) -> int:  # type: ignore[override]
+        return self.size
+
+    def pairs(self, machines: int) -> Any:
+        return self.ends
+
+
+GRAPHS: dict[str, Callable[..., Graph]] = {"ring": Ring, "complete": Complete, "torus": Torus, "random": RandomRings}
+
+
+def as_graph(graph: Any) -> Graph:
+    """Return a graph from a name, a table with `kind`, a symmetric matrix of 0 and 1, or a networkx graph.
+
+    Raises:
+        Refusal: it is none of these.
+
+    >>> as_graph({"kind": "torus", "rows": 2, "columns": 3})
+    Torus(rows=2, columns=3)
+    >>> as_graph([[0, 1], [1, 0]])
+    2 machines and 1 edges
+    """
+    if isinstance(graph, Graph):
+        return graph
+    if isinstance(graph, str):
+        graph = {"kind": graph}
+    if isinstance(graph, Mapping) and "kind" in graph:
+        return _of_table(dict(graph))
+    if hasattr(graph, "nodes") and hasattr(graph, "edges"):
+        return _of_networkx(graph)
+    return _of_matrix(graph)
+
+
+def _of_table(table: dict[str, Any]) -> Graph:
+    kind = table.pop("kind")
+    require_choice("graph", kind, GRAPHS)
+    made: Any = GRAPHS[kind]
+    keys = [one.name for one in fields(made)]
+    for key in table:
+        require_choice(f"key of the graph {kind!r}", key, keys or ["kind"])
+    if kind == "torus" and len(table) < len(keys):
+        raise Refusal(f"graph 'torus' must have rows and columns, such as Torus(4, 4), got {table or 'neither'}")
+    return made(**table)
+
+
+def _of_networkx(graph: Any) -> Graph:
+    nodes, wanted = list(graph.nodes), set(range(len(graph.nodes)))
+    if set(nodes) != wanted:
+        raise Refusal(
+            f"nodes of graph must be the machines 0 to {len(nodes) - 1}, got {str(nodes)[:60]}. Use "
+            f"networkx.convert_node_labels_to_integers"
+        )
+    if graph.is_directed():
+        raise Refusal("graph must be undirected, got a directed one. Use graph.to_undirected()")
+    ends = [(int(edge[0]), int(edge[1])) for edge in graph.edges]
+    loops = [one for one, other in ends if one == other]
+    if loops:
+        raise Refusal(f"graph must have no edge from a machine to itself, got one at machine {loops[0]}")
+    return GivenGraph(len(nodes), tuple(ends))
+
+
+def _of_matrix(given: Any) -> Graph:
+    try:
+        matrix: Any = np.atleast_1d(np.asarray(given, float))
+    except (TypeError, ValueError):
+        matrix = np.zeros(0)
+    if matrix.shape != (len(matrix),) * 2:
+        known = "', '".join(GRAPHS)
+        raise Refusal(f"graph must be '{known}', a square matrix or a networkx graph, got {called(given)}")
+    problems = {
+        "be symmetric": matrix != matrix.T,
+        "have no negative weights": matrix < 0,
+        "have no edge from a machine to itself": np.diag(np.diag(matrix)) != 0,
+        "have entries 0 and 1, and no mixing weights": ~np.isin(matrix, (0, 1)),
+    }
+    for needed, wrong in problems.items():
+        if wrong.any():
+            u, v = np.argwhere(wrong)[0]
+            raise Refusal(f"graph must {needed}, got {matrix[u, v]:g} in row {u}, column {v}")
+    return GivenGraph(len(matrix), tuple((int(u), int(v)) for u, v in np.argwhere(np.triu(matrix))))

@@ -1,0 +1,219 @@
+"""Pairwise noise on a graph (DECOR, Allouah et al. 2024).
+
+Every machine adds its own noise, of standard deviation r·σ, to its message. The two ends of every edge also share noise
+of standard deviation s·σ, from a seed that only they know: one end adds it, the other subtracts it. With everybody's
+message, one coordinate of the noise has the covariance σ²·K, K = diag(r²) + s²·L, with the graph's Laplacian L. In the
+sum of the messages, the shared noise cancels.
+
+An edge has noise in a round if both of its ends are scheduled. If one of them drops out, the noise of the other one
+does not cancel. Guarantees do not count it, so they also hold if the survivors later publish it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice, require_positive
+from fedprivjax.noise.graphs import Graph, as_graph
+from fedprivjax.noise.interface import Fresh, Mechanism, MessageInputs, PerMachine, mean_of_fresh, normals
+from fedprivjax.plan.schedule import Schedule
+
+LARGEST = 1e3  # of the shared noise: more would not be exact in float32
+MOST_MACHINES = 4000  # messages of a round with a dense covariance
+CHUNK_FLOATS = 2**20  # numbers of edges' noise in memory at once
+
+
+@dataclass(frozen=True)
+class Pairwise:
+    """Noise that neighbours on a graph share, in addition to each machine's own noise.
+
+    It is the setting `noise` of `NoisyMessages`, `NoisyRecords` and `LocalPrivacy`, with trust "none".
+
+    Attributes:
+        graph: "ring", "complete", a `Torus(rows, columns)`, a `RandomRings(rings, seed)`, a symmetric matrix of 0 and 1
+            or a networkx graph with the machines 0 to n − 1. In a file also a table with `kind`, "torus" or "random".
+        shared: s, standard deviation of the noise of one edge, divided by that of a machine's own noise.
+
+    >>> Pairwise("ring", shared=3.0)
+    Pairwise(graph=Ring(), shared=3.0)
+    """
+
+    graph: Any = "ring"
+    shared: float = 1.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "graph", as_graph(self.graph))
+        require_positive("shared", self.shared)
+        if self.shared > LARGEST:
+            raise Refusal(f"shared must be at most {LARGEST:g}, beyond which sums lose digits, got {self.shared:g}")
+
+    @property
+    def nodes(self) -> int | None:
+        """Number of machines of the graph, or None for any number."""
+        return self.graph.nodes
+
+    def covariance(self, own: Any) -> "EdgeCovariance":
+        """Return the covariance of messages from the relative noise r of the machines, [machines]."""
+        return EdgeCovariance(self, tuple(np.asarray(own, float).tolist()))
+
+    def mechanism(self, schedule: Schedule, relative: np.ndarray, divisor: Any, method: str) -> Mechanism:
+        """Return the mechanism of the noise in the sum of messages over a divisor.
+
+        Args:
+            relative: r of every message, shape [rounds, per_round].
+            divisor: divisor of each round's sum, one number or shape [rounds].
+            method: "materialised" samples the noise of every edge. By default, only that of the sum is sampled.
+        """
+        require_choice("noise method", method, ("auto", "aggregate", "materialised"))
+        relative = np.where(schedule.present, relative, 0.0)
+        edges = edges_of(self.graph, schedule.machines)
+        if method != "materialised":
+            left = self.shared * np.sqrt(uncancelled(schedule, edges))
+            return SumOfPairwise(np.asarray(mean_of_fresh(np.column_stack([relative, left]), divisor), np.float32))
+        machine = np.where(schedule.scheduled, schedule.participants, schedule.machines).astype(np.int32)
+        over = np.broadcast_to(np.asarray(divisor, np.float32), schedule.size.rounds)
+        inputs = MessageInputs(np.asarray(relative, np.float32), over, machine)
+        of_edges = {"ends": edges.astype(np.int32), "shared": np.float32(self.shared)}
+        return PairwiseNoise(inputs, machines=schedule.machines, **of_edges)
+
+
+@dataclass(frozen=True)
+class EdgeCovariance:
+    """Covariance of one coordinate of a round's messages, given the seeds of machines whose slots are not `hidden`."""
+
+    noise: Pairwise
+    own: tuple[float, ...]
+
+    def __call__(self, machines: np.ndarray, hidden: np.ndarray) -> np.ndarray:
+        if hidden.sum() > MOST_MACHINES:
+            raise Refusal(
+                f"machines of a round must be at most {MOST_MACHINES} with pairwise noise if messages are seen, got "
+                f"{hidden.sum()}. Use smaller cohorts, or the adversary SecureSum()"
+            )
+        ends, squares = self._hidden_edges(machines, hidden), self.noise.shared**2
+        degrees = np.bincount(ends.ravel(), minlength=machines.size)
+        found = np.diag(np.asarray(self.own)[machines] ** 2 + squares * degrees)
+        found[ends[:, 0], ends[:, 1]] = found[ends[:, 1], ends[:, 0]] = -squares
+        return found
+
+    def most(self, machines: np.ndarray, hidden: np.ndarray, size: int) -> np.ndarray:
+        """Return upper bounds on (K⁻¹)_jj of every message, given the seeds of any `size` other machines, float64 [n].
+
+        An adversary who knows in addition all noise of edges that end at neither j nor a neighbour of j sees a star.
+        With the neighbours l whose seeds are secret, it has 1/(K⁻¹)_jj = r_j² + Σ_l s²·r_l²/(s² + r_l²). The
+        bound leaves out the `size` largest terms.
+        """
+        ends, squares = self._hidden_edges(machines, hidden), self.noise.shared**2
+        own = np.asarray(self.own)[machines] ** 2
+        term = squares * own / (squares + own)
+        place, other = np.concatenate([ends, ends[:, ::-1]]).T
+        order = np.lexsort((-term[other], place))
+        place, other = place[order], other[order]
+        rank = np.arange(place.size) - np.searchsorted(place, place)
+        kept = np.bincount(place, np.where(rank < size, 0.0, term[other]), machines.size)
+        return np.where(hidden, 1 / (own + kept), 0.0)
+
+    def nearest(self, machine: int) -> np.ndarray:
+        """Return the other machines, the neighbours of this one first, int [machines − 1]."""
+        edges = edges_of(self.noise.graph, len(self.own))
+        far = np.ones(len(self.own), bool)
+        far[edges[(edges == machine).any(axis=1)]] = False
+        order = np.argsort(far, kind="stable")
+        return order[order != machine]
+
+    def _hidden_edges(self, machines: np.ndarray, hidden: np.ndarray) -> np.ndarray:
+        """Return the slots of the two ends of every edge between hidden slots, int [edges, 2]."""
+        place = np.full(len(self.own), -1)
+        place[machines[hidden]] = np.flatnonzero(hidden)
+        ends = place[edges_of(self.noise.graph, len(self.own))]
+        return ends[(ends >= 0).all(axis=1)]
+
+
+@struct.dataclass
+class SumOfPairwise(Fresh):
+    """Noise of a mean of messages with pairwise noise, without that of each message."""
+
+    exchangeable = False
+    label = "pairwise"
+
+
+@struct.dataclass(kw_only=True)
+class PairwiseNoise(PerMachine):
+    """Pairwise noise of every message of a round.
+
+    Attributes:
+        ends: machines at the two ends of each edge, int32 [edges, 2].
+        shared: standard deviation of the noise of an edge.
+        machines: number of machines.
+    """
+
+    exchangeable = False
+    label = "pairwise"
+    ends: Any
+    shared: Any
+    machines: int = struct.field(pytree_node=False)
+
+    def message_noise(self, memory, inputs: MessageInputs, key, dimension: int):
+        slots = inputs.relative.size
+        key, seed = jax.random.split(key)
+        own = inputs.relative[:, None] * normals(key, (slots, dimension))
+        place = jnp.full(self.machines + 1, slots).at[inputs.machine].set(jnp.arange(slots)).at[-1].set(slots)
+        size = max(1, min(len(self.ends), CHUNK_FLOATS // dimension))
+        chunks = -(-len(self.ends) // size)
+        padded = jnp.pad(self.ends, ((0, chunks * size - len(self.ends)), (0, 0)), constant_values=self.machines)
+
+        def add(noise, chunk):
+            ends, number = chunk
+            both = jnp.all(ends < slots, axis=1)
+            found = self.shared * both[:, None] * normals(jax.random.fold_in(seed, number), (size, dimension))
+            return noise.at[ends[:, 0]].add(found).at[ends[:, 1]].add(-found), None
+
+        chunked = place[padded].reshape(chunks, size, 2), jnp.arange(chunks)
+        pairs = jax.lax.scan(add, jnp.zeros((slots + 1, dimension)), chunked)[0][:slots]
+        return memory, own + jnp.where(inputs.relative[:, None] > 0, pairs, 0.0)
+
+    def floats(self, dimension: int) -> int:
+        edges = min(len(self.ends), max(1, CHUNK_FLOATS // dimension))
+        return (4 * self.inputs.relative.shape[-1] + 2 * edges) * dimension
+
+
+@lru_cache(maxsize=8)
+def edges_of(graph: Graph, machines: int) -> np.ndarray:
+    """Return the edges of a graph, see `Graph.edges`. They are not to be changed."""
+    found = graph.edges(machines)
+    found.flags.writeable = False
+    return found
+
+
+def uncancelled(schedule: Schedule, edges: np.ndarray) -> np.ndarray:
+    """Return the number of edges of each round with one end that drops out, whose noise stays in the sum; [rounds]."""
+    found = np.zeros(schedule.size.rounds)
+    if schedule.dropped is None:
+        return found
+    for t in np.flatnonzero(schedule.dropped.any(axis=1)):
+        state = np.zeros(schedule.machines, int)  # 1 drops out, 2 sends
+        state[schedule.participants[t, schedule.scheduled[t]]] = 1
+        state[schedule.participants[t, schedule.present[t]]] = 2
+        found[t] = np.sum(state[edges].prod(axis=1) == 2)
+    return found
+
+
+def as_pairwise(noise: Any) -> Any:
+    """Return a setting `noise` with a table {kind = "pairwise", …} as a `Pairwise`, and any other one as it is.
+
+    >>> as_pairwise({"kind": "pairwise", "shared": 2.0})
+    Pairwise(graph=Ring(), shared=2.0)
+    """
+    if not (isinstance(noise, Mapping) and noise.get("kind") == "pairwise"):
+        return noise
+    settings = {key: value for key, value in noise.items() if key != "kind"}
+    for key in settings:
+        require_choice("key of pairwise noise", key, [one.name for one in fields(Pairwise)])
+    return Pairwise(**settings)
