@@ -29,14 +29,17 @@ from .method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .method.server_optimizer import ServerOptimizer
 from .method.shuffled_sums import ScalarSum, VectorSum
 from .method.work_privacy import WorkPrivacy
+from .noise.factors.of_rounds import BLT, Banded
 from .noise.graphs import RandomRings, Torus
 from .noise.pairwise import Pairwise
+from .noise.rounds import AnySchedule
 from .plan.draw import draw_plan
 from .plan.participation import (
     Balanced,
     BySize,
     Cohorts,
     Cyclic,
+    CyclicPoisson,
     Dropouts,
     Full,
     Given,
@@ -98,6 +101,7 @@ from .testing import check_protocol
 __version__: str
 
 __all__ = [
+    "BLT",
     "CNN",
     "MLP",
     "USED_ONCE",
@@ -106,12 +110,14 @@ __all__ = [
     "AdaptiveClip",
     "Adversary",
     "Algorithm",
+    "AnySchedule",
     "Assumption",
     "At",
     "AtServer",
     "Audit",
     "Balanced",
     "Ball",
+    "Banded",
     "Before",
     "BinomialSums",
     "BitMean",
@@ -121,6 +127,7 @@ __all__ = [
     "Cohorts",
     "ConstraintSet",
     "Cyclic",
+    "CyclicPoisson",
     "DPMu2",
     "DPZero",
     "Dropouts",

@@ -26,7 +26,16 @@ from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.engine.transcript import require_noisy_messages
 from fedprivjax.method.seen import adversary_of
 from fedprivjax.noise import Randomised
-from fedprivjax.plan.participation import Dropouts, Full, Participation, PoissonCohorts, SecretSubsets, Uniform, Varying
+from fedprivjax.plan.participation import (
+    CyclicPoisson,
+    Dropouts,
+    Full,
+    Participation,
+    PoissonCohorts,
+    SecretSubsets,
+    Uniform,
+    Varying,
+)
 from fedprivjax.plan.samplers import LocalEpochs, LocalWork
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.of_protocol import privacy_of
@@ -156,7 +165,11 @@ SCHEDULES: dict[str, Callable[[int], tuple[Participation, ...]]] = {
     FIXED: lambda machines: (Uniform(machines, machines // 2), Full(machines)),
     VARYING: lambda machines: (Varying.between(machines, 1, machines - 1),),
     DROPOUTS: lambda machines: (Dropouts(Uniform(machines, machines - 1), 0.25), Dropouts(Full(machines), 0.25)),
-    SECRET: lambda machines: (PoissonCohorts(machines, 0.5), SecretSubsets(machines, machines // 2)),
+    SECRET: lambda machines: (
+        PoissonCohorts(machines, 0.5),
+        SecretSubsets(machines, machines // 2),
+        CyclicPoisson(machines, 2 - machines % 2, 0.5),
+    ),
 }
 
 
@@ -186,7 +199,7 @@ def small_federation(
             composition: set `rounds` for that.
         participation: "fixed"; "varying", one machine to all but one per round; "dropouts", all but one per round, each
             of which fails to send with probability 1/4; or "secret", each machine with probability 1/2 or, if the
-            method does not allow this, a secret half.
+            method does not allow this, a secret half, or each of half of them in turn with probability 1/2.
         loss: "linear" or "quadratic", see `Federation`.
 
     Raises:

@@ -30,6 +30,10 @@ OTHER_WORDS: dict[str, tuple[str, str]] = {  # names in other libraries: the nam
     "clip_norm": ("clip", ""),
     "batch_size": ("batch", ""),
     "eps": ("epsilon", ""),
+    **dict.fromkeys(
+        ("balls_in_bins", "b_min_sep"),
+        ("cyclic_poisson", " Sampling by balls in bins or by b-min-sep has no guarantee here"),
+    ),
     "mu": ("epsilon", " This method takes an ε. A sweep of mu is converted to it"),
     "table": ("dataset", ""),
     "bernoulli": ("binomial", ""),

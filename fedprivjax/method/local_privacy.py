@@ -26,8 +26,8 @@ from fedprivjax.noise import Fresh, Mechanism, PerMachine, PerStep
 from fedprivjax.noise.factors import Factor
 from fedprivjax.noise.interface import MessageInputs
 from fedprivjax.noise.pairwise import Pairwise
-from fedprivjax.noise.rounds import INDEPENDENT, require_public, round_factor
-from fedprivjax.plan.participation import Participation, PoissonCohorts, SecretSubsets
+from fedprivjax.noise.rounds import INDEPENDENT, column_norm, round_factor
+from fedprivjax.plan.participation import CyclicPoisson, Participation, PoissonCohorts, SecretSubsets
 from fedprivjax.plan.plan import Minibatches, Plan, repeated_uses
 from fedprivjax.plan.samplers import Full, LocalWork, Poisson, Subset
 from fedprivjax.privacy.accountants.records import Sampled, SampledMachines
@@ -56,6 +56,10 @@ CLIPS = "adaptive clip of Andrew et al. 2021"
 PAIRS = "Andrew et al. 2021 (adaptive clip): clipped updates with bits; adaptive composition of Gaussian mechanisms"
 CORRELATED = (
     "Choquette-Choo et al. 2023 (matrix mechanism, several participations): clipped updates; one Gaussian mechanism"
+)
+IN_TURN = (
+    "Choquette-Choo et al. 2023 (banded matrix mechanism, amplified): clipped updates of secret cohorts of groups in "
+    "turn; composed subsampled Gaussian mechanism, once for each round of a group"
 )
 
 
@@ -202,12 +206,10 @@ class NoisyUpdates:
         """Event of all updates of a plan."""
         clipped, factor = self.clipped, round_factor(self.noise_schedule)
         if plan.schedule.secret is not None:
-            if factor is not None:
-                require_public(plan.schedule)
             return self._of_cohorts(plan, plan.schedule.secret, noise_std, clipped)
         facts = PUBLIC_PARTICIPATION, *clipped, Assumption("not covered")
         if factor is not None:
-            return self._correlated(factor, plan, noise_std, (*facts, Assumption("noise of the schedule")))
+            return self._correlated(factor, plan, noise_std, facts)
         terms = Terms(self.trust, PAIRS if self.adaptive else UPDATES, facts, unit=MACHINE, relation=self.relation)
         rounds = grouped_once(plan.schedule, plan.schedule.total, lambda total, _: np.sqrt(total))
         return GaussianEvent(
@@ -220,8 +222,11 @@ class NoisyUpdates:
 
     def _correlated(self, factor: Factor, plan: Plan, noise_std: float, facts: tuple[Assumption, ...]) -> Event:
         """Event of F·x with independent noise, of which everything released is a function."""
-        terms = Terms(self.trust, CORRELATED, facts, unit=MACHINE, relation=self.relation)
         schedule = plan.schedule
+        rule, limits = factor.statement(schedule)
+        noise = Assumption("noise of schedules", limits) if limits else Assumption("noise of the schedule")
+        theorem = f"{CORRELATED}; {rule}" if rule else CORRELATED
+        terms = Terms(self.trust, theorem, (*facts, noise), unit=MACHINE, relation=self.relation)
         exposure = schedule.once(("exposure", factor), lambda: Grouped.of(factor.exposures(schedule)))
         releases = partial(factor.releases, schedule)
         return GaussianEvent(float(noise_std), self.sensitivity(plan), exposure, terms, releases)
@@ -229,14 +234,25 @@ class NoisyUpdates:
     def _of_cohorts(
         self, plan: Plan, scheme: Participation, noise_std: float, clipped: tuple[Assumption, ...]
     ) -> RecordEvent:
-        """Event of all updates under secret participation. It depends on the scheme, not on the sampled schedule."""
+        """Event of all updates under secret participation. It depends on the scheme, not on the sampled schedule.
+
+        If groups take part in turn, F has no more bands than groups. A machine's message then moves only the releases
+        before its group's next round. Given what other machines do, these releases are one Gaussian mechanism. The
+        machine takes part in it with probability `rate`, and moves it by its message times the norm of F's column.
+        """
         accountant, batch = self._accountant(scheme)
-        machines, rounds = plan.size.machines, plan.size.rounds
-        releases = Releases.of(self.sensitivity(plan), machines, batch, np.full(machines, rounds))
+        machines, rounds, factor = plan.size.machines, plan.size.rounds, round_factor(self.noise_schedule)
+        in_turn = type(scheme) is CyclicPoisson
+        uses = scheme.turns(rounds) if in_turn else np.full(machines, rounds)  # type: ignore[attr-defined]
+        shift = self.sensitivity(plan) * (1.0 if factor is None else column_norm(factor, plan.schedule))
+        releases = Releases.of(shift, machines, batch, uses)
         facts = [*clipped, Assumption("not covered")]
+        if in_turn:
+            facts.append(Assumption("groups in turn", {"groups": scheme.groups}))  # type: ignore[attr-defined]
         if accountant.cut:
-            facts.append(Assumption("width of cohorts", {"cut": accountant.cut, "rounds": rounds}))
-        theorem = f"{COHORTS}; {WITH_STATE}" if self.stateful else COHORTS
+            facts.append(Assumption("width of cohorts", {"cut": accountant.cut, "rounds": int(uses.max())}))
+        theorem = IN_TURN if in_turn else COHORTS
+        theorem = f"{theorem}; {WITH_STATE}" if self.stateful else theorem
         theorem = f"{theorem}; {CLIPS}" if self.adaptive else theorem
         terms = Terms(self.trust, theorem, tuple(facts), unit=MACHINE, relation=self.relation)
         return RecordEvent(noise_std, accountant, releases, terms, participation=scheme)
@@ -248,10 +264,10 @@ class NoisyUpdates:
             Refusal: if no bound is known: for fixed sizes with client state or under add-or-remove-one, and for custom
                 schemes.
         """
-        if type(scheme) is PoissonCohorts:
+        if type(scheme) is PoissonCohorts or type(scheme) is CyclicPoisson:
             return SampledMachines(Poisson(1, rate=scheme.rate), relation=self.relation, cut=scheme.cut), 1
         if type(scheme) is not SecretSubsets:
-            known = "PoissonCohorts, SecretSubsets or public"
+            known = "PoissonCohorts, CyclicPoisson, SecretSubsets or public"
             raise Refusal(f"participation must be {known} for a guarantee of one machine, got {scheme}")
         if self.stateful:
             raise Refusal(

@@ -1,230 +1,102 @@
 """A trusted server's noise, correlated over rounds by a factor of the prefix sums (DP-FTRL).
 
-`excess` bounds how far a factor is from the least noise in prefix sums at equal largest exposure. Let w_i ≥ 0 be
-weights of machines and V ⪰ 0 with abs(V(t, s)) ≤ Σ w_i over the machines in both rounds. For every X = FᵀF,
-
-    Σ_i w_i · max_i Σ_{t,s∈i} abs(X(t, s))  ≥  tr(VX),        tr(AᵀA·X⁻¹)·tr(VX)  ≥  (tr (A·V·Aᵀ)^½)²
-
-so no factor has less noise than the last number divided by Σ w_i. At the optimum V is the slope X⁻¹AᵀA·X⁻¹ at pairs of
-rounds of one machine, and its bound where X > 0. Here V is the slope, cut to its bounds.
+The exposures of most factors are those on the sampled schedule. `AnySchedule` states those for every schedule in which
+machines return late and seldom.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib import import_module
-from math import inf
-from typing import Any, ClassVar
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, final
 
 import numpy as np
-import scipy
-from threadpoolctl import threadpool_limits
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.restated import Stated
-from fedprivjax.checks.values import require_choice
-from fedprivjax.noise.chooser import MAX_BYTES
-from fedprivjax.noise.covariance import ROUND_UP, Recursive, banded, padded
-from fedprivjax.noise.factors.exposures import exposures, groups, indicators, largest, rounds_of
-from fedprivjax.noise.factors.fit import LOGGED, fitted, inverse_sums, loss_of
+from fedprivjax.checks.values import require_at_least, require_choice, require_keywords
+from fedprivjax.noise.factors.exposures import exposures
 from fedprivjax.noise.factors.interface import INDEPENDENT as INDEPENDENT
-from fedprivjax.noise.factors.interface import Factor
-from fedprivjax.noise.factors.interface import require_public as require_public
-from fedprivjax.noise.factors.matrices import (
-    HALF_UNIT,
-    MAX_ROUNDED,
-    best_toeplitz,
-    entries,
-    inverse_of,
-    require_factor,
-    rows_of,
+from fedprivjax.noise.factors.interface import Factor, require_by_matrix
+from fedprivjax.noise.factors.interface import column_norm as column_norm
+from fedprivjax.noise.factors.matrices import HALF_UNIT, MAX_ROUNDED, entries, inverse_of, require_factor, rows_of
+from fedprivjax.noise.factors.of_rounds import BLT, Banded, OptimalFactor, RoundFactor, ToeplitzFactor
+from fedprivjax.noise.factors.separated import (
+    SeparatedExposure,
+    public_rounds,
+    require_separated,
+    separated_exposure,
+    turns,
 )
 from fedprivjax.noise.factors.tree import Tree, tree_of
 from fedprivjax.noise.interface import Fresh, Mechanism
 from fedprivjax.plan.schedule import Schedule
 
-MACHINES = 1000  # patterns with weights
-POWER = 64  # of the exposure, for the first weights
-SMALLEST = 1e-3  # first weight of a machine
-REPEATS = 10  # of the weights' update
-REPAIRS = 3  # of eigenvalues of V below 0
-FLOOR = 1e-3  # eigenvalue of V, relative to its mean diagonal
-MIXED = (0.0, *(2.0**k for k in range(-10, 1)))  # parts of the diagonal in V, so that it is positive definite
-MAX_FITTED = 2000  # largest number of rounds of `OptimalFactor`
-log = logging.getLogger("fedprivjax")
 
+@final
+@dataclass(frozen=True)
+class AnySchedule(RoundFactor):
+    """A factor whose noise is enough for every public schedule in which machines return late and seldom.
 
-def excess(factor: np.ndarray, patterns: Sequence[np.ndarray]) -> float:
-    """Return a bound on the noise of F relative to the least one, less 1; inf if no bound is found."""
-    least = least_noise(factor, largest(factor.T @ factor, patterns, MACHINES))
-    return loss_of(factor, patterns) / least - 1 if least > 0 else inf
-
-
-def least_noise(factor: np.ndarray, patterns: Sequence[np.ndarray]) -> float:
-    """Return a lower bound on `‖A·F⁻¹‖²·max_i Σ_{j,l} |(FᵀF)(t_j, t_l)|` of all factors, or 0 if none is found.
+    F and exposures follow from the number of rounds, `separation` and `uses`: another schedule changes neither the
+    noise nor ε. The sampled schedule is checked. "toeplitz" and "optimal" are fitted to the worst schedule.
 
     Args:
-        factor: F, near which the bound is good.
-        patterns: sets of rounds of machines, int [some, times] each.
-    """
-    gram = factor.T @ factor
-    sums = inverse_sums(gram)
-    if sums is None:
-        return 0.0
-    slope = sums.T @ sums
-    used = indicators(patterns, len(factor))
-    weights = _weights(used, gram, slope)
-    return _nuclear(_admitted(slope, used, weights)) ** 2 / float(weights.sum())
+        factor: F, anything that `noise_schedule` takes.
+        separation: b, least number of rounds from one use of a machine to its next.
+        uses: k, largest number of uses of a machine. None is the largest possible, ⌈R/b⌉.
 
-
-def _weights(used: np.ndarray, gram: np.ndarray, slope: np.ndarray) -> np.ndarray:
-    """Return weights of machines whose sums over the machines of two rounds are near the slope where X is large."""
-    size = np.abs(gram)
-    squares = np.sum(used @ size * used, axis=1)
-    weights = (squares / squares.max()) ** POWER
-    some = weights > SMALLEST
-    found, weights, squares = used[some], weights[some], squares[some]
-    for _ in range(REPEATS):
-        ratio = size * np.maximum(slope, 0) / np.maximum(_allowed(found, weights), 1e-300)
-        weights = weights * np.sum(found @ ratio * found, axis=1) / squares
-    spread = np.zeros(len(used))
-    spread[some] = weights
-    return spread
-
-
-def _allowed(used: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the bounds of V: the sums of weights over the machines in two rounds, float64 [rounds, rounds]."""
-    weighted = used * np.sqrt(weights)[:, None]
-    return weighted.T @ weighted
-
-
-def _admitted(slope: np.ndarray, used: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return V: the slope, with its diagonal rescaled to its bounds, cut to them, and positive semidefinite."""
-    allowed = _allowed(used, weights)
-    busy = np.flatnonzero(np.diag(allowed))
-    found, place = np.zeros_like(slope), np.ix_(busy, busy)
-    own, bounds = np.diag(allowed)[busy], allowed[place]
-    scale = np.sqrt(own / np.diag(slope)[busy])
-    cut = np.clip(slope[place] * scale[:, None] * scale, -bounds, bounds)
-    floor = FLOOR * float(own.mean())
-    for _ in range(REPAIRS):
-        if not _is_positive(cut):
-            values, vectors = scipy.linalg.eigh(cut, subset_by_value=(-np.inf, floor))
-            cut = np.clip(cut - (vectors * (values - 2 * floor)) @ vectors.T, -bounds, bounds)
-    mixed = ((1 - part) * cut + part * np.diag(own) for part in MIXED)
-    found[place] = next(dual for dual in mixed if _is_positive(dual))
-    return found
-
-
-def _is_positive(matrix: np.ndarray) -> bool:
-    """Return True if a symmetric matrix is positive definite."""
-    return not scipy.linalg.lapack.dpotrf(matrix, lower=1)[1]
-
-
-def _nuclear(dual: np.ndarray) -> float:
-    """Return tr (A·V·Aᵀ)^½."""
-    squares = np.linalg.eigvalsh(np.cumsum(np.cumsum(dual, axis=0), axis=1))
-    return float(np.sqrt(squares.clip(0)).sum())
-
-
-@dataclass(frozen=True)
-class RoundFactor(Factor):
-    """Base class of factors over rounds by their `matrix(schedule)`: a frozen dataclass of static settings.
-
-    F's scale is free, since it scales exposures and noise alike. Named factors have F(1, 1) = 1, so that the first mean
-    has noise σ.
+    >>> AnySchedule(Banded(2), separation=2, uses=3).exposures(turns(6, 2, 3)).round(6).tolist()
+    [1.732051, 1.732051]
     """
 
-    stated: ClassVar[Stated] = Stated(
-        by=("exposures",), free=("matrix", "most", "instead", "require_room", "excess"), concrete=True
-    )
+    factor: Any
+    separation: int
+    uses: int | None = None
 
-    def __str__(self) -> str:
-        return type(self).__name__
+    def __post_init__(self):
+        require_at_least("separation", self.separation, 1)
+        if self.uses is not None:
+            require_at_least("uses", self.uses, 1)
+        factor = round_factor(over_rounds(self.factor)) or Banded(1)
+        require_by_matrix(factor)
+        object.__setattr__(self, "factor", factor)
+
+    def matrix(self, over, workload=None, /) -> np.ndarray:
+        return self.factor.known(self._worst(over))
 
     def exposures(self, schedule: Schedule) -> np.ndarray:
-        factor = self.known(schedule)
-        return exposures(factor.T @ factor, schedule)
+        require_separated(schedule, self.separation, self._uses(schedule))
+        return np.full(schedule.machines, self._exposure(schedule).value)
 
     def releases(self, schedule: Schedule, machine: int) -> np.ndarray:
-        """Return the noise of each entry of F·x that a machine moves, divided by the move in units of C, [releases].
+        return np.array([1 / self._exposure(schedule).value])
 
-        If FᵀF has negative entries, no single change reaches the bound: one release then stands for all.
-        """
-        factor, when = self.known(schedule), rounds_of(schedule, machine)
-        columns = factor[:, when]
-        if not when.size:
-            return np.zeros(0)
-        gram = columns.T @ columns
-        moved = np.abs(columns.sum(axis=1)) if (gram >= 0).all() else np.sqrt(np.abs(gram).sum())[None]
-        return 1 / moved[moved > 0]
+    def statement(self, schedule: Schedule) -> tuple[str, dict[str, int]]:
+        return self._exposure(schedule).rule, {"separation": self.separation, "uses": self._uses(schedule)}
 
     def mechanism(self, schedule: Schedule) -> Mechanism:
-        rows = banded(self.known(schedule))
-        return Recursive(padded(rows, -(-max(rows.shape[1] - 1, 1) // ROUND_UP) * ROUND_UP).astype(np.float32))
+        return self.factor.mechanism(self._worst(schedule))
 
     def first_std(self, schedule: Schedule) -> float:
-        return 1 / float(self.known(schedule)[0, 0])
+        return self.factor.first_std(self._worst(schedule))
 
     def check(self, schedule: Schedule, dimension: int) -> None:
-        require_public(schedule)
-        width = banded(self.known(schedule)).shape[1] - 1
-        if 4 * width * dimension > MAX_BYTES:
-            raise Refusal(
-                f"noise_schedule must keep at most {MAX_BYTES / 1e9:.3g} GB of noise in a run, got "
-                f"{4 * width * dimension / 1e9:.3g} GB ({width} vectors of {dimension} numbers). Use 'tree'"
-            )
+        Factor.check(self, schedule, dimension)
+        self.factor.check(self._worst(schedule), dimension)
+        if schedule.secret is None:
+            require_separated(schedule, self.separation, self._uses(schedule))
 
+    def _worst(self, schedule: Schedule) -> Schedule:
+        """Return the schedule to which F is fitted, which is public."""
+        size = schedule.size.rounds, self.separation, self._uses(schedule)
+        return schedule.once(("turns", size), lambda: turns(*size))
 
-@dataclass(frozen=True)
-class ToeplitzFactor(RoundFactor):
-    """F = A^½ (the same coefficients in every column), cut to a band: entries further below the diagonal are 0.
+    def _uses(self, schedule: Schedule) -> int:
+        most = -(-schedule.size.rounds // self.separation)
+        return most if self.uses is None else min(self.uses, most)
 
-    The bandwidth is 2^k − 1 or R − 1, or the smallest separation of a machine's rounds less one, with coefficients that
-    are optimised for it. The choice with the least noise in prefix sums at equal μ on the schedule is used.
-    With 100 of 1000 machines in each of 100 rounds, they have 0.39 times the variance of independent noise
-    if cohorts are uniform, 0.17 times if they are cyclic.
-
-    Source: Fichtenberger, Henzinger & Upadhyay 2023; banded: Choquette-Choo et al. 2023.
-    """
-
-    def matrix(self, over, workload=None, /) -> np.ndarray:
-        return best_toeplitz(over)
-
-
-@dataclass(frozen=True)
-class OptimalFactor(RoundFactor):
-    """F fitted to the smallest noise in prefix sums at equal μ on the schedule, for at most 2000 rounds.
-
-    The fit starts from `ToeplitzFactor`, is never worse, and is cached on disk. It stores R vectors of noise. At 1000
-    rounds it takes about 100 inversions of a matrix [R, R], 8 to 10 seconds of one core. `excess` bounds its distance
-    from the optimum, and is logged above 200 rounds: less than 0.1% if rounds of each machine are equally far apart.
-    For random cohorts of up to 200 rounds the bound is 0.3 to 4%, and the distance was 0.3% where a long fit was made.
-    At 1000 rounds the fit ends before it converges, and the bound is near 50%.
-    With 100 of 1000 machines in each of 100 rounds, prefix sums have 0.28 times the variance of independent noise
-    if cohorts are uniform, 0.15 times if they are cyclic.
-    """
-
-    most: ClassVar[int] = MAX_FITTED
-    instead: ClassVar[str] = "toeplitz"
-
-    def matrix(self, over, workload=None, /) -> np.ndarray:
-        patterns = [group.patterns for group in groups(over)]
-        import_module("scipy.linalg")  # threads of a library can be limited once it is loaded
-        with threadpool_limits(1, user_api="blas"):  # waiting threads cost more, and their number changes the result
-            found = fitted(ToeplitzFactor().known(over), patterns)
-            if len(found) > LOGGED:
-                above = 100 * excess(found, patterns)
-                log.info("%s of %d rounds: at most %.2g%% above the least noise", self, len(found), above)
-        return found
-
-    def excess(self, schedule: Schedule) -> float:
-        """Return a bound on the noise in prefix sums relative to the least one, less 1; inf if no bound is found.
-
-        >>> round(OptimalFactor().excess(Schedule(8, np.arange(8, dtype=np.int32)[:, None])), 3)
-        0.0
-        """
-        return float(excess(self.known(schedule), [group.patterns for group in groups(schedule)]))
+    def _exposure(self, schedule: Schedule) -> SeparatedExposure:
+        uses = self._uses(schedule)
+        once = ("separated exposure", self)
+        return schedule.once(once, lambda: separated_exposure(self.known(schedule), self.separation, uses))
 
 
 class OwnFactor(RoundFactor):
@@ -239,8 +111,8 @@ class OwnFactor(RoundFactor):
 
     def check(self, schedule: Schedule, dimension: int) -> None:
         super().check(schedule, dimension)
-        size = np.abs(self.known(schedule))
-        exact, most = self.exposures(schedule), exposures(size.T @ size, schedule)
+        size, over = np.abs(self.known(schedule)), public_rounds(schedule)
+        exact, most = self.exposures(over), exposures(size.T @ size, over)
         rounded = len(size) * HALF_UNIT * np.max(most[exact > 0] / exact[exact > 0], initial=1.0)
         if not rounded <= MAX_ROUNDED:
             raise Refusal(
@@ -310,23 +182,24 @@ def require_own(factor: np.ndarray) -> None:
 
 
 ROUND_FACTORS: dict[str, type[Factor]] = {"tree": Tree, "toeplitz": ToeplitzFactor, "optimal": OptimalFactor}
+KINDS: dict[Any, type[Factor]] = {"banded": Banded, "blt": BLT, "any_schedule": AnySchedule}  # of a table in a file
 
 
 def over_rounds(noise_schedule: Any) -> Any:
     """Return a noise schedule over rounds as a static setting: a name, or a factor.
 
-    A factor is a `RoundFactor`, a stream such as `Tree()`, {"tree": rounds of a tree that restarts}, a matrix, or an
-    object with `materialize(n)`, which returns one.
+    A factor is a `RoundFactor`, a stream such as `Tree()`, {"tree": rounds of a tree that restarts}, a table with a
+    `kind` in `KINDS` and its settings, a matrix, or an object with `materialize(n)`, which returns one.
 
     >>> over_rounds([[1.0, 0.0], [0.5, 1.0]])
     GivenFactor(rows=((1.0, 0.0), (0.5, 1.0)))
     """
     if isinstance(noise_schedule, Factor) and noise_schedule.of_rounds:
         return noise_schedule
-    if isinstance(noise_schedule, Mapping):
-        return tree_of("noise_schedule", noise_schedule)
     if hasattr(noise_schedule, "materialize"):
         return MaterialisedFactor(noise_schedule)
+    if isinstance(noise_schedule, Mapping):
+        return _of_table(noise_schedule) if "kind" in noise_schedule else tree_of("noise_schedule", noise_schedule)
     if isinstance(noise_schedule, str):
         require_choice("noise_schedule", noise_schedule, (INDEPENDENT, *ROUND_FACTORS))
         return noise_schedule
@@ -341,6 +214,19 @@ def over_rounds(noise_schedule: Any) -> Any:
         if isinstance(error, Refusal):
             raise
         raise Refusal(wrong) from None
+
+
+def _of_table(table: Mapping[str, Any]) -> Factor:
+    """Return the factor that a table of its kind and settings describes."""
+    settings = dict(table)
+    kind = settings.pop("kind", None)
+    require_choice("kind of noise_schedule", kind, KINDS)
+    cls: Any = KINDS[kind]
+    require_keywords(str(kind), settings, [one.name for one in fields(cls)])
+    for one in fields(cls):
+        if one.default is MISSING and one.name not in settings:
+            raise Refusal(f"{one.name} must be given with noise_schedule of kind {kind!r}, got none")
+    return cls(**settings)
 
 
 def round_factor(noise_schedule: Any) -> Factor | None:

@@ -58,7 +58,9 @@ def checked_event(protocol, problem, plan) -> Event:
         scheme = {"scheme": str(plan.schedule.secret)}
         event = event.without(PUBLIC_PARTICIPATION).assuming(Assumption("secret participation", scheme))
     elif (protocol.calibrate_to == PLAN or _counts_others(event)) and protocol.noise_std != 0:
-        event = event.assuming(Assumption("noise of the schedule"))
+        known = {one.name for one in event.terms.assumptions}
+        if not known & {"noise of the schedule", "noise of schedules"}:
+            event = event.assuming(Assumption("noise of the schedule"))
     source = stated_by(getattr(protocol, "privacy", None))
     if source is not None:
         if _without_noise(protocol) and isfinite(event.epsilon(1e-5)):

@@ -212,6 +212,8 @@ class RecordEvent(Event):
         accountant, releases, terms = self.accountant, self.releases, self.terms
         if type(self) is not RecordEvent:
             return super().for_group(size)
+        if self.participation is not None and not self.participation.exchangeable:
+            raise Refusal(f"participation must treat machines alike for an exact group, got {self.participation}")
         if not isinstance(accountant, Sampled) or type(accountant) not in (Sampled, SampledMachines):
             raise Refusal(f"accountant must be of Poisson samples for an exact group, got {type(accountant).__name__}")
         accountant = accountant.for_group(size, releases.records, releases.batch)

@@ -28,6 +28,10 @@ SENTENCES = {
     "public rate": "the probability {rate:.4g} of a record and the divisor {batch} of a sum are public constants",
     "noise of the schedule": "the noise is fixed for the public schedule that was drawn, and may be too little for "
     "another",
+    "noise of schedules": "the noise is enough for every public schedule in which a machine takes part in at most "
+    "{uses} rounds, at least {separation} rounds apart; the one that was drawn was checked",
+    "groups in turn": "the {groups} groups of machines are public, were fixed before the data were seen, and are "
+    "sampled in turn",
     "public machines": "the number of machines, {machines}, is a public constant: a machine that is left out "
     "sends zeros",
     "public sizes": "each machine's number of records is public, which only replace-one allows",

@@ -139,9 +139,10 @@ class FedAvg(Protocol):
             needs Poisson samples of a public `rate`.
         noise_schedule: correlation of a trusted server's noise over rounds, with unit = "machine": "independent",
             "tree", {"tree": r} (trees that restart every r rounds), "toeplitz" (banded), "optimal" (fitted to the
-            schedule), or a lower triangular matrix F with one row per round, also as an object with
-            `materialize(rounds)`, which returns F. `noise_std` is that of the released entries of F·x; with a name,
-            also that of the first mean. With trust = "none", a `Pairwise` is noise that machines share.
+            schedule), `Banded`, `BLT`, an `AnySchedule` of a factor, or a lower triangular matrix F with one row per
+            round, also as an object with `materialize(rounds)`, which returns F. `noise_std` is that of the released
+            entries of F·x; with a name, also that of the first mean. With trust = "none", a `Pairwise` is noise that
+            machines share.
         window: number of last iterates whose mean is reported.
         encoder: `Encoder` of the messages, such as `Quantiser(levels=16)`, or None. A machine's own noise is added
             before it, and a trusted server's noise follows the bound on the norm of encoded messages, which are

@@ -166,7 +166,7 @@ class LongTable(Table):
 
 
 def test_a_secret_scheme_that_draws_otherwise_is_not_amplified():
-    with pytest.raises(Refusal, match=r"^participation must be PoissonCohorts, SecretSubsets or public for"):
+    with pytest.raises(Refusal, match=r"^participation must be PoissonCohorts, CyclicPoisson, SecretSubsets or public"):
         ready(FedAvg(update_clip=0.3, **UPDATES), SHARES, FirstMachines(MACHINES, 0.5), rounds=4)
 
 

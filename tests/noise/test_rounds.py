@@ -28,10 +28,10 @@ from fedprivjax import (
     simulate,
 )
 from fedprivjax.experiment import jobs as listed
-from fedprivjax.noise import rounds
 from fedprivjax.noise.covariance import Recursive
 from fedprivjax.noise.factors import Factor, Independent, Tree, fit
 from fedprivjax.noise.factors import exposures as exposure_sums
+from fedprivjax.noise.factors import least_noise as bounds
 from fedprivjax.noise.factors.exposures import exposures, groups, rounds_of
 from fedprivjax.noise.factors.fit import loss_of, prefix_noise
 from fedprivjax.noise.factors.interface import StreamOfRounds
@@ -331,7 +331,7 @@ def test_the_excess_bounds_any_factor():
         schedule = Uniform(6, 2).draw(12, np.random.default_rng(seed))
         patterns = [group.patterns for group in groups(schedule)]
         factors = [one().known(schedule) for one in ROUND_FACTORS.values()]
-        least = max(rounds.least_noise(factor, patterns) for factor in [*factors, np.eye(12)])
+        least = max(bounds.least_noise(factor, patterns) for factor in [*factors, np.eye(12)])
         assert 0 < least <= min(noise_of(factor, schedule) for factor in factors)
 
 

@@ -325,7 +325,7 @@ class Pairs(Participation):
     [
         (Scaffold, REPLACE_ONE, SecretSubsets(MACHINES, 3), "PoissonCohorts or public with client state"),
         (FedAvg, ADD_OR_REMOVE, SecretSubsets(MACHINES, 3), "relation must be 'replace-one' with SecretSubsets"),
-        (FedAvg, REPLACE_ONE, Pairs(MACHINES), "must be PoissonCohorts, SecretSubsets or public"),
+        (FedAvg, REPLACE_ONE, Pairs(MACHINES), "must be PoissonCohorts, CyclicPoisson, SecretSubsets or public"),
     ],
 )
 def test_secret_schemes_without_a_bound_are_refused(kind, relation, scheme, message):

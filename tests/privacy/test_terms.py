@@ -31,6 +31,9 @@ VALUES = {
     "size": 3,
     "graph": "ring",
     "shared": 2.0,
+    "separation": 10,
+    "uses": 6,
+    "groups": 5,
 }
 
 

@@ -34,9 +34,10 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.refusal import Refusal, Undefined
-from fedprivjax.checks.restated import Stated
+from fedprivjax.checks.restated import Stated, of_package
 from fedprivjax.noise.chooser import MAX_BYTES
 from fedprivjax.noise.factors.exposures import participations, rounds_of
+from fedprivjax.noise.factors.separated import public_rounds
 from fedprivjax.noise.interface import Mechanism, normals
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.plan.uses import Uses
@@ -142,13 +143,14 @@ class Factor:
     # ---- over a trusted server's rounds: x_t is a sum of updates of norm at most 1
 
     def known(self, schedule: Schedule) -> np.ndarray:
-        """Return the cached `matrix`.
+        """Return the cached `matrix`. It does not depend on who takes part in secret.
 
         Raises:
-            Refusal: if the schedule has more than `most` rounds.
+            Refusal: if the schedule has more than `most` rounds, or as in `public_rounds`.
         """
         self.require_room(schedule)
-        return schedule.once(("factor over rounds", self), lambda: self.matrix(schedule))
+        over = public_rounds(schedule)
+        return over.once(("factor over rounds", self), lambda: self.matrix(over))
 
     def require_room(self, schedule: Schedule) -> None:
         """Raise Refusal if the schedule has more than `most` rounds."""
@@ -175,9 +177,14 @@ class Factor:
         """Return the standard deviation of z_1."""
         return float(np.sqrt(self.variances(1, 0.0)[0]))
 
+    def statement(self, schedule: Schedule) -> tuple[str, dict[str, int]]:
+        """Return the rule of exposures that hold for any schedule, and its limits by name. Default: none, ("", {})."""
+        return "", {}
+
     def check(self, schedule: Schedule, dimension: int) -> None:
         """Raise Refusal if the factor is not possible for a schedule, or its noise does not fit in memory."""
-        require_public(schedule)
+        if public_rounds(schedule) is not schedule:
+            column_norm(self, schedule)
 
 
 @dataclass(frozen=True)
@@ -236,13 +243,34 @@ class StreamOfRounds(Mechanism):
         return jax.lax.scan(one, state, keys)
 
 
-def require_public(schedule: Schedule) -> None:
-    """Raise Refusal if participation is secret: exposures are those of a known schedule."""
-    if schedule.secret is not None:
+def column_norm(factor: Factor, schedule: Schedule) -> float:
+    """Return the largest column norm of F under secret participation of groups in turn.
+
+    Raises:
+        Refusal: if F has more bands than there are groups: a machine then moves the releases of several of its rounds.
+    """
+    matrix = factor.known(schedule)
+    require_by_matrix(factor)
+    below, left = np.nonzero(matrix)
+    bands, scheme = int((below - left).max()) + 1, schedule.secret
+    if bands > scheme.groups:  # type: ignore[union-attr]
         raise Refusal(
-            f"noise_schedule must be {INDEPENDENT!r} under secret participation, because the sensitivity of correlated "
-            f"noise depends on who takes part, got {schedule.secret}. Use a public scheme"
+            f"noise_schedule must have at most as many bands as participation has groups, got {bands} bands and "
+            f"{scheme}. Use Banded({scheme.groups})"  # type: ignore[union-attr]
         )
+    return float(np.linalg.norm(matrix, axis=0).max())
+
+
+def require_by_matrix(factor: Factor) -> None:
+    """Raise Refusal if a custom factor samples its noise by functions of its own, of which `matrix` says nothing."""
+    stream = type(factor).step is not Factor.step
+    for name in ("known", "mechanism", "init", "memory", "step", *("matrix",) * stream):
+        owner = next(cls for cls in type(factor).__mro__ if name in vars(cls))
+        if not of_package(owner):
+            raise Refusal(
+                f"{name} must be that of RoundFactor, whose noise follows from matrix, if exposures are for more than "
+                f"the sampled schedule, got that of {owner.__name__}"
+            )
 
 
 def discount(alpha: Any, steps: Any, numbers: Any = np) -> Any:

@@ -8,13 +8,12 @@ from fedprivjax.plan.participation.cohorts import (
     Cyclic,
     Full,
     Given,
-    PoissonCohorts,
-    SecretSubsets,
     Uniform,
     Varying,
 )
 from fedprivjax.plan.participation.dropouts import Cohorts, Dropouts, OnePass
 from fedprivjax.plan.participation.interface import Participation
+from fedprivjax.plan.participation.secret import CyclicPoisson, PoissonCohorts, SecretSubsets
 from fedprivjax.plan.participation.validate import check_participation, draw_schedule
 from fedprivjax.plan.participation.weighted import BySize, Weighted
 
@@ -26,6 +25,7 @@ __all__ = [
     "BySize",
     "Cohorts",
     "Cyclic",
+    "CyclicPoisson",
     "Dropouts",
     "Full",
     "Given",
@@ -56,6 +56,7 @@ SCHEMES: dict[str, Callable[..., Participation]] = {  # by name in experiment fi
     "by_size": BySize,
     "poisson_cohorts": PoissonCohorts,
     "secret_subsets": SecretSubsets,
+    "cyclic_poisson": CyclicPoisson,
 }
 PUBLIC = tuple(  # names of the public schemes
     scheme.__name__ for scheme in (Full, Uniform, Balanced, Cyclic, OnePass, Given, Varying, Weighted, BySize)

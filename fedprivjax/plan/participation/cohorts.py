@@ -1,15 +1,13 @@
-"""Participation schemes that treat all machines alike, by the size of a cohort: fixed, random, or secret.
+"""Participation schemes that treat all machines alike, by the size of a cohort: fixed or random.
 
 A cohort of fixed size has all machines, random ones, machines in turn, or those of a given schedule. A random size has
-any distribution. Secret cohorts are random cohorts that only a trusted server knows, which amplifies privacy.
+any distribution.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
 import numpy as np
-import scipy
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import (
@@ -17,13 +15,11 @@ from fedprivjax.checks.values import (
     require_at_least,
     require_between,
     require_positive,
-    require_probability,
 )
-from fedprivjax.plan.participation.interface import Participation, binomial_pmf, binomial_quantile, check_sizes
+from fedprivjax.plan.participation.interface import Participation, binomial_pmf, check_sizes
 from fedprivjax.plan.schedule import Schedule
 
 TAIL = 4.0  # standard deviations above the mean beyond which a binomial cohort size is sampled again
-CUT = 1e-12  # largest probability that a round has more machines than the schedule is wide
 
 
 @dataclass(frozen=True)
@@ -239,92 +235,3 @@ def _probabilities(sizes) -> tuple[float, ...]:
         return tuple(map(float, sizes))
     except (TypeError, ValueError):
         raise Refusal(f"sizes must be a list of probabilities, got {str(sizes)[:80]}") from None
-
-
-@dataclass(frozen=True)
-class PoissonCohorts(Participation):
-    """Secret participation of every machine in every round, independently, with probability `rate`.
-
-    Only a trusted server learns who takes part, or how many. A round may be empty, and then releases noise. Sums
-    are divided by the public constant E|S_r| = rate·machines.
-
-    A schedule has room for `per_round` machines, a quantile of the binomial distribution of their number. A round of
-    more machines, which has the probability `cut`, is sampled again. Given the other machines of a round, a machine
-    then takes part with probability `rate` if there is room for it, and never otherwise. A bound for Poisson sampling
-    with this rate is therefore still a bound, and adding `cut` of every round to δ is more than enough.
-
-    Args:
-        rate: q, probability that a machine takes part in a round, above 0 and at most 1.
-
-    >>> scheme = PoissonCohorts(1000, 0.1)
-    >>> scheme.mean_size, scheme.per_round, scheme.cut < 1e-12
-    (100.0, 173, True)
-    """
-
-    machines: int
-    rate: float
-    varies = True
-    exchangeable = True
-    secret = True
-
-    def __post_init__(self):
-        require_at_least("machines", self.machines, 1)
-        object.__setattr__(self, "rate", require_probability("rate", self.rate))
-
-    @property
-    def per_round(self) -> int:
-        """Width of a schedule: the smallest number of machines that a round exceeds with probability at most 1e-12."""
-        return _width(self.machines, self.rate)
-
-    @property
-    def cut(self) -> float:
-        """Probability that a round has more than `per_round` machines and is sampled again."""
-        return float(scipy.special.bdtrc(self.per_round, self.machines, self.rate))
-
-    @property
-    def cohort_size_pmf(self) -> np.ndarray:
-        """Probabilities of the cohort sizes 1, 2, …, float64 [per_round]. The rest is the probability of size 0."""
-        pmf = scipy.stats.binom.pmf(np.arange(1, self.per_round + 1), self.machines, self.rate)
-        return pmf / (1 - self.cut)
-
-    @property
-    def mean_size(self) -> float:
-        """E|S_r| = rate·machines, the divisor of sums."""
-        return self.rate * self.machines
-
-    def inverse_moment(self, power: float = 1) -> float:
-        """Raise Refusal: a cohort may be empty."""
-        raise Refusal(f"participation must have no empty rounds for a mean of 1/M, got {self}. Use mean_size")
-
-    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
-        filled = rng.binomial(self.machines, self.rate, rounds)
-        while (beyond := filled > self.per_round).any():
-            filled[beyond] = rng.binomial(self.machines, self.rate, np.count_nonzero(beyond))
-        drawn = Uniform(self.machines, self.per_round).draw(rounds, rng).participants
-        rows = rng.permuted(drawn, axis=1)  # the filled slots are a random subset
-        return Schedule(self.machines, rows, filled, self.mean_size, expected=self.mean_size, secret=self)
-
-
-@dataclass(frozen=True)
-class SecretSubsets(Participation):
-    """Secret uniformly random subset of `per_round` machines, fresh each round.
-
-    Only a trusted server learns who takes part. `Uniform` samples the same subsets in public.
-
-    >>> SecretSubsets(100, 10).draw(3, np.random.default_rng(0))
-    Schedule: 3 rounds of 10 of 100 machines on average, participation secret
-    """
-
-    machines: int
-    per_round: int
-    exchangeable = True
-    secret = True
-
-    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
-        rows = Uniform(self.machines, self.per_round).draw(rounds, rng).participants
-        return Schedule(self.machines, rows, secret=self)
-
-
-@cache
-def _width(machines: int, rate: float) -> int:
-    return max(1, int(binomial_quantile(CUT, machines, rate)))

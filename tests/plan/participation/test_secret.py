@@ -91,7 +91,7 @@ def test_a_round_exceeds_the_width_with_the_stated_probability_of_at_most_1e_12(
 
 def test_rounds_beyond_the_width_are_sampled_again(monkeypatch):
     """A cohort that is cut to its width would favour large cohorts: P(S = W) would be P(S ≥ W)."""
-    monkeypatch.setattr("fedprivjax.plan.participation.cohorts._width", lambda machines, rate: 2)
+    monkeypatch.setattr("fedprivjax.plan.participation.secret._width", lambda machines, rate: 2)
     scheme = PoissonCohorts(6, 0.3)
     filled = draw(scheme).filled
     given = scipy.stats.binom.pmf(np.arange(3), 6, 0.3)

@@ -1,0 +1,175 @@
+"""Secret participation: random cohorts that only a trusted server knows, which amplifies privacy."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import scipy
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least, require_probability
+from fedprivjax.plan.participation.cohorts import Uniform
+from fedprivjax.plan.participation.interface import Participation, binomial_quantile
+from fedprivjax.plan.schedule import Schedule
+
+CUT = 1e-12  # largest probability that a round has more machines than the schedule is wide
+
+
+@dataclass(frozen=True)
+class PoissonCohorts(Participation):
+    """Secret participation of every machine in every round, independently, with probability `rate`.
+
+    Only a trusted server learns who takes part, or how many. A round may be empty, and then releases noise. Sums
+    are divided by the public constant E|S_r| = rate·machines.
+
+    A schedule has room for `per_round` machines, a quantile of the binomial distribution of their number. A round of
+    more machines, which has the probability `cut`, is sampled again. Given the other machines of a round, a machine
+    then takes part with probability `rate` if there is room for it, and never otherwise. A bound for Poisson sampling
+    with this rate is therefore still a bound, and adding `cut` of every round to δ is more than enough.
+
+    Args:
+        rate: q, probability that a machine takes part in a round, above 0 and at most 1.
+
+    >>> scheme = PoissonCohorts(1000, 0.1)
+    >>> scheme.mean_size, scheme.per_round, scheme.cut < 1e-12
+    (100.0, 173, True)
+    """
+
+    machines: int
+    rate: float
+    varies = True
+    exchangeable = True
+    secret = True
+
+    def __post_init__(self):
+        require_at_least("machines", self.machines, 1)
+        object.__setattr__(self, "rate", require_probability("rate", self.rate))
+
+    @property
+    def per_round(self) -> int:
+        """Width of a schedule: the smallest number of machines that a round exceeds with probability at most 1e-12."""
+        return _width(self.machines, self.rate)
+
+    @property
+    def cut(self) -> float:
+        """Probability that a round has more than `per_round` machines and is sampled again."""
+        return float(scipy.special.bdtrc(self.per_round, self.machines, self.rate))
+
+    @property
+    def cohort_size_pmf(self) -> np.ndarray:
+        """Probabilities of the cohort sizes 1, 2, …, float64 [per_round]. The rest is the probability of size 0."""
+        pmf = scipy.stats.binom.pmf(np.arange(1, self.per_round + 1), self.machines, self.rate)
+        return pmf / (1 - self.cut)
+
+    @property
+    def mean_size(self) -> float:
+        """E|S_r| = rate·machines, the divisor of sums."""
+        return self.rate * self.machines
+
+    def inverse_moment(self, power: float = 1) -> float:
+        """Raise Refusal: a cohort may be empty."""
+        raise Refusal(f"participation must have no empty rounds for a mean of 1/M, got {self}. Use mean_size")
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        filled = rng.binomial(self.machines, self.rate, rounds)
+        while (beyond := filled > self.per_round).any():
+            filled[beyond] = rng.binomial(self.machines, self.rate, np.count_nonzero(beyond))
+        drawn = Uniform(self.machines, self.per_round).draw(rounds, rng).participants
+        rows = rng.permuted(drawn, axis=1)  # the filled slots are a random subset
+        return Schedule(self.machines, rows, filled, self.mean_size, expected=self.mean_size, secret=self)
+
+
+@dataclass(frozen=True)
+class SecretSubsets(Participation):
+    """Secret uniformly random subset of `per_round` machines, fresh each round.
+
+    Only a trusted server learns who takes part. `Uniform` samples the same subsets in public.
+
+    >>> SecretSubsets(100, 10).draw(3, np.random.default_rng(0))
+    Schedule: 3 rounds of 10 of 100 machines on average, participation secret
+    """
+
+    machines: int
+    per_round: int
+    exchangeable = True
+    secret = True
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        rows = Uniform(self.machines, self.per_round).draw(rounds, rng).participants
+        return Schedule(self.machines, rows, secret=self)
+
+
+@dataclass(frozen=True)
+class CyclicPoisson(Participation):
+    """Secret participation of groups in turn: in its group's rounds, a machine takes part with probability `rate`.
+
+    Round t (from 0) samples group t mod `groups`, which has the machines g, g + groups, g + 2·groups, … of the stored
+    order. Groups are public and do not depend on the data. Only a trusted server learns who takes part, or how many.
+    Otherwise rounds are those of `PoissonCohorts` of one group.
+
+    Args:
+        groups: number of groups. It must divide machines.
+        rate: q, probability that a machine takes part in a round of its group, above 0 and at most 1.
+
+    Source: Choquette-Choo et al. 2023, Algorithm 2.
+
+    >>> scheme = CyclicPoisson(1000, groups=5, rate=0.5)
+    >>> scheme.mean_size, scheme.turns(12)[:5].tolist()
+    (100.0, [3, 3, 2, 2, 2])
+    """
+
+    machines: int
+    groups: int
+    rate: float
+    varies = True
+    secret = True
+
+    def __post_init__(self):
+        require_at_least("machines", self.machines, 1)
+        require_at_least("groups", self.groups, 1)
+        object.__setattr__(self, "rate", require_probability("rate", self.rate))
+        if self.machines % self.groups:
+            raise Refusal(f"groups must divide machines ({self.machines}), got {self.groups}")
+
+    @property
+    def of_group(self) -> PoissonCohorts:
+        """Participation of one group in its rounds."""
+        return PoissonCohorts(self.machines // self.groups, self.rate)
+
+    @property
+    def per_round(self) -> int:
+        """Width of a schedule, as in `PoissonCohorts`."""
+        return self.of_group.per_round
+
+    @property
+    def cut(self) -> float:
+        """Probability that a round has more than `per_round` machines and is sampled again."""
+        return self.of_group.cut
+
+    @property
+    def cohort_size_pmf(self) -> np.ndarray:
+        """Probabilities of the cohort sizes 1, 2, …, float64 [per_round]. The rest is the probability of size 0."""
+        return self.of_group.cohort_size_pmf
+
+    @property
+    def mean_size(self) -> float:
+        """E|S_r| = rate·machines/groups, the divisor of sums."""
+        return self.of_group.mean_size
+
+    def inverse_moment(self, power: float = 1) -> float:
+        """Raise Refusal: a cohort may be empty."""
+        return self.of_group.inverse_moment(power)
+
+    def turns(self, rounds: int) -> np.ndarray:
+        """Return the number of rounds of each machine's group, int [machines]."""
+        return -((np.arange(self.machines) % self.groups - rounds) // self.groups)
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        drawn = self.of_group.draw(rounds, rng)
+        rows = drawn.participants * self.groups + np.arange(rounds)[:, None] % self.groups
+        return replace(drawn, machines=self.machines, participants=rows.astype(np.int32), secret=self)
+
+
+@cache
+def _width(machines: int, rate: float) -> int:
+    return max(1, int(binomial_quantile(CUT, machines, rate)))
