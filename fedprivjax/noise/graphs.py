@@ -131,7 +131,7 @@ class RandomRings(Graph):
         return np.concatenate([np.stack([order, np.roll(order, -1)], axis=1) for order in orders])
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class GivenGraph(Graph):
     """A graph by its edges.
 
@@ -143,7 +143,7 @@ class GivenGraph(Graph):
     size: int
     ends: tuple[tuple[int, int], ...]
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return f"{self.size} machines and {len(self.ends)} edges"
 
     @property
@@ -166,7 +166,7 @@ def as_graph(graph: Any) -> Graph:
     >>> as_graph({"kind": "torus", "rows": 2, "columns": 3})
     Torus(rows=2, columns=3)
     >>> as_graph([[0, 1], [1, 0]])
-    2 machines and 1 edges
+    GivenGraph(size=2, ends=((0, 1),))
     """
     if isinstance(graph, Graph):
         return graph

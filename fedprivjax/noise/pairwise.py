@@ -54,6 +54,9 @@ class Pairwise:
         if self.shared > LARGEST:
             raise Refusal(f"shared must be at most {LARGEST:g}, beyond which sums lose digits, got {self.shared:g}")
 
+    def __str__(self) -> str:
+        return f"Pairwise(graph={self.graph}, shared={self.shared:g})"
+
     @property
     def nodes(self) -> int | None:
         """Number of machines of the graph, or None for any number."""

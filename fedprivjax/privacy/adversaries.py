@@ -201,8 +201,12 @@ class LinearAdversary(Adversary):
             total = np.sum(np.where(present, variances, 0.0), axis=1, keepdims=True)
             with np.errstate(divide="ignore"):
                 return np.where(schedule.scheduled, 1 / np.where(present, total, total + variances), 0.0)
-        found, known = np.zeros(present.shape), {}
+        found, known, rounds = np.zeros(present.shape), {}, {}
         for t, machines in enumerate(schedule.participants):
+            same = rounds.setdefault(machines.tobytes() + present[t].tobytes() + variances[t].tobytes(), t)
+            if same < t:
+                found[t] = found[same]
+                continue
             for late in (None, *np.flatnonzero(schedule.scheduled[t] & ~present[t])):
                 sending = present[t] | (np.arange(machines.size) == late)
                 key = machines.tobytes() + np.where(sending, variances[t], -1.0).tobytes()

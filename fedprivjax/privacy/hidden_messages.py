@@ -3,7 +3,6 @@
 from math import inf
 
 import numpy as np
-import scipy
 
 from fedprivjax.privacy.views import SentNoise
 
@@ -57,7 +56,10 @@ def squares(matrix: np.ndarray | None, covariance: np.ndarray) -> np.ndarray:
 
 def _of_inverse(covariance: np.ndarray) -> np.ndarray | None:
     """Return the diagonal of K⁻¹, or None if K is not clearly positive definite."""
-    factor, failed = scipy.linalg.lapack.dpotrf(covariance, lower=1)
-    if failed or np.diag(factor).min() ** 2 <= UNSEEN_PART * np.diag(covariance).max():
+    try:
+        factor = np.linalg.cholesky(covariance)
+    except np.linalg.LinAlgError:
         return None
-    return np.diag(scipy.linalg.lapack.dpotri(factor, lower=1)[0]).copy()
+    if np.diag(factor).min() ** 2 <= UNSEEN_PART * np.diag(covariance).max():
+        return None
+    return np.sum(np.linalg.inv(factor) ** 2, axis=0)

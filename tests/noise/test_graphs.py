@@ -41,6 +41,8 @@ def test_a_graph_is_the_same_by_matrix_and_by_networkx():
     assert given[0] == given[1]
     np.testing.assert_array_equal(matrix_of(given[0], 8), matrix)
     assert Pairwise(matrix) == Pairwise(matrix.tolist())
+    assert str(Pairwise(matrix, 3.0)) == f"Pairwise(graph=8 machines and {len(edges)} edges, shared=3)"
+    assert repr(Pairwise(matrix)) != repr(Pairwise(np.roll(matrix, 1, axis=(0, 1))))  # of as many edges
     assert hash(Pairwise(matrix)) == hash(Pairwise(matrix.tolist()))
 
 
