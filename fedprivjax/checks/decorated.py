@@ -95,9 +95,10 @@ def _bare(cls: type) -> bool:
 
 def subclassed(parent: type[Decorated], cls: type) -> Refusal:
     """Return the Refusal for a subclass of a class that must have none."""
+    remedy = parent.instead if issubclass(parent, Decorated) else f"Subclass {parent.__mro__[1].__name__}"
     return Refusal(
         f"{parent.__name__} must not be subclassed, because guarantees rely on its own functions, got {cls.__name__}. "
-        f"{parent.instead}"
+        f"{remedy}"
     )
 
 

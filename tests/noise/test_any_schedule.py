@@ -299,10 +299,25 @@ def test_a_stream_whose_matrix_is_another_is_refused():
         AnySchedule(Other(), 2)
 
 
+def test_a_subclass_of_a_final_factor_is_refused():
+    @dataclass(frozen=True)
+    class Small(fpj.BLT):  # type: ignore[misc]
+        def matrix(self, over, workload=None, /):
+            return 1e-3 * super().matrix(over)
+
+    with pytest.raises(Refusal, match=r"BLT must not be subclassed, .* got Small\. Subclass RoundFactor"):
+        prepared(Small([0.5], [0.4]))
+
+
 def test_a_dropout_counts_as_a_use():
     schedule = Schedule(2, np.array([[0], [0], [1]], np.int32), dropped=np.array([[False], [True], [False]]))
     with pytest.raises(Refusal, match=r"got 2 and 1 of machine 0 \(rounds 1 and 2\)"):
         AnySchedule("tree", 2).exposures(schedule)
+
+
+def test_fewer_rounds_than_the_separation_are_allowed():
+    schedule = fpj.Full(3).draw(1, np.random.default_rng(0))
+    np.testing.assert_allclose(AnySchedule(BLT, 4).exposures(schedule), 1.0)
 
 
 def test_files_give_a_table():

@@ -107,10 +107,10 @@ def public_rounds(schedule: Schedule) -> Schedule:
 def require_separated(schedule: Schedule, separation: int, uses: int) -> None:
     """Raise Refusal unless machines take part in at most `uses` rounds that are at least `separation` apart."""
     machine, when = participations(schedule, schedule.scheduled)
-    between = np.where(machine[1:] == machine[:-1], np.diff(when), schedule.size.rounds)
-    worst = int(np.argmin(between)) if between.size else 0
-    if between.size and between[worst] < separation:
-        found = f"{between[worst]} of machine {machine[worst]} (rounds {when[worst] + 1} and {when[worst + 1] + 1})"
+    between = np.where(machine[1:] == machine[:-1], np.diff(when), np.inf)
+    if np.min(between, initial=np.inf) < separation:
+        worst = int(np.argmin(between))
+        found = f"{between[worst]:.0f} of machine {machine[worst]} (rounds {when[worst] + 1} and {when[worst + 1] + 1})"
         raise Refusal(
             f"separation must be at most that of a machine's rounds on the sampled schedule, got {separation} and "
             f"{found}. Set a smaller separation, or use Cyclic participation"
