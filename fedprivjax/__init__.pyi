@@ -28,6 +28,7 @@ from .method.release import MessagePrivacy
 from .method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .method.server_optimizer import ServerOptimizer
 from .method.shuffled_sums import ScalarSum, VectorSum
+from .method.skellam_sums import SkellamSums
 from .method.work_privacy import WorkPrivacy
 from .noise.factors.of_rounds import BLT, Banded
 from .noise.graphs import RandomRings, Torus
@@ -74,11 +75,13 @@ from .problem.problem import Problem
 from .problem.smoothing import Moreau, ball_envelope
 from .protocols import (
     AcceleratedMinibatchSGD,
+    ControlVariates,
     DPMu2,
     DPZero,
     FedAvg,
     FedDyn,
     FedExP,
+    LocalGradientSteps,
     LocalSGD,
     MimeLite,
     NoisyMinibatchSGD,
@@ -126,6 +129,7 @@ __all__ = [
     "Coalition",
     "Cohorts",
     "ConstraintSet",
+    "ControlVariates",
     "Cyclic",
     "CyclicPoisson",
     "DPMu2",
@@ -156,6 +160,7 @@ __all__ = [
     "LocalAlgorithm",
     "LocalData",
     "LocalEpochs",
+    "LocalGradientSteps",
     "LocalPrivacy",
     "LocalSGD",
     "LocalSteps",
@@ -204,6 +209,7 @@ __all__ = [
     "Seeds",
     "ServerOptimizer",
     "Simplex",
+    "SkellamSums",
     "Snapshot",
     "Softmax",
     "Sparsifier",

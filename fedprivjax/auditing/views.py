@@ -97,6 +97,7 @@ def _raw(arguments: Arguments, keys, labels, secrets: dict[str, Any], directions
         run = arguments._replace(key=key, problem=problem, inputs=arguments.inputs._replace(**secrets))
         state, (queries, (sent, steps), internal, info, broadcast) = replay(run, size, with_local_steps)
         protocol = arguments.protocol
+        sent = seen_of(protocol).decoded(sent)
         ends = [seen_of(protocol).query(state), protocol.output(state), *protocol.iterates(state).values()]
         ends = [flat_rows(problem, jax.tree.map(lambda leaf: leaf[None], end)) for end in ends]
         points = jnp.concatenate([queries, *ends])

@@ -86,7 +86,8 @@ def transcript(
     if not adversary_of(start.protocol).follows_rounds:
         broadcast = ()
     point = start.protocol.output(state)
-    return Transcript(seen.queries, seen.messages, point, published_plan(start), seen.internal, seen.steps, broadcast)
+    messages = seen_of(start.protocol).reduced(seen.messages)
+    return Transcript(seen.queries, messages, point, published_plan(start), seen.internal, seen.steps, broadcast)
 
 
 def require_noisy_messages(start: ReadyRun) -> None:

@@ -20,6 +20,7 @@ from fedprivjax.method.private_mean import BitMean, GaussianMean
 from fedprivjax.method.protocol import Pair, privacy_for
 from fedprivjax.method.record_steps import NoisyRecordSteps
 from fedprivjax.method.release import MessagePrivacy
+from fedprivjax.method.skellam_sums import SkellamSums
 from fedprivjax.method.work_privacy import WorkPrivacy
 from fedprivjax.plan.samplers.local import LocalWork
 from fedprivjax.protocols import FedAvg
@@ -33,6 +34,7 @@ KINDS: dict[str, type] = {
     "bits": BitMean,
     "local": LocalPrivacy,
     "steps": NoisyRecordSteps,
+    "skellam": SkellamSums,
 }
 WORK = ("local_epochs", "local_steps", "batch", "sampler", "rate")  # keys of `work`, as in `fedavg`
 
@@ -114,7 +116,7 @@ def private(algorithm: type, table: Mapping[str, Any], part: Any, context: Any) 
         require_choice("key of privacy", key, ["kind", *_names(kind)])
     if kind not in KINDS.values():
         _require_numbers(kind, given, PRIVACY)
-    if "work" in given or kind is LocalPrivacy:
+    if "work" in given or kind in (LocalPrivacy, SkellamSums):
         given["work"] = _work(given.get("work"))
     objects = kinds_of_parts(kind) | ({"encoder": Encoder} if issubclass(kind, WorkPrivacy) else {})
     parts = {name: part(name, one, given[name]) for name, one in objects.items() if name in given}

@@ -20,7 +20,7 @@ class KnownWork:
 
     Attributes:
         limit: stated bound on a record's message, which is enforced without a clip; None if there is none.
-        expected: E|S_r|, if the clip is adaptive, or None.
+        expected: E|S_r|, if the privacy object reads it, or None.
         encoded: bound to which encoded messages are clipped before a trusted server's noise, or None.
         algorithm: planned algorithm, or None if it plans nothing.
         gradients: number of gradients in a local step's message.

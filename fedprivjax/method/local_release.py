@@ -215,7 +215,21 @@ class LocalPrivacy(WorkPrivacy):
         least = facts.expected / LEAST_SHARE if self.trust == "server" else 0.0
         return self.update_clip.bit_factor(facts.noise_std, least)
 
+    def reported(self, before: Any, after: Any) -> dict[str, Any]:
+        """Return the `clip` of the round, if it is adaptive."""
+        return {"clip": before} if self.adaptive else {}
+
     # ---- on the host
+
+    @property
+    def reads_cohort_size(self) -> bool:
+        """True if the clip is adaptive."""
+        return self.adaptive
+
+    def of_noise(self, facts: WorkFacts, noise_std: float) -> dict[str, Any]:
+        if self.adaptive:
+            self.update_clip.check(noise_std if self.unit == "machine" else 0.0)
+        return {}
 
     def targeted(self, target: Target, epsilon: Any, machines: int) -> dict[str, Any]:
         if self.unit == "machine" and self.update_clip is None:

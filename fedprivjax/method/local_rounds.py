@@ -134,7 +134,7 @@ class LocalRounds:
         """Return the participants' sums (weighted messages, weights, scalars), and all machines' states after them."""
         longest = jnp.max(self.steps(slots[0])) if self.uneven else None
         messages, after, weights, info = self._work(problem, server, self._states(own, slots[0]), slots, longest)
-        total = jax.tree.map(lambda rows: jnp.tensordot(weights, rows, axes=(0, 0), precision="highest"), messages)
+        total = jax.tree.map(lambda rows: _summed(weights, rows), messages)
         if jax.tree.leaves(own):
             machines = jax.tree.leaves(own)[0].shape[0]
             after, machine, present = to_holders(after, slots[0].machine, slots[0].present, machines)
@@ -164,7 +164,7 @@ class LocalRounds:
             message = self.of.encode(message, jax.random.fold_in(key, ENCODING))
             weight = jnp.asarray(self.of.client_weight(data), jnp.float32)
             require_scalars(self.of.protocol.name, weight, info)
-            present = jax.tree.map(lambda leaf: jnp.where(inputs.present > 0, leaf, 0.0), (message, weight, info))
+            present = jax.tree.map(lambda leaf: jnp.where(inputs.present > 0, leaf, 0), (message, weight, info))
             return present[0], after, *present[1:]
 
         every = None if pool is problem.pool else 0
@@ -246,6 +246,13 @@ class LocalRounds:
         """Return the number of vectors in memory at once, as in `Costs`."""
         held = self.live_vectors * self.together(problem, size.per_round, rows // size.per_round)
         return held + clipped_rows(self.of.protocol, problem, rows)
+
+
+def _summed(weights: jax.Array, rows: jax.Array) -> jax.Array:
+    """Return the weighted sum of rows [slots, ...]. Integers, which have weight 1 or are 0, stay integers."""
+    if jnp.issubdtype(rows.dtype, jnp.integer):
+        return jnp.sum(rows, axis=0)
+    return jnp.tensordot(weights, rows, axes=(0, 0), precision="highest")
 
 
 def scan_filled(function, carry: Any, slots: tuple[RoundInputs, Any, jax.Array], size: int) -> Any:

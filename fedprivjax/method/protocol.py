@@ -24,6 +24,7 @@ from fedprivjax.method.private_mean import BitMean, GaussianMean
 from fedprivjax.method.record_steps import NoisyRecordSteps
 from fedprivjax.method.release import MessagePrivacy, Privacy
 from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.skellam_sums import SkellamSums
 from fedprivjax.method.sum_rounds import SumRounds
 from fedprivjax.method.theory import Theory, step_of, theory_of
 from fedprivjax.method.work_privacy import WorkPrivacy
@@ -260,6 +261,8 @@ class Pair(Protocol):
                 raise _other_privacy(self.algorithm, self.privacy)
             if getattr(self.privacy, "unit", RECORD) is None and self.mu is self.epsilon is self.noise_std is None:
                 object.__setattr__(self, "noise_std", 0.0)
+            if self.adversary is None:
+                object.__setattr__(self, "adversary", self.privacy.default_adversary)
             self.privacy.check_target(self)
 
     @property
@@ -293,7 +296,7 @@ class Pair(Protocol):
 def privacy_for(algorithm: type) -> tuple[type, ...]:
     """Return the package's classes of privacy objects with which a class of algorithms goes; () for another class."""
     if issubclass(algorithm, LocalAlgorithm):
-        return LocalPrivacy, NoisyRecordSteps
+        return LocalPrivacy, NoisyRecordSteps, SkellamSums
     if not issubclass(algorithm, Algorithm):
         return ()
     return NoisyMessages, NoisyRecords, NoisyMomentum, GaussianMean, BitMean

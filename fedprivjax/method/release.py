@@ -16,7 +16,7 @@ from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Size
-from fedprivjax.privacy.adversaries import BY_TRUST
+from fedprivjax.privacy.adversaries import BY_TRUST, Adversary
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import LEVELS, Target
 from fedprivjax.privacy.terms import Assumption
@@ -73,6 +73,7 @@ class Privacy(Part):
         shares_noise: True if machines share further noise, see `sent_noise`, which the event does not count.
         trust: trust model, a key of `fedprivjax.privacy.terms.TRUST`, as in the event.
         for_machines: the only number of machines for which the object is defined, as on a graph, or None for any.
+        default_adversary: adversary of a protocol that names none, or None for that of the trust model.
     """
 
     kind, decorator = "privacy object", PYTREE
@@ -85,6 +86,7 @@ class Privacy(Part):
     clip: Any = None
     trust: Any = "none"
     for_machines: Any = None
+    default_adversary: ClassVar[Adversary | None] = None
 
     @property
     def traced(self) -> Any:

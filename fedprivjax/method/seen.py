@@ -64,6 +64,14 @@ class Seen(Optionals):
         """
         return ()
 
+    def reduced(self, messages: Any) -> Any:
+        """Return messages, or sums of them, as an adversary sees them, on the host. Default: as they are."""
+        return messages
+
+    def decoded(self, messages: Any) -> Any:
+        """Return all messages of a run in units of the parameters, for audits. Default: as they are."""
+        return messages
+
     def internal(self, state: Any) -> Any:
         """Return the server's memory after a round, as an intruder would read it, a pytree. Default: (), nothing."""
         return ()

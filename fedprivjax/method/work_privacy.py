@@ -22,9 +22,10 @@ class Facts(NamedTuple):
     Attributes:
         noise_std: calibrated noise.
         limit: stated bound on a record's message, which is enforced without a clip, or None.
-        expected: E|S_r|, if the clip is adaptive, or None.
+        expected: E|S_r|, if the privacy object reads it, or None.
         weighted: True if machines' weights follow from the plan.
         encoded: bound to which encoded messages are clipped before a trusted server's noise, or None.
+        form: pytree of the shapes of a message, at the server, or None.
     """
 
     noise_std: Any
@@ -32,6 +33,7 @@ class Facts(NamedTuple):
     expected: Any
     weighted: bool
     encoded: Any
+    form: Any = None
 
 
 class WorkFacts(NamedTuple):
@@ -67,6 +69,7 @@ class WorkPrivacy(Privacy):
         adaptive: True if the bound on the messages changes from round to round.
         at_machines: True if machines sample noise.
         noise_together: True if the noise of a local step is sampled for all machines of a round at once.
+        reads_cohort_size: True if messages or their costs depend on E|S_r|, which is public.
     """
 
     instead = "Define a LocalAlgorithm, or a subclass of WorkPrivacy with an event of its own"
@@ -78,6 +81,7 @@ class WorkPrivacy(Privacy):
     adaptive: Any = False
     at_machines: Any = True
     noise_together: ClassVar[bool] = False
+    reads_cohort_size: Any = False
     work: Any
     step_divisor: Any = None  # divisor of a step's sum, None for the number of records
 
@@ -133,6 +137,17 @@ class WorkPrivacy(Privacy):
 
     # ---- at the server, traced
 
+    def round_noise(self, drawn: Any, host_noise: Any, facts: Facts) -> Any:
+        """Return the round's noise, or its key and the participants' standard deviations if machines sample it."""
+        if not self.at_machines:
+            return jax.tree.map(lambda z: facts.noise_std * z, drawn)
+        key, relative = drawn
+        return key, facts.noise_std * relative
+
+    def of_message(self, own_noise: Any) -> Any:
+        """Return the noise that is added to each participant's message, [per_round, d]. Default: its own noise."""
+        return own_noise
+
     def divisor(self, weight: Any, inputs: RoundInputs) -> Any:
         """Return the divisor of the sum of messages, from the sum of the weights. Default: this sum."""
         return jnp.where(weight > 0, weight, 1.0)
@@ -140,6 +155,18 @@ class WorkPrivacy(Privacy):
     def read(self, total: Any, divisor: Any, noise: Any, bound: Any, facts: Facts) -> tuple[Any, Any]:
         """Return the mean message as the server reads it, and the public memory of the next round."""
         return jax.tree.map(lambda leaf: leaf / divisor, total), bound
+
+    def reported(self, before: Any, after: Any) -> dict[str, Any]:
+        """Return scalars of a round by name, from the public memory before and after it. Default: none."""
+        return {}
+
+    def reduced(self, messages: Any) -> Any:
+        """Return messages, or sums of them, as an adversary sees them. Default: as they are."""
+        return messages
+
+    def decoded(self, messages: Any) -> Any:
+        """Return a run's messages in units of the parameters, [rounds, per_round, numbers]. Default: as they are."""
+        return messages
 
     # ---- on the host
 
@@ -161,9 +188,28 @@ class WorkPrivacy(Privacy):
     def check(self, problem: Problem) -> None:
         """Raise Refusal if the guarantee does not cover the problem. Default: nothing."""
 
+    def check_method(self, method: str, noise_std: float) -> None:
+        """Raise Refusal if the noise method is not possible with the calibrated noise. Default: nothing."""
+
+    def host_noise(self, plan: Plan, dimension: int, seed: int, noise_std: float) -> Any:
+        """Return noise that is sampled on the host before a run, as `OfPrivacy.host_noise`. Default: None."""
+        return None
+
+    def of_noise(self, facts: WorkFacts, noise_std: float) -> dict[str, Any]:
+        """Return the settings that follow from the noise, by name. Raise Refusal if it does not fit. Default: none."""
+        return {}
+
     def encoded_norm(self, dimension: int) -> float | None:
         """Return the bound to which encoded messages are clipped before a trusted server's noise. Default: None."""
         return None
+
+    def message_dimension(self, dimension: int) -> int:
+        """Return the number of numbers in a message as it is sent, from that of `leave`. Default: this number."""
+        return dimension
+
+    def protocol_bits(self, machines: float) -> float:
+        """Return the bits that a machine sends in a round besides its message. Default: 0."""
+        return 0.0
 
     def message_bits(self, dimension: int) -> float:
         """Return the number of bits of a message. Default: the encoder's, or float32 numbers."""

@@ -19,10 +19,11 @@ from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.local_rounds import LIVE_VECTORS, SERVER, ClientState, LocalRounds, chunk_of
 from fedprivjax.method.round import RoundInputs, require_one_gradient, slot_keys
 from fedprivjax.method.rounds import Rounds
-from fedprivjax.method.seen import of_one_message
+from fedprivjax.method.seen import noisy_rows, of_one_message
 from fedprivjax.method.server_step import initial
 from fedprivjax.method.settings import require_clip
 from fedprivjax.method.work_privacy import Facts, WorkFacts
+from fedprivjax.noise.interface import Mechanism
 from fedprivjax.noise.rounds import round_factor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalEpochs
@@ -132,15 +133,16 @@ class WorkRounds(Rounds):
         return slot_keys(key, per_round), deviations
 
     def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
-        """Return the round's noise, or its key and the participants' standard deviations if machines sample it."""
-        if not self.privacy.at_machines:
-            return state, jax.tree.map(lambda z: self.protocol.noise_std * z, drawn)
-        key, relative = drawn
-        return state, (key, self.protocol.noise_std * relative)
+        return state, self.privacy.round_noise(drawn, host_noise, self._facts)
+
+    def sent(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, own_noise: Any, key: jax.Array):
+        messages = self.messages(problem, state, inputs, noise, key)
+        return noisy_rows(problem, messages, self.privacy.of_message(own_noise))
 
     def serve(self, problem: Problem, server: ServedState, total, weight, inputs: RoundInputs, noise, key):
         divisor = self.privacy.divisor(weight, inputs)
-        mean, after = self.privacy.read(total, divisor, noise, server.clip, self._facts)
+        form = self._message_form(problem)
+        mean, after = self.privacy.read(total, divisor, noise, server.clip, self._facts._replace(form=form))
         at = AtServer(
             inputs.round.astype(jnp.float32),
             self.step,
@@ -150,13 +152,13 @@ class WorkRounds(Rounds):
             problem.start,
             jax.random.fold_in(key, SERVER),
         )
-        mean = jax.tree.unflatten(jax.tree.structure(self._message_form(problem)), jax.tree.leaves(mean))
+        mean = jax.tree.unflatten(jax.tree.structure(form), jax.tree.leaves(mean))
         return ServedState(self.call("serve", server.server, mean, at), after)
 
     def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
-        """Return as `Protocol.round`, and with an adaptive clip also the round's `clip` by name."""
+        """Return as `Protocol.round`, with the scalars that the privacy object reports."""
         after, info = self.local.round(problem, state, inputs, noise, key)
-        return after, info | ({"clip": state.server.clip} if self.privacy.adaptive else {})
+        return after, info | self.privacy.reported(state.server.clip, after.server.clip)
 
     def server_of(self, state: ClientState) -> Any:
         return state.server.server
@@ -244,7 +246,7 @@ class WorkRounds(Rounds):
         bound = problem.lipschitz if is_plain(first) else inf
         known = KnownWork(
             bound if self.privacy.clip is None and bound < inf else None,
-            float(plan.schedule.divisor) if self.privacy.adaptive else None,
+            float(plan.schedule.divisor) if self.privacy.reads_cohort_size else None,
             None,
             None if planned is algorithm else planned,
             len(points_of(first)),
@@ -271,14 +273,29 @@ class WorkRounds(Rounds):
         return replace(self.protocol, known=replace(self._known, **fitted))
 
     def of_noise(self, problem: Problem, plan: Plan, noise_std: float, target: Target) -> dict[str, Any]:
-        if self.privacy.adaptive:
-            self.privacy.update_clip.check(noise_std if self.privacy.unit == "machine" else 0.0)
-        return {}
+        return self.privacy.of_noise(self.facts(problem, plan), noise_std)
+
+    def check_method(self, method: str) -> None:
+        self.privacy.check_method(method, float(self.protocol.noise_std))
+
+    def mechanism(self, problem: Problem, plan: Plan, method: str) -> Mechanism:
+        self.check_method(method)
+        return super().mechanism(problem, plan, method)
+
+    def host_noise(self, plan: Plan, dimension: int, seed: int) -> Any:
+        return self.privacy.host_noise(plan, dimension, seed, float(self.protocol.noise_std))
+
+    def reduced(self, messages: Any) -> Any:
+        return self.privacy.reduced(messages)
+
+    def decoded(self, messages: Any) -> Any:
+        return self.privacy.decoded(messages)
 
     def message_dimension(self, problem: Problem) -> int:
-        """Number of numbers in a message: those of `leave`, and a bit with an adaptive clip."""
+        """Number of numbers in a message: those of `leave`, a bit with an adaptive clip, and padding."""
         leaves = jax.tree.leaves(self._message_form(problem))
-        return sum(int(np.prod(leaf.shape)) for leaf in leaves) + self.privacy.adaptive
+        dimension = sum(int(np.prod(leaf.shape)) for leaf in leaves) + self.privacy.adaptive
+        return self.privacy.message_dimension(dimension)
 
     def _message_form(self, problem: Problem) -> Any:
         """Return the pytree of `leave`, of shapes instead of numbers."""
@@ -288,7 +305,9 @@ class WorkRounds(Rounds):
         return self.privacy.message_bits(self.message_dimension(problem))
 
     def costs(self, problem: Problem) -> dict[str, float]:
-        return of_one_message(self.message_bits(problem), self._known.gradients)
+        expected = self._known.expected
+        besides = 0.0 if expected is None else self.privacy.protocol_bits(float(expected))
+        return of_one_message(self.message_bits(problem) + besides, self._known.gradients)
 
     def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
         return self.local.run_costs(problem, plan)

@@ -179,8 +179,8 @@ class LinearAdversary(Adversary):
 
     def view(self, full: FullView) -> View:
         assert full.machines is not None
-        hidden = np.ones(full.machines.shape) if full.known is None else ~full.known
-        messages = full.messages * hidden.reshape(*hidden.shape, *[1] * (full.messages.ndim - 2))
+        hidden = np.ones(full.machines.shape, bool) if full.known is None else ~full.known
+        messages = np.where(hidden.reshape(*hidden.shape, *[1] * (full.messages.ndim - 2)), full.messages, 0)
         if self.sums_only:
             return View(full.queries, messages.sum(axis=1, keepdims=True))
         cohorts, cohort = np.unique(full.machines, axis=0, return_inverse=True)

@@ -10,15 +10,17 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.restated import of_package
 from fedprivjax.plan.schedule import Schedule
-from fedprivjax.privacy.adversaries import BY_TRUST, Adversary, composed
+from fedprivjax.privacy.adversaries import BY_TRUST, Adversary, composed, is_plain_sum
 from fedprivjax.privacy.coalition import Coalition
 from fedprivjax.privacy.events import Event, GaussianEvent
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.record_event import RecordEvent
+from fedprivjax.privacy.skellam_event import SkellamEvent
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.privacy.views import SentNoise
 
 SUMS = "linear functions of each round's noisy messages are one Gaussian mechanism"
+INTEGER_SUMS = "the sum of independent Skellam noises is Skellam noise"
 PROCESSED = "against {adversary} by post-processing"
 
 
@@ -27,8 +29,9 @@ def event_against(
 ) -> Event:
     """Return the event of a run against an adversary.
 
-    The other machines' noise counts if the noise of each message is known and Gaussian. Otherwise the guarantee is that
-    of the trust model, because this adversary's view is a function of the view there.
+    The other machines' noise counts if the noise of each message is known and Gaussian, or Skellam noise of which the
+    adversary sees sums. Otherwise the guarantee is that of the trust model, because this adversary's view is a function
+    of the view there.
 
     Args:
         event: event against the adversary of the trust model.
@@ -50,12 +53,15 @@ def event_against(
     if sent is not None:
         sent.check(schedule.participants.shape)
         found = _exposures(adversary, sent, schedule)
-        if found is not None and isinstance(event, GaussianEvent | RecordEvent):
+        integers = isinstance(event, SkellamEvent) and is_plain_sum(getattr(adversary, "server", adversary), sent)
+        if found is not None and (integers or isinstance(event, GaussianEvent | RecordEvent)):
             besides = " outside of the coalition" if isinstance(adversary, Coalition) else ""
             assumed = (*terms.assumptions, Assumption("noise of others", {"besides": besides}))
-            terms = replace(terms, theorem=f"{terms.theorem}; {SUMS}", assumptions=assumed, **named)
-            if isinstance(event, RecordEvent):
+            theorem = f"{terms.theorem}; {INTEGER_SUMS if integers else SUMS}"
+            terms = replace(terms, theorem=theorem, assumptions=assumed, **named)
+            if isinstance(event, RecordEvent | SkellamEvent):
                 return event.hidden(found, composed(np.sqrt(sent.variances), sent, schedule), terms)
+            assert isinstance(event, GaussianEvent)
             releases = partial(adversary.releases, sent, schedule)
             return replace(event, exposure=Grouped.of(found), releases=releases, terms=terms)
     if isinstance(adversary, Coalition) and shared:

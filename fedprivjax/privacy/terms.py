@@ -53,6 +53,9 @@ SENTENCES = {
     "adaptive clip": "every machine's update is clipped to a public norm that is computed from noisy counts, and the "
     "noise is a multiple of it",
     "encoded updates": "every message is encoded before the server's noise, to norm at most {bound:.4g}",
+    "integers": "messages are {numbers} integers modulo 2^{bits}, public numbers times {scale:.4g}, of norm at most "
+    "{norm:.4g} before the noise",
+    "sampler": "samples of the {of} distribution in floating point count as exact",
     "rounded products": "norms count as clipped although an accelerator rounds factors of products to 10 bits, which "
     "may increase them by 0.1%",
     "rescaled messages": "messages are scaled by another batch's norm: no bound holds",

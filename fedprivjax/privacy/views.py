@@ -51,7 +51,7 @@ class View(NamedTuple):
 
 
 class SentNoise(NamedTuple):
-    """Gaussian noise of the messages that machines send, independent between rounds, divided by `noise_std`.
+    """Gaussian or Skellam noise of the messages that machines send, independent between rounds, divided by `noise_std`.
 
     Attributes:
         variances: variance of one coordinate of each message, float64 [rounds, per_round].

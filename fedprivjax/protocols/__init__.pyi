@@ -2,6 +2,7 @@ from .accelerated_minibatch_sgd import AcceleratedMinibatchSGD as AcceleratedMin
 from .dp_mu2 import DPMu2 as DPMu2
 from .dpzero import DPZero as DPZero
 from .fedavg import FedAvg as FedAvg
+from .fedavg import LocalGradientSteps as LocalGradientSteps
 from .feddyn import FedDyn as FedDyn
 from .fedexp import FedExP as FedExP
 from .local_sgd import LocalSGD as LocalSGD
@@ -13,6 +14,7 @@ from .registry import ALGORITHMS as ALGORITHMS
 from .registry import PROTOCOLS as PROTOCOLS
 from .released import ReleasedLocalSGD as ReleasedLocalSGD
 from .released import ReleasedMinibatchSGD as ReleasedMinibatchSGD
+from .scaffold import ControlVariates as ControlVariates
 from .scaffold import Scaffold as Scaffold
 from .stale_momentum import StaleMomentum as StaleMomentum
 from .tree_momentum import TreeMomentum as TreeMomentum

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from fedprivjax import protocols
 from fedprivjax.protocols.accelerated_minibatch_sgd import AcceleratedSGD
 from fedprivjax.protocols.dp_mu2 import Mu2
+from fedprivjax.protocols.fedavg import LocalGradientSteps
 from fedprivjax.protocols.noisy_sgd import SGD
+from fedprivjax.protocols.scaffold import ControlVariates
 from fedprivjax.protocols.stale_momentum import Stale
 
 METHODS: dict[str, type] = {
@@ -29,6 +31,8 @@ ALGORITHM_CLASSES: dict[str, type] = {
     "mu2": Mu2,
     "stale_mu2": Stale,
     "accelerated_sgd": AcceleratedSGD,
+    "local_gradient_steps": LocalGradientSteps,
+    "control_variates": ControlVariates,
     "feddyn": protocols.FedDyn,
     "fedexp": protocols.FedExP,
     "mimelite": protocols.MimeLite,

@@ -16,6 +16,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.adaptive_clip import AdaptiveClip
 from fedprivjax.method.encoders import ENCODERS
+from fedprivjax.method.local_algorithm import LocalAlgorithm
 from fedprivjax.method.local_privacy import UNITS
 from fedprivjax.method.protocol import pair, privacy_for
 from fedprivjax.method.seen import costs_of
@@ -94,7 +95,10 @@ class Row(NamedTuple):
 def algorithms() -> dict[str, type]:
     """Return the classes of algorithms by name: those of experiment files, and those of methods that compose one."""
     found = {name: kind for name, (kind, _) in ALGORITHMS.items()}
-    return found | {name: kind for name, kind in composed().items() if kind not in found.values() and privacy_for(kind)}
+    methods = {name: kind for name, kind in composed().items() if privacy_for(kind)}
+    return found | {
+        name: kind for name, kind in methods.items() if kind not in found.values() or issubclass(kind, LocalAlgorithm)
+    }
 
 
 def composed() -> dict[str, type]:

@@ -242,10 +242,11 @@ def view_fits_trust_model(trial: Trial) -> None:
     assert seen is not None, f"the view must have messages if trust is {trust!r}"
     sent = np.asarray(replay(trial.start.arguments, trial.start.plan.size)[1][1])
     _carries_its_noise(trial, sent[0])
+    reduced = seen_of(trial.start.protocol).reduced
     if adversary.senders == NAMED:
-        np.testing.assert_array_equal(seen, sent)
+        np.testing.assert_array_equal(seen, reduced(sent))
     elif adversary.senders == SUMMED:
-        sums = sent.sum(axis=1, keepdims=True)
+        sums = reduced(sent.sum(axis=1, keepdims=True))
         assert seen.shape[0] == len(sums), f"{adversary} must see functions of every round's messages"
         if not isinstance(adversary, Coalition):
             np.testing.assert_allclose(seen[:, :1], sums, rtol=1e-5, atol=1e-5 * np.abs(sent).max())
@@ -301,7 +302,7 @@ def _carries_its_noise(trial: Trial, sent: np.ndarray) -> None:
     silent = replace(start.arguments.protocol, noise_std=np.zeros((), np.float32))
     clean = np.asarray(replay(start.arguments._replace(protocol=silent), start.plan.size)[1][1])[0]
     present = np.asarray(start.plan.schedule.present[0])
-    noise = (sent - clean)[present]
+    noise = np.asarray(seen_of(start.arguments.protocol).decoded(jnp.asarray(sent - clean)[None])[0])[present]
     assert (np.abs(noise).max(axis=1) > 0).all(), "every message must have noise without a trusted server"
     unit = unit_noise(start, mechanism, 0)
     if unit is not None:  # None if the noise is inside local steps

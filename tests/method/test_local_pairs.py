@@ -232,10 +232,14 @@ PARTS = {
     "no privacy object": (
         FedDyn(),
         NoisyMessages(clip=1.0),
-        "privacy must be a LocalPrivacy or a NoisyRecordSteps with FedDyn",
+        "privacy must be a LocalPrivacy or a NoisyRecordSteps or a SkellamSums with FedDyn",
     ),
     "no local work": (OfOneMessage(), PRIVATE, "privacy must be a NoisyMessages .* with OfOneMessage"),
-    "a class": (FedDyn(), LocalPrivacy, "privacy must be a LocalPrivacy or a NoisyRecordSteps with FedDyn, got "),
+    "a class": (
+        FedDyn(),
+        LocalPrivacy,
+        "privacy must be a LocalPrivacy or a NoisyRecordSteps or a SkellamSums with FedDyn, got ",
+    ),
     "no algorithm": (PRIVATE, PRIVATE, "algorithm must be an Algorithm or a LocalAlgorithm, got "),
 }
 

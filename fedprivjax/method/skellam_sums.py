@@ -1,0 +1,332 @@
+r"""Skellam noise in integer sums under secure aggregation (Agarwal, Kairouz & Liu, NeurIPS 2021).
+
+In round t, machine i of a cohort of n clips its update to norm C, pads it to D = 2^⌈log₂ d⌉ numbers, and sends
+
+    z_i = R(s·H·x_i) + Skellam(s²σ²)   modulo 2^b
+
+with a rotation H by public signs, a public scale s (the papers' 1/γ), and stochastic rounding R that is repeated until
+the norm is at most Δ₂. The server sees the sum of the z_i modulo 2^b, and reads Hᵀ·Σz_i/(s·n).
+
+Everything public is a function of public numbers: by default the scale leaves room for k standard deviations of a
+coordinate of the sum, with all updates of norm C in one direction,
+
+    2^b = 2k·√((s·C·n)²/D + n/4 + n·s²σ²)
+
+Deviation: the tries of a rounding are bounded, see `method/integers.py`. The discrete Gaussian of Kairouz, Liu
+and Steinke (ICML 2021) is not offered.
+"""
+
+from math import ceil, erfc, log2, sqrt
+from typing import Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax.flatten_util import ravel_pytree
+
+from fedprivjax.checks.refusal import Refusal, warn
+from fedprivjax.checks.values import called, require_at_least, require_choice, require_number, require_positive
+from fedprivjax.method.adaptive_clip import AdaptiveClip
+from fedprivjax.method.clipping import clip
+from fedprivjax.method.integers import centred, padded_size, rotated, rounded, unrotated
+from fedprivjax.method.round import RoundInputs
+from fedprivjax.method.settings import require_clip
+from fedprivjax.method.work_privacy import Facts, WorkFacts, WorkPrivacy
+from fedprivjax.noise import Mechanism
+from fedprivjax.noise.interface import MessageInputs
+from fedprivjax.noise.skellam import (
+    EverySkellam,
+    IntegerNoise,
+    SummedSkellam,
+    require_drawable,
+    summed_skellam,
+)
+from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import LocalWork
+from fedprivjax.plan.seeds import binomial_stream
+from fedprivjax.privacy.accountants.skellam import BETA, norms_of, rounded_norm
+from fedprivjax.privacy.adversaries import SecureSum
+from fedprivjax.privacy.skellam_event import SkellamEvent
+from fedprivjax.privacy.terms import (
+    MACHINE,
+    PUBLIC_PARTICIPATION,
+    RELATIONS,
+    REPLACE_ONE,
+    Assumption,
+    Terms,
+    vectors_changed,
+)
+from fedprivjax.privacy.views import SentNoise
+from fedprivjax.problem.models import Dense
+
+THEOREM = "Agarwal, Kairouz & Liu 2021, Theorem 3.5: rotated, rounded updates with Skellam noise, modulo 2^b"
+MOST_BITS = 24  # integers of so many bits are exact in float32
+WRAPS = 1e-3  # largest probability of a wrapped coordinate without a warning
+KEY_BITS, SHARE_BITS = 256, 256  # of a public key, and of an encrypted share of a secret
+
+
+class Rotation(NamedTuple):
+    """Public memory: number of the round whose signs are used, from 1. `wrapped` is a metric of the round before."""
+
+    round: Any
+    wrapped: Any
+
+
+@final
+@struct.dataclass(kw_only=True)
+class SkellamSums(WorkPrivacy):
+    """Skellam noise of every machine in integer sums modulo 2^b, under secure aggregation, for any local work.
+
+    Attributes:
+        work: sampler of the records of the local steps: `LocalEpochs` or `LocalSteps`.
+        update_clip: C, bound on the norm of a machine's whole update.
+        bits: b, number of bits of a coordinate, from 2 to 24.
+        scale: s, integers per unit of the update. None leaves room for `deviations` standard deviations of the sum.
+        deviations: k, with which the default scale is computed.
+        beta: β in [0, 1), which gives Δ₂. A rounding beyond Δ₂, of probability at most β, is repeated, which biases it.
+        relation: neighbouring relation. "add-or-remove-one" is zero-out: a machine sends its update or zeros, with its
+            noise in both cases.
+        planned_scale: s of a calibrated protocol.
+
+    **Privacy**: (ε, δ)-DP for one machine, by default against a `SecureSum`. `noise_std` is σ, the noise of a machine's
+    update. Runs with `noise_std=0` send integers without noise.
+
+    Raises:
+        Refusal: a setting is invalid.
+
+    >>> from fedprivjax import LocalEpochs, LocalGradientSteps, Protocol
+    >>> private = SkellamSums(work=LocalEpochs(1, batch=10), update_clip=1.0, bits=12)
+    >>> print(Protocol(LocalGradientSteps(), privacy=private, epsilon=8.0, step_size=0.1).adversary)
+    secure-sum
+    """
+
+    work: LocalWork = struct.field(pytree_node=False, default=None)  # type: ignore[assignment]
+    update_clip: Any = None
+    bits: int = struct.field(pytree_node=False, default=12)
+    scale: Any = None
+    deviations: Any = 4.0
+    beta: float = struct.field(pytree_node=False, default=BETA)
+    relation: str = struct.field(pytree_node=False, default=REPLACE_ONE)
+    planned_scale: Any = struct.field(default=None, metadata={"derived": True})
+
+    unit = "machine"
+    at_machines = False
+    default_adversary = SecureSum()
+    reads_cohort_size = True
+
+    def __post_init__(self):
+        if not isinstance(self.work, LocalWork):
+            remedy = "Set it, for example to LocalEpochs(1, batch=10)"
+            raise Refusal(f"work must be a LocalEpochs or a LocalSteps, got {called(self.work)}. {remedy}")
+        if isinstance(self.update_clip, AdaptiveClip):
+            raise Refusal(
+                "update_clip must be a number with SkellamSums, because the bit of an adaptive clip would need integer "
+                "noise of its own, got an AdaptiveClip. Set a norm"
+            )
+        require_clip("update_clip", self.update_clip)
+        require_positive("scale", self.scale, optional=True)
+        require_at_least("bits", self.bits, 2)
+        if self.bits > MOST_BITS:
+            raise Refusal(
+                f"bits must be at most {MOST_BITS}, got {self.bits}. Integers are exact in float32 up to there"
+            )
+        require_positive("deviations", self.deviations)
+        require_number("beta", self.beta)
+        if not 0 <= self.beta < 1:
+            raise Refusal(f"beta must be at least 0 and below 1, got {self.beta}")
+        require_choice("relation", self.relation, RELATIONS)
+
+    @property
+    def _norm(self) -> float:
+        """C. Raise Refusal if it is not given."""
+        if self.update_clip is None:
+            raise Refusal("update_clip must be given with SkellamSums, got none. Set a norm")
+        return float(self.update_clip)
+
+    @property
+    def step_divisor(self) -> Any:
+        """Divisor of a step's sum: B if records are sampled independently, None for the number of records."""
+        return self.work.batch if self.work.of_step.independent else None
+
+    def scale_for(self, noise_std: float, machines: float, numbers: int) -> float:
+        """Return s, which is public.
+
+        Args:
+            noise_std: σ.
+            machines: n, expected number of machines in a sum.
+            numbers: D.
+
+        >>> from fedprivjax import LocalEpochs
+        >>> private = SkellamSums(work=LocalEpochs(1), update_clip=1.0, bits=12)
+        >>> round(private.scale_for(1.0, 50, 8192), 2)
+        72.19
+        """
+        if self.scale is not None:
+            return float(np.float32(self.scale))
+        room = 4.0**self.bits / (4 * float(self.deviations) ** 2) - machines / 4
+        if room <= 0:
+            least = ceil(log2(machines * float(self.deviations) ** 2) / 2) + 1
+            raise Refusal(
+                f"bits must be at least {least} for sums of {machines:g} machines, got {self.bits}. With fewer, their "
+                f"rounding errors alone wrap"
+            )
+        variance = (self._norm * machines) ** 2 / numbers + machines * noise_std**2
+        return float(np.float32(sqrt(room / variance)))  # as a run reads it
+
+    def wrap_probability(self, noise_std: float, machines: float, numbers: int) -> float:
+        """Return an estimate of the probability that a coordinate of a sum leaves the range of b bits.
+
+        The coordinate counts as normal, with the variance of the sum of n updates of norm C in one direction.
+
+        >>> from fedprivjax import LocalEpochs
+        >>> private = SkellamSums(work=LocalEpochs(1), update_clip=1.0, bits=8, scale=70.0)
+        >>> round(private.wrap_probability(1.0, 50, 8192), 3)
+        0.797
+        """
+        scale = self.scale_for(noise_std, machines, numbers)
+        variance = (scale * self._norm * machines) ** 2 / numbers
+        variance += machines * (0.25 + (scale * noise_std) ** 2)
+        return erfc(2.0 ** (self.bits - 1) / sqrt(2 * variance))
+
+    # ---- at a machine, traced
+
+    def start(self) -> Rotation:
+        return Rotation(jnp.int32(1), jnp.float32(0.0))
+
+    def bounded(self, message: Any, bound: Rotation) -> tuple[Any, dict]:
+        vector = Dense(message)
+        norm = vector.norm()
+        info = {"clipped_share": (norm > self.update_clip).astype(jnp.float32), "message_norm": norm}
+        return clip(vector, self.update_clip).value, info
+
+    def sent(self, message: Any, info: dict, bound: Rotation, noise: Any, facts: Facts) -> jax.Array:
+        """Return a bounded message as a rotated vector, [D]."""
+        return rotated(ravel_pytree(message)[0], bound.round)
+
+    def encoded(self, message: jax.Array, key: jax.Array, facts: Facts) -> jax.Array:
+        """Return the integers of a rotated vector without noise and modulus, int32 [D]."""
+        most = rounded_norm(self.planned_scale * self.update_clip, self.beta, message.size)
+        return rounded(key, self.planned_scale * message, most)
+
+    # ---- at the server, traced
+
+    def round_noise(self, drawn: Any, host_noise: Any, facts: Facts) -> IntegerNoise:
+        if host_noise is not None:
+            return IntegerNoise(host_noise, 1 / (self.planned_scale * drawn))
+        return drawn.noise(self.planned_scale * facts.noise_std, 1 / self.planned_scale)
+
+    def of_message(self, own_noise: IntegerNoise | None) -> Any:
+        return None if own_noise is None else own_noise.levels
+
+    def divisor(self, weight: Any, inputs: RoundInputs) -> Any:
+        """Return the divisor of the sum of messages, E|S_r|."""
+        return inputs.divisor
+
+    def read(self, total: Any, divisor: Any, noise: IntegerNoise | None, bound: Rotation, facts: Facts):
+        """Return the mean of the updates from their sum modulo 2^b, [D], and the memory of the next round."""
+        values = total if noise is None else total + noise.levels
+        seen = centred(values, self.bits)
+        mean = unrotated(seen.astype(jnp.float32), bound.round) / (self.planned_scale * divisor)
+        wrapped = jnp.mean((seen != values).astype(jnp.float32))
+        return _unravelled(mean, facts.form), Rotation(bound.round + 1, wrapped)
+
+    def reported(self, before: Rotation, after: Rotation) -> dict[str, Any]:
+        """Return `wrapped_share`, the share of coordinates of the sum that the modulus changed."""
+        return {"wrapped_share": after.wrapped}
+
+    def reduced(self, messages: Any) -> Any:
+        """Return integers as they are sent or summed, modulo 2^b."""
+        integers = messages is not None and np.issubdtype(messages.dtype, np.integer)
+        return np.asarray(centred(jnp.asarray(messages), self.bits)) if integers else messages
+
+    def decoded(self, messages: jax.Array) -> jax.Array:
+        """Return the updates that a run's integers stand for, [rounds, per_round, D], without the modulus."""
+
+        def one(t, rows):
+            return jax.vmap(lambda row: unrotated(row.astype(jnp.float32), t) / self.planned_scale)(rows)
+
+        return jax.vmap(one)(jnp.arange(1, messages.shape[0] + 1), messages)
+
+    # ---- on the host
+
+    def check_method(self, method: str, noise_std: float) -> None:
+        if method == "materialised":
+            require_drawable(float(self.planned_scale) * noise_std)
+
+    def mechanism(self, facts: WorkFacts, method: str) -> Mechanism:
+        require_choice("noise method", method, ("auto", "aggregate", "materialised"))
+        schedule = facts.plan.schedule
+        divisor = np.full(facts.plan.size.rounds, schedule.divisor, np.float32)
+        if method == "materialised":
+            return EverySkellam(MessageInputs(schedule.present.astype(np.float32), divisor))
+        return SummedSkellam(divisor)
+
+    def host_noise(self, plan: Plan, dimension: int, seed: int, noise_std: float) -> np.ndarray:
+        variances = plan.schedule.present.sum(axis=1) * (float(self.planned_scale) * noise_std) ** 2
+        return summed_skellam(binomial_stream(seed), variances, dimension)
+
+    def event(self, facts: WorkFacts, noise_std: float) -> SkellamEvent:
+        schedule, numbers = facts.plan.schedule, facts.dimension
+        scale = self.scale_for(noise_std, schedule.divisor, numbers)
+        norm = rounded_norm(scale * self._norm, self.beta, numbers)
+        values = {"numbers": numbers, "bits": self.bits, "scale": scale, "norm": norm}
+        clipped = Assumption("clipped updates", {"bound": self._norm})
+        facts_of = (
+            PUBLIC_PARTICIPATION,
+            clipped,
+            Assumption("integers", values),
+            Assumption("sampler", {"of": "Poisson"}),
+        )
+        terms = Terms(self.trust, THEOREM, (*facts_of, Assumption("not covered")), unit=MACHINE, relation=self.relation)
+        norms = norms_of(norm, numbers, vectors_changed(self.relation))
+        return SkellamEvent(scale * noise_std, norms, schedule.total, terms)
+
+    def _require_room(self, machines: float) -> None:
+        """Raise Refusal if the bits do not even hold the rounding errors of a sum."""
+        if self.scale is None and 4.0**self.bits <= machines * float(self.deviations) ** 2:
+            least = ceil(log2(machines * float(self.deviations) ** 2) / 2) + 1
+            raise Refusal(
+                f"bits must be at least {least} for sums of {machines:g} machines, got {self.bits}. With fewer, their "
+                f"rounding errors alone wrap"
+            )
+
+    def of_noise(self, facts: WorkFacts, noise_std: float) -> dict[str, Any]:
+        """Return the scale. Warn if the modulus wraps often, and refuse a scale whose integers are not exact."""
+        machines, numbers = facts.plan.schedule.divisor, facts.dimension
+        scale = self.scale_for(noise_std, machines, numbers)
+        norm = scale * self._norm
+        if norm > 2**MOST_BITS:
+            most = 2**MOST_BITS / self._norm
+            raise Refusal(f"scale must be at most {most:.4g}, or float32 rounds the integers, got {scale:.4g}")
+        chance = self.wrap_probability(noise_std, machines, numbers)
+        if chance > WRAPS:
+            warn(
+                f"the modulus 2^{self.bits} may wrap {chance:.2g} of the coordinates of a sum of {machines:g}. "
+                f"Use more bits or a smaller scale. wrapped_share is the share in a run"
+            )
+        return {"planned_scale": scale}
+
+    def sent_noise(self, facts: WorkFacts) -> SentNoise:
+        return SentNoise(np.ones(facts.plan.schedule.participants.shape), once=True)
+
+    def message_dimension(self, dimension: int) -> int:
+        return padded_size(dimension)
+
+    def message_bits(self, dimension: int) -> float:
+        return float(self.bits * dimension)
+
+    def protocol_bits(self, machines: float) -> float:
+        """Return the bits of secure aggregation that a machine sends in a round besides its masked message.
+
+        Two public keys, an encrypted share of two secrets to every other machine, and a share of every machine at the
+        end: 2·a_K + (3n − 2)·a_S (Bonawitz et al., CCS 2017, Section 7.1), with keys and shares of 256 bits. Masks add
+        no bits.
+        """
+        return 2 * KEY_BITS + (3 * machines - 2) * SHARE_BITS
+
+
+def _unravelled(vector: jax.Array, form: Any) -> Any:
+    """Return a vector [D] as a message of a form, without its padding."""
+    zeros, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), form))
+    return unravel(vector[: zeros.size])

@@ -1,0 +1,70 @@
+"""Privacy event of integer messages with Skellam noise."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedprivjax.privacy.accountants.skellam import Norms, skellam_epsilon
+from fedprivjax.privacy.events import Event, median_sender
+from fedprivjax.privacy.per_machine import Grouped
+from fedprivjax.privacy.terms import Terms
+
+
+@dataclass(frozen=True, eq=False)
+class SkellamEvent(Event):
+    """Integer messages with independent Skellam noise, composed over each machine's messages by Rényi divergences.
+
+    The sum of independent Skellam noises is Skellam noise, and a sum modulo 2^b is post-processing.
+
+    Attributes:
+        noise_std: standard deviation of the noise of one coordinate of a message, in units of the integers. 0 is
+            non-private.
+        norms: bounds on the change of a message by the protected unit, in units of the integers.
+        messages: number of each machine's messages, int [machines].
+        terms: guarantee statement: protected unit, trust model, theorem and assumptions.
+        exposure: `noise_std` divided by the standard deviation that hides each machine's least hidden message,
+            float64 [machines], or None if it is 1.
+
+    >>> event = SkellamEvent(20.0, Norms(10.0, 100.0), np.array([10, 0]), Terms("none", "the Skellam mechanism"))
+    >>> event.epsilons(1e-5).each.round(2).tolist()
+    [8.11, 0.0]
+    """
+
+    noise_std: float
+    norms: Norms
+    messages: np.ndarray
+    terms: Terms
+    exposure: np.ndarray | None = None
+
+    def __str__(self) -> str:
+        return f"Skellam noise {self.noise_std:.4g} in integers, sensitivity {self.sensitivity:.4g}"
+
+    __repr__ = __str__
+
+    @property
+    def sensitivity(self) -> float:
+        return self.norms.l2
+
+    @property
+    def accounting(self) -> str:
+        return "Rényi divergences of integer orders, summed over messages, converted by Canonne et al. 2020"
+
+    def epsilons(self, delta: float) -> Grouped:
+        exposures = np.ones(self.messages.size) if self.exposure is None else self.exposure
+        columns = np.stack([self.messages, exposures], axis=1)
+        rows, group, counts = np.unique(columns, axis=0, return_inverse=True, return_counts=True)
+        values = [self._epsilon(int(messages), exposure, delta) for messages, exposure in rows]
+        return Grouped(np.array(values), counts, group.ravel().astype(np.int32))
+
+    def _epsilon(self, messages: int, exposure: float, delta: float) -> float:
+        if messages == 0:
+            return 0.0
+        return skellam_epsilon(self.norms, (self.noise_std / exposure) ** 2, messages, delta)
+
+    def summary(self, delta: float) -> dict[str, float]:
+        each = self.epsilons(delta)
+        return {"ε (at most)": each.max, "median ε": median_sender(each, each.values > 0)}
+
+    def hidden(self, exposure: np.ndarray, own: np.ndarray, terms: Terms) -> "SkellamEvent":
+        """Return the event with other noise around each machine's messages, as `RecordEvent.hidden`."""
+        return replace(self, exposure=own * exposure, terms=terms)
