@@ -88,7 +88,7 @@ def compared(kind, seeds):
 def test_no_pattern_moves_the_releases_by_more_than_the_exposure(kind):
     """All patterns, vectors and negative entries; the rules that are said to be exact are."""
     rules = set()
-    for stated, found in compared(kind, 25):
+    for stated, found in compared(kind, 12):
         assert found <= stated.value * (1 + 1e-12)
         if stated.rule != BOUND:
             assert found == pytest.approx(stated.value, rel=1e-9)
@@ -101,7 +101,7 @@ def test_one_use_too_few_is_found(kind, monkeypatch):
     """The fault: k − 1 uses."""
     true = separated.separated_exposure
     monkeypatch.setitem(globals(), "separated_exposure", lambda f, b, k: true(f, b, max(k - 1, 1)))
-    assert any(found > 1.01 * stated.value for stated, found in compared(kind, 25))
+    assert any(found > 1.01 * stated.value for stated, found in compared(kind, 12))
 
 
 def test_largest_sums_are_those_of_all_patterns():
