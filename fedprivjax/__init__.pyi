@@ -62,6 +62,7 @@ from .privacy.calibration import calibrate, guarantee
 from .privacy.coalition import Coalition
 from .privacy.events import Event, GaussianEvent
 from .privacy.guarantee import PrivacyGuarantee
+from .privacy.neighbours import Neighbours
 from .privacy.per_machine import Grouped
 from .privacy.pure import PureEvent
 from .privacy.target import Target
@@ -173,6 +174,7 @@ __all__ = [
     "Minibatch",
     "Momentum",
     "Moreau",
+    "Neighbours",
     "NoisyMessages",
     "NoisyMinibatchSGD",
     "NoisyMomentum",

@@ -148,7 +148,7 @@ def groups() -> dict[str, Entries]:
     from fedprivjax.features import MAPS
     from fedprivjax.method.encoders import ENCODERS
     from fedprivjax.plan.samplers import SAMPLERS
-    from fedprivjax.privacy.coalition import ADVERSARIES
+    from fedprivjax.privacy.adversary_names import ADVERSARIES
     from fedprivjax.protocols import ALGORITHMS, PROTOCOLS
 
     sections = {

@@ -21,7 +21,7 @@ from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import as_optimizer
 from fedprivjax.plan.arguments import require_protocol
 from fedprivjax.privacy.adversaries import Adversary
-from fedprivjax.privacy.coalition import ADVERSARIES
+from fedprivjax.privacy.adversary_names import ADVERSARIES
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.protocols import ALGORITHMS, PROTOCOLS
 from fedprivjax.sweeps.configurations import sweepable

@@ -99,7 +99,8 @@ def view_of(protocol: Any, problem: Problem, plan: Plan, full: FullView) -> View
     known = protocol.adversary.known(protocol.rounds.sent_noise(problem, plan), plan.schedule)
     runs = len(full.messages) // len(machines)
     tiled = [None if rows is None else np.tile(rows, (runs, 1)) for rows in (machines, known)]
-    return protocol.adversary.view(full._replace(machines=tiled[0], known=tiled[1]))
+    full = full._replace(machines=tiled[0], known=tiled[1], federation=plan.size.machines)
+    return protocol.adversary.view(full)
 
 
 class Costs(Optionals):

@@ -38,6 +38,8 @@ class Adversary(Decorated):
         trusts: trust models with which the adversary may be named, keys of `fedprivjax.privacy.terms.TRUST`.
         senders: "named", "hidden" or "summed": whether messages in the view have senders, or are functions of several.
         follows_rounds: False if it sees the final model only.
+        knows_seeds: True if it knows the seeds of some machines, on which the noise of others may depend.
+        besides: text on the machines whose noise it knows, in the assumption that all others add theirs.
     """
 
     kind, decorator = "adversary", FROZEN
@@ -47,6 +49,8 @@ class Adversary(Decorated):
     trusts: ClassVar[tuple[str, ...]] = ()
     senders: ClassVar[str] = HIDDEN
     follows_rounds: ClassVar[bool] = True
+    knows_seeds: ClassVar[bool] = False
+    besides: ClassVar[str] = ""
 
     def __init_subclass__(cls, **options: Any):
         """Raise Refusal for a custom class that defines more than `name`, `sees` and `rows`."""

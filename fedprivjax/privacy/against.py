@@ -11,7 +11,6 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.restated import of_package
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy.adversaries import BY_TRUST, Adversary, composed, is_plain_sum
-from fedprivjax.privacy.coalition import Coalition
 from fedprivjax.privacy.events import Event, GaussianEvent
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.record_event import RecordEvent
@@ -55,8 +54,7 @@ def event_against(
         found = _exposures(adversary, sent, schedule)
         integers = isinstance(event, SkellamEvent) and is_plain_sum(getattr(adversary, "server", adversary), sent)
         if found is not None and (integers or isinstance(event, GaussianEvent | RecordEvent)):
-            besides = " outside of the coalition" if isinstance(adversary, Coalition) else ""
-            assumed = (*terms.assumptions, Assumption("noise of others", {"besides": besides}))
+            assumed = (*terms.assumptions, Assumption("noise of others", {"besides": adversary.besides}))
             theorem = f"{terms.theorem}; {INTEGER_SUMS if integers else SUMS}"
             terms = replace(terms, theorem=theorem, assumptions=assumed, **named)
             if isinstance(event, RecordEvent | SkellamEvent):
@@ -64,9 +62,9 @@ def event_against(
             assert isinstance(event, GaussianEvent)
             releases = partial(adversary.releases, sent, schedule)
             return replace(event, exposure=Grouped.of(found), releases=releases, terms=terms)
-    if isinstance(adversary, Coalition) and shared:
+    if adversary.knows_seeds and shared:
         raise Refusal(
-            f"adversary must not be a coalition if the noise of machines may depend on that of others in an unknown "
+            f"adversary must not know seeds if the noise of machines may depend on that of others in an unknown "
             f"way, got {adversary}. Define sent_noise(facts) in the privacy object, and a GaussianEvent"
         )
     theorem = f"{terms.theorem}; {PROCESSED.format(adversary=adversary)}"

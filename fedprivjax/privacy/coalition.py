@@ -17,14 +17,9 @@ from fedprivjax.checks.values import called, require_at_least
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy.adversaries import (
     Adversary,
-    Central,
-    FinalModel,
     LinearAdversary,
     Local,
-    PanPrivate,
     SecureSum,
-    Shuffler,
-    ThirdParty,
     composed,
     is_plain_sum,
     require_adversary,
@@ -57,6 +52,8 @@ class Coalition(Adversary):
     server: Adversary = field(default_factory=SecureSum)
     name: ClassVar[str] = "coalition"
     trusts: ClassVar[tuple[str, ...]] = ("none",)
+    knows_seeds: ClassVar[bool] = True
+    besides: ClassVar[str] = " outside of the coalition"
 
     def __post_init__(self):
         require_at_least("size", self.size, 1)
@@ -132,7 +129,7 @@ class Coalition(Adversary):
 
     def _against(self, sent: SentNoise, schedule: Schedule) -> Callable[[np.ndarray], np.ndarray]:
         """Return the function from a coalition to (μ·σ/Δ)² of each machine."""
-        return lambda members: _Honest(self.server, tuple(members)).exposures(sent, schedule) ** 2
+        return lambda members: Honest(self.server, tuple(members)).exposures(sent, schedule) ** 2
 
 
 def _sums_without(sent: SentNoise, schedule: Schedule) -> Callable[[np.ndarray], np.ndarray]:
@@ -170,7 +167,7 @@ def _noisiest_known(sent: SentNoise, schedule: Schedule, size: int) -> tuple[np.
 
 
 @dataclass(frozen=True)
-class _Honest(LinearAdversary):
+class Honest(LinearAdversary):
     """View that a server has of the messages of machines outside of a coalition."""
 
     server: Adversary
@@ -195,8 +192,3 @@ class _AnyKnown(LinearAdversary):
 
     def _squares(self, sent: SentNoise, machines: np.ndarray, variances: np.ndarray, sending: np.ndarray) -> np.ndarray:
         return sent.covariance.most(machines, sending, self.size)  # type: ignore[union-attr]
-
-
-ADVERSARIES: dict[str, type[Adversary]] = {
-    kind.name: kind for kind in (Local, Shuffler, PanPrivate, Central, SecureSum, ThirdParty, FinalModel, Coalition)
-}

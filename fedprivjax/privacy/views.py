@@ -22,6 +22,7 @@ class FullView(NamedTuple):
             counts messages only.
         machines: machine in each slot, int [rounds, per_round].
         known: slots whose messages the adversary computes itself, bool [rounds, per_round], or None.
+        federation: number of machines, 0 if it is not needed.
     """
 
     queries: np.ndarray
@@ -31,6 +32,7 @@ class FullView(NamedTuple):
     steps: np.ndarray | None = None
     machines: np.ndarray | None = None
     known: np.ndarray | None = None
+    federation: int = 0
 
 
 class View(NamedTuple):

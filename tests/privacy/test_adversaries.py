@@ -14,8 +14,8 @@ from fedprivjax.experiment.read import parse
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy import coalition
 from fedprivjax.privacy.adversaries import BY_TRUST, LinearAdversary, Local, squares
+from fedprivjax.privacy.adversary_names import ADVERSARIES
 from fedprivjax.privacy.against import event_against
-from fedprivjax.privacy.coalition import ADVERSARIES
 from fedprivjax.privacy.views import FullView, SentNoise
 from fedprivjax.protocols.noisy_sgd import SGD
 
@@ -351,7 +351,7 @@ REFUSED = {
             fpj.Full(8),
             rounds=2,
         ),
-        "adversary must not be a coalition if the noise of machines may depend on that of others",
+        "adversary must not know seeds if the noise of machines may depend on that of others",
     ),
 }
 
@@ -370,7 +370,7 @@ def test_a_coalition_needs_a_gaussian_event_for_noise_that_machines_share():
     sent = SentNoise(np.ones((1, 4)), True, RingMessages().covariance)
     event = fpj.PureEvent(1.0, fpj.Grouped.of([1.0] * 4), fpj.Terms("none", "a theorem"))
     assert event_against(fpj.SecureSum(), event, sent, schedule, independent=False).terms.adversary == "secure-sum"
-    with pytest.raises(fpj.Refusal, match="adversary must not be a coalition"):
+    with pytest.raises(fpj.Refusal, match="adversary must not know seeds"):
         event_against(fpj.Coalition(1), event, sent, schedule, independent=False)
 
 

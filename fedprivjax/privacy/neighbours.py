@@ -1,0 +1,126 @@
+"""Machines as adversaries, which see the messages of their neighbours on a graph."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.noise.graphs import as_graph
+from fedprivjax.noise.pairwise import edges_of
+from fedprivjax.plan.schedule import Schedule
+from fedprivjax.privacy.adversaries import SUMMED, Adversary, LinearAdversary
+from fedprivjax.privacy.coalition import Honest
+from fedprivjax.privacy.events import GaussianEvent
+from fedprivjax.privacy.views import FullView, SentNoise, View
+
+MOST_OBSERVERS = 2000  # machines whose views are computed one by one
+
+
+@final
+@dataclass(frozen=True)
+class Neighbours(Adversary):
+    """Any other machine, which sees the messages of its neighbours on a graph, and all broadcasts.
+
+    A machine knows its own data and seeds, so that its own noise does not count. The guarantee is against the machine
+    that sees most.
+
+    Attributes:
+        graph: "ring", "complete", a `Torus`, a `RandomRings`, a symmetric matrix of 0 and 1 or a networkx graph, see
+            `Pairwise`. In a file also a table with `kind`.
+
+    >>> schedule = Schedule(4, np.array([[0, 1, 2, 3]]))
+    >>> sent = SentNoise(np.ones((1, 4)))
+    >>> (Neighbours("ring").between(sent, schedule) ** 2).round(2)[0]  # its neighbours 1 and 3 see its message
+    array([0.  , 1.  , 0.33, 1.  ])
+    """
+
+    graph: Any = "ring"
+    name: ClassVar[str] = "neighbours"
+    trusts: ClassVar[tuple[str, ...]] = ("none",)
+    senders: ClassVar[str] = SUMMED
+    knows_seeds: ClassVar[bool] = True
+    besides: ClassVar[str] = " but the one that observes"
+
+    def __post_init__(self):
+        object.__setattr__(self, "graph", as_graph(self.graph))
+
+    @property
+    def text(self) -> str:
+        return (
+            f"all numbers that the server sends to machines and, as any other machine, the messages of its neighbours "
+            f"on the graph ({self.graph}), with its own data and seeds"
+        )
+
+    @property
+    def fewest_machines(self) -> int:
+        return self.graph.nodes or 2
+
+    def mus(self, run: Any) -> np.ndarray:
+        """Return μ of every machine against every other one, float64 [machines, observing machines].
+
+        Args:
+            run: what `fpj.ready` returns for a method with this adversary.
+
+        Raises:
+            Refusal: the guarantee is not one by Gaussian mechanisms with known noise.
+        """
+        sent = run.protocol.rounds.sent_noise(run.problem, run.plan)
+        if sent is None or not isinstance(run.event, GaussianEvent):
+            raise Refusal(
+                f"μ between machines must follow from Gaussian messages of known noise, got {run.protocol.name}, whose "
+                f"guarantee is {run.event.terms.theorem}"
+            )
+        each = self.between(sent, run.plan.schedule)
+        return each * (float(run.event.sensitivity) / run.event.noise_std)
+
+    def between(self, sent: SentNoise, schedule: Schedule) -> np.ndarray:
+        """Return μ·σ/Δ of every machine against every other one, float64 [machines, observing machines].
+
+        Raises:
+            Refusal: there are too many machines.
+        """
+        machines = schedule.machines
+        if machines > MOST_OBSERVERS:
+            raise Refusal(f"machines must be at most {MOST_OBSERVERS} with {self}, got {machines}. Use Local()")
+        found = [self._against(machine, machines).exposures(sent, schedule) for machine in range(machines)]
+        return np.where(np.eye(machines, dtype=bool), 0.0, np.stack(found, axis=1))
+
+    def exposures(self, sent: SentNoise, schedule: Schedule) -> np.ndarray:
+        return self.between(sent, schedule).max(axis=1)
+
+    def releases(self, sent: SentNoise, schedule: Schedule, machine: int) -> np.ndarray:
+        """Return the relative noise of one message that leaks as much as all of a machine's messages, float64 [1]."""
+        return 1 / self.exposures(sent, schedule)[[machine]]
+
+    def known(self, sent: SentNoise | None, schedule: Schedule) -> np.ndarray:
+        """Return the slots of the machine that sees most of the most exposed one, bool [rounds, per_round]."""
+        equal = SentNoise(np.ones(schedule.participants.shape))
+        each = self.between(equal if sent is None else sent, schedule)
+        return schedule.participants == np.unravel_index(np.argmax(each), each.shape)[1]
+
+    def view(self, full: FullView) -> View:
+        assert full.machines is not None
+        assert full.known is not None
+        observer = int(full.machines[full.known][0]) if full.known.any() else 0
+        return _Near(self._near(observer, full.federation)).view(full)
+
+    def _against(self, observer: int, machines: int) -> Honest:
+        """Return the view of one machine."""
+        return Honest(_Near(self._near(observer, machines)), (observer,))
+
+    def _near(self, observer: int, machines: int) -> tuple[int, ...]:
+        """Return the neighbours of a machine."""
+        edges = edges_of(self.graph, machines)
+        return tuple(edges[(edges == observer).any(axis=1)].sum(axis=1) - observer)
+
+
+@final
+@dataclass(frozen=True)
+class _Near(LinearAdversary):
+    """View of the messages of some machines, and of all broadcasts."""
+
+    machines: tuple[int, ...]
+
+    def rows(self, machines: np.ndarray) -> Any:
+        return np.array(self.machines)[:, None] == machines
