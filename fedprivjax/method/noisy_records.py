@@ -15,8 +15,8 @@ from fedprivjax.noise import Mechanism
 from fedprivjax.noise.factors.interface import INDEPENDENT
 from fedprivjax.noise.pairwise import Pairwise, as_pairwise
 from fedprivjax.plan.samplers import Sampler
-from fedprivjax.privacy.accountants.bounds import shuffled_noise_multiplier
 from fedprivjax.privacy.accountants.records import Shuffled
+from fedprivjax.privacy.accountants.shuffled import shuffled_noise_multiplier
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.views import SentNoise

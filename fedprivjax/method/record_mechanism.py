@@ -46,7 +46,10 @@ from fedprivjax.problem.problem import Problem
 THEOREM_RULES = ("accountant", "advanced")
 PER_MACHINE = "records"  # a δ of 1/n² for a machine of n records
 Delta = float | Sequence[float] | str | None
-SHUFFLED = "Lowy & Razaviyayn 2023, Theorem 4.1, its proof evaluated numerically; sampling from a machine's records"
+SHUFFLED = (
+    "Feldman, McMillan & Talwar 2021, Theorem 3.2 (clones), with the tails of Gaussian messages; sampling from a "
+    "machine's records"
+)
 THEOREM = "Lowy & Razaviyayn 2023, Algorithm 1; composed profile of the subsampled Gaussian mechanism"
 
 

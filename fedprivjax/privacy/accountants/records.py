@@ -9,7 +9,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.plan.samplers import Occurrences, Poisson, Replacement, Sampler, Subset
-from fedprivjax.privacy.accountants.bounds import attainable_epsilon, quick_epsilon, shuffled_epsilon
+from fedprivjax.privacy.accountants.bounds import attainable_epsilon, quick_epsilon
 from fedprivjax.privacy.accountants.composition import MOST
 from fedprivjax.privacy.accountants.dp_accounting_backend import (
     EXACT,
@@ -20,6 +20,7 @@ from fedprivjax.privacy.accountants.dp_accounting_backend import (
     gaussian_results,
 )
 from fedprivjax.privacy.accountants.sampled import SampledReleases, resolved, sampled_epsilon, shift_distribution
+from fedprivjax.privacy.accountants.shuffled import shuffled_epsilon
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE, vectors_changed
 
 if TYPE_CHECKING:
@@ -296,7 +297,7 @@ class SampledMachines(Sampled):
 
 @dataclass(frozen=True)
 class Shuffled(RecordAccountant):
-    """Accountant of one-record messages in the shuffle model, with `per_round` senders; see `accountants.bounds`."""
+    """Accountant of one-record messages in the shuffle model, with `per_round` senders; see `accountants.shuffled`."""
 
     per_round: int
 
@@ -306,8 +307,8 @@ class Shuffled(RecordAccountant):
     def derivation(self) -> str:
         """Derivation of ε from the noise, as text."""
         return (
-            "local (ε₀, δ₀) amplified by shuffling (Feldman, McMillan & Talwar 2021, Theorem 3.8) and by sampling, "
-            "optimal composition of (ε, δ) mechanisms by dp-accounting"
+            "numbers of clones behind a shuffler, for several local ε₀, amplified by sampling; composition of privacy "
+            "loss distributions by dp-accounting"
         )
 
     def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:

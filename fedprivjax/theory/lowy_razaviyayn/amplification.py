@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.privacy.accountants.bounds import shuffling
+from fedprivjax.privacy.accountants.shuffled import shuffling
 from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, one, ordered, plain, positive, probability
 from fedprivjax.theory.lowy_razaviyayn.minibatch import minibatch_rounds
 from fedprivjax.theory.lowy_razaviyayn.minibatch_strong import strong_rounds
