@@ -29,12 +29,13 @@ class Graph:
         """Return the two ends of every edge once, the smaller one first, int [edges, 2].
 
         Raises:
-            Refusal: the graph is not connected, or has another number of machines.
+            Refusal: the graph is not connected, has an edge from a machine to itself, or another number of machines.
         """
         require_at_least("machines with pairwise noise", machines, 2)
         if self.nodes not in (None, machines):
             raise Refusal(f"graph must have as many nodes as there are machines, {machines}, got {self.nodes}")
         found = np.unique(np.sort(np.asarray(self.pairs(machines), int).reshape(-1, 2), axis=1), axis=0)
+        _require_no_loops(found)
         links = coo_array((np.ones(len(found)), tuple(found.T)), shape=(machines, machines))
         pieces, piece = connected_components(links, directed=False)
         if pieces > 1:
@@ -201,10 +202,14 @@ def _of_networkx(graph: Any) -> Graph:
     if graph.is_directed():
         raise Refusal("graph must be undirected, got a directed one. Use graph.to_undirected()")
     ends = [(int(edge[0]), int(edge[1])) for edge in graph.edges]
+    _require_no_loops(ends)
+    return GivenGraph(len(nodes), tuple(ends))
+
+
+def _require_no_loops(ends: Any) -> None:
     loops = [one for one, other in ends if one == other]
     if loops:
         raise Refusal(f"graph must have no edge from a machine to itself, got one at machine {loops[0]}")
-    return GivenGraph(len(nodes), tuple(ends))
 
 
 def _of_matrix(given: Any) -> Graph:

@@ -12,13 +12,14 @@ does not cancel. Guarantees do not count it, so they also hold if the survivors 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.decorated import FROZEN, Decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_positive
 from fedprivjax.noise.graphs import Graph, as_graph
@@ -30,8 +31,9 @@ MOST_MACHINES = 4000  # messages of a round with a dense covariance
 CHUNK_FLOATS = 2**20  # numbers of edges' noise in memory at once
 
 
+@final
 @dataclass(frozen=True)
-class Pairwise:
+class Pairwise(Decorated):
     """Noise that neighbours on a graph share, in addition to each machine's own noise.
 
     It is the setting `noise` of `NoisyMessages`, `NoisyRecords` and `LocalPrivacy`, with trust "none".
@@ -45,6 +47,7 @@ class Pairwise:
     Pairwise(graph=Ring(), shared=3.0)
     """
 
+    kind, decorator, instead = "noise", FROZEN, "Define a Graph"
     graph: Any = "ring"
     shared: float = 1.0
 
@@ -190,7 +193,7 @@ class PairwiseNoise(PerMachine):
 @lru_cache(maxsize=8)
 def edges_of(graph: Graph, machines: int) -> np.ndarray:
     """Return the edges of a graph, see `Graph.edges`. They are not to be changed."""
-    found = graph.edges(machines)
+    found = Graph.edges(graph, machines)  # each edge once, also of a custom graph
     found.flags.writeable = False
     return found
 

@@ -5,7 +5,8 @@ import pytest
 from oracles.decor import adjacency
 
 from fedprivjax import Pairwise, RandomRings, Refusal, Torus
-from fedprivjax.noise.graphs import as_graph
+from fedprivjax.noise.graphs import Ring, as_graph
+from fedprivjax.noise.pairwise import edges_of
 
 
 class NetworkxLike:
@@ -101,3 +102,26 @@ def test_graphs_that_do_not_fit_the_machines_are_refused(graph, machines, messag
 def test_the_noise_of_an_edge_is_a_positive_number(shared, message):
     with pytest.raises(Refusal, match=f"shared must be .*{message}"):
         Pairwise("ring", shared=shared)
+
+
+def test_a_custom_graph_has_each_edge_once_and_none_to_itself():
+    class Twice(Ring):
+        def edges(self, machines):
+            return np.concatenate([super().edges(machines)] * 2)
+
+    np.testing.assert_array_equal(edges_of(Twice(), 4), Ring().edges(4))
+
+    class Loops(Ring):
+        def pairs(self, machines):
+            return np.stack([np.arange(machines)] * 2, axis=1)
+
+    with pytest.raises(Refusal, match="graph must have no edge from a machine to itself, got one at machine 0"):
+        Loops().edges(4)
+
+
+def test_pairwise_noise_is_sampled_by_its_own_functions():
+    with pytest.raises(Refusal, match=r"Pairwise must not be subclassed, .* got Smaller\. Define a Graph"):
+
+        class Smaller(Pairwise):  # type: ignore[misc]
+            def mechanism(self, schedule, relative, divisor, method):
+                return super().mechanism(schedule, 0.1 * relative, divisor, method)
