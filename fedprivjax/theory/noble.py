@@ -1,0 +1,90 @@
+"""Noble, Bellet & Dieuleveut 2022 (DP-SCAFFOLD): the ε that the authors publish.
+
+In each of T rounds, a random part l of M machines takes K local steps, each on a random part s of its R records, with
+Gaussian noise of σ times a step's sensitivity. The authors bound the Rényi divergence of order α for someone who sees
+the server's points: that of one step with noise σ√(lM), amplified by sampling records (rate s), K times, amplified by
+sampling machines (rate l), T times, each by Theorem 9 of Wang, Balle & Kasiviswanathan 2019.
+
+**The second amplification does not hold for neighbours in one record.** It needs that a machine's message is as close
+to another machine's message as it is to its own message with one record replaced. A machine's data may differ from
+another's in all records, so that its presence is visible in a round, and only the δ of the round is multiplied by l.
+"""
+
+from collections.abc import Callable
+from math import ceil, floor, log
+
+import numpy as np
+from scipy.special import gammaln, logsumexp
+
+from fedprivjax.checks.values import require_at_least, require_between, require_positive, require_probability
+
+ORDERS = range(2, 102)  # integer orders
+STEPS = 1000  # orders tried about the best integer
+
+
+def published_epsilon(
+    noise_multiplier: float,
+    *,
+    machines: int,
+    rounds: int,
+    steps: int,
+    machine_rate: float,
+    record_rate: float,
+    delta: float,
+) -> float:
+    """Return the ε of DP-SCAFFOLD as published, which is not a valid bound for neighbours in one record.
+
+    A `Scaffold` with unit = "record" states a valid ε.
+
+    Args:
+        noise_multiplier: σ, noise of one machine's step divided by its sensitivity to replacing one record.
+        machines: M.
+        rounds: T.
+        steps: K, local steps of a round.
+        machine_rate: l, part of the machines in a round.
+        record_rate: s, part of a machine's records in a step.
+        delta: δ in (0, 1).
+
+    Raises:
+        Refusal: if a number is out of range.
+
+    Source: the authors' get_epsilon_bound.py.
+
+    >>> rates = {"machine_rate": 0.2, "record_rate": 0.2}
+    >>> round(published_epsilon(60.0, machines=100, rounds=100, steps=50, delta=2.5e-6, **rates), 2)
+    8.19
+    """
+    require_positive("noise_multiplier", noise_multiplier)
+    for name, value in (("machines", machines), ("rounds", rounds), ("steps", steps)):
+        require_at_least(name, value, 1)
+    require_probability("machine_rate", machine_rate)
+    require_probability("record_rate", record_rate)
+    require_between("delta", delta, 0, 1)
+    variance = noise_multiplier**2 * machine_rate * machines
+    of_machine = {k: steps * _sampled(k, lambda order: order / (2 * variance), record_rate) / (k - 1) for k in ORDERS}
+    moments = {1: 0.0} | {k: rounds * _sampled(k, of_machine.__getitem__, machine_rate) for k in ORDERS}
+
+    def epsilon(order: float) -> float:
+        low, high = floor(order), ceil(order)
+        moment = moments[low] if low == high else (high - order) * moments[low] + (order - low) * moments[high]
+        return (moment + log(1 / delta)) / (order - 1)
+
+    best = min(ORDERS[:-1], key=epsilon)
+    return float(min(epsilon(order) for order in np.linspace(best - 1 + 1e-4, best + 1, STEPS)))
+
+
+def _sampled(order: int, divergence: Callable[[int], float], rate: float) -> float:
+    """Return a bound on the log moment of samples, from the Rényi divergence of each order without sampling.
+
+    Args:
+        order: integer α of at least 2.
+    """
+    second = divergence(2)
+    terms = [0.0, 2 * log(rate) + _choices(order, 2) + min(log(4) + log(np.expm1(second)), second + log(2))]
+    terms += [log(2) + (j - 1) * divergence(j) + j * log(rate) + _choices(order, j) for j in range(3, order + 1)]
+    return float(logsumexp(terms))
+
+
+def _choices(n: int, k: int) -> float:
+    """Return the logarithm of a binomial coefficient."""
+    return float(gammaln(n + 1) - gammaln(n - k + 1) - gammaln(k + 1))
