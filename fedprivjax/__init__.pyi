@@ -14,6 +14,7 @@ from .experiment.saved_runs import load_run, run_of
 from .method.adaptive_clip import AdaptiveClip
 from .method.algorithm import Algorithm, At, Before, Growing, Mean, Momentum, NormBound, Public, Sum
 from .method.encoders import Encoder, Quantiser, Sparsifier
+from .method.integer_sums import IntegerSums
 from .method.linear import Linear, gradient, per_record
 from .method.local_algorithm import AtServer, LocalAlgorithm, Work
 from .method.local_data import LocalData, Minibatch
@@ -28,7 +29,6 @@ from .method.release import MessagePrivacy
 from .method.round import RoundInputs, add_noise, cohort_messages, cohort_sum
 from .method.server_optimizer import ServerOptimizer
 from .method.shuffled_sums import ScalarSum, VectorSum
-from .method.skellam_sums import SkellamSums
 from .method.work_privacy import WorkPrivacy
 from .noise.factors.of_rounds import BLT, Banded
 from .noise.graphs import RandomRings, Torus
@@ -153,6 +153,7 @@ __all__ = [
     "Growing",
     "Hinge",
     "Huber",
+    "IntegerSums",
     "L1Ball",
     "Leaderboard",
     "Linear",
@@ -211,7 +212,6 @@ __all__ = [
     "Seeds",
     "ServerOptimizer",
     "Simplex",
-    "SkellamSums",
     "Snapshot",
     "Softmax",
     "Sparsifier",

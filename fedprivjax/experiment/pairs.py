@@ -11,6 +11,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment.names import Unimported, made, resolve, unimported
 from fedprivjax.method.encoders import Encoder
+from fedprivjax.method.integer_sums import IntegerSums
 from fedprivjax.method.local_algorithm import LocalAlgorithm
 from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.noisy_messages import NoisyMessages
@@ -20,7 +21,6 @@ from fedprivjax.method.private_mean import BitMean, GaussianMean
 from fedprivjax.method.protocol import Pair, privacy_for
 from fedprivjax.method.record_steps import NoisyRecordSteps
 from fedprivjax.method.release import MessagePrivacy
-from fedprivjax.method.skellam_sums import SkellamSums
 from fedprivjax.method.work_privacy import WorkPrivacy
 from fedprivjax.plan.samplers.local import LocalWork
 from fedprivjax.protocols import FedAvg
@@ -34,7 +34,7 @@ KINDS: dict[str, type] = {
     "bits": BitMean,
     "local": LocalPrivacy,
     "steps": NoisyRecordSteps,
-    "skellam": SkellamSums,
+    "integers": IntegerSums,
 }
 WORK = ("local_epochs", "local_steps", "batch", "sampler", "rate")  # keys of `work`, as in `fedavg`
 
@@ -116,7 +116,7 @@ def private(algorithm: type, table: Mapping[str, Any], part: Any, context: Any) 
         require_choice("key of privacy", key, ["kind", *_names(kind)])
     if kind not in KINDS.values():
         _require_numbers(kind, given, PRIVACY)
-    if "work" in given or kind in (LocalPrivacy, SkellamSums):
+    if "work" in given or kind in (LocalPrivacy, IntegerSums):
         given["work"] = _work(given.get("work"))
     objects = kinds_of_parts(kind) | ({"encoder": Encoder} if issubclass(kind, WorkPrivacy) else {})
     parts = {name: part(name, one, given[name]) for name, one in objects.items() if name in given}

@@ -14,6 +14,7 @@ from fedprivjax.checks.restated import of_package
 from fedprivjax.checks.values import called, require_choice, require_keywords
 from fedprivjax.method.algorithm import Algorithm, Part, has_sums
 from fedprivjax.method.formatting import changed_settings, formatted
+from fedprivjax.method.integer_sums import IntegerSums
 from fedprivjax.method.local_algorithm import LocalAlgorithm
 from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.mean_rounds import MeanRounds
@@ -24,7 +25,6 @@ from fedprivjax.method.private_mean import BitMean, GaussianMean
 from fedprivjax.method.record_steps import NoisyRecordSteps
 from fedprivjax.method.release import MessagePrivacy, Privacy
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.method.skellam_sums import SkellamSums
 from fedprivjax.method.sum_rounds import SumRounds
 from fedprivjax.method.theory import Theory, step_of, theory_of
 from fedprivjax.method.work_privacy import WorkPrivacy
@@ -296,7 +296,7 @@ class Pair(Protocol):
 def privacy_for(algorithm: type) -> tuple[type, ...]:
     """Return the package's classes of privacy objects with which a class of algorithms goes; () for another class."""
     if issubclass(algorithm, LocalAlgorithm):
-        return LocalPrivacy, NoisyRecordSteps, SkellamSums
+        return LocalPrivacy, NoisyRecordSteps, IntegerSums
     if not issubclass(algorithm, Algorithm):
         return ()
     return NoisyMessages, NoisyRecords, NoisyMomentum, GaussianMean, BitMean
@@ -309,8 +309,9 @@ def _base(algorithm: type) -> type[Privacy]:
 
 def _other_privacy(algorithm: Any, privacy: Any) -> Refusal:
     """Return the Refusal for a privacy object that does not go with an algorithm."""
-    names = " or a ".join(one.__name__ for one in privacy_for(type(algorithm)))
-    return Refusal(f"privacy must be a {names} with {type(algorithm).__name__}, got {called(privacy)}")
+    names = [one.__name__ for one in privacy_for(type(algorithm))]
+    names = " or ".join(f"an {name}" if name[0] == "I" else f"a {name}" for name in names)
+    return Refusal(f"privacy must be {names} with {type(algorithm).__name__}, got {called(privacy)}")
 
 
 def _custom(kind: type, algorithm: type) -> bool:

@@ -111,7 +111,7 @@ def configuration_key(key: jax.Array, configuration) -> jax.Array:
 
 
 def binomial_stream(noise_seed: int) -> np.random.SeedSequence:
-    """Return the stream of binomial or Skellam noise sampled on the host, for a noise seed."""
+    """Return the stream of binomial noise, or noise of integers, sampled on the host, for a noise seed."""
     return np.random.SeedSequence(noise_seed, spawn_key=(BINOMIAL,))
 
 

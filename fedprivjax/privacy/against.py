@@ -10,16 +10,16 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.restated import of_package
 from fedprivjax.plan.schedule import Schedule
+from fedprivjax.privacy.accountants.integer_sums import DISTRIBUTIONS
 from fedprivjax.privacy.adversaries import BY_TRUST, Adversary, composed, is_plain_sum
 from fedprivjax.privacy.events import Event, GaussianEvent
+from fedprivjax.privacy.integer_event import IntegerEvent
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.record_event import RecordEvent
-from fedprivjax.privacy.skellam_event import SkellamEvent
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.privacy.views import SentNoise
 
 SUMS = "linear functions of each round's noisy messages are one Gaussian mechanism"
-INTEGER_SUMS = "the sum of independent Skellam noises is Skellam noise"
 PROCESSED = "against {adversary} by post-processing"
 
 
@@ -28,7 +28,7 @@ def event_against(
 ) -> Event:
     """Return the event of a run against an adversary.
 
-    The other machines' noise counts if the noise of each message is known and Gaussian, or Skellam noise of which the
+    The other machines' noise counts if the noise of each message is known and Gaussian, or of integers of which the
     adversary sees sums. Otherwise the guarantee is that of the trust model, because this adversary's view is a function
     of the view there.
 
@@ -52,12 +52,14 @@ def event_against(
     if sent is not None:
         sent.check(schedule.participants.shape)
         found = _exposures(adversary, sent, schedule)
-        integers = isinstance(event, SkellamEvent) and is_plain_sum(getattr(adversary, "server", adversary), sent)
-        if found is not None and (integers or isinstance(event, GaussianEvent | RecordEvent)):
+        summed = None
+        if isinstance(event, IntegerEvent) and is_plain_sum(getattr(adversary, "server", adversary), sent):
+            summed = DISTRIBUTIONS[event.distribution].summed
+        if found is not None and (summed or isinstance(event, GaussianEvent | RecordEvent)):
             assumed = (*terms.assumptions, Assumption("noise of others", {"besides": adversary.besides}))
-            theorem = f"{terms.theorem}; {INTEGER_SUMS if integers else SUMS}"
+            theorem = f"{terms.theorem}; {summed or SUMS}"
             terms = replace(terms, theorem=theorem, assumptions=assumed, **named)
-            if isinstance(event, RecordEvent | SkellamEvent):
+            if isinstance(event, RecordEvent | IntegerEvent):
                 return event.hidden(found, composed(np.sqrt(sent.variances), sent, schedule), terms)
             assert isinstance(event, GaussianEvent)
             releases = partial(adversary.releases, sent, schedule)

@@ -232,13 +232,13 @@ PARTS = {
     "no privacy object": (
         FedDyn(),
         NoisyMessages(clip=1.0),
-        "privacy must be a LocalPrivacy or a NoisyRecordSteps or a SkellamSums with FedDyn",
+        "privacy must be a LocalPrivacy or a NoisyRecordSteps or an IntegerSums with FedDyn",
     ),
     "no local work": (OfOneMessage(), PRIVATE, "privacy must be a NoisyMessages .* with OfOneMessage"),
     "a class": (
         FedDyn(),
         LocalPrivacy,
-        "privacy must be a LocalPrivacy or a NoisyRecordSteps or a SkellamSums with FedDyn, got ",
+        "privacy must be a LocalPrivacy or a NoisyRecordSteps or an IntegerSums with FedDyn, got ",
     ),
     "no algorithm": (PRIVATE, PRIVATE, "algorithm must be an Algorithm or a LocalAlgorithm, got "),
 }

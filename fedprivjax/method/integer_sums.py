@@ -1,8 +1,10 @@
-r"""Skellam noise in integer sums under secure aggregation (Agarwal, Kairouz & Liu, NeurIPS 2021).
+r"""Skellam or discrete Gaussian noise in integer sums under secure aggregation.
+
+Agarwal, Kairouz & Liu (NeurIPS 2021), and Kairouz, Liu & Steinke (ICML 2021).
 
 In round t, machine i of a cohort of n clips its update to norm C, pads it to D = 2^⌈log₂ d⌉ numbers, and sends
 
-    z_i = R(s·H·x_i) + Skellam(s²σ²)   modulo 2^b
+    z_i = R(s·H·x_i) + Z_i   modulo 2^b,   Z_i ~ Skellam(s²σ²) or N_Z(0, s²σ²)
 
 with a rotation H by public signs, a public scale s (the papers' 1/γ), and stochastic rounding R that is repeated until
 the norm is at most Δ₂. The server sees the sum of the z_i modulo 2^b, and reads Hᵀ·Σz_i/(s·n).
@@ -12,8 +14,7 @@ coordinate of the sum, with all updates of norm C in one direction,
 
     2^b = 2k·√((s·C·n)²/D + n/4 + n·s²σ²)
 
-Deviation: the tries of a rounding are bounded, see `method/integers.py`. The discrete Gaussian of Kairouz, Liu
-and Steinke (ICML 2021) is not offered.
+Deviation: the tries of a rounding are bounded, see `method/integers.py`.
 """
 
 from math import ceil, erfc, log2, sqrt
@@ -34,20 +35,14 @@ from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.settings import require_clip
 from fedprivjax.method.work_privacy import Facts, WorkFacts, WorkPrivacy
 from fedprivjax.noise import Mechanism
+from fedprivjax.noise.integer_noise import EveryInteger, IntegerNoise, SummedIntegers, require_drawable, summed_noise
 from fedprivjax.noise.interface import MessageInputs
-from fedprivjax.noise.skellam import (
-    EverySkellam,
-    IntegerNoise,
-    SummedSkellam,
-    require_drawable,
-    summed_skellam,
-)
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalWork
 from fedprivjax.plan.seeds import binomial_stream
-from fedprivjax.privacy.accountants.skellam import BETA, norms_of, rounded_norm
+from fedprivjax.privacy.accountants.integer_sums import BETA, DISTRIBUTIONS, norms_of, rounded_norm
 from fedprivjax.privacy.adversaries import SecureSum
-from fedprivjax.privacy.skellam_event import SkellamEvent
+from fedprivjax.privacy.integer_event import IntegerEvent
 from fedprivjax.privacy.terms import (
     MACHINE,
     PUBLIC_PARTICIPATION,
@@ -60,7 +55,6 @@ from fedprivjax.privacy.terms import (
 from fedprivjax.privacy.views import SentNoise
 from fedprivjax.problem.models import Dense
 
-THEOREM = "Agarwal, Kairouz & Liu 2021, Theorem 3.5: rotated, rounded updates with Skellam noise, modulo 2^b"
 MOST_BITS = 24  # integers of so many bits are exact in float32
 WRAPS = 1e-3  # largest probability of a wrapped coordinate without a warning
 KEY_BITS, SHARE_BITS = 256, 256  # of a public key, and of an encrypted share of a secret
@@ -75,12 +69,13 @@ class Rotation(NamedTuple):
 
 @final
 @struct.dataclass(kw_only=True)
-class SkellamSums(WorkPrivacy):
-    """Skellam noise of every machine in integer sums modulo 2^b, under secure aggregation, for any local work.
+class IntegerSums(WorkPrivacy):
+    """Integer noise of every machine in integer sums modulo 2^b, under secure aggregation, for any local work.
 
     Attributes:
         work: sampler of the records of the local steps: `LocalEpochs` or `LocalSteps`.
         update_clip: C, bound on the norm of a machine's whole update.
+        distribution: distribution of the noise, "skellam" or "discrete-gaussian".
         bits: b, number of bits of a coordinate, from 2 to 24.
         scale: s, integers per unit of the update. None leaves room for `deviations` standard deviations of the sum.
         deviations: k, with which the default scale is computed.
@@ -96,13 +91,14 @@ class SkellamSums(WorkPrivacy):
         Refusal: a setting is invalid.
 
     >>> from fedprivjax import LocalEpochs, LocalGradientSteps, Protocol
-    >>> private = SkellamSums(work=LocalEpochs(1, batch=10), update_clip=1.0, bits=12)
+    >>> private = IntegerSums(work=LocalEpochs(1, batch=10), update_clip=1.0, bits=12)
     >>> print(Protocol(LocalGradientSteps(), privacy=private, epsilon=8.0, step_size=0.1).adversary)
     secure-sum
     """
 
     work: LocalWork = struct.field(pytree_node=False, default=None)  # type: ignore[assignment]
     update_clip: Any = None
+    distribution: str = struct.field(pytree_node=False, default="skellam")
     bits: int = struct.field(pytree_node=False, default=12)
     scale: Any = None
     deviations: Any = 4.0
@@ -121,10 +117,11 @@ class SkellamSums(WorkPrivacy):
             raise Refusal(f"work must be a LocalEpochs or a LocalSteps, got {called(self.work)}. {remedy}")
         if isinstance(self.update_clip, AdaptiveClip):
             raise Refusal(
-                "update_clip must be a number with SkellamSums, because the bit of an adaptive clip would need integer "
+                "update_clip must be a number with IntegerSums, because the bit of an adaptive clip would need integer "
                 "noise of its own, got an AdaptiveClip. Set a norm"
             )
         require_clip("update_clip", self.update_clip)
+        require_choice("distribution", self.distribution, DISTRIBUTIONS)
         require_positive("scale", self.scale, optional=True)
         require_at_least("bits", self.bits, 2)
         if self.bits > MOST_BITS:
@@ -141,7 +138,7 @@ class SkellamSums(WorkPrivacy):
     def _norm(self) -> float:
         """C. Raise Refusal if it is not given."""
         if self.update_clip is None:
-            raise Refusal("update_clip must be given with SkellamSums, got none. Set a norm")
+            raise Refusal("update_clip must be given with IntegerSums, got none. Set a norm")
         return float(self.update_clip)
 
     @property
@@ -158,7 +155,7 @@ class SkellamSums(WorkPrivacy):
             numbers: D.
 
         >>> from fedprivjax import LocalEpochs
-        >>> private = SkellamSums(work=LocalEpochs(1), update_clip=1.0, bits=12)
+        >>> private = IntegerSums(work=LocalEpochs(1), update_clip=1.0, bits=12)
         >>> round(private.scale_for(1.0, 50, 8192), 2)
         72.19
         """
@@ -180,7 +177,7 @@ class SkellamSums(WorkPrivacy):
         The coordinate counts as normal, with the variance of the sum of n updates of norm C in one direction.
 
         >>> from fedprivjax import LocalEpochs
-        >>> private = SkellamSums(work=LocalEpochs(1), update_clip=1.0, bits=8, scale=70.0)
+        >>> private = IntegerSums(work=LocalEpochs(1), update_clip=1.0, bits=8, scale=70.0)
         >>> round(private.wrap_probability(1.0, 50, 8192), 3)
         0.797
         """
@@ -214,7 +211,7 @@ class SkellamSums(WorkPrivacy):
     def round_noise(self, drawn: Any, host_noise: Any, facts: Facts) -> IntegerNoise:
         if host_noise is not None:
             return IntegerNoise(host_noise, 1 / (self.planned_scale * drawn))
-        return drawn.noise(self.planned_scale * facts.noise_std, 1 / self.planned_scale)
+        return drawn.noise(self.distribution, self.planned_scale * facts.noise_std, 1 / self.planned_scale)
 
     def of_message(self, own_noise: IntegerNoise | None) -> Any:
         return None if own_noise is None else own_noise.levels
@@ -252,35 +249,38 @@ class SkellamSums(WorkPrivacy):
 
     def check_method(self, method: str, noise_std: float) -> None:
         if method == "materialised":
-            require_drawable(float(self.planned_scale) * noise_std)
+            require_drawable(self.distribution, float(self.planned_scale) * noise_std)
 
     def mechanism(self, facts: WorkFacts, method: str) -> Mechanism:
         require_choice("noise method", method, ("auto", "aggregate", "materialised"))
         schedule = facts.plan.schedule
         divisor = np.full(facts.plan.size.rounds, schedule.divisor, np.float32)
         if method == "materialised":
-            return EverySkellam(MessageInputs(schedule.present.astype(np.float32), divisor))
-        return SummedSkellam(divisor)
+            return EveryInteger(MessageInputs(schedule.present.astype(np.float32), divisor))
+        return SummedIntegers(divisor)
 
     def host_noise(self, plan: Plan, dimension: int, seed: int, noise_std: float) -> np.ndarray:
-        variances = plan.schedule.present.sum(axis=1) * (float(self.planned_scale) * noise_std) ** 2
-        return summed_skellam(binomial_stream(seed), variances, dimension)
+        deviation, senders = float(self.planned_scale) * noise_std, plan.schedule.present.sum(axis=1)
+        return summed_noise(self.distribution, binomial_stream(seed), deviation, senders, dimension)
 
-    def event(self, facts: WorkFacts, noise_std: float) -> SkellamEvent:
+    def event(self, facts: WorkFacts, noise_std: float) -> IntegerEvent:
         schedule, numbers = facts.plan.schedule, facts.dimension
         scale = self.scale_for(noise_std, schedule.divisor, numbers)
         norm = rounded_norm(scale * self._norm, self.beta, numbers)
         values = {"numbers": numbers, "bits": self.bits, "scale": scale, "norm": norm}
         clipped = Assumption("clipped updates", {"bound": self._norm})
+        of = DISTRIBUTIONS[self.distribution]
         facts_of = (
             PUBLIC_PARTICIPATION,
             clipped,
             Assumption("integers", values),
-            Assumption("sampler", {"of": "Poisson"}),
+            Assumption("sampler", {"of": of.sampled}),
         )
-        terms = Terms(self.trust, THEOREM, (*facts_of, Assumption("not covered")), unit=MACHINE, relation=self.relation)
+        terms = Terms(
+            self.trust, of.theorem, (*facts_of, Assumption("not covered")), unit=MACHINE, relation=self.relation
+        )
         norms = norms_of(norm, numbers, vectors_changed(self.relation))
-        return SkellamEvent(scale * noise_std, norms, schedule.total, terms)
+        return IntegerEvent(self.distribution, scale * noise_std, norms, schedule.total, terms)
 
     def _require_room(self, machines: float) -> None:
         """Raise Refusal if the bits do not even hold the rounding errors of a sum."""

@@ -1,35 +1,41 @@
-"""Privacy event of integer messages with Skellam noise."""
+"""Privacy event of integer messages with integer noise."""
 
 from dataclasses import dataclass, replace
+from math import floor
 
 import numpy as np
 
-from fedprivjax.privacy.accountants.skellam import Norms, skellam_epsilon
+from fedprivjax.privacy.accountants.integer_sums import Norms, integer_epsilon
 from fedprivjax.privacy.events import Event, median_sender
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import Terms
 
+SLACK = 1e-6  # of a number of messages that is computed in floating point
+
 
 @dataclass(frozen=True, eq=False)
-class SkellamEvent(Event):
-    """Integer messages with independent Skellam noise, composed over each machine's messages by Rényi divergences.
+class IntegerEvent(Event):
+    """Integer messages with independent noise, composed over each machine's messages by Rényi divergences.
 
-    The sum of independent Skellam noises is Skellam noise, and a sum modulo 2^b is post-processing.
+    A sum modulo 2^b is post-processing.
 
     Attributes:
+        distribution: distribution of the noise, a key of `accountants.integer_sums.DISTRIBUTIONS`.
         noise_std: standard deviation of the noise of one coordinate of a message, in units of the integers. 0 is
             non-private.
         norms: bounds on the change of a message by the protected unit, in units of the integers.
         messages: number of each machine's messages, int [machines].
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
         exposure: `noise_std` divided by the standard deviation that hides each machine's least hidden message,
-            float64 [machines], or None if it is 1.
+            float64 [machines], or None if it is 1. It is 1/√n if n messages with equal noise are summed.
 
-    >>> event = SkellamEvent(20.0, Norms(10.0, 100.0), np.array([10, 0]), Terms("none", "the Skellam mechanism"))
+    >>> terms = Terms("none", "the Skellam mechanism")
+    >>> event = IntegerEvent("skellam", 20.0, Norms(10.0, 100.0, 16), np.array([10, 0]), terms)
     >>> event.epsilons(1e-5).each.round(2).tolist()
     [8.11, 0.0]
     """
 
+    distribution: str
     noise_std: float
     norms: Norms
     messages: np.ndarray
@@ -37,7 +43,7 @@ class SkellamEvent(Event):
     exposure: np.ndarray | None = None
 
     def __str__(self) -> str:
-        return f"Skellam noise {self.noise_std:.4g} in integers, sensitivity {self.sensitivity:.4g}"
+        return f"{self.distribution} noise {self.noise_std:.4g} in integers, sensitivity {self.sensitivity:.4g}"
 
     __repr__ = __str__
 
@@ -59,12 +65,13 @@ class SkellamEvent(Event):
     def _epsilon(self, messages: int, exposure: float, delta: float) -> float:
         if messages == 0:
             return 0.0
-        return skellam_epsilon(self.norms, (self.noise_std / exposure) ** 2, messages, delta)
+        senders = floor(1 / exposure**2 + SLACK)
+        return integer_epsilon(self.distribution, self.norms, self.noise_std**2, senders, messages, delta)
 
     def summary(self, delta: float) -> dict[str, float]:
         each = self.epsilons(delta)
         return {"ε (at most)": each.max, "median ε": median_sender(each, each.values > 0)}
 
-    def hidden(self, exposure: np.ndarray, own: np.ndarray, terms: Terms) -> "SkellamEvent":
+    def hidden(self, exposure: np.ndarray, own: np.ndarray, terms: Terms) -> "IntegerEvent":
         """Return the event with other noise around each machine's messages, as `RecordEvent.hidden`."""
         return replace(self, exposure=own * exposure, terms=terms)

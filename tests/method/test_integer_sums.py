@@ -1,23 +1,26 @@
-"""Skellam noise in integer sums: rotation, conditional rounding, the modulus, and runs."""
+"""Integer noise in integer sums: rotation, conditional rounding, the modulus, and runs."""
 
 import tomllib
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from oracles.integer_noise import PROBABILITIES
+from scipy.stats import chi2
 
 import fedprivjax as fpj
 from fedprivjax.engine.transcript import replay
 from fedprivjax.experiment.audit import protocols_of
 from fedprivjax.experiment.read import parse
+from fedprivjax.method.integer_sums import IntegerSums
 from fedprivjax.method.integers import centred, hadamard, rotated, rounded, unrotated
-from fedprivjax.method.skellam_sums import SkellamSums
-from fedprivjax.noise.skellam import MAX_RATE, skellam
-from fedprivjax.privacy.accountants.skellam import BETA, rounded_norm
+from fedprivjax.noise.integer_noise import MAX_RATE, SAMPLERS, skellam, summed_noise
+from fedprivjax.privacy.accountants.integer_sums import BETA, rounded_norm
 from fedprivjax.testing.privacy import aggregated
 
 RNG = np.random.default_rng(0)
@@ -31,7 +34,7 @@ PROBLEM = fpj.linear_problem(
     partition_table=TABLE,
 )
 WORK = fpj.LocalEpochs(1, batch=2)
-SUMS = SkellamSums(work=WORK, update_clip=0.5, bits=16)
+SUMS = IntegerSums(work=WORK, update_clip=0.5, bits=16)
 EVERYONE = fpj.Full(8)
 
 
@@ -101,15 +104,58 @@ def test_a_message_s_noise_has_its_variance(deviation):
     assert abs(found.mean()) < 5 * deviation / np.sqrt(100_000)
 
 
+def accepts(found, probabilities):
+    """Return True if a χ² test accepts that integers have probabilities, from −reach to reach."""
+    reach, expected = probabilities.size // 2, found.size * probabilities
+    often = expected >= 10
+    counts = np.bincount(found + reach, minlength=probabilities.size)[often]
+    cells, expected = np.append(counts, found.size - counts.sum()), np.append(expected[often], 0.0)
+    expected[-1] = max(found.size - expected.sum(), 1.0)
+    return chi2.sf(((cells - expected) ** 2 / expected).sum(), len(cells) - 1) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("distribution", "machines", "deviation"),
+    [
+        ("discrete-gaussian", 3, 0.45),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in product(PROBABILITIES, (3,), (0.4, 2.5, 40.0))),
+    ],
+)
+def test_samples_of_sums_have_their_distribution(distribution, machines, deviation):
+    """On the host, and for one message on the device. 2/3 and 3/2 of the scale are rejected."""
+    shape, reach = (50_000,), 500
+    stream = np.random.SeedSequence(1)
+    found = [summed_noise(distribution, stream, deviation, np.array([machines]), *shape)[0]]
+    keys = jax.random.split(jax.random.key(5), machines)
+    each = [np.asarray(jax.jit(SAMPLERS[distribution].message, static_argnums=2)(k, deviation, shape)) for k in keys]
+    found.append(np.sum(each, axis=0))
+    for sample in found:
+        for factor, expected in [(1, True), (2 / 3, False), (3 / 2, False)]:
+            stated = PROBABILITIES[distribution]((factor * deviation) ** 2, machines, reach)
+            assert accepts(sample, stated) == expected
+
+
+def test_a_sum_of_discrete_gaussian_noises_is_not_sampled_as_one():
+    found = summed_noise("discrete-gaussian", np.random.SeedSequence(2), 0.3, np.array([2]), 100_000)[0]
+    assert accepts(found, PROBABILITIES["discrete-gaussian"](0.09, 2, 50))
+    assert not accepts(found, PROBABILITIES["discrete-gaussian"](0.18, 1, 50))
+
+
+def test_a_missing_message_has_no_noise():
+    assert not np.asarray(SAMPLERS["discrete-gaussian"].message(jax.random.key(0), 0.0, (1000,))).any()
+    assert not summed_noise("discrete-gaussian", np.random.SeedSequence(2), 3.0, np.array([0]), 100).any()
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("distribution", PROBABILITIES)
 @pytest.mark.parametrize("noise_method", ["auto", "materialised"])
-def test_the_decoded_sum_has_the_stated_variance(noise_method):
+def test_the_decoded_sum_has_the_stated_variance(noise_method, distribution):
     """The server's mean is that of the clipped updates, with noise of variance σ²/n, and rounding within 1/(4·s²·n)."""
     rows = fpj.datasets.load("logistic", examples=16, features=1500)
     problem = fpj.from_dataset(rows, fpj.Logistic(), partition_table=np.arange(16).reshape(8, 2))
     points = []
     for seed, std in [(seed, std) for seed in range(12) for std in (0.0, 0.3)]:
-        private = SkellamSums(work=WORK, update_clip=0.5, scale=400.0, bits=20)
+        private = IntegerSums(work=WORK, distribution=distribution, update_clip=0.5, scale=400.0, bits=20)
         run = fpj.simulate(
             method(privacy=private, noise_std=std),
             problem,
@@ -151,9 +197,17 @@ def test_the_view_is_the_sum_modulo_a_power_of_two():
     assert view.messages.max() <= 127
 
 
-@pytest.mark.parametrize("algorithm", [fpj.ControlVariates(), pytest.param(fpj.FedExP(), marks=pytest.mark.slow)])
-def test_any_local_work_carries(algorithm):
-    run = fpj.simulate(method(algorithm, noise_std=0.1), PROBLEM, EVERYONE, rounds=3, seed=1)
+@pytest.mark.parametrize(
+    ("algorithm", "distribution"),
+    [
+        (fpj.ControlVariates(), "discrete-gaussian"),
+        pytest.param(fpj.ControlVariates(), "skellam", marks=pytest.mark.slow),
+        pytest.param(fpj.FedExP(), "skellam", marks=pytest.mark.slow),
+    ],
+)
+def test_any_local_work_carries(algorithm, distribution):
+    private = replace(SUMS, distribution=distribution)
+    run = fpj.simulate(method(algorithm, private, noise_std=0.1), PROBLEM, EVERYONE, rounds=3, seed=1)
     assert np.isfinite(np.asarray(ravel_pytree(run.params)[0])).all()
 
 
@@ -203,6 +257,15 @@ def test_the_default_adversary_sees_sums():
     assert fpj.ready(colluding, PROBLEM, EVERYONE, rounds=3, seed=1).guarantee.epsilon > 8.0
 
 
+def test_the_guarantee_names_the_distribution():
+    private = replace(SUMS, distribution="discrete-gaussian")
+    start = fpj.ready(method(privacy=private), PROBLEM, EVERYONE, rounds=3, seed=1)
+    assert start.guarantee.epsilon == pytest.approx(8.0, rel=1e-5)
+    text = str(start.guarantee)
+    assert "Kairouz, Liu & Steinke 2021, Proposition 14" in text
+    assert "samples of the discrete Gaussian distribution" in text
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     {
@@ -210,14 +273,15 @@ def test_the_default_adversary_sees_sums():
         "few bits": ({"bits": 1}, "^bits must be at least 2"),
         "beta": ({"beta": 1.0}, "^beta must be at least 0 and below 1, got 1"),
         "scale": ({"scale": -1.0}, "^scale must be"),
-        "adaptive": ({"update_clip": fpj.AdaptiveClip()}, "^update_clip must be a number with SkellamSums"),
+        "adaptive": ({"update_clip": fpj.AdaptiveClip()}, "^update_clip must be a number with IntegerSums"),
+        "distribution": ({"distribution": "gaussian"}, "^unknown distribution 'gaussian'"),
         "relation": ({"relation": "added"}, "^unknown relation 'added'"),
         "work": ({"work": 3}, "^work must be a LocalEpochs or a LocalSteps"),
     }.values(),
 )
 def test_invalid_settings_are_refused(settings, message):
     with pytest.raises(fpj.Refusal, match=message):
-        SkellamSums(**{"work": WORK, "update_clip": 1.0, **settings})
+        IntegerSums(**{"work": WORK, "update_clip": 1.0, **settings})
 
 
 @pytest.mark.parametrize(
@@ -247,7 +311,12 @@ rounds = 3
 [[protocol]]
 name = "local_gradient_steps"
 step_size = 0.1
-privacy = { kind = "skellam", work = { local_epochs = 1, batch = 10 }, update_clip = 1.0, bits = 14 }
+[protocol.privacy]
+kind = "integers"
+distribution = "discrete-gaussian"
+work = { local_epochs = 1, batch = 10 }
+update_clip = 1.0
+bits = 14
 [sweep]
 epsilon = [8]
 """
@@ -256,6 +325,7 @@ epsilon = [8]
 def test_experiment_files_name_it():
     (protocol,) = protocols_of(parse(tomllib.loads(FILE))).values()
     assert protocol.privacy.bits == 14
+    assert protocol.privacy.distribution == "discrete-gaussian"
     assert str(protocol.adversary) == "secure-sum"
 
 
@@ -267,9 +337,9 @@ def test_the_modulus_before_the_noise_is_refuted(monkeypatch):
     def early(self, message, key, facts):
         return jnp.bitwise_and(encoded(self, message, key, facts), 2**self.bits - 1)
 
-    encoded = SkellamSums.encoded
+    encoded = IntegerSums.encoded
     bound = ["no message exceeds the stated bound"]
-    monkeypatch.setattr(SkellamSums, "encoded", early)
+    monkeypatch.setattr(IntegerSums, "encoded", early)
     with pytest.raises(AssertionError, match="message's norm must be at most"):
         fpj.check_protocol(method(), PROBLEM, EVERYONE, properties=bound)
 
@@ -283,7 +353,7 @@ def test_half_the_noise_is_refuted(monkeypatch):
         start = fpj.ready(method(), PROBLEM, EVERYONE, rounds=2, seed=1)
         return aggregated(start, start.mechanism, 1).std() / (float(start.protocol.noise_std) / np.sqrt(8))
 
-    host_noise = SkellamSums.host_noise
+    host_noise = IntegerSums.host_noise
     assert ratio() == pytest.approx(1.0, abs=0.02)
-    monkeypatch.setattr(SkellamSums, "host_noise", less)
+    monkeypatch.setattr(IntegerSums, "host_noise", less)
     assert ratio() == pytest.approx(0.5, abs=0.02)
