@@ -34,6 +34,11 @@ VALUES = {
     "separation": 10,
     "uses": 6,
     "groups": 5,
+    "numbers": 16,
+    "bits": 12,
+    "scale": 2.0,
+    "norm": 3.5,
+    "of": "Skellam",
 }
 
 
