@@ -21,7 +21,6 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.noise.interface import Mechanism, MessageInputs
-from fedprivjax.privacy.accountants.integer_sums import distance_from_discrete_gaussian
 
 MAX_RATE = 1e5  # of jax.random.poisson in float32: at 1e6, its variance is 2.7% too large
 MAX_PIECES = 1000  # largest number of its samples that are added
@@ -168,6 +167,16 @@ def skellam(key: jax.Array, deviation: Any, shape: tuple[int, ...]) -> jax.Array
 
 
 # ---- discrete Gaussian
+
+
+def distance_from_discrete_gaussian(variance: float, senders: int) -> float:
+    """Return τ: the sum of n discrete Gaussian noises has the probabilities of N_Z(0, n·v) up to factors e^±(τ/2).
+
+    >>> f"{distance_from_discrete_gaussian(1.0, 2):.4g}", distance_from_discrete_gaussian(1.0, 1)
+    ('0.0005172', 0.0)
+    """
+    k = np.arange(1, senders)
+    return 10 * float(np.exp(-2 * np.pi**2 * variance * k / (k + 1)).sum())
 
 
 def summed_discrete_gaussian(

@@ -20,10 +20,12 @@ Orders of releases add up. The order with the smallest ε is taken (Canonne, Kam
 """
 
 from collections.abc import Callable
-from math import exp, inf, log, pi, sqrt
+from math import exp, inf, log, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from fedprivjax.noise.integer_noise import distance_from_discrete_gaussian
 
 BETA = exp(-0.5)  # the authors' probability with which one rounding may exceed its bound
 ORDERS = np.unique(np.concatenate([np.arange(2, 257), np.geomspace(257, 2**17, 200).round()]))
@@ -100,16 +102,6 @@ def discrete_gaussian_rdp(orders: np.ndarray, norms: Norms, variance: float, sen
     one = orders * norms.l2**2 / (2 * total) + tau * norms.numbers
     square = norms.l2**2 / total + 2 * tau * norms.l1 / sqrt(total) + tau**2 * norms.numbers
     return np.minimum(alone, np.minimum(one, orders / 2 * square))
-
-
-def distance_from_discrete_gaussian(variance: float, senders: int) -> float:
-    """Return τ: the sum of n discrete Gaussian noises has the probabilities of N_Z(0, n·v) up to factors e^±(τ/2).
-
-    >>> f"{distance_from_discrete_gaussian(1.0, 2):.4g}", distance_from_discrete_gaussian(1.0, 1)
-    ('0.0005172', 0.0)
-    """
-    k = np.arange(1, senders)
-    return 10 * float(np.exp(-2 * pi**2 * variance * k / (k + 1)).sum())
 
 
 def epsilon_of_rdp(orders: np.ndarray, divergences: np.ndarray, delta: float) -> float:
