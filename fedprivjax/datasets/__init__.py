@@ -93,7 +93,7 @@ def load(name: str, **options: Any) -> Any:
     (1437, 65)
     >>> load("mnsit")
     Traceback (most recent call last):
-    fedprivjax.Refusal: unknown dataset 'mnsit', did you mean 'mnist'? (known: ...)
+    fedprivjax.Refusal: unknown dataset 'mnsit', did you mean 'mnist'? (nearest: mnist, emnist)
     """
     check_options(name, options)
     _require_all(name, DATASETS[name].loader, options)

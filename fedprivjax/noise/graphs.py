@@ -223,8 +223,8 @@ def _of_matrix(given: Any) -> Graph:
     problems = {
         "be symmetric": matrix != matrix.T,
         "have no negative weights": matrix < 0,
-        "have no edge from a machine to itself": np.diag(np.diag(matrix)) != 0,
         "have entries 0 and 1, and no mixing weights": ~np.isin(matrix, (0, 1)),
+        "have no edge from a machine to itself": np.diag(np.diag(matrix)) != 0,
     }
     for needed, wrong in problems.items():
         if wrong.any():

@@ -184,4 +184,7 @@ def require_runnable(protocol, problem, plan) -> None:
     require_same_sampler(plan, protocol.minibatches, protocol.name)
     machines, only = plan.size.machines, privacy_of(protocol).for_machines
     if only not in (None, machines):
-        raise Refusal(f"machines must be {only}, for which the privacy of {protocol.name} is defined, got {machines}")
+        raise Refusal(
+            f"machines must be {only}, for which the privacy of {protocol.name} is defined, such as by its graph, got "
+            f"{machines}. Use {only} machines, or other privacy"
+        )

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import called
 from fedprivjax.noise.graphs import as_graph
 from fedprivjax.noise.pairwise import edges_of
 from fedprivjax.plan.schedule import Schedule
@@ -63,8 +64,10 @@ class Neighbours(Adversary):
             run: what `fpj.ready` returns for a method with this adversary.
 
         Raises:
-            Refusal: the guarantee is not one by Gaussian mechanisms with known noise.
+            Refusal: the guarantee is not one by Gaussian mechanisms with known noise, or the run is finished.
         """
+        if not hasattr(run, "problem"):
+            raise Refusal(f"run must be what fpj.ready returns, with its problem and plan, got {called(run)}")
         sent = run.protocol.rounds.sent_noise(run.problem, run.plan)
         if sent is None or not isinstance(run.event, GaussianEvent):
             raise Refusal(

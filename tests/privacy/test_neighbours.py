@@ -109,6 +109,8 @@ adversary = { kind = "neighbours", graph = { kind = "torus", rows = 2, columns =
 
 
 def test_refusals():
+    with pytest.raises(fpj.Refusal, match=r"^run must be what fpj.ready returns, .* got None$"):
+        fpj.Neighbours("ring").mus(None)
     with pytest.raises(fpj.Refusal, match=r"^graph must be symmetric, got 1 in row 0, column 1$"):
         fpj.Neighbours([[0, 1], [0, 0]])
     with pytest.raises(fpj.Refusal, match=r"^machines must be at most 2000 with neighbours\(graph=ring\), got 2001"):
