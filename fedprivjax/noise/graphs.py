@@ -31,9 +31,12 @@ class Graph:
         Raises:
             Refusal: the graph is not connected, has an edge from a machine to itself, or another number of machines.
         """
-        require_at_least("machines with pairwise noise", machines, 2)
+        require_at_least("machines of a graph", machines, 2)
         if self.nodes not in (None, machines):
-            raise Refusal(f"graph must have as many nodes as there are machines, {machines}, got {self.nodes}")
+            raise Refusal(
+                f"graph must have as many nodes as there are machines, {machines}, got {self.nodes}. Use another "
+                f"graph, or {self.nodes} machines"
+            )
         found = np.unique(np.sort(np.asarray(self.pairs(machines), int).reshape(-1, 2), axis=1), axis=0)
         _require_no_loops(found)
         links = coo_array((np.ones(len(found)), tuple(found.T)), shape=(machines, machines))

@@ -257,7 +257,10 @@ REFUSED = {
         lambda: prepared(AnySchedule("toeplitz", 11, 6)),
         r"separation must be at most .*, got 11 and 10 of machine 0 \(rounds 1 and 11\)\. Set a smaller separation",
     ),
-    "uses": (lambda: prepared(AnySchedule("toeplitz", 10, 5)), "uses must be at least .* got 5 and 6 of machine 0"),
+    "uses": (
+        lambda: prepared(AnySchedule("toeplitz", 10, 5)),
+        "uses must be at least .* got 5 and 6 of machine 0. Set larger",
+    ),
     "secret": (
         lambda: prepared(AnySchedule("toeplitz", 10, 5), fpj.PoissonCohorts(60, 0.1)),
         "noise_schedule must be 'independent' under secret participation",

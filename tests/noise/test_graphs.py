@@ -85,9 +85,9 @@ def test_wrong_graphs_are_refused_in_one_line(graph, message):
     [
         (ALONE, 3, "graph must be connected, got 2 pieces: machine 2 stands alone"),
         (APART, 4, r"got 2 pieces: machines \[0, 1\] are apart"),
-        (Torus(4, 4), 15, "graph must have as many nodes as there are machines, 15, got 16"),
+        (Torus(4, 4), 15, "graph must have as many nodes as there are machines, 15, got 16. Use another graph"),
         (adjacency("ring", 3), 4, "graph must have as many nodes as there are machines, 4, got 3"),
-        ("ring", 1, "machines with pairwise noise must be at least 2, got 1"),
+        ("ring", 1, "machines of a graph must be at least 2, got 1"),
     ],
     ids=["alone", "pieces", "torus", "matrix", "one machine"],
 )

@@ -117,4 +117,6 @@ def require_separated(schedule: Schedule, separation: int, uses: int) -> None:
         )
     if schedule.total.max() > uses:
         found = f"{schedule.total.max()} of machine {schedule.total.argmax()}"
-        raise Refusal(f"uses must be at least those of a machine on the sampled schedule, got {uses} and {found}")
+        raise Refusal(
+            f"uses must be at least those of a machine on the sampled schedule, got {uses} and {found}. Set larger uses"
+        )
