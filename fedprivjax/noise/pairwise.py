@@ -36,7 +36,10 @@ CHUNK_FLOATS = 2**20  # numbers of edges' noise in memory at once
 class Pairwise(Decorated):
     """Noise that neighbours on a graph share, in addition to each machine's own noise.
 
-    It is the setting `noise` of `NoisyMessages`, `NoisyRecords` and `LocalPrivacy`, with trust "none".
+    It is the setting `noise` of `NoisyMessages`, `NoisyRecords` and `LocalPrivacy`, and `noise_schedule` of `FedAvg`,
+    with trust "none".
+
+    Source: Allouah et al. 2024 (DECOR).
 
     Attributes:
         graph: "ring", "complete", a `Torus(rows, columns)`, a `RandomRings(rings, seed)`, a symmetric matrix of 0 and 1
@@ -112,9 +115,9 @@ class EdgeCovariance:
     def most(self, machines: np.ndarray, hidden: np.ndarray, size: int) -> np.ndarray:
         """Return upper bounds on (K⁻¹)_jj of every message, given the seeds of any `size` other machines, float64 [n].
 
-        An adversary who knows in addition all noise of edges that end at neither j nor a neighbour of j sees a star.
-        With the neighbours l whose seeds are secret, it has 1/(K⁻¹)_jj = r_j² + Σ_l s²·r_l²/(s² + r_l²). The
-        bound leaves out the `size` largest terms.
+        If an adversary also knows the noise of all edges but those of j, the graph is a star for it: with the
+        neighbours l whose seeds are secret, 1/(K⁻¹)_jj = r_j² + Σ_l s²·r_l²/(s² + r_l²). The bound leaves out the
+        `size` largest terms.
         """
         ends, squares = self._hidden_edges(machines, hidden), self.noise.shared**2
         own = np.asarray(self.own)[machines] ** 2
