@@ -282,15 +282,6 @@ class IntegerSums(WorkPrivacy):
         norms = norms_of(norm, numbers, vectors_changed(self.relation))
         return IntegerEvent(self.distribution, scale * noise_std, norms, schedule.total, terms)
 
-    def _require_room(self, machines: float) -> None:
-        """Raise Refusal if the bits do not even hold the rounding errors of a sum."""
-        if self.scale is None and 4.0**self.bits <= machines * float(self.deviations) ** 2:
-            least = ceil(log2(machines * float(self.deviations) ** 2) / 2) + 1
-            raise Refusal(
-                f"bits must be at least {least} for sums of {machines:g} machines, got {self.bits}. With fewer, their "
-                f"rounding errors alone wrap"
-            )
-
     def of_noise(self, facts: WorkFacts, noise_std: float) -> dict[str, Any]:
         """Return the scale. Warn if the modulus wraps often, and refuse a scale whose integers are not exact."""
         machines, numbers = facts.plan.schedule.divisor, facts.dimension
