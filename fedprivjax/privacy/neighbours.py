@@ -30,10 +30,10 @@ class Neighbours(Adversary):
         graph: "ring", "complete", a `Torus`, a `RandomRings`, a symmetric matrix of 0 and 1 or a networkx graph, see
             `Pairwise`. In a file also a table with `kind`.
 
-    >>> schedule = Schedule(4, np.array([[0, 1, 2, 3]]))
-    >>> sent = SentNoise(np.ones((1, 4)))
-    >>> (Neighbours("ring").between(sent, schedule) ** 2).round(2)[0]  # its neighbours 1 and 3 see its message
-    array([0.  , 1.  , 0.33, 1.  ])
+    >>> schedule = Schedule(6, np.array([[0, 1, 2, 3, 4, 5]]))
+    >>> sent = SentNoise(np.ones((1, 6)))
+    >>> (Neighbours("ring").between(sent, schedule) ** 2).round(2)[0]  # its neighbours 1 and 5 see its message
+    array([0.  , 1.  , 0.33, 0.33, 0.33, 1.  ])
     """
 
     graph: Any = "ring"

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from math import ceil, floor, log
 
 import numpy as np
-from scipy.special import gammaln, logsumexp
+import scipy
 
 from fedprivjax.checks.values import require_at_least, require_between, require_positive, require_probability
 
@@ -82,9 +82,9 @@ def _sampled(order: int, divergence: Callable[[int], float], rate: float) -> flo
     second = divergence(2)
     terms = [0.0, 2 * log(rate) + _choices(order, 2) + min(log(4) + log(np.expm1(second)), second + log(2))]
     terms += [log(2) + (j - 1) * divergence(j) + j * log(rate) + _choices(order, j) for j in range(3, order + 1)]
-    return float(logsumexp(terms))
+    return float(scipy.special.logsumexp(terms))
 
 
 def _choices(n: int, k: int) -> float:
     """Return the logarithm of a binomial coefficient."""
-    return float(gammaln(n + 1) - gammaln(n - k + 1) - gammaln(k + 1))
+    return float(scipy.special.gammaln(n + 1) - scipy.special.gammaln(n - k + 1) - scipy.special.gammaln(k + 1))

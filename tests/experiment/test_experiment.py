@@ -216,7 +216,8 @@ def test_participation_is_uniform_by_default():
         ({"kind": "varying", "sizes": [0.5, 0.4]}, "sizes must be probabilities that add up to 1, got a sum of 0.9"),
         (
             {"per_round": 2, "rate": 0.5},
-            "participation.rate must go with kind 'binomial' or 'poisson_cohorts', got kind 'uniform'",
+            "participation.rate must go with kind 'binomial' or 'poisson_cohorts' or 'cyclic_poisson', "
+            "got kind 'uniform'",
         ),
         (
             {"kind": "binomial", "rate": 0.5, "per_round": 2},
@@ -379,7 +380,8 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
         ),
         (
             {"participation__kind": "given", "participation__schedule": [[0, 1]], "participation__rate": 0.5},
-            "participation.rate must go with kind 'binomial' or 'poisson_cohorts', got kind 'given'",
+            "participation.rate must go with kind 'binomial' or 'poisson_cohorts' or 'cyclic_poisson', "
+            "got kind 'given'",
         ),
         ({"participation": []}, "participation must be a table, got []"),
         ({"participation__machines": True}, "participation.machines must be an integer, got True"),

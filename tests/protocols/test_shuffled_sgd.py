@@ -50,7 +50,7 @@ def test_the_guarantee_is_of_the_shuffled_messages():
     assert run.guarantee.epsilon == pytest.approx(0.2, rel=0.01)
     assert run.guarantee.epsilon <= 0.2
     assert run.guarantee.trust == "shuffler"
-    assert "Theorem 4.1" in run.guarantee.theorem
+    assert "Theorem 3.2 (clones)" in run.guarantee.theorem
     assert any("participation is public" in str(text) for text in run.guarantee.assumptions)
     plain = guarantee(make("none", noise_std=run.protocol.noise_std), PROBLEM, run.plan, DELTA)
     assert plain.epsilon > 1.1 * run.guarantee.epsilon

@@ -24,7 +24,7 @@ from functools import cache
 from math import exp, inf, log, log1p, sqrt, tanh
 
 import numpy as np
-from scipy.special import bdtr, bdtrc
+import scipy
 
 from fedprivjax.checks.values import require_at_least, require_between, require_positive
 from fedprivjax.plan.samplers import Subset
@@ -60,13 +60,13 @@ def clone_delta(epsilon: np.ndarray, local: float, machines: int) -> np.ndarray:
     mean = others / factor
     reach = 9 * sqrt(mean * (1 - 1 / factor))
     clones = np.union1d(0, np.clip(np.rint(mean + np.linspace(-reach, reach, BLOCKS)).astype(int), 0, others))
-    below = np.where(clones > 0, bdtr(np.maximum(clones - 1, 0), others, 1 / factor), 0.0)
+    below = np.where(clones > 0, scipy.special.bdtr(np.maximum(clones - 1, 0), others, 1 / factor), 0.0)
     chances = np.diff(np.append(below, 1.0))
     ratio = np.exp(np.minimum(epsilon, local))
     share = (factor * ratio - 1) / ((factor - 1) * (1 + ratio))  # of clones, from which P > e^ε·Q
     total = clones[:, None]
     least = np.minimum(np.floor((total + 1) * share), total)
-    own, other = bdtrc(least - 1, total, 0.5), bdtrc(least, total, 0.5)
+    own, other = scipy.special.bdtrc(least - 1, total, 0.5), scipy.special.bdtrc(least, total, 0.5)
     first, second = (factor * own + other) / (factor + 1), (own + factor * other) / (factor + 1)
     gaps = np.maximum(first - ratio * second, 0) + ROUNDED * first
     return np.where(np.asarray(epsilon) < local, chances @ gaps, 0.0) + NEGLIGIBLE
