@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import hypot, inf, prod
+from math import hypot, inf, prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -229,6 +229,32 @@ def with_constant(features: np.ndarray, scale: float = 1.0) -> np.ndarray:
     with np.errstate(over="ignore"):  # values too large for float32 become infinite, which `Dataset` rejects
         np.divide(flat, scale, out=out[:, :-1], dtype=np.float32, casting="same_kind")
     return out
+
+
+def of_images(
+    name: str,
+    arrays: Any,
+    picture: tuple[int, int, int],
+    source: str,
+    *,
+    classes: int = 10,
+    class_names: tuple[str, ...] = (),
+) -> Dataset:
+    """Return a dataset of images: training images with pixels in 0 … 255, their labels, then those of the test set."""
+    images, labels, test_images, test_labels = arrays
+    features = with_constant(images, 255.0)
+    return Dataset(
+        features=features,
+        labels=labels.astype(np.int32),
+        test_features=with_constant(test_images, 255.0),
+        test_labels=test_labels.astype(np.int32),
+        feature_bound=sqrt(features.shape[1]),
+        classes=len(class_names) or classes,
+        name=name,
+        picture=picture,
+        class_names=class_names,
+        source=source,
+    )
 
 
 def picture_of(shape: tuple[int, ...]) -> tuple[int, int, int] | None:

@@ -4,13 +4,12 @@ import gzip
 import io
 import tarfile
 import zipfile
-from math import sqrt
 
 import numpy as np
 
 from fedprivjax.checks.values import require_choice
 from fedprivjax.datasets.data_file import DataFile
-from fedprivjax.datasets.dataset import Dataset, with_constant
+from fedprivjax.datasets.dataset import Dataset, of_images
 from fedprivjax.datasets.mnist import read_idx
 
 FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
@@ -58,20 +57,20 @@ def load_fashion_mnist() -> Dataset:
     files = (DataFile("fashion-mnist", name, digest, (FASHION,)) for name, digest in FASHION_SUMS.items())
     arrays = [read_idx(file.read()) for file in files]
     source = "Xiao, Rasul and Vollgraf 2017, Fashion-MNIST, MIT licence"
-    return _dataset("fashion-mnist", arrays, (28, 28, 1), tuple(CLOTHES.split(", ")), source)
+    return of_images("fashion-mnist", arrays, (28, 28, 1), source, class_names=tuple(CLOTHES.split(", ")))
 
 
 def load_emnist(split: str = "balanced") -> Dataset:
     """Load grey images of handwritten digits and letters, 28×28 pixels, which extend MNIST.
 
-    | split | classes | training examples | test examples |
-    |---|---|---|---|
-    | "balanced" | 47 | 112,800 | 18,800 |
-    | "byclass" | 62 | 697,932 | 116,323 |
-    | "bymerge" | 47 | 697,932 | 116,323 |
-    | "letters" | 26 | 124,800 | 20,800 |
-    | "digits" | 10 | 240,000 | 40,000 |
-    | "mnist" | 10 | 60,000 | 10,000 |
+    The splits, with their numbers of training and test examples:
+
+    * "balanced": 47 classes, 112,800 and 18,800
+    * "byclass": 62 classes, 697,932 and 116,323
+    * "bymerge": 47 classes, 697,932 and 116,323
+    * "letters": 26 classes, 124,800 and 20,800
+    * "digits": 10 classes, 240,000 and 40,000
+    * "mnist": 10 classes, 60,000 and 10,000
 
     Features are pixels/255 and a constant 1. The images of the archive are transposed to upright ones, and the labels
     of "letters" are numbered from 0. The archive gzip.zip (562 MB) is searched for in `$FEDPRIVJAX_DATA/emnist` and in
@@ -98,7 +97,7 @@ def load_emnist(split: str = "balanced") -> Dataset:
     upright = images.swapaxes(1, 2), labels - first, test_images.swapaxes(1, 2), test_labels - first
     classes = tuple(chr(int(row[1])) for row in rows)
     source = "Cohen, Afshar, Tapson and van Schaik 2017, EMNIST; NIST Special Database 19, public domain"
-    return _dataset("emnist", upright, (28, 28, 1), classes, source)
+    return of_images("emnist", upright, (28, 28, 1), source, class_names=classes)
 
 
 def load_cifar10() -> Dataset:
@@ -172,22 +171,4 @@ def _cifar(
         planes = each[:, numbers:].reshape(-1, COLOURS, SIDE, SIDE)
         arrays += [np.moveaxis(planes, 1, -1), each[:, label]]
     source = f"Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images ({title}); no licence stated"
-    return _dataset(file.folder, arrays, (SIDE, SIDE, COLOURS), classes, source)
-
-
-def _dataset(name: str, arrays, picture: tuple[int, int, int], classes: tuple[str, ...], source: str) -> Dataset:
-    """Return a dataset of images and labels, then those of the test set, with pixels in 0 … 255."""
-    images, labels, test_images, test_labels = arrays
-    features = with_constant(images, 255.0)
-    return Dataset(
-        features=features,
-        labels=labels.astype(np.int32),
-        test_features=with_constant(test_images, 255.0),
-        test_labels=test_labels.astype(np.int32),
-        feature_bound=sqrt(features.shape[1]),
-        classes=len(classes),
-        name=name,
-        picture=picture,
-        class_names=classes,
-        source=source,
-    )
+    return of_images(file.folder, arrays, (SIDE, SIDE, COLOURS), source, class_names=classes)

@@ -16,7 +16,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.datasets.data_file import DataFile
-from fedprivjax.datasets.dataset import DataNotFound, Dataset, with_constant
+from fedprivjax.datasets.dataset import DataNotFound, Dataset, of_images, with_constant
 
 TEST_SHARE = 0.2
 DIGITS = "digits.csv.gz"  # pixels and label of an image in each row
@@ -83,19 +83,9 @@ def load_mnist() -> Dataset:
         DataError: if a file is truncated, or its payload has another SHA-256.
         DataNotFound: if there is no file and no mirror responds.
     """
-    images, labels, test_images, test_labels = (read_idx(file.read()) for file in files())
-    features = with_constant(images, 255.0)
-    return Dataset(
-        features=features,
-        labels=labels.astype(np.int32),
-        test_features=with_constant(test_images, 255.0),
-        test_labels=test_labels.astype(np.int32),
-        feature_bound=sqrt(features.shape[1]),
-        classes=10,
-        name="mnist",
-        picture=(28, 28, 1),
-        source="LeCun, Cortes and Burges, The MNIST database of handwritten digits, CC BY-SA 3.0",
-    )
+    arrays = [read_idx(file.read()) for file in files()]
+    source = "LeCun, Cortes and Burges, The MNIST database of handwritten digits, CC BY-SA 3.0"
+    return of_images("mnist", arrays, (28, 28, 1), source)
 
 
 def available() -> bool:
