@@ -20,7 +20,7 @@ from fedprivjax.method.clipping import clip
 from fedprivjax.method.encoders import Encoder
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.local_privacy import UNITS, NoisySteps, NoisyUpdates
-from fedprivjax.method.pairwise_noise import assuming_pairs, require_pairwise, sent_by
+from fedprivjax.method.pairwise_noise import TakesPairwise, assuming_pairs, require_pairwise, sent_by
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.settings import require_clip
 from fedprivjax.method.work_privacy import Facts, WorkFacts, WorkPrivacy
@@ -40,7 +40,7 @@ from fedprivjax.problem.program import isolated
 
 @final
 @struct.dataclass(kw_only=True)
-class LocalPrivacy(WorkPrivacy):
+class LocalPrivacy(TakesPairwise, WorkPrivacy):
     """Privacy of machines with local work: none, for one record, or for one machine.
 
     Attributes:
@@ -270,14 +270,6 @@ class LocalPrivacy(WorkPrivacy):
     def event(self, facts: WorkFacts, noise_std: float) -> Event:
         unit = self.protecting(stateful=facts.stateful, dimension=facts.dimension)
         return assuming_pairs(unit.event(facts.problem, facts.plan, noise_std), self.noise)
-
-    @property
-    def shares_noise(self) -> bool:  # type: ignore[override]
-        return isinstance(self.noise, Pairwise)
-
-    @property
-    def for_machines(self) -> int | None:  # type: ignore[override]
-        return self.noise.nodes if isinstance(self.noise, Pairwise) else None
 
     def sent_noise(self, facts: WorkFacts) -> SentNoise | None:
         if self.unit != "machine" or self.trust != "none" or self.encoder is not None:

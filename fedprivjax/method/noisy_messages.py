@@ -15,7 +15,7 @@ from fedprivjax.method.algorithm import Growing, Mean, NormBound, Reads, Sum
 from fedprivjax.method.clipping import clip
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.message_noise import CancelledNoise, CorrelatedNoise, GrowingNoise, MessageNoise, SharedNoise
-from fedprivjax.method.pairwise_noise import assuming_pairs, require_pairwise, sent_by
+from fedprivjax.method.pairwise_noise import TakesPairwise, assuming_pairs, require_pairwise, sent_by
 from fedprivjax.method.relative_privacy import privacy_shares, relative_noise, shared_privacy
 from fedprivjax.method.release import Limits, MessagePrivacy, Released, RunFacts
 from fedprivjax.method.round import RoundInputs, add_noise, cohort_sum, message_of, oracle
@@ -54,7 +54,7 @@ class Memory(NamedTuple):
 
 @final
 @struct.dataclass(kw_only=True)
-class NoisyMessages(MessagePrivacy):
+class NoisyMessages(TakesPairwise, MessagePrivacy):
     """Noise on messages of fresh samples, which protects one record of one machine.
 
     Attributes:
@@ -154,14 +154,6 @@ class NoisyMessages(MessagePrivacy):
         """Copy without the settings that only the host reads."""
         kept = INDEPENDENT if self._fresh else "uniform"
         return NoisyMessages(clip=self.clip, noise=kept)
-
-    @property
-    def shares_noise(self) -> bool:  # type: ignore[override]
-        return isinstance(self.noise, Pairwise)
-
-    @property
-    def for_machines(self) -> int | None:  # type: ignore[override]
-        return self.noise.nodes if isinstance(self.noise, Pairwise) else None
 
     @property
     def _fresh(self) -> bool:

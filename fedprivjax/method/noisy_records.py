@@ -7,7 +7,7 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_choice
-from fedprivjax.method.pairwise_noise import assuming_pairs, require_pairwise, sent_by
+from fedprivjax.method.pairwise_noise import TakesPairwise, assuming_pairs, require_pairwise, sent_by
 from fedprivjax.method.record_mechanism import SHUFFLED, MachineTable
 from fedprivjax.method.record_privacy import RecordPrivacy
 from fedprivjax.method.release import RunFacts
@@ -24,7 +24,7 @@ from fedprivjax.privacy.views import SentNoise
 
 @final
 @struct.dataclass(kw_only=True)
-class NoisyRecords(RecordPrivacy):
+class NoisyRecords(TakesPairwise, RecordPrivacy):
     """Noise on means over machines' own records, which protects one record of one machine.
 
     Attributes:
@@ -72,14 +72,6 @@ class NoisyRecords(RecordPrivacy):
     def traced(self) -> "NoisyRecords":
         """Copy without the settings that only the host reads."""
         return NoisyRecords(clip=self.clip, sampler="full")
-
-    @property
-    def shares_noise(self) -> bool:  # type: ignore[override]
-        return isinstance(self.noise, Pairwise)
-
-    @property
-    def for_machines(self) -> int | None:  # type: ignore[override]
-        return self.noise.nodes if isinstance(self.noise, Pairwise) else None
 
     def mechanism(self, facts: RunFacts, method: str) -> Mechanism:
         if not self.shares_noise:

@@ -15,6 +15,22 @@ from fedprivjax.privacy.views import SentNoise
 DECOR = "pairwise noise of Allouah et al. 2024 (DECOR)"
 
 
+class TakesPairwise:
+    """Members of privacy objects whose setting `noise` may be a `Pairwise`."""
+
+    noise: Any
+
+    @property
+    def shares_noise(self) -> bool:
+        """True if machines share noise in addition to their own."""
+        return isinstance(self.noise, Pairwise)
+
+    @property
+    def for_machines(self) -> int | None:
+        """Number of machines of the graph, or None for any number."""
+        return self.noise.nodes if isinstance(self.noise, Pairwise) else None
+
+
 def require_pairwise(noise: Pairwise, trust: str | None, **left_out: Any) -> None:
     """Raise Refusal unless machines send their messages themselves, and settings that no proof covers are left out."""
     if trust != "none":
