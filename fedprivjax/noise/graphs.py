@@ -39,6 +39,8 @@ class Graph:
             )
         found = np.unique(np.sort(np.asarray(self.pairs(machines), int).reshape(-1, 2), axis=1), axis=0)
         _require_no_loops(found)
+        if found.size and not 0 <= found.min() <= found.max() < machines:
+            raise Refusal(f"pairs of graph must be machines 0 to {machines - 1}, got {found.min()} to {found.max()}")
         links = coo_array((np.ones(len(found)), tuple(found.T)), shape=(machines, machines))
         pieces, piece = connected_components(links, directed=False)
         if pieces > 1:
@@ -173,6 +175,8 @@ def as_graph(graph: Any) -> Graph:
     GivenGraph(size=2, ends=((0, 1),))
     """
     if isinstance(graph, Graph):
+        if type(graph).__hash__ is None:
+            raise Refusal(f"graph must be hashable, got {type(graph).__name__}. Make it a frozen dataclass")
         return graph
     if isinstance(graph, str):
         graph = {"kind": graph}

@@ -59,6 +59,9 @@ class AnySchedule(RoundFactor):
         require_by_matrix(factor)
         object.__setattr__(self, "factor", factor)
 
+    def __str__(self) -> str:
+        return f"AnySchedule({self.factor}, separation={self.separation}, uses={self.uses})"
+
     def matrix(self, over, workload=None, /) -> np.ndarray:
         return self.factor.known(self._worst(over))
 

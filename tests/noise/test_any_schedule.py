@@ -341,3 +341,4 @@ def test_files_give_a_table():
         protocol: Any = listed.jobs(spec)[0].prepare().first.protocol
         assert isinstance(protocol.noise_schedule, KINDS[schedule["kind"]])
     assert over_rounds(banded) == AnySchedule(Banded(2), 2, 2)
+    assert str(over_rounds(banded)) == "AnySchedule(Banded(bands=2), separation=2, uses=2)"

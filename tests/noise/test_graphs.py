@@ -5,7 +5,7 @@ import pytest
 from oracles.decor import adjacency
 
 from fedprivjax import Pairwise, RandomRings, Refusal, Torus
-from fedprivjax.noise.graphs import Ring, as_graph
+from fedprivjax.noise.graphs import GivenGraph, Graph, Ring, as_graph
 from fedprivjax.noise.pairwise import edges_of
 
 
@@ -88,8 +88,9 @@ def test_wrong_graphs_are_refused_in_one_line(graph, message):
         (Torus(4, 4), 15, "graph must have as many nodes as there are machines, 15, got 16. Use another graph"),
         (adjacency("ring", 3), 4, "graph must have as many nodes as there are machines, 4, got 3"),
         ("ring", 1, "machines of a graph must be at least 2, got 1"),
+        (GivenGraph(3, ((0, 1), (1, 7))), 3, "pairs of graph must be machines 0 to 2, got 0 to 7"),
     ],
-    ids=["alone", "pieces", "torus", "matrix", "one machine"],
+    ids=["alone", "pieces", "torus", "matrix", "one machine", "outside"],
 )
 def test_graphs_that_do_not_fit_the_machines_are_refused(graph, machines, message):
     with pytest.raises(Refusal, match=message):
@@ -102,6 +103,14 @@ def test_graphs_that_do_not_fit_the_machines_are_refused(graph, machines, messag
 def test_the_noise_of_an_edge_is_a_positive_number(shared, message):
     with pytest.raises(Refusal, match=f"shared must be .*{message}"):
         Pairwise("ring", shared=shared)
+
+
+def test_a_custom_graph_is_hashable():
+    class Path(Graph):
+        __hash__ = None
+
+    with pytest.raises(Refusal, match="graph must be hashable, got Path. Make it a frozen dataclass"):
+        Pairwise(Path())
 
 
 def test_a_custom_graph_has_each_edge_once_and_none_to_itself():

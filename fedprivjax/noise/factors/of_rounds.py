@@ -149,6 +149,9 @@ class Banded(RoundFactor):
     def __post_init__(self):
         require_at_least("bands", self.bands, 1)
 
+    def __str__(self) -> str:
+        return f"Banded(bands={self.bands})"
+
     def matrix(self, over, workload=None, /) -> np.ndarray:
         rounds = entries(over)
         start = coefficients(rounds)[: self.bands]
@@ -188,6 +191,9 @@ class BLT(RoundFactor):
             object.__setattr__(self, name, tuple(given.astype(float).tolist()))
         if len(self.decay) != len(self.scale):
             raise Refusal(f"scale must have one number per buffer, {len(self.decay)}, got {len(self.scale)}")
+
+    def __str__(self) -> str:
+        return f"BLT of {len(self.decay)} buffers"
 
     def matrix(self, over, workload=None, /) -> np.ndarray:
         powers = np.asarray(self.decay) ** np.arange(entries(over) - 1)[:, None]
