@@ -14,6 +14,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least
+from fedprivjax.noise.pairwise import EdgeCovariance
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy.adversaries import (
     Adversary,
@@ -107,9 +108,10 @@ class Coalition(Adversary):
                 f"size, or more machines"
             )
         if number > MOST_COALITIONS:
-            if isinstance(self.server, Local) and hasattr(sent.covariance, "most"):
-                found = _AnyKnown(self.size).exposures(sent, schedule) ** 2
-                return found, lambda machine: sent.covariance.nearest(machine)[: self.size]  # type: ignore[union-attr]
+            edges = sent.covariance
+            if isinstance(self.server, Local) and isinstance(edges, EdgeCovariance):
+                found = _AnyKnown(self.size, edges).exposures(sent, schedule) ** 2
+                return found, lambda machine: edges.nearest(machine)[: self.size]
             if not is_plain_sum(self.server, sent):
                 raise Refusal(
                     f"size of a Coalition must leave at most {MOST_COALITIONS} coalitions with {self.server} and this "
@@ -186,9 +188,10 @@ class _AnyKnown(LinearAdversary):
     """View of every message and of the seeds of any `size` machines, of which an upper bound is known."""
 
     size: int
+    edges: EdgeCovariance
 
     def _matrix(self, machines: np.ndarray) -> None:
         return None
 
     def _squares(self, sent: SentNoise, machines: np.ndarray, variances: np.ndarray, sending: np.ndarray) -> np.ndarray:
-        return sent.covariance.most(machines, sending, self.size)  # type: ignore[union-attr]
+        return self.edges.most(machines, sending, self.size)
