@@ -36,6 +36,7 @@ def from_dataset(
     clipping: Clipping = "auto",
     constraint=None,
     partition_table=None,
+    test_machine_of=None,
     start=None,
     lipschitz: float | Sequence[float] | None = None,
     distance: float | None = None,
@@ -52,6 +53,7 @@ def from_dataset(
         start_seed: seed of the initial parameters of a linen module, if `start` is None.
         convolutions, clipping: as in `general_problem`, for a network.
         partition_table: as in `linear_problem`. None is the dataset's own partition, if it has one.
+        test_machine_of: as in `linear_problem`. None is the dataset's own, if the partition is the dataset's own.
         constraint, start, lipschitz, distance, machine_weights: as in `linear_problem`. `lipschitz=None` is the
             dataset's own gradient bound, if it has one.
 
@@ -71,8 +73,10 @@ def from_dataset(
         if partition_table is None and dataset.machine_of is not None:
             partition_table = own_table(dataset)
         options |= {"partition_table": partition_table, "machine_weights": machine_weights}
-    elif partition_table is not None:
-        raise Refusal("partition_table must be None for a stream: every machine computes its own examples")
+        options |= {"test_machine_of": test_owners(dataset, partition_table, test_machine_of)}
+    elif partition_table is not None or test_machine_of is not None:
+        name = "test_machine_of" if partition_table is None else "partition_table"
+        raise Refusal(f"{name} must be None for a stream: every machine computes its own examples")
     elif machine_weights is not None:
         raise Refusal("machine_weights must be None for a stream: its machines hold no records")
     if network is not None:
@@ -100,6 +104,15 @@ def own_table(dataset: Dataset, machines: int | None = None) -> np.ndarray:
         machines: number of machines. None is the largest machine index plus one.
     """
     return table_of(by_machine(dataset.machine_of, machines), Origin(machines=dataset.machines_from))
+
+
+def test_owners(dataset: Dataset, table: np.ndarray | None, given: Any) -> Any:
+    """Return the machine of each test example: as given, or the dataset's own if the table has its machines."""
+    if given is not None or dataset.test_machine_of is None or table is None or dataset.machine_of is None:
+        return given
+    rows = np.asarray(table)
+    machine, _ = np.nonzero(rows >= 0)
+    return dataset.test_machine_of if np.array_equal(dataset.machine_of[rows[rows >= 0]], machine) else None
 
 
 def _test(dataset: Dataset | Stream, inputs: Callable[[np.ndarray], np.ndarray] = np.asarray):

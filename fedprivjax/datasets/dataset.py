@@ -9,6 +9,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least, require_positive, require_printable
+from fedprivjax.problem.client_tests import checked_owners
 from fedprivjax.problem.linear_loss import LinearLoss
 from fedprivjax.problem.raw_rows import RawRows
 
@@ -41,6 +42,7 @@ class Dataset:
         optimum: exact minimiser of the population risk, shape [features], or None if unknown.
         population: exact excess risk `params -> scalar` in jax.numpy, or None if unknown.
         machine_of: each example's machine, int32, shape [examples], or None if the data are not partitioned.
+        test_machine_of: each held-out example's machine, int32, shape [tests], or None if it is unknown.
         noise_lipschitz: Lipschitz constant of the default loss with which the authors of an experiment calibrate its
             noise, or None. It is a statistic of private data, so noise calibrated with it is not private.
         loss: default loss, which `optimum` minimises. None is the default of `from_dataset` for such labels.
@@ -84,6 +86,7 @@ class Dataset:
     target: str = ""
     raw_rows: RawRows | None = None
     machines_from: str = ""
+    test_machine_of: np.ndarray | None = None
 
     def __post_init__(self):
         require_printable("name", self.name, breaks=False)
@@ -102,6 +105,11 @@ class Dataset:
                 raise Refusal(f"{wanted}, got {self.test_features.shape[1]}")
         if self.machine_of is not None:
             _check_machines(self.machine_of, self.features.shape[0])
+        if self.test_machine_of is not None:
+            if self.machine_of is None or self.test_labels is None:
+                lacking = "machine_of" if self.machine_of is None else "a test set"
+                raise Refusal(f"test_machine_of must go with machine_of and a test set, got no {lacking}")
+            checked_owners(self.test_machine_of, len(self.test_labels))
         if self.picture is not None and not 0 < prod(self.picture) <= self.features.shape[1]:
             raise Refusal(f"picture must have at most {self.features.shape[1]} numbers, got {self.picture}")
 
@@ -178,6 +186,7 @@ def from_arrays(
     bias: bool = False,
     label_bound: float = inf,
     machine_of=None,
+    test_machine_of=None,
     name: str = "arrays",
 ) -> Dataset:
     """Return a dataset of user-supplied arrays, converted to float32 and int32.
@@ -192,6 +201,7 @@ def from_arrays(
         bias: whether to append a constant feature 1. The bound becomes √(B² + 1).
         label_bound: public bound on `|label|` for regression.
         machine_of: each example's machine if the data are already partitioned, int, shape [examples].
+        test_machine_of: each held-out example's machine, int, shape [tests], for metrics of every client.
 
     Raises:
         ValueError: as in `Dataset`, if class labels are not integers, and if without `classes` the labels are a few
@@ -213,6 +223,7 @@ def from_arrays(
         source="arrays given by the user",
         label_bound=label_bound,
         machine_of=None if machine_of is None else _integers("machine_of", machine_of),
+        test_machine_of=None if test_machine_of is None else _integers("test_machine_of", test_machine_of),
         picture=picture_of(np.shape(features)[1:]),
         raw_rows=RawRows(prepared.shape[1], bias),
     )

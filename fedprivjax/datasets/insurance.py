@@ -77,6 +77,7 @@ def insurance(machines: int = 3, *, trial: int = 0, path: str | None = None) -> 
         source="Choi, Medical cost personal datasets, Open Database License",
         label_bound=LIMITS["charges"],
         machine_of=np.repeat(np.arange(machines, dtype=np.int32), sizes),
+        test_machine_of=np.repeat(np.arange(machines, dtype=np.int32), [len(part[1]) for part in parts]),
     )
 
 

@@ -194,6 +194,7 @@ def mnist_pairs(
         name="mnist_pairs",
         source="LeCun, Cortes and Burges, The MNIST database of handwritten digits, CC BY-SA 3.0",
         machine_of=np.repeat(np.arange(len(PAIRS), dtype=np.int32), train.shape[1]),
+        test_machine_of=np.repeat(np.arange(len(PAIRS), dtype=np.int32), test.shape[1]),
         noise_lipschitz=largest if lipschitz == "as run" else None,
     )
 

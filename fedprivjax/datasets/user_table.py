@@ -83,7 +83,8 @@ def read_table(
     Args:
         path: `.csv`, `.parquet` or `.npz` file, see `read_columns`.
         target: name of the column to predict.
-        test: second file with the held-out examples, prepared like the first, instead of `test_fraction`.
+        test: second file with the held-out examples, prepared like the first, instead of `test_fraction`. Its clients
+            are used if all of them have training rows.
         missing: further texts for a missing value.
         options: fields of `fedprivjax.datasets.Preparation`: `features`, `client`, `bounds`, `categories`, ….
 
@@ -163,6 +164,7 @@ def _dataset(columns: Columns, held: Columns | None, wanted: Preparation, source
         bias=wanted.bias,
         label_bound=target.number.length,
         machine_of=None if clients is None else clients.of[rows],
+        test_machine_of=_test_clients(clients, rest, held, wanted) if len(test) else None,
         name=columns.name,
     )
     found = clients is not None and clients.found
@@ -208,6 +210,17 @@ def _held(held: Columns, names: Sequence[str], wanted: Preparation) -> Frame:
     for name in (*names, wanted.target):
         require_column(name, there, f"column of {held.name}")
     return complete(held, [*names, wanted.target], wanted)
+
+
+def _test_clients(clients: Clients | None, rest: np.ndarray, held: Columns | None, wanted: Preparation) -> Any:
+    """Return the client of each test row, or None if the second file has no column of clients, or another client."""
+    if clients is None or held is None:
+        return None if clients is None else clients.of[rest]
+    if wanted.client not in held.frame.columns:
+        return None
+    column = held.frame[wanted.client]
+    known = not column.isna().any() and set(values_in(column)) <= set(clients.names)
+    return one_of(column.name, column, clients.names) if known else None
 
 
 def _split(count: int, clients: Clients | None, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

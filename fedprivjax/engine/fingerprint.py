@@ -255,7 +255,8 @@ def _once(digest_of: Callable[[Any], str], live: Any) -> str:
 
 
 def _of_examples(problem: Problem) -> str:
-    return fingerprint(problem.pool if problem.stored else None, problem.test)
+    clients = () if problem.test_clients is None else (problem.test_clients,)
+    return fingerprint(problem.pool if problem.stored else None, problem.test, *clients)
 
 
 def _checksum(leaf: Any) -> str:

@@ -230,7 +230,7 @@ def _partitioned(
     options = settings.model_dump(exclude_none=True, exclude={"seed", "records", "column"})
     rng = np.random.default_rng(settings.seed)
     values = _column(data, settings.column)
-    owned: dict[str, Any] = {"machine_of": None, "machine_names": ()}
+    owned: dict[str, Any] = {"machine_of": None, "test_machine_of": None, "machine_names": ()}
     if records is not None:
         most = len(data.labels) // machines
         if records > most:

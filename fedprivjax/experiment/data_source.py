@@ -113,7 +113,13 @@ def _shared(name: str, options: Mapping[str, Any], test_examples: int | None = N
         found = datasets.load(name, **options)
         if isinstance(found, Dataset) and found.test_features is not None and found.test_labels is not None:
             fewer = slice(test_examples)
-            found = replace(found, test_features=found.test_features[fewer], test_labels=found.test_labels[fewer])
+            owners = None if found.test_machine_of is None else found.test_machine_of[fewer]
+            found = replace(
+                found,
+                test_features=found.test_features[fewer],
+                test_labels=found.test_labels[fewer],
+                test_machine_of=owners,
+            )
         _in_use[key] = found
     return found
 

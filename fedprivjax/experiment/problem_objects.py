@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import Dataset, Stream, by_machine, table
-from fedprivjax.datasets.as_problem import described, from_dataset
+from fedprivjax.datasets.as_problem import described, from_dataset, test_owners
 from fedprivjax.experiment.names import Imported, Unimported, made, resolve, unimported
 from fedprivjax.experiment.section import OWN, THEORY, Reflected, sections
 from fedprivjax.features import FeatureMap, as_maps
@@ -148,6 +148,7 @@ class OwnModel(Imported, Model):
         if options["partition_table"] is None and data.machine_of is not None:
             options["partition_table"] = table(by_machine(data.machine_of))[0]
         options |= {"test": test, "correct": self.correct}
+        options |= {"test_machine_of": test_owners(data, options["partition_table"], None)}
         options |= {"convolutions": self.convolutions, "clipping": self.clipping}
         problem = general_problem(self.found, pool, self.start(zeros), **options)
         return described(problem, data)

@@ -11,6 +11,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import known_keywords, require_at_least, require_choice, require_positive
 from fedprivjax.problem import checks
+from fedprivjax.problem.client_tests import client_tests
 from fedprivjax.problem.constraints import ABOUT_ZERO, ConstraintSet, WholeSpace
 from fedprivjax.problem.convolutions import CONVOLUTIONS, Convolutions
 from fedprivjax.problem.dense_layers import with_clipping
@@ -34,6 +35,7 @@ def linear_problem(
     optimum=None,
     excess: Callable[[Any], Any] | None = None,
     partition_table: np.ndarray | None = None,
+    test_machine_of=None,
     lipschitz: float | Sequence[float] | None = None,
     distance: float | None = None,
     machine_weights: Sequence[float] | str | None = None,
@@ -54,6 +56,7 @@ def linear_problem(
         excess: exact excess risk as a function of the parameters, if known. Otherwise it is evaluated against `optimum`
             on the test set.
         partition_table: int [machines, most], padded with −1: which examples each machine owns.
+        test_machine_of: machine of each test example, int [tests], for metrics of every client; None if unknown.
         lipschitz: declared G, which replaces the loss's: one number, or one per machine. It is not verified.
         distance: public bound on the distance from the start to the optimum, or None for the set's diameter.
         machine_weights: weights p_i of the objective Σ_i p_i·F_i, positive with sum 1, for methods that sample records
@@ -95,7 +98,8 @@ def linear_problem(
         distance=distance,
         machine_weights=machine_weights,
     )
-    return _start_inside(problem)
+    clients = client_tests(test_machine_of, problem.test, problem.partition_table)
+    return _start_inside(replace(problem, test_clients=clients))
 
 
 @known_keywords
@@ -114,6 +118,7 @@ def general_problem(
     optimum: Any = None,
     excess: Callable[[Any], Any] | None = None,
     partition_table: np.ndarray | None = None,
+    test_machine_of=None,
     split: bool = False,
     convolutions: Convolutions = "auto",
     clipping: Clipping = "auto",
@@ -127,7 +132,7 @@ def general_problem(
         lipschitz: G on the constraint set, if known: one number, or one per machine. Needed without a clip.
         smoothness: L on the constraint set, if known. Needed without a clip.
         correct: `(params, example) -> 1.0 if the prediction is correct, otherwise 0.0`, for accuracies.
-        test, optimum, excess, partition_table, distance, machine_weights: as in `linear_problem`.
+        test, optimum, excess, partition_table, test_machine_of, distance, machine_weights: as in `linear_problem`.
         split: True if the pool's leaves have a leading machines axis.
         convolutions: computation of the loss's convolutions, and of its pooling if it has any: "products" for slices
             and matrix products, "xla" for XLA's own, or "auto" for products on a CPU, where XLA's gradients are slow in
@@ -173,7 +178,8 @@ def general_problem(
     if optimum is not None:
         checks.require_alike("optimum", problem.optimum, problem.start, "start")
     checks.require_scalar_loss(problem.model, problem.start, jax.eval_shape(problem.take, 0))
-    return with_clipping(_start_inside(problem), clipping)
+    clients = client_tests(test_machine_of, problem.test, problem.partition_table)
+    return with_clipping(_start_inside(replace(problem, test_clients=clients)), clipping)
 
 
 def procedural_problem(

@@ -16,6 +16,7 @@ from jax.flatten_util import ravel_pytree
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_choice, require_positive
+from fedprivjax.problem.client_tests import ClientTests
 from fedprivjax.problem.constraints import ConstraintSet
 from fedprivjax.problem.devices import DividedRows, number_of
 from fedprivjax.problem.models import GeneralModel, LinearModel
@@ -111,6 +112,7 @@ class Problem:
     Attributes:
         pool: examples, a pytree with leaves [examples, ...], shared by all machines; or `Procedural`.
         test: held-out examples of the same structure, or None.
+        test_clients: clients of the test examples, or None if they have none.
         start: first point of every run, a pytree of parameters.
         constraint: `Ball`, `Box`, `Simplex`, `L1Ball`, `WholeSpace`, or a custom set.
         optimum: exact minimiser, with the structure of `start`, or None if unknown.
@@ -135,6 +137,7 @@ class Problem:
     start: Any
     constraint: ConstraintSet
     optimum: Any = None
+    test_clients: ClientTests | None = None
     model: LinearModel | GeneralModel = struct.field(pytree_node=False, default=None)  # type: ignore[assignment]
     feature_bound: float | None = struct.field(pytree_node=False, default=None)
     own_lipschitz: float | Sequence[float] | None = struct.field(pytree_node=False, default=None)

@@ -182,7 +182,11 @@ def code_text(start: ReadySweep) -> str:
 def number_fingerprint(start: ReadySweep) -> str:
     """Return a digest of the numbers that a sweep's programs take, except examples and randomness."""
     leaves = jax.tree_util.tree_leaves_with_path(start.first.problem.traced)
-    given = {jax.tree_util.keystr(path): leaf for path, leaf in leaves if path[0].name not in ("pool", "test")}
+    given = {
+        jax.tree_util.keystr(path): leaf
+        for path, leaf in leaves
+        if path[0].name not in ("pool", "test", "test_clients")
+    }
     return fingerprint(given, start.configurations.leaves)
 
 
