@@ -8,8 +8,10 @@ pages is listed in `inventories/`.
 
 import importlib
 import inspect
+import json
 import os
 import re
+import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version as version_of
@@ -36,6 +38,10 @@ from fedprivjax.cli import app as command_line  # noqa: E402
 from fedprivjax.cli import listing  # noqa: E402
 from fedprivjax.cli.settings_help import REQUIRED, UNSET, settings_of  # noqa: E402
 from fedprivjax.problem.program import compile_quickly  # noqa: E402
+
+sys.path.insert(0, os.path.dirname(__file__))
+
+from addresses import Addresses  # noqa: E402
 
 project = "fedprivjax"
 copyright = "the authors of fedprivjax"
@@ -193,6 +199,15 @@ def guides_apart(app, env, docnames):
     docnames[:] = docnames[::2] + docnames[1::2]
 
 
+def opened_in_colab(app, docname, source):
+    """A guide begins with a link that opens it in Colab, once the repository has an address."""
+    link = Addresses.of_project().colab(docname)
+    if link and app.env.doc2path(docname, base=False).endswith(".ipynb"):
+        notebook = json.loads(source[0])
+        notebook["cells"].insert(1, {"cell_type": "markdown", "id": "colab", "metadata": {}, "source": [link]})
+        source[0] = json.dumps(notebook)
+
+
 def math(translator, node):
     """A formula as MathML, which browsers draw by themselves: no script is fetched from elsewhere."""
     translator.body.append(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
@@ -257,6 +272,7 @@ def setup(app):
     app.add_directive("command-line", CommandLine)
     app.add_directive("settings", Settings)
     app.connect("env-before-read-docs", guides_apart)
+    app.connect("source-read", opened_in_colab)
     app.connect("missing-reference", by_public_name, priority=400)  # before intersphinx
     app.connect("autodoc-process-docstring", readable, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", described)

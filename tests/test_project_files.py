@@ -1,6 +1,9 @@
 """Files about the project, which no user needs: versions and dependencies agree, and workflows are safe."""
 
+import importlib.util
+import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -9,6 +12,11 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads(ROOT.joinpath("pyproject.toml").read_text())["project"]
+DUMMY = {
+    "repository": "https://github.com/someone/fedprivjax",
+    "documentation": "https://someone.github.io/fedprivjax",
+    "package": "fedprivjax-of-someone",
+}
 WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
 
 
@@ -27,6 +35,54 @@ def test_the_conda_recipe_has_the_dependencies_of_the_package():
         f"python{PROJECT['requires-python']}",
         *PROJECT["dependencies"],
     ]
+
+
+@pytest.fixture(scope="module")
+def addresses():
+    """The module from which all addresses of the project come."""
+    spec = importlib.util.spec_from_file_location("addresses", ROOT / "notebooks/addresses.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["README.md", "CITATION.cff", "pyproject.toml"])
+def test_files_have_the_addresses_of_the_table(addresses, name):
+    text = ROOT.joinpath(name).read_text()
+    known = addresses.Addresses.of_project()
+    assert known.written(text) == text
+    written = addresses.Addresses(**DUMMY).written(text)
+    assert known.written(written) == text
+    added = set(written.splitlines()) - set(text.splitlines())
+    assert added
+    assert all(any(value in line for value in DUMMY.values()) for line in added)
+
+
+def test_the_installation_begins_with_the_package_and_the_clone(addresses):
+    lines = addresses.Addresses(**DUMMY).written(ROOT.joinpath("README.md").read_text()).splitlines()
+    assert "    pip install fedprivjax-of-someone" in lines
+    assert "    git clone https://github.com/someone/fedprivjax && cd fedprivjax" in lines
+
+
+def test_links_of_a_page_elsewhere_are_absolute(addresses):
+    text = "[a](notebooks/a.md) ![b](b.png) [c](https://x.org) [d](#e)"
+    assert addresses.Addresses().absolute(text) == text
+    blob, raw = (
+        "https://github.com/someone/fedprivjax/blob/main",
+        "https://raw.githubusercontent.com/someone/fedprivjax",
+    )
+    expected = f"[a]({blob}/notebooks/a.md) ![b]({raw}/main/b.png) [c](https://x.org) [d](#e)"
+    assert addresses.Addresses(**DUMMY).absolute(text) == expected
+
+
+def test_a_guide_opens_in_colab_once_there_is_a_repository(addresses):
+    assert addresses.Addresses().colab("01_first_run") == ""
+    link = addresses.Addresses(**DUMMY).colab("01_first_run")
+    assert "colab.research.google.com/github/someone/fedprivjax/blob/main/notebooks/01_first_run.ipynb" in link
+    assert json.loads(ROOT.joinpath("notebooks/01_first_run.ipynb").read_text())["cells"][0]["cell_type"] == "markdown"
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=[path.stem for path in WORKFLOWS])
