@@ -4,8 +4,8 @@ They stand in one table of `pyproject.toml`, and are empty until the project has
 
     python notebooks/addresses.py
 
-writes the parts of README.md, CITATION.cff and pyproject.toml that follow. With `--absolute`, it also makes the README's
-links absolute, for a page elsewhere, such as PyPI's. The site takes its links from here, too.
+writes the parts of README.md, CITATION.cff and pyproject.toml that follow. With `--absolute`, it also makes the links
+of the README absolute, for a page elsewhere, such as PyPI's. The site takes its links from here, too.
 """
 
 import re
