@@ -98,6 +98,13 @@ def test_a_workflow_may_read_and_runs_what_was_reviewed(path):
     assert all(step["with"]["persist-credentials"] is False for step in checkouts)
 
 
+def test_the_paper_cites_what_its_bibliography_has():
+    paper, bibliography = (ROOT.joinpath(f".joss/paper.{kind}").read_text() for kind in ("md", "bib"))
+    cited = set(re.findall(r"@(\w+)", paper.partition("---\n\n")[2]))
+    assert cited == set(re.findall(r"^@\w+{(\w+),", bibliography, re.MULTILINE))
+    assert ROOT.joinpath(".joss", re.findall(r"\]\(([^)]+\.png)\)", paper)[0]).is_file()
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.glob(".github/ISSUE_TEMPLATE/*.yml")), ids=lambda path: path.stem)
 def test_a_template_asks_for_all_that_it_needs(path):
     template = yaml.safe_load(path.read_text())
