@@ -67,19 +67,43 @@ def mean_loss(problem: Problem, params, examples):
 def outcomes(problem: Problem, snapshot: Any, examples: Literal["pool", "test"]) -> tuple[Any, Any]:
     """Return the mean loss over the pool or the test set, and the share of correct predictions, or None for regression.
 
-    They are computed once for all metrics of a `Snapshot`. Convolutions are XLA's: they are fast without derivatives,
-    and the compiler computes the scores once for both.
+    They are computed once for all metrics of a `Snapshot`, and the compiler computes the scores once for both.
     """
     shared = {} if snapshot.shared is None else snapshot.shared
     if examples not in shared:
-        model: Any = problem.model
-        plain = replace(model, convolutions="xla") if isinstance(model, GeneralModel) else model
+        plain = without_derivatives(problem.model)
 
         def of_one(params, example):
             return plain.value(params, example), plain.correct(params, example)
 
         shared[examples] = mean(problem, of_one, snapshot.params, getattr(problem, examples))
     return shared[examples]
+
+
+def without_derivatives(model: Any) -> Any:
+    """Return a model for values alone. Its convolutions are XLA's, which are fast without derivatives."""
+    return replace(model, convolutions="xla") if isinstance(model, GeneralModel) else model
+
+
+def client_means(problem: Problem, function: Callable[[Any, Any], Any]) -> Any:
+    """Return the means of `function(example, client)` over every client's test examples; leaves [clients].
+
+    Args:
+        function: function of a test example and the index of its client, which returns a pytree of scalars.
+    """
+    clients: Any = problem.test_clients
+
+    def of_chunk(chunk, weights):
+        examples, owner = chunk
+
+        def of_clients(leaf):
+            each = leaf if weights is None else weights * leaf
+            return jax.ops.segment_sum(each, owner, num_segments=clients.counts.shape[0])
+
+        return jax.tree.map(of_clients, jax.vmap(function)(examples, owner))
+
+    sums = summed(problem, of_chunk, (problem.test, clients.of))
+    return jax.tree.map(lambda leaf: leaf / clients.counts, sums)
 
 
 def mean_gradient(problem: Problem, params, examples):

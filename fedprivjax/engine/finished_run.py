@@ -118,8 +118,8 @@ class SavedRun:
 
     Attributes:
         rounds: number of completed rounds at each evaluation; int, shape [evaluations].
-        iterates: recorded metrics of each iterate and of the rounds, by name; float32 [evaluations]. "output" is the
-            reported point; others are the protocol's, such as "last".
+        iterates: recorded metrics of each iterate and of the rounds, by name; float32 [evaluations], and a further
+            axis for vectors. "output" is the reported point; others are the protocol's, such as "last".
         params: reported point.
         guarantee: privacy guarantee of the run.
         costs: costs of one machine per round and of the whole run, see `ReadyRun.costs`, and `seconds`, the wall time
@@ -248,7 +248,7 @@ class SavedRun:
 
     def __str__(self) -> str:
         size = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.params))
-        last = ", ".join(f"{name} {values[-1]:.4g}" for name, values in self.metrics.items())
+        last = ", ".join(f"{name} {values[-1]:.4g}" for name, values in self.metrics.items() if values.ndim < 2)
         private = f"ε = {self.guarantee.epsilon:.4g} at δ = {self.guarantee.delta:g} for {self.guarantee.unit}"
         lines = [
             f"Run: {self.rounds[-1]} rounds of {shorten(self.method, 140, placeholder=' …')}",

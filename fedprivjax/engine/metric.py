@@ -78,12 +78,12 @@ def as_losses(problem: Problem) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Metric:
-    """A scalar that a run records, with its properties.
+    """A scalar or a vector that a run records, with its properties.
 
     Attributes:
         name: name in results.
-        function: `(problem, snapshot) -> scalar`, traced by jax. For `of="mean"`, a NumPy function of another metric's
-            mean.
+        function: `(problem, snapshot) -> scalar`, or a vector if it has an `axis`, traced by jax. For `of="mean"`, a
+            NumPy function of another metric's mean.
         of: "params" for a metric of parameters, recorded for the output and every other iterate of the protocol;
             "round" for a metric of the last round (its noise), recorded once; "info" for a scalar that the rounds
             report, recorded once; "mean" for a function of another metric's mean over a trial's runs, or over a run's
@@ -102,6 +102,8 @@ class Metric:
         digits: number of displayed decimals.
         shown: places where an experiment displays the metric: "table", and the plots "against_epsilon", "over_rounds"
             and "against_costs" (rounds, bytes and gradients, if protocols differ in rounds or bytes).
+        axis: name of the axis of a vector, such as "client", whose values have the clients' names in results; empty
+            for a scalar. Sweeps name the axes of other arrays after the metric. Tables and plots show scalars only.
         of_mean: metric computed from this metric's mean over a trial's runs, or over a run's evaluations, such as a
             root; None if the mean itself is displayed.
 
@@ -124,6 +126,7 @@ class Metric:
     unit: Literal["", "%"] = ""
     digits: int = 4
     shown: tuple[Literal["table", "against_epsilon", "over_rounds", "against_costs"], ...] = ()
+    axis: str = ""
     of_mean: "Metric | None" = None
 
     @property
@@ -208,7 +211,8 @@ def _points(parts: tuple[Any, Problem], size: Size) -> tuple[Any, Any]:
 def evaluate(protocol, problem: Problem, state, noise, metrics: Sequence[Metric], info=None) -> dict[str, Any]:
     """Return the value of every metric at one evaluation, by name.
 
-    A value is a scalar. It has shape [iterates] for a metric of parameters if the protocol has several iterates.
+    A value is a scalar, or a vector if its metric has an axis. Metrics of parameters have a first axis of iterates if
+    the protocol has several.
 
     Args:
         noise: noise in the last round's aggregate, [d], or None.
@@ -218,16 +222,35 @@ def evaluate(protocol, problem: Problem, state, noise, metrics: Sequence[Metric]
     values = {}
     for metric in metrics:
         if metric.of == "params" and len(snapshots) > 1:
-            values[metric.name] = jnp.stack([metric.function(problem, snapshot) for snapshot in snapshots])
+            values[metric.name] = jnp.stack([_value(metric, problem, snapshot) for snapshot in snapshots])
         else:
-            values[metric.name] = metric.function(problem, snapshots[0])
+            values[metric.name] = _value(metric, problem, snapshots[0])
+    _require_axes({metric.name: metric.axis for metric in metrics if metric.axis}, values)
     return values
+
+
+def _require_axes(axes: Mapping[str, str], values: Mapping[str, Any]) -> None:
+    """Raise Refusal if vectors with the same axis have different lengths."""
+    lengths: dict[str, int] = {}
+    for name, axis in axes.items():
+        length = values[name].shape[-1]
+        if lengths.setdefault(axis, length) != length:
+            raise Refusal(f"metric {name!r} must have {lengths[axis]} values along {axis!r} as others, got {length}")
+
+
+def _value(metric: Metric, problem: Problem, snapshot: Snapshot) -> Any:
+    """Return the value of a metric. Raise Refusal if it has an axis and is no vector."""
+    value = metric.function(problem, snapshot)
+    if metric.axis and jnp.ndim(value) != 1:
+        got = f"got shape {jnp.shape(value)}. Leave out axis"
+        raise Refusal(f"metric {metric.name!r} must be a vector along {metric.axis!r}, {got}")
+    return value
 
 
 def by_iterate(
     metrics: Sequence[Metric], names: Sequence[str], values: Mapping[str, Any]
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Return a run's metrics by iterate, the output first; arrays [evaluations].
+    """Return a run's metrics by iterate, the output first; arrays [evaluations], or [evaluations, …] of vectors.
 
     Metrics of the round are listed for the output only.
 

@@ -1,21 +1,19 @@
 """Built-in metrics, and checks of the metrics that a run records."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_printable
 from fedprivjax.engine.chunked_sums import mean_gradient, mean_loss, outcomes, summed, total
+from fedprivjax.engine.client_metrics import CLIENT_METRICS, needs_classes
 from fedprivjax.engine.metric import Metric, Snapshot, always, as_losses, never, not_negative, of_info, share
 from fedprivjax.problem.devices import number_of
 from fedprivjax.problem.models import Dense
 from fedprivjax.problem.problem import Problem
-from fedprivjax.problem.program import by_shapes
 
 MetricLike = str | Metric | Callable[[Problem, Snapshot], Any]
 
@@ -29,7 +27,7 @@ RESERVED = (
     *("sent_messages", "sent_bits", "gradients_per_use"),
     *("rounds_taken", "gradients_per_record", "sent_bytes", "seconds"),
     *("idle_steps", "client_state_bytes"),
-    *("params", "method", "predictor"),
+    *("params", "method", "predictor", "parameter"),
     *AXES,
 )
 
@@ -70,15 +68,6 @@ def _needs_test(problem: Problem) -> str | None:
 
 def _needs_stored(problem: Problem) -> str | None:
     return None if problem.stored else "stored examples"
-
-
-def _needs_classes(problem: Problem) -> str | None:
-    return "a loss that classifies" if _correct(replace(problem.traced, test=None, excess=None)) is None else None
-
-
-@by_shapes
-def _correct(problem: Problem) -> Any:
-    return jax.eval_shape(lambda problem: problem.model.correct(problem.start, problem.take(0, 0)), problem)
 
 
 def _needs_optimum(problem: Problem) -> str | None:
@@ -127,7 +116,7 @@ _REGISTERED = (
     Metric(
         "test_accuracy",
         lambda problem, snapshot: outcomes(problem, snapshot, "test")[1],
-        needs=lambda problem: _needs_test(problem) or _needs_classes(problem),
+        needs=lambda problem: _needs_test(problem) or needs_classes(problem),
         constant=lambda problem: _majority(problem, problem.test),
         private=never,
         better="higher",
@@ -137,7 +126,7 @@ _REGISTERED = (
     Metric(
         "test_error",
         lambda problem, snapshot: 1 - outcomes(problem, snapshot, "test")[1],
-        needs=lambda problem: _needs_test(problem) or _needs_classes(problem),
+        needs=lambda problem: _needs_test(problem) or needs_classes(problem),
         constant=_majority_error,
         private=never,
         default=False,  # redundant with the accuracy
@@ -155,7 +144,7 @@ _REGISTERED = (
     Metric(
         "train_accuracy",
         lambda problem, snapshot: outcomes(problem, snapshot, "pool")[1],
-        needs=lambda problem: _needs_stored(problem) or _needs_classes(problem),
+        needs=lambda problem: _needs_stored(problem) or needs_classes(problem),
         constant=lambda problem: _majority(problem, problem.pool),
         private=always,
         better="higher",
@@ -209,6 +198,7 @@ _REGISTERED = (
         default=False,  # redundant with the norm
         of_mean=Metric("noise_rms", np.sqrt, of="mean", private=always, digits=5, shown=("table", "against_epsilon")),
     ),
+    *CLIENT_METRICS,
 )
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _REGISTERED}
 OF_MEAN: dict[str, Metric] = {m.of_mean.name: m.of_mean for m in _REGISTERED if m.of_mean is not None}
@@ -286,7 +276,8 @@ def check_metrics(problem: Problem, metrics: Sequence[MetricLike], info: Sequenc
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise Refusal(f"metrics must have different names, got {twice[0]!r} twice")
-    taken = [name for name in names if name in RESERVED]
+    axes = [metric.axis for metric in found if metric.axis]
+    taken = [name for name in (*names, *axes) if name in RESERVED] + [axis for axis in axes if axis in names]
     if taken:
         raise Refusal(f"metrics must not have the name {taken[0]!r}, which results use already")
     for metric in found:
@@ -295,7 +286,8 @@ def check_metrics(problem: Problem, metrics: Sequence[MetricLike], info: Sequenc
         metric.require_arguments()
         missing = metric.needs(problem)
         if missing:
-            raise Refusal(f"metric '{metric.name}' must have {missing}, and the problem has none")
+            end = "" if ", got" in missing else ", and the problem has none"
+            raise Refusal(f"metric '{metric.name}' must have {missing}{end}")
     return found
 
 

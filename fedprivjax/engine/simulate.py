@@ -74,7 +74,7 @@ def alone(problem: Problem, metrics: Sequence[Metric]) -> dict[str, np.ndarray]:
     together = min(TOGETHER, len(trained))
     rows = problem.partition_table.rows[np.resize(trained, -(-len(trained) // together) * together)]
     step = 1 / problem.smoothness if isfinite(problem.smoothness) else 1.0
-    of_params = tuple(metric for metric in metrics if metric.of == "params")
+    of_params = tuple(metric for metric in metrics if metric.of == "params" and not metric.axis)
     values = _program(problem.traced, rows.reshape(-1, together, rows.shape[1]), np.float32(step), of_params)
     return {name: np.ravel(value)[: len(trained)] for name, value in values.items()}
 
@@ -153,7 +153,8 @@ def simulate(
         progress: True displays the completed rounds and the time left at every evaluation. A callable is called with
             (completed rounds, total rounds).
         on_evaluation: function that is called with (completed rounds, metrics) after every evaluation, on the host. The
-            metrics are floats by name: those of the reported point and of the rounds. Its exceptions end the run.
+            metrics are floats by name, and vectors of metrics with an axis: those of the reported point and of the
+            rounds. Its exceptions end the run.
         folder: folder of a checkpoint, `checkpoint.npz`. The same call goes on from it after the run was killed, with
             the same numbers bit for bit. A finished run is read and returned. Evaluations after the last checkpoint are
             reported to the callbacks again. `run.costs["seconds"]` are those of the last call.
@@ -294,8 +295,11 @@ def _report(start: ReadyRun, on_progress: OnProgress | None, on_evaluation: OnEv
     if not is_first():
         return
     if on_evaluation is not None:
-        values = {name: np.asarray(value) for name, value in done.latest.items()}
-        on_evaluation(done.rounds, {name: float(value.flat[0]) for name, value in values.items()})
+        latest = {name: np.asarray(value)[None] for name, value in done.latest.items()}
+        names = iterate_names(start.protocol, start.problem, start.plan.size)
+        values = by_iterate(start.static.metrics, names, latest)[OUTPUT]
+        each = {name: value[0] if value.ndim > 1 else float(value[0]) for name, value in values.items()}
+        on_evaluation(done.rounds, each)
     if on_progress is not None:
         on_progress(done.rounds, start.static.size.rounds)
 

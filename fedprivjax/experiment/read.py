@@ -128,6 +128,9 @@ def _check_metrics(experiment: Experiment) -> None:
     _check_rounds_to(experiment, [*METRICS, *OF_MEAN, *own])
     for expected in experiment.expected:
         require_choice("metric in [[expected]]", expected.metric, [*METRICS, *OF_MEAN, *own])
+        if axis := experiment.evaluation.known(expected.metric).axis:
+            wanted = f"metric in [[expected]] must be a scalar, got {expected.metric!r} with the axis {axis!r}"
+            raise Refusal(f"{wanted}. Use {expected.metric}_mean" if axis == "client" else wanted)
         if experiment.evaluation.known(recorded_name(expected.metric)).of == "round":
             require_choice(f"iterate of '{expected.metric}' in [[expected]]", expected.iterate, [OUTPUT])
 

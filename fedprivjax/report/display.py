@@ -21,6 +21,7 @@ from fedprivjax.experiment import Experiment
 from fedprivjax.experiment.results import Results, load
 from fedprivjax.experiment.tuning import Choice
 from fedprivjax.privacy.target import LEVELS
+from fedprivjax.report.client_plot import client_histogram, client_metrics
 from fedprivjax.report.colours import using
 from fedprivjax.report.costs import metric_against_costs, with_costs
 from fedprivjax.report.plots import all_plots, metric_against, metric_against_epsilon, metric_over_rounds
@@ -28,7 +29,7 @@ from fedprivjax.report.remarks import choice_table
 from fedprivjax.report.tables import footnotes, results_table, results_tables
 from fedprivjax.report.text_table import Sheet, html_table, plain
 from fedprivjax.report.wording import Layout, layout, layout_of
-from fedprivjax.sweeps.results import has
+from fedprivjax.sweeps.results import has, require_scalars, vector_axes
 
 EPSILON, ROUND, COSTS = "epsilon", "round", "costs"
 COST = ("bytes", "gradients")  # horizontal axes of their own
@@ -134,7 +135,8 @@ def plot(
 
     Args:
         results: as in `table`.
-        metric: metric to draw. Default: the first one that the command line draws.
+        metric: metric to draw. Default: the first one that the command line draws. A metric of every client without
+            `against` is a histogram.
         against: horizontal axis: "epsilon", "round", "costs" (rounds, bytes and gradients), "bytes" (sent by a
             machine), "gradients" (per record) or any swept setting. Default: the first of these that applies.
         iterate: as in `table`.
@@ -160,6 +162,9 @@ def plot(
 
 
 def _plot(this: Shown, metric: str | Metric | None, against: str | None, bands: bool) -> Figure:
+    evaluation = this.layout.evaluation
+    if metric is not None and against is None and known(metric).name in client_metrics(this.best):
+        return client_histogram(this.best, known(metric).name, evaluation.at, iterate=evaluation.iterate)
     axes = _axes(this)
     if metric is None and against is None and not bands:
         if made := this.plots():
@@ -170,7 +175,6 @@ def _plot(this: Shown, metric: str | Metric | None, against: str | None, bands: 
     require_choice("axis of a plot", against, axes)
     metric = metric or usual_metric(this, against)
     name = recorded_by(this, metric)
-    evaluation = this.layout.evaluation
     of: dict[str, Any] = {"iterate": evaluation.iterate}
     if against == ROUND:
         return metric_over_rounds(this.best, metric, evaluation.at, **of)
@@ -228,7 +232,8 @@ def usual_metric(this: Shown, against: str = EPSILON) -> str:
     """Return the metric that the command line draws first."""
     places = {ROUND: "over_rounds"} | dict.fromkeys((COSTS, *COST), "against_costs")
     names = usual(places.get(against, "against_epsilon"))
-    names += [str(name) for data in this.best.values() for name in data if ROUND in data[name].dims]
+    scalars = (str(n) for d in this.best.values() for n in d if ROUND in d[n].dims and not vector_axes(d[n], d))
+    names += scalars
     found = next((name for name in names if any(has(data, name) for data in this.best.values())), None)
     if found is None:
         raise Refusal("results must have a recorded metric to be drawn, got none")
@@ -245,4 +250,6 @@ def recorded_by(this: Shown, metric: str | Metric) -> str:
     names = dict.fromkeys(str(n) for data in this.best.values() for n in data if ROUND in data[n].dims)
     if not any(has(data, name) for data in this.best.values()):
         require_recorded(name, names)
+    for data in this.best.values():
+        require_scalars(name, data)
     return name

@@ -14,6 +14,7 @@ from fedprivjax.engine.metrics import known
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report import drawing
+from fedprivjax.report.client_plot import client_histogram, client_metrics
 from fedprivjax.report.colours import colour, dashes, symbol
 from fedprivjax.report.costs import differ_in_costs, metric_against_costs, with_costs
 from fedprivjax.report.remarks import constant_of, draw_alone, draw_constant, with_marks
@@ -183,7 +184,7 @@ def all_plots(best: Mapping[str, xr.Dataset], layout: Layout) -> dict[str, Figur
     for metric in layout.shown_in("against_costs") if differ_in_costs(best) else ():
         if sum(metric.name in data and _has_path(data[metric.name]) for data in with_costs(best).values()) > 1:
             made[f"{metric.name}_against_costs"] = metric_against_costs(best, metric, **of, constant=constant)
-    return made
+    return made | {f"{name}_of_clients": client_histogram(best, name, **of) for name in client_metrics(best)}
 
 
 def curves(best: Mapping[str, xr.Dataset]) -> list[str]:

@@ -76,7 +76,8 @@ def report_chunk(
     Args:
         on_run: function that gets every run, or None.
         indices: draws and columns of the chunk.
-        values: metrics, each of shape [draws, columns, evaluations] or [draws, columns, evaluations, iterates].
+        values: metrics, each of shape [draws, columns, evaluations] or [draws, columns, evaluations, iterates], and
+            followed by the axis of a vector.
 
     Raises:
         Exception: the exception of `on_run`, in all processes of the sweep's mesh.
@@ -108,4 +109,5 @@ def _report(
 def _of_output(start: ReadySweep, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the metrics of the output by name, each of shape [draws, columns, evaluations]."""
     found = {metric.name: np.asarray(values[metric.name]) for metric in start.static.metrics}
-    return {name: value[..., 0] if value.ndim > 3 else value for name, value in found.items()}
+    several = {metric.name for metric in start.static.metrics if start.has_iterates(metric)}
+    return {name: value[:, :, :, 0] if name in several else value for name, value in found.items()}

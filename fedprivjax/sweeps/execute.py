@@ -79,7 +79,12 @@ def execute(
     (privacy, by_configuration), (costs, once) = start.privacy(), start.costs()
     by_configuration |= {**once, "seconds": np.full(start.index.size, seconds / done)}
     coordinates, attributes = start.coordinates(), start.attributes()
-    data = sweep_dataset({**metrics, **privacy, **costs}, by_configuration | start.methods(), coordinates, attributes)
+    axes = {}
+    for metric in start.static.metrics:
+        count = metrics[metric.name].ndim - 3 - start.has_iterates(metric)
+        axes[metric.name] = (metric.axis,) if metric.axis else tuple(f"{metric.name}_{place}" for place in range(count))
+    by_configuration |= start.methods()
+    data = sweep_dataset({**metrics, **privacy, **costs}, by_configuration, coordinates, attributes, axes)
     words = metric_words(start.static.metrics, start.first.problem) | expected_words(start.first.published.expected)
     return described(_with_structure(start, data), words)
 

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.chunked_sums import CHUNK_NUMBERS
+from fedprivjax.engine.client_metrics import CLIENT
 from fedprivjax.engine.hosts import require_all_hosts, together
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.engine.segments import BLOCK
@@ -243,6 +244,8 @@ def run_bytes(start: ReadyRun, devices: int = 1, *, keep: bool = False) -> tuple
     inputs = 4 * rounds * (3 * per_round + 2 * slots) + _bytes(start.mechanism)  # without drawing secret samples
     seen = max(tested, problem.examples if problem.stored else 0)
     evaluated = max(3 * tested * scores, 2 * min(CHUNK_NUMBERS, seen * way))
+    vectors = sum(metric.axis == CLIENT for metric in start.static.metrics) * -(-rounds // start.static.eval_every)
+    evaluated += 3 * vectors * (0 if problem.test_clients is None else problem.test_clients.counts.size)
     configuration = (8 if keep else 6) * d + 2 * (state + noise_state) + evaluated + messages
     return 4 * (drawn + start.mechanism.floats(d)) + inputs, 4 * configuration + 2 * host_noise
 

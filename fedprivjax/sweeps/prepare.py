@@ -10,10 +10,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
+from fedprivjax.engine.client_metrics import CLIENT
 from fedprivjax.engine.fingerprint import UNSALTED, data_checksums, identity_of_parts
 from fedprivjax.engine.finished_run import plain
-from fedprivjax.engine.metric import iterate_names
+from fedprivjax.engine.metric import Metric, iterate_names
 from fedprivjax.engine.metrics import MetricLike, non_private
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, on_devices, ready
 from fedprivjax.engine.published import totals
@@ -104,6 +106,10 @@ class ReadySweep:
         """Names of the iterates at which metrics of parameters are evaluated."""
         return iterate_names(self.first.protocol, self.first.problem, self.static.size)
 
+    def has_iterates(self, metric: Metric) -> bool:
+        """Return True if a metric has a value for each of several iterates."""
+        return metric.of == "params" and len(self.iterates) > 1
+
     def configurations_of(self, draws: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Return the grid's configurations on these draws, int [draws, columns].
 
@@ -115,7 +121,9 @@ class ReadySweep:
     def coordinates(self) -> dict[str, np.ndarray]:
         """Return the dataset's coordinates: swept values, seeds, evaluations and iterates."""
         of_run = {"round": evaluation_rounds(self.static), "iterate": np.array(self.iterates)}
-        return {**self.axes, "seed": seed_labels(self.seeds), **of_run}
+        names = self.first.problem.client_names
+        clients = {CLIENT: np.array(names)} if names and any(one.axis == CLIENT for one in self.static.metrics) else {}
+        return {**self.axes, "seed": seed_labels(self.seeds), **of_run, **clients}
 
     def attributes(self) -> dict[str, Any]:
         """Return the dataset's attributes: its origin, and the limits of its guarantees."""
@@ -276,6 +284,9 @@ def ready_sweep(
             preparing("sampling schedules", number + 1, draws)
         own, example = {"seed": seed, **settings}, examples[number % len(index)]
         starts.append(ready(example.protocol, example.problem, participation, target=example.target, **own))
+    for metric in starts[0].static.metrics:
+        if metric.axis in axes:
+            raise Refusal(f"axis of metric {metric.name!r} must not be swept, got {metric.axis!r}. Rename it")
     starts = [replace(start, mechanism=aligned) for start, aligned in zip(starts, _aligned(starts), strict=True)]
     place = {configuration: point for point, row in enumerate(index) for configuration in row}
     plans = [[start.plan for start in starts[place[each] :: len(index)]] for each in range(index.size)]

@@ -10,6 +10,7 @@ import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
+from fedprivjax.engine.client_metrics import CLIENT
 from fedprivjax.engine.metric import OUTPUT
 from fedprivjax.engine.metrics import known, recorded_name
 from fedprivjax.privacy.composed_guarantee import NOISE, PARTICIPATION, SAMPLES, Streams
@@ -25,30 +26,37 @@ def sweep_dataset(
     configurations: Mapping[str, np.ndarray],
     coordinates: Mapping[str, np.ndarray],
     attributes: Mapping[str, Any],
+    axes: Mapping[str, tuple[str, ...]] | None = None,
 ) -> xr.Dataset:
     """Return the dataset of a sweep, without descriptions of its variables.
 
     Args:
         values: values of runs by name, [seeds, configurations], optionally followed by [evaluations] or by
-            [evaluations, iterates], or for `params` by [parameter]; configurations in the grid's order.
+            [evaluations, iterates], each followed by the axes of an array, or for `params` by [parameter];
+            configurations in the grid's order.
         configurations: values of configurations by name, [configurations]. Names of axes are ignored.
-        coordinates: swept axes in the grid's order, then `seed`, `round` and `iterate`. The last is dropped if no value
-            uses it.
+        coordinates: swept axes in the grid's order, then `seed`, `round`, `iterate` and `client`. The last two are
+            dropped if no value uses them. An axis of arrays without coordinates has indices.
         attributes: attributes of the dataset.
+        axes: axes of the values of metrics that are arrays, by name.
     """
-    of_run = ("round", "iterate")
-    grid = [name for name in coordinates if name not in ("seed", *of_run)]
+    of_run, axes = ("round", "iterate"), axes or {}
+    grid = [name for name in coordinates if name not in ("seed", *of_run, CLIENT)]
     shape = [len(coordinates[name]) for name in grid]
     variables = {}
     for name, value in values.items():
         moved = np.moveaxis(value, 0, 1)
-        dims = [*grid, "seed", *((PARAMETER,) if name == PARAMS else of_run[: moved.ndim - 2])]
+        own = (PARAMETER,) if name == PARAMS else axes.get(name, ())
+        dims = [*grid, "seed", *of_run[: moved.ndim - 2 - len(own)], *own]
         variables[name] = (dims, moved.reshape(*shape, *moved.shape[1:]))
     variables["diverged"] = (variables["diverged"][0], variables["diverged"][1].astype(bool))
     for name in (name for name in configurations if name not in grid):
         variables[name] = (grid, configurations[name].reshape(shape))
-    used = {name for dims, _ in variables.values() for name in dims}
-    kept = {name: values for name, values in coordinates.items() if name != "iterate" or name in used}
+    used = {name: size for dims, value in variables.values() for name, size in zip(dims, value.shape, strict=True)}
+    indices = {axis: np.arange(used[axis]) for each in axes.values() for axis in each}
+    optional = {"iterate", *indices}
+    given = {name: one for name, one in coordinates.items() if name not in optional or len(one) == used.get(name)}
+    kept = {**given, **{axis: one for axis, one in indices.items() if axis not in given}}
     return xr.Dataset(variables, kept, dict(attributes))
 
 
@@ -108,6 +116,18 @@ def preferred(dataset: xr.Dataset, name: str, iterate: str) -> str:
     return iterate if "iterate" in values.dims and iterate in values["iterate"].values else OUTPUT
 
 
+def vector_axes(values: xr.DataArray, dataset: xr.Dataset) -> list[str]:
+    """Return the names of a metric's axes beside runs, rounds and iterates: those of an array, or none."""
+    return [str(axis) for axis in values.dims if axis not in (*dataset["diverged"].dims, "seed", "round", "iterate")]
+
+
+def require_scalars(name: str, dataset: xr.Dataset) -> None:
+    """Raise Refusal if a recorded metric is an array."""
+    for axis in vector_axes(dataset[name], dataset) if name in dataset else ():
+        instead = f"Use {name}_mean or {name}_worst_tenth" if axis == CLIENT else f"Select one by .sel({axis}=…)"
+        raise Refusal(f"metric {name!r} must be a scalar here, got one with the axis {axis!r}. {instead}")
+
+
 def has(dataset: xr.Dataset, name: str) -> bool:
     """Return True if the dataset has a metric or the metric that it is computed from."""
     return name in dataset or recorded_name(name) in dataset
@@ -164,7 +184,8 @@ def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray
     """
     values = _recorded(dataset, name, iterate)
     recorded = values.notnull()
-    last = (recorded * np.arange(1, values.sizes["round"] + 1)).argmax("round")
+    places = xr.DataArray(np.arange(1, values.sizes["round"] + 1), dims="round")
+    last = (recorded * places).argmax("round")
     return _made(name, values, values.isel(round=last).drop_vars("round", errors="ignore"))
 
 

@@ -40,6 +40,7 @@ BEST = "best_"  # prefix of variables with the chosen values of a protocol's own
 WORDS = {
     "batch": "records in a message",
     "client_state_bytes": "bytes of the states that all machines keep between rounds",
+    "client": "client, by name or index",
     "clip": "bound on a message's norm, C",
     "diverged": "whether any parameter or metric is not finite",
     "epsilon": "target ε",
@@ -84,6 +85,7 @@ NUMBERS = {"delta": Real, "grid_points": Integral}  # attributes
 TEXT_ATTRIBUTES = ("non_private_metrics", "non_private_data", "protocol", "selection", "noise", "precision", "data")
 LIMITS = (CONSTANT, "valid_min", "valid_max")  # numbers, attributes of a metric
 KINDS = {"b": "truth values", "iu": "integers", "biuf": "numbers", "OTU": "texts"}  # by kinds of NumPy
+KINDS |= {"biufOTU": "numbers or texts"}
 REMEDY = "Open other files than results with xarray"
 
 
@@ -196,7 +198,7 @@ def _require_variable(values: xr.DataArray, runs: set[str]) -> None:
     if name == PARAMS:
         axes = runs | {PARAMETER}
     elif name in OF_RUN + RUN_COSTS or "round" in found:
-        axes = runs | {"seed"} | found & {"round", "iterate"}
+        axes = runs | {"seed"} | (found & {"round", "iterate"} if name in OF_RUN + RUN_COSTS else found)
     else:
         axes = runs - {"seed"} if name in OF_CONFIGURATION + COSTS else found & runs
     _require(found == axes, name, f"have the axes {', '.join(sorted(axes))}", ", ".join(sorted(found)) or "none")
@@ -210,7 +212,8 @@ def _require_axis(data: xr.Dataset, name: str) -> None:
     if name == PARAMETER:
         return
     _require(name in data.coords, name, "be a coordinate", "an axis without values")
-    _require_kind(data[name], {"iterate": "OTU", "round": "iu"}.get(name, "biuf"))
+    vector = name not in data[DIVERGED].dims and name != "round"
+    _require_kind(data[name], {"iterate": "OTU", "round": "iu"}.get(name, "biufOTU" if vector else "biuf"))
     distinct = bool(data[name].notnull().all()) and data.indexes[name].is_unique
     _require(distinct, name, "have distinct values", data[name].values.tolist())
 

@@ -10,7 +10,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import OUTPUT
 from fedprivjax.engine.metrics import known
-from fedprivjax.sweeps.results import final
+from fedprivjax.sweeps.results import final, require_scalars
 from fedprivjax.sweeps.schema import custom_metrics
 
 POINT = "point"  # axis of a stacked grid
@@ -67,6 +67,7 @@ def select(
         raise Refusal("over must name an axis of the sweep, got none")
     for name in names:
         require_choice("axis of the sweep", name, [str(each) for each in grid["diverged"].dims if each != "seed"])
+    require_scalars(metric, grid)
     better = custom_metrics([grid]).get(metric, known(metric)).better
     return at_best(grid, names, final(grid, metric, iterate), metric, better)
 

@@ -1,0 +1,100 @@
+"""Metrics of every client on its own test examples: all clients' values, and what they say of the worst of them.
+
+They are computed on private data of each client, so no guarantee covers them. No rule of a server and no plan reads
+them.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedprivjax.engine.chunked_sums import client_means, without_derivatives
+from fedprivjax.engine.metric import Metric, Snapshot, always, as_losses, not_negative, share
+from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.program import by_shapes
+
+CLIENT = "client"  # axis of the values of all clients
+MANY = 3  # largest number of clients that a refusal names
+ACCURACY: dict[str, Any] = {"better": "higher", "limits": share, "unit": "%", "digits": 1}
+LOSS: dict[str, Any] = {"better": "lower", "limits": as_losses}
+SHOWN: dict[str, Any] = {"shown": ("table", "against_epsilon")}
+
+
+def client_outcomes(problem: Problem, snapshot: Snapshot) -> tuple[Any, Any]:
+    """Return the mean loss and the accuracy of every client's test examples; shape [clients] each.
+
+    The accuracy is None for regression. Both are computed once for all metrics of a `Snapshot`.
+    """
+    shared = {} if snapshot.shared is None else snapshot.shared
+    if CLIENT not in shared:
+        model = without_derivatives(problem.model)
+
+        def of_one(example, client):
+            return model.value(snapshot.params, example), model.correct(snapshot.params, example)
+
+        shared[CLIENT] = client_means(problem, of_one)
+    return shared[CLIENT]
+
+
+def worst_tenth(values, better: str):
+    """Return the mean of the worst tenth of the values, rounded up to whole clients.
+
+    >>> float(worst_tenth(jnp.arange(11.0), "higher")), float(worst_tenth(jnp.arange(11.0), "lower"))
+    (0.5, 9.5)
+    """
+    ordered = jnp.sort(values if better == "higher" else -values)
+    worst = jnp.mean(ordered[: ceil(values.shape[0] / 10)])
+    return worst if better == "higher" else -worst
+
+
+def needs_clients(problem: Problem) -> str | None:
+    """Return what lacks for metrics of every client, or None."""
+    if problem.test is None or problem.test_clients is None:
+        return "the client of every test example (test_machine_of)"
+    bare = np.flatnonzero(np.asarray(problem.test_clients.counts) == 0)
+    if not bare.size:
+        return None
+    known = problem.partition_table is not None
+    names = [problem.machine_name(one) if known else f"client {one}" for one in bare[:MANY].tolist()]
+    more = f" and {bare.size - MANY} more" if bare.size > MANY else ""
+    remedy = "Hold out more rows, such as by test_fraction, or leave these clients out"
+    return f"test examples of every client, got none of {', '.join(names)}{more}. {remedy}"
+
+
+def needs_classes(problem: Problem) -> str | None:
+    """Return what lacks for an accuracy, or None."""
+    return "a loss that classifies" if _correct(replace(problem.traced, test=None, excess=None)) is None else None
+
+
+@by_shapes
+def _correct(problem: Problem) -> Any:
+    return jax.eval_shape(lambda problem: problem.model.correct(problem.start, problem.take(0, 0)), problem)
+
+
+def _family(name: str, values: Callable[..., Any], kind: dict[str, Any]) -> list[Metric]:
+    """Return the metric of all clients' values, and their mean, median, worst tenth and variance."""
+    better, accuracy = kind["better"], kind is ACCURACY
+
+    def needs(problem: Problem) -> str | None:
+        return needs_clients(problem) or (needs_classes(problem) if accuracy else None)
+
+    facts: dict[str, Any] = {"needs": needs, "private": always, "default": False}
+    spread: dict[str, Any] = {"limits": not_negative, "digits": 5}
+    return [
+        Metric(name, values, **facts, **kind, axis=CLIENT),
+        Metric(f"{name}_mean", lambda *of: jnp.mean(values(*of)), **facts, **kind, **SHOWN),
+        Metric(f"{name}_median", lambda *of: jnp.median(values(*of)), **facts, **kind),
+        Metric(f"{name}_worst_tenth", lambda *of: worst_tenth(values(*of), better), **facts, **kind, **SHOWN),
+        Metric(f"{name}_variance", lambda *of: jnp.var(values(*of)), **facts, **spread),
+    ]
+
+
+CLIENT_METRICS = (
+    *_family("client_test_accuracy", lambda *of: client_outcomes(*of)[1], ACCURACY),
+    *_family("client_test_loss", lambda *of: client_outcomes(*of)[0], LOSS),
+)
