@@ -37,10 +37,12 @@ from .noise.rounds import AnySchedule
 from .plan.draw import draw_plan
 from .plan.participation import (
     Balanced,
+    Buffered,
     BySize,
     Cohorts,
     Cyclic,
     CyclicPoisson,
+    Delays,
     Dropouts,
     Full,
     Given,
@@ -48,13 +50,14 @@ from .plan.participation import (
     Participation,
     PoissonCohorts,
     SecretSubsets,
+    Timed,
     Uniform,
     Varying,
     Weighted,
 )
 from .plan.plan import Plan
 from .plan.samplers import LocalEpochs, LocalSteps, LocalWork
-from .plan.schedule import Schedule
+from .plan.schedule import Late, Schedule
 from .plan.seeds import Seeds
 from .privacy.accountants.binomial.accountant import BinomialSums
 from .privacy.adversaries import Adversary, FinalModel, LinearAdversary, SecureSum, ThirdParty
@@ -97,7 +100,7 @@ from .protocols import (
 from .report.display import Tables, plot, table
 from .report.frame import Frame, frame
 from .report.leaderboard import Leaderboard, leaderboard
-from .sweeps.results import averaged, bytes_to, final, gradients_to, guarantee_of, mean_interval, rounds_to
+from .sweeps.results import averaged, bytes_to, final, gradients_to, guarantee_of, hours_to, mean_interval, rounds_to
 from .sweeps.selection import select
 from .sweeps.sweep import sweep
 from .testing import check_protocol
@@ -126,6 +129,7 @@ __all__ = [
     "BinomialSums",
     "BitMean",
     "Box",
+    "Buffered",
     "BySize",
     "Coalition",
     "Cohorts",
@@ -135,6 +139,7 @@ __all__ = [
     "CyclicPoisson",
     "DPMu2",
     "DPZero",
+    "Delays",
     "Dropouts",
     "Encoder",
     "Event",
@@ -155,6 +160,7 @@ __all__ = [
     "Huber",
     "IntegerSums",
     "L1Ball",
+    "Late",
     "Leaderboard",
     "Linear",
     "LinearAdversary",
@@ -222,6 +228,7 @@ __all__ = [
     "Target",
     "Terms",
     "ThirdParty",
+    "Timed",
     "Torus",
     "Transcript",
     "TreeMomentum",
@@ -256,6 +263,7 @@ __all__ = [
     "gradients_to",
     "guarantee",
     "guarantee_of",
+    "hours_to",
     "leaderboard",
     "linear_problem",
     "load",

@@ -14,7 +14,15 @@ PAGES = [
     ROOT / "README.md",
     *(
         ROOT / "notebooks" / name
-        for name in ("index.md", "faq.md", "logging.md", "custom_algorithm.md", "adversaries.md", "mechanisms.md")
+        for name in (
+            "index.md",
+            "faq.md",
+            "logging.md",
+            "custom_algorithm.md",
+            "adversaries.md",
+            "mechanisms.md",
+            "topology.md",
+        )
     ),
     *sorted(ROOT.glob("notebooks/methods/*.md")),
 ]

@@ -286,6 +286,12 @@ class Run(SavedRun):
     data_used: str = ""
     worse_than_constant: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
+    @property
+    def hours(self) -> np.ndarray | None:
+        """Simulated hours at each evaluation, float64 [evaluations], or None if the participation has no delays."""
+        hours = self.plan.schedule.hours
+        return None if hours is None else hours[self.rounds - 1]
+
     def _warnings(self) -> list[str]:
         return [
             f"{name} {last} is worse than the constant predictor ({constant}, not private). See 'Why is a result worse "

@@ -28,7 +28,7 @@ from fedprivjax.engine.published import (
 from fedprivjax.method.division import part_of_size
 from fedprivjax.method.local_rounds import client_state_bytes
 from fedprivjax.method.protocol import Protocol, as_leaves
-from fedprivjax.method.round import RoundInputs, in_a_step
+from fedprivjax.method.round import LateInputs, RoundInputs, in_a_step
 from fedprivjax.method.seen import costs_of
 from fedprivjax.noise import METHODS, Mechanism, Silent
 from fedprivjax.plan.arguments import require_arguments, require_valid_plan
@@ -129,9 +129,9 @@ class ReadyRun:
         """Costs of one machine per round, see `Costs.costs`, and of the whole run.
 
         Those of the run are `rounds_taken`, `gradients_per_record`, and `sent_bytes`, the mean over machines. Methods
-        with local work or client state add `Costs.run_costs`. If samples or cohorts are secret, they are expected
-        values. `gradients_per_record` is NaN if records are computed, or if the guarantee hides their number and it
-        depends on that.
+        with local work or client state add `Costs.run_costs`, and participation with delays adds `hours`. If samples or
+        cohorts are secret, they are expected values. `gradients_per_record` is NaN if records are computed, or if the
+        guarantee hides their number and it depends on that.
         """
         each, known = costs_of(self.protocol).costs(self.problem), self.published
         return each | {"rounds_taken": known.rounds} | totals(each, known.messages, known.uses) | known.run_costs
@@ -311,6 +311,10 @@ def round_inputs(plan: Plan) -> RoundInputs:
     if plan.weights is None:
         return always
     of_slots = always._replace(weights=plan.weights, present=schedule.present.astype(np.float32))
+    if schedule.late is not None:
+        staleness, weights, versions = schedule.late
+        late = LateInputs((numbers[:, None] - 1 - staleness) % versions, weights.astype(np.float32))
+        of_slots = of_slots._replace(late=late)
     if not schedule.varies:
         return of_slots
     return of_slots._replace(expected=np.full(plan.size.rounds, schedule.divisor, np.float32))

@@ -43,7 +43,7 @@ class Published(NamedTuple):
         messages: rounds in which a machine sends, mean over all machines.
         uses: uses of a record by messages, mean over all records, or NaN if records are computed or their number is
             private and sets it.
-        run_costs: `Costs.run_costs`.
+        run_costs: `Costs.run_costs`, and the `hours` of a schedule with delays.
         expected: names of costs that are expected values.
         weights: description of the machines' influence, or "".
         delta_warning: warning of a δ that is too large, or "".
@@ -65,6 +65,8 @@ def published(start: "ReadyRun") -> Published:
     """Return what a prepared run may report about its plan and data. No other code decides it."""
     terms, schedule = start.event.terms, start.plan.schedule
     found, further = data_used(start.problem, start.plan), costs_of(start.protocol).run_costs(start.problem, start.plan)
+    if schedule.hours is not None:
+        further = further | {"hours": float(schedule.hours[-1])}
     hidden = terms.hides_sizes
     if hidden and IDLE in further:  # local epochs take as many steps as a machine has records
         further = further | {IDLE: nan}

@@ -9,7 +9,16 @@ from pydantic import Field, ValidationError, field_validator
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment.names import Imported
 from fedprivjax.experiment.section import THEORY, Reflected, Settings, arguments, refuse, sections
-from fedprivjax.plan.participation import SCHEMES, Cohorts, Dropouts, Participation, check_participation
+from fedprivjax.plan.participation import (
+    SCHEMES,
+    Buffered,
+    Cohorts,
+    Delays,
+    Dropouts,
+    Participation,
+    Timed,
+    check_participation,
+)
 
 IDENTITY = ("kind", "name")  # keys that identify a scheme
 
@@ -24,14 +33,21 @@ class AnyKind(Reflected):
         order: order of samples, for methods that use one sample per message.
         dropouts: probability with which a scheduled machine sends nothing, for all or for each.
         per_round: number of machines in a round; "theory" in one pass takes it from a protocol's own bound.
+        delays: delays of answers in simulated hours, or None for none; with kind = "buffered" the default is
+            "exponential".
+        hours: mean delay, for all machines or for each.
+        deviation: standard deviation of the logarithm of log-normal delays.
     """
 
-    filled = ("machines", "per_round", "dropouts")
+    filled = ("machines", "per_round", "dropouts", "delays")
     renamed = {"participants": "schedule"}
     machines: int | None = None
     rounds: int | None = Field(default=None, ge=1)
     order: Literal["shuffled", "stored", "cyclic", "reshuffled"] = "shuffled"
     dropouts: float | list[float] = 0.0
+    delays: Literal["constant", "exponential", "log_normal"] | None = None
+    hours: float | list[float] = 1.0
+    deviation: float = 1.0
 
     @property
     def planned(self) -> int | None:
@@ -47,12 +63,17 @@ class AnyKind(Reflected):
         return scheme_of(type(self).maker).at_most_once is True
 
     def make(self, machines: int, per_round: Any) -> Participation:
-        """Return the participation scheme at one combination of sizes, with its dropouts."""
+        """Return the participation scheme at one combination of sizes, with its dropouts and delays."""
         scheme = self.scheme(machines, per_round)
-        return scheme if self.dropouts == 0 else Dropouts(scheme, self.dropouts)
+        scheme = scheme if self.dropouts == 0 else Dropouts(scheme, self.dropouts)
+        if self.delays is not None and not isinstance(scheme, Buffered):
+            return Timed(scheme, Delays(self.delays, self.hours, self.deviation))
+        if self.delays is None and not isinstance(scheme, Buffered) and (self.hours, self.deviation) != (1.0, 1.0):
+            raise Refusal(f"delays must be given with hours or deviation, got none for kind {self.kind!r}")
+        return scheme
 
     def scheme(self, machines: int, per_round: Any) -> Participation:
-        """Return the scheme without dropouts.
+        """Return the scheme without dropouts, and without delays unless they are a part of it.
 
         Args:
             per_round: machines in a round, or of each round if they differ, or None if neither the file nor the sweep
@@ -62,7 +83,8 @@ class AnyKind(Reflected):
             raise Refusal(f"per_round must be left out for kind {self.kind!r}, got {per_round}")
         if "per_round" in arguments(type(self).maker) and per_round is None:
             raise Refusal("participation.per_round must be given, or swept")
-        made = self.made(machines=machines, per_round=per_round)
+        delays = Delays(self.delays or Delays().kind, self.hours, self.deviation)
+        made = self.made(machines=machines, per_round=per_round, delays=delays)
         if per_round not in (None, made.per_round):
             raise Refusal(f"per_round must be {made.per_round} for kind {self.kind!r}, got {per_round}")
         return made

@@ -30,6 +30,7 @@ class KnownWork:
         public_steps: True if what is released depends on the largest number of local steps.
         slot_classes, all_records: classes of the machines that are computed together, and padding, see `LocalRounds`.
         chunk: number of slots of a secret cohort that are computed together, see `LocalRounds`.
+        versions: number of versions of its message that the server keeps for late answers, or None.
     """
 
     limit: Any
@@ -44,6 +45,7 @@ class KnownWork:
     slot_classes: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
     all_records: bool | None = struct.field(pytree_node=False, default=None)
     chunk: int | None = struct.field(pytree_node=False, default=None)
+    versions: int | None = struct.field(pytree_node=False, default=None)
 
 
 def asked(call: Calls, carry: Any, start: Any) -> Linear:

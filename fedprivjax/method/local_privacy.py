@@ -30,6 +30,7 @@ from fedprivjax.noise.rounds import INDEPENDENT, column_norm, round_factor
 from fedprivjax.plan.participation import CyclicPoisson, Participation, PoissonCohorts, SecretSubsets
 from fedprivjax.plan.plan import Minibatches, Plan, repeated_uses
 from fedprivjax.plan.samplers import Full, LocalWork, Poisson, Subset
+from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy.accountants.records import Sampled, SampledMachines
 from fedprivjax.privacy.events import Event, GaussianEvent
 from fedprivjax.privacy.per_machine import Grouped, grouped_once
@@ -57,6 +58,7 @@ PAIRS = "Andrew et al. 2021 (adaptive clip): clipped updates with bits; adaptive
 CORRELATED = (
     "Choquette-Choo et al. 2023 (matrix mechanism, several participations): clipped updates; one Gaussian mechanism"
 )
+TOGETHER = "the answers of a machine in one buffer move its sum by the sum of their weights"
 IN_TURN = (
     "Choquette-Choo et al. 2023 (banded matrix mechanism, amplified): clipped updates of secret cohorts of groups in "
     "turn; composed subsampled Gaussian mechanism, once for each round of a group"
@@ -154,9 +156,16 @@ class NoisyUpdates:
         present = schedule.present.astype(np.float32)
         if self.encoder is not None:
             return PerStep(present)
+        if schedule.late is not None:
+            if method == "materialised" and (schedule.late.weights != 1).any():
+                raise Refusal(
+                    f"noise method must be 'auto' or 'aggregate' for machines' own noise in late answers of unequal "
+                    f"weights, got {method!r}. Set power = 0 in Buffered"
+                )
+            present = present * schedule.late.weights
         if method == "materialised":
             return PerMachine(MessageInputs(present, np.full(plan.size.rounds, schedule.divisor, np.float32)))
-        return Fresh((np.sqrt(np.sum(present, axis=1)) / schedule.divisor).astype(np.float32))
+        return Fresh((np.sqrt(np.sum(present**2, axis=1)) / schedule.divisor).astype(np.float32))
 
     def sensitivity(self, plan: Plan) -> float:
         """L2 change of one release by one machine.
@@ -210,6 +219,8 @@ class NoisyUpdates:
         facts = PUBLIC_PARTICIPATION, *clipped, Assumption("not covered")
         if factor is not None:
             return self._correlated(factor, plan, noise_std, facts)
+        if plan.schedule.late is not None and self.trust == "server":
+            return self._late(plan.schedule, noise_std, self.sensitivity(plan), facts)
         terms = Terms(self.trust, PAIRS if self.adaptive else UPDATES, facts, unit=MACHINE, relation=self.relation)
         rounds = grouped_once(plan.schedule, plan.schedule.total, lambda total, _: np.sqrt(total))
         return GaussianEvent(
@@ -219,6 +230,14 @@ class NoisyUpdates:
             terms,
             partial(_of_machine, plan.schedule.total),
         )
+
+    def _late(self, schedule: Schedule, noise_std: float, sensitivity: float, facts: tuple[Assumption, ...]) -> Event:
+        """Event of late answers: those of one machine in one buffer move its sum together, by their weights' sum."""
+        terms = Terms(self.trust, f"{UPDATES}; {TOGETHER}", facts, unit=MACHINE, relation=self.relation)
+        machine, weights = schedule.weights_by_machine
+        exposure = Grouped.of(np.sqrt(np.bincount(machine, weights**2, minlength=schedule.machines)))
+        releases = partial(_of_buffers, machine, weights)
+        return GaussianEvent(float(noise_std), sensitivity, exposure, terms, releases)
 
     def _correlated(self, factor: Factor, plan: Plan, noise_std: float, facts: tuple[Assumption, ...]) -> Event:
         """Event of F·x with independent noise, of which everything released is a function."""
@@ -285,3 +304,8 @@ class NoisyUpdates:
 def _of_machine(total: np.ndarray, machine: int) -> np.ndarray:
     """Return the relative noise of a machine's updates: 1 for each of them, shape [updates]."""
     return np.ones(total[machine])
+
+
+def _of_buffers(machines: np.ndarray, weights: np.ndarray, machine: int) -> np.ndarray:
+    """Return the relative noise of each buffer that has answers of a machine, shape [releases]."""
+    return 1 / weights[machines == machine]

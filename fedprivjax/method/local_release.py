@@ -257,6 +257,15 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
                 f"on who takes part. Without them, all machines count equally"
             )
 
+    def check_late(self, protocol: str) -> None:
+        """Raise Refusal unless late answers are covered."""
+        named = {"update_clip": self.adaptive and self.update_clip, "encoder": self.encoder}
+        named["noise_schedule"] = None if isinstance(self.noise, str) and self.noise == INDEPENDENT else self.noise
+        for name, given in named.items():
+            if given:
+                usual = "a number" if name == "update_clip" else "left out"
+                raise Refusal(f"{name} must be {usual} with late answers, for which no theorem is known, got {given}")
+
     def protecting(self, *, stateful: bool, dimension: int) -> NoisySteps | NoisyUpdates:
         """Return the mechanism of the protected unit, for machines with or without a state."""
         if self.unit != "machine":

@@ -134,7 +134,9 @@ class LocalRounds:
         """Return the participants' sums (weighted messages, weights, scalars), and all machines' states after them."""
         longest = jnp.max(self.steps(slots[0])) if self.uneven else None
         messages, after, weights, info = self._work(problem, server, self._states(own, slots[0]), slots, longest)
-        total = jax.tree.map(lambda rows: _summed(weights, rows), messages)
+        late = slots[0].late
+        factors = weights if late is None else weights * late.weight
+        total = jax.tree.map(lambda rows: _summed(factors, rows), messages)
         if jax.tree.leaves(own):
             machines = jax.tree.leaves(own)[0].shape[0]
             after, machine, present = to_holders(after, slots[0].machine, slots[0].present, machines)
@@ -158,7 +160,8 @@ class LocalRounds:
 
         def one(mine, pool, inputs: RoundInputs, noise, key):
             data = self.local_data(replace(problem, pool=pool), inputs, longest)
-            message, after, info = self.of.client(server, mine, data, noise, key)
+            received = server if inputs.late is None else self.of.received(server, inputs.late.version)
+            message, after, info = self.of.client(received, mine, data, noise, key)
             require_state(self.of.protocol.name, mine, after, "keep", "own")
             require_message(self.of.protocol.name, message, self.of.message_dimension(problem))
             message = self.of.encode(message, jax.random.fold_in(key, ENCODING))

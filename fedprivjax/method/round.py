@@ -26,6 +26,13 @@ IN_A_STEP = 4  # rounds or local steps of linear predictors in a step of a loop 
 STEP_FLOATS = 2**18  # intermediate numbers of a local step from which a CPU computes one machine after another
 
 
+class LateInputs(NamedTuple):
+    """Inputs of late answers, each [per_round]: index of the version from which each starts, and its weight."""
+
+    version: Any
+    weight: Any
+
+
 class RoundInputs(NamedTuple):
     """Inputs of a round.
 
@@ -40,6 +47,7 @@ class RoundInputs(NamedTuple):
         weights: weight of each sample, [per_round, width], or None.
         present: 1 for filled slots and 0 for empty slots, [per_round], or None if all are filled.
         expected: E[M_r], the same in all rounds, or None if the number of participants is fixed.
+        late: `LateInputs`, or None if all participants start from the server's current state.
     """
 
     round: Any
@@ -49,6 +57,7 @@ class RoundInputs(NamedTuple):
     weights: Any = None
     present: Any = None
     expected: Any = None
+    late: Any = None
 
     @property
     def cohort(self) -> Any:

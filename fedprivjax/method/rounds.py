@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.algorithm import Calls
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.plan import Plan
@@ -88,6 +89,13 @@ class Rounds:
     def fitted(self, problem: Problem, plan: Plan) -> Any:
         """Return the protocol, whose algorithm is read, with what follows from the plan."""
         raise NotImplementedError
+
+    def check_late(self, problem: Problem, plan: Plan) -> None:
+        """Raise Refusal unless answers may start from earlier versions of the server's state. Default: always."""
+        raise Refusal(
+            f"participation must be synchronous for {self.protocol.name}, got late answers. Use FedAvg, or another "
+            f"scheme than Buffered"
+        )
 
     def of_noise(self, problem: Problem, plan: Plan, noise_std: float, target: Target) -> dict[str, Any]:
         """Return settings that follow from the noise, by name."""

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedprivjax.checks.refusal import Undefined
+from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.local_data import LocalData, Minibatch
 from fedprivjax.method.release import Privacy
@@ -187,6 +187,10 @@ class WorkPrivacy(Privacy):
 
     def check(self, problem: Problem) -> None:
         """Raise Refusal if the guarantee does not cover the problem. Default: nothing."""
+
+    def check_late(self, protocol: str) -> None:
+        """Raise Refusal unless the guarantee covers late answers. Default: always."""
+        raise Refusal(f"participation must be synchronous for {protocol}, got late answers. Use FedAvg")
 
     def check_method(self, method: str, noise_std: float) -> None:
         """Raise Refusal if the noise method is not possible with the calibrated noise. Default: nothing."""

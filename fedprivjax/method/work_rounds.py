@@ -36,10 +36,15 @@ from fedprivjax.problem.random_keys import random_key
 
 
 class ServedState(NamedTuple):
-    """State of the algorithm's server, and the privacy object's public memory."""
+    """State of the algorithm's server, and the privacy object's public memory.
+
+    With late answers, `sent` holds the last versions of the server's message, leaves [versions, ...]: that after round
+    r has the index r modulo their number.
+    """
 
     server: Any
     clip: Any
+    sent: Any = ()
 
 
 class Received(NamedTuple):
@@ -94,7 +99,10 @@ class WorkRounds(Rounds):
 
     def server_init(self, problem: Problem, size: Size, key: jax.Array) -> ServedState:
         server = self.call("init", Public.of(problem, size.machines, key), self.step)
-        return ServedState(server, self.privacy.start())
+        if self._known.versions is None:
+            return ServedState(server, self.privacy.start())
+        every = lambda leaf: jnp.broadcast_to(leaf, (self._known.versions, *jnp.shape(leaf)))  # noqa: E731
+        return ServedState(server, self.privacy.start(), jax.tree.map(every, self.call("sends", server)))
 
     def client_init(self, problem: Problem) -> Any:
         own = self.call("own", Public.of(problem, 1, random_key(0)))
@@ -105,7 +113,12 @@ class WorkRounds(Rounds):
 
     def shared(self, server: ServedState, noise: Any) -> Received:
         together = noise if self.privacy.noise_together else None
-        return Received(self.call("sends", server.server), server.clip, together)
+        sent = self.call("sends", server.server) if self._known.versions is None else server.sent
+        return Received(sent, server.clip, together)
+
+    def received(self, shared: Received, version: Any) -> Received:
+        """Return what a machine reads that started from one of the last versions of the server's message."""
+        return shared._replace(server=jax.tree.map(lambda rows: rows[version], shared.server))
 
     def client(self, server: Received, own: Any, data: LocalData, noise: Any, key: jax.Array):
         privacy, work = self.privacy, self._told(data)
@@ -153,7 +166,12 @@ class WorkRounds(Rounds):
             jax.random.fold_in(key, SERVER),
         )
         mean = jax.tree.unflatten(jax.tree.structure(form), jax.tree.leaves(mean))
-        return ServedState(self.call("serve", server.server, mean, at), after)
+        served = self.call("serve", server.server, mean, at)
+        if self._known.versions is None:
+            return ServedState(served, after)
+        place = inputs.round % self._known.versions
+        sent = jax.tree.map(lambda rows, new: rows.at[place].set(new), server.sent, self.call("sends", served))
+        return ServedState(served, after, sent)
 
     def round(self, problem: Problem, state: ClientState, inputs: RoundInputs, noise, key) -> tuple[ClientState, dict]:
         """Return as `Protocol.round`, with the scalars that the privacy object reports."""
@@ -187,7 +205,8 @@ class WorkRounds(Rounds):
 
         def one(inputs, noise, key):
             own = jax.tree.map(lambda rows: rows[inputs.machine], state.own)
-            return self._walk(received, own, rounds.local_data(problem, inputs), noise, every_step=True)[1]
+            mine = received if inputs.late is None else self.received(received, inputs.late.version)
+            return self._walk(mine, own, rounds.local_data(problem, inputs), noise, every_step=True)[1]
 
         return jax.vmap(one)(*rounds.slots(inputs, noise, key))
 
@@ -270,6 +289,7 @@ class WorkRounds(Rounds):
     def fitted(self, problem: Problem, plan: Plan) -> Any:
         classes, all_records = self.local.fitted(problem, plan)
         fitted = {"slot_classes": classes, "all_records": all_records, "chunk": chunk_of(plan.schedule)}
+        fitted["versions"] = None if plan.schedule.late is None else plan.schedule.late.versions
         return replace(self.protocol, known=replace(self._known, **fitted))
 
     def of_noise(self, problem: Problem, plan: Plan, noise_std: float, target: Target) -> dict[str, Any]:
@@ -334,7 +354,20 @@ class WorkRounds(Rounds):
         if noise_std and known.limit is not None:
             require_clip("lipschitz", float(known.limit))
         event = self.privacy.event(self.facts(problem, plan), float(noise_std))
-        return event.assuming(Assumption("public steps")) if known.public_steps else event
+        assumed = {"public steps": known.public_steps, "late answers": plan.schedule.late is not None}
+        for name in (name for name, needed in assumed.items() if needed):
+            event = event.assuming(Assumption(name))
+        return event
+
+    def check_late(self, problem: Problem, plan: Plan) -> None:
+        self.privacy.check_late(self.protocol.name)
+        if self.protocol.adversary is not None:
+            raise Refusal(f"adversary must be left out with late answers, got {self.protocol.adversary}")
+        if self._known_for(problem, plan).stateful:
+            raise Refusal(
+                f"participation must be synchronous for {self.protocol.name}, whose machines keep a state, got late "
+                f"answers. Use FedAvg, or another scheme than Buffered"
+            )
 
     def check(self, problem: Problem, plan: Plan) -> None:
         """Raise Refusal if the guarantee does not cover the problem or the plan."""

@@ -28,6 +28,20 @@ class Size(NamedTuple):
     rounds: int
 
 
+class Late(NamedTuple):
+    """Answers that may start from an earlier version of the server's state. A machine may have several in a round.
+
+    Attributes:
+        staleness: number of the server's steps since the start of each answer, int32 [rounds, per_round].
+        weights: factor of each answer in its round's sum, float64 [rounds, per_round].
+        versions: number of versions that the server keeps: more than any staleness, or that of the rounds.
+    """
+
+    staleness: np.ndarray
+    weights: np.ndarray
+    versions: int
+
+
 @dataclass(frozen=True)
 class Schedule(Once):
     """A participation schedule: the machines of each round. It is public unless `secret` is set.
@@ -45,6 +59,8 @@ class Schedule(Once):
         expected: E[M_r], the mean number of machines that send, or None if it is fixed.
         secret: participation scheme if only a trusted server knows who takes part, or None if the schedule is public.
             Rounds of a secret schedule may be empty.
+        late: staleness and weights of late answers, or None if all machines of a round start at its beginning.
+        hours: simulated time at the end of each round, float64 [rounds], or None if delays are not simulated.
     """
 
     machines: int
@@ -55,6 +71,8 @@ class Schedule(Once):
     dropped: np.ndarray | None = None
     expected: float | None = None
     secret: "Participation | None" = None
+    late: Late | None = None
+    hours: np.ndarray | None = None
 
     def __str__(self) -> str:
         if self.secret is not None:
@@ -169,6 +187,22 @@ class Schedule(Once):
     def total(self) -> np.ndarray:
         """Number of rounds in which each machine is scheduled, n_i, int [machines]."""
         return np.bincount(self.participants[self.scheduled], minlength=self.machines)
+
+    @cached_property
+    def weights_by_machine(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the machine and the sum of its weights for each round in which a machine is scheduled, by round.
+
+        Weights are those of late answers, else 1.
+
+        >>> late = Late(np.zeros((1, 3), np.int32), np.array([[1.0, 0.5, 1.0]]), 1)
+        >>> [each.tolist() for each in Schedule(2, np.array([[1, 0, 1]]), late=late).weights_by_machine]
+        [[0, 1], [0.5, 2.0]]
+        """
+        rounds, slots = np.nonzero(self.scheduled)
+        key = rounds * self.machines + self.participants[rounds, slots]
+        key, place = np.unique(key, return_inverse=True)
+        weights = None if self.late is None else self.late.weights[rounds, slots]
+        return key % self.machines, np.bincount(place, weights).astype(float)
 
     @cached_property
     def gaps(self) -> np.ndarray:

@@ -175,6 +175,8 @@ def require_runnable(protocol, problem, plan) -> None:
         require_of_package(plan=plan, schedule=plan.schedule, partition_table=problem.partition_table)
         require_isolated_records(problem)
     require_trusted(protocol, plan.schedule.secret)
+    if plan.schedule.late is not None:
+        protocol.rounds.check_late(problem, plan)
     require_true_projection(problem.constraint, problem.start)
     if problem.machine_weights is not None and not privacy_of(protocol).weighs_machines:
         remedy = "Use a method that samples minibatches from each machine's own records"

@@ -21,6 +21,7 @@ RELATIONS = {
 SENTENCES = {
     "used once": "each record is used once",
     "public participation": "participation is public and independent of the data",
+    "late answers": "delays and staleness weights of answers are public and independent of the data, too",
     "secret participation": "who takes part in a round is secret, and so is their number ({scheme}); the times of a "
     "run depend on it and are not covered",
     "width of cohorts": "a round has more machines than there is room for with probability {cut:.2g}, which is added "

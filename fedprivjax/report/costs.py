@@ -1,4 +1,4 @@
-"""Cost of a run: a table, and plots of a metric against rounds, bytes sent by a machine, and gradients per record."""
+"""Cost of a run: a table, and plots of a metric against rounds, bytes, gradients per record, and simulated hours."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -29,7 +29,7 @@ COUNTED = {
 }
 EXPECTED = {"gradients_per_record": COUNTED["gradients"], "sent_bytes": COUNTED["bytes"]}  # may be expected values
 SAME = 0.005  # relative difference up to which costs share a row
-AXES = {"taken": "rounds", "bytes": "sent by a machine", "gradients": "gradients a record"}
+AXES = {"taken": "rounds", "bytes": "sent by a machine", "gradients": "gradients a record", "hours": "simulated hours"}
 USUAL = 2.0  # default ε: the nearest swept privacy level is drawn
 ENDS: dict[str, Any] = {"ms": 4, "markevery": [-1]}  # marker at the end of a run
 
@@ -42,8 +42,8 @@ def with_costs(best: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
 def run_costs(data: xr.Dataset) -> xr.Dataset:
     """Return the cost of a run, averaged over seeds, at every point of a dataset.
 
-    The variables are the keys of `COUNTED`, `seconds`, and per machine and round `of_round` (messages) and
-    `bits_of_round`.
+    The variables are the keys of `COUNTED`, `hours` (NaN without delays), `seconds`, and per machine and round
+    `of_round` (messages) and `bits_of_round`.
     """
     sent_bytes = data["sent_bytes"]
     found = {
@@ -51,6 +51,7 @@ def run_costs(data: xr.Dataset) -> xr.Dataset:
         "gradients": data["gradients_per_record"],
         "messages": 8 * sent_bytes / data["sent_bits"] * data["sent_messages"],
         "bytes": sent_bytes,
+        "hours": data["hours"] if "hours" in data else xr.full_like(sent_bytes, np.nan, float),
         "seconds": data["seconds"],
         "of_round": data["sent_messages"],
         "bits_of_round": data["sent_bits"],
@@ -71,11 +72,13 @@ def costs_table(layout: Layout, best: Mapping[str, xr.Dataset], over: str) -> Sh
     many = any((costs["of_round"] > 1).any() for costs in runs.values())
     table = Sheet(f"what a run costs, mean over {over}; seconds with compiling", keys=1 + len(axes))
     table.add_columns("protocol", justify="left")
-    table.add_columns(*axes, *COUNTED.values(), *["in a round: messages (bits)"] * many, "seconds")
+    timed = any(costs["hours"].notnull().any() for costs in runs.values())
+    further = ["in a round: messages (bits)"] * many + [AXES["hours"]] * timed
+    table.add_columns(*axes, *COUNTED.values(), *further, "seconds")
     for label, costs in runs.items():
         for point in points_of({name: layout.varied[name] for name in own[label]}):
             at = [f"{point[name]:g}" if name in point else "" for name in axes]
-            table.add_row(label, *at, *_cells(costs.sel(point), many))
+            table.add_row(label, *at, *_cells(costs.sel(point), many, timed))
     return table
 
 
@@ -83,17 +86,18 @@ def _differs(costs: xr.Dataset, axis: str) -> bool:
     """Return True if a run's cost changes along an axis by more than `SAME`. Seconds always vary and are ignored."""
     if axis not in costs.dims:
         return False
-    counted = [costs[name] for name in (*COUNTED, "of_round", "bits_of_round") if axis in costs[name].dims]
+    counted = [costs[name] for name in (*COUNTED, "hours", "of_round", "bits_of_round") if axis in costs[name].dims]
     return any(bool((each.max(axis) - each.min(axis) > SAME * each.max(axis)).any()) for each in counted)
 
 
-def _cells(costs: xr.Dataset, many: bool) -> list[str]:
+def _cells(costs: xr.Dataset, many: bool, timed: bool) -> list[str]:
     """Return the numbers of a row, each the mean of the cells that share the row."""
     value = {str(name): float(each.mean()) for name, each in costs.items()}
     sent = count_text(value["messages"]), count_text(value["bytes"])
     counted = [f"{value['taken']:.0f}", number_text(value["gradients"], "–"), *sent]
     of_round = [f"{value['of_round']:.3g} ({value['bits_of_round']:.3g})"] * many
-    return [*counted, *of_round, number_text(value["seconds"], "–")]
+    hours = [number_text(value["hours"], "–")] * timed
+    return [*counted, *of_round, *hours, number_text(value["seconds"], "–")]
 
 
 def metric_against_costs(
@@ -105,13 +109,14 @@ def metric_against_costs(
     constant: bool = True,
     costs: Collection[str] = tuple(AXES),
 ) -> Figure:
-    """Plot a metric during runs against rounds, bytes sent by a machine, and gradients per record.
+    """Plot a metric during runs against rounds, bytes sent by a machine, gradients per record, and simulated hours.
 
-    Each of `costs` ("taken", the rounds, "bytes" and "gradients") has a panel with a logarithmic axis, and each
-    participation a row of panels. Every swept setting has one value: for a privacy level the one nearest to ε = 2, for
-    other settings the middle one, unless `point` gives another. A dot marks the end of a run. Bands are as in
-    `metric_over_rounds`. A run's bytes and gradients are spread evenly over its rounds, which is exact for cohorts of
-    equal size. Gradients per record are not drawn for data whose examples are computed on demand.
+    Each of `costs` ("taken", the rounds, "bytes", "gradients", and "hours", of participation with delays) has a panel
+    with a logarithmic axis, and each participation a row of panels. Every swept setting has one value: for a privacy
+    level the one nearest to ε = 2, for other settings the middle one, unless `point` gives another. A dot marks the end
+    of a run. Bands are as in `metric_over_rounds`. A run's bytes, gradients and hours are spread evenly over its
+    rounds, which is exact for bytes and gradients of cohorts of equal size. Gradients per record are not drawn for data
+    whose examples are computed on demand.
     """
     metric, rows = known(metric), drawing.panels_of(best)
     best = {label: data for label, data in with_marks(with_costs(best)).items() if metric.name in data}
@@ -150,9 +155,9 @@ def usual_point(best: Mapping[str, xr.Dataset]) -> dict[str, float]:
 
 
 def differ_in_costs(best: Mapping[str, xr.Dataset]) -> bool:
-    """Return True if there are several protocols and their rounds or bytes differ at some point."""
+    """Return True if there are several protocols and their rounds, bytes or hours differ at some point."""
     runs = [run_costs(data) for data in with_costs(best).values()]
-    return any(_apart(one[name], runs[0][name]) for one in runs[1:] for name in ("taken", "bytes"))
+    return any(_apart(one[name], runs[0][name]) for one in runs[1:] for name in ("taken", "bytes", "hours"))
 
 
 def _apart(one: xr.DataArray, other: xr.DataArray) -> bool:

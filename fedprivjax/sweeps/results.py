@@ -307,6 +307,24 @@ def gradients_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OU
     return _cost_to(dataset, "gradients_per_record", name, value, iterate)
 
 
+def hours_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT) -> xr.DataArray:
+    """Return the simulated hours of each run until a metric reaches a value.
+
+    As in `bytes_to`, a run's hours are spread evenly over its rounds, and a run that never reaches the value has NaN.
+    `Run.hours` has the exact hours of one run.
+
+    Raises:
+        Refusal: if the metric was not recorded, or the participation has no delays.
+
+    >>> data = xr.Dataset({"test_loss": (("seed", "round"), [[0.9, 0.5, 0.1]])}, {"round": [10, 20, 30]})
+    >>> hours_to(data.assign(hours=("seed", [6.0]), rounds_taken=30), "test_loss", 0.5).values.tolist()
+    [4.0]
+    """
+    if "hours" not in dataset:
+        raise Refusal("dataset must have hours, got one without. Use Timed or Buffered, in a file the key delays")
+    return _cost_to(dataset, "hours", name, value, iterate)
+
+
 def _cost_to(dataset: xr.Dataset, cost: str, name: str, value: float, iterate: str) -> xr.DataArray:
     for needed in (cost, "rounds_taken"):
         if needed not in dataset:

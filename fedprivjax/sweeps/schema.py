@@ -47,6 +47,7 @@ WORDS = {
     "gradients_per_record": "gradients of a run per stored record; NaN if records are computed",
     "gradients_per_use": "gradients that a machine computes per use of a record",
     "guarantee": "privacy guarantee on the least private schedule, as JSON for fedprivjax.guarantee_of",
+    "hours": "simulated hours of a run",
     "idle_steps": "share of computed local steps that change nothing; NaN if participation is secret",
     "iterate": "iterate at which a metric is evaluated",
     "machines": "total number of machines, M",
@@ -73,7 +74,7 @@ WORDS = {
     "target_epsilon": "target ε; NaN if the noise was given",
     "trial": "trial with resampled data",
 }
-UNITS = {"client_state_bytes": "byte", "sent_bits": "bit", "sent_bytes": "byte", "seconds": "s"}
+UNITS = {"client_state_bytes": "byte", "hours": "h", "sent_bits": "bit", "sent_bytes": "byte", "seconds": "s"}
 DIVERGED, GUARANTEE = "diverged", "guarantee"
 OF_RUN = (DIVERGED, "realised_mu", "realised_epsilon")  # a value for each run
 OF_CONFIGURATION = ("target_epsilon", GUARANTEE)  # a value for each point of the grid

@@ -159,9 +159,10 @@ def sweep(
         other than its output. Its variables are the metrics, the calibrated `noise_std` and `step_size`, `realised_mu`
         and `realised_epsilon` of the sampled schedule, `guarantee` (see `guarantee_of`), `diverged`, and the costs of
         a run: `rounds_taken`, `gradients_per_record`, `sent_bytes` and `seconds`, with `idle_steps` and
-        `client_state_bytes` for methods with local work or client state. Only `seconds` differs between repetitions of
-        a sweep. With `keep=["params"]` it has the parameters of every run, `params` with the last dimension
-        `parameter`, see `run_of`. Its attributes state the limits of the guarantee.
+        `client_state_bytes` for methods with local work or client state, and `hours` for participation with delays.
+        Only `seconds` differs between repetitions of a sweep. With `keep=["params"]` it has the parameters of every
+        run, `params` with the last dimension `parameter`, see `run_of`. Its attributes state the limits of the
+        guarantee.
 
     Raises:
         ValueError: if settings are invalid, before anything is compiled.

@@ -23,7 +23,7 @@ from fedprivjax.method.round import flat_rows
 from fedprivjax.method.seen import costs_of, seen_of
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.work_rounds import ServedState
-from fedprivjax.plan.participation import Dropouts, Full, Participation, Uniform
+from fedprivjax.plan.participation import Buffered, Dropouts, Full, Participation, Uniform
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.build import linear_problem
 from fedprivjax.problem.constraints import Ball
@@ -192,6 +192,7 @@ METHODS: dict[str, Mapping[str, Case]] = {
     "fedavg": {
         **with_silent({**LOCAL, "adam": Case({**PASSES, "server": ADAM, "server_step": 0.1}, data=OWN, noise=False)}),
         "tree": Case({**OF_MACHINE, "local_epochs": 1, "noise_schedule": "tree"}, data=OWN),
+        "late": Case(OF_MACHINE, Buffered(MACHINES, PER_ROUND, max_staleness=3), data=OWN),
     },
     "scaffold": {
         **LOCAL,
@@ -256,6 +257,8 @@ def plan_arrays(start: ReadyRun) -> dict[str, np.ndarray]:
     }
     if schedule.dropped is not None:
         arrays["scheduled"] = np.where(schedule.scheduled, schedule.participants, NOWHERE).astype(np.int32)
+    if schedule.late is not None:
+        arrays |= {"staleness": schedule.late.staleness, "answer_weights": schedule.late.weights.astype(np.float32)}
     if plan.weights is not None:
         arrays["weights"] = np.where(used, plan.weights, 0).astype(np.float32)
     return arrays

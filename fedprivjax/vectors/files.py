@@ -32,6 +32,8 @@ DESCRIPTIONS = {
     "start": "parameters before the first round, [d], a matrix [classes, features] in row order",
     "participants": "machine of every slot that sends, [rounds, slots], -1 in empty slots",
     "scheduled": "machine of every slot, machines that drop out included, [rounds, slots], -1 in empty slots",
+    "staleness": "steps of the server since the point from which every answer starts, [rounds, slots]",
+    "answer_weights": "factor of every answer in the sum of its round, [rounds, slots]",
     "records": "record indices of every message, [rounds, slots] or [rounds, slots, records], -1 where there is none",
     "weights": "weight of every record in its message, [rounds, slots, records], 0 where there is none",
     "query": "point at which machines compute gradients in the round, [rounds, d]",

@@ -222,13 +222,13 @@ def test_participation_is_uniform_by_default():
         (
             {"kind": "binomial", "rate": 0.5, "per_round": 2},
             "participation.per_round must go with kind 'full' or 'uniform' or 'balanced' or 'cyclic' or 'one_pass' or "
-            "'phases' or 'given' or 'weighted' or 'diurnal' or 'by_size' or 'secret_subsets' or 'own', "
+            "'phases' or 'given' or 'weighted' or 'diurnal' or 'by_size' or 'secret_subsets' or 'buffered' or 'own', "
             "got kind 'binomial'",
         ),
         (
             {"kind": "binomial", "rat": 0.5},
             "unknown key in [participation] 'rat', did you mean 'rate'? (known: machines, rounds, order, dropouts, "
-            "kind, rate, tail)",
+            "delays, hours, deviation, kind, rate, tail)",
         ),
     ],
 )

@@ -10,8 +10,10 @@ import tomli_w
 
 from fedprivjax import (
     Balanced,
+    Buffered,
     BySize,
     Cyclic,
+    Delays,
     Dropouts,
     Full,
     Given,
@@ -19,6 +21,7 @@ from fedprivjax import (
     PoissonCohorts,
     Refusal,
     SecretSubsets,
+    Timed,
     Uniform,
     Varying,
     Weighted,
@@ -109,6 +112,32 @@ def test_kinds(given, made):
     same(law(**given, dropouts=rates), Dropouts(made, rates))
 
 
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ({"kind": "buffered", **TWO}, Buffered(4, 2)),
+        (
+            {"kind": "buffered", **TWO, "concurrency": 3, "delays": "log_normal", "hours": 2.0, "deviation": 0.5},
+            Buffered(4, 2, 3, Delays("log_normal", 2.0, 0.5)),
+        ),
+        (
+            {"kind": "buffered", **TWO, "hours": WEIGHTS, "max_staleness": 1},
+            Buffered(4, 2, None, Delays(hours=WEIGHTS), 1),
+        ),
+        ({"kind": "buffered", **TWO, "power": 1.0}, Buffered(4, 2, power=1.0)),
+        ({**TWO, "delays": "constant", "hours": WEIGHTS}, Timed(Uniform(4, 2), Delays("constant", WEIGHTS))),
+        ({**TWO, "delays": "exponential", "dropouts": 0.3}, Timed(Dropouts(Uniform(4, 2), 0.3))),
+    ],
+)
+def test_delays(given, made):
+    same(law(**given), made)
+    one, other = (scheme.draw(9, np.random.default_rng(1)) for scheme in (law(**given), made))
+    np.testing.assert_array_equal(one.hours, other.hours)
+    if isinstance(made, Buffered):
+        np.testing.assert_array_equal(one.late.weights, other.late.weights)
+        assert one.late.versions == other.late.versions
+
+
 def test_one_pass_has_its_dropouts():
     same(law(kind="one_pass", machines=12, per_round=3, dropouts=0.4), OnePass(12, 3, dropouts=0.4))
 
@@ -123,6 +152,12 @@ def test_one_pass_has_its_dropouts():
         (
             {"kind": "weighted", **TWO, "weights": WEIGHTS, "max_uses": 0},
             "max_uses must be an integer of at least 1, got 0",
+        ),
+        ({**TWO, "hours": 2.0}, "delays must be given with hours or deviation, got none for kind 'uniform'"),
+        ({**TWO, "delays": "constant", "hours": 0.0}, "hours must be positive and finite, one for .*, got 0.0"),
+        (
+            {"kind": "buffered", **TWO, "concurrency": 1},
+            "concurrency must be from per_round .2. to machines .4., got 1.*",
         ),
         ({"kind": "cyclic", "machines": 4}, "participation.per_round must be given, or swept"),
         ({"kind": "binomial", "machines": 4, "rate": 0.5, "tail": -1.0}, "tail must be positive, got -1.0"),

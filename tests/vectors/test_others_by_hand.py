@@ -39,12 +39,13 @@ def fedavg(tools, change=()):
         return np.array(points)
 
     def step(inputs, state):
-        setting, (w, memory) = inputs["settings"], state or (inputs["start"].astype(float), None)
-        inputs = {**inputs, "unit": setting["unit"]}
+        setting, (before, memory) = inputs["settings"], state or ([inputs["start"].astype(float)], None)
+        inputs, w = {**inputs, "unit": setting["unit"]}, before[-1]
         radius = inputs["header"]["constraint"]["settings"]["radius"]
         filled = inputs["participants"] >= 0
-        points = np.array([local_steps(inputs, slot, w, radius) for slot in range(len(filled))])
-        messages = points[:, -1] - w
+        at = [before[-1 - s] for s in inputs.get("staleness", np.zeros(len(filled), int))]
+        points = np.array([local_steps(inputs, slot, start, radius) for slot, start in enumerate(at)])
+        messages = points[:, -1] - at
         if setting["unit"] == "machine":
             messages = tools.clipped(messages, setting["update_clip"])
         messages = messages + inputs.get("message_noise", 0)
@@ -56,12 +57,13 @@ def fedavg(tools, change=()):
             del outputs["messages"]
             messages = inputs["messages"]
         divisor = inputs["divisor"] if setting["unit"] == "machine" and "count" not in change else max(1, filled.sum())
-        mean = np.where(filled[:, None], messages, 0).sum(axis=0) / divisor + inputs.get("server_noise", 0)
+        factors = np.where(filled, inputs.get("answer_weights", 1.0), 0)
+        mean = factors @ np.where(filled[:, None], messages, 0) / divisor + inputs.get("server_noise", 0)
         if setting["server"] is not None:
             direction, memory = adam(-mean, memory, setting["server"])
             mean = -setting["server_step"] * direction
         w = tools.projected(w + mean, radius)
-        return {**outputs, "params": w}, (w, memory)
+        return {**outputs, "params": w}, ([*before, w], memory)
 
     return step
 

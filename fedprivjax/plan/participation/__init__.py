@@ -13,6 +13,7 @@ from fedprivjax.plan.participation.cohorts import (
 )
 from fedprivjax.plan.participation.dropouts import Cohorts, Dropouts, OnePass
 from fedprivjax.plan.participation.interface import Participation
+from fedprivjax.plan.participation.late import Buffered, Delays, Timed
 from fedprivjax.plan.participation.secret import CyclicPoisson, PoissonCohorts, SecretSubsets
 from fedprivjax.plan.participation.validate import check_participation, draw_schedule
 from fedprivjax.plan.participation.weighted import BySize, Weighted
@@ -22,10 +23,12 @@ __all__ = [
     "SCHEMES",
     "TAIL",
     "Balanced",
+    "Buffered",
     "BySize",
     "Cohorts",
     "Cyclic",
     "CyclicPoisson",
+    "Delays",
     "Dropouts",
     "Full",
     "Given",
@@ -33,6 +36,7 @@ __all__ = [
     "Participation",
     "PoissonCohorts",
     "SecretSubsets",
+    "Timed",
     "Uniform",
     "Varying",
     "Weighted",
@@ -57,6 +61,7 @@ SCHEMES: dict[str, Callable[..., Participation]] = {  # by name in experiment fi
     "poisson_cohorts": PoissonCohorts,
     "secret_subsets": SecretSubsets,
     "cyclic_poisson": CyclicPoisson,
+    "buffered": Buffered,
 }
 PUBLIC = tuple(  # names of the public schemes
     scheme.__name__ for scheme in (Full, Uniform, Balanced, Cyclic, OnePass, Given, Varying, Weighted, BySize)

@@ -102,6 +102,8 @@ class Dropouts(Participation):
         planned = checked_draw(self.scheme, rounds, rng)
         if planned.announced:
             raise Refusal("dropouts must be left out if cohort sizes are announced")
+        if planned.late is not None:
+            raise Refusal(f"dropouts must be left out with late answers, got {self.scheme}. Use Uniform, for example")
         if not self.rates.any():
             return planned
         if planned.dropped is not None:

@@ -61,6 +61,7 @@ def checked_draw(participation: Participation, rounds: int, rng: np.random.Gener
         raise Refusal(f"{name}.draw must give a Schedule, got {type(drawn).__name__}")
     drawn = _as_int32(name, participation, drawn)
     _check_participants(name, participation, drawn, rounds)
+    _check_hours(name, drawn, rounds)
     drawn = _with_secrecy(name, participation, drawn, own)
     _check_slots(name, drawn, 0 if participation.secret else 1)
     if drawn.varies and not participation.varies:
@@ -83,8 +84,11 @@ def _check_reproducible(name: str, first: Schedule, second: Schedule) -> None:
 
     Seeds must reproduce a schedule, because a sweep's configurations share it and a resumed run samples it again.
     """
-    parts = ("participants", "filled", "dropped")
-    if not all(np.array_equal(getattr(first, part), getattr(second, part)) for part in parts):
+
+    def parts(drawn: Schedule) -> tuple[Any, ...]:
+        return drawn.participants, drawn.filled, drawn.dropped, drawn.hours, *(drawn.late or ())
+
+    if not all(np.array_equal(one, other) for one, other in zip(parts(first), parts(second), strict=True)):
         raise Refusal(f"{name}.draw must use no randomness except rng, got different schedules from equal generators")
 
 
@@ -107,6 +111,9 @@ def _check_participants(name: str, scheme: Participation, drawn: Schedule, round
     if rows.ndim != 2 or len(rows) != rounds or not widest <= rows.shape[1] <= scheme.per_round:
         wanted = f"[rounds, per_round] = [{rounds}, {scheme.per_round}]"
         raise Refusal(f"{name}.draw must give participants {wanted}, got {list(rows.shape)}")
+    if drawn.late is not None:
+        _check_late(name, drawn)
+        return
     if (np.diff(rows, axis=1) > 0).all():
         return
     ordered = np.sort(rows, axis=1)
@@ -117,6 +124,20 @@ def _check_participants(name: str, scheme: Participation, drawn: Schedule, round
         raise Refusal(f"{name}.draw must give distinct machines in a round (in empty slots, too), got {given}")
 
 
+def _check_late(name: str, drawn: Schedule) -> None:
+    """Raise Refusal unless every late answer has a version that the server keeps, and a weight."""
+    (staleness, weights, versions), shape = drawn.late, drawn.participants.shape  # type: ignore[misc]
+    if np.shape(staleness) != shape or np.shape(weights) != shape or staleness.dtype.kind != "i":
+        raise Refusal(f"{name}.draw must give staleness (integers) and weights of late answers {list(shape)}")
+    oldest = np.minimum(np.arange(shape[0]), versions - 1)[:, None]
+    if not ((staleness >= 0) & (staleness <= oldest)).all():
+        raise Refusal(f"{name}.draw must give staleness from 0 to the rounds before, below versions ({versions})")
+    if not ((weights > 0) & (weights <= 1)).all():
+        raise Refusal(f"{name}.draw must give weights of late answers above 0 and at most 1")
+    if drawn.varies or drawn.secret is not None:
+        raise Refusal(f"{name}.draw must fill all slots of a public schedule if answers are late")
+
+
 def _with_secrecy(name: str, scheme: Participation, drawn: Schedule, own: bool) -> Schedule:
     """Return the schedule with its scheme if the scheme is secret, so that no custom `draw` can forget it.
 
@@ -125,6 +146,13 @@ def _with_secrecy(name: str, scheme: Participation, drawn: Schedule, own: bool) 
     if drawn.secret is not None and not scheme.secret:
         raise Refusal(f"{name}.secret must be True if its schedule is secret, got False")
     return replace(drawn, secret=scheme) if scheme.secret and (own or drawn.secret is None) else drawn
+
+
+def _check_hours(name: str, drawn: Schedule, rounds: int) -> None:
+    """Raise Refusal unless the simulated times of rounds, if there are any, do not decrease."""
+    hours = drawn.hours
+    if hours is not None and (np.shape(hours) != (rounds,) or not (np.diff(hours, prepend=0.0) >= 0).all()):
+        raise Refusal(f"{name}.draw must give hours [{rounds}] that do not decrease, got {list(np.shape(hours))}")
 
 
 def _check_slots(name: str, drawn: Schedule, least: int) -> None:

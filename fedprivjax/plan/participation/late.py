@@ -1,0 +1,228 @@
+"""Delays of answers in simulated hours: servers that wait for a round's slowest machine, or for a full buffer.
+
+FedBuff (Nguyen et al., AISTATS 2022): a fixed number of machines work at the same time. A machine answers after its
+delay, and another one starts from the server's current version. The server steps whenever its buffer is full.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from itertools import count
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import called, require_at_least, require_choice, require_positive
+from fedprivjax.plan.participation.dropouts import UNCHANGED
+from fedprivjax.plan.participation.interface import Participation
+from fedprivjax.plan.participation.validate import checked_draw
+from fedprivjax.plan.schedule import Late, Schedule
+
+KINDS = ("constant", "exponential", "log_normal")
+LONGEST = 10  # default largest staleness, in multiples of its mean with exponential delays
+BLOCK = 1024  # random numbers that are sampled together
+
+
+@dataclass(frozen=True)
+class Delays:
+    """Times from a machine's start to its answer, in simulated hours: public, and independent of the data.
+
+    Args:
+        kind: "constant", "exponential" or "log_normal".
+        hours: mean delay, for all machines or for each, [machines].
+        deviation: standard deviation of the logarithm of a log-normal delay.
+
+    >>> Delays("constant", hours=[1.0, 3.0]).of(np.array([[1, 0]]), np.random.default_rng(0)).tolist()
+    [[3.0, 1.0]]
+    """
+
+    kind: str = "exponential"
+    hours: Any = 1.0
+    deviation: float = 1.0
+
+    def __post_init__(self):
+        require_choice("delays", self.kind, KINDS)
+        require_positive("deviation", self.deviation)
+        try:
+            hours = np.asarray(self.hours, float)
+        except (TypeError, ValueError):
+            raise Refusal(f"hours must be one number or one for each machine, got {called(self.hours)}") from None
+        wrong = hours[~((hours > 0) & (hours < np.inf))]
+        if wrong.size or hours.ndim > 1 or not hours.size:
+            given = wrong.flat[0] if wrong.size else f"shape {list(hours.shape)}"
+            raise Refusal(f"hours must be positive and finite, one for all machines or one for each, got {given}")
+        object.__setattr__(self, "hours", tuple(hours.tolist()) if hours.ndim else float(hours))
+
+    def means(self, machines: int) -> np.ndarray:
+        """Return the mean delay of every machine, float64 [machines]."""
+        if np.ndim(self.hours) and len(self.hours) != machines:
+            raise Refusal(f"hours must be one number or one for each of {machines} machines, got {len(self.hours)}")
+        return np.broadcast_to(np.asarray(self.hours, float), machines)
+
+    def relative(self, shape: Any, rng: np.random.Generator) -> np.ndarray:
+        """Return delays divided by their mean."""
+        if self.kind == "constant":
+            return np.ones(shape)
+        if self.kind == "exponential":
+            return rng.exponential(size=shape)
+        return np.exp(self.deviation * rng.standard_normal(shape) - self.deviation**2 / 2)
+
+    def of(self, machines: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return the delay of one answer of each of these machines."""
+        return np.asarray(self.hours)[machines if np.ndim(self.hours) else ...] * self.relative(machines.shape, rng)
+
+
+def as_delays(delays: Any) -> Delays:
+    """Return delays, given as such or by the name of their kind."""
+    if isinstance(delays, str):
+        return Delays(delays)
+    if not isinstance(delays, Delays):
+        raise Refusal(f"delays must be Delays or one of {', '.join(KINDS)}, got {called(delays)}")
+    return delays
+
+
+@dataclass(frozen=True)
+class Buffered(Participation):
+    """A server that steps when its buffer of `per_round` answers is full, while other machines still work (FedBuff).
+
+    A round is one step of the server. At every time `concurrency` machines work. A machine that answers is replaced by
+    one of the idle machines, itself included, uniformly at random, which starts from the server's current version.
+    Answers of the same time come before new starts. A machine may answer twice in one buffer.
+
+    An answer's staleness s is the number of the server's steps since its machine started. Its weight is (1 + s)^−power,
+    and sums are divided by `per_round`. A machine whose staleness exceeds `max_staleness` sends nothing and starts
+    again as another machine does. Delays, schedule and weights are public, and fixed before the run.
+
+    Args:
+        concurrency: number of machines that work at the same time. Default: all machines.
+        delays: `Delays`, or the name of their kind: "constant", "exponential" or "log_normal".
+        max_staleness: largest staleness of an answer. The server's state has one version of the parameters more.
+            Default: 10·concurrency/per_round, rounded up.
+        power: exponent of the staleness weights, at least 0.
+
+    >>> schedule = Buffered(10, 2, concurrency=4).draw(3, np.random.default_rng(0))
+    >>> schedule.participants.shape, schedule.late.staleness[0].tolist(), len(schedule.hours)
+    ((3, 2), [0, 0], 3)
+    """
+
+    machines: int
+    per_round: int
+    concurrency: int | None = None
+    delays: Any = "exponential"
+    max_staleness: int | None = None
+    power: float = 0.5
+
+    def __post_init__(self):
+        super().__post_init__()
+        object.__setattr__(self, "delays", as_delays(self.delays))
+        self.delays.means(self.machines)  # raises Refusal
+        if self.concurrency is not None:
+            require_at_least("concurrency", self.concurrency, 1)
+        if not self.per_round <= self.working <= self.machines:
+            raise Refusal(
+                f"concurrency must be from per_round ({self.per_round}) to machines ({self.machines}), got "
+                f"{self.working}. Use a smaller buffer, per_round, or more machines"
+            )
+        if self.max_staleness is not None:
+            require_at_least("max_staleness", self.max_staleness, 0)
+        if not 0 <= self.power < np.inf:
+            raise Refusal(f"power must be at least 0 and finite, got {self.power}")
+
+    @property
+    def working(self) -> int:
+        """Number of machines that work at the same time."""
+        return self.machines if self.concurrency is None else self.concurrency
+
+    @property
+    def longest(self) -> int:
+        """Largest staleness of an answer."""
+        return ceil(LONGEST * self.working / self.per_round) if self.max_staleness is None else self.max_staleness
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        answers = np.array(list(self._answers(rounds, rng))).reshape(rounds, self.per_round, 3)
+        staleness = answers[..., 1].astype(np.int32)
+        late = Late(staleness, (1.0 + staleness) ** -float(self.power), min(self.longest + 1, rounds))
+        return Schedule(self.machines, answers[..., 0].astype(np.int32), late=late, hours=answers[:, -1, 2])
+
+    def _answers(self, rounds: int, rng: np.random.Generator) -> Iterator[tuple[int, int, float]]:
+        """Yield machine, staleness and hours of the answers that fill the buffers of these rounds, in order."""
+        means, idle, work = self.delays.means(self.machines).tolist(), list(range(self.machines)), []
+        numbers, order, version, received, now = _numbers(self.delays, rng), count(), 0, 0, 0.0
+        free = self.working
+        while True:
+            for _ in range(free):
+                delay, choice = next(numbers)
+                place = int(choice * len(idle))
+                idle[place], idle[-1] = idle[-1], idle[place]
+                machine = idle.pop()
+                heappush(work, (now + means[machine] * delay, next(order), machine, version))
+            now, free = work[0][0], 0
+            while work and work[0][0] == now:
+                *_, machine, started = heappop(work)
+                idle.append(machine)
+                free += 1
+                if version - started > self.longest:
+                    continue
+                yield machine, version - started, now
+                received += 1
+                if received % self.per_round == 0:
+                    version += 1
+                    if version == rounds:
+                        return
+
+
+def _numbers(delays: Delays, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
+    """Yield pairs of a relative delay and a uniform number, so that more rounds start with the same ones."""
+    while True:
+        yield from zip(delays.relative(BLOCK, rng).tolist(), rng.random(BLOCK).tolist(), strict=True)
+
+
+@dataclass(frozen=True)
+class Timed(Participation):
+    """Any public scheme with simulated hours: a round lasts as long as the slowest of the machines that send.
+
+    Participants are those of the scheme alone, with the same seed.
+
+    Args:
+        scheme: the scheme that schedules the machines.
+        delays: `Delays`, or the name of their kind, as in `Buffered`.
+
+    >>> from fedprivjax import Full
+    >>> Timed(Full(3), Delays("constant", [1.0, 2.0, 4.0])).draw(2, np.random.default_rng(0)).hours.tolist()
+    [4.0, 8.0]
+    """
+
+    scheme: Participation
+    delays: Any = "exponential"
+
+    def __post_init__(self):
+        if not isinstance(self.scheme, Participation) or self.scheme.secret:
+            raise Refusal(f"scheme must be a public Participation, such as Uniform(100, 10), got {called(self.scheme)}")
+        object.__setattr__(self, "delays", as_delays(self.delays))
+        for name in (*UNCHANGED, "varies", "exchangeable"):
+            object.__setattr__(self, name, getattr(self.scheme, name, None))
+        self.delays.means(self.machines)  # raises Refusal
+
+    @property
+    def cohort_size_pmf(self) -> np.ndarray:
+        return self.scheme.cohort_size_pmf
+
+    @property
+    def rounds_given(self) -> int | None:
+        return self.scheme.rounds_given
+
+    def fitted(self, shares: np.ndarray | None) -> "Timed":
+        scheme = self.scheme.fitted(shares)
+        return self if scheme is self.scheme else replace(self, scheme=scheme)
+
+    def resized(self, **sizes: int) -> "Timed":
+        return replace(self, scheme=self.scheme.resized(**sizes))
+
+    def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        drawn = checked_draw(self.scheme, rounds, rng)
+        if drawn.hours is not None:
+            raise Refusal(f"delays must be given once, got others from {str(self.scheme)[:80]}")
+        slowest = np.where(drawn.present, self.delays.of(drawn.participants, rng), 0.0).max(axis=1)
+        return replace(drawn, hours=np.cumsum(slowest))
