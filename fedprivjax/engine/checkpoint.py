@@ -18,8 +18,9 @@ from fedprivjax.atomic_write import write_atomically
 from fedprivjax.bounded_read import arrays_from, json_value
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.fingerprint import DIGEST, Prefix, fixed_parts, program_digest
+from fedprivjax.engine.kept_state import of_carry
 from fedprivjax.engine.prepare import ReadyRun
-from fedprivjax.engine.segments import Done, Segments, placed_like, trajectory
+from fedprivjax.engine.segments import Done, Segments, begin_program, placed_like, trajectory
 
 FILE, FORMAT = "checkpoint.npz", 1
 REMEDIES = {"noise_std": "Give noise_std instead of a target", "step_size": "Give step_size"}
@@ -34,12 +35,14 @@ class Stored(NamedTuple):
         carry: leaves of the carry, keys as key data.
         values: metrics by name, [evaluations so far, ...].
         params: leaves of the reported parameters of a finished run, otherwise none.
+        own: leaves of what machines keep after a finished run, if they were wanted, otherwise none.
     """
 
     evaluations: int
     carry: list[np.ndarray]
     values: dict[str, np.ndarray]
     params: list[np.ndarray]
+    own: list[np.ndarray]
 
 
 class Checkpoint:
@@ -111,6 +114,7 @@ class Checkpoint:
         }
         arrays = {f"carry/{place:06d}": leaf for place, leaf in enumerate(stored.carry)}
         arrays |= {f"params/{place:06d}": leaf for place, leaf in enumerate(stored.params)}
+        arrays |= {f"own/{place:06d}": leaf for place, leaf in enumerate(stored.own)}
         arrays |= {f"metrics/{name}": values for name, values in stored.values.items()}
         text: Any = np.array(json.dumps(about))
         write_atomically(self.path, lambda file: np.savez(file, about=text, **arrays))  # type: ignore[arg-type]
@@ -119,6 +123,12 @@ class Checkpoint:
         """Return the reported parameters of a finished run."""
         shapes = jax.eval_shape(lambda arguments: trajectory(arguments, self.start.static)[0], self.start.arguments)
         return restored(shapes, stored.params, self)
+
+    def own(self, stored: Stored) -> Any:
+        """Return what machines keep after a finished run."""
+        static = self.start.static
+        shapes = jax.eval_shape(lambda given: of_carry(begin_program(given, static, 1)[0]), self.start.arguments)
+        return restored(shapes, stored.own, self)
 
     def damaged(self, error: Any) -> Refusal:
         """Return the refusal of a file that cannot be used."""
@@ -182,34 +192,36 @@ def _restored(like: Any, leaf: np.ndarray) -> Any:
 
 
 def _unpacked(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Stored:
-    parts: dict[str, dict[str, np.ndarray]] = {"carry": {}, "params": {}, "metrics": {}}
+    parts: dict[str, dict[str, np.ndarray]] = {"carry": {}, "params": {}, "metrics": {}, "own": {}}
     for name, array in arrays.items():
         part, _, rest = name.partition("/")
         parts[part][rest] = array
-    carry, params = ([parts[part][place] for place in sorted(parts[part])] for part in ("carry", "params"))
-    return Stored(int(about["evaluations"]), carry, parts["metrics"], params)
+    carry, params, own = ([parts[part][place] for place in sorted(parts[part])] for part in ("carry", "params", "own"))
+    return Stored(int(about["evaluations"]), carry, parts["metrics"], params, own)
 
 
 def computed_in_folder(
-    start: ReadyRun, folder: Path, every: int | None, report: Callable[[Done], Any] | None
-) -> tuple[Any, Any]:
-    """Return the reported parameters and metrics of a run, from its checkpoint on if the folder has one.
+    start: ReadyRun, folder: Path, every: int | None, report: Callable[[Done], Any] | None, with_own: bool = False
+) -> tuple[Any, tuple[Any, Any]]:
+    """Return what machines keep, and the results of a run, from its checkpoint on if the folder has one.
 
     Args:
         every: rounds between checkpoints, rounded up to evaluations; None writes about 20.
         report: function that is called with the state at every evaluation, before the checkpoint is written, or None.
+        with_own: whether to return and to store what machines keep after the run, otherwise ().
     """
     with ThreadPoolExecutor(1) as worker:
-        return _computed(start, Checkpoint(folder, start, worker), every, report)
+        return _computed(start, Checkpoint(folder, start, worker), every, report, with_own)
 
 
 def _computed(
-    start: ReadyRun, checkpoint: Checkpoint, every: int | None, report: Callable[[Done], Any] | None
-) -> tuple[Any, Any]:
+    start: ReadyRun, checkpoint: Checkpoint, every: int | None, report: Callable[[Done], Any] | None, with_own: bool
+) -> tuple[Any, tuple[Any, Any]]:
     """Return the result of `computed_in_folder`."""
     stored = checkpoint.load()
-    if stored is not None and stored.params:
-        return checkpoint.params(stored), jax.tree.map(jax.numpy.asarray, stored.values)
+    if stored is not None and stored.params and (stored.own or not with_own):
+        results = checkpoint.params(stored), jax.tree.map(jax.numpy.asarray, stored.values)
+        return checkpoint.own(stored) if with_own else (), results
     segments, first = Segments(start), 0
     if stored is not None:
         first = stored.evaluations
@@ -230,12 +242,13 @@ def _computed(
             report(done)
         if done.carry is not None:
             values = {name: np.asarray(value)[: done.evaluations] for name, value in done.values.items()}
-            stored = Stored(done.evaluations, plain(done.carry), values, [])
+            stored = Stored(done.evaluations, plain(done.carry), values, [], [])
             if done.evaluations < whole:
                 checkpoint.save(stored, following(done.evaluations))
     params, values = jax.block_until_ready(segments.output())
+    own = of_carry(segments.carry) if with_own else ()
     assert stored is not None
     finished = {name: np.asarray(value) for name, value in values.items()}
-    checkpoint.save(stored._replace(values=finished, params=plain(params)), segments.rounds)
+    checkpoint.save(stored._replace(values=finished, params=plain(params), own=plain(own)), segments.rounds)
     checkpoint.wait()
-    return params, values
+    return own, (params, values)

@@ -14,13 +14,14 @@ from fedprivjax.problem.problem import Problem, numbers_of_one
 CHUNK_NUMBERS = 2**24  # largest number of intermediate values of the losses in memory at once
 
 
-def summed(problem: Problem, function: Callable[[Any, Any], Any], examples: Any) -> Any:
+def summed(problem: Problem, function: Callable[[Any, Any], Any], examples: Any, further: int = 0) -> Any:
     """Return `Σ function(chunk, weights)` over chunks of the examples; any pytree of arrays.
 
     Args:
         function: sum over a chunk's examples, linear in the weights [chunk]. A weight is 0 if an earlier chunk holds
             the example. The weights are None if there is only one chunk.
         examples: pytree with leaves [examples, ...], or `DividedRows`, of which each device sums its own.
+        further: number of values of an example in memory besides those of its loss.
 
     >>> import numpy as np
     >>> from fedprivjax import Squared, linear_problem
@@ -30,12 +31,12 @@ def summed(problem: Problem, function: Callable[[Any, Any], Any], examples: Any)
     """
     if isinstance(examples, DividedRows):
         return added(_summed(problem, function, examples.rows, examples.held))
-    return _summed(problem, function, examples)
+    return _summed(problem, function, examples, further=further)
 
 
-def _summed(problem: Problem, function: Callable[[Any, Any], Any], examples: Any, held: Any = None) -> Any:
+def _summed(problem: Problem, function: Callable[..., Any], examples: Any, held: Any = None, further: int = 0) -> Any:
     count = jax.tree.leaves(examples)[0].shape[0]
-    size = at_once(problem, count)
+    size = at_once(problem, count, further)
     if size >= count:
         return function(examples, held)
 
@@ -49,9 +50,9 @@ def _summed(problem: Problem, function: Callable[[Any, Any], Any], examples: Any
     return jax.lax.fori_loop(0, -(-count // size), lambda i, total: jax.tree.map(jnp.add, total, chunk(i)), zeros)
 
 
-def at_once(problem: Problem, count: int) -> int:
+def at_once(problem: Problem, count: int, further: int = 0) -> int:
     """Return the chunk size for `count` examples: within `CHUNK_NUMBERS`, with chunks of nearly equal size."""
-    each = max(1, numbers_of_one(problem))
+    each = max(1, numbers_of_one(problem) + further)
     if count * each <= CHUNK_NUMBERS:
         return count
     example = jax.eval_shape(lambda: problem.take(0, 0))
@@ -85,11 +86,12 @@ def without_derivatives(model: Any) -> Any:
     return replace(model, convolutions="xla") if isinstance(model, GeneralModel) else model
 
 
-def client_means(problem: Problem, function: Callable[[Any, Any], Any]) -> Any:
+def client_means(problem: Problem, function: Callable[[Any, Any], Any], further: int = 0) -> Any:
     """Return the means of `function(example, client)` over every client's test examples; leaves [clients].
 
     Args:
         function: function of a test example and the index of its client, which returns a pytree of scalars.
+        further: as in `summed`.
     """
     clients: Any = problem.test_clients
 
@@ -102,7 +104,7 @@ def client_means(problem: Problem, function: Callable[[Any, Any], Any]) -> Any:
 
         return jax.tree.map(of_clients, jax.vmap(function)(examples, owner))
 
-    sums = summed(problem, of_chunk, (problem.test, clients.of))
+    sums = summed(problem, of_chunk, (problem.test, clients.of), further)
     return jax.tree.map(lambda leaf: leaf / clients.counts, sums)
 
 

@@ -4,7 +4,6 @@ They are computed on private data of each client, so no guarantee covers them. N
 them.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -25,20 +24,24 @@ LOSS: dict[str, Any] = {"better": "lower", "limits": as_losses}
 SHOWN: dict[str, Any] = {"shown": ("table", "against_epsilon")}
 
 
-def client_outcomes(problem: Problem, snapshot: Snapshot) -> tuple[Any, Any]:
+def client_outcomes(problem: Problem, snapshot: Snapshot, own: bool) -> tuple[Any, Any]:
     """Return the mean loss and the accuracy of every client's test examples; shape [clients] each.
+
+    They are those of its own model if `own`, else of the reported one.
 
     The accuracy is None for regression. Both are computed once for all metrics of a `Snapshot`.
     """
-    shared = {} if snapshot.shared is None else snapshot.shared
-    if CLIENT not in shared:
+    shared, key = {} if snapshot.shared is None else snapshot.shared, f"{CLIENT} {own}"
+    personal = snapshot.personal if own else None
+    if key not in shared:
         model = without_derivatives(problem.model)
 
         def of_one(example, client):
-            return model.value(snapshot.params, example), model.correct(snapshot.params, example)
+            params = snapshot.params if personal is None else personal(client)
+            return model.value(params, example), model.correct(params, example)
 
-        shared[CLIENT] = client_means(problem, of_one)
-    return shared[CLIENT]
+        shared[key] = client_means(problem, of_one, 0 if personal is None else problem.dimension)
+    return shared[key]
 
 
 def worst_tenth(values, better: str):
@@ -76,14 +79,19 @@ def _correct(problem: Problem) -> Any:
     return jax.eval_shape(lambda problem: problem.model.correct(problem.start, problem.take(0, 0)), problem)
 
 
-def _family(name: str, values: Callable[..., Any], kind: dict[str, Any]) -> list[Metric]:
+def _family(name: str, kind: dict[str, Any], *, own: bool = False) -> list[Metric]:
     """Return the metric of all clients' values, and their mean, median, worst tenth and variance."""
-    better, accuracy = kind["better"], kind is ACCURACY
+    place = int(kind is ACCURACY)
+
+    def values(problem: Problem, snapshot: Snapshot) -> Any:
+        return client_outcomes(problem, snapshot, own)[place]
+
+    better = kind["better"]
 
     def needs(problem: Problem) -> str | None:
-        return needs_clients(problem) or (needs_classes(problem) if accuracy else None)
+        return needs_clients(problem) or (needs_classes(problem) if place else None)
 
-    facts: dict[str, Any] = {"needs": needs, "private": always, "default": False}
+    facts: dict[str, Any] = {"needs": needs, "private": always, "default": False, "of": "own" if own else "params"}
     spread: dict[str, Any] = {"limits": not_negative, "digits": 5}
     return [
         Metric(name, values, **facts, **kind, axis=CLIENT),
@@ -95,6 +103,8 @@ def _family(name: str, values: Callable[..., Any], kind: dict[str, Any]) -> list
 
 
 CLIENT_METRICS = (
-    *_family("client_test_accuracy", lambda *of: client_outcomes(*of)[1], ACCURACY),
-    *_family("client_test_loss", lambda *of: client_outcomes(*of)[0], LOSS),
+    *_family("client_test_accuracy", ACCURACY),
+    *_family("client_test_loss", LOSS),
+    *_family("personal_accuracy", ACCURACY, own=True),
+    *_family("personal_loss", LOSS, own=True),
 )

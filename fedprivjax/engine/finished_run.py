@@ -4,14 +4,13 @@ A saved run is an archive of arrays, its parameters, and JSON, everything else.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -20,7 +19,9 @@ from fedprivjax.atomic_write import write_together
 from fedprivjax.checks.printable import printable
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.hosts import is_first
+from fedprivjax.engine.kept_state import OWN, Kept
 from fedprivjax.engine.metric import OUTPUT
+from fedprivjax.engine.packing import npz_of, packed
 from fedprivjax.method.protocol import Protocol
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
@@ -31,48 +32,11 @@ if TYPE_CHECKING:
 
 ARCHIVE, RUN = "params.npz", "run.json"
 FORMAT = 1  # increased if files change so that earlier versions cannot read them
-LEAF = "array"
 
 
 def version_of() -> dict[str, Any]:
     """Return the format of the files and the package's version."""
     return {"format": FORMAT, "fedprivjax": version("fedprivjax")}
-
-
-def packed(params: Any) -> tuple[Any, list[np.ndarray]]:
-    """Return a tree's structure as JSON values, and its arrays in order.
-
-    Raises:
-        Refusal: if the tree has containers other than dicts with names or numbers as keys, lists and tuples.
-
-    >>> packed({"w": np.ones(2), "b": (np.zeros(1),)})[0]
-    {'dict': [['w', 'array'], ['b', {'tuple': ['array']}]]}
-    """
-    if type(params) in (list, tuple):
-        parts = [packed(value) for value in params]
-        return {type(params).__name__: [structure for structure, _ in parts]}, _joined(parts)
-    if type(params) is dict and all(type(key) in (str, int) for key in params):
-        parts = [packed(value) for value in params.values()]
-        return {"dict": [[key, part[0]] for key, part in zip(params, parts, strict=True)]}, _joined(parts)
-    if hasattr(params, "dtype"):
-        return LEAF, [np.asarray(params)]
-    raise Refusal(
-        f"params must be an array, or nested dicts, lists and tuples of arrays to be saved, got "
-        f"{type(params).__name__}. Save jax.tree.leaves(run.params)"
-    )
-
-
-def unpacked(structure: Any, leaves: Sequence[np.ndarray]) -> Any:
-    """Return the tree of a structure and arrays from `packed`.
-
-    Raises:
-        ValueError: if they do not fit each other.
-    """
-    rest = iter(leaves)
-    tree = _unpacked(structure, rest)
-    if next(rest, None) is not None:
-        raise ValueError("there are more arrays than the structure has")
-    return tree
 
 
 def plain(value: Any) -> Any:
@@ -90,28 +54,6 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
-def npz_of(leaves: Sequence[np.ndarray]) -> Callable[[BinaryIO], None]:
-    """Return a writer of arrays as a `.npz` archive, in order."""
-    arrays: dict[str, Any] = {f"{index:06d}": leaf for index, leaf in enumerate(leaves)}
-    return partial(np.savez, **arrays)
-
-
-def _unpacked(structure: Any, rest: Any) -> Any:
-    if structure == LEAF:
-        found = next(rest, None)
-        if found is None:
-            raise ValueError("there are fewer arrays than the structure has")
-        return found
-    ((kind, parts),) = structure.items()
-    if kind == "dict":
-        return {key: _unpacked(part, rest) for key, part in parts}
-    return {"list": list, "tuple": tuple}[kind](_unpacked(part, rest) for part in parts)
-
-
-def _joined(parts: Sequence[tuple[Any, list[np.ndarray]]]) -> list[np.ndarray]:
-    return [leaf for _, leaves in parts for leaf in leaves]
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SavedRun:
     """One finished run without its protocol and plan, as `Run.save` writes it.
@@ -127,6 +69,7 @@ class SavedRun:
         expected: names of costs that are expected values, because samples or participation are secret.
         method: protocol and its settings, as text.
         predictor: loss, network and preparation of raw rows, or None if the model is a custom function.
+        kept: what every machine keeps after the run, with the models of clients, or None. No guarantee covers it.
         non_private_metrics: names of metrics computed on private data, which the guarantee does not cover.
         non_private_data: parts of the data computed from private records before the run, which the guarantee does not
             cover.
@@ -139,6 +82,7 @@ class SavedRun:
     costs: dict[str, float]
     method: str
     predictor: Predictor | None = None
+    kept: Kept | None = None
     non_private_metrics: tuple[str, ...] = ()
     non_private_data: tuple[str, ...] = ()
     expected: tuple[str, ...] = ()
@@ -154,20 +98,34 @@ class SavedRun:
         leaves = jax.tree.leaves((self.params, self.iterates))
         return not all(np.isfinite(leaf).all() for leaf in leaves)
 
-    def predict(self, rows: Any) -> np.ndarray:
+    @property
+    def own(self) -> Any:
+        """What machines keep after the run, a pytree with leaves [machines, ...], or None. No guarantee covers it."""
+        return None if self.kept is None else self.kept.own
+
+    def model_of(self, client: str | int) -> Any:
+        """Return the parameters of a client's model, by name or index. No guarantee covers them."""
+        if self.kept is None:
+            remedy = "Use a method whose machines keep a state, with keep_own = True"
+            raise Refusal(f"client must go with a run whose machines keep a state, got one without. {remedy}")
+        return self.kept.of(self.params, client)
+
+    def predict(self, rows: Any, client: str | int | None = None) -> np.ndarray:
         """Return the prediction of each row: a class by name or number, or a value in the target's units; shape [rows].
 
         Rows are prepared as the training data. An array has raw rows, without the constant, or prepared ones, as
         `Dataset.features`. Its values are not compared with bounds, which matter for training only.
 
         **Privacy.** Predictions are post-processing of the parameters: the guarantee for the training data covers them,
-        for any rows and number of rows. It does not protect the rows themselves.
+        for any rows and number of rows. It does not protect the rows themselves. Predictions with the model of a client
+        are for this client alone: no guarantee covers them.
 
         Args:
             rows: array [rows, features], or images [rows, height, width] or [rows, height, width, channels]. For data
                 of a table: a pandas DataFrame with its columns, for which the target is not needed, or prepared rows.
                 Values outside of public bounds are moved to them, with a warning. After feature maps
                 (`features.mapped`), rows are prepared and mapped ones.
+            client: name or index of the client whose model predicts, or None for the reported parameters.
 
         Raises:
             Refusal: if rows are not finite numbers or of another width, lack a column, or have a category that is not
@@ -179,7 +137,8 @@ class SavedRun:
         >>> bool((run.predict(data.test_features) == data.test_labels).mean() > 0.7)
         True
         """
-        return self._require_predictor().predict(self.params, rows)
+        params = self.params if client is None else self.model_of(client)
+        return self._require_predictor().predict(params, rows)
 
     @property
     def coefficients(self) -> "xr.DataArray":
@@ -209,8 +168,9 @@ class SavedRun:
     def save(self, path: str | Path) -> None:
         """Write the run into a folder: parameters as `params.npz`, the rest as `run.json`. `load_run` reads it.
 
-        Both files are written together. They hold neither the plan, whose samples may be secret, nor training records.
-        They hold the preparation of raw rows, with its parts in `non_private_data`, but no network.
+        The files are written together. They hold neither the plan, whose samples may be secret, nor training records.
+        They hold the preparation of raw rows, with its parts in `non_private_data`, but no network. What machines keep
+        is in a third file, `own.npz`, which no guarantee covers: do not publish it.
 
         Args:
             path: folder, which is created. A run that it holds is replaced.
@@ -244,7 +204,11 @@ class SavedRun:
         }
         if is_first():
             text = json.dumps(fields, indent=1, ensure_ascii=False)
-            write_together({Path(path, ARCHIVE): npz_of(leaves), Path(path, RUN): text})
+            files: dict[Path, Any] = {Path(path, ARCHIVE): npz_of(leaves), Path(path, RUN): text}
+            if self.kept is not None:
+                files[Path(path, OWN)] = self.kept.writer(self.params)
+            Path(path, OWN).unlink(missing_ok=True)  # that of an earlier run
+            write_together(files)
 
     def __str__(self) -> str:
         size = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.params))
@@ -256,6 +220,7 @@ class SavedRun:
             f"last metrics: {shorten(last, 120, placeholder=' …') or 'none'}",
             f"privacy: {private if self.guarantee.private else 'non-private'}",
             f"wall time: {self.costs['seconds']:.3g} s",
+            *["own: what every machine keeps, for itself alone, outside of the guarantee"] * (self.kept is not None),
             *self._warnings(),
         ]
         return printable("\n  ".join(lines))

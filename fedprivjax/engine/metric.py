@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from math import inf, isnan
 from typing import Any, Literal, NamedTuple
 
@@ -30,12 +30,14 @@ class Snapshot(NamedTuple):
         noise: noise in the last round's aggregate, [d], or None.
         info: scalars reported by the rounds, by name; each is the mean since the last evaluation.
         shared: values that several metrics use, by name, each computed by the first of them. None if none are shared.
+        personal: function from a machine's index to the parameters of its model, or None for the reported ones.
     """
 
     params: Any
     noise: Any = None
     info: Any = None
     shared: dict[str, Any] | None = None
+    personal: Callable[[Any], Any] | None = None
 
 
 def nothing(problem: Problem) -> None:
@@ -85,9 +87,9 @@ class Metric:
         function: `(problem, snapshot) -> scalar`, or a vector if it has an `axis`, traced by jax. For `of="mean"`, a
             NumPy function of another metric's mean.
         of: "params" for a metric of parameters, recorded for the output and every other iterate of the protocol;
-            "round" for a metric of the last round (its noise), recorded once; "info" for a scalar that the rounds
-            report, recorded once; "mean" for a function of another metric's mean over a trial's runs, or over a run's
-            evaluations.
+            "round" for a metric of the last round (its noise), recorded once; "own" for a metric of machines' own
+            models, recorded once; "info" for a scalar that the rounds report, recorded once; "mean" for a function of
+            another metric's mean over a trial's runs, or over a run's evaluations.
         needs: `problem -> text`: requirement that the problem does not meet, such as "a test set", or None if it meets
             all.
         private: `problem -> bool`: True if the metric is computed on private data, and so outside the guarantee; None,
@@ -115,7 +117,7 @@ class Metric:
 
     name: str
     function: Callable[..., Any]
-    of: Literal["params", "round", "info", "mean"] = "params"
+    of: Literal["params", "round", "info", "own", "mean"] = "params"
     needs: Callable[[Problem], str | None] = nothing
     private: Callable[[Problem], bool | None] = unknown
     limits: Callable[[Problem], tuple[float, float]] = anything
@@ -218,7 +220,8 @@ def evaluate(protocol, problem: Problem, state, noise, metrics: Sequence[Metric]
         noise: noise in the last round's aggregate, [d], or None.
         info: scalars reported by the rounds, by name; each is the mean since the last evaluation.
     """
-    snapshots = [Snapshot(params, noise, info, {}) for params in _iterates(protocol, state).values()]
+    personal = partial(protocol.rounds.personal, state)
+    snapshots = [Snapshot(params, noise, info, {}, personal) for params in _iterates(protocol, state).values()]
     values = {}
     for metric in metrics:
         if metric.of == "params" and len(snapshots) > 1:

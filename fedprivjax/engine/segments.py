@@ -25,7 +25,7 @@ from fedprivjax.method.local_rounds import whole_state
 from fedprivjax.method.loops import entry, scan_counted, scan_in_chunks
 from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.seeds import protocol_key, round_keys
-from fedprivjax.problem.devices import mapped, mapped_with_carry, specs_of
+from fedprivjax.problem.devices import mapped_with_carry, specs_of
 from fedprivjax.problem.program import products, typed_jit
 
 BLOCK = 64  # rounds whose noise is sampled together
@@ -38,15 +38,24 @@ def trajectory(arguments: Arguments, static: StaticArguments):
 
     Products are computed in the precision of `static`. Machines are divided over its mesh, if it has one.
     """
+    return with_kept(arguments, static, lambda carry: ())[1]
 
-    def run(arguments):
+
+def with_kept(arguments: Arguments, static: StaticArguments, kept: Callable[[Carry], Any]) -> tuple[Any, Any]:
+    """Return a part of the last carry, which every device of a mesh keeps, and the results of `trajectory`.
+
+    Args:
+        kept: function of the carry. On a mesh, the leaves of what it returns get a leading axis of devices.
+    """
+
+    def run(arguments, _):
         with products(static.precision):
             one, carry = partial(evaluated_block, arguments, static), begin(arguments, static)
             scan = _scan(arguments, static, carry, static.eval_every, run=True)
             carry, values = scan(one, carry, per_round(arguments), static.eval_every)
-            return finish(arguments, static, carry), values
+            return kept(carry), (finish(arguments, static, carry), values)
 
-    return run(arguments) if static.mesh is None else mapped(run, static.mesh)(arguments)
+    return run(arguments, ()) if static.mesh is None else mapped_with_carry(run, static.mesh)(arguments, ())
 
 
 def per_round(arguments: Arguments) -> tuple[Any, Any, Any]:

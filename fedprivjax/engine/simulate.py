@@ -26,12 +26,13 @@ from fedprivjax.engine.chunked_sums import summed
 from fedprivjax.engine.fingerprint import require_equal_runs
 from fedprivjax.engine.finished_run import Run
 from fedprivjax.engine.hosts import is_first, local, replicated
+from fedprivjax.engine.kept_state import keeps, kept_of, of_carry
 from fedprivjax.engine.metric import OUTPUT, Metric, Snapshot, by_iterate, iterate_names
 from fedprivjax.engine.metrics import MetricLike, non_private
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, ready
 from fedprivjax.engine.progress import OnProgress, progress_callback
 from fedprivjax.engine.published import COMPUTED, HIDDEN, plan_of_run, protocol_of_run
-from fedprivjax.engine.segments import Done, Segments, trajectory
+from fedprivjax.engine.segments import Done, Segments, trajectory, with_kept
 from fedprivjax.method.protocol import Protocol
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds
@@ -146,6 +147,7 @@ def simulate(
     on_evaluation: OnEvaluation | None = None,
     folder: str | Path | None = None,
     checkpoint_every: int | None = None,
+    keep_own: bool = True,
 ) -> Run:
     """Run one protocol on one problem. The other arguments are those of `ready`.
 
@@ -159,13 +161,16 @@ def simulate(
             the same numbers bit for bit. A finished run is read and returned. Evaluations after the last checkpoint are
             reported to the callbacks again. `run.costs["seconds"]` are those of the last call.
         checkpoint_every: rounds between checkpoints, rounded up to whole evaluations; None writes about 20.
+        keep_own: whether `run.own` has what machines keep, of `run.costs["client_state_bytes"]` bytes on the host. With
+            several processes it is not returned.
 
     With `progress`, `on_evaluation` or `folder`, the host starts every evaluation's rounds separately, by another
     program. It differs from the plain program by rounding at most. A callback runs while the device computes the next
     rounds.
 
     **Privacy.** The guarantee covers metrics that are computed from the parameters and public data. It does not cover
-    `run.non_private_metrics`, which the callback receives, too.
+    `run.non_private_metrics`, which the callback receives, too, nor `run.own`, of which each machine may see its own
+    part.
 
     After `jax.distributed.initialize()`, a mesh with the devices of all processes divides the run over them. All
     processes make the same call and get the results. `progress` and `on_evaluation` are called in the first.
@@ -200,7 +205,7 @@ def simulate(
     options |= {"order": order, "noise_method": noise_method, "mesh": mesh, "precision": precision}
     start = ready(protocol, problem, participation, **options)
     with progress_callback(progress, start.protocol.name, "rounds") as on_progress:
-        return execute(start, on_progress, on_evaluation, folder, checkpoint_every)
+        return execute(start, on_progress, on_evaluation, folder, checkpoint_every, keep_own=keep_own)
 
 
 def _check_folder(folder: str | Path | None, checkpoint_every: int | None) -> None:
@@ -223,18 +228,21 @@ def execute(
     on_evaluation: OnEvaluation | None = None,
     folder: str | Path | None = None,
     checkpoint_every: int | None = None,
+    *,
+    keep_own: bool = True,
 ) -> Run:
     """Execute a prepared run.
 
     Args:
         on_progress: progress callback, called with (completed rounds, total rounds) at every evaluation.
-        on_evaluation, folder, checkpoint_every: as in `simulate`.
+        on_evaluation, folder, checkpoint_every, keep_own: as in `simulate`.
     """
     require_equal_runs(start)
     heard = on_progress is not None or on_evaluation is not None
     report = partial(_report, start, on_progress, on_evaluation) if heard else None
     began = perf_counter()
-    params, values = local(jax.block_until_ready(_computed(start, report, folder, checkpoint_every)))
+    kept = keep_own and keeps(start) and jax.process_count() == 1
+    own, (params, values) = local(jax.block_until_ready(_computed(start, report, folder, checkpoint_every, kept)))
     costs = start.costs | {"seconds": perf_counter() - began}
     iterates = by_iterate(start.static.metrics, iterate_names(start.protocol, start.problem, start.plan.size), values)
     return Run(
@@ -245,6 +253,7 @@ def execute(
         costs=costs,
         method=str(start.protocol),
         predictor=predictor_of(start.problem),
+        kept=kept_of(start, own),
         protocol=protocol_of_run(start),
         plan=plan_of_run(start),
         non_private_metrics=non_private(start.problem, start.static.metrics),
@@ -277,17 +286,23 @@ def worse_than_constant(
 
 
 def _computed(
-    start: ReadyRun, report: Callable[[Done], Any] | None, folder: str | Path | None, checkpoint_every: int | None
+    start: ReadyRun,
+    report: Callable[[Done], Any] | None,
+    folder: str | Path | None,
+    checkpoint_every: int | None,
+    kept: bool,
 ):
-    """Return the reported parameters and the metrics of all evaluations."""
+    """Return what machines keep if `kept`, else (), and (reported parameters, metrics of all evaluations)."""
     if folder is not None:
-        return computed_in_folder(start, Path(folder), checkpoint_every, report)
+        return computed_in_folder(start, Path(folder), checkpoint_every, report, kept)
     if report is None:
-        return run_program(replicated(start.arguments, start.static.mesh), start.static)
+        program = program_with_own if kept else run_program
+        found = program(replicated(start.arguments, start.static.mesh), start.static)
+        return found if kept else ((), found)
     segments = Segments(start)
     for done in segments.run(range(1, segments.evaluations + 1), lambda end: False):
         report(done)
-    return segments.output()
+    return of_carry(segments.carry) if kept else (), segments.output()
 
 
 def _report(start: ReadyRun, on_progress: OnProgress | None, on_evaluation: OnEvaluation | None, done: Done) -> None:
@@ -308,3 +323,9 @@ def _report(start: ReadyRun, on_progress: OnProgress | None, on_evaluation: OnEv
 def run_program(arguments: Arguments, static: StaticArguments):
     """Compiled program of one run, see `trajectory`."""
     return trajectory(arguments, static)
+
+
+@typed_jit(static_argnames="static")
+def program_with_own(arguments: Arguments, static: StaticArguments):
+    """Compiled program of one run that also returns what machines keep, see `with_kept`."""
+    return with_kept(arguments, static, of_carry)

@@ -12,8 +12,10 @@ import xarray as xr
 from fedprivjax.bounded_read import Unreadable, arrays_from, json_from, json_value
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets.table_rows import TableRows
-from fedprivjax.engine.finished_run import ARCHIVE, FORMAT, RUN, SavedRun, unpacked
+from fedprivjax.engine.finished_run import ARCHIVE, FORMAT, RUN, SavedRun
+from fedprivjax.engine.kept_state import OWN, Kept
 from fedprivjax.engine.metric import OUTPUT
+from fedprivjax.engine.packing import unpacked
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.checks import require_alike
@@ -48,6 +50,8 @@ def load_run(path: str | Path, problem: Problem | None = None) -> SavedRun:
         _require_format(path, fields["version"])
         leaves = arrays_from(Path(path, ARCHIVE), follow=False)
         run = _run_of(fields, [leaves[name] for name in sorted(leaves)])
+        if Path(path, OWN).exists():
+            run = replace(run, kept=Kept.read(arrays_from(Path(path, OWN), follow=False)))
         repr(run)  # raises without the metrics and costs that it states
     except Refusal:
         raise

@@ -129,6 +129,10 @@ class LocalAlgorithm(Part):
         """Return other iterates by name, which are evaluated in addition to the reported one. Default: none."""
         return {}
 
+    def personal(self, point: Any, own: Any) -> Any:
+        """Return the parameters of a machine's model, from the reported point and what it holds. Default: the point."""
+        return point
+
     def planned(self, rounds: int) -> Any:
         """Return a copy with what depends on the number of rounds, on the host. Default: itself."""
         return self

@@ -66,6 +66,10 @@ class Rounds:
     def iterates(self, state: Any) -> dict[str, Any]:
         return self.call("iterates", self.server_of(state))
 
+    def personal(self, state: Any, machine: Any) -> Any:
+        """Return the parameters of a machine's model. Default: the reported ones."""
+        return self.output(state)
+
     def server_of(self, state: Any) -> Any:
         """Return the state of the algorithm's server."""
         return state.server

@@ -181,6 +181,9 @@ class WorkRounds(Rounds):
     def server_of(self, state: ClientState) -> Any:
         return state.server.server
 
+    def personal(self, state: ClientState, machine: Any) -> Any:
+        return self.call("personal", self.output(state), jax.tree.map(lambda rows: rows[machine], state.own))
+
     def query(self, state: ClientState) -> Any:
         """Return the point of a machine's first gradient in the next round, for a machine that holds zeros."""
         return points_of(self._first(state))[0]

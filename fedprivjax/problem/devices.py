@@ -174,15 +174,6 @@ def device_memory(device: Any) -> float:
     return (device.memory_stats() or {}).get("bytes_limit", inf)
 
 
-def mapped(function: Callable[[Any], Any], mesh: Mesh) -> Callable[[Any], Any]:
-    """Return a function that every device of a mesh computes. Arguments and results are replicated.
-
-    Only `DividedRows` among the arguments are divided.
-    """
-    with_carry = mapped_with_carry(lambda arguments, carry: (carry, function(arguments)), mesh)
-    return lambda arguments: with_carry(arguments, ())[1]
-
-
 def mapped_with_carry(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
     """Return a function of (arguments, carry, *others), computed by every device, that returns (carry, results).
 
@@ -207,7 +198,7 @@ def mapped_with_carry(function: Callable[..., Any], mesh: Mesh) -> Callable[...,
 
 
 def devices() -> int:
-    """Return the number of devices that machines are divided over where this is traced: 1 outside `mapped`."""
+    """Return the number of devices that machines are divided over where this is traced: 1 outside of them."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh.shape[MACHINES] if MACHINES in mesh.manual_axes else 1
 

@@ -19,10 +19,10 @@ import xarray as xr
 from fedprivjax.bounded_read import json_value
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_between
-from fedprivjax.engine.finished_run import packed, unpacked
 from fedprivjax.engine.hosts import is_first
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import METRICS, known
+from fedprivjax.engine.packing import packed, unpacked
 from fedprivjax.problem.checks import require_alike
 from fedprivjax.problem.devices import GIB, memory
 from fedprivjax.problem.problem import Problem

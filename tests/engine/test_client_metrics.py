@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+from client_data import CLIENTS, client_data
 
 import fedprivjax as fpj
 from fedprivjax import Metric, Refusal
@@ -10,20 +11,9 @@ from fedprivjax.engine import chunked_sums
 from fedprivjax.engine.metrics import non_private
 from fedprivjax.report.display import laid_out
 
-CLIENTS = 12
 NAMES = [f"client_test_{of}{end}" for of in ("accuracy", "loss") for end in ("", "_mean", "_median", "_worst_tenth")]
 NAMES += ["client_test_accuracy_variance", "client_test_loss_variance"]
 METHOD = fpj.FedAvg(local_epochs=1, batch=4, step_size=0.5)
-
-
-def data(clients=CLIENTS, tests=90, **options):
-    rng = np.random.default_rng(0)
-    owner, tested = (np.r_[np.arange(clients), rng.integers(0, clients, size - clients)] for size in (120, tests))
-    x, t = (rng.normal(size=(len(of), 4)) / 4 for of in (owner, tested))
-    truth = rng.normal(size=(clients, 4))
-    y, s = (np.einsum("nd,nd->n", rows, truth[of]) > 0 for rows, of in ((x, owner), (t, tested)))
-    given = {"machine_of": owner, "test_machine_of": tested, "feature_bound": 3.0, "classes": 2} | options
-    return fpj.datasets.from_arrays(x, y.astype(int), t, s.astype(int), **given)
 
 
 def run(problem, metrics, **options):
@@ -40,8 +30,8 @@ def by_hand(given, params):
 @pytest.mark.parametrize("chunk", [None, 7])
 def test_they_are_means_over_each_clients_own_test_rows(monkeypatch, chunk):
     if chunk is not None:
-        monkeypatch.setattr(chunked_sums, "at_once", lambda problem, count: min(chunk, count))
-    given = data(tests=90 if chunk is None else 91)  # another shape is another program
+        monkeypatch.setattr(chunked_sums, "at_once", lambda problem, count, further: min(chunk, count))
+    given = client_data(tests=90 if chunk is None else 91)  # another shape is another program
     found = run(fpj.from_dataset(given), NAMES)
     accuracy, loss = map(np.array, by_hand(given, np.asarray(found.params)))
     values = {name: found.metrics[name][-1] for name in NAMES}
@@ -72,10 +62,7 @@ def test_ten_thousand_clients_need_no_model_each():
 
 
 def test_a_sweep_names_the_axis_and_files_keep_it(tmp_path):
-    from dataclasses import replace
-
-    names = tuple(f"shop {c}" for c in range(CLIENTS))
-    problem = fpj.from_dataset(replace(data(), machine_names=names))
+    problem, names = fpj.from_dataset(client_data()), client_data().machine_names
     options = {"over": {"step_size": [0.1, 0.5]}, "seeds": 2, "rounds": 3, "metrics": NAMES, "folder": tmp_path / "a"}
     grid = fpj.sweep(METHOD, problem, fpj.Full(CLIENTS), **options)
     values = grid["client_test_accuracy"]
@@ -91,7 +78,7 @@ def test_a_sweep_names_the_axis_and_files_keep_it(tmp_path):
 def test_a_run_is_saved_and_reported_with_vectors(tmp_path):
     seen = []
     names = ["client_test_accuracy", "client_test_accuracy_mean"]
-    found = run(fpj.from_dataset(data()), names, on_evaluation=lambda rounds, values: seen.append(values))
+    found = run(fpj.from_dataset(client_data()), names, on_evaluation=lambda rounds, values: seen.append(values))
     found.save(tmp_path)
     read = fpj.load_run(tmp_path).metrics["client_test_accuracy"]
     np.testing.assert_array_equal(read, found.metrics["client_test_accuracy"])
@@ -101,14 +88,14 @@ def test_a_run_is_saved_and_reported_with_vectors(tmp_path):
 
 
 def test_no_guarantee_covers_them():
-    problem = fpj.from_dataset(data())
+    problem = fpj.from_dataset(client_data())
     found = run(problem, NAMES)
     assert found.non_private_metrics == tuple(NAMES)
     assert non_private(problem, [Metric("mine", lambda problem, snapshot: 0.0)]) == ("mine (not known)",)
 
 
 def test_the_page_has_a_histogram_and_tables_refuse_vectors():
-    grid = fpj.sweep(METHOD, fpj.from_dataset(data()), fpj.Full(CLIENTS), rounds=2, metrics=NAMES[:4], seeds=2)
+    grid = fpj.sweep(METHOD, fpj.from_dataset(client_data()), fpj.Full(CLIENTS), rounds=2, metrics=NAMES[:4], seeds=2)
     figure = laid_out(grid, None).plots()["client_test_accuracy_of_clients"]
     (axis,) = figure.axes
     corners = axis.patches[0].get_xy()[:, 1]
@@ -125,7 +112,7 @@ def test_the_page_has_a_histogram_and_tables_refuse_vectors():
 def test_any_vector_may_name_its_axis():
     parts = Metric("parts", lambda problem, snapshot: snapshot.params[:3], axis="coordinate", default=False)
     metrics = [parts, Metric("square", lambda problem, snapshot: np.ones((2, 2)) * snapshot.params[0])]
-    grid = fpj.sweep(METHOD, fpj.from_dataset(data()), fpj.Full(CLIENTS), rounds=2, metrics=metrics, seeds=2)
+    grid = fpj.sweep(METHOD, fpj.from_dataset(client_data()), fpj.Full(CLIENTS), rounds=2, metrics=metrics, seeds=2)
     assert grid["square"].dims == ("seed", "round", "square_0", "square_1")
     assert grid["parts"].dims == ("seed", "round", "coordinate")
     assert grid["coordinate"].values.tolist() == [0, 1, 2]
@@ -141,19 +128,20 @@ def test_any_vector_may_name_its_axis():
 )
 def test_other_shapes_and_names_are_refused(metric, message):
     with pytest.raises(Refusal, match=message):
-        run(fpj.from_dataset(data()), ["client_test_loss", metric])
+        run(fpj.from_dataset(client_data()), ["client_test_loss", metric])
 
 
 def test_a_swept_axis_is_refused():
     metric = Metric("m", lambda p, s: s.params, axis="clip")
+    problem = fpj.from_dataset(client_data())
     with pytest.raises(Refusal, match="axis of metric 'm' must not be swept, got 'clip'"):
-        fpj.sweep(METHOD, fpj.from_dataset(data()), fpj.Full(CLIENTS), rounds=2, over={"clip": [0.1]}, metrics=[metric])
+        fpj.sweep(METHOD, problem, fpj.Full(CLIENTS), rounds=2, over={"clip": [0.1]}, metrics=[metric])
 
 
 def test_a_client_without_test_rows_is_refused_by_name():
-    given = data()
+    given = client_data()
     problem = fpj.from_dataset(given, test_machine_of=np.maximum(given.test_machine_of, 1))
-    with pytest.raises(Refusal, match=r"must have test examples of every client, got none of machine 0\. Hold out"):
+    with pytest.raises(Refusal, match=r"must have test examples of every client, got none of client 'client 0'\. Hold"):
         run(problem, ["client_test_accuracy_mean"])
     with pytest.raises(Refusal, match=r"must have the client of every test example \(test_machine_of\)"):
-        run(fpj.from_dataset(data(test_machine_of=None)), ["client_test_loss"])
+        run(fpj.from_dataset(client_data(test_machine_of=None)), ["client_test_loss"])

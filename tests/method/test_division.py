@@ -29,7 +29,7 @@ from fedprivjax.engine.simulate import run_program
 from fedprivjax.method.local_algorithm import mul
 from fedprivjax.method.local_rounds import LocalRounds, whole_state
 from fedprivjax.problem import devices
-from fedprivjax.problem.devices import as_mesh, mapped
+from fedprivjax.problem.devices import as_mesh, mapped_with_carry
 
 RNG = np.random.default_rng(3)
 SIZES = (4, 9, 2, 0, 3, 30, 1, 8, 8)  # 9 machines: no mesh of 2 or 4 devices divides them
@@ -123,7 +123,9 @@ def test_states_are_divided_with_rows_added(unequal):
         rows.extend(leaf.shape[0] for leaf in jax.tree.leaves(state.own))
         return [leaf.shape[0] for leaf in jax.tree.leaves(whole_state(state, start.plan.size).own)]
 
-    assert jax.eval_shape(mapped(lambda key: jnp.array(initial(key)), start.static.mesh), start.key).shape == (1,)
+    each = mapped_with_carry(lambda key, carry: (carry, jnp.array(initial(key))), start.static.mesh)
+    on_mesh = lambda key: each(key, ())[1]  # noqa: E731
+    assert jax.eval_shape(on_mesh, start.key).shape == (1,)
     assert rows == [3]
 
 
