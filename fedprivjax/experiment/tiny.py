@@ -16,6 +16,7 @@ from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TuningSettings
 from fedprivjax.experiment.verdict import check_cells
 from fedprivjax.plan.draw import fresh_messages, most_rounds
+from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.problem.problem import Problem
 
 SEEDS, ROUNDS, RECORDS, BATCH, TESTED = 2, 10, 20, 2, 200  # twenty records per machine: ten messages of two
@@ -147,7 +148,8 @@ def _fewer_machines(experiment: Experiment) -> Experiment:
 def _allows_any_number(experiment: Experiment) -> bool:
     """Return True if the experiment can run with any number of machines.
 
-    The data must be partitioned freely. No sizes may be swept or overridden, and no setting may be a list.
+    The data must be partitioned freely. No sizes may be swept or overridden, and no setting may be a list or a
+    graph of one number of machines.
     """
     participation, problem, partition = experiment.participation, experiment.problem, experiment.problem.partition
     choice = [] if experiment.tuning is None else [experiment.tuning.participation]
@@ -155,7 +157,8 @@ def _allows_any_number(experiment: Experiment) -> bool:
     values = [value for one in experiment.protocol for value in flattened(one.settings).values()]
     values += [problem.lipschitz, problem.machine_weights, participation.dropouts]
     lists = any(isinstance(value, list) for value in values)
-    if participation.kind not in COUNTED or lists or fixed & {"kind", "machines", "per_round"}:
+    graphs = any(privacy_of(make_protocol(one, one.grid)).for_machines for one in experiment.protocol)
+    if participation.kind not in COUNTED or lists or graphs or fixed & {"kind", "machines", "per_round"}:
         return False
     if partition is not None:
         return partition.kind == "iid" and not isinstance(partition.sizes, list)
