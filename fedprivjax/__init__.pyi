@@ -14,6 +14,7 @@ from .experiment.saved_runs import load_run, run_of
 from .method.adaptive_clip import AdaptiveClip
 from .method.algorithm import Algorithm, At, Before, Growing, Mean, Momentum, NormBound, Public, Sum
 from .method.encoders import Encoder, Quantiser, Sparsifier
+from .method.gossip import Gossip, GradientSteps
 from .method.integer_sums import IntegerSums
 from .method.linear import Linear, gradient, per_record
 from .method.local_algorithm import AtServer, LocalAlgorithm, Work
@@ -32,6 +33,7 @@ from .method.shuffled_sums import ScalarSum, VectorSum
 from .method.work_privacy import WorkPrivacy
 from .noise.factors.of_rounds import BLT, Banded
 from .noise.graphs import RandomRings, Torus
+from .noise.mixing import Matchings, Mixing
 from .noise.pairwise import Pairwise
 from .noise.rounds import AnySchedule
 from .plan.draw import draw_plan
@@ -78,6 +80,7 @@ from .problem.networks import CNN, MLP
 from .problem.problem import Problem
 from .problem.smoothing import Moreau, ball_envelope
 from .protocols import (
+    DSGD,
     AcceleratedMinibatchSGD,
     ControlVariates,
     DPMu2,
@@ -110,6 +113,7 @@ __version__: str
 __all__ = [
     "BLT",
     "CNN",
+    "DSGD",
     "MLP",
     "USED_ONCE",
     "Absolute",
@@ -154,6 +158,8 @@ __all__ = [
     "GaussianMean",
     "GemanMcClure",
     "Given",
+    "Gossip",
+    "GradientSteps",
     "Grouped",
     "Growing",
     "Hinge",
@@ -174,11 +180,13 @@ __all__ = [
     "LocalSteps",
     "LocalWork",
     "Logistic",
+    "Matchings",
     "Mean",
     "MessagePrivacy",
     "Metric",
     "MimeLite",
     "Minibatch",
+    "Mixing",
     "Momentum",
     "Moreau",
     "Neighbours",

@@ -10,6 +10,7 @@ import pytest
 from oracles import isrl, optimizers, pseudocode
 
 from fedprivjax import (
+    DSGD,
     AcceleratedMinibatchSGD,
     AdaptiveClip,
     Ball,
@@ -21,6 +22,7 @@ from fedprivjax import (
     Logistic,
     NoisyMinibatchSGD,
     NoisySGD,
+    Pairwise,
     ReducedTreeMomentum,
     Scaffold,
     ServerOptimizer,
@@ -221,6 +223,14 @@ RECORD_CASES = {
 FURTHER_CASES = {  # without an oracle
     "minibatch-shuffled": minibatch(trust="shuffler", batch=1),
     "released-message": released(clip=0.3, clip_at="message", sampler="replacement"),
+    "dsgd-ring": Case(DSGD(noise_std=0.4, sampler="full", **STEP), SHARES, Full(MACHINES)),
+    "dsgd-pairwise": Case(
+        DSGD(
+            noise_std=0.4, batch=4, clip=0.3, mixing=["complete", "ring"], noise_schedule=Pairwise("ring", 2.0), **STEP
+        ),
+        SHARES,
+        Full(MACHINES),
+    ),
     "released-local": Case(ReleasedLocalSGD(noise_std=0.4, batch=3, **STEP), SHARES, PARTIAL),
 }
 
@@ -285,5 +295,5 @@ CASES = {**POOL_CASES, **RECORD_CASES, **FURTHER_CASES, **USER_CASES, **TREE_CAS
 REPRESENTATIVES = (
     *("mu2-none-clipped-uniform", "stale-clipped-uniform", "sgd-server-clipped-last", "minibatch-full"),
     *("accelerated-plain", "local-disjoint", "user-shuffler", "user-agd", "tree-none", "reduced-server"),
-    *("fedavg-server", "scaffold-record"),
+    *("fedavg-server", "scaffold-record", "dsgd-ring"),
 )

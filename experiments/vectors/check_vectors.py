@@ -23,7 +23,7 @@ import numpy as np
 
 FORMAT = 1
 DATA = ("features", "labels", "partition", "start")  # without a leading axis of rounds
-INPUTS = ("participants", "scheduled", "staleness", "answer_weights", "records", "weights")
+INPUTS = ("participants", "scheduled", "staleness", "answer_weights", "records", "weights", "mixing")
 INPUTS += ("message_noise", "server_noise", "step_noise")
 ORDER = ("query", "local_steps", "messages", "info", "state", "iterate", "params")
 SLOTS = ("local_steps", "messages")  # their first axis is that of the slots: empty slots are not compared

@@ -52,10 +52,11 @@ SETTINGS: dict[str, dict[str, Any]] = {  # others have the first of their exampl
     "local_sgd": {"clip": 1.0, "batch": 20},
     "tree_momentum": TREE,
     "reduced_tree_momentum": TREE,
+    "dsgd": {"clip": 1.0, "sampler": "full"},
     "released_local_sgd": {"clip": 1.0, "batch": 20},
     "released_minibatch_sgd": {"clip": 1.0, "batch": 60},
 }
-ALL_MACHINES = ("reduced_tree_momentum",)  # methods that need all machines in each round
+ALL_MACHINES = ("reduced_tree_momentum", "dsgd")  # methods that need all machines in each round
 WALK = LocalPrivacy(work=LocalEpochs(1, clients.BATCH))
 PAIRS: dict[str, tuple[Any, Any]] = {  # algorithms of no named method, each with a privacy object
     "feddyn": (FedDyn(alpha=0.1), WALK),
@@ -64,7 +65,8 @@ PAIRS: dict[str, tuple[Any, Any]] = {  # algorithms of no named method, each wit
     "dpzero": (DPZero(), NoisyMessages(clip=1.0)),
 }
 NETWORKS = {"2NN": MLP(clients.HIDDEN, activation="relu"), "CNN": CNN((16, 32))}
-NAMES = (*PROTOCOLS, *PAIRS, *NETWORKS)
+NO_SERVER = ("dsgd",)  # not in the table, whose bytes are those of one model
+NAMES = (*(name for name in PROTOCOLS if name not in NO_SERVER), *PAIRS, *NETWORKS)
 Layout = tuple[int, int] | None  # numbers of seeds and of configurations of a sweep, or None for one run
 SWEEPS: dict[str, Layout] = {
     "1": None,

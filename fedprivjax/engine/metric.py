@@ -14,6 +14,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called
 from fedprivjax.method.protocol import as_leaves
+from fedprivjax.method.seen import seen_of
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import by_shapes
@@ -31,6 +32,7 @@ class Snapshot(NamedTuple):
         info: scalars reported by the rounds, by name; each is the mean since the last evaluation.
         shared: values that several metrics use, by name, each computed by the first of them. None if none are shared.
         personal: function from a machine's index to the parameters of its model, or None for the reported ones.
+        models: models of all machines in gossip, leaves [machines, ...], or None.
     """
 
     params: Any
@@ -38,6 +40,7 @@ class Snapshot(NamedTuple):
     info: Any = None
     shared: dict[str, Any] | None = None
     personal: Callable[[Any], Any] | None = None
+    models: Any = None
 
 
 def nothing(problem: Problem) -> None:
@@ -88,8 +91,9 @@ class Metric:
             NumPy function of another metric's mean.
         of: "params" for a metric of parameters, recorded for the output and every other iterate of the protocol;
             "round" for a metric of the last round (its noise), recorded once; "own" for a metric of machines' own
-            models, recorded once; "info" for a scalar that the rounds report, recorded once; "mean" for a function of
-            another metric's mean over a trial's runs, or over a run's evaluations.
+            models, recorded once; "info" for a scalar that the rounds report, recorded once; "models" for a metric of
+            all models in gossip, recorded once; "mean" for a function of another metric's mean over a trial's runs, or
+            over a run's evaluations.
         needs: `problem -> text`: requirement that the problem does not meet, such as "a test set", or None if it meets
             all.
         private: `problem -> bool`: True if the metric is computed on private data, and so outside the guarantee; None,
@@ -117,7 +121,7 @@ class Metric:
 
     name: str
     function: Callable[..., Any]
-    of: Literal["params", "round", "info", "own", "mean"] = "params"
+    of: Literal["params", "round", "info", "own", "models", "mean"] = "params"
     needs: Callable[[Problem], str | None] = nothing
     private: Callable[[Problem], bool | None] = unknown
     limits: Callable[[Problem], tuple[float, float]] = anything
@@ -220,8 +224,9 @@ def evaluate(protocol, problem: Problem, state, noise, metrics: Sequence[Metric]
         noise: noise in the last round's aggregate, [d], or None.
         info: scalars reported by the rounds, by name; each is the mean since the last evaluation.
     """
-    personal = partial(protocol.rounds.personal, state)
-    snapshots = [Snapshot(params, noise, info, {}, personal) for params in _iterates(protocol, state).values()]
+    personal, models = partial(protocol.rounds.personal, state), seen_of(protocol).models(state)
+    points = _iterates(protocol, state).values()
+    snapshots = [Snapshot(params, noise, info, {}, personal, models) for params in points]
     values = {}
     for metric in metrics:
         if metric.of == "params" and len(snapshots) > 1:

@@ -11,6 +11,7 @@ from fedprivjax.checks.values import require_choice, require_printable
 from fedprivjax.engine.chunked_sums import mean_gradient, mean_loss, outcomes, summed, total
 from fedprivjax.engine.client_metrics import CLIENT_METRICS, needs_classes
 from fedprivjax.engine.metric import Metric, Snapshot, always, as_losses, never, not_negative, of_info, share
+from fedprivjax.engine.model_metrics import model_metrics
 from fedprivjax.problem.devices import number_of
 from fedprivjax.problem.models import Dense
 from fedprivjax.problem.problem import Problem
@@ -199,6 +200,7 @@ _REGISTERED = (
         of_mean=Metric("noise_rms", np.sqrt, of="mean", private=always, digits=5, shown=("table", "against_epsilon")),
     ),
     *CLIENT_METRICS,
+    *model_metrics(_needs_test, needs_classes),
 )
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _REGISTERED}
 OF_MEAN: dict[str, Metric] = {m.of_mean.name: m.of_mean for m in _REGISTERED if m.of_mean is not None}

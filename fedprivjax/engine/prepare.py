@@ -16,6 +16,7 @@ from fedprivjax.checks.values import known_keywords, require_at_least, require_b
 from fedprivjax.engine.hosts import exchanged, local_of, together
 from fedprivjax.engine.metric import Metric, iterate_names
 from fedprivjax.engine.metrics import METRICS, MetricLike, check_metrics, default_metrics, require_list
+from fedprivjax.engine.model_metrics import require_models
 from fedprivjax.engine.published import (
     NOT_PUBLIC,
     TELLS_SIZE,
@@ -241,6 +242,7 @@ def ready(
     metrics = default_metrics(problem) if metrics is None else require_list(metrics)
     info = info_names(calibrated, problem, plan) if set(map(str, metrics)) - set(METRICS) else ()
     chosen = check_metrics(problem, metrics, info)
+    require_models(calibrated, chosen)
     iterate_names(calibrated, problem, plan.size)  # raises Refusal
     unroll = rounds_in_a_step(calibrated, problem, plan)
     static = StaticArguments(plan.size, chosen, min(eval_every, plan.size.rounds), mesh, precision, unroll)

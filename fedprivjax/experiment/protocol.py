@@ -14,6 +14,7 @@ from fedprivjax.checks.values import NUMBERS, require_choice, require_positive
 from fedprivjax.experiment import pairs
 from fedprivjax.experiment.names import Unimported, made, resolve, unimported
 from fedprivjax.experiment.section import Settings
+from fedprivjax.method.algorithm import Algorithm
 from fedprivjax.method.encoders import ENCODERS, Encoder
 from fedprivjax.method.protocol import Pair, Protocol
 from fedprivjax.method.server_checks import factory_of
@@ -45,7 +46,7 @@ class ProtocolSettings(Settings):
     `update_clip = { start = 0.3, quantile = 0.5 }` is an `AdaptiveClip`. A grid or a sweep names their numbers as
     `server.b1 = [0.5, 0.9]`. `encoder = { kind = "quantiser", levels = 16 }` is an `Encoder`: one of `ENCODERS`, or
     "module:Name". `adversary = "secure-sum"`, or `{ kind = "coalition", size = 2 }`, is an `Adversary`: one of
-    `ADVERSARIES`, or "module:Name".
+    `ADVERSARIES`, or "module:Name". `steps = "sgd"` of `gossip` is an algorithm of `ALGORITHMS`, or "module:Name".
 
     Attributes:
         name: name of the method or algorithm, or "module:Name".
@@ -201,6 +202,9 @@ def _part(field: str, kind: Any, given: Any, context: Mapping[str, Any] | None) 
         if "server" in table:
             table["server"] = _part(f"{field}.server", kind, table["server"], context)
         return _named(field, table, ADVERSARIES, Adversary, '"secure-sum" or { kind = "coalition", size = 2 }', context)
+    if issubclass(kind, Algorithm):
+        known = {name: found for name, (found, _) in ALGORITHMS.items()}
+        return _named(field, given, known, Algorithm, '"sgd" or { kind = "sgd", average = true }', context)
     if not issubclass(kind, ServerOptimizer):
         return kind(**given) if isinstance(given, Mapping) else given
     table = given if isinstance(given, Mapping) else {"optimizer": given}

@@ -42,6 +42,12 @@ class ClientState(NamedTuple):
     own: Any
 
 
+class Servers(NamedTuple):
+    """State of gossip: that of an algorithm's server at every machine, leaves [machines, ...]."""
+
+    server: Any
+
+
 @dataclass(frozen=True)
 class LocalRounds:
     """Rounds in which machines do local work or keep a state: what is the same for all of them.
@@ -300,6 +306,8 @@ def client_state_bytes(protocol: Any, problem: Problem, size: Size) -> int:
 
 def whole_state(state: Any, size: Size) -> Any:
     """Return a state with what every machine holds, in a run that is divided over devices."""
+    if isinstance(state, Servers):
+        return Servers(whole(state.server, size.machines))
     return state._replace(own=whole(state.own, size.machines)) if isinstance(state, ClientState) else state
 
 

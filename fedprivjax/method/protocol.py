@@ -14,6 +14,8 @@ from fedprivjax.checks.restated import of_package
 from fedprivjax.checks.values import called, require_choice, require_keywords
 from fedprivjax.method.algorithm import Algorithm, Part, has_sums
 from fedprivjax.method.formatting import changed_settings, formatted
+from fedprivjax.method.gossip import Gossip
+from fedprivjax.method.gossip_rounds import GossipRounds
 from fedprivjax.method.integer_sums import IntegerSums
 from fedprivjax.method.local_algorithm import LocalAlgorithm
 from fedprivjax.method.local_release import LocalPrivacy
@@ -130,6 +132,8 @@ class Protocol(Decorated):
         algorithm = self.algorithm
         if isinstance(algorithm, LocalAlgorithm):
             return WorkRounds(self)
+        if isinstance(algorithm, Gossip):
+            return GossipRounds(self)
         return (SumRounds if has_sums(type(algorithm)) else MeanRounds)(self)
 
     # ---- one run, traced
@@ -299,6 +303,8 @@ def privacy_for(algorithm: type) -> tuple[type, ...]:
         return LocalPrivacy, NoisyRecordSteps, IntegerSums
     if not issubclass(algorithm, Algorithm):
         return ()
+    if issubclass(algorithm, Gossip):
+        return NoisyMessages, NoisyRecords
     return NoisyMessages, NoisyRecords, NoisyMomentum, GaussianMean, BitMean
 
 
@@ -317,7 +323,9 @@ def _other_privacy(algorithm: Any, privacy: Any) -> Refusal:
 def _custom(kind: type, algorithm: type) -> bool:
     """Return True for a custom class whose only parents in the package are the base for an algorithm, and its bases."""
     base = _base(algorithm)
-    if kind is base or not issubclass(kind, base) or (issubclass(algorithm, Algorithm) and has_sums(algorithm)):
+    if kind is base or not issubclass(kind, base) or algorithm is Gossip:
+        return False
+    if issubclass(algorithm, Algorithm) and has_sums(algorithm):
         return False
     return all(issubclass(base, one) for one in kind.__mro__ if of_package(one))
 

@@ -64,6 +64,9 @@ class Seen(Optionals):
         """
         return ()
 
+    def models(self, state: Any) -> Any:
+        """Return the model that every machine holds, leaves [machines, ...]. Default: None, machines hold none."""
+
     def reduced(self, messages: Any) -> Any:
         """Return messages, or sums of them, as an adversary sees them, on the host. Default: as they are."""
         return messages

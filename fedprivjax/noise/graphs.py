@@ -31,6 +31,12 @@ class Graph:
         Raises:
             Refusal: the graph is not connected, has an edge from a machine to itself, or another number of machines.
         """
+        found = self.links(machines)
+        require_connected(found, machines)
+        return found
+
+    def links(self, machines: int) -> np.ndarray:
+        """Return `edges` of a graph that need not be connected."""
         require_at_least("machines of a graph", machines, 2)
         if self.nodes not in (None, machines):
             raise Refusal(
@@ -41,14 +47,18 @@ class Graph:
         _require_no_loops(found)
         if found.size and not 0 <= found.min() <= found.max() < machines:
             raise Refusal(f"pairs of graph must be machines 0 to {machines - 1}, got {found.min()} to {found.max()}")
-        links = coo_array((np.ones(len(found)), tuple(found.T)), shape=(machines, machines))
-        pieces, piece = connected_components(links, directed=False)
-        if pieces > 1:
-            smallest = int(np.argmin(np.bincount(piece)))
-            some = np.flatnonzero(piece == smallest)
-            who = f"machine {some[0]} stands alone" if some.size == 1 else f"machines {some[:5].tolist()} are apart"
-            raise Refusal(f"graph must be connected, got {pieces} pieces: {who}. Add edges between the pieces")
         return found
+
+
+def require_connected(edges: np.ndarray, machines: int, name: str = "graph") -> None:
+    """Raise Refusal if a graph of machines is in pieces."""
+    links = coo_array((np.ones(len(edges)), tuple(edges.T)), shape=(machines, machines))
+    pieces, piece = connected_components(links, directed=False)
+    if pieces > 1:
+        smallest = int(np.argmin(np.bincount(piece)))
+        some = np.flatnonzero(piece == smallest)
+        who = f"machine {some[0]} stands alone" if some.size == 1 else f"machines {some[:5].tolist()} are apart"
+        raise Refusal(f"{name} must be connected, got {pieces} pieces: {who}. Add edges between the pieces")
 
 
 @dataclass(frozen=True)

@@ -188,6 +188,59 @@ class PerMachine(Mechanism):
 
 
 @struct.dataclass
+class MessageNoise:
+    """Noise of every message of one round, or of each round of a block, before it is sampled.
+
+    Attributes:
+        mechanism: mechanism with the round's inputs.
+        key: key of the round.
+    """
+
+    mechanism: PerMachine
+    key: jax.Array
+    dimension: int = struct.field(pytree_node=False)
+
+    def sample(self) -> jax.Array:
+        """Return the noise of one round's messages, [per_round, d]."""
+        return self.mechanism.message_noise((), self.mechanism.inputs, self.key, self.dimension)[1]
+
+
+@struct.dataclass
+class EachMessage(Mechanism):
+    """Noise of every message of a round, for machines that do not add their messages. It is sampled in the round.
+
+    Attributes:
+        inner: mechanism that samples it, without its inputs.
+    """
+
+    past_end = True
+    exchangeable = False
+    label = "each message"
+    inputs: MessageInputs
+    inner: PerMachine
+
+    @classmethod
+    def of(cls, inner: Any) -> "EachMessage":
+        """Return the noise of the messages of a mechanism that samples them separately."""
+        return cls(inner.inputs, inner.replace(inputs=()))
+
+    def draw(self, state, inputs, keys, dimension: int):
+        block = keys.shape[0]
+        each = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (block, *jnp.shape(leaf))), self.inner)
+        return state, MessageNoise(each.replace(inputs=inputs), keys, dimension)
+
+    def aggregate(self, noise):
+        """Return the mean of the noises of the messages, or of one message, [d]."""
+        return jnp.mean(noise.reshape(-1, noise.shape[-1]), axis=0)
+
+    def message_noise(self, memory, inputs: MessageInputs, key, dimension: int):
+        return self.inner.message_noise(memory, inputs, key, dimension)
+
+    def floats(self, dimension: int) -> int:
+        return self.inner.replace(inputs=self.inputs).floats(dimension)
+
+
+@struct.dataclass
 class PerStep(Mechanism):
     """Noise inside the machines' local steps, not added to messages. A round receives (key, r) to sample it.
 

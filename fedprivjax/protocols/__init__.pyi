@@ -1,6 +1,7 @@
 from .accelerated_minibatch_sgd import AcceleratedMinibatchSGD as AcceleratedMinibatchSGD
 from .dp_mu2 import DPMu2 as DPMu2
 from .dpzero import DPZero as DPZero
+from .dsgd import DSGD as DSGD
 from .fedavg import FedAvg as FedAvg
 from .fedavg import LocalGradientSteps as LocalGradientSteps
 from .feddyn import FedDyn as FedDyn

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from fedprivjax import protocols
+from fedprivjax.method.gossip import Gossip
 from fedprivjax.protocols.accelerated_minibatch_sgd import AcceleratedSGD
 from fedprivjax.protocols.dp_mu2 import Mu2
 from fedprivjax.protocols.fedavg import LocalGradientSteps
@@ -19,6 +20,7 @@ METHODS: dict[str, type] = {
     "fedavg": protocols.FedAvg,
     "scaffold": protocols.Scaffold,
     "local_sgd": protocols.LocalSGD,
+    "dsgd": protocols.DSGD,
     "user_sgd": protocols.UserSGD,
     "user_agd": protocols.UserAGD,
     "tree_momentum": protocols.TreeMomentum,
@@ -37,6 +39,7 @@ ALGORITHM_CLASSES: dict[str, type] = {
     "fedexp": protocols.FedExP,
     "mimelite": protocols.MimeLite,
     "dpzero": protocols.DPZero,
+    "gossip": Gossip,
 }
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from flax import struct
 from jax.interpreters.partial_eval import dce_jaxpr
 
+from fedprivjax.method.gossip import Gossip
 from fedprivjax.method.seen import seen_of
 from fedprivjax.noise import PerStep
 from fedprivjax.plan.seeds import protocol_key
@@ -259,7 +260,8 @@ def _with(protocol: Any, around: type) -> Any:
     """Return a protocol with another algorithm around its own."""
     planned = protocol.known.algorithm
     own = protocol.algorithm if planned is None else planned
-    return replace(protocol, known=replace(protocol.known, algorithm=around(own)))
+    other = replace(own, steps=around(own.steps)) if isinstance(own, Gossip) else around(own)
+    return replace(protocol, known=replace(protocol.known, algorithm=other))
 
 
 def _with_bounded(protocol: Any, trial: Trial) -> Any:

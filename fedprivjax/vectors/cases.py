@@ -17,12 +17,16 @@ from fedprivjax.engine.prepare import Arguments, ReadyRun, ready
 from fedprivjax.engine.transcript import flat_steps, of_present, replay_round, replay_rounds, require_noisy_messages
 from fedprivjax.method.adaptive_clip import AdaptiveClip
 from fedprivjax.method.encoders import Quantiser
+from fedprivjax.method.gossip_rounds import GossipRounds
 from fedprivjax.method.local_rounds import ClientState
 from fedprivjax.method.mean_rounds import ServerAndMemory
 from fedprivjax.method.round import flat_rows
 from fedprivjax.method.seen import costs_of, seen_of
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.work_rounds import ServedState
+from fedprivjax.noise.graphs import Torus
+from fedprivjax.noise.mixing import Matchings, Mixing
+from fedprivjax.noise.pairwise import Pairwise
 from fedprivjax.plan.participation import Buffered, Dropouts, Full, Participation, Uniform
 from fedprivjax.plan.schedule import Size
 from fedprivjax.problem.build import linear_problem
@@ -184,6 +188,13 @@ METHODS: dict[str, Mapping[str, Case]] = {
         "window": Case({**SUBSET, "window": 3}, data=OWN),
         "adam": Case({**SUBSET, "server": ADAM}, data=OWN),
     },
+    "dsgd": {
+        "ring": Case(SUBSET, FULL, data=OWN, silent=True),
+        "torus": Case({**SUBSET, "mixing": Torus(2, 3), "sampler": "full", "batch": None}, FULL, data=UNEQUAL),
+        "in-turn": Case({**SUBSET, "mixing": Mixing("ring", Matchings(3), "complete")}, FULL, data=OWN),
+        "pairwise": Case({**SUBSET, "noise_schedule": Pairwise("ring", 2.0)}, FULL, data=OWN),
+        "adam": Case({**SUBSET, "server": ADAM}, FULL, data=OWN),
+    },
     "accelerated_minibatch_sgd": {
         "partial": Case(SUBSET, data=OWN, silent=True),
         "full": Case(SUBSET, FULL, data=OWN, silent=True),
@@ -261,6 +272,9 @@ def plan_arrays(start: ReadyRun) -> dict[str, np.ndarray]:
         arrays |= {"staleness": schedule.late.staleness, "answer_weights": schedule.late.weights.astype(np.float32)}
     if plan.weights is not None:
         arrays["weights"] = np.where(used, plan.weights, 0).astype(np.float32)
+    if isinstance(start.protocol.rounds, GossipRounds):
+        weights = start.protocol.rounds.gossip.weights
+        arrays["mixing"] = weights[np.arange(plan.size.rounds) % len(weights)]
     return arrays
 
 

@@ -36,6 +36,7 @@ DESCRIPTIONS = {
     "answer_weights": "factor of every answer in the sum of its round, [rounds, slots]",
     "records": "record indices of every message, [rounds, slots] or [rounds, slots, records], -1 where there is none",
     "weights": "weight of every record in its message, [rounds, slots, records], 0 where there is none",
+    "mixing": "weights of gossip in the round, [rounds, machines, machines]",
     "query": "point at which machines compute gradients in the round, [rounds, d]",
     "messages": "message of every slot as it is sent, noise included, [rounds, slots, numbers], 0 in empty slots",
     "local_steps": "difference of parameters in every local step, [rounds, slots, steps, d]",

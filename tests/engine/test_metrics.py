@@ -267,7 +267,7 @@ def test_defaults_are_what_the_problem_defines(problem, names):
             make(),
             "test_acuracy",
             "unknown metric 'test_acuracy', did you mean 'test_accuracy'? "
-            "(nearest: test_accuracy, client_test_accuracy, train_accuracy)",
+            "(nearest: test_accuracy, client_test_accuracy, models_accuracy)",
         ),
         (make(test=False), "test_loss", "metric 'test_loss' must have a test set, and the problem has none"),
         (

@@ -1,4 +1,4 @@
-"""Pairwise noise as it is sampled: its covariance, its sum, dropouts, and quadratics with and without gossip."""
+"""Pairwise noise as it is sampled: its covariance, its sum, dropouts, and quadratics with a server."""
 
 from dataclasses import replace
 
@@ -108,35 +108,6 @@ def test_quadratics_follow_the_recursion_of_the_mean_and_its_variance():
         errors = average @ (0.64 * errors + 0.04 * covariance) @ average.T
     np.testing.assert_allclose(last.mean(axis=0), center, atol=4 * np.sqrt(errors[0, 0] / 300))
     assert np.var(last - center) == pytest.approx(errors[0, 0], rel=4 * np.sqrt(2 / 1200))
-
-
-@pytest.mark.slow
-def test_gossip_with_the_sampled_noise_follows_the_recursion():
-    """Mean error and consensus of X ← W·(X − η·(X − A + Z)) over 300 seeds, with the mechanism's noise Z."""
-    n, d, eta, rounds = 9, 4, 0.2, 12
-    graph, points = adjacency("torus", n), np.random.default_rng(2).normal(size=(n, d))
-    mixing = np.eye(n) - laplacian(graph) / 5
-    schedule = Schedule(n, np.tile(np.arange(n, dtype=np.int32), (rounds, 1)))
-    mechanism = fpj.Pairwise(graph, 3.0).mechanism(schedule, np.ones((rounds, n)), float(n), "materialised")
-
-    def noises(seed):
-        def of_round(t, inputs):
-            return mechanism.message_noise((), inputs, jax.random.fold_in(random_key(seed), t), d)[1]
-
-        return jax.vmap(of_round)(np.arange(rounds), mechanism.inputs)
-
-    drawn = np.asarray(jax.jit(jax.vmap(noises))(np.arange(300)), float)
-    x, mean, covariance = np.zeros((300, n, d)), np.zeros((n, d)), np.zeros((n, n))
-    sigma = np.eye(n) + 9 * laplacian(graph)
-    for t in range(rounds):
-        x = mixing @ (x - eta * (x - points + drawn[:, t]))
-        mean = mixing @ ((1 - eta) * mean + eta * points)
-        covariance = mixing @ ((1 - eta) ** 2 * covariance + eta**2 * sigma) @ mixing.T
-    center = np.eye(n) - 1 / n
-    of_mean = np.mean((x.mean(axis=1) - mean.mean(axis=0)) ** 2)
-    assert of_mean == pytest.approx(covariance.mean(), rel=5 * np.sqrt(2 / (300 * d)))
-    apart = np.sum((center @ (x - mean)) ** 2, axis=1).mean()
-    assert apart == pytest.approx(np.trace(center @ covariance @ center), rel=5 * np.sqrt(2 / (300 * d)))
 
 
 @pytest.mark.slow

@@ -118,6 +118,42 @@ def momentum(tools, weight_before=lambda alpha: 1 - alpha):
     return step
 
 
+def dsgd(tools, mixed=lambda mixing: mixing):
+    """Return the step of DSGD: every machine's own point, message and step, and the mixing of all states."""
+
+    def step(inputs, state):
+        setting, start = inputs["settings"], inputs["start"].astype(float)
+        x, memories = state or (np.tile(start, (inputs["machines"], 1)), [None] * inputs["machines"])
+        radius, noise = inputs["header"]["constraint"]["settings"]["radius"], inputs.get("message_noise", 0 * x)
+        messages, half = np.zeros_like(x), np.zeros_like(x)
+        for i, w in enumerate(x):
+            rows = tools.clipped(tools.gradients(w, inputs["features"][i], inputs["labels"][i]), setting["clip"])
+            messages[i] = direction = inputs["weights"][i] @ rows + noise[i]
+            if setting["server"] is not None:
+                direction, memories[i] = adam(direction, memories[i], setting["server"])
+            half[i] = tools.projected(w - setting["step_size"] * direction, radius)
+        w = mixed(inputs["mixing"])
+        if setting["server"] is not None:
+            means = [w @ np.array([memory[place] for memory in memories]) for place in (1, 2)]
+            memories = [(memories[0][0], *both) for both in zip(*means, strict=True)]
+        after = w @ half
+        outputs = {"query": x[0], "messages": messages, "state.server.w": after, "params": after.mean(axis=0)}
+        return outputs, (after, memories)
+
+    return step
+
+
+def test_dsgd_by_hand_agrees(tools):
+    checker, by_hand = tools
+    cases = checker.load(FOLDER / "dsgd.npz")
+    assert {"ring", "ring-no-noise", "torus", "in-turn", "pairwise", "adam"} == set(cases)
+    for name, case in cases.items():
+        assert checker.check(case, dsgd(by_hand)) == ["messages", "params", "query", "state.server.w"], name
+    with pytest.raises(checker.Difference) as found:
+        checker.check(cases["torus"], dsgd(by_hand, lambda mixing: (mixing + np.eye(6)) / 2))
+    assert (found.value.round, found.value.quantity) == (1, "state.server.w")
+
+
 @pytest.mark.parametrize("file", ["tree_momentum", "reduced_tree_momentum"])
 def test_a_momentum_by_hand_agrees(tools, file):
     checker, by_hand = tools

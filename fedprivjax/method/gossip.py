@@ -1,0 +1,76 @@
+"""Gossip: every machine holds the state of an algorithm's server, and mixes it with its neighbours' in every round."""
+
+from typing import Any, NamedTuple, final
+
+from flax import struct
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import called
+from fedprivjax.method.algorithm import Algorithm, At, Public
+from fedprivjax.method.linear import Linear, gradient
+from fedprivjax.method.server_step import initial, optimizer_field, stepped
+from fedprivjax.noise.mixing import as_mixing
+
+
+class StepState(NamedTuple):
+    """Iterate, and state of its optimiser."""
+
+    w: Any
+    optimizer: Any
+
+
+@struct.dataclass(kw_only=True)
+class GradientSteps(Algorithm):
+    """Projected gradient steps from the last iterate, which is reported.
+
+    Attributes:
+        server: any optax transformation or schedule instead of the plain step, as in `NoisySGD`.
+    """
+
+    server: Any = optimizer_field()
+
+    def init(self, public: Public, step: Any) -> StepState:
+        return StepState(public.start, initial(self.server, public.start, step))
+
+    def message(self, server: StepState, t: Any) -> Linear:
+        return gradient(server.w)
+
+    def serve(self, server: StepState, read: Any, at: At) -> StepState:
+        w, optimizer = stepped(self.server, server.optimizer, server.w, read, at.step)
+        return StepState(at.project(w), optimizer)
+
+    def point(self, server: StepState) -> Any:
+        return server.w
+
+
+@final
+@struct.dataclass
+class Gossip(Algorithm):
+    """An algorithm without a server: every machine runs its steps, and then averages its state with its neighbours'.
+
+    In round t, machine i takes its step from its own noisy message alone, to the state s_i, and continues with
+    Σ_j W_ij·s_j. All machines take part in every round, and the mean of their points is reported.
+
+    Attributes:
+        steps: algorithm that reads means, whose server's state every machine holds. All its floats are mixed.
+        mixing: W, see `Mixing`: "ring", "complete", a `Torus(rows, columns)`, a `RandomRings(rings, seed)`, a networkx
+            graph or a matrix, or a list of them, which are used in turn; or `Matchings(rounds, seed)`.
+        weights: W of every round until they repeat, [period, machines, machines], before calibration None.
+
+    >>> from fedprivjax import Full, NoisyMessages, Protocol, datasets, from_dataset, simulate
+    >>> method = Protocol(Gossip(mixing="ring"), privacy=NoisyMessages(clip=1.0), epsilon=8.0, step_size=0.1)
+    >>> run = simulate(method, from_dataset(datasets.load("digits")), Full(8), rounds=100)
+    >>> round(run.guarantee.epsilon, 2), run.costs["sent_messages"]
+    (8.0, 2.0)
+    """
+
+    steps: Any = struct.field(default=GradientSteps(), metadata={"part": Algorithm})
+    mixing: Any = struct.field(pytree_node=False, default="ring")
+    weights: Any = struct.field(default=None, kw_only=True, metadata={"derived": True})
+
+    def __post_init__(self):
+        super().__post_init__()
+        if isinstance(self.steps, Gossip):
+            raise Refusal(f"steps must be those of one machine, got {called(self.steps)}. Give its steps")
+        if self.mixing is not None:  # None in programs
+            object.__setattr__(self, "mixing", as_mixing(self.mixing))

@@ -1,0 +1,60 @@
+r"""DSGD: decentralised SGD, in which machines send noisy gradient steps to their neighbours, without a server.
+
+Lian et al. 2017 (D-PSGD), with every record's gradient clipped and noise on every machine's mean gradient:
+
+    x_i ← Σ_j W_ij·Π_K(x_j − η·((1/K)·Σ_k clip(∇f(x_j; z_jk)) + N(0, σ²·I)))        output (1/n)·Σ_i x_i
+
+W may change from round to round (Koloskova et al. 2020). With noise that neighbours share in addition (`Pairwise`), it
+is DECOR (Allouah et al. 2024), which protects a record: every record's gradient is clipped, not that of a minibatch.
+With an optimiser, its state is mixed like x_i (Yu, Jin & Yang 2019).
+"""
+
+from typing import Any
+
+from flax import struct
+
+from fedprivjax.checks.numbers import host_only
+from fedprivjax.method.gossip import Gossip, GradientSteps
+from fedprivjax.method.noisy_records import NoisyRecords
+from fedprivjax.method.protocol import Protocol
+from fedprivjax.method.record_settings import RecordSettings
+from fedprivjax.method.server_step import optimizer_field
+from fedprivjax.noise.factors.interface import INDEPENDENT
+from fedprivjax.noise.mixing import as_mixing
+from fedprivjax.noise.pairwise import as_pairwise
+
+
+@struct.dataclass(kw_only=True)
+class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
+    """Decentralised SGD on a graph, without a server. With a `Pairwise` noise it is DECOR.
+
+    Attributes:
+        epsilon, noise_std, step_scale, clip, relative_privacy, batch, sampler, rate, relation, noise_rule, delta: as in
+            `NoisyMinibatchSGD`.
+        step_size: η, which is required.
+        mixing: weights with which machines average with their neighbours, as in `Gossip`.
+        noise_schedule: "independent", or a `Pairwise` for noise that neighbours share in addition (DECOR).
+        server: any optax transformation or schedule of each machine instead of the plain step, as in `NoisySGD`.
+
+    **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records, against everyone who sees all
+    messages, as of `NoisyMinibatchSGD` with the same settings. Mixing is post-processing.
+    """
+
+    mixing: Any = host_only("ring")
+    noise_schedule: Any = host_only(INDEPENDENT)
+    server: Any = optimizer_field()
+
+    def __post_init__(self):
+        object.__setattr__(self, "noise_schedule", as_pairwise(self.noise_schedule))
+        object.__setattr__(self, "mixing", as_mixing(self.mixing))
+        super().__post_init__()
+
+    @property
+    def algorithm(self) -> Gossip:
+        """Gradient steps of every machine, and mixing."""
+        return Gossip(GradientSteps(server=self.server), mixing=self.mixing)
+
+    @property
+    def privacy(self) -> NoisyRecords:
+        """Noise on every machine's mean gradient."""
+        return NoisyRecords(**self._shared, noise=self.noise_schedule)
