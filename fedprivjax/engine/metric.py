@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from math import inf, isnan
 from typing import Any, Literal, NamedTuple
 
@@ -224,8 +224,11 @@ def evaluate(protocol, problem: Problem, state, noise, metrics: Sequence[Metric]
         noise: noise in the last round's aggregate, [d], or None.
         info: scalars reported by the rounds, by name; each is the mean since the last evaluation.
     """
-    personal, models = partial(protocol.rounds.personal, state), seen_of(protocol).models(state)
-    points = _iterates(protocol, state).values()
+
+    def personal(machine):
+        return protocol.rounds.personal(state, machine)
+
+    models, points = seen_of(protocol).models(state), _iterates(protocol, state).values()
     snapshots = [Snapshot(params, noise, info, {}, personal, models) for params in points]
     values = {}
     for metric in metrics:

@@ -131,7 +131,7 @@ def _check_metrics(experiment: Experiment) -> None:
         if axis := experiment.evaluation.known(expected.metric).axis:
             wanted = f"metric in [[expected]] must be a scalar, got {expected.metric!r} with the axis {axis!r}"
             raise Refusal(f"{wanted}. Use {expected.metric}_mean" if axis == "client" else wanted)
-        if experiment.evaluation.known(recorded_name(expected.metric)).of in ("round", "own"):
+        if experiment.evaluation.known(recorded_name(expected.metric)).of in ("round", "own", "models"):
             require_choice(f"iterate of '{expected.metric}' in [[expected]]", expected.iterate, [OUTPUT])
 
 

@@ -122,6 +122,9 @@ class GossipRounds(MeanRounds):
         """Return the point of every machine, leaves [machines, ...]."""
         return jax.vmap(lambda server: self.call("point", server))(state.server)
 
+    def personal(self, state: Servers, machine: Any) -> Any:
+        return jax.tree.map(lambda rows: rows[machine], self.models(state))
+
     def output(self, state: Servers) -> Any:
         """Return the mean of the machines' points."""
         return _mean(self.models(state))

@@ -106,6 +106,26 @@ def test_messages_of_fresh_records_are_those_of_numpy():
     np.testing.assert_allclose(found.messages[-1], sent, atol=1e-5)
 
 
+def test_a_personal_model_is_that_of_the_machine():
+    """Machine i's own model, on the test examples of client i."""
+    owner = np.arange(90) % N
+    tested = fpj.linear_problem(
+        X[:450],
+        Y[:450],
+        fpj.Softmax(CLASSES),
+        constraint=fpj.Ball(RADIUS),
+        partition_table=OWN,
+        test=(X[-90:], Y[-90:]),
+        test_machine_of=owner,
+    )
+    method = fpj.DSGD(**SETTINGS, mixing="ring", batch=BATCH)
+    options: dict[str, Any] = {"rounds": ROUNDS, "seed": 5, "metrics": ["personal_accuracy"]}
+    found = fpj.simulate(method, tested, fpj.Full(N), **options).metrics["personal_accuracy"][-1]
+    models = transcribed(fpj.ready(method, tested, fpj.Full(N), **options), MIXINGS["ring"][1])[-1]
+    right = (models @ X[-90:].T.astype(float)).argmax(axis=1) == Y[-90:]
+    np.testing.assert_allclose(found, [right[i, owner == i].mean() for i in range(N)], atol=1e-6)
+
+
 def test_all_floats_of_a_state_are_mixed():
     """A mean of the iterates, and the moments of an optimiser, whose count is an integer."""
     mixed = as_mixing("ring").weights(N)[0]
