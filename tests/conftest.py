@@ -97,6 +97,14 @@ def optimisation(request):
 
 
 @pytest.fixture
+def small_audits(monkeypatch):
+    """Audits of few runs in chunks of 512, which prepare 1,024 runs in place of 4,096."""
+    from audited import smaller  # compiles programs
+
+    smaller(monkeypatch, preparing=1024)
+
+
+@pytest.fixture
 def file_size_limit():
     """Return a context manager that limits the size of files in bytes. Longer writes fail, as on a full disk."""
 

@@ -52,6 +52,7 @@ def test_the_first_dataset_lacks_the_canary(unit):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", CASES)
+@pytest.mark.usefixtures("small_audits")
 def test_a_guarantee_for_one_more_holds_and_a_quarter_of_its_noise_is_refuted(unit):
     protocol, quiet, participation, _ = CASES[unit]
     found = audit(protocol, small(protocol, participation), runs=4000)

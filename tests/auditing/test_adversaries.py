@@ -46,6 +46,7 @@ def ring(adversary, privacy=RingMessages):
     [updates(fpj.SecureSum()), updates(fpj.FinalModel()), records(fpj.Coalition(2)), records(Pairs())],
     ids=lambda method: f"{method.name}-{method.adversary}",
 )
+@pytest.mark.usefixtures("small_audits")
 def test_correct_guarantees_are_attained_and_hold(method):
     rounds = 4 if method.adversary.follows_rounds else 1
     found = fpj.audit(method, replace(ALL, rounds=rounds), runs=RUNS)
@@ -56,6 +57,7 @@ def test_correct_guarantees_are_attained_and_hold(method):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("adversary", [None, Pairs()], ids=str)
+@pytest.mark.usefixtures("small_audits")
 def test_noise_shared_by_machines_is_audited(adversary):
     found = fpj.audit(ring(adversary), ALL, runs=RUNS)
     assert not found.refuted
@@ -68,6 +70,7 @@ def one_noise_too_many(private, facts):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_audits")
 def test_a_noise_too_many_is_refuted():
     """Four machines send, and the guarantee counts six noises."""
     method = planted(updates(None), unsealed(sent_noise=one_noise_too_many))
@@ -75,6 +78,7 @@ def test_a_noise_too_many_is_refuted():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_audits")
 def test_a_coalition_whose_noise_counts_is_refuted(monkeypatch):
     """The guarantee is that against a server alone, and the view that of a coalition."""
     monkeypatch.setattr(Coalition, "exposures", lambda self, *facts: fpj.SecureSum().exposures(*facts))
@@ -82,6 +86,7 @@ def test_a_coalition_whose_noise_counts_is_refuted(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_audits")
 def test_a_message_too_many_is_refuted(monkeypatch):
     """The guarantee is that of sums, and the view shows every message."""
     monkeypatch.setattr(fpj.SecureSum, "view", lambda self, full: Local().view(full))
@@ -110,6 +115,7 @@ class CancelsAll(RingMessages):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_audits")
 def test_pairwise_noise_that_cancels_wrongly_is_refuted():
     assert fpj.audit(ring(fpj.SecureSum(), CancelsAll), ALL, runs=RUNS).refuted
 

@@ -128,6 +128,7 @@ def test_a_machines_records_are_replaced_together(trust):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
+@pytest.mark.usefixtures("small_audits")
 def test_a_machine_attains_its_claim(relation):
     settings = {"local_epochs": 1, "batch": 3, "step_size": 0.1, "unit": "machine", "update_clip": 1.0, "mu": 2.0}
     found = audit(FedAvg(relation=relation, **settings), runs=1000)

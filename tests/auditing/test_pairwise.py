@@ -49,6 +49,7 @@ def plant(monkeypatch, kind):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_audits")
 def test_the_guarantee_holds_and_is_attained():
     found = fpj.audit(messages(), ALL, runs=RUNS)
     assert not found.refuted
@@ -56,12 +57,14 @@ def test_the_guarantee_holds_and_is_attained():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_audits")
 def test_noise_that_cancels_wrongly_is_refuted(monkeypatch):
     plant(monkeypatch, Balanced)
     assert fpj.audit(messages(), ALL, runs=RUNS).refuted
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_audits")
 def test_noise_shared_with_a_machine_that_drops_out_is_not_counted(monkeypatch):
     """The guarantee holds if survivors take this noise back. One that counts it is refuted."""
     plant(monkeypatch, TakenBack)

@@ -161,6 +161,7 @@ class ClippedByCoordinate(LaplaceMessages):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_audits")
 def test_an_audit_refutes_a_wrong_statement_and_not_a_true_one():
     honest, planted = (
         audit(pair(kind(clip=0.1), epsilon=1.0), runs=4000) for kind in (LaplaceMessages, ClippedByCoordinate)

@@ -142,6 +142,7 @@ def test_it_keeps_the_contract(trust, noise):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("trust", "noise"), LAWS)
+@pytest.mark.usefixtures("small_audits")
 def test_an_audit_finds_what_is_claimed_and_no_more(trust, noise):
     found = audit(heavy_ball(mu=2.0, trust=trust, noise=noise), runs=2000)
     assert not found.refuted

@@ -84,6 +84,7 @@ def test_the_view_holds_the_points_that_are_seen():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_audits")
 def test_an_audit_finds_what_is_claimed_and_no_more():
     plain, served = (
         audit(NoisySGD(mu=2.0, clip=0.5, server=server), runs=4000, seed=1)

@@ -70,6 +70,7 @@ def test_a_pair_meets_the_contract():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_audits")
 def test_an_audit_finds_what_is_claimed_and_no_more():
     found = audit(grown(), runs=2000)
     assert not found.refuted

@@ -275,6 +275,7 @@ def quieter(private, facts, method):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_audits")
 def test_it_is_audited():
     settings = {"epsilon": 2.0, "clip": 1.0, "noise_schedule": "toeplitz"}
     assert not audit(DPMu2(**settings), runs=2000).refuted

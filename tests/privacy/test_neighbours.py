@@ -127,6 +127,7 @@ def test_refusals():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", ["independent", fpj.Pairwise("ring", shared=2.0)], ids=["own", "shared"])
+@pytest.mark.usefixtures("small_audits")
 def test_an_audit_attains_it_and_does_not_refute_it(noise):
     found = fpj.audit(replace(method("ring", noise=noise), mu=2.0), runs=2000)
     assert not found.refuted

@@ -144,6 +144,7 @@ def test_it_keeps_the_contract(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["none", "server"])
+@pytest.mark.usefixtures("small_audits")
 def test_an_audit_does_not_refute_it(name):
     """The canary's sign follows that of the public direction, so that a linear score of the messages misses it.
 

@@ -95,6 +95,7 @@ def test_contract():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_audits")
 def test_audit():
     found = audit(client_momentum(mu=2.0), runs=1000)
     assert not found.refuted

@@ -135,6 +135,7 @@ ROWS = np.array([[0, 1], [2, 3], [1, 2], [3, 0], [1, 3], [0, 2]])
     [(Given(4, ROWS), 0.6), (Dropouts(Given(4, ROWS), 0.3), 0.3)],
     ids=["all", "dropouts"],
 )
+@pytest.mark.usefixtures("small_audits")
 def test_the_least_private_machine_is_audited(participation, least):
     """The proved bound stays below the claim, and is close to it if the machine sends all planned messages."""
     protocol = DPMu2(mu=2.0, clip=0.5, relative_privacy=PROFILE)

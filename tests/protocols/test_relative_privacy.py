@@ -204,6 +204,7 @@ def test_a_list_of_epsilons_is_the_same_thing():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_audits")
 def test_the_least_private_machine_is_audited():
     federation = Federation(Full(MACHINES), rounds=8, records=8, dimension=4)
     found = audit(METHODS["tree"].replace(step_size=None), federation, runs=1000)

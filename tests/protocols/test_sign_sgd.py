@@ -76,6 +76,7 @@ def test_messages_lie_with_the_claimed_odds():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_audits")
 def test_an_audit_is_below_the_claim():
     found = audit(sign_sgd(noise_std=1.0), ONE_MESSAGE, runs=4000)
     assert not found.refuted
@@ -83,6 +84,7 @@ def test_an_audit_is_below_the_claim():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_audits")
 def test_an_audit_refutes_randomised_response_with_twice_the_level():
     found = audit(sign_sgd(LiesTooRarely, noise_std=1.0), ONE_MESSAGE, runs=4000)
     assert found.refuted
@@ -90,6 +92,7 @@ def test_an_audit_refutes_randomised_response_with_twice_the_level():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_audits")
 def test_the_default_audit_sees_the_level_of_one_message():
     assert audit(sign_sgd(LiesTooRarely, noise_std=1.0), runs=4000).refuted
     found = audit(sign_sgd(noise_std=1.0), runs=4000)
@@ -98,6 +101,7 @@ def test_the_default_audit_sees_the_level_of_one_message():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_audits")
 def test_an_audit_over_rounds_sees_that_levels_add_up():
     federation = small_federation(sign_sgd(noise_std=1.0), 12)
     assert federation.rounds == 12
@@ -106,6 +110,7 @@ def test_an_audit_over_rounds_sees_that_levels_add_up():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_audits")
 def test_an_audit_of_a_single_machine_with_several_records():
     found = audit(sign_sgd(noise_std=1.0), Federation(Full(1), rounds=1, records=12, dimension=4), runs=1000)
     assert not found.refuted

@@ -89,7 +89,7 @@ def alone():
     return names["found"](one, None)
 
 
-@pytest.mark.parametrize(("count", "devices"), [(2, 1), (2, 2), (4, 1), (4, 2)])
+@pytest.mark.parametrize(("count", "devices"), [(2, 2), (4, 1)])
 def test_processes_compute_the_numbers_of_one_process(alone, tmp_path, count, devices):
     """Divided runs are equal bit for bit, divided machines within 1e-5. The first process alone writes chunks."""
     code = START + PROBLEM + RUNS + DIVIDED.format(folder=str(tmp_path))
