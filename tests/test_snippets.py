@@ -27,10 +27,12 @@ PAGES = [
     *sorted(ROOT.glob("notebooks/methods/*.md")),
 ]
 EXAMPLE = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
+LONG = ("mechanisms-0",)  # run longer than they compile
 EXAMPLES = [
-    pytest.param(code, output, id=f"{page.stem}-{index}")
+    pytest.param(code, output, id=name, marks=[pytest.mark.optimised] if name in LONG else [])
     for page in PAGES
     for index, (code, output) in enumerate(EXAMPLE.findall(page.read_text(encoding="utf-8")))
+    for name in [f"{page.stem}-{index}"]
 ]
 
 

@@ -4,12 +4,13 @@ import json
 import math
 import time
 
+import jax
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from fedprivjax import bench, cli
-from fedprivjax.bench import cell, clients
+from fedprivjax.bench import cell, clients, clipped_records, cohorts, convolutions, sweeps
 from fedprivjax.bench.timing import AT_MOST, Line, in_a_process, ratio_side_by_side, side_by_side
 
 pytestmark = pytest.mark.optimised
@@ -83,23 +84,40 @@ def test_a_failing_process_says_why():
         in_a_process(math.sqrt, "one")
 
 
-SMALL = {  # sizes of groups that are measured in this process here
-    "a million machines": (clients, {"SHORT": 30, "LONG": 100}),
-    "a network": (clients, {"NETWORK_ROUNDS": 20, "NETWORK_TIMED_ROUNDS": 10}),
-    "a tree's noise": (clients, {"TREE_RECORDS": 2000}),
-    "checkpoints": (cell, {"LONG": 2000}),
+SMALL = {  # sizes of all groups, which are measured in this process here
+    cell: {"FEATURES": 40, "SLOW_ROUNDS": 60, "LONG": 2000},
+    clients: {
+        **{"SIDE": 8, "TWOS": (100, 100), "MANY": 1000, "SHORT": 30, "LONG": 100, "MILLION": 10**5},
+        **{"NETWORK_ROUNDS": 20, "NETWORK_TIMED_ROUNDS": 10, "TREE_RECORDS": 2000},
+    },
+    clipped_records: {"RECORDS": 128},
+    cohorts: {"FITTED": 200, "TARGETS": [1.0, 2.0], "SCALES": [0.5, 1.0]},
+    convolutions: {"LARGE": (2, 3)},
+    sweeps: {"ROUNDS": 100},
 }
+CACHED = cell.make, clients.make, clients.make_network  # problems of these sizes
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Measure every group once, at the sizes of `SMALL`, without other processes and with programs not optimised."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    monkeypatch.setenv(AT_MOST, "1")
+    for module, sizes in SMALL.items():
+        for name, value in sizes.items():
+            monkeypatch.setattr(module, name, value)
+        if hasattr(module, "in_a_process"):
+            monkeypatch.setattr(module, "in_a_process", lambda function, *arguments, **_: function(*arguments))
+    for function in CACHED:
+        function.cache_clear()
+    yield
+    for function in CACHED:
+        function.cache_clear()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", list(bench.GROUPS))
-def test_every_group_is_measured(group, monkeypatch):
-    monkeypatch.setenv(AT_MOST, "1")
-    if group in SMALL:
-        module, sizes = SMALL[group]
-        monkeypatch.setattr(clients, "in_a_process", lambda function, *arguments: function(*arguments))
-        for name, value in sizes.items():
-            monkeypatch.setattr(module, name, value)
+def test_every_group_is_measured(group, small):
     lines = list(bench.measure([group]))
     assert all(line.value > 0 or line.unit == "programs" or line.name in DIFFERENCES for line in lines)
     assert np.isfinite([line.value for line in lines]).all()

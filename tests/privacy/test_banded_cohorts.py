@@ -276,7 +276,6 @@ def test_other_sampling_is_refused_by_name(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [False, True])
-@pytest.mark.usefixtures("small_audits")
 def test_an_audit_refutes_a_tenth_of_the_rate_only(fault, monkeypatch):
     def of_a_tenth(sampler, **settings):
         return SampledMachines(Poisson(1, rate=sampler.rate / 10), **settings)
