@@ -78,6 +78,7 @@ from .problem.linear_loss import LinearLoss
 from .problem.losses import Absolute, GemanMcClure, Hinge, Huber, Logistic, Pinball, Softmax, Squared, Tukey
 from .problem.networks import CNN, MLP
 from .problem.problem import Problem
+from .problem.sequences import LSTM
 from .problem.smoothing import Moreau, ball_envelope
 from .protocols import (
     DSGD,
@@ -114,6 +115,7 @@ __all__ = [
     "BLT",
     "CNN",
     "DSGD",
+    "LSTM",
     "MLP",
     "USED_ONCE",
     "Absolute",

@@ -22,6 +22,7 @@ PAGES = [
             "adversaries.md",
             "mechanisms.md",
             "topology.md",
+            "federations.md",
         )
     ),
     *sorted(ROOT.glob("notebooks/methods/*.md")),

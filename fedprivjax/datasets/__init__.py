@@ -2,16 +2,19 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.datasets.dataset import DataError, DataNotFound, Dataset, from_arrays
+from fedprivjax.datasets.federations import from_huggingface, from_leaf, from_tff
 from fedprivjax.datasets.images import load_cifar10, load_cifar100, load_emnist, load_fashion_mnist
 from fedprivjax.datasets.insurance import insurance
 from fedprivjax.datasets.mnist import load_digits, load_mnist, mnist_pairs
 from fedprivjax.datasets.partition import by_machine, partition, table
 from fedprivjax.datasets.preparation import Preparation
+from fedprivjax.datasets.sequences import encode, from_sequences
 from fedprivjax.datasets.stream import Stream, clusters, stream
 from fedprivjax.datasets.synthetic import least_absolute, least_squares, logistic, robust_regression
 from fedprivjax.datasets.user_table import from_frame, read_table
@@ -28,8 +31,14 @@ __all__ = [
     "check_arguments",
     "check_options",
     "clusters",
+    "encode",
+    "files_of",
     "from_arrays",
     "from_frame",
+    "from_huggingface",
+    "from_leaf",
+    "from_sequences",
+    "from_tff",
     "insurance",
     "least_absolute",
     "least_squares",
@@ -59,6 +68,7 @@ class DatasetInfo(NamedTuple):
     records_of: str = ""
 
 
+FILES = "files"  # source of records of a user's files, which may be any
 ENTRIES: dict[str, tuple[Any, ...]] = {
     "clusters": (clusters, "synthetic classes with the spectrum of images, for trying settings without data"),
     "digits": (load_digits, "1797 handwritten digits of 8×8 pixels, shipped with scikit-learn", "digits"),
@@ -68,6 +78,8 @@ ENTRIES: dict[str, tuple[Any, ...]] = {
     "emnist": (load_emnist, "handwritten digits and letters, 28×28 pixels, 10 to 62 classes", "mnist"),
     "cifar10": (load_cifar10, "60,000 colour images, 32×32 pixels, 10 classes", "cifar10"),
     "cifar100": (load_cifar100, "60,000 colour images, 32×32 pixels, 100 or 20 classes", "cifar100"),
+    "leaf": (from_leaf, "a folder of LEAF (FEMNIST, Shakespeare, Sent140), whose users are machines", FILES),
+    "tff": (from_tff, "an HDF5 file of TensorFlow Federated, whose clients are machines", FILES),
     "insurance": (
         insurance,
         "1338 insurance charges, sorted and split over few machines, from $FEDPRIVJAX_DATA",
@@ -123,6 +135,7 @@ def may_share(
     False
     """
     one, another = DATASETS.get(name), DATASETS.get(other)
+    one, another = (None if each is None or each.records_of == FILES else each for each in (one, another))
     if one is None:
         return True
     if one.records_of:
@@ -141,6 +154,16 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
     """Raise Refusal if a dataset or one of its options does not exist, or if a value is not a number but must be."""
     require_choice("dataset", name, DATASETS)
     _check_known(name, inspect.signature(DATASETS[name].loader).parameters, options)
+
+
+def files_of(name: str, options: Mapping[str, Any]) -> list[str]:
+    """Return the options of a dataset that are paths of a user's files or folders.
+
+    >>> files_of("tff", {"file": "train.h5", "test": "test.h5", "length": 80}), files_of("digits", {})
+    (['file', 'test'], [])
+    """
+    known = inspect.signature(DATASETS[name].loader).parameters if name in DATASETS else {}
+    return [option for option in options if option in known and Path in get_args(known[option].annotation)]
 
 
 def check_arguments(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
@@ -174,6 +197,8 @@ def _require_all(name: str, function: Callable[..., Any], options: Mapping[str, 
 
 
 def _require_kind(name: str, value: Any, kind: Any) -> None:
-    """Raise Refusal if a numeric option has a value that is not a number."""
+    """Raise Refusal if a numeric option has a value that is not a number, or a path is not a text."""
+    if Path in get_args(kind) and not isinstance(value, str | Path):
+        raise Refusal(f"{name} must be a path, got {value!r}")
     if kind in (int, float) and (isinstance(value, bool) or not isinstance(value, kind | int)):
         raise Refusal(f"{name} must be {'a number' if kind is float else 'an integer'}, got {value!r}")

@@ -18,9 +18,10 @@ from fedprivjax.problem.convolutions import Convolutions
 from fedprivjax.problem.linear_loss import LinearLoss
 from fedprivjax.problem.losses import Logistic, Softmax, Squared
 from fedprivjax.problem.models import Clipping
-from fedprivjax.problem.networks import NetworkCorrect, NetworkLoss, first_parameters, ready_network
+from fedprivjax.problem.networks import CNN, MLP, NetworkCorrect, NetworkLoss, first_parameters, ready_network
 from fedprivjax.problem.problem import Origin, Problem, Table
 from fedprivjax.problem.raw_rows import RawRows
+from fedprivjax.problem.sequences import LSTM, TokenLoss
 
 CHANNELS = (1, 3)  # usual numbers of channels
 
@@ -48,8 +49,9 @@ def from_dataset(
         loss: loss function. None is the dataset's own, or else the logistic loss for two classes, softmax for more, and
             half the squared error for regression. An envelope of it (`Moreau`) keeps its optimum and excess risk.
         network: flax module, linen or nnx, from a batch to scores, [1, features] to [1, classes], such as `MLP` or
-            `CNN`. It receives images as [1, height, width, channels], without the constant. Its constants and optimum
-            are unknown, and it has dense gradients. None is the linear predictor.
+            `CNN`. It receives images as [1, height, width, channels], without the constant, and sequences as tokens
+            [1, length], from which it gives [1, length, classes] for a label per token. Its constants and optimum are
+            unknown, and it has dense gradients. None is the linear predictor.
         start_seed: seed of the initial parameters of a linen module, if `start` is None.
         convolutions, clipping: as in `general_problem`, for a network.
         partition_table: as in `linear_problem`. None is the dataset's own partition, if it has one.
@@ -83,6 +85,8 @@ def from_dataset(
         options |= {"convolutions": convolutions, "clipping": clipping}
         return described(_network_problem(dataset, loss, network, start_seed, **options), dataset)
     require_auto(convolutions=convolutions, clipping=clipping)
+    if isinstance(dataset, Dataset) and dataset.padding is not None:
+        raise Refusal("network must be given for sequences, got None. Set network = LSTM() (model = 'lstm' in a file)")
     options |= {"feature_bound": dataset.feature_bound, "test": _test(dataset)}
     if isinstance(dataset, Stream):
         return procedural_problem(dataset.generate, loss, seed=dataset.seed, **options)
@@ -134,7 +138,7 @@ def _check_classes(dataset: Dataset | Stream, loss: LinearLoss) -> None:
     if most < dataset.classes:
         wanted = f"loss must take the {dataset.classes} classes of {target!r}, got {plain}, which takes {most}"
         raise Refusal(f"{wanted}. Set loss = 'softmax' (Softmax({dataset.classes}))")
-    if isinstance(dataset, Dataset) and (dataset.labels == dataset.labels[0]).all():
+    if isinstance(dataset, Dataset) and dataset.labels.ndim == 1 and (dataset.labels == dataset.labels[0]).all():
         name = dataset.class_names[dataset.labels[0]] if dataset.class_names else str(dataset.labels[0])
         warn(f"all {len(dataset.labels)} training labels of {target!r} are class {name!r}: accuracy says nothing")
 
@@ -160,6 +164,13 @@ def _network_problem(
     dataset: Dataset | Stream, loss: LinearLoss, network: Any, seed: int, *, start: Any, **options: Any
 ) -> Problem:
     """Return the problem of a network's scores under a loss, on a dataset."""
+    padding, each = (dataset.padding, dataset.labels.ndim == 2) if isinstance(dataset, Dataset) else (None, False)
+    if isinstance(network, LSTM):
+        network = network.reading(padding, each=each)
+    elif padding is not None and isinstance(network, MLP | CNN):
+        raise Refusal(f"network must read tokens, got {type(network).__name__}. Set network = LSTM(), or a custom one")
+    if each:
+        loss = TokenLoss(loss)
     function = NetworkLoss(ready_network(network, loss), loss)
     options |= {"correct": NetworkCorrect(function), "test": _test(dataset, dataset.inputs)}
     if isinstance(dataset, Stream):
@@ -168,7 +179,7 @@ def _network_problem(
     _require_channels_last(dataset.picture)
     require_labels(dataset.labels, loss)
     pool = dataset.inputs(dataset.features), dataset.labels
-    start = first_parameters(function.network, pool[0].shape[1:], seed, start)
+    start = first_parameters(function.network, pool[0].shape[1:], seed, start, pool[0].dtype)
     return general_problem(function, pool, start, **options)
 
 

@@ -56,6 +56,9 @@ class Dataset:
         columns: columns of the table from which the dataset was made, by name, shape [examples] each, or None.
         target: name of the predicted column, or empty.
         raw_rows: preparation of further raw rows, for predictions, or None if they are given as `features`.
+        padding: None, or for sequences the index of the padding, which follows the tokens 0 … padding − 1. Features are
+            then tokens, int32, shape [examples, length]. Labels may have the same shape, with a class per token, or −1
+            for a token without one.
 
     Raises:
         ValueError: if features are not finite, labels are out of range, lengths differ, or a norm exceeds the bound.
@@ -87,6 +90,7 @@ class Dataset:
     raw_rows: RawRows | None = None
     machines_from: str = ""
     test_machine_of: np.ndarray | None = None
+    padding: int | None = None
 
     def __post_init__(self):
         require_printable("name", self.name, breaks=False)
@@ -126,8 +130,11 @@ class Dataset:
         return features[..., : prod(self.picture)].reshape(*features.shape[:-1], *self.picture)
 
     def _check(self, prefix: str, features: np.ndarray, labels: np.ndarray) -> None:
-        _check_arrays(prefix, features, labels, np.float32 if self.classes is None else np.int32)
-        _check_norms(f"{prefix}features", features, self.feature_bound)
+        if self.padding is None:
+            _check_arrays(prefix, features, labels, np.float32 if self.classes is None else np.int32)
+            _check_norms(f"{prefix}features", features, self.feature_bound)
+        else:
+            labels = _counted_labels(prefix, features, labels, self.padding)
         low, high = (-self.label_bound, self.label_bound) if self.classes is None else (0, self.classes - 1)
         if self.classes is None:
             _check_finite(f"{prefix}labels", labels)
@@ -146,6 +153,24 @@ def _check_arrays(prefix: str, features: np.ndarray, labels: np.ndarray, label_t
         raise Refusal(f"{prefix}labels must have shape {features.shape[:1]} to match features, got {labels.shape}")
     if labels.dtype != label_type:
         raise Refusal(f"{prefix}labels must be {np.dtype(label_type)}, got {labels.dtype}")
+
+
+def _counted_labels(prefix: str, tokens: np.ndarray, labels: np.ndarray, padding: int) -> np.ndarray:
+    """Return the labels that count, of sequences. Raise Refusal for other tokens, and for sequences without a label."""
+    if tokens.ndim != 2 or tokens.dtype != np.int32 or not tokens.size or labels.dtype != np.int32:
+        raise Refusal(
+            f"{prefix}sequences and labels must be int32 and not empty, got {tokens.dtype} and {labels.dtype}"
+        )
+    if labels.shape not in (tokens.shape, tokens.shape[:1]):
+        wanted = f"{prefix}labels must have shape {tokens.shape[:1]}, or {tokens.shape} for a label per token"
+        raise Refusal(f"{wanted}, got {labels.shape}")
+    wrong = tokens[(tokens < 0) | (tokens > padding)]
+    if wrong.size:
+        raise Refusal(f"{prefix}tokens must lie in 0..{padding - 1}, got {wrong[0]}")
+    bare = np.flatnonzero((labels.reshape(len(labels), -1) < 0).all(axis=1))
+    if bare.size:
+        raise Refusal(f"{prefix}sequences must have a token with a label each, got none in row {bare[0]}. Leave it out")
+    return labels[labels >= 0]
 
 
 def _check_finite(name: str, array: np.ndarray) -> None:

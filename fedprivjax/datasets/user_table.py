@@ -150,7 +150,8 @@ def _dataset(columns: Columns, held: Columns | None, wanted: Preparation, source
     frame = complete(columns, [*names, wanted.target, *filter(None, [wanted.client])], wanted)
     target = _target_of(frame[wanted.target], wanted)
     clients = None if wanted.client is None else _clients_of(frame[wanted.client], wanted)
-    rows, rest = _split(len(frame), clients, 0.0 if held is not None else wanted.test_fraction, wanted.seed)
+    owner = None if clients is None else clients.of
+    rows, rest = split_rows(len(frame), owner, 0.0 if held is not None else wanted.test_fraction, wanted.seed)
     features = features_of(frame, names, rows, wanted, columns.arrays)
     warn_of_clipped([*features, target.number], frame)
     bound = wanted.feature_bound or sqrt(len(features))
@@ -223,17 +224,16 @@ def _test_clients(clients: Clients | None, rest: np.ndarray, held: Columns | Non
     return one_of(column.name, column, clients.names) if known else None
 
 
-def _split(count: int, clients: Clients | None, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return training and held-out rows, each in the order of the table.
+def split_rows(count: int, owner: np.ndarray | None, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return training and held-out rows, each in the order of the table, given the client of each row.
 
     The number of a client's held-out rows differs by less than one from its fraction.
     """
     order = np.random.default_rng(seed).permutation(count)
     first = np.arange(count) == 0
-    if clients is not None:
-        order = order[np.argsort(clients.of[order], kind="stable")]
-        owner = clients.of[order]
-        first = np.append(True, owner[1:] != owner[:-1])
+    if owner is not None:
+        order = order[np.argsort(owner[order], kind="stable")]
+        first = np.append(True, owner[order][1:] != owner[order][:-1])
     due = np.floor(np.arange(count + 1) * share + 1e-9)
     held = (due[1:] > due[:-1]) & ~first
     return np.sort(order[~held]), np.sort(order[held])

@@ -68,22 +68,38 @@ def mean_loss(problem: Problem, params, examples):
 def outcomes(problem: Problem, snapshot: Any, examples: Literal["pool", "test"]) -> tuple[Any, Any]:
     """Return the mean loss over the pool or the test set, and the share of correct predictions, or None for regression.
 
-    They are computed once for all metrics of a `Snapshot`, and the compiler computes the scores once for both.
+    They are computed once for all metrics of a `Snapshot`, and the compiler computes the scores once for both. Both are
+    means over tokens for sequences with a label per token.
     """
     shared = {} if snapshot.shared is None else snapshot.shared
     if examples not in shared:
-        plain = without_derivatives(problem.model)
-
-        def of_one(params, example):
-            return plain.value(params, example), plain.correct(params, example)
-
-        shared[examples] = mean(problem, of_one, snapshot.params, getattr(problem, examples))
+        shared[examples] = by_weight(mean(problem, outcome(problem), snapshot.params, getattr(problem, examples)))
     return shared[examples]
 
 
-def without_derivatives(model: Any) -> Any:
-    """Return a model for values alone. Its convolutions are XLA's, which are fast without derivatives."""
-    return replace(model, convolutions="xla") if isinstance(model, GeneralModel) else model
+def outcome(problem: Problem) -> Callable[[Any, Any], tuple[Any, ...]]:
+    """Return a function `(params, example)` with the loss, and if the prediction is correct, or None for regression.
+
+    If the model weighs its examples, both are multiplied by the weight, which follows them. Convolutions are XLA's,
+    which are fast without derivatives.
+    """
+    model: Any = problem.model
+    general = isinstance(model, GeneralModel)
+    plain, weigh = (replace(model, convolutions="xla"), model.weight) if general else (model, None)
+
+    def of_one(params, example):
+        parts = plain.value(params, example), plain.correct(params, example)
+        if weigh is None:
+            return parts
+        weight = weigh(example)
+        return *jax.tree.map(lambda part: weight * part, parts), weight
+
+    return of_one
+
+
+def by_weight(means: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Return the mean loss and accuracy, given the means of what `outcome` returns."""
+    return jax.tree.map(lambda part: part / means[2], means[:2]) if means[2:] else means  # pyright: ignore
 
 
 def client_means(problem: Problem, function: Callable[[Any, Any], Any], further: int = 0) -> Any:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.engine.chunked_sums import client_means, without_derivatives
+from fedprivjax.engine.chunked_sums import by_weight, client_means, outcome
 from fedprivjax.engine.metric import Metric, Snapshot, always, as_losses, not_negative, share
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import by_shapes
@@ -34,13 +34,12 @@ def client_outcomes(problem: Problem, snapshot: Snapshot, own: bool) -> tuple[An
     shared, key = {} if snapshot.shared is None else snapshot.shared, f"{CLIENT} {own}"
     personal = snapshot.personal if own else None
     if key not in shared:
-        model = without_derivatives(problem.model)
+        result = outcome(problem)
 
         def of_one(example, client):
-            params = snapshot.params if personal is None else personal(client)
-            return model.value(params, example), model.correct(params, example)
+            return result(snapshot.params if personal is None else personal(client), example)
 
-        shared[key] = client_means(problem, of_one, 0 if personal is None else problem.dimension)
+        shared[key] = by_weight(client_means(problem, of_one, 0 if personal is None else problem.dimension))
     return shared[key]
 
 

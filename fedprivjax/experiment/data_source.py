@@ -64,6 +64,8 @@ class Source:
             datasets.check_arguments(self.name, self.function, given)
         else:
             datasets.check_options(self.name, given)
+            files = datasets.files_of(self.name, given)
+            return {**given, **{key: str(located(given[key], self.folder, f"problem.options.{key}")) for key in files}}
         return dict(given)
 
     def check(self, options: Mapping[str, Any]) -> None:
@@ -125,14 +127,14 @@ def _shared(name: str, options: Mapping[str, Any], test_examples: int | None = N
 
 
 def located(name: str, folder: Path | None, key: str = "problem.dataset") -> Path:
-    """Return the full path of a table's file, relative to the experiment file's folder or the working directory.
+    """Return the full path of a file or folder, relative to the experiment file's folder or the working directory.
 
     Raises:
-        Refusal: if the file is in neither folder.
+        Refusal: if it is in neither folder.
     """
     places = [place for place in (folder, Path()) if place is not None]
     for place in places:
-        if (place / name).is_file():
+        if (place / name).exists():
             return (place / name).resolve()
     searched = " or ".join(dict.fromkeys(str(place.resolve()) for place in places))
     raise Refusal(f"{key} must be a file, got {name!r}, which is not in {searched}")

@@ -16,7 +16,7 @@ from fedprivjax.bounded_read import TOML_BYTES, Unreadable, json_from, text_of, 
 from fedprivjax.checks.refusal import Refusal, warn, within
 from fedprivjax.experiment import Experiment, to_mapping
 from fedprivjax.experiment.inputs import Inputs, Provenance, provenance, read_inputs, without_callback
-from fedprivjax.experiment.netcdf_limits import require_bounded
+from fedprivjax.hdf5_limits import require_bounded
 from fedprivjax.sweeps.chunk_store import remove_stores
 from fedprivjax.sweeps.part import held
 from fedprivjax.sweeps.schema import TEXTS, require_schema
@@ -206,7 +206,7 @@ def load_file(file: Path, *, follow: bool = True) -> tuple[dict[str, xr.Dataset]
         follow: whether the file may be a link, as one that the user has named.
 
     Raises:
-        Refusal: if the file is missing, cannot be read, is not within the limits of `netcdf_limits`, or has another
+        Refusal: if the file is missing, cannot be read, is not within the limits of `hdf5_limits`, or has another
             structure than results.
     """
     with _readable(file):

@@ -87,7 +87,7 @@ class Model(Reflected):
         clipping: computation of clipped gradients, as in `general_problem`.
     """
 
-    filled = ("scores", "parent", "name")
+    filled = ("scores", "tokens", "each", "parent", "name")
     types = {tuple[int, ...]: Widths}
     start_seed: int = Field(default=0, ge=0)
     convolutions: Convolutions = "auto"

@@ -189,6 +189,8 @@ def mapped(
     """
     if not isinstance(dataset, Dataset):
         raise Refusal(f"features must be of a stored Dataset, got {called(dataset)}")
+    if dataset.padding is not None:
+        raise Refusal("features must not be tokens of sequences, which have no maps. Leave maps and picture out")
     chosen = as_maps(maps)
     shapes, bound = _checked(dataset, chosen, picture)
     if not chosen:

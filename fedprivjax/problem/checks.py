@@ -1,5 +1,6 @@
 """Validation of data, parameters and partition tables of a problem, before anything is compiled."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 
 from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import called
+from fedprivjax.checks.values import called, require_at_least
 from fedprivjax.problem.constraints import BUILT_IN, ConstraintSet
 from fedprivjax.problem.linear_loss import LinearLoss
 
@@ -161,6 +162,15 @@ def require_alike(name: str, tree, other, described: str, *, skip: int = 0) -> N
     shapes, wanted = ([np.shape(leaf)[skip:] for leaf in jax.tree.leaves(each)] for each in (tree, other))
     if shapes != wanted:
         raise Refusal(f"{name} must have leaves of the same shapes as {described} ({wanted}), got {shapes}")
+
+
+def require_layers(name: str, widths: Any) -> None:
+    """Raise Refusal unless `widths` is a list of widths of layers, each at least 1."""
+    if isinstance(widths, str | bytes) or not isinstance(widths, Sequence):
+        example = f"({widths},)" if isinstance(widths, int) else "(64,)"
+        raise Refusal(f"{name} must be a list of widths, such as {example}, got {called(widths)}")
+    for width in widths:
+        require_at_least(name, width, 1)
 
 
 def require_scalar_loss(model, params, example) -> None:

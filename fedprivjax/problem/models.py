@@ -219,6 +219,11 @@ class GeneralModel:
     def correct(self, params, example):
         return None if self.is_correct is None else self.is_correct(params, example)
 
+    @property
+    def weight(self) -> Callable[[Any], Any] | None:
+        """Weight of an example in means over many, a function of it, or None if all weigh the same."""
+        return getattr(self.function, "weight", None)
+
     def lipschitz(self, feature_bound: float, radius: float) -> float:
         return inf
 

@@ -6,7 +6,7 @@ clipped as a whole, over all parameters together. G and L of a network are unkno
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,10 +17,11 @@ from flax.errors import InvalidRngError
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least, require_choice
-from fedprivjax.problem.checks import require_alike
+from fedprivjax.problem.checks import require_alike, require_layers
 from fedprivjax.problem.devices import platform
 from fedprivjax.problem.linear_loss import LinearLoss
 from fedprivjax.problem.random_keys import random_key, require_jax_settings
+from fedprivjax.problem.sequences import LSTM, TokenLoss
 
 QUICKER = {"xla_backend_optimization_level": 1}  # compiles initialisers in a quarter of the time, with equal results
 Activation = Literal["tanh", "gelu", "silu", "softplus", "relu"]
@@ -52,7 +53,7 @@ class MLP(nn.Module):
     activation: Activation = "tanh"
 
     def __post_init__(self):
-        _require_layers("hidden", self.hidden)
+        require_layers("hidden", self.hidden)
         require_choice("activation", self.activation, ACTIVATIONS)
         super().__post_init__()
 
@@ -86,8 +87,8 @@ class CNN(nn.Module):
     activation: Activation = "tanh"
 
     def __post_init__(self):
-        _require_layers("channels", self.channels)
-        _require_layers("hidden", self.hidden)
+        require_layers("channels", self.channels)
+        require_layers("hidden", self.hidden)
         require_choice("activation", self.activation, ACTIVATIONS)
         super().__post_init__()
 
@@ -100,7 +101,7 @@ class CNN(nn.Module):
         return MLP(self.hidden, self.scores, self.activation)(values)
 
 
-NETWORKS = {"mlp": MLP, "cnn": CNN}  # by name in experiment files
+NETWORKS = {"mlp": MLP, "cnn": CNN, "lstm": LSTM}  # by name in experiment files
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,12 @@ class NetworkLoss:
     def __call__(self, params, example):
         return self.loss.value(scores(self.network, self.loss, params, example[0]), example[1])
 
+    @property
+    def weight(self) -> Callable[[Any], Any] | None:
+        """Weight of an example in means: its number of tokens with a label, or None if a label is of the whole."""
+        loss = self.loss
+        return (lambda example: loss.weight(example[1])) if isinstance(loss, TokenLoss) else None
+
     def __repr__(self):
         return f"{self.loss} of {' '.join(repr(self.network).replace('# attributes', '').split())}"
 
@@ -163,12 +170,13 @@ class NetworkCorrect:
 
 
 def scores(network: nn.Module | SplitModule, loss: LinearLoss, params, features):
-    """Return the scores of one example in the loss's shape, [outputs] or []."""
+    """Return the scores of one example in the loss's shape, [outputs] or [], after [length] for each token."""
     found: Any = network.apply({"params": params}, features[None])
-    wanted = (1, loss.outputs or 1)
-    if found.shape != wanted and not (found.shape == (1,) and not loss.outputs):
+    places = features.shape[:1] if isinstance(loss, TokenLoss) else ()
+    wanted = (1, *places, loss.outputs or 1)
+    if found.shape != wanted and not (found.shape == (1, *places) and not loss.outputs):
         raise Refusal(f"network must give scores of shape {list(wanted)} for one example, got {list(found.shape)}")
-    return found[0] if loss.outputs else found.reshape(())
+    return found[0] if loss.outputs else found.reshape(places)
 
 
 def ready_network(network: Any, loss: LinearLoss) -> nn.Module | SplitModule:
@@ -193,7 +201,7 @@ def ready_network(network: Any, loss: LinearLoss) -> nn.Module | SplitModule:
         raise Refusal(f"network {name} must have hashable settings. Use tuples instead of lists") from None
     if loss.unsmoothed is not loss:
         raise Refusal(f"loss must not be smoothed for a network, got {loss}")
-    if isinstance(network, MLP | CNN) and network.scores is None:
+    if isinstance(network, MLP | CNN | LSTM) and network.scores is None:
         network = network.clone(scores=loss.outputs or 1)
     return network
 
@@ -229,13 +237,16 @@ def split_module(module: Any) -> SplitModule:
     return SplitModule(type(module).__name__, graph, nnx.to_pure_dict(params))
 
 
-def first_parameters(network: nn.Module | SplitModule, shape: tuple[int, ...], seed: int, start: Any = None) -> Any:
+def first_parameters(
+    network: nn.Module | SplitModule, shape: tuple[int, ...], seed: int, start: Any = None, dtype: Any = jnp.float32
+) -> Any:
     """Return a network's initial parameters: given ones, those of an nnx module, or a sample of linen's initialisers.
 
     Args:
         shape: shape of one example's features.
         seed: seed of the initialisers.
         start: given parameters, or None.
+        dtype: type of the features.
 
     Raises:
         Refusal: if the network has state besides parameters (such as running means over records), needs random numbers,
@@ -249,14 +260,14 @@ def first_parameters(network: nn.Module | SplitModule, shape: tuple[int, ...], s
     def drawn(key):
         if isinstance(network, SplitModule):
             return {"params": network.start}
-        return network.init(key, jnp.zeros((1, *shape)))
+        return network.init(key, jnp.zeros((1, *shape), dtype))
 
     variables: Any = jax.eval_shape(drawn, random_key(0))
     if set(variables) - {"params"}:
         raise Refusal(f"network must have parameters only, since records must not share state, got {list(variables)}")
     if "params" not in variables:
         raise Refusal(f"network must have parameters, got none in {type(network).__name__}")
-    _require_no_randomness(network, variables, shape)
+    _require_no_randomness(network, variables, jnp.zeros((1, *shape), dtype))
     if start is not None:
         require_alike("start", start, variables["params"], "the network's parameters")
         return start
@@ -264,9 +275,9 @@ def first_parameters(network: nn.Module | SplitModule, shape: tuple[int, ...], s
     return jax.jit(drawn, compiler_options=options)(random_key(seed))["params"]
 
 
-def _require_no_randomness(network: nn.Module | SplitModule, variables: Any, shape: tuple[int, ...]) -> None:
+def _require_no_randomness(network: nn.Module | SplitModule, variables: Any, inputs: Any) -> None:
     try:
-        jax.eval_shape(lambda params: network.apply(params, jnp.zeros((1, *shape))), variables)
+        jax.eval_shape(lambda params: network.apply(params, inputs), variables)
     except InvalidRngError as error:
         reason = str(error).partition("(")[0].strip()
         raise Refusal(f"network must not use random numbers (such as dropout) when it is called: {reason}") from None
@@ -285,14 +296,6 @@ def _halved(pictures):
     batch, height, width, channels = pictures.shape
     even = pictures[:, : height // 2 * 2, : width // 2 * 2]
     return even.reshape(batch, height // 2, 2, width // 2, 2, channels).mean((2, 4))
-
-
-def _require_layers(name: str, widths: Any) -> None:
-    if isinstance(widths, str | bytes) or not isinstance(widths, Sequence):
-        example = f"({widths},)" if isinstance(widths, int) else "(64,)"
-        raise Refusal(f"{name} must be a list of widths, such as {example}, got {called(widths)}")
-    for width in widths:
-        require_at_least(name, width, 1)
 
 
 def _require_pictures(shape: tuple[int, ...], halvings: int) -> None:

@@ -29,12 +29,14 @@ class Predictor:
         shape: shape of one example's features.
         rows: preparation of raw rows.
         network: network that computes the scores, or None for a linear predictor.
+        dtype: type of the features as the model sees them, an integer for tokens.
     """
 
     loss: LinearLoss
     shape: tuple[int, ...]
     rows: RawRows
     network: NetworkLoss | None = None
+    dtype: Any = np.float32
 
     def predict(self, params: Any, rows: Any) -> np.ndarray:
         """Return the prediction of each row, see `SavedRun.predict`."""
@@ -61,7 +63,7 @@ class Predictor:
 
     def _features(self, rows: Any) -> np.ndarray:
         """Return the prepared features as the model sees them: images without the constant."""
-        return self.rows.features(rows)[:, : prod(self.shape)].reshape(-1, *self.shape)
+        return self.rows.features(rows)[:, : prod(self.shape)].reshape(-1, *self.shape).astype(self.dtype, copy=False)
 
     def _scores(self, params: Any, features: np.ndarray) -> np.ndarray:
         if self.network is None:
@@ -75,9 +77,9 @@ def predictor_of(problem: Problem) -> Predictor | None:
     of = problem.model if isinstance(problem.model, LinearModel) else problem.model.function
     if not isinstance(of, LinearModel | NetworkLoss):
         return None
-    shape = jax.eval_shape(problem.take, 0)[0].shape
-    rows = problem.raw_rows or RawRows(prod(shape))
-    return Predictor(of.loss, shape, rows, of if isinstance(of, NetworkLoss) else None)
+    one = jax.eval_shape(problem.take, 0)[0]
+    rows = problem.raw_rows or RawRows(prod(one.shape))
+    return Predictor(of.loss, one.shape, rows, of if isinstance(of, NetworkLoss) else None, one.dtype)
 
 
 @typed_jit(static_argnames="network")

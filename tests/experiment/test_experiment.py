@@ -486,8 +486,8 @@ def test_a_network_is_reached_by_its_settings(settings, network):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model": "mpl"}, "unknown problem.model 'mpl', did you mean 'mlp'? (known: mlp, cnn, module:name)"),
-        ({"hidden": [4]}, "problem.hidden must go with model 'mlp' or 'cnn', got none"),
+        ({"model": "mpl"}, "unknown problem.model 'mpl', did you mean 'mlp'? (known: mlp, cnn, lstm, module:name)"),
+        ({"hidden": [4]}, "problem.hidden must go with model 'mlp' or 'cnn' or 'lstm', got none"),
         ({"channels": [4]}, "problem.channels must go with model 'cnn', got none"),
         ({"model": "mlp", "channels": [4]}, "problem.channels must go with model 'cnn', got model 'mlp'"),
         (

@@ -1,4 +1,4 @@
-"""Limits on a netCDF file from elsewhere, checked before xarray reads it.
+"""Limits on an HDF5 file from elsewhere, such as a netCDF file, checked before it is read.
 
 HDF5 can store numbers in other files, link objects in circles, and declare far more numbers than a file holds.
 """
@@ -7,6 +7,7 @@ import mmap
 import os
 import struct
 import zlib
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 
@@ -25,13 +26,17 @@ SIZE = struct.Struct("<Q")
 SPARE = 64  # bytes of checksums in a chunk
 
 
-def require_bounded(file: Path, *, follow: bool = True) -> None:
-    """Raise Unreadable unless a netCDF file holds all of its numbers, and declares few for its size.
+Members = Mapping[bytes, "Members | None"]  # of a group, and the members of each, or None for all of them
+
+
+def require_bounded(file: Path, *, follow: bool = True, only: Members | None = None) -> None:
+    """Raise Unreadable unless an HDF5 file holds all of its numbers, and declares few for its size.
 
     It must have no external storage, no virtual datasets, no external or soft links and no object with two names.
 
     Args:
         follow: as in `bounded_read.opened`.
+        only: members of the file to check, or None for all of them.
 
     Raises:
         OSError: if the file cannot be opened.
@@ -40,7 +45,7 @@ def require_bounded(file: Path, *, follow: bool = True) -> None:
         size = content.seek(0, os.SEEK_END)
         longest = _longest_text(content.fileno(), size)
         with h5py.File(file, "r") as root:
-            _Walk(size, longest).group(root.id, 0)
+            _Walk(size, longest).group(root.id, 0, only)
 
 
 class _Walk:
@@ -51,17 +56,18 @@ class _Walk:
         self.objects, self.attributes, self.bytes = 0, 0, 0
         self.seen: set[int] = set()
 
-    def group(self, group: h5g.GroupID, depth: int) -> None:
-        """Check a group and everything in it."""
+    def group(self, group: h5g.GroupID, depth: int, only: Members | None) -> None:
+        """Check a group and everything in it, or only some members."""
         self._once(group)
-        if depth > DEPTH or self.objects + group.get_num_objs() > OBJECTS:
+        names = group if only is None else only
+        if depth > DEPTH or self.objects + len(names) > OBJECTS:
             raise Unreadable(f"it has more than {OBJECTS} objects, or groups that are nested more than {DEPTH} deep")
-        for name in group:
+        for name in names:
             if group.links.get_info(name).type != h5l.TYPE_HARD:
                 raise Unreadable("it has a link to another object or file")
             each = h5o.open(group, name)
             if isinstance(each, h5g.GroupID):
-                self.group(each, depth + 1)
+                self.group(each, depth + 1, None if only is None else only[name])
             elif isinstance(each, h5d.DatasetID):
                 self._once(each)
                 self._dataset(each)

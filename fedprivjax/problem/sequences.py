@@ -1,0 +1,109 @@
+"""Sequences of tokens: the loss of the scores of every token, and an LSTM.
+
+A record is a whole sequence, padded to one length. Its loss is the mean over its tokens that have a label, so that a
+clip treats short and long sequences equally. The test loss and accuracy are means over all such tokens of the test set.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least
+from fedprivjax.problem.checks import require_layers
+from fedprivjax.problem.linear_loss import LinearLoss
+
+
+@dataclass(frozen=True)
+class TokenLoss(LinearLoss):
+    """Mean loss over the tokens of a sequence that have a label, for labels [length] and scores [length, outputs].
+
+    Attributes:
+        of: loss of one token's scores. A negative label marks a token without one, such as padding.
+
+    >>> from fedprivjax import Logistic
+    >>> loss, labels = TokenLoss(Logistic()), jnp.array([1, 0, -1])
+    >>> round(float(loss.value(jnp.array([2.0, 0.0, 9.0]), labels)), 3), float(loss.weight(labels))
+    (0.41, 2.0)
+    """
+
+    of: LinearLoss
+
+    @property
+    def outputs(self) -> int:  # type: ignore[override]
+        return self.of.outputs
+
+    @property
+    def classifies(self) -> bool:
+        return self.of.classifies
+
+    @property
+    def least(self) -> float:  # type: ignore[override]
+        return self.of.least
+
+    def value(self, score, label):
+        return self._mean(self.of.value, score, label)
+
+    def correct(self, score, label):
+        return self._mean(self.of.correct, score, label) if self.classifies else None
+
+    def weight(self, label):
+        """Return the number of tokens that have a label."""
+        return jnp.sum(label >= 0).astype(jnp.float32)
+
+    def label_range(self):
+        return (-1, self.of.label_range()[1])
+
+    def _mean(self, function: Any, score: Any, label: Any) -> Any:
+        values = jax.vmap(function)(score, jnp.maximum(label, 0))
+        return jnp.sum(jnp.where(label >= 0, values, 0.0)) / jnp.maximum(self.weight(label), 1.0)
+
+
+class LSTM(nn.Module):
+    """Recurrent network on sequences of tokens: an embedding, LSTM layers, and a dense layer on the state of a token.
+
+    It gives scores for each token from the tokens up to it, or for the whole sequence from its last token.
+
+    Attributes:
+        hidden: widths of the LSTM layers.
+        embedding: width of the embedding.
+        scores: number of scores, or None for the number that the loss needs.
+        tokens: number of tokens with the padding, which is the last one, or None for the dataset's.
+        each: True for scores of each token, False for those of the sequence, or None for what the labels need.
+
+    >>> from fedprivjax import datasets, from_dataset
+    >>> data = datasets.from_sequences([[0, 1, 2], [2, 1]], tokens=3, length=3)
+    >>> from_dataset(data, network=LSTM((4,), embedding=2)).dimension
+    135
+    """
+
+    hidden: tuple[int, ...] = (64,)
+    embedding: int = 8
+    scores: int | None = None
+    tokens: int | None = None
+    each: bool | None = None
+
+    def __post_init__(self):
+        require_at_least("embedding", self.embedding, 1)
+        require_layers("hidden", self.hidden)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, inputs):
+        values: Any = nn.Embed(self.tokens or 0, self.embedding)(inputs)
+        for width in self.hidden:
+            values = nn.RNN(nn.LSTMCell(width))(values)
+        if not self.each:
+            last = jnp.sum(inputs != (self.tokens or 0) - 1, axis=-1) - 1
+            values = jnp.einsum("bl,blh->bh", jax.nn.one_hot(last, inputs.shape[-1]), values)
+        return nn.Dense(self.scores or 1)(values)
+
+    def reading(self, padding: int | None, *, each: bool) -> Self:
+        """Return the network for sequences with this padding, and for scores of each token or of the sequence."""
+        if padding is None:
+            raise Refusal("an LSTM must have sequences of tokens, got features. datasets.from_sequences makes them")
+        own = {"tokens": padding + 1 if self.tokens is None else self.tokens, "each": each}
+        return self.clone(**own)
