@@ -37,6 +37,7 @@ class AnyKind(Reflected):
             "exponential".
         hours: mean delay, for all machines or for each.
         deviation: standard deviation of the logarithm of log-normal delays.
+        per_record: True if `hours` are those of each record that a machine holds.
     """
 
     filled = ("machines", "per_round", "dropouts", "delays")
@@ -48,6 +49,7 @@ class AnyKind(Reflected):
     delays: Literal["constant", "exponential", "log_normal"] | None = None
     hours: float | list[float] = 1.0
     deviation: float = 1.0
+    per_record: bool = False
 
     @property
     def planned(self) -> int | None:
@@ -67,9 +69,10 @@ class AnyKind(Reflected):
         scheme = self.scheme(machines, per_round)
         scheme = scheme if self.dropouts == 0 else Dropouts(scheme, self.dropouts)
         if self.delays is not None and not isinstance(scheme, Buffered):
-            return Timed(scheme, Delays(self.delays, self.hours, self.deviation))
-        if self.delays is None and not isinstance(scheme, Buffered) and (self.hours, self.deviation) != (1.0, 1.0):
-            raise Refusal(f"delays must be given with hours or deviation, got none for kind {self.kind!r}")
+            return Timed(scheme, Delays(self.delays, self.hours, self.deviation, self.per_record))
+        given = (self.hours, self.deviation, self.per_record) != (1.0, 1.0, False)
+        if self.delays is None and given and not isinstance(scheme, Buffered):
+            raise Refusal(f"delays must be given with hours, deviation or per_record, got none for kind {self.kind!r}")
         return scheme
 
     def scheme(self, machines: int, per_round: Any) -> Participation:
@@ -83,7 +86,7 @@ class AnyKind(Reflected):
             raise Refusal(f"per_round must be left out for kind {self.kind!r}, got {per_round}")
         if "per_round" in arguments(type(self).maker) and per_round is None:
             raise Refusal("participation.per_round must be given, or swept")
-        delays = Delays(self.delays or Delays().kind, self.hours, self.deviation)
+        delays = Delays(self.delays or Delays().kind, self.hours, self.deviation, self.per_record)
         made = self.made(machines=machines, per_round=per_round, delays=delays)
         if per_round not in (None, made.per_round):
             raise Refusal(f"per_round must be {made.per_round} for kind {self.kind!r}, got {per_round}")

@@ -69,7 +69,8 @@ def require_possible(
                 f"participation must be public if a machine uses every record once, because its records then tell how "
                 f"often it took part, got {participation}. Use a method or sampler that uses records again"
             )
-        participation = participation.fitted(shares)
+        table = problem.partition_table
+        participation = participation.fitted(shares).sized(None if table is None else table.sizes)
         rounds = most_rounds(problem, participation, sampler, order) if rounds is None else rounds
         _check_enough(problem, participation, rounds, sampler, order)
         require_room(machines, per_round, rounds, _records_of_message(problem, sampler), draws)

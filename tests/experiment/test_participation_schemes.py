@@ -76,6 +76,7 @@ def same(one, other):
 
 
 TWO = {"machines": 4, "per_round": 2}
+PER_RECORD = Buffered(4, 2, delays=Delays(hours=0.1, per_record=True))
 KINDS = [
     ({**TWO}, Uniform(4, 2)),
     ({"kind": "full", "machines": 4}, Full(4)),
@@ -124,12 +125,16 @@ def test_kinds(given, made):
             {"kind": "buffered", **TWO, "hours": WEIGHTS, "max_staleness": 1},
             Buffered(4, 2, None, Delays(hours=WEIGHTS), 1),
         ),
+        ({"kind": "buffered", **TWO, "hours": 0.1, "per_record": True}, PER_RECORD),
         ({"kind": "buffered", **TWO, "power": 1.0}, Buffered(4, 2, power=1.0)),
         ({**TWO, "delays": "constant", "hours": WEIGHTS}, Timed(Uniform(4, 2), Delays("constant", WEIGHTS))),
         ({**TWO, "delays": "exponential", "dropouts": 0.3}, Timed(Dropouts(Uniform(4, 2), 0.3))),
     ],
 )
 def test_delays(given, made):
+    if made is PER_RECORD:
+        assert law(**given) == made
+        return
     same(law(**given), made)
     one, other = (scheme.draw(9, np.random.default_rng(1)) for scheme in (law(**given), made))
     np.testing.assert_array_equal(one.hours, other.hours)
@@ -153,7 +158,10 @@ def test_one_pass_has_its_dropouts():
             {"kind": "weighted", **TWO, "weights": WEIGHTS, "max_uses": 0},
             "max_uses must be an integer of at least 1, got 0",
         ),
-        ({**TWO, "hours": 2.0}, "delays must be given with hours or deviation, got none for kind 'uniform'"),
+        (
+            {**TWO, "hours": 2.0},
+            "delays must be given with hours, deviation or per_record, got none for .*",
+        ),
         ({**TWO, "delays": "constant", "hours": 0.0}, "hours must be positive and finite, one for .*, got 0.0"),
         (
             {"kind": "buffered", **TWO, "concurrency": 1},

@@ -95,6 +95,10 @@ class Dropouts(Participation):
         scheme = self.scheme.fitted(shares)
         return self if scheme is self.scheme else replace(self, scheme=scheme)
 
+    def sized(self, sizes: np.ndarray | None) -> "Dropouts":
+        scheme = self.scheme.sized(sizes)
+        return self if scheme is self.scheme else replace(self, scheme=scheme)
+
     def resized(self, **sizes: int) -> "Dropouts":
         return replace(self, scheme=self.scheme.resized(**sizes))
 

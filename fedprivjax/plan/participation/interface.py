@@ -117,6 +117,13 @@ class Participation(Decorated):
         """
         return self
 
+    def sized(self, sizes: np.ndarray | None) -> Self:
+        """Return the scheme for machines with these numbers of records, int [machines], or None for a shared pool.
+
+        If it is another scheme, dataset sizes are public, as with `depends_on_sizes`. Default: the scheme itself.
+        """
+        return self
+
     def resized(self, **sizes: int) -> Self:
         """Return a copy with another `machines` or `per_round`, for a sweep over them.
 

@@ -33,6 +33,8 @@ class Delays:
         kind: "constant", "exponential" or "log_normal".
         hours: mean delay, for all machines or for each, [machines].
         deviation: standard deviation of the logarithm of a log-normal delay.
+        per_record: True if `hours` are those of each record that a machine holds. Numbers of records are then public,
+            which only replace-one allows.
 
     >>> Delays("constant", hours=[1.0, 3.0]).of(np.array([[1, 0]]), np.random.default_rng(0)).tolist()
     [[3.0, 1.0]]
@@ -41,6 +43,7 @@ class Delays:
     kind: str = "exponential"
     hours: Any = 1.0
     deviation: float = 1.0
+    per_record: bool = False
 
     def __post_init__(self):
         require_choice("delays", self.kind, KINDS)
@@ -56,10 +59,19 @@ class Delays:
         object.__setattr__(self, "hours", tuple(hours.tolist()) if hours.ndim else float(hours))
 
     def means(self, machines: int) -> np.ndarray:
-        """Return the mean delay of every machine, float64 [machines]."""
+        """Return the mean delay of every machine, or that of each of its records, float64 [machines]."""
         if np.ndim(self.hours) and len(self.hours) != machines:
             raise Refusal(f"hours must be one number or one for each of {machines} machines, got {len(self.hours)}")
         return np.broadcast_to(np.asarray(self.hours, float), machines)
+
+    def sized(self, sizes: np.ndarray | None) -> "Delays":
+        """Return the delays of machines with these numbers of records, or None for a shared pool."""
+        if not self.per_record:
+            return self
+        if sizes is None:
+            raise Refusal("per_record must go with machines that own records, got a shared pool. Leave it out")
+        hours = self.means(sizes.size) * np.maximum(sizes, 1)
+        return replace(self, hours=hours, per_record=False)
 
     def relative(self, shape: Any, rng: np.random.Generator) -> np.ndarray:
         """Return delays divided by their mean."""
@@ -69,8 +81,14 @@ class Delays:
             return rng.exponential(size=shape)
         return np.exp(self.deviation * rng.standard_normal(shape) - self.deviation**2 / 2)
 
+    def require_sized(self) -> None:
+        """Raise Refusal if delays need numbers of records."""
+        if self.per_record:
+            raise Refusal("per_record must be False for a schedule without data, got True. Use draw_plan or a run")
+
     def of(self, machines: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return the delay of one answer of each of these machines."""
+        self.require_sized()
         return np.asarray(self.hours)[machines if np.ndim(self.hours) else ...] * self.relative(machines.shape, rng)
 
 
@@ -140,7 +158,11 @@ class Buffered(Participation):
         """Largest staleness of an answer."""
         return ceil(LONGEST * self.working / self.per_round) if self.max_staleness is None else self.max_staleness
 
+    def sized(self, sizes: np.ndarray | None) -> "Buffered":
+        return replace(self, delays=self.delays.sized(sizes)) if self.delays.per_record else self
+
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
+        self.delays.require_sized()
         answers = np.array(list(self._answers(rounds, rng))).reshape(rounds, self.per_round, 3)
         staleness = answers[..., 1].astype(np.int32)
         late = Late(staleness, (1.0 + staleness) ** -float(self.power), min(self.longest + 1, rounds))
@@ -216,6 +238,11 @@ class Timed(Participation):
     def fitted(self, shares: np.ndarray | None) -> "Timed":
         scheme = self.scheme.fitted(shares)
         return self if scheme is self.scheme else replace(self, scheme=scheme)
+
+    def sized(self, sizes: np.ndarray | None) -> "Timed":
+        scheme = self.scheme.sized(sizes)
+        changed = scheme is not self.scheme or self.delays.per_record
+        return replace(self, scheme=scheme, delays=self.delays.sized(sizes)) if changed else self
 
     def resized(self, **sizes: int) -> "Timed":
         return replace(self, scheme=self.scheme.resized(**sizes))

@@ -1,6 +1,6 @@
 """Late answers: the schedule of a buffered server, simulated hours, and invalid settings."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -9,14 +9,18 @@ from fedprivjax import (
     Buffered,
     Delays,
     Dropouts,
+    FedAvg,
     Full,
     Late,
+    Logistic,
     Participation,
     PoissonCohorts,
     Refusal,
     Schedule,
     Timed,
     Uniform,
+    linear_problem,
+    ready,
 )
 from fedprivjax.plan.participation.validate import checked_draw
 
@@ -80,6 +84,29 @@ def test_a_synchronous_round_lasts_as_long_as_its_slowest_machine_that_sends():
     slowest = [max(row[here] + 1) for row, here in zip(alone.participants, alone.present, strict=True)]
     np.testing.assert_allclose(timed.hours, np.cumsum(slowest))
     assert Timed(Uniform(6, 3)).resized(per_round=2).per_round == 2
+
+
+def test_delays_by_numbers_of_records_make_these_public():
+    delays = Delays("constant", 0.5, per_record=True)
+    rows = np.array([[0, 1, 2, 3], [4, 5, -1, -1]])
+    problem = linear_problem(np.eye(6), [0, 1, 0, 1, 0, 1], Logistic(), partition_table=rows)
+    method = FedAvg(unit="machine", update_clip=1.0, noise_std=1.0, local_epochs=1, batch=2, step_size=0.1)
+    schemes = {  # the second machine answers after 1, 2, 3, … hours, the first after 2, 4, …
+        Buffered(2, 1, delays=delays): [1, 2, 2, 3],
+        Timed(Full(2), delays): [2, 4, 6, 8],
+        Timed(Dropouts(Full(2), 0.0), delays): [2, 4, 6, 8],
+        Dropouts(Timed(Full(2), delays), 0.0): [2, 4, 6, 8],
+    }
+    for scheme, hours in schemes.items():
+        start = ready(method, problem, scheme, rounds=4, metrics=[])
+        assert start.plan.schedule.hours.tolist() == hours
+        assert "each machine's number of records is public" in str(start.guarantee)
+        with pytest.raises(Refusal, match="must not depend on dataset sizes, which are private"):
+            ready(replace(method, relation="add-or-remove-one"), problem, scheme, rounds=4)
+        with pytest.raises(Refusal, match="per_record must be False for a schedule without data"):
+            scheme.draw(2, rng())
+        with pytest.raises(Refusal, match="per_record must go with machines that own records"):
+            scheme.sized(None)
 
 
 def test_weights_of_a_machine_in_one_buffer_are_added():
