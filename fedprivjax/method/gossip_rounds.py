@@ -132,11 +132,11 @@ class GossipRounds(MeanRounds):
     def iterates(self, state: Servers) -> dict[str, Any]:
         return _mean(jax.vmap(lambda server: self.call("iterates", server))(state.server))
 
-    def query(self, state: Servers) -> Any:
+    def query(self, state: Any) -> Any:
         """Return the point at which the first machine computes gradients. Those of all machines are broadcast."""
         return jax.tree.map(lambda leaf: leaf[0], self._points(state)[0])
 
-    def broadcast(self, state: Servers) -> Any:
+    def broadcast(self, state: Any) -> Any:
         return self._points(state)
 
     def _points(self, state: Servers) -> Any:
@@ -165,7 +165,7 @@ class GossipRounds(MeanRounds):
         server = adversary.server if isinstance(adversary, Coalition) else adversary
         if not (server is None or isinstance(server, Local)):
             raise Refusal(
-                f"adversary must see every message with gossip, in which nobody adds them, got {adversary}. Use "
+                f"adversary must see every message with gossip, which adds no messages, got {adversary}. Use "
                 f"Local(), or Coalition(1, Local()) for another machine"
             )
         everyone = np.arange(schedule.machines)

@@ -226,7 +226,7 @@ class EachMessage(Mechanism):
 
     def draw(self, state, inputs, keys, dimension: int):
         block = keys.shape[0]
-        each = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (block, *jnp.shape(leaf))), self.inner)
+        each: Any = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (block, *jnp.shape(leaf))), self.inner)
         return state, MessageNoise(each.replace(inputs=inputs), keys, dimension)
 
     def aggregate(self, noise):
@@ -237,7 +237,8 @@ class EachMessage(Mechanism):
         return self.inner.message_noise(memory, inputs, key, dimension)
 
     def floats(self, dimension: int) -> int:
-        return self.inner.replace(inputs=self.inputs).floats(dimension)
+        whole: Any = self.inner
+        return whole.replace(inputs=self.inputs).floats(dimension)
 
 
 @struct.dataclass

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+from cases import sparing
 from oracles import gossip
 from oracles.decor import adjacency
 from small_file import FEDERATION
@@ -65,8 +66,13 @@ def transcribed(start, weights):
     return gossip.run(np.asarray(X, float), Y, used, noise_of(start), weights, **settings)
 
 
-@pytest.mark.parametrize("noise", ["independent", SHARED], ids=["independent", "pairwise"])
-@pytest.mark.parametrize("name", MIXINGS)
+@pytest.mark.parametrize(
+    ("name", "noise"),
+    sparing(
+        [(name, noise) for name in MIXINGS for noise in ("independent", SHARED)],
+        quick=[("directed", "independent"), ("in turn", SHARED)],
+    ),
+)
 def test_runs_are_those_of_numpy(name, noise):
     mixing, weights = MIXINGS[name]
     method = fpj.DSGD(**SETTINGS, mixing=mixing, noise_schedule=noise, batch=BATCH)
@@ -144,7 +150,7 @@ def test_all_floats_of_a_state_are_mixed():
     assert fpj.ready(adam, PROBLEM, fpj.Full(N), rounds=2).costs["sent_bits"] == 2 * 32 * 3 * PROBLEM.dimension
 
 
-@pytest.mark.parametrize("noise", ["independent", SHARED], ids=["independent", "pairwise"])
+@pytest.mark.parametrize("noise", sparing(["independent", SHARED], quick=["independent"]))
 def test_gossip_on_a_complete_graph_is_a_server(noise):
     settings = {**SETTINGS, "noise_std": None, "epsilon": 4.0, "sampler": "full"}
     method = fpj.DSGD(**settings, mixing="complete", noise_schedule=noise)
@@ -197,7 +203,8 @@ def _quadratic(x, record):
     return 0.5 * ((x - record) ** 2).sum()
 
 
-def test_machines_divided_over_devices_give_the_same_run():
+@pytest.mark.parametrize("devices", sparing([2, 4], quick=[4]))
+def test_machines_divided_over_devices_give_the_same_run(devices):
     """9 machines on 4 devices: the last one holds copies."""
     method = fpj.DSGD(**SETTINGS, mixing=["ring", DIRECTED], batch=BATCH, noise_schedule=SHARED)
     options: dict[str, Any] = {
@@ -206,11 +213,10 @@ def test_machines_divided_over_devices_give_the_same_run():
         "eval_every": 3,
     }
     alone = fpj.simulate(method, PROBLEM, fpj.Full(N), **options)
-    for devices in (2, 4):
-        divided = fpj.simulate(method, PROBLEM, fpj.Full(N), **options, mesh={"machines": devices})
-        np.testing.assert_allclose(divided.params, alone.params, atol=1e-6)
-        for name, values in alone.metrics.items():
-            np.testing.assert_allclose(divided.metrics[name], values, rtol=1e-5, atol=1e-6)
+    divided = fpj.simulate(method, PROBLEM, fpj.Full(N), **options, mesh={"machines": devices})
+    np.testing.assert_allclose(divided.params, alone.params, atol=1e-6)
+    for name, values in alone.metrics.items():
+        np.testing.assert_allclose(divided.metrics[name], values, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -351,6 +357,7 @@ epsilon = [2.0]
     assert second.make({"epsilon": 2.0}).algorithm == fpj.Gossip(SGD(average=True), "complete")
 
 
+@pytest.mark.slow
 def test_an_optax_transformation_steps_at_every_machine():
     method = fpj.DSGD(**{**SETTINGS, "noise_std": 0.0}, sampler="full", mixing="complete", server=optax.sgd)
     plain = fpj.DSGD(**{**SETTINGS, "noise_std": 0.0}, sampler="full", mixing="complete")
