@@ -9,6 +9,7 @@ from flax import struct
 from fedprivjax.method.algorithm import Calls, Public
 from fedprivjax.method.linear import Linear, require_gradients, require_message
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work
+from fedprivjax.method.personal_part import has_personal_part, require_apart
 from fedprivjax.method.traced_checks import require_floats, require_served, require_state
 from fedprivjax.problem.program import by_shapes
 from fedprivjax.problem.random_keys import random_key
@@ -25,7 +26,7 @@ class KnownWork:
         algorithm: planned algorithm, or None if it plans nothing.
         gradients: number of gradients in a local step's message.
         plain: True if a local step's message is one gradient, without a coefficient.
-        stateful: True if a machine keeps a state between rounds.
+        stateful: True if a machine keeps a state between rounds on which messages may depend.
         weighted: True if machines' weights follow from the plan.
         public_steps: True if what is released depends on the largest number of local steps.
         slot_classes, all_records: classes of the machines that are computed together, and padding, see `LocalRounds`.
@@ -70,9 +71,10 @@ def message_of(call: Calls, carry: Any, received: Any, own: Any, work: Work) -> 
     return call("leave", carry, received, own, work, check=flat), structures[-1]
 
 
-def left(call: Calls, public: Public, planned: Any) -> Any:
-    """Return the message of a machine after a local step with gradient 0."""
-    received, own = call("sends", call("init", public, jnp.float32(1))), call("own", public)
+def left(call: Calls, public: Public, planned: Any, own: Any = None) -> Any:
+    """Return the message of a machine that holds `own`, by default its first state, after a step with gradient 0."""
+    received = call("sends", call("init", public, jnp.float32(1)))
+    own = call("own", public) if own is None else own
     work = Work(jnp.float32(1), planned, jnp.float32(1), lambda point: point)
     g = jax.tree.map(jnp.zeros_like, public.start)
     end = call("move", call("enter", received, own), g, received, own, work)
@@ -99,7 +101,8 @@ def of_python(structure: Any) -> bool:
 def read(algorithm: LocalAlgorithm, public: Public, *, private: bool) -> tuple[Linear, bool, bool]:
     """Return a local step's message, and two answers.
 
-    They are True if machines keep a state, and if messages or states depend on the largest number of steps.
+    They are True if machines keep a state that messages may depend on, and if messages or states depend on the largest
+    number of steps.
     """
     return _read((algorithm, public.start), public._replace(start=None), private)
 
@@ -125,8 +128,21 @@ def _read(parts: tuple[LocalAlgorithm, Any], public: Public, private: bool) -> t
         require_served(type(algorithm).__name__, server, served)
         return message, kept, served
 
+    def require_no_leak(parts):
+        algorithm, start = parts
+        call, facts = Calls(algorithm, isolated=private), public.with_start(start)
+        server = call("init", facts, one)
+
+        def messages(own):
+            return asked(call, call("enter", call("sends", server), own), start), left(call, facts, one, own)
+
+        require_apart(type(algorithm).__name__, messages, call("own", facts))
+
+    if has_personal_part(parts[0]):
+        jax.eval_shape(require_no_leak, parts)
     message, own = jax.eval_shape(first, parts)
     program = jax.make_jaxpr(results)(parts, one).jaxpr
     *_, planned = program.invars
     used = [one for equation in program.eqns for one in equation.invars]
-    return message, bool(jax.tree.leaves(own)), any(one is planned for one in (*used, *program.outvars))
+    stateful = bool(jax.tree.leaves(own)) and not has_personal_part(parts[0])
+    return message, stateful, any(one is planned for one in (*used, *program.outvars))

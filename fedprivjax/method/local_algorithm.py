@@ -113,6 +113,17 @@ class LocalAlgorithm(Part):
         """
         return own
 
+    def adapt(self, own: Any, g: Any, received: Any, work: Work) -> Any:
+        """Return a machine's personal part after a personal step, if the algorithm has one, in place of `keep`.
+
+        What a machine holds is then a personal part, on which no message may depend: `enter`, `move` and `leave`
+        receive zeros in its place.
+
+        Args:
+            g: mean gradient of the step's minibatch at `personal(received, own)`, without bound and without noise.
+        """
+        raise Undefined(f"{type(self).__name__} must define adapt(own, g, received, work)")
+
     def serve(self, server: Any, mean: Any, at: AtServer) -> Any:
         """Return the server's state after a round.
 

@@ -17,6 +17,7 @@ from fedprivjax.method.linear import Linear, is_plain, points_of
 from fedprivjax.method.local_algorithm import AtServer, Work, mul
 from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.local_rounds import LIVE_VECTORS, SERVER, ClientState, LocalRounds, chunk_of
+from fedprivjax.method.personal_part import adapted, has_personal_part, seen_by_messages
 from fedprivjax.method.round import RoundInputs, require_one_gradient, slot_keys
 from fedprivjax.method.rounds import Rounds
 from fedprivjax.method.seen import noisy_rows, of_one_message
@@ -107,7 +108,8 @@ class WorkRounds(Rounds):
     def client_init(self, problem: Problem) -> Any:
         own = self.call("own", Public.of(problem, 1, random_key(0)))
         known = self.protocol.known
-        if known is not None and bool(jax.tree.leaves(own)) != known.stateful:
+        stateful = has_personal_part(self.planned) or (known is not None and known.stateful)
+        if known is not None and bool(jax.tree.leaves(own)) != stateful:
             raise Refusal(f"own of {type(self.planned).__name__} must always hold numbers, or never, got {called(own)}")
         return own
 
@@ -121,14 +123,18 @@ class WorkRounds(Rounds):
         return shared._replace(server=jax.tree.map(lambda rows: rows[version], shared.server))
 
     def client(self, server: Received, own: Any, data: LocalData, noise: Any, key: jax.Array):
-        privacy, work = self.privacy, self._told(data)
+        privacy, work, held = self.privacy, self._told(data), own
+        own = seen_by_messages(self.planned, held)
         end, _ = self._walk(server, own, data, noise)
         left, structure = message_of(self.call, end, server.server, own, work)
         message: Any = [jnp.where(data.steps > 0, leaf, 0.0) for leaf in left]
         if of_python(structure):  # no other container may change what is bounded
             message = jax.tree.unflatten(structure, message)
         message, info = privacy.bounded(message, server.clip)
-        after = self.call("keep", own, jax.tree.unflatten(structure, jax.tree.leaves(message)), work)
+        if has_personal_part(self.planned):
+            after = adapted(self.call, server.server, held, data, work)
+        else:
+            after = self.call("keep", own, jax.tree.unflatten(structure, jax.tree.leaves(message)), work)
         return privacy.sent(message, info, server.clip, noise, self._facts), after, info
 
     def encode(self, message: Any, key: jax.Array) -> Any:
@@ -207,7 +213,7 @@ class WorkRounds(Rounds):
         received, rounds = self.shared(state.server, noise), self.local
 
         def one(inputs, noise, key):
-            own = jax.tree.map(lambda rows: rows[inputs.machine], state.own)
+            own = seen_by_messages(self.planned, jax.tree.map(lambda rows: rows[inputs.machine], state.own))
             mine = received if inputs.late is None else self.received(received, inputs.late.version)
             return self._walk(mine, own, rounds.local_data(problem, inputs), noise, every_step=True)[1]
 
@@ -330,7 +336,8 @@ class WorkRounds(Rounds):
     def costs(self, problem: Problem) -> dict[str, float]:
         expected = self._known.expected
         besides = 0.0 if expected is None else self.privacy.protocol_bits(float(expected))
-        return of_one_message(self.message_bits(problem) + besides, self._known.gradients)
+        gradients = self._known.gradients + has_personal_part(self.planned)
+        return of_one_message(self.message_bits(problem) + besides, gradients)
 
     def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
         return self.local.run_costs(problem, plan)
@@ -357,7 +364,12 @@ class WorkRounds(Rounds):
         if noise_std and known.limit is not None:
             require_clip("lipschitz", float(known.limit))
         event = self.privacy.event(self.facts(problem, plan), float(noise_std))
-        assumed = {"public steps": known.public_steps, "late answers": plan.schedule.late is not None}
+        apart = self.privacy.unit is not None and has_personal_part(self.planned)
+        assumed = {
+            "personal parts": apart,
+            "public steps": known.public_steps,
+            "late answers": plan.schedule.late is not None,
+        }
         for name in (name for name, needed in assumed.items() if needed):
             event = event.assuming(Assumption(name))
         return event
@@ -366,7 +378,7 @@ class WorkRounds(Rounds):
         self.privacy.check_late(self.protocol.name)
         if self.protocol.adversary is not None:
             raise Refusal(f"adversary must be left out with late answers, got {self.protocol.adversary}")
-        if self._known_for(problem, plan).stateful:
+        if self._known_for(problem, plan).stateful or has_personal_part(self.planned):
             raise Refusal(
                 f"participation must be synchronous for {self.protocol.name}, whose machines keep a state, got late "
                 f"answers. Use FedAvg, or another scheme than Buffered"

@@ -26,6 +26,7 @@ SENTENCES = {
     "run depend on it and are not covered",
     "width of cohorts": "a round has more machines than there is room for with probability {cut:.2g}, which is added "
     "to δ for each of {rounds} rounds",
+    "personal parts": "what a client keeps for itself is seen by this client alone: joint differential privacy",
     "public rate": "the probability {rate:.4g} of a record and the divisor {batch} of a sum are public constants",
     "noise of the schedule": "the noise is fixed for the public schedule that was drawn, and may be too little for "
     "another",

@@ -1,4 +1,5 @@
 from .accelerated_minibatch_sgd import AcceleratedMinibatchSGD as AcceleratedMinibatchSGD
+from .ditto import Ditto as Ditto
 from .dp_mu2 import DPMu2 as DPMu2
 from .dpzero import DPZero as DPZero
 from .dsgd import DSGD as DSGD

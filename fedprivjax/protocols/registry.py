@@ -37,6 +37,7 @@ ALGORITHM_CLASSES: dict[str, type] = {
     "control_variates": ControlVariates,
     "feddyn": protocols.FedDyn,
     "fedexp": protocols.FedExP,
+    "ditto": protocols.Ditto,
     "mimelite": protocols.MimeLite,
     "dpzero": protocols.DPZero,
     "gossip": Gossip,

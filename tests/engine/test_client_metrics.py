@@ -27,7 +27,7 @@ def by_hand(given, params):
     return [[values[given.test_machine_of == c].mean() for c in range(CLIENTS)] for values in (right, losses)]
 
 
-@pytest.mark.parametrize("chunk", [None, 7])
+@pytest.mark.parametrize("chunk", [pytest.param(None, marks=pytest.mark.slow), 7])
 def test_they_are_means_over_each_clients_own_test_rows(monkeypatch, chunk):
     if chunk is not None:
         monkeypatch.setattr(chunked_sums, "at_once", lambda problem, count, further: min(chunk, count))
@@ -109,6 +109,7 @@ def test_the_page_has_a_histogram_and_tables_refuse_vectors():
         fpj.select(grid.expand_dims(step_size=[0.5]), over="step_size", metric="client_test_accuracy")
 
 
+@pytest.mark.slow
 def test_any_vector_may_name_its_axis():
     parts = Metric("parts", lambda problem, snapshot: snapshot.params[:3], axis="coordinate", default=False)
     metrics = [parts, Metric("square", lambda problem, snapshot: np.ones((2, 2)) * snapshot.params[0])]

@@ -85,6 +85,7 @@ def test_asking_for_them_changes_no_number(problem):
     assert "own:" not in str(without)
 
 
+@pytest.mark.slow
 def test_segments_and_checkpoints_return_the_same(problem, tmp_path):
     whole = run(problem)
     np.testing.assert_allclose(run(problem, on_evaluation=lambda *at: None).own, whole.own, atol=1e-6)
@@ -112,6 +113,7 @@ def test_a_saved_run_keeps_them_in_a_file_of_its_own(problem, data, tmp_path, me
     assert not (tmp_path / "own.npz").exists()
 
 
+@pytest.mark.slow
 def test_a_mesh_returns_every_machine_once(problem):
     found = run(problem, mesh={"machines": min(3, jax.device_count())})
     np.testing.assert_allclose(found.own, run(problem).own, atol=1e-6)

@@ -279,6 +279,7 @@ REGISTERED = {
     "accelerated_sgd": RECORDS,
     "feddyn": LOCAL,
     "fedexp": LOCAL,
+    "ditto": LOCAL,
     "mimelite": LOCAL,
     "dpzero": RECORDS,
 }
