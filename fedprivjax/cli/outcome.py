@@ -131,7 +131,7 @@ def _partition_plot(experiment) -> "Figure | None":
         return None
     for line in data_lines(data):
         out.say(line)
-    if table is None or len(table) > MOST_SHOWN:
+    if table is None or len(table) > MOST_SHOWN or data.labels.ndim > 1:  # labels of tokens are not drawn
         return None
     names = {"class_names": data.class_names, "machine_names": data.machine_names}
     return plot_partition(data.labels, table, classes=data.classes, **names)

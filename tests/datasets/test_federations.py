@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedprivjax import LSTM, FedAvg, Full, Refusal, experiment, from_dataset, simulate
+from fedprivjax.cli import outcome
 from fedprivjax.datasets import (
     DataError,
     DataNotFound,
@@ -256,6 +257,16 @@ def test_an_experiment_file_names_a_federation(tmp_path):
     problem = job.prepare().first.problem
     assert problem.model.function.network == LSTM((4,), 2, scores=4, tokens=5, each=False)
     assert problem.partition_table.names == ("ann", "bob", "eve")
+    assert outcome._partition_plot(found) is not None
+    write_tff(tmp_path / "plays.h5", {name: {"snippets": x} for name, (x, _) in users.items()})
+    made = (
+        (tmp_path / "plays.toml")
+        .read_text()
+        .replace('"leaf"', '"tff"')
+        .replace('folder = "plays"', 'file = "plays.h5"')
+    )
+    (tmp_path / "other.toml").write_text(made)
+    assert outcome._partition_plot(experiment.load(tmp_path / "other.toml")) is None  # labels of tokens
     missing = (tmp_path / "plays.toml").read_text().replace('"plays"', '"play"')
     (tmp_path / "other.toml").write_text(missing)
     assert "problem.options.folder must be a file, got 'play'" in said(lambda: experiment.load(tmp_path / "other.toml"))
