@@ -32,7 +32,7 @@ from fedprivjax.plan.samplers import LocalEpochs
 from fedprivjax.problem.devices import GIB, programs_for
 from fedprivjax.problem.networks import CNN, MLP
 from fedprivjax.problem.random_keys import random_key
-from fedprivjax.protocols import PROTOCOLS, Ditto, DPZero, FedAvg, FedDyn, FedExP, MimeLite
+from fedprivjax.protocols import PROTOCOLS, DPZero, FedAvg, FedDyn, FedExP, MimeLite
 from fedprivjax.sweeps.execute import run_chunk
 from fedprivjax.sweeps.memory import USABLE, floats_of, numbers_drawn, peak_bytes, spread
 
@@ -62,7 +62,6 @@ PAIRS: dict[str, tuple[Any, Any]] = {  # algorithms of no named method, each wit
     "feddyn": (FedDyn(alpha=0.1), WALK),
     "fedexp": (FedExP(), WALK),
     "mimelite": (MimeLite(beta=0.5), WALK),
-    "ditto": (Ditto(), WALK),
     "dpzero": (DPZero(), NoisyMessages(clip=1.0)),
 }
 NETWORKS = {"2NN": MLP(clients.HIDDEN, activation="relu"), "CNN": CNN((16, 32))}

@@ -118,7 +118,8 @@ def few_features(monkeypatch):
 
 def test_every_algorithm_of_no_method_has_a_pair():
     known = composed().values()
-    assert {name for name, (kind, _) in ALGORITHMS.items() if kind not in known} == set(compiled.PAIRS)
+    others = {name for name, (kind, _) in ALGORITHMS.items() if kind not in known}
+    assert others - {"ditto"} == set(compiled.PAIRS)  # Ditto is FedAvg with further gradients, and not in the table
 
 
 @pytest.mark.slow
