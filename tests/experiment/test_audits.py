@@ -213,8 +213,9 @@ def test_one_run_audit_on_the_experiments_problem(call, spec, tmp_path):
 
 @pytest.mark.slow
 def test_every_protocol_is_audited_or_says_why_not(call, tmp_path, monkeypatch):
+    smaller(monkeypatch, preparing=512)
     monkeypatch.chdir(tmp_path)
-    status, said, errors = call("all", "--runs", 1000, "--rounds", 12, "--json", "found.json")
+    status, said, errors = call("all", "--runs", 1000, "--rounds", 6, "--json", "found.json")
     assert (status, errors.count("Traceback")) == (0, 0)
     audited = set(json.loads((tmp_path / "found.json").read_text(encoding="utf-8")))
     reasons = [line for line in said.splitlines() if line.startswith("not audited: ")]
