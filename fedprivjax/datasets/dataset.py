@@ -12,6 +12,7 @@ from fedprivjax.checks.values import called, require_at_least, require_positive,
 from fedprivjax.problem.client_tests import checked_owners
 from fedprivjax.problem.linear_loss import LinearLoss
 from fedprivjax.problem.raw_rows import RawRows
+from fedprivjax.problem.sequences import counted_labels
 
 NORM_SLACK = 1e-5  # relative: float32 features of norm equal to the bound must pass
 SOURCE = "synthetic, drawn from a fixed seed"
@@ -134,7 +135,7 @@ class Dataset:
             _check_arrays(prefix, features, labels, np.float32 if self.classes is None else np.int32)
             _check_norms(f"{prefix}features", features, self.feature_bound)
         else:
-            labels = _counted_labels(prefix, features, labels, self.padding)
+            labels = counted_labels(prefix, features, labels, self.padding)
         low, high = (-self.label_bound, self.label_bound) if self.classes is None else (0, self.classes - 1)
         if self.classes is None:
             _check_finite(f"{prefix}labels", labels)
@@ -153,24 +154,6 @@ def _check_arrays(prefix: str, features: np.ndarray, labels: np.ndarray, label_t
         raise Refusal(f"{prefix}labels must have shape {features.shape[:1]} to match features, got {labels.shape}")
     if labels.dtype != label_type:
         raise Refusal(f"{prefix}labels must be {np.dtype(label_type)}, got {labels.dtype}")
-
-
-def _counted_labels(prefix: str, tokens: np.ndarray, labels: np.ndarray, padding: int) -> np.ndarray:
-    """Return the labels that count, of sequences. Raise Refusal for other tokens, and for sequences without a label."""
-    if tokens.ndim != 2 or tokens.dtype != np.int32 or not tokens.size or labels.dtype != np.int32:
-        raise Refusal(
-            f"{prefix}sequences and labels must be int32 and not empty, got {tokens.dtype} and {labels.dtype}"
-        )
-    if labels.shape not in (tokens.shape, tokens.shape[:1]):
-        wanted = f"{prefix}labels must have shape {tokens.shape[:1]}, or {tokens.shape} for a label per token"
-        raise Refusal(f"{wanted}, got {labels.shape}")
-    wrong = tokens[(tokens < 0) | (tokens > padding)]
-    if wrong.size:
-        raise Refusal(f"{prefix}tokens must lie in 0..{padding - 1}, got {wrong[0]}")
-    bare = np.flatnonzero((labels.reshape(len(labels), -1) < 0).all(axis=1))
-    if bare.size:
-        raise Refusal(f"{prefix}sequences must have a token with a label each, got none in row {bare[0]}. Leave it out")
-    return labels[labels >= 0]
 
 
 def _check_finite(name: str, array: np.ndarray) -> None:

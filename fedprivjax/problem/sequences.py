@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from fedprivjax.checks.refusal import Refusal
@@ -107,3 +108,21 @@ class LSTM(nn.Module):
             raise Refusal("an LSTM must have sequences of tokens, got features. datasets.from_sequences makes them")
         own = {"tokens": padding + 1 if self.tokens is None else self.tokens, "each": each}
         return self.clone(**own)
+
+
+def counted_labels(prefix: str, tokens: np.ndarray, labels: np.ndarray, padding: int) -> np.ndarray:
+    """Return the labels that count, of sequences. Raise Refusal for other tokens, and for sequences without a label."""
+    if tokens.ndim != 2 or tokens.dtype != np.int32 or not tokens.size or labels.dtype != np.int32:
+        raise Refusal(
+            f"{prefix}sequences and labels must be int32 and not empty, got {tokens.dtype} and {labels.dtype}"
+        )
+    if labels.shape not in (tokens.shape, tokens.shape[:1]):
+        wanted = f"{prefix}labels must have shape {tokens.shape[:1]}, or {tokens.shape} for a label per token"
+        raise Refusal(f"{wanted}, got {labels.shape}")
+    wrong = tokens[(tokens < 0) | (tokens > padding)]
+    if wrong.size:
+        raise Refusal(f"{prefix}tokens must lie in 0..{padding - 1}, got {wrong[0]}")
+    bare = np.flatnonzero((labels.reshape(len(labels), -1) < 0).all(axis=1))
+    if bare.size:
+        raise Refusal(f"{prefix}sequences must have a token with a label each, got none in row {bare[0]}. Leave it out")
+    return labels[labels >= 0]
