@@ -35,7 +35,7 @@ class Stored(NamedTuple):
         carry: leaves of the carry, keys as key data.
         values: metrics by name, [evaluations so far, ...].
         params: leaves of the reported parameters of a finished run, otherwise none.
-        own: leaves of what machines keep after a finished run, if they were wanted, otherwise none.
+        own: leaves of the states that machines keep after a finished run, if `keep_own`, otherwise none.
     """
 
     evaluations: int
@@ -125,7 +125,7 @@ class Checkpoint:
         return restored(shapes, stored.params, self)
 
     def own(self, stored: Stored) -> Any:
-        """Return what machines keep after a finished run."""
+        """Return the states that machines keep after a finished run."""
         static = self.start.static
         shapes = jax.eval_shape(lambda given: of_carry(begin_program(given, static, 1)[0]), self.start.arguments)
         return restored(shapes, stored.own, self)
@@ -201,27 +201,27 @@ def _unpacked(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Sto
 
 
 def computed_in_folder(
-    start: ReadyRun, folder: Path, every: int | None, report: Callable[[Done], Any] | None, with_own: bool = False
+    start: ReadyRun, folder: Path, every: int | None, report: Callable[[Done], Any] | None, keep_own: bool = False
 ) -> tuple[Any, tuple[Any, Any]]:
-    """Return what machines keep, and the results of a run, from its checkpoint on if the folder has one.
+    """Return the states of machines and the results of a run, resumed from its checkpoint if the folder has one.
 
     Args:
         every: rounds between checkpoints, rounded up to evaluations; None writes about 20.
         report: function that is called with the state at every evaluation, before the checkpoint is written, or None.
-        with_own: whether to return and to store what machines keep after the run, otherwise ().
+        keep_own: whether to return and to store the states that machines keep after the run. Otherwise they are ().
     """
     with ThreadPoolExecutor(1) as worker:
-        return _computed(start, Checkpoint(folder, start, worker), every, report, with_own)
+        return _computed(start, Checkpoint(folder, start, worker), every, report, keep_own)
 
 
 def _computed(
-    start: ReadyRun, checkpoint: Checkpoint, every: int | None, report: Callable[[Done], Any] | None, with_own: bool
+    start: ReadyRun, checkpoint: Checkpoint, every: int | None, report: Callable[[Done], Any] | None, keep_own: bool
 ) -> tuple[Any, tuple[Any, Any]]:
     """Return the result of `computed_in_folder`."""
     stored = checkpoint.load()
-    if stored is not None and stored.params and (stored.own or not with_own):
+    if stored is not None and stored.params and (stored.own or not keep_own):
         results = checkpoint.params(stored), jax.tree.map(jax.numpy.asarray, stored.values)
-        return checkpoint.own(stored) if with_own else (), results
+        return checkpoint.own(stored) if keep_own else (), results
     segments, first = Segments(start), 0
     if stored is not None:
         first = stored.evaluations
@@ -246,7 +246,7 @@ def _computed(
             if done.evaluations < whole:
                 checkpoint.save(stored, following(done.evaluations))
     params, values = jax.block_until_ready(segments.output())
-    own = of_carry(segments.carry) if with_own else ()
+    own = of_carry(segments.carry) if keep_own else ()
     assert stored is not None
     finished = {name: np.asarray(value) for name, value in values.items()}
     checkpoint.save(stored._replace(values=finished, params=plain(params), own=plain(own)), segments.rounds)

@@ -69,7 +69,7 @@ class SavedRun:
         expected: names of costs that are expected values, because samples or participation are secret.
         method: protocol and its settings, as text.
         predictor: loss, network and preparation of raw rows, or None if the model is a custom function.
-        kept: what every machine keeps after the run, with the models of clients, or None. No guarantee covers it.
+        kept: states of machines after the run, with the models of clients, or None. No guarantee covers them.
         non_private_metrics: names of metrics computed on private data, which the guarantee does not cover.
         non_private_data: parts of the data computed from private records before the run, which the guarantee does not
             cover.
@@ -100,7 +100,7 @@ class SavedRun:
 
     @property
     def own(self) -> Any:
-        """What machines keep after the run, a pytree with leaves [machines, ...], or None. No guarantee covers it."""
+        """States of machines after the run, a pytree with leaves [machines, ...], or None. No guarantee covers them."""
         return None if self.kept is None else self.kept.own
 
     def model_of(self, client: str | int) -> Any:
@@ -169,8 +169,8 @@ class SavedRun:
         """Write the run into a folder: parameters as `params.npz`, the rest as `run.json`. `load_run` reads it.
 
         The files are written together. They hold neither the plan, whose samples may be secret, nor training records.
-        They hold the preparation of raw rows, with its parts in `non_private_data`, but no network. What machines keep
-        is in a third file, `own.npz`, which no guarantee covers: do not publish it.
+        They hold the preparation of raw rows, with its parts in `non_private_data`, but no network. States of
+        machines are in a third file, `own.npz`, which no guarantee covers: do not publish it.
 
         Args:
             path: folder, which is created. A run that it holds is replaced.
@@ -207,7 +207,7 @@ class SavedRun:
             files: dict[Path, Any] = {Path(path, ARCHIVE): npz_of(leaves), Path(path, RUN): text}
             if self.kept is not None:
                 files[Path(path, OWN)] = self.kept.writer(self.params)
-            Path(path, OWN).unlink(missing_ok=True)  # that of an earlier run
+            Path(path, OWN).unlink(missing_ok=True)  # file of an earlier run
             write_together(files)
 
     def __str__(self) -> str:
@@ -220,7 +220,7 @@ class SavedRun:
             f"last metrics: {shorten(last, 120, placeholder=' …') or 'none'}",
             f"privacy: {private if self.guarantee.private else 'non-private'}",
             f"wall time: {self.costs['seconds']:.3g} s",
-            *["own: what every machine keeps, for itself alone, outside of the guarantee"] * (self.kept is not None),
+            *["own: states of machines, each for its machine alone, not covered"] * (self.kept is not None),
             *self._warnings(),
         ]
         return printable("\n  ".join(lines))

@@ -1,6 +1,6 @@
-"""What machines keep in a run, such as personal models: returned with its results, and saved in a file of its own.
+"""States of machines after a run, such as personal models: returned with its results, and saved in a separate file.
 
-It is private data of each machine, which no guarantee covers.
+They are private data of each machine, which no guarantee covers.
 """
 
 import json
@@ -22,11 +22,11 @@ from fedprivjax.method.work_rounds import WorkRounds
 
 OWN = "own.npz"
 NAMES, MODEL, STRUCTURE = "clients", "model", "structure"  # arrays of the file besides the leaves
-REPORTED, HELD, COMPUTED = "reported", "held", "computed"  # model of a machine: reported point, what it keeps, or other
+REPORTED, HELD, COMPUTED = "reported", "held", "computed"  # a client's model: reported point, its state, or other
 
 
 def _not_stored(params: Any, own: Any) -> Any:
-    raise Refusal("client must be that of a run in memory: a saved run has no function for its model. Use run.own")
+    raise Refusal("client must be left out for a saved run, which has no function for the client's model. Use run.own")
 
 
 MODELS = {REPORTED: lambda params, own: params, HELD: lambda params, own: own, COMPUTED: _not_stored}
@@ -34,12 +34,12 @@ MODELS = {REPORTED: lambda params, own: params, HELD: lambda params, own: own, C
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """What every machine keeps after a run.
+    """States of all machines after a run.
 
     Attributes:
-        own: what machines keep, a pytree of host arrays with leaves [machines, ...].
+        own: the states, a pytree of host arrays with leaves [machines, ...].
         clients: clients' names by machine, or empty if they have none.
-        model: function `(params, own)` of the reported parameters and of what one machine keeps, which returns the
+        model: function `(params, own)` of the reported parameters and the state of one machine, which returns the
             parameters of the machine's model.
     """
 
@@ -72,7 +72,7 @@ class Kept:
 
     @classmethod
     def read(cls, arrays: Mapping[str, np.ndarray]) -> "Kept":
-        """Return what a file's arrays hold."""
+        """Return the states in a file's arrays."""
         leaves = [arrays[name] for name in sorted(arrays) if name not in (NAMES, MODEL, STRUCTURE)]
         own = unpacked(json_value(str(arrays[STRUCTURE])), leaves)
         return cls(own, tuple(map(str, arrays[NAMES].tolist())), MODELS[str(arrays[MODEL])])
@@ -84,13 +84,13 @@ def keeps(start: ReadyRun) -> bool:
 
 
 def of_carry(carry: Any) -> Any:
-    """Return what machines keep in the carry of a run, or () if they keep nothing."""
+    """Return the states of machines in the carry of a run, or () if they keep none."""
     (state, *_), *_ = carry
     return state.own if isinstance(state, ClientState) else ()
 
 
 def kept_of(start: ReadyRun, own: Any) -> Kept | None:
-    """Return what machines keep after a run, on the host.
+    """Return the states of machines after a run, on the host, or None if they keep none.
 
     Args:
         own: leaves [machines, ...], or [devices, machines of a device, ...] of a run on a mesh, or () for nothing.

@@ -38,14 +38,14 @@ def trajectory(arguments: Arguments, static: StaticArguments):
 
     Products are computed in the precision of `static`. Machines are divided over its mesh, if it has one.
     """
-    return with_kept(arguments, static, lambda carry: ())[1]
+    return with_part_of_carry(arguments, static, lambda carry: ())[1]
 
 
-def with_kept(arguments: Arguments, static: StaticArguments, kept: Callable[[Carry], Any]) -> tuple[Any, Any]:
+def with_part_of_carry(arguments: Arguments, static: StaticArguments, part: Callable[[Carry], Any]) -> tuple[Any, Any]:
     """Return a part of the last carry, which every device of a mesh keeps, and the results of `trajectory`.
 
     Args:
-        kept: function of the carry. On a mesh, the leaves of what it returns get a leading axis of devices.
+        part: function of the carry. On a mesh, the leaves of what it returns get a leading axis of devices.
     """
 
     def run(arguments, _):
@@ -53,7 +53,7 @@ def with_kept(arguments: Arguments, static: StaticArguments, kept: Callable[[Car
             one, carry = partial(evaluated_block, arguments, static), begin(arguments, static)
             scan = _scan(arguments, static, carry, static.eval_every, run=True)
             carry, values = scan(one, carry, per_round(arguments), static.eval_every)
-            return kept(carry), (finish(arguments, static, carry), values)
+            return part(carry), (finish(arguments, static, carry), values)
 
     return run(arguments, ()) if static.mesh is None else mapped_with_carry(run, static.mesh)(arguments, ())
 

@@ -32,7 +32,7 @@ from fedprivjax.engine.metrics import MetricLike, non_private
 from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, ready
 from fedprivjax.engine.progress import OnProgress, progress_callback
 from fedprivjax.engine.published import COMPUTED, HIDDEN, plan_of_run, protocol_of_run
-from fedprivjax.engine.segments import Done, Segments, trajectory, with_kept
+from fedprivjax.engine.segments import Done, Segments, trajectory, with_part_of_carry
 from fedprivjax.method.protocol import Protocol
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds
@@ -161,8 +161,8 @@ def simulate(
             the same numbers bit for bit. A finished run is read and returned. Evaluations after the last checkpoint are
             reported to the callbacks again. `run.costs["seconds"]` are those of the last call.
         checkpoint_every: rounds between checkpoints, rounded up to whole evaluations; None writes about 20.
-        keep_own: whether `run.own` has what machines keep, of `run.costs["client_state_bytes"]` bytes on the host. With
-            several processes it is not returned.
+        keep_own: whether `run.own` has the states that machines keep, of `run.costs["client_state_bytes"]` bytes on the
+            host. With several processes they are not returned.
 
     With `progress`, `on_evaluation` or `folder`, the host starts every evaluation's rounds separately, by another
     program. It differs from the plain program by rounding at most. A callback runs while the device computes the next
@@ -241,8 +241,8 @@ def execute(
     heard = on_progress is not None or on_evaluation is not None
     report = partial(_report, start, on_progress, on_evaluation) if heard else None
     began = perf_counter()
-    kept = keep_own and keeps(start) and jax.process_count() == 1
-    own, (params, values) = local(jax.block_until_ready(_computed(start, report, folder, checkpoint_every, kept)))
+    keep_own = keep_own and keeps(start) and jax.process_count() == 1
+    own, (params, values) = local(jax.block_until_ready(_computed(start, report, folder, checkpoint_every, keep_own)))
     costs = start.costs | {"seconds": perf_counter() - began}
     iterates = by_iterate(start.static.metrics, iterate_names(start.protocol, start.problem, start.plan.size), values)
     return Run(
@@ -290,19 +290,19 @@ def _computed(
     report: Callable[[Done], Any] | None,
     folder: str | Path | None,
     checkpoint_every: int | None,
-    kept: bool,
+    keep_own: bool,
 ):
-    """Return what machines keep if `kept`, else (), and (reported parameters, metrics of all evaluations)."""
+    """Return the states of machines if `keep_own`, else (), and (reported parameters, metrics of all evaluations)."""
     if folder is not None:
-        return computed_in_folder(start, Path(folder), checkpoint_every, report, kept)
+        return computed_in_folder(start, Path(folder), checkpoint_every, report, keep_own)
     if report is None:
-        program = program_with_own if kept else run_program
+        program = program_with_states if keep_own else run_program
         found = program(replicated(start.arguments, start.static.mesh), start.static)
-        return found if kept else ((), found)
+        return found if keep_own else ((), found)
     segments = Segments(start)
     for done in segments.run(range(1, segments.evaluations + 1), lambda end: False):
         report(done)
-    return of_carry(segments.carry) if kept else (), segments.output()
+    return of_carry(segments.carry) if keep_own else (), segments.output()
 
 
 def _report(start: ReadyRun, on_progress: OnProgress | None, on_evaluation: OnEvaluation | None, done: Done) -> None:
@@ -326,6 +326,6 @@ def run_program(arguments: Arguments, static: StaticArguments):
 
 
 @typed_jit(static_argnames="static")
-def program_with_own(arguments: Arguments, static: StaticArguments):
-    """Compiled program of one run that also returns what machines keep, see `with_kept`."""
-    return with_kept(arguments, static, of_carry)
+def program_with_states(arguments: Arguments, static: StaticArguments):
+    """Compiled program of one run that also returns the states of machines, see `with_part_of_carry`."""
+    return with_part_of_carry(arguments, static, of_carry)

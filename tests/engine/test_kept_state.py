@@ -81,7 +81,7 @@ def test_asking_for_them_changes_no_number(problem):
     np.testing.assert_array_equal(with_own.params, without.params)
     assert without.own is None
     assert with_own.own.nbytes == with_own.costs["client_state_bytes"]
-    assert "own: what every machine keeps, for itself alone" in str(with_own)
+    assert "own: states of machines, each for its machine alone" in str(with_own)
     assert "own:" not in str(without)
 
 
@@ -104,7 +104,7 @@ def test_a_saved_run_keeps_them_in_a_file_of_its_own(problem, data, tmp_path, me
     if saved:
         np.testing.assert_array_equal(read.model_of("client 2"), found.model_of(2))
     else:
-        with pytest.raises(Refusal, match="a saved run has no function for its model"):
+        with pytest.raises(Refusal, match="for a saved run, which has no function"):
             read.predict(data.test_features, client=2)
     (tmp_path / "own.npz").unlink()  # as before publishing the folder
     assert fpj.load_run(tmp_path).own is None
