@@ -110,6 +110,8 @@ class Dropouts(Participation):
             raise Refusal(f"dropouts must be left out with late answers, got {self.scheme}. Use Uniform, for example")
         if not self.rates.any():
             return planned
+        if planned.hours is not None:
+            raise Refusal(f"dropouts must be inside of delays, got {str(self.scheme)[:80]}. Use Timed(Dropouts(…), …)")
         if planned.dropped is not None:
             raise Refusal(f"dropouts must be given once, got others from {str(self.scheme)[:80]}")
         rates = np.where(planned.scheduled, self.rates[planned.participants], 1.0)

@@ -32,7 +32,7 @@ class Delays:
     Args:
         kind: "constant", "exponential" or "log_normal".
         hours: mean delay, for all machines or for each, [machines].
-        deviation: standard deviation of the logarithm of a log-normal delay.
+        deviation: standard deviation of the logarithm of a log-normal delay; other kinds have none.
         per_record: True if `hours` are those of each record that a machine holds. Numbers of records are then public,
             which only replace-one allows.
 
@@ -48,6 +48,10 @@ class Delays:
     def __post_init__(self):
         require_choice("delays", self.kind, KINDS)
         require_positive("deviation", self.deviation)
+        if self.kind != "log_normal" and self.deviation != 1:
+            raise Refusal(
+                f"deviation must go with log_normal delays, got {self.deviation} with {self.kind}. Leave it out"
+            )
         try:
             hours = np.asarray(self.hours, float)
         except (TypeError, ValueError):
@@ -250,6 +254,6 @@ class Timed(Participation):
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
         drawn = checked_draw(self.scheme, rounds, rng)
         if drawn.hours is not None:
-            raise Refusal(f"delays must be given once, got others from {str(self.scheme)[:80]}")
+            raise Refusal(f"delays must be given once, got others from {str(self.scheme)[:80]}. Leave out Timed")
         slowest = np.where(drawn.present, self.delays.of(drawn.participants, rng), 0.0).max(axis=1)
         return replace(drawn, hours=np.cumsum(slowest))

@@ -58,7 +58,8 @@ def test_idle_machines_start_uniformly_at_random():
 
 @pytest.mark.parametrize("kind", ["exponential", "log_normal"])
 def test_delays_have_their_mean_and_deviation(kind):
-    delays = Delays(kind, [1.0, 4.0], deviation=0.5).of(np.tile([0, 1], (200_000, 1)), rng())
+    options = {"deviation": 0.5} if kind == "log_normal" else {}
+    delays = Delays(kind, [1.0, 4.0], **options).of(np.tile([0, 1], (200_000, 1)), rng())
     assert delays.mean(axis=0) == pytest.approx([1, 4], rel=0.02)
     if kind == "log_normal":
         assert np.log(delays).std(axis=0) == pytest.approx([0.5, 0.5], rel=0.02)
@@ -126,6 +127,7 @@ def test_weights_of_a_machine_in_one_buffer_are_added():
         (lambda: Delays(hours="soon"), "hours must be one number or one for each machine, got 'soon'"),
         (lambda: Delays("gamma"), "unknown delays 'gamma'"),
         (lambda: Delays("log_normal", deviation=0.0), "deviation must be positive, got 0.0"),
+        (lambda: Delays("constant", deviation=0.5), "deviation must go with log_normal delays, got 0.5 with constant"),
         (lambda: Buffered(3, 4), r"per_round must be at most machines \(3\), got 4"),
         (lambda: Buffered(9, 4, concurrency=3), r"concurrency must be from per_round \(4\) to machines \(9\), got 3"),
         (lambda: Buffered(9, 4, concurrency=10), r"concurrency must be from per_round \(4\) to machines \(9\), got 10"),
@@ -135,7 +137,8 @@ def test_weights_of_a_machine_in_one_buffer_are_added():
         (lambda: Buffered(9, 4, max_staleness=-1), "max_staleness must be at least 0, got -1"),
         (lambda: Timed(PoissonCohorts(9, 0.5)), "scheme must be a public Participation"),
         (lambda: Dropouts(Buffered(9, 4), 0.1).draw(2, rng()), "dropouts must be left out with late answers"),
-        (lambda: Timed(Buffered(9, 4)).draw(2, rng()), "delays must be given once"),
+        (lambda: Timed(Buffered(9, 4)).draw(2, rng()), "delays must be given once, .* Leave out Timed"),
+        (lambda: Dropouts(Timed(Full(9)), 0.1).draw(2, rng()), "dropouts must be inside of delays, got Timed"),
     ],
 )
 def test_invalid_settings_are_refused(made, message):
