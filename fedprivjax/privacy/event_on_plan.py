@@ -100,7 +100,7 @@ def _with_public_sizes(event: Event, problem) -> Event:
             raise Refusal(f"machine_weights must be a list of public numbers {private}, got 'sizes'")
         raise Refusal(
             f"participation and rounds must not depend on dataset sizes, which are private under "
-            f"{event.terms.relation}. Set rounds, and do not use BySize"
+            f"{event.terms.relation}. Set rounds, and use neither BySize nor delays per_record"
         )
     return event.assuming(Assumption("public sizes"))
 
