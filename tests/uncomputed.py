@@ -21,4 +21,4 @@ def compute_nothing(monkeypatch):
             yield (draws, columns), {**values, **kept, "diverged": np.zeros(shape), "seconds": np.ones(())}
 
     monkeypatch.setattr(execution, "computed_chunks", of_sweep)
-    monkeypatch.setattr(simulation, "_computed", lambda start, *_: (jnp.zeros(start.problem.dimension), {}))
+    monkeypatch.setattr(simulation, "_computed", lambda start, *_: (None, (jnp.zeros(start.problem.dimension), {})))

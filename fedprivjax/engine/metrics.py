@@ -247,7 +247,7 @@ def shown(place: str) -> list[str]:
     """Return the names of the metrics that an experiment displays at a place, see `Metric.shown`.
 
     >>> shown("over_rounds")
-    ['test_loss', 'excess_risk', 'gradient_norm']
+    ['test_loss', 'excess_risk', 'gradient_norm', 'consensus_distance']
     """
     return [name for name, metric in {**METRICS, **OF_MEAN}.items() if place in metric.shown]
 

@@ -8,6 +8,7 @@ import pytest
 from cases import sparing
 
 from fedprivjax import (
+    DSGD,
     AcceleratedMinibatchSGD,
     Ball,
     DPMu2,
@@ -58,6 +59,7 @@ METHODS = {
     "poisson": NoisyMinibatchSGD(batch=4, clip=1.0, sampler="poisson", **STEP),
     "all records": NoisyMinibatchSGD(sampler="full", clip=1.0, **STEP),
     "shuffled": NoisyMinibatchSGD(batch=1, clip=1.0, trust="shuffler", **STEP),
+    "gossip": DSGD(batch=4, clip=1.0, **STEP),
     "accelerated": AcceleratedMinibatchSGD(batch=4, clip=1.0, **STEP),
     "local": LocalSGD(batch=2, clip=1.0, **STEP),
     "updates": FedAvg(local_epochs=1, batch=4, unit="machine", update_clip=1.0, **STEP),
@@ -71,12 +73,16 @@ METHODS = {
     "bits": UserSGD(clip=1.0, **STEP),
     "bits, accelerated": UserAGD(clip=1.0, **STEP),
 }
-ALONE = {"reduced tree": ("full",), "shuffled": ("half", "full")}  # the participation schemes that a method supports
+ALONE = {
+    "reduced tree": ("full",),
+    "gossip": ("full",),
+    "shuffled": ("half", "full"),
+}  # the participation schemes that a method supports
 ALIKE = ("shuffled", "reduced tree")  # for machines of equal dataset sizes
 CASES = [(name, law) for name, law in product(METHODS, LAWS) if law in ALONE.get(name, LAWS)]
 QUICK = [
     *(("mu2, proportional", "half"), ("subset", "half"), ("local", "varying"), ("tree", "half")),
-    *(("bits", "half"), ("updates", "half")),
+    *(("bits", "half"), ("updates", "half"), ("gossip", "full")),
 ]
 
 

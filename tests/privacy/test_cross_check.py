@@ -44,6 +44,7 @@ QUICK = [
     "minibatch-disjoint",
     "accelerated-one-pass",
     "local-disjoint",
+    "dsgd-pairwise",
     "released-message",
     "released-local",
     "user-shuffler",

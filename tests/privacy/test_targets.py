@@ -8,6 +8,7 @@ from cases import sparing
 from restating import planted, unsealed
 
 from fedprivjax import (
+    DSGD,
     AcceleratedMinibatchSGD,
     Ball,
     DPMu2,
@@ -82,6 +83,7 @@ EPSILON = {
     "released, local": (ReleasedLocalSGD(batch=2, **STEP), (0.5, 0.414252, 0.458935)),
 }
 CASES = {name: protocol for name, (protocol, _) in [*MU.items(), *EPSILON.items()]}
+CASES["gossip"] = DSGD(batch=3, clip=0.5, **STEP)
 CASES["shuffled"] = NoisyMinibatchSGD(batch=1, trust="shuffler", **STEP)
 CASES["bits"] = UserSGD(**STEP)
 CASES["bits, accelerated"] = UserAGD(**STEP)
@@ -93,12 +95,12 @@ CASES["updates"] = FedAvg(local_epochs=1, batch=3, unit="machine", update_clip=0
 CASES["epochs"] = FedAvg(local_epochs=2, batch=3, unit="record", clip=0.5, **STEP)
 CASES["local samples"] = FedAvg(local_steps=2, batch=3, unit="record", clip=0.5, **STEP)
 CASES["pairs"] = Scaffold(local_epochs=1, batch=3, unit="machine", update_clip=0.5, **STEP)
-OF_EVERYONE = ("reduced tree",)
+OF_EVERYONE = ("reduced tree", "gossip")
 
 
 QUICK = (
     *("mu2", "mu2, proportional", "mu2, given", "sgd, trusted", "stale", "subset", "disjoint", "local, disjoint"),
-    *("tree", "reduced tree", "updates", "epochs", "pairs"),
+    *("tree", "reduced tree", "updates", "epochs", "pairs", "gossip"),
 )
 
 
