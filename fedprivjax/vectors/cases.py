@@ -23,7 +23,7 @@ from fedprivjax.method.mean_rounds import ServerAndMemory
 from fedprivjax.method.round import flat_rows
 from fedprivjax.method.seen import costs_of, seen_of
 from fedprivjax.method.server_optimizer import ServerOptimizer
-from fedprivjax.method.work_rounds import ServedState
+from fedprivjax.method.work_program import ServedState
 from fedprivjax.noise.graphs import Torus
 from fedprivjax.noise.mixing import Matchings, Mixing
 from fedprivjax.noise.pairwise import Pairwise
