@@ -32,7 +32,7 @@ from fedprivjax.report.wording import Layout, layout, layout_of
 from fedprivjax.sweeps.results import has, require_scalars, vector_axes
 
 EPSILON, ROUND, COSTS = "epsilon", "round", "costs"
-COST = ("bytes", "gradients")  # horizontal axes of their own
+COST = ("bytes", "gradients", "hours")  # horizontal axes of their own
 Showable: TypeAlias = "str | Path | Results | xr.Dataset | Mapping[str, xr.Dataset]"
 
 
@@ -137,8 +137,9 @@ def plot(
         results: as in `table`.
         metric: metric to draw. Default: the first one that the command line draws. A metric of every client without
             `against` is a histogram.
-        against: horizontal axis: "epsilon", "round", "costs" (rounds, bytes and gradients), "bytes" (sent by a
-            machine), "gradients" (per record) or any swept setting. Default: the first of these that applies.
+        against: horizontal axis: "epsilon", "round", "costs" (rounds, bytes, gradients and hours), "bytes" (sent by a
+            machine), "gradients" (per record), "hours" (simulated) or any swept setting. Default: the first of these
+            that applies.
         iterate: as in `table`.
         bands: True draws 95% intervals of the mean as bands, instead of the experiment's bars, also against ε and
             swept settings. Bands need three seeds.
@@ -232,8 +233,9 @@ def usual_metric(this: Shown, against: str = EPSILON) -> str:
     """Return the metric that the command line draws first."""
     places = {ROUND: "over_rounds"} | dict.fromkeys((COSTS, *COST), "against_costs")
     names = usual(places.get(against, "against_epsilon"))
-    scalars = (str(n) for d in this.best.values() for n in d if ROUND in d[n].dims and not vector_axes(d[n], d))
-    names += scalars
+    for data in this.best.values():
+        recorded = (name for name in data if ROUND in data[name].dims)
+        names += [str(name) for name in recorded if not vector_axes(data[name], data)]
     found = next((name for name in names if any(has(data, name) for data in this.best.values())), None)
     if found is None:
         raise Refusal("results must have a recorded metric to be drawn, got none")

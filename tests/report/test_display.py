@@ -99,8 +99,9 @@ def test_results_without_the_usual_metrics_are_drawn(results):
 
 
 def test_one_cost_is_an_axis(results):
-    data = results[EVIL]
+    data = results[EVIL].assign(hours=0.5 * results[EVIL]["sent_bytes"])
     for against, cost, words in (
+        ("hours", "hours", "simulated hours"),
         ("bytes", "sent_bytes", "sent by a"),
         ("gradients", "gradients_per_record", "a record"),
     ):
