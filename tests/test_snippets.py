@@ -23,6 +23,7 @@ PAGES = [
             "mechanisms.md",
             "topology.md",
             "federations.md",
+            "personal.md",
         )
     ),
     *sorted(ROOT.glob("notebooks/methods/*.md")),
