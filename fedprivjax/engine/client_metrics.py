@@ -1,4 +1,4 @@
-"""Metrics of every client on its own test examples: all clients' values, and what they say of the worst of them.
+"""Metrics of every client on its own test examples: values of all clients, and their mean, worst tenth and spread.
 
 They are computed on private data of each client, so no guarantee covers them. No rule of a server and no plan reads
 them.
@@ -27,9 +27,8 @@ SHOWN: dict[str, Any] = {"shown": ("table", "against_epsilon")}
 def client_outcomes(problem: Problem, snapshot: Snapshot, own: bool) -> tuple[Any, Any]:
     """Return the mean loss and the accuracy of every client's test examples; shape [clients] each.
 
-    They are those of its own model if `own`, else of the reported one.
-
-    The accuracy is None for regression. Both are computed once for all metrics of a `Snapshot`.
+    The model is the client's own if `own` is True, else the reported one. The accuracy is None for regression. Both are
+    computed once for all metrics of a `Snapshot`.
     """
     shared, key = {} if snapshot.shared is None else snapshot.shared, f"{CLIENT} {own}"
     personal = snapshot.personal if own else None
@@ -55,7 +54,7 @@ def worst_tenth(values, better: str):
 
 
 def needs_clients(problem: Problem) -> str | None:
-    """Return what lacks for metrics of every client, or None."""
+    """Return the requirement of metrics of every client that the problem does not meet, or None."""
     if problem.test is None or problem.test_clients is None:
         return "the client of every test example (test_machine_of)"
     bare = np.flatnonzero(np.asarray(problem.test_clients.counts) == 0)
@@ -69,7 +68,7 @@ def needs_clients(problem: Problem) -> str | None:
 
 
 def needs_classes(problem: Problem) -> str | None:
-    """Return what lacks for an accuracy, or None."""
+    """Return the requirement of an accuracy that the problem does not meet, or None."""
     return "a loss that classifies" if _correct(replace(problem.traced, test=None, excess=None)) is None else None
 
 

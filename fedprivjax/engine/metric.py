@@ -246,7 +246,8 @@ def _require_axes(axes: Mapping[str, str], values: Mapping[str, Any]) -> None:
     for name, axis in axes.items():
         length = values[name].shape[-1]
         if lengths.setdefault(axis, length) != length:
-            raise Refusal(f"metric {name!r} must have {lengths[axis]} values along {axis!r} as others, got {length}")
+            wanted = f"metric {name!r} must have {lengths[axis]} values along {axis!r} as others"
+            raise Refusal(f"{wanted}, got {length}. Rename its axis")
 
 
 def _value(metric: Metric, problem: Problem, snapshot: Snapshot) -> Any:

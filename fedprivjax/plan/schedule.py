@@ -34,7 +34,7 @@ class Late(NamedTuple):
     Attributes:
         staleness: number of the server's steps since the start of each answer, int32 [rounds, per_round].
         weights: factor of each answer in its round's sum, float64 [rounds, per_round].
-        versions: number of versions that the server keeps: more than any staleness, or that of the rounds.
+        versions: number of versions that the server keeps: more than the largest staleness.
     """
 
     staleness: np.ndarray
@@ -190,7 +190,7 @@ class Schedule(Once):
 
     @cached_property
     def weights_by_machine(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the machine and the sum of its weights for each round in which a machine is scheduled, by round.
+        """Machine, and sum of its weights, of each round in which it is scheduled: two arrays, in order of rounds.
 
         Weights are those of late answers, else 1.
 

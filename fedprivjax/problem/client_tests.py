@@ -40,7 +40,7 @@ def client_tests(test_machine_of: Any, test: Any, table: Any) -> ClientTests | N
     owner = checked_owners(test_machine_of, number_of(test))
     machines = None if table is None else len(table.rows)
     if machines is not None and owner.max() >= machines:
-        raise Refusal(f"test_machine_of must be below the {machines} machines, got {owner.max()}")
+        raise Refusal(f"test_machine_of must be at most {machines - 1}, for {machines} machines, got {owner.max()}")
     return ClientTests(owner, np.bincount(owner, minlength=machines or 0).astype(np.float32))
 
 

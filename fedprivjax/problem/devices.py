@@ -198,7 +198,7 @@ def mapped_with_carry(function: Callable[..., Any], mesh: Mesh) -> Callable[...,
 
 
 def devices() -> int:
-    """Return the number of devices that machines are divided over where this is traced: 1 outside of them."""
+    """Return the number of devices that machines are divided over where this is traced: 1 outside of a divided run."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh.shape[MACHINES] if MACHINES in mesh.manual_axes else 1
 

@@ -80,7 +80,7 @@ def test_clients_that_do_not_fit_are_refused(options, message):
 
 
 def test_a_client_without_a_machine_is_refused():
-    with pytest.raises(Refusal, match="test_machine_of must be below the 2 machines, got 5"):
+    with pytest.raises(Refusal, match="test_machine_of must be at most 1, for 2 machines, got 5"):
         fpj.from_dataset(small(test_machine_of=[0, 1, 5]))
     with pytest.raises(Refusal, match="test_machine_of must go with a test set"):
         fpj.linear_problem(X, np.zeros(4), fpj.Squared(), test_machine_of=[0])
