@@ -65,7 +65,8 @@ class Source:
         else:
             datasets.check_options(self.name, given)
             files = datasets.files_of(self.name, given)
-            return {**given, **{key: str(located(given[key], self.folder, f"problem.options.{key}")) for key in files}}
+            paths = {key: located(given[key], self.folder, f"problem.options.{key}", folders=True) for key in files}
+            return {**given, **{key: str(path) for key, path in paths.items()}}
         return dict(given)
 
     def check(self, options: Mapping[str, Any]) -> None:
@@ -126,15 +127,18 @@ def _shared(name: str, options: Mapping[str, Any], test_examples: int | None = N
     return found
 
 
-def located(name: str, folder: Path | None, key: str = "problem.dataset") -> Path:
-    """Return the full path of a file or folder, relative to the experiment file's folder or the working directory.
+def located(name: str, folder: Path | None, key: str = "problem.dataset", *, folders: bool = False) -> Path:
+    """Return the full path of a file, relative to the experiment file's folder or the working directory.
+
+    Args:
+        folders: True if it may be a folder, too.
 
     Raises:
-        Refusal: if it is in neither folder.
+        Refusal: if it is in neither place.
     """
     places = [place for place in (folder, Path()) if place is not None]
     for place in places:
-        if (place / name).exists():
+        if (place / name).is_file() or (folders and (place / name).is_dir()):
             return (place / name).resolve()
     searched = " or ".join(dict.fromkeys(str(place.resolve()) for place in places))
-    raise Refusal(f"{key} must be a file, got {name!r}, which is not in {searched}")
+    raise Refusal(f"{key} must be a file{' or a folder' * folders}, got {name!r}, which is not in {searched}")

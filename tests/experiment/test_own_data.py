@@ -181,6 +181,10 @@ def test_a_table_is_found_next_to_the_file_or_in_the_working_directory(place):
     assert beside == str((place / "awkward.csv").resolve())
     (place / "awkward.csv").rename(place.parent / "awkward.csv")
     assert experiment.load(place / "my.toml").problem.dataset == str((place.parent / "awkward.csv").resolve())
+    (place.parent / "awkward.csv").unlink()
+    (place / "awkward.csv").mkdir()
+    with pytest.raises(Refusal, match=r"^problem\.dataset must be a file, got 'awkward\.csv'"):
+        experiment.load(place / "my.toml")
 
 
 @pytest.mark.parametrize(
