@@ -19,7 +19,7 @@ from fedprivjax.method.local_data import LocalData, Minibatch
 
 def has_personal_part(algorithm: LocalAlgorithm) -> bool:
     """Return True if machines keep a personal part, which `adapt` computes."""
-    return type(algorithm).adapt is not LocalAlgorithm.adapt
+    return getattr(algorithm.adapt, "__func__", None) is not LocalAlgorithm.adapt
 
 
 def seen_by_messages(algorithm: LocalAlgorithm, own: Any) -> Any:
