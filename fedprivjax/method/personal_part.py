@@ -2,8 +2,9 @@
 
 A machine's message is computed from zeros in place of its personal part, so that nothing which leaves the machine
 depends on it. Everything that other parties see is then covered by the guarantee of the messages. What a client sees in
-addition is computed from this and from its own records alone, so the guarantee is joint differential privacy (Kearns et
-al., ITCS 2014).
+addition is computed from this, from its own records, and from the rounds in which it took part. These are public, or
+sampled independently of the other machines' rounds, so the guarantee is joint differential privacy (Kearns et al., ITCS
+2014).
 """
 
 from typing import Any

@@ -111,7 +111,7 @@ class WorkRounds(WorkProgram):
         return self.local.vectors_in_memory(problem, size, rows)
 
     def facts(self, problem: Problem, plan: Plan) -> WorkFacts:
-        stateful = self._known_for(problem, plan).stateful
+        stateful = self._known_for(problem, plan).stateful or has_personal_part(self.planned)
         return WorkFacts(problem, plan, stateful, self.message_dimension(problem), self.machine_epsilon)
 
     def _known_for(self, problem: Problem, plan: Plan) -> KnownWork:

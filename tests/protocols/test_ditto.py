@@ -100,17 +100,14 @@ def test_the_shared_model_is_fedavgs_bit_for_bit(kind):
         assert joint not in str(other.guarantee)
 
 
-def test_secret_cohorts_of_fixed_size_are_covered_because_messages_have_no_memory():
-    settings = {"participation": fpj.SecretSubsets(MACHINES, 2), "rounds": 4}
+def test_secret_cohorts_of_fixed_size_are_refused_because_a_personal_part_shows_its_rounds():
+    """With one of two machines in a round, a client knows from its model when the other machine took part."""
+    settings = {"participation": fpj.PoissonCohorts(MACHINES, 0.4), "rounds": 4}
     one, other = run(Ditto(), "machine", **settings), run(LocalGradientSteps(), "machine", **settings)
     assert one.guarantee.epsilon == other.guarantee.epsilon
-    with pytest.raises(Refusal, match="with client state"):
-        fpj.simulate(
-            fpj.Scaffold(unit="machine", update_clip=0.1, noise_std=0.4, local_epochs=2, batch=3, step_size=STEP),
-            problem(),
-            fpj.SecretSubsets(MACHINES, 2),
-            rounds=4,
-        )
+    for cohort in (1, 2):
+        with pytest.raises(Refusal, match="participation must be PoissonCohorts or public with client state"):
+            run(Ditto(), "machine", participation=fpj.SecretSubsets(MACHINES, cohort), rounds=4)
 
 
 @struct.dataclass(kw_only=True)
