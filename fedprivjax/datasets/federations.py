@@ -203,8 +203,14 @@ def _rows(found: Iterable[tuple[str, Any, Any]], wanted: Clients) -> Rows:
     """Return the rows of all clients together."""
     if isinstance(wanted, int):
         require_at_least("clients", wanted, 1)
-    parts = []
+    parts, seen = [], set()
     for name, own, targets in found:
+        if name in seen:
+            raise DataError(
+                f"client {name!r} must be listed once, got it twice, which would double its records. Remove the JSON "
+                f"files of another sample or split from the folder"
+            )
+        seen.add(name)
         if len(own):
             one, label = (None if each is None else _stacked(f"client {name!r}", each) for each in (own, targets))
             if label is not None and len(label) != len(own):

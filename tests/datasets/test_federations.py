@@ -214,6 +214,14 @@ def test_each_mistake_is_one_line(tmp_path, train, test, options, message):
     assert message in said(lambda: from_leaf(write_leaf(tmp_path, train, test), **options))
 
 
+@pytest.mark.parametrize("name", ["all_data_1_niid_0_keep_0_train_9.json", "all_data_0_niid_1_keep_0_train_8.json"])
+def test_a_user_in_two_files_is_refused_because_records_would_count_twice(tmp_path, name):
+    """Files of another sample or split may lie in the same folder."""
+    folder = write_leaf(tmp_path, LABELLED, LABELLED) / "train"
+    (folder / name).write_bytes((folder / "all_data_0_niid_0_keep_0_train_9.json").read_bytes())
+    assert "client 'a' must be listed once, got it twice" in said(lambda: from_leaf(tmp_path))
+
+
 def test_missing_files_columns_and_arrays_are_one_line(tmp_path):
     with pytest.raises(DataNotFound, match=r"no JSON files in .*train. Give the folder in which LEAF"):
         from_leaf(tmp_path)
