@@ -58,8 +58,8 @@ def from_leaf(
         DataNotFound: if there are no JSON files in `train` or `test`.
         DataError: if a file is not as LEAF writes it.
     """
-    train = _rows(_leaf(Path(folder) / "train", clients), clients)
-    test = _rows(_leaf(Path(folder) / "test", train.clients.tolist()), None)
+    train = _rows(_leaf(Path(folder) / "train", _wanted(clients)))
+    test = _rows(_leaf(Path(folder) / "test", train.clients.tolist()))
     return _dataset("leaf", train, test, clients, classes, vocabulary, length)
 
 
@@ -87,8 +87,8 @@ def from_tff(
         DataNotFound: if there is no such file.
         DataError: if the file is not as TensorFlow Federated writes it.
     """
-    train = _rows(_tff(Path(file), clients), clients)
-    held = None if test is None else _rows(_tff(Path(test), train.clients.tolist()), None)
+    train = _rows(_tff(Path(file), _wanted(clients)))
+    held = None if test is None else _rows(_tff(Path(test), train.clients.tolist()))
     return _dataset("tff", train, held, clients, classes, vocabulary, length)
 
 
@@ -141,9 +141,16 @@ def from_huggingface(
     return _dataset("columns", train, held, clients, classes, vocabulary, length)
 
 
+def _wanted(clients: Clients) -> Clients:
+    """Return the clients to read. Raise Refusal for a number below 1."""
+    if isinstance(clients, int):
+        require_at_least("clients", clients, 1)
+    return clients
+
+
 def _leaf(folder: Path, wanted: Clients) -> Iterable[tuple[str, Any, Any]]:
     """Return the name, features and labels of each wanted user in the JSON files of a folder."""
-    files = sorted(folder.glob("*.json"))
+    files = sorted(file for file in folder.glob("*.json") if file.is_file())
     if not files:
         remedy = "Give the folder in which LEAF's preprocess.sh -t sample wrote train and test"
         raise DataNotFound(f"no JSON files in {folder.resolve()}. {remedy}")
@@ -153,11 +160,13 @@ def _leaf(folder: Path, wanted: Clients) -> Iterable[tuple[str, Any, Any]]:
             try:
                 content = json_value(text_of(file, LEAF_BYTES))
                 found = [(user, *(content["user_data"][user][key] for key in "xy")) for user in content["users"]]
+                if not all(isinstance(each, list) for _, *lists in found for each in lists):
+                    raise TypeError("x and y must be lists")
             except (Unreadable, LookupError, TypeError) as error:
                 wanted = "must be a JSON file of LEAF, with users, user_data, and x and y of each user"
                 raise DataError(f"{file.name} {wanted}: {error}") from None
             for user, x, y in found:
-                tweets = bool(x) and isinstance(x[0], list) and isinstance(x[0][-1], str)
+                tweets = bool(x) and isinstance(x[0], list) and bool(x[0]) and isinstance(x[0][-1], str)
                 yield user, [row[-1] for row in x] if tweets else x, y
 
     if wanted is None or isinstance(wanted, int):
@@ -188,8 +197,13 @@ def _tff(path: Path, wanted: Clients) -> Iterator[tuple[str, Any, Any]]:
     with h5py.File(path, "r") as root:
         for name in names:
             arrays: Any = root[GROUP][name]  # pyright: ignore[reportIndexIssue]
+            stored = [
+                field
+                for field in (arrays if isinstance(arrays, h5py.Group) else ())
+                if isinstance(arrays[field], h5py.Dataset) and arrays[field].ndim
+            ]
             used = next(
-                (field for field, label in FIELDS.items() if field in arrays and (label or field) in arrays), ""
+                (field for field, label in FIELDS.items() if field in stored and (label or field) in stored), ""
             )
             if not used:
                 raise DataError(
@@ -199,10 +213,8 @@ def _tff(path: Path, wanted: Clients) -> Iterator[tuple[str, Any, Any]]:
             yield name, arrays[used][()], None if target is None else arrays[target][()]
 
 
-def _rows(found: Iterable[tuple[str, Any, Any]], wanted: Clients) -> Rows:
+def _rows(found: Iterable[tuple[str, Any, Any]]) -> Rows:
     """Return the rows of all clients together."""
-    if isinstance(wanted, int):
-        require_at_least("clients", wanted, 1)
     parts, seen = [], set()
     for name, own, targets in found:
         if name in seen:
@@ -227,7 +239,7 @@ def _rows(found: Iterable[tuple[str, Any, Any]], wanted: Clients) -> Rows:
 def _stacked(name: str, values: Any) -> np.ndarray:
     """Return numbers as an array [rows, …], and texts as objects [rows]."""
     values = values if isinstance(values, np.ndarray) else list(values)
-    if len(values) and isinstance(values[0], str | bytes):
+    if len(values) and all(isinstance(each, str | bytes) for each in values):
         return np.array([each if isinstance(each, str) else each.decode("utf-8", "replace") for each in values], object)
     try:
         found = values if isinstance(values, np.ndarray) else np.stack([np.asarray(each) for each in values])

@@ -42,7 +42,7 @@ def write_tff(path, clients):
     with h5py.File(path, "w") as root:
         for client, arrays in clients.items():
             for name, values in arrays.items():
-                kind = {"dtype": h5py.string_dtype()} if isinstance(values[0], str) else {}
+                kind = {"dtype": h5py.string_dtype()} if np.ndim(values) and isinstance(values[0], str) else {}
                 root.create_dataset(f"examples/{client}/{name}", data=values, **kind)
     return path
 
@@ -206,6 +206,9 @@ LABELLED = {"a": ([[0.0, 1.0]], [0]), "b": ([[1.0, 0.0]], [1])}
         (LABELLED, {"c": LABELLED["a"], "d": LABELLED["a"]}, {}, "clients must have examples, got none"),
         (LABELLED, LABELLED, {"classes": 1}, "classes must be at least 2, got 1"),
         (LABELLED, LABELLED, {"clients": 0}, "clients must be at least 1, got 0"),
+        (LABELLED, LABELLED, {"clients": -1}, "clients must be at least 1, got -1"),
+        ({"a": ({"0": [1.0]}, [1])}, LABELLED, {}, "x and y must be lists"),
+        ({"a": ([[]], [1])}, LABELLED, {}, "must"),
         ({**LABELLED, "b": ([[9.0, 0.0]], [1])}, LABELLED, {}, "features must have norm at most feature_bound"),
         (TEXT, TEXT, {"vocabulary": "aba"}, "vocabulary must have different entries"),
     ],
@@ -229,6 +232,10 @@ def test_missing_files_columns_and_arrays_are_one_line(tmp_path):
         from_tff(tmp_path / "train.h5")
     path = write_tff(tmp_path / "train.h5", {"a": {"pixels": images(2), "digit": [0, 1]}})
     assert "train.h5: client 'a' must have pixels or image with label" in said(lambda: from_tff(path))
+    path = write_tff(tmp_path / "train.h5", {"a": {"pixels": np.float32(1), "label": [0, 1]}})
+    assert "train.h5: client 'a' must have pixels or image with label" in said(lambda: from_tff(path))
+    columns = {"x": np.ones((2, 1)), "who": ["a", None]}
+    assert "must have numbers or texts" in said(lambda: from_huggingface(columns, client="who", features="x"))
     path.write_bytes(b"not HDF5")
     with pytest.raises(DataError, match=r"train.h5 must be a file of TensorFlow Federated"):
         from_tff(path)
