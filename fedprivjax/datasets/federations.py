@@ -17,6 +17,7 @@ from fedprivjax.datasets.sequences import CHARACTERS, encode, from_sequences
 from fedprivjax.datasets.user_table import split_rows
 
 LEAF_BYTES = 4096 * MIB  # largest JSON file: a hundred writers of FEMNIST are a few hundred MiB
+TWEET = 4  # place of the text in a row of Sent140: number, date, query, user, text, and since LEAF's split its part
 SIDE = 28  # of FEMNIST's images, which LEAF writes in one row
 GROUP = "examples"  # of TensorFlow Federated's files
 FIELDS = {"pixels": "label", "image": "label", "snippets": None, "tokens": None}  # arrays of a client, and their labels
@@ -46,7 +47,7 @@ def from_leaf(
     """Load a federation that LEAF wrote, such as FEMNIST, Shakespeare or Sent140. Its users are the machines.
 
     Numbers are pixels or others in −1 … 1, and rows of 784 numbers are images of 28×28 pixels. Texts become tokens by
-    `encode`. A tweet of Sent140 is the last of its five texts. A label that is a character is its token.
+    `encode`. A tweet of Sent140 is the fifth entry of its row. A label that is a character is its token.
 
     Args:
         folder: folder with the folders `train` and `test` of JSON files, as `preprocess.sh -t sample` writes them.
@@ -166,8 +167,9 @@ def _leaf(folder: Path, wanted: Clients) -> Iterable[tuple[str, Any, Any]]:
                 wanted = "must be a JSON file of LEAF, with users, user_data, and x and y of each user"
                 raise DataError(f"{file.name} {wanted}: {error}") from None
             for user, x, y in found:
-                tweets = bool(x) and isinstance(x[0], list) and bool(x[0]) and isinstance(x[0][-1], str)
-                yield user, [row[-1] for row in x] if tweets else x, y
+                tweets = bool(x) and all(isinstance(row, list) and len(row) > TWEET for row in x)
+                tweets = tweets and isinstance(x[0][TWEET], str)
+                yield user, [row[TWEET] for row in x] if tweets else x, y
 
     if wanted is None or isinstance(wanted, int):
         return islice(users(), wanted)
@@ -197,11 +199,9 @@ def _tff(path: Path, wanted: Clients) -> Iterator[tuple[str, Any, Any]]:
     with h5py.File(path, "r") as root:
         for name in names:
             arrays: Any = root[GROUP][name]  # pyright: ignore[reportIndexIssue]
-            stored = [
-                field
-                for field in (arrays if isinstance(arrays, h5py.Group) else ())
-                if isinstance(arrays[field], h5py.Dataset) and arrays[field].ndim
-            ]
+            values: Any = arrays
+            kept: Any = arrays.items() if isinstance(arrays, h5py.Group) else ()
+            stored = [field for field, each in kept if isinstance(each, h5py.Dataset) and each.shape]
             used = next(
                 (field for field, label in FIELDS.items() if field in stored and (label or field) in stored), ""
             )
@@ -210,7 +210,7 @@ def _tff(path: Path, wanted: Clients) -> Iterator[tuple[str, Any, Any]]:
                     f"{path.name}: client {name!r} must have pixels or image with label, snippets or tokens"
                 )
             target = FIELDS[used]
-            yield name, arrays[used][()], None if target is None else arrays[target][()]
+            yield name, values[used][()], None if target is None else values[target][()]
 
 
 def _rows(found: Iterable[tuple[str, Any, Any]]) -> Rows:

@@ -177,7 +177,11 @@ class GossipRounds(MeanRounds):
                 schedule.participants, np.broadcast_to(everyone, (schedule.size.rounds, everyone.size))
             )
         ):
-            raise Refusal(f"participation must be Full with gossip, got cohorts of {schedule.size}. Use Full")
+            size = schedule.size
+            raise Refusal(
+                f"participation must be Full with gossip, without dropouts, secrets or buffers, got {size.per_round} "
+                f"slots of {size.machines} machines{', some of them empty' if schedule.varies else ''}. Use Full"
+            )
 
     def required_reads(self, algorithm: Any) -> Mean:
         if type(algorithm.reads) is not Mean:

@@ -187,6 +187,6 @@ def require_runnable(protocol, problem, plan) -> None:
     machines, only = plan.size.machines, privacy_of(protocol).for_machines
     if only not in (None, machines):
         raise Refusal(
-            f"machines must be {only}, for which the privacy of {protocol.name} is defined, such as by its graph, got "
-            f"{machines}. Use {only} machines, or other privacy"
+            f"machines must be {only}, for which the graph or the privacy of {protocol.name} is defined, got "
+            f"{machines}. Use {only} machines, or another graph"
         )

@@ -330,4 +330,6 @@ def _cost_to(dataset: xr.Dataset, cost: str, name: str, value: float, iterate: s
         if needed not in dataset:
             raise Refusal(f"dataset must have {needed}, got one without it. Run the sweep again with this version")
     reached = rounds_to(dataset, name, value, iterate)
-    return (reached * dataset[cost] / dataset["rounds_taken"]).transpose(*reached.dims).rename(None)
+    found = (reached * dataset[cost] / dataset["rounds_taken"]).transpose(*reached.dims).rename(None)
+    found.attrs = {"long_name": f"{cost.replace('_', ' ')} until {name} is {value:g}"}
+    return found

@@ -139,7 +139,8 @@ def test_leafs_texts_have_its_tokens(tmp_path):
     assert (data.classes, data.padding, data.not_covered) == (81, 81, ())
     tweets = [["1467810672", "Mon Apr 06", "NO_QUERY", "ann", "so sad"], ["2", "Tue", "NO_QUERY", "ann", "great"]]
     tweeted = {"ann": (tweets, [0, 1]), "bob": (tweets[1:], [1])}
-    data = from_leaf(write_leaf(tmp_path / "tweets", tweeted, tweeted), vocabulary=["sad", "so"], length=3, classes=2)
+    split = {user: ([[*row, "training"] for row in x], y) for user, (x, y) in tweeted.items()}  # as LEAF's splits write
+    data = from_leaf(write_leaf(tmp_path / "tweets", split, tweeted), vocabulary=["sad", "so"], length=3, classes=2)
     assert data.features.tolist() == [[1, 0, 3], [2, 3, 3], [2, 3, 3]]
     assert data.labels.tolist() == [0, 1, 1]
 
