@@ -4,6 +4,7 @@ import tomllib
 from typing import Any
 
 import jax
+import networkx
 import numpy as np
 import optax
 import pytest
@@ -242,7 +243,6 @@ def test_costs_count_edges():
 
 
 def test_one_networkx_graph_and_zeros_and_ones_are_graphs():
-    networkx = pytest.importorskip("networkx")
     for given in (networkx.cycle_graph(N), adjacency("ring", N)):
         np.testing.assert_allclose(as_mixing(given).weights(N), [gossip.metropolis(adjacency("ring", N))])
     two = as_mixing([networkx.cycle_graph(N), networkx.complete_graph(N)]).weights(N)

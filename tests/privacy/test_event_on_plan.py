@@ -40,7 +40,7 @@ def problem():
 
 
 def test_privacy_for_one_number_of_machines_is_refused_for_another(problem):
-    with pytest.raises(fpj.Refusal, match=r"^machines must be 5, for .* such as by its graph, got 4\. Use 5 machines"):
+    with pytest.raises(fpj.Refusal, match=r"^machines must be 5, for .* is defined, got 4\. Use 5 machines, or"):
         fpj.ready(method(RingOfFive()), problem, fpj.Full(4), rounds=4)
 
 
