@@ -29,7 +29,7 @@ PAGES = [
     *sorted(ROOT.glob("notebooks/methods/*.md")),
 ]
 EXAMPLE = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
-LONG = ("mechanisms-0",)  # run longer than they compile
+LONG = ("mechanisms-1",)  # run longer than they compile
 EXAMPLES = [
     pytest.param(code, output, id=name, marks=[pytest.mark.optimised] if name in LONG else [])
     for page in PAGES
