@@ -146,7 +146,6 @@ class GossipRounds(MeanRounds):
     # ---- on the host
 
     def read_once(self, problem: Problem, plan: Plan) -> Any:
-        self._require_covered(plan)
         weights = self.protocol.algorithm.mixing.weights(plan.size.machines)
         gossip = replace(self.protocol.algorithm, weights=weights.astype(np.float32))
         ready = super().read_once(problem, plan)
@@ -200,7 +199,12 @@ class GossipRounds(MeanRounds):
         require_choice("noise method", method, ("auto", "materialised"))
         return EachMessage.of(super().mechanism(problem, plan, "materialised"))
 
+    def check(self, problem: Problem, plan: Plan) -> None:
+        self._require_covered(plan)
+        super().check(problem, plan)
+
     def event(self, problem: Problem, plan: Plan) -> Event:
+        self._require_covered(plan)
         event = super().event(problem, plan)
         return event.restated(replace(event.terms, theorem=f"{event.terms.theorem}; {PROCESSED}"))
 

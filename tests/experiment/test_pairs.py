@@ -282,6 +282,9 @@ REGISTERED = {
     "ditto": LOCAL,
     "mimelite": LOCAL,
     "dpzero": RECORDS,
+    "gossip": RECORDS,
+    "local_gradient_steps": LOCAL,
+    "control_variates": LOCAL,
 }
 
 
@@ -289,7 +292,7 @@ REGISTERED = {
 def test_algorithms_of_the_package_have_a_name(name, folder):
     raw = tomllib.loads(FILE.replace("SETTINGS", REGISTERED[name]).replace("heavy:HeavyBall", name))
     raw["problem"]["partition"] = {"kind": "iid"}
-    raw["participation"]["rounds"] = 2
+    raw["participation"] |= {"rounds": 2} | ({"kind": "full", "per_round": 6} if name == "gossip" else {})
     data = run(parse(raw))[name]
     assert np.isfinite(data.test_loss).all()
     assert 3.99 < float(data.realised_mu.max() if name in ("sgd", "mu2", "stale_mu2") else 4.0) < 4.01
