@@ -4,18 +4,15 @@ They are computed on private data of each client, so no guarantee covers them. N
 them.
 """
 
-from dataclasses import replace
 from math import ceil
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.engine.chunked_sums import by_weight, client_means, outcome
-from fedprivjax.engine.metric import Metric, Snapshot, always, as_losses, not_negative, share
+from fedprivjax.engine.metric import Metric, Snapshot, always, as_losses, needs_classes, not_negative, share
 from fedprivjax.problem.problem import Problem
-from fedprivjax.problem.program import by_shapes
 
 CLIENT = "client"  # axis of the values of all clients
 MANY = 3  # largest number of clients that a refusal names
@@ -65,16 +62,6 @@ def needs_clients(problem: Problem) -> str | None:
     more = f" and {bare.size - MANY} more" if bare.size > MANY else ""
     remedy = "Hold out more rows, such as by test_fraction, or leave these clients out"
     return f"test examples of every client, got none of {', '.join(names)}{more}. {remedy}"
-
-
-def needs_classes(problem: Problem) -> str | None:
-    """Return the requirement of an accuracy that the problem does not meet, or None."""
-    return "a loss that classifies" if _correct(replace(problem.traced, test=None, excess=None)) is None else None
-
-
-@by_shapes
-def _correct(problem: Problem) -> Any:
-    return jax.eval_shape(lambda problem: problem.model.correct(problem.start, problem.take(0, 0)), problem)
 
 
 def _family(name: str, kind: dict[str, Any], *, own: bool = False) -> list[Metric]:

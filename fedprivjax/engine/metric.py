@@ -47,6 +47,21 @@ def nothing(problem: Problem) -> None:
     """Return None: the metric needs nothing, or has no constant predictor."""
 
 
+def needs_test(problem: Problem) -> str | None:
+    """Return the requirement of a test set, or None if the problem has one."""
+    return "a test set" if problem.test is None else None
+
+
+def needs_classes(problem: Problem) -> str | None:
+    """Return the requirement of an accuracy that the problem does not meet, or None."""
+    return "a loss that classifies" if _correct(replace(problem.traced, test=None, excess=None)) is None else None
+
+
+@by_shapes
+def _correct(problem: Problem) -> Any:
+    return jax.eval_shape(lambda problem: problem.model.correct(problem.start, problem.take(0, 0)), problem)
+
+
 def unknown(problem: Problem) -> None:
     """Return None: it is not known if the metric uses private data."""
 

@@ -9,9 +9,20 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_printable
 from fedprivjax.engine.chunked_sums import mean_gradient, mean_loss, outcomes, summed, total
-from fedprivjax.engine.client_metrics import CLIENT_METRICS, needs_classes
-from fedprivjax.engine.metric import Metric, Snapshot, always, as_losses, never, not_negative, of_info, share
-from fedprivjax.engine.model_metrics import model_metrics
+from fedprivjax.engine.client_metrics import CLIENT_METRICS
+from fedprivjax.engine.metric import (
+    Metric,
+    Snapshot,
+    always,
+    as_losses,
+    needs_classes,
+    needs_test,
+    never,
+    not_negative,
+    of_info,
+    share,
+)
+from fedprivjax.engine.model_metrics import MODEL_METRICS
 from fedprivjax.problem.devices import number_of
 from fedprivjax.problem.models import Dense
 from fedprivjax.problem.problem import Problem
@@ -61,10 +72,6 @@ def _noise_norm(problem: Problem, snapshot: Snapshot):
 
 def _noise_mean_square(problem: Problem, snapshot: Snapshot):
     return jnp.zeros(()) if snapshot.noise is None else jnp.mean(jnp.square(snapshot.noise))
-
-
-def _needs_test(problem: Problem) -> str | None:
-    return "a test set" if problem.test is None else None
 
 
 def _needs_stored(problem: Problem) -> str | None:
@@ -117,7 +124,7 @@ _REGISTERED = (
     Metric(
         "test_accuracy",
         lambda problem, snapshot: outcomes(problem, snapshot, "test")[1],
-        needs=lambda problem: _needs_test(problem) or needs_classes(problem),
+        needs=lambda problem: needs_test(problem) or needs_classes(problem),
         constant=lambda problem: _majority(problem, problem.test),
         private=never,
         better="higher",
@@ -127,7 +134,7 @@ _REGISTERED = (
     Metric(
         "test_error",
         lambda problem, snapshot: 1 - outcomes(problem, snapshot, "test")[1],
-        needs=lambda problem: _needs_test(problem) or needs_classes(problem),
+        needs=lambda problem: needs_test(problem) or needs_classes(problem),
         constant=_majority_error,
         private=never,
         default=False,  # redundant with the accuracy
@@ -137,7 +144,7 @@ _REGISTERED = (
     Metric(
         "test_loss",
         lambda problem, snapshot: outcomes(problem, snapshot, "test")[0],
-        needs=_needs_test,
+        needs=needs_test,
         private=never,
         limits=as_losses,
         shown=("table", "over_rounds", "against_costs"),
@@ -200,7 +207,7 @@ _REGISTERED = (
         of_mean=Metric("noise_rms", np.sqrt, of="mean", private=always, digits=5, shown=("table", "against_epsilon")),
     ),
     *CLIENT_METRICS,
-    *model_metrics(_needs_test, needs_classes),
+    *MODEL_METRICS,
 )
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _REGISTERED}
 OF_MEAN: dict[str, Metric] = {m.of_mean.name: m.of_mean for m in _REGISTERED if m.of_mean is not None}

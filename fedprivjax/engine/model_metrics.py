@@ -7,7 +7,16 @@ import jax.numpy as jnp
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.chunked_sums import outcomes
-from fedprivjax.engine.metric import Metric, Snapshot, as_losses, never, not_negative, share
+from fedprivjax.engine.metric import (
+    Metric,
+    Snapshot,
+    as_losses,
+    needs_classes,
+    needs_test,
+    never,
+    not_negative,
+    share,
+)
 from fedprivjax.method.round import flat_rows
 from fedprivjax.problem.problem import Problem
 
@@ -22,36 +31,35 @@ def scores(problem: Problem, snapshot: Snapshot) -> tuple[jax.Array, jax.Array]:
     """Return the test loss and the test accuracy of every machine's model, [machines] each, computed once for all."""
     shared = {} if snapshot.shared is None else snapshot.shared
     if "models" not in shared:
-        each = lambda model: outcomes(problem, Snapshot(model), "test")  # noqa: E731
-        shared["models"] = jax.lax.map(each, snapshot.models)
+        shared["models"] = jax.lax.map(lambda model: outcomes(problem, Snapshot(model), "test"), snapshot.models)
     return shared["models"]
 
 
-def model_metrics(tested: Any, classified: Any) -> tuple[Metric, ...]:
-    """Return the metrics of machines' models.
-
-    Args:
-        tested, classified: functions from a problem to the requirement that it does not meet, or None: a test set, and
-            classes.
-    """
-    loss: dict[str, Any] = {"of": "models", "private": never, "default": False, "needs": tested, "limits": as_losses}
-    right: dict[str, Any] = {**loss, "needs": lambda problem: tested(problem) or classified(problem), "limits": share}
-    right |= {"unit": "%", "digits": 1, "better": "higher", "shown": ("table",)}
-    return (
-        Metric(
-            "consensus_distance",
-            consensus_distance,
-            of="models",
-            private=never,
-            default=False,
-            limits=not_negative,
-            shown=("table", "over_rounds"),
-        ),
-        Metric("models_loss", lambda problem, snapshot: jnp.mean(scores(problem, snapshot)[0]), **loss),
-        Metric("worst_model_loss", lambda problem, snapshot: jnp.max(scores(problem, snapshot)[0]), **loss),
-        Metric("models_accuracy", lambda problem, snapshot: jnp.mean(scores(problem, snapshot)[1]), **right),
-        Metric("worst_model_accuracy", lambda problem, snapshot: jnp.min(scores(problem, snapshot)[1]), **right),
-    )
+LOSS: dict[str, Any] = {"of": "models", "private": never, "default": False, "needs": needs_test, "limits": as_losses}
+RIGHT: dict[str, Any] = {
+    **LOSS,
+    "needs": lambda problem: needs_test(problem) or needs_classes(problem),
+    "limits": share,
+    "unit": "%",
+    "digits": 1,
+    "better": "higher",
+    "shown": ("table",),
+}
+MODEL_METRICS = (
+    Metric(
+        "consensus_distance",
+        consensus_distance,
+        of="models",
+        private=never,
+        default=False,
+        limits=not_negative,
+        shown=("table", "over_rounds"),
+    ),
+    Metric("models_loss", lambda problem, snapshot: jnp.mean(scores(problem, snapshot)[0]), **LOSS),
+    Metric("worst_model_loss", lambda problem, snapshot: jnp.max(scores(problem, snapshot)[0]), **LOSS),
+    Metric("models_accuracy", lambda problem, snapshot: jnp.mean(scores(problem, snapshot)[1]), **RIGHT),
+    Metric("worst_model_accuracy", lambda problem, snapshot: jnp.min(scores(problem, snapshot)[1]), **RIGHT),
+)
 
 
 def require_models(protocol: Any, metrics: tuple[Metric, ...]) -> None:
