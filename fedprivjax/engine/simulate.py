@@ -239,12 +239,13 @@ def execute(
     """
     require_equal_runs(start)
     heard = on_progress is not None or on_evaluation is not None
-    report = partial(_report, start, on_progress, on_evaluation) if heard else None
+    names = iterate_names(start.protocol, start.problem, start.plan.size)
+    report = partial(_report, start, names, on_progress, on_evaluation) if heard else None
     began = perf_counter()
     keep_own = keep_own and keeps(start) and jax.process_count() == 1
     own, (params, values) = local(jax.block_until_ready(_computed(start, report, folder, checkpoint_every, keep_own)))
     costs = start.costs | {"seconds": perf_counter() - began}
-    iterates = by_iterate(start.static.metrics, iterate_names(start.protocol, start.problem, start.plan.size), values)
+    iterates = by_iterate(start.static.metrics, names, values)
     return Run(
         rounds=evaluation_rounds(start.static),
         iterates=iterates,
@@ -305,13 +306,18 @@ def _computed(
     return of_carry(segments.carry) if keep_own else (), segments.output()
 
 
-def _report(start: ReadyRun, on_progress: OnProgress | None, on_evaluation: OnEvaluation | None, done: Done) -> None:
+def _report(
+    start: ReadyRun,
+    names: Sequence[str],
+    on_progress: OnProgress | None,
+    on_evaluation: OnEvaluation | None,
+    done: Done,
+) -> None:
     """Call the callbacks of an evaluation in the first process."""
     if not is_first():
         return
     if on_evaluation is not None:
         latest = {name: np.asarray(value)[None] for name, value in done.latest.items()}
-        names = iterate_names(start.protocol, start.problem, start.plan.size)
         values = by_iterate(start.static.metrics, names, latest)[OUTPUT]
         each = {name: value[0] if value.ndim > 1 else float(value[0]) for name, value in values.items()}
         on_evaluation(done.rounds, each)
