@@ -188,8 +188,8 @@ def _tff(path: Path, wanted: Clients) -> Iterator[tuple[str, Any, Any]]:
     try:
         require_bounded(path, only={GROUP.encode(): {}})
         with h5py.File(path, "r") as root:
-            members: Any = root[GROUP]
-            names = sorted(members if wanted is None or isinstance(wanted, int) else set(members) & set(wanted))
+            known: Any = root[GROUP]
+            names = sorted(known if wanted is None or isinstance(wanted, int) else set(known) & set(wanted))
         names = names[: wanted if isinstance(wanted, int) else None]
         require_bounded(path, only={GROUP.encode(): {name.encode(): None for name in names}})
     except Unreadable as error:
@@ -198,10 +198,9 @@ def _tff(path: Path, wanted: Clients) -> Iterator[tuple[str, Any, Any]]:
         ) from None
     with h5py.File(path, "r") as root:
         for name in names:
-            arrays: Any = root[GROUP][name]  # pyright: ignore[reportIndexIssue]
-            values: Any = arrays
-            kept: Any = arrays.items() if isinstance(arrays, h5py.Group) else ()
-            stored = [field for field, each in kept if isinstance(each, h5py.Dataset) and each.shape]
+            group: Any = root[GROUP][name]  # pyright: ignore[reportIndexIssue]
+            members: Any = group.items() if isinstance(group, h5py.Group) else ()
+            stored = {field: each for field, each in members if isinstance(each, h5py.Dataset) and each.shape}
             used = next(
                 (field for field, label in FIELDS.items() if field in stored and (label or field) in stored), ""
             )
@@ -210,7 +209,7 @@ def _tff(path: Path, wanted: Clients) -> Iterator[tuple[str, Any, Any]]:
                     f"{path.name}: client {name!r} must have pixels or image with label, snippets or tokens"
                 )
             target = FIELDS[used]
-            yield name, values[used][()], None if target is None else values[target][()]
+            yield name, stored[used][()], None if target is None else stored[target][()]
 
 
 def _rows(found: Iterable[tuple[str, Any, Any]]) -> Rows:

@@ -143,7 +143,7 @@ class WorkRounds(WorkProgram):
         self.privacy.check_late(self.protocol.name)
         if self.protocol.adversary is not None:
             raise Refusal(f"adversary must be left out with late answers, got {self.protocol.adversary}")
-        if self._known_for(problem, plan).stateful or has_personal_part(self.planned):
+        if self.facts(problem, plan).stateful:
             raise Refusal(
                 f"participation must be synchronous for {self.protocol.name}, whose machines keep a state, got late "
                 f"answers. Use FedAvg, or another scheme than Buffered"
