@@ -7,16 +7,20 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
-from fedprivjax.plan.participation.interface import Participation, moment, thinned, thinned_cohorts, thinned_subsets
+from fedprivjax.plan.participation.interface import (
+    Around,
+    Participation,
+    moment,
+    thinned,
+    thinned_cohorts,
+    thinned_subsets,
+)
 from fedprivjax.plan.participation.validate import checked_draw
 from fedprivjax.plan.schedule import Schedule
 
-SIZES = ("machines", "per_round", "at_most_once", "depends_on_sizes")
-UNCHANGED = (*SIZES, "examples", "most_rounds", "rounds_of_shares")  # those of the scheme that schedules the machines
-
 
 @dataclass(frozen=True, eq=False)
-class Dropouts(Participation):
+class Dropouts(Around):
     """Any participation scheme with dropouts, independent between machines and rounds.
 
     A machine that drops out sends nothing and uses no sample. If all machines of a round would drop out, one stays: the
@@ -40,8 +44,7 @@ class Dropouts(Participation):
     def __post_init__(self):
         if not isinstance(self.scheme, Participation):
             raise Refusal(f"scheme must be a Participation, such as Uniform(100, 10), got {str(self.scheme)[:80]}")
-        for name in UNCHANGED:
-            object.__setattr__(self, name, getattr(self.scheme, name, None))
+        self.take()
         rates = _numbers(self.rate)
         if rates.ndim and rates.shape != (self.machines,):
             raise Refusal(f"dropouts must be one rate or one for each of {self.machines} machines, got {rates.size}")
@@ -86,21 +89,6 @@ class Dropouts(Participation):
         if not self.scheme.exchangeable:
             raise Refusal(f"dropouts must be one rate for {self.scheme} to have one cohort-size distribution")
         return thinned_subsets(self.scheme.cohort_size_pmf, self.rates)
-
-    @property
-    def rounds_given(self) -> int | None:
-        return self.scheme.rounds_given
-
-    def fitted(self, shares: np.ndarray | None) -> "Dropouts":
-        scheme = self.scheme.fitted(shares)
-        return self if scheme is self.scheme else replace(self, scheme=scheme)
-
-    def sized(self, sizes: np.ndarray | None) -> "Dropouts":
-        scheme = self.scheme.sized(sizes)
-        return self if scheme is self.scheme else replace(self, scheme=scheme)
-
-    def resized(self, **sizes: int) -> "Dropouts":
-        return replace(self, scheme=self.scheme.resized(**sizes))
 
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
         planned = checked_draw(self.scheme, rounds, rng)

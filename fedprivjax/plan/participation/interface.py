@@ -13,6 +13,9 @@ from fedprivjax.checks.values import require_at_least
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.problem.devices import require_counted
 
+SIZES = ("machines", "per_round", "at_most_once", "depends_on_sizes")
+UNCHANGED = (*SIZES, "examples", "most_rounds", "rounds_of_shares")  # members of a scheme and of one around it
+
 
 class Participation(Decorated):
     """Base class of participation schemes. Subclass it as a frozen dataclass for a custom scheme.
@@ -134,6 +137,35 @@ class Participation(Decorated):
         for name in sizes.keys() - getattr(scheme, "__dataclass_fields__", {}).keys():
             raise Refusal(f"{name} must be a setting of the participation to be swept, got {self}")
         return replace(scheme, **sizes)
+
+
+class Around(Participation):
+    """Base class of schemes around another one, `scheme`, which schedules the machines."""
+
+    scheme: Any
+
+    def take(self, *further: str) -> None:
+        """Take what does not change from the inner scheme, and `further` members of it."""
+        for name in (*UNCHANGED, *further):
+            object.__setattr__(self, name, getattr(self.scheme, name, None))
+
+    @property
+    def rounds_given(self) -> int | None:
+        return self.scheme.rounds_given
+
+    def fitted(self, shares: np.ndarray | None) -> Self:
+        return self._with(self.scheme.fitted(shares))
+
+    def sized(self, sizes: np.ndarray | None) -> Self:
+        return self._with(self.scheme.sized(sizes))
+
+    def resized(self, **sizes: int) -> Self:
+        return self._with(self.scheme.resized(**sizes))
+
+    def _with(self, scheme: Participation) -> Self:
+        """Return this scheme around another one."""
+        around: Any = self  # every scheme is a dataclass
+        return self if scheme is self.scheme else replace(around, scheme=scheme)
 
 
 def check_sizes(machines: int, per_round: int) -> None:

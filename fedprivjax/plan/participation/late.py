@@ -15,8 +15,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least, require_choice, require_positive
-from fedprivjax.plan.participation.dropouts import UNCHANGED
-from fedprivjax.plan.participation.interface import Participation
+from fedprivjax.plan.participation.interface import Around, Participation
 from fedprivjax.plan.participation.validate import checked_draw
 from fedprivjax.plan.schedule import Late, Schedule
 
@@ -206,7 +205,7 @@ def _numbers(delays: Delays, rng: np.random.Generator) -> Iterator[tuple[float, 
 
 
 @dataclass(frozen=True)
-class Timed(Participation):
+class Timed(Around):
     """Any public scheme with simulated hours: a round lasts as long as the slowest of the machines that send.
 
     Participants are those of the scheme alone, with the same seed.
@@ -227,29 +226,16 @@ class Timed(Participation):
         if not isinstance(self.scheme, Participation) or self.scheme.secret:
             raise Refusal(f"scheme must be a public Participation, such as Uniform(100, 10), got {called(self.scheme)}")
         object.__setattr__(self, "delays", as_delays(self.delays))
-        for name in (*UNCHANGED, "varies", "exchangeable"):
-            object.__setattr__(self, name, getattr(self.scheme, name, None))
+        self.take("varies", "exchangeable")
         self.delays.means(self.machines)  # raises Refusal
 
     @property
     def cohort_size_pmf(self) -> np.ndarray:
         return self.scheme.cohort_size_pmf
 
-    @property
-    def rounds_given(self) -> int | None:
-        return self.scheme.rounds_given
-
-    def fitted(self, shares: np.ndarray | None) -> "Timed":
-        scheme = self.scheme.fitted(shares)
-        return self if scheme is self.scheme else replace(self, scheme=scheme)
-
     def sized(self, sizes: np.ndarray | None) -> "Timed":
-        scheme = self.scheme.sized(sizes)
-        changed = scheme is not self.scheme or self.delays.per_record
-        return replace(self, scheme=scheme, delays=self.delays.sized(sizes)) if changed else self
-
-    def resized(self, **sizes: int) -> "Timed":
-        return replace(self, scheme=self.scheme.resized(**sizes))
+        found = super().sized(sizes)
+        return replace(found, delays=self.delays.sized(sizes)) if self.delays.per_record else found
 
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
         drawn = checked_draw(self.scheme, rounds, rng)
