@@ -12,7 +12,7 @@ from fedprivjax.engine.client_metrics import CLIENT
 from fedprivjax.engine.metric import OUTPUT
 from fedprivjax.engine.metrics import known
 from fedprivjax.report import drawing
-from fedprivjax.report.colours import colour, dashes
+from fedprivjax.report.colours import looks
 from fedprivjax.sweeps.results import final, preferred, vector_axes
 
 BINS = 20
@@ -39,9 +39,9 @@ def client_histogram(
         parts = {label: drawing.at(data, {**chosen, **panel}) for label, data in recorded.items()}
         values = {label: _of_clients(part, name, iterate) * metric.scale for label, part in parts.items()}
         edges = np.histogram_bin_edges(np.concatenate([*values.values()]), BINS)
-        for index, label in enumerate(best):
+        for label, look in looks(best).items():
             if label in values:
-                style = {"histtype": "step", "color": colour(index), "ls": dashes(index)}
+                style = {"histtype": "step", "color": look["color"], "ls": look["ls"]}
                 axis.hist(values[label], bins=edges.tolist(), label=label, **style)
         axis.set(xlabel=metric.title, title=drawing.point_title({**panel, **chosen}))
     return drawing.finish(figure, axes, replace(metric, unit=""), "clients", (0.0, inf))

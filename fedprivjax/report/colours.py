@@ -1,22 +1,42 @@
-"""Colours, markers and styles of plots. A protocol has the same ones in every plot of a set of results."""
+"""Colours, markers and styles of plots. A method has the same ones in every figure, as far as eight colours allow."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from io import BytesIO
+from io import BytesIO, StringIO
 from typing import Any
 
 import matplotlib
+import xarray as xr
 from matplotlib.figure import Figure
 
 from fedprivjax.checks.values import require_choice
+from fedprivjax.protocols.registry import ALGORITHM_CLASSES, METHODS
 
-MARKERS = "os^vDxP*<>"
-CYCLE = 10  # colours of matplotlib's default cycle
+# tests/report/test_styles.py states how far apart the colours are, also for colour-blind readers and in greyscale
+LIGHT = ("#1A4DA3", "#DB7918", "#0F815D", "#530B46", "#D84B9E", "#706B75", "#8A5A00", "#299DC8")
+DARK = ("#4A6ADE", "#DC7930", "#2DD594", "#F4F799", "#DE7CC4", "#9A9A9A", "#B85D41", "#8FE1F2")
+DASHES = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1.5, 1)),
+    (0, (5, 1.5, 1.5, 1.5)),
+    (0, (8, 2)),
+    (0, (5, 1, 1.5, 1, 1.5, 1)),
+    (0, (3, 1)),
+    (0, (1, 2)),
+)
+MARKERS = "os^vDxP*"
+CLASS_NAMES = {one.__name__: place for place, one in enumerate([*METHODS.values(), *ALGORITHM_CLASSES.values()])}
 NAMED_CLASSES = 20  # largest number of classes with distinct colours; more classes share one continuous scale
-CONSTANT = "0.4"
-ALONE = ("0.2", "0.6")
+INK, PAGE, LINES = ("#000000", "#e4e8ec"), ("#ffffff", "#15191d"), ("#b0b0b0", "#4a545e")  # light and dark
+CONSTANT = "#666666"
+ALONE = ("#333333", "#999999")
+IN_THE_DARK = dict(zip((*LIGHT, *ALONE, CONSTANT), (*DARK, "#cccccc", "#777777", "#999999"), strict=True)) | dict(
+    [INK, PAGE, LINES]
+)
 
 
 @dataclass(frozen=True)
@@ -24,29 +44,21 @@ class Style:
     """Style of plots.
 
     Attributes:
-        colours: colours of protocols, in order.
-        dashes, symbols: line styles and markers of protocols, in order; empty for those of the plot.
+        colours: colours of methods.
         widths: width in inches of a figure with one panel and with several panels in a row, or None for the plot's.
         height: height in inches of a row of panels, if `widths` are given.
         letter: mean width in inches of a letter in a legend, at a font size of 10 points.
         settings: matplotlib's settings for drawing and for saving.
     """
 
-    colours: tuple[str, ...]
-    dashes: tuple[Any, ...] = ()
-    symbols: str = ""
+    colours: tuple[str, ...] = LIGHT
     widths: tuple[float, float] | None = None
     height: float = 0.0
     letter: float = 0.08
-    settings: dict[Any, Any] = field(default_factory=dict)
+    settings: Mapping[Any, Any] = field(default_factory=dict)
 
 
-SCREEN = Style(colours=tuple(f"C{index}" for index in range(CYCLE)))
 PAPER = Style(
-    # lightness of 21, 75, 50, 33, 62 and 0 of 100; also distinct for protanopia, deuteranopia and tritanopia
-    colours=("#2B1F8A", "#E3B23C", "#0B7FB5", "#8C2D04", "#E0719A", "#000000"),
-    dashes=("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (5, 1.5, 1.5, 1.5)), (0, (8, 2)), (0, (5, 1, 1.5, 1, 1.5, 1))),
-    symbols="os^vDxP",
     widths=(3.35, 6.9),
     height=2.3,
     letter=0.065,
@@ -68,25 +80,33 @@ PAPER = Style(
         "ps.fonttype": 42,
     },
 )
-STYLES = {"screen": SCREEN, "paper": PAPER}
-_current: ContextVar[Style] = ContextVar("style", default=SCREEN)
+DARK_SCREEN = Style(
+    colours=DARK,
+    settings={
+        **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK[1]),
+        **dict.fromkeys(("figure.facecolor", "axes.facecolor", "legend.facecolor", "savefig.facecolor"), PAGE[1]),
+        "grid.color": LINES[1],
+    },
+)
+STYLES = {"screen": Style(), "dark": DARK_SCREEN, "paper": PAPER}
+_current: ContextVar[Style] = ContextVar("style", default=STYLES["screen"])
 
 
 @contextmanager
 def using(name: str) -> Iterator[None]:
-    """Draw the figures of a block in a style, "screen" or "paper".
+    """Draw the figures of a block in a style: "screen", "dark" or "paper".
 
     Raises:
         Refusal: if there is no such style.
 
-    >>> with using("paper"):
-    ...     colour(0), colour(6)
-    ('#2B1F8A', '#2B1F8A')
+    >>> with using("dark"):
+    ...     colour(0), colour(8)
+    ('#4A6ADE', '#4A6ADE')
     """
     require_choice("style", name, STYLES)
     token = _current.set(STYLES[name])
     try:
-        with matplotlib.rc_context(STYLES[name].settings):
+        with matplotlib.rc_context(dict(STYLES[name].settings)):
             yield
     finally:
         _current.reset(token)
@@ -101,7 +121,7 @@ class StyledFigure(Figure):
 
     def savefig(self, fname: Any, **options: Any) -> None:
         """Write the figure as in matplotlib. In the style "paper" a name without an ending gets ".pdf"."""
-        with matplotlib.rc_context(self._style.settings):
+        with matplotlib.rc_context(dict(self._style.settings)):
             super().savefig(fname, **options)
 
     def _repr_png_(self) -> bytes:
@@ -109,6 +129,29 @@ class StyledFigure(Figure):
         written = BytesIO()
         self.savefig(written, format="png")
         return written.getvalue()
+
+
+def themed_svg(figure: Figure) -> str:
+    """Return a figure as SVG whose colours follow the page that shows it, light or dark.
+
+    >>> "prefers-color-scheme: dark" in themed_svg(new_figure(1.0, 1.0, 1, 1))
+    True
+    """
+    written = StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": "fedprivjax"}):
+        figure.savefig(written, format="svg", metadata={"Date": None})
+    place = {light.lower(): f"--c{index}" for index, light in enumerate(IN_THE_DARK)}
+    known = re.compile("|".join(place), re.IGNORECASE)
+    drawn = known.sub(lambda found: f"var({place[found[0].lower()]})", written.getvalue())
+    light, dark = (
+        ";".join(f"--c{index}:{value}" for index, value in enumerate(theme))
+        for theme in (IN_THE_DARK, IN_THE_DARK.values())
+    )
+    style = (  # glyphs inherit the fill
+        f"<style>svg {{{light};fill:var({place[INK[0]]})}} "
+        f"@media (prefers-color-scheme: dark) {{svg {{{dark}}}}}</style>"
+    )
+    return re.sub(r"(<svg\b[^>]*>)", rf"\1{style}", drawn, count=1)
 
 
 def new_figure(width: float, height: float, across: int, rows: int) -> Figure:
@@ -125,31 +168,51 @@ def letter_width() -> float:
     return _current.get().letter
 
 
-def colour(index: int) -> str:
-    """Return the colour of the protocol at a position in the results.
+def colour(slot: int) -> str:
+    """Return one of the style's colours.
 
-    >>> colour(0), colour(11)
-    ('C0', 'C1')
+    >>> colour(0), colour(8)
+    ('#1A4DA3', '#1A4DA3')
     """
     colours = _current.get().colours
-    return colours[index % len(colours)]
+    return colours[slot % len(colours)]
 
 
-def dashes(index: int, usual: str = "-") -> Any:
-    """Return the line style of the protocol at a position in the results, or `usual` if the style has none."""
-    own = _current.get().dashes
-    return own[index % len(own)] if own else usual
+def look(slot: int) -> dict[str, Any]:
+    """Return colour, line style and marker of a slot, as matplotlib's settings of a line.
+
+    The line styles of slots with one colour differ.
+
+    >>> look(1)
+    {'color': '#DB7918', 'ls': (0, (5, 1.5)), 'marker': 's'}
+    """
+    turn = slot + slot // len(LIGHT)
+    return {"color": colour(slot), "ls": DASHES[turn % len(DASHES)], "marker": MARKERS[turn % len(MARKERS)]}
 
 
-def symbol(index: int, usual: str = "o") -> str:
-    """Return the marker of the protocol at a position in the results, or `usual` if the style has none."""
-    own = _current.get().symbols
-    return own[index % len(own)] if own else usual
+def slots(methods: Iterable[str]) -> list[int]:
+    """Return the slots of a figure's series, by the class names of their methods.
+
+    A method has its own slot, or the next free one if the figure has several series of this slot.
+
+    >>> slots(["NoisySGD", "NoisySGD", "mine"])
+    [1, 2, 0]
+    """
+    taken: dict[int, int] = {}
+    listed = list(methods)
+    order = sorted(range(len(listed)), key=lambda index: listed[index] not in CLASS_NAMES)  # own methods come last
+    free = range(-(-len(listed) // len(LIGHT)) * len(LIGHT))
+    for index in order:
+        wanted = CLASS_NAMES.get(listed[index], 0) % len(LIGHT)
+        first = [*free[wanted:], *free[:wanted]]
+        taken[index] = next(slot for slot in first if slot not in taken.values())
+    return [taken[index] for index in range(len(listed))]
 
 
-def marker(index: int) -> str:
-    """Return the marker of the protocol at a position in the results."""
-    return MARKERS[index % len(MARKERS)]
+def looks(best: Mapping[str, xr.Dataset]) -> dict[str, dict[str, Any]]:
+    """Return the look of each dataset of a sweep, by label. `slots` says which method has which one."""
+    methods = [str(data.attrs.get("protocol", label)) for label, data in best.items()]
+    return {label: look(slot) for label, slot in zip(best, slots(methods), strict=True)}
 
 
 def class_colour(label: int, classes: int) -> Any:

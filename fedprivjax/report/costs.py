@@ -15,7 +15,7 @@ from fedprivjax.engine.metric import OUTPUT, Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report import drawing
-from fedprivjax.report.colours import colour, dashes, symbol
+from fedprivjax.report.colours import looks
 from fedprivjax.report.remarks import constant_of, draw_alone, draw_constant, with_marks
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.report.wording import Layout, count_text, number_text, points_of, target_epsilon
@@ -128,14 +128,13 @@ def metric_against_costs(
     figure, axes = drawing.panelled(len(rows) * len(axes_shown), across=len(axes_shown))
     for place, axis in enumerate(axes):
         row, name = rows[place // len(axes_shown)], axes_shown[place % len(axes_shown)]
-        for index, (label, data) in enumerate(best.items()):
-            part = drawing.at(data, {**chosen, **row})
+        for label, look in looks(best).items():
+            part = drawing.at(best[label], {**chosen, **row})
             values = of_iterate(part[metric.name], preferred(part, metric.name, iterate))
             spent = run_costs(part)
             scale = float(spent[name]) / float(spent["taken"])
             if np.isfinite(scale):
-                look = {"ls": dashes(index), "marker": symbol(index), **ENDS}
-                drawing.draw_path(axis, label, values, colour(index), limits, scale=scale, **look)
+                drawing.draw_path(axis, label, values, limits, scale=scale, **look, **ENDS)
         _label(axis, name, row)
     draw_constant(axes, constant_of(best, metric) if constant else None)
     draw_alone(axes, [{**chosen, **rows[place // len(axes_shown)]} for place in range(len(axes))], best, metric)

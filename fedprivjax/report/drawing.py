@@ -5,7 +5,6 @@ The parts are panels, points on a grid, curves with intervals, axes, and saving.
 
 from base64 import b64encode
 from collections.abc import Collection, Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from fedprivjax.atomic_write import write_atomically
 from fedprivjax.datasets import Dataset
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import recorded_name
-from fedprivjax.report.colours import NAMED_CLASSES, class_colour, colour, letter_width, new_figure
+from fedprivjax.report.colours import NAMED_CLASSES, class_colour, colour, letter_width, new_figure, themed_svg
 from fedprivjax.report.remarks import CHOSEN, CHOSEN_NOTE
 from fedprivjax.report.wording import of_axes, points_of
 from fedprivjax.sweeps.results import INTERVAL, mean_interval
@@ -58,10 +57,7 @@ def save_figure(figure: Figure, file: Path, *, follow: bool = True) -> Path:
 
 def as_address(figure: Figure) -> str:
     """Return a figure as an SVG `data:` URL, for a self-contained page."""
-    written = BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "fedprivjax"}):
-        figure.savefig(written, format="svg", metadata={"Date": None})
-    return f"data:image/svg+xml;base64,{b64encode(written.getvalue()).decode()}"
+    return f"data:image/svg+xml;base64,{b64encode(themed_svg(figure).encode()).decode()}"
 
 
 def panelled(
@@ -168,7 +164,6 @@ def draw_path(
     axis: Axes,
     label: str,
     values: xr.DataArray,
-    colour: str,
     limits: tuple[float, float],
     *,
     scale: float = 1.0,
@@ -177,7 +172,7 @@ def draw_path(
     """Draw means against rounds, multiplied by the cost `scale` of a round, with their intervals as a band."""
     values = values.dropna("round", how="all")
     mean, beyond = bars_of(values, "interval", limits)
-    draw_band(axis, scale * mean["round"], mean, beyond, color=colour, label=label, **style)
+    draw_band(axis, scale * mean["round"], mean, beyond, label=label, **style)
 
 
 def draw_band(

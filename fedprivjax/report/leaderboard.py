@@ -21,7 +21,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metrics import known
 from fedprivjax.experiment import bundle
 from fedprivjax.experiment.results import Results, load
-from fedprivjax.report.colours import colour, dashes, marker, new_figure, symbol
+from fedprivjax.report.colours import look, new_figure, slots
 from fedprivjax.report.drawing import epsilon_axis
 from fedprivjax.report.leaderboard_rows import FIELDS, Row, faults, leaderboard_rows
 from fedprivjax.report.remarks import CHOSEN
@@ -96,12 +96,12 @@ def _draw(axis: Axes, rows: Sequence[Row]) -> None:
     first, scale = rows[0], known(rows[0]["metric"]).scale
     methods = dict.fromkeys((row["method"], row["trust"]) for row in rows)
     trusts = {trust for _, trust in methods}
-    for index, (method, trust) in enumerate(methods):
+    protocol = {(row["method"], row["trust"]): row["protocol"] for row in rows}
+    for slot, (method, trust) in zip(slots(map(protocol.__getitem__, methods)), methods, strict=True):
         own = sorted((row for row in rows if (row["method"], row["trust"]) == (method, trust)), key=_level)
         values = [[scale * row[name] for row in own] for name in ("mean", "half_width")]
         label = method + CHOSEN * any(row["not_covered"] for row in own) + f" (trust: {trust})" * (len(trusts) > 1)
-        look = {"color": colour(index), "ls": dashes(index), "marker": symbol(index, marker(index))}
-        axis.errorbar([_level(row) for row in own], values[0], values[1], capsize=2, ms=4, label=label, **look)
+        axis.errorbar([_level(row) for row in own], values[0], values[1], capsize=2, ms=4, label=label, **look(slot))
     trust = "" if len(trusts) > 1 else f", trust: {first['trust']}"
     axis.set(
         xlabel=f"ε for {first['unit']} (δ = {first['delta']:g}, {first['relation']}{trust})",

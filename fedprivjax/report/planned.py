@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fedprivjax.method.planning.bounds import EXPLICIT, GRADIENT, MISSING, ORDER, POPULATION, TRAINING
 from fedprivjax.privacy.terms import TRUST
-from fedprivjax.report.colours import colour, marker
+from fedprivjax.report.colours import look, slots
 from fedprivjax.report.drawing import epsilon_axis
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.report.wording import count_text, grouped, mixed, number_text, relations, terms_of
@@ -215,23 +215,30 @@ def bound_against_epsilon(found: xr.Dataset, pilot: xr.Dataset | None = None) ->
 def _draw_bounds(axis, found: xr.Dataset, kind: str) -> None:
     """Draw a line for each method with a bound of this kind."""
     chosen = found["bound"].where(found["bound_kind"] == kind)
-    for index, label in enumerate(found["protocol"].values[chosen.notnull().any("epsilon").values]):
+    labels = found["protocol"].values[chosen.notnull().any("epsilon").values]
+    for slot, label in zip(slots(map(_method, labels)), labels, strict=True):
         training = (found["bound_of"].sel(protocol=label) == TRAINING).any()
         words = f"{label} (training loss)" if training else str(label)
-        style = {"color": colour(index), "ls": "--" if training else "-", "marker": marker(index)}
+        style = look(slot) | {"ls": "--" if training else "-"}
         axis.plot(found["epsilon"], chosen.sel(protocol=label), label=words, ms=5, mfc="none", **style)
 
 
 def _draw_pilot(axis, found: xr.Dataset) -> None:
     """Draw accuracy on synthetic data against ε, one line for each method with a pilot run."""
     accuracy = 100 * found["pilot_accuracy"]
-    for index, label in enumerate(found["protocol"].values[accuracy.notnull().any("epsilon").values]):
-        style = {"color": colour(index), "marker": marker(index), "ms": 5, "mfc": "none"}
+    labels = found["protocol"].values[accuracy.notnull().any("epsilon").values]
+    for slot, label in zip(slots(map(_method, labels)), labels, strict=True):
+        style = {"ms": 5, "mfc": "none", **look(slot)}
         half = 100 * np.nan_to_num(found["pilot_interval"].sel(protocol=label))
         axis.errorbar(found["epsilon"], accuracy.sel(protocol=label), half, label=str(label), capsize=2, **style)
     axis.set(xscale="log", xlabel="actual ε", ylabel="accuracy in %, synthetic data")
     axis.set_title(found.attrs["pilot"].replace("; ", "\n"), fontsize=9)
     _finish(axis)
+
+
+def _method(label: str) -> str:
+    """Return the method of a row's label, which may name a use of it too."""
+    return str(label).split(" ")[0]
 
 
 def _finish(axis) -> None:

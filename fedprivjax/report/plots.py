@@ -15,7 +15,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report import drawing
 from fedprivjax.report.client_plot import client_histogram, client_metrics
-from fedprivjax.report.colours import colour, dashes, symbol
+from fedprivjax.report.colours import looks
 from fedprivjax.report.costs import differ_in_costs, metric_against_costs, with_costs
 from fedprivjax.report.remarks import constant_of, draw_alone, draw_constant, with_marks
 from fedprivjax.report.wording import Layout, private_terms, relations
@@ -60,10 +60,10 @@ def metric_against_epsilon(
     delta, related = next(iter(best.values())).attrs["delta"], relations(private_terms(best))
     for axis, panel in zip(axes, panels, strict=True):
         levels: set[float] = set()
-        for index, (label, data) in enumerate(best.items()):
-            part = drawing.at(data, {**chosen, **panel})
+        for index, (label, look) in enumerate(looks(best).items()):
+            part = drawing.at(best[label], {**chosen, **panel})
             summary = drawing.bars_of(_figure(part, metric, iterate, rounds), bars, limits)
-            values, drawn = _draw_curve(axis, part, *summary, realised, index, label, bands=bands)
+            values, drawn = _draw_curve(axis, part, *summary, realised, {"label": label, "ms": 4, **look}, bands=bands)
             levels |= set(values)
             if drawn is not None:
                 drawing.aside(axis, figure, drawn, index, len(best))
@@ -91,11 +91,11 @@ def metric_over_rounds(
     limits = drawing.limits_of(best, metric)
     figure, axes = drawing.panelled(len(panels))
     for axis, panel in zip(axes, panels, strict=True):
-        for index, (label, data) in enumerate(best.items()):
-            part = drawing.at(data, {**chosen, **panel})
+        for label, look in looks(best).items():
+            part = drawing.at(best[label], {**chosen, **panel})
             if metric.name in part:
                 values = of_iterate(part[metric.name], preferred(part, metric.name, iterate))
-                drawing.draw_path(axis, label, values, colour(index), limits, ls=dashes(index))
+                drawing.draw_path(axis, label, values, limits, color=look["color"], ls=look["ls"])
         axis.set(xlabel="round", title=drawing.point_title({**panel, **chosen}))
         _scale_rounds(axis)
     return drawing.finish(figure, axes, metric, metric.words, limits)
@@ -133,17 +133,17 @@ def metric_against(
     figure, axes = drawing.panelled(len(panels), 4.6, 4.2)
     positive = _positive(best, metric, iterate, rounds) and np.isinf(limits[1])
     for place, panel in zip(axes, panels, strict=True):
-        for index, (label, data) in enumerate(best.items()):
-            part = drawing.at(data, {**chosen, **panel})
+        for index, (label, look) in enumerate(looks(best).items()):
+            part, line = drawing.at(best[label], {**chosen, **panel}), {"label": label, "ms": 4, **look}
             mean, beyond = drawing.bars_of(_figure(part, metric, iterate, rounds), bars, limits)
             if beyond is not None and positive:  # a logarithmic axis has no zero
                 beyond = beyond.where(beyond["side"] == "above", np.minimum(beyond, 0.9 * mean))
             if axis not in part.dims:
-                place.axhline(float(mean), color=colour(index), ls=dashes(index, "--"), label=label)
+                place.axhline(float(mean), **line | {"marker": ""})
             elif bands:
-                drawing.draw_band(place, part[axis], mean, beyond, **_line(index, label))
+                drawing.draw_band(place, part[axis], mean, beyond, **line)
             else:
-                drawn = place.errorbar(part[axis], mean, beyond, capsize=3, **_line(index, label))
+                drawn = place.errorbar(part[axis], mean, beyond, capsize=3, **line)
                 drawing.aside(place, figure, drawn, index, len(best))
         place.set(xlabel=SIZES.get(axis, axis), title=drawing.point_title({**panel, **chosen}))
         if positive:
@@ -217,19 +217,13 @@ def _positive(best: Mapping[str, xr.Dataset], metric: Metric, iterate: str, roun
     return all(bool((_figure(data, metric, iterate, rounds).mean("seed") > 0).all()) for data in best.values())
 
 
-def _line(index: int, label: str) -> dict[str, Any]:
-    """Return the label, colour, line style and marker of a protocol's curve."""
-    return {"label": label, "color": colour(index), "ls": dashes(index), "marker": symbol(index), "ms": 4}
-
-
 def _draw_curve(
     axis: Axes,
     data: xr.Dataset,
     mean: xr.DataArray,
     beyond: xr.DataArray | None,
     realised: bool,
-    index: int,
-    label: str,
+    line: dict[str, Any],
     *,
     bands: bool,
 ) -> tuple[list[float], ErrorbarContainer | None]:
@@ -241,16 +235,15 @@ def _draw_curve(
     swept = next((name for name in LEVELS if name in mean.dims), None)
     worst = data["realised_epsilon"].max("seed", skipna=False)
     if swept is None and not np.isfinite(worst):
-        axis.axhline(float(mean), color=colour(index), label=label, ls=dashes(index, "--"))
+        axis.axhline(float(mean), **line | {"marker": ""})
         return [], None
     epsilon = worst if realised or swept is None else _target_epsilon(data, swept)
     values = np.atleast_1d(epsilon.values)
     if bands and swept is not None:
-        drawing.draw_band(axis, epsilon, mean, beyond, **_line(index, label))
+        drawing.draw_band(axis, epsilon, mean, beyond, **line)
         return values.tolist(), None
-    style = _line(index, label) | ({"marker": "s", "ms": 5} if swept is None else {})
     bars = None if beyond is None else np.reshape(beyond.values, (2, -1))
-    return values.tolist(), axis.errorbar(values, np.atleast_1d(mean), bars, capsize=3, **style)
+    return values.tolist(), axis.errorbar(values, np.atleast_1d(mean), bars, capsize=3, **line)
 
 
 def _has_path(values: xr.DataArray) -> bool:
