@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import inf
 
 import numpy as np
 import xarray as xr
@@ -44,7 +43,7 @@ def client_histogram(
                 style = {"histtype": "step", "color": look["color"], "ls": look["ls"]}
                 axis.hist(values[label], bins=edges.tolist(), label=label, **style)
         axis.set(xlabel=metric.title, title=drawing.point_title({**panel, **chosen}))
-    return drawing.finish(figure, axes, replace(metric, unit=""), "clients", (0.0, inf))
+    return drawing.finish(figure, axes, replace(metric, unit=""), "clients")
 
 
 def _of_clients(data: xr.Dataset, name: str, iterate: str) -> np.ndarray:

@@ -138,7 +138,8 @@ def metric_against_costs(
         _label(axis, name, row)
     draw_constant(axes, constant_of(best, metric) if constant else None)
     draw_alone(axes, [{**chosen, **rows[place // len(axes_shown)]} for place in range(len(axes))], best, metric)
-    drawing.finish(figure, axes, metric, metric.words, limits, across=len(axes_shown))
+    words = f"{metric.words}\n({drawing.over_seeds(best)})"
+    drawing.finish(figure, axes, metric, words, across=len(axes_shown))
     figure.suptitle(_title(chosen, next(iter(best.values())).attrs["delta"]), fontsize=matplotlib.rcParams["font.size"])
     return figure
 

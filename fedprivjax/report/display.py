@@ -143,9 +143,9 @@ def plot(
         iterate: as in `table`.
         bands: True draws 95% intervals of the mean as bands, instead of the experiment's bars, also against ε and
             swept settings. Bands need three seeds.
-        style: "screen", or "paper": the width of a column, text of 8 points, and for each protocol a colour, line style
-            and marker that are distinct in greyscale and for colour-blind readers, up to six protocols.
-            `figure.savefig("name")` then writes a PDF.
+        style: "screen", "dark" (for dark pages), or "paper": the width of a column and text of 8 points.
+            `figure.savefig("name")` then writes a PDF. In every style a method keeps its colour, line style and
+            marker. Eight of them differ for colour-blind readers, the first four also in greyscale.
 
     Raises:
         Refusal: if the metric was not recorded, the axis was not swept, there is nothing to draw, or there is no such

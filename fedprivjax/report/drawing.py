@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 from matplotlib.transforms import offset_copy
 
@@ -33,10 +34,14 @@ APART, SPREAD = 3.5, 14.0  # largest offset in points between bars of neighbouri
 BESIDE = 0.08  # fraction of an axis left free on each side for bars that are moved aside
 TICKS = 6  # largest number of values of a swept setting that all have a tick
 LINE = 0.2  # height of a legend's line in inches
+SPACE = 0.06  # space above and below all curves, as a part of their range
+LABEL = 0.3  # largest part of a figure for names beside curves
+NEAR_END = 0.8  # smallest place along the axis where a curve may end that is named at its end
 HANDLE = 0.7  # width of a legend's handle in inches
 FONT = 10.0  # font size in points at which these hold
 SYMBOLS = {"machines": "M", "per_round": "m", "rounds": "T", "records": "n", "mu": "μ", "epsilon": "ε"}
 Point = Mapping[str, float]
+Curve = Line2D | ErrorbarContainer
 NAMED = 30  # largest number of machines that are named on the axis
 BARS = 100  # largest number of machines with a bar each; more are drawn as one area per class
 LEVELS = (5, 25, 50, 75, 95)  # percentiles of a machine's numeric labels
@@ -74,20 +79,60 @@ def panelled(
     return figure, axes[:count]
 
 
-def finish(
-    figure: Figure, axes: list[Axes], metric: Metric, words: str, limits: tuple[float, float], across: int = ACROSS
-) -> Figure:
-    """Add labels, ticks in the metric's unit and one legend, and cut the vertical axis at the metric's limits."""
+def finish(figure: Figure, axes: list[Axes], metric: Metric, words: str, across: int = ACROSS) -> Figure:
+    """Add labels, ticks in the metric's unit, names of the curves, and space above and below all of them."""
     for axis in axes[::across]:
         axis.set_ylabel(words)
     if metric.unit == "%":
         axes[0].yaxis.set_major_formatter(PercentFormatter(1.0))
-    low, high = axes[0].get_ylim()
     if axes[0].get_yscale() == "linear":
-        axes[0].set_ylim(max(low, limits[0]), min(high, limits[1]))
+        low, high = min(axis.dataLim.y0 for axis in axes), max(axis.dataLim.y1 for axis in axes)
+        if low <= high < np.inf:  # not of an empty figure
+            axes[0].set_ylim(low - SPACE * (high - low or 1.0), high + SPACE * (high - low or 1.0))
     for axis in axes:
         axis.grid(alpha=0.3, which="major")
-    handles, labels = axes[0].get_legend_handles_labels()
+    if len(axes) > 1 or not label_ends(axes[0]):
+        add_legend(figure, axes)
+    return figure
+
+
+def label_ends(axis: Axes) -> bool:
+    """Write the names of curves beside their right ends, and return True, if they have space and need no note."""
+    handles, labels = curves_of(axis)
+    size, (width, height) = matplotlib.rcParams["font.size"], axis.figure.get_size_inches()
+    if len(labels) < 2 or letter_width() * max(map(len, labels)) * size / FONT > LABEL * width:
+        return False
+    if any(label.endswith(CHOSEN) for label in labels) or not all(isinstance(handle, Curve) for handle in handles):
+        return False
+    lines = [line_of(handle) for handle in handles]
+    ends = [(axis.transData + axis.transAxes.inverted()).transform(line.get_xydata()[-1]) for line in lines]
+    across = [end[0] if line.get_transform() == axis.transData else 1.0 for line, end in zip(lines, ends, strict=True)]
+    heights = sorted(end[1] for end in ends)
+    apart = 1.3 * size / 72 / (0.75 * height)  # of the axis, which takes about three quarters of the height
+    if min(across) < NEAR_END or min(np.diff(heights)) < apart:
+        return False
+    for line, label, end in zip(lines, labels, ends, strict=True):
+        style = {"color": line.get_color(), "fontsize": 0.9 * size, "va": "center", "annotation_clip": False}
+        axis.annotate(label, (1.0, end[1]), (4, 0), "axes fraction", "offset points", **style)
+    return True
+
+
+def line_of(curve: Line2D | ErrorbarContainer) -> Line2D:
+    """Return a curve without its bars."""
+    return curve.lines[0] if isinstance(curve, ErrorbarContainer) else curve
+
+
+def curves_of(axis: Axes) -> tuple[list[Any], list[str]]:
+    """Return what a legend lists, and the labels: curves in the order of their right ends, the highest first."""
+    found = list(zip(*axis.get_legend_handles_labels(), strict=True))
+    if all(isinstance(handle, Curve) for handle, _ in found):
+        found.sort(key=lambda pair: -float(np.asarray(line_of(pair[0]).get_ydata())[-1]))
+    return [handle for handle, _ in found], [label for _, label in found]
+
+
+def add_legend(figure: Figure, axes: list[Axes]) -> None:
+    """Add a legend below the panels, or for a single curve its name above them."""
+    handles, labels = curves_of(axes[0])
     size = matplotlib.rcParams["font.size"]
     note = CHOSEN_NOTE if any(label.endswith(CHOSEN) for label in labels) else ""
     if len(labels) > 1:
@@ -101,7 +146,18 @@ def finish(
     else:
         place = figure.suptitle if len(axes) > 1 or axes[0].get_title() else axes[0].set_title
         place("\n".join([*labels, *[note] * bool(note)]), fontsize=size)
-    return figure
+
+
+def over_seeds(best: Mapping[str, xr.Dataset], bars: str = "interval") -> str:
+    """Return what a figure's curves and bars are.
+
+    >>> over_seeds({"ours": xr.Dataset(coords={"seed": range(8)})})
+    'mean, 95% interval, 8 seeds'
+    """
+    counts = sorted({data.sizes["seed"] for data in best.values()})
+    seeds = f"{' or '.join(map(str, counts))} seed{'s' * (counts != [1])}"
+    shown = {"interval": "95% interval", "percentiles": "half of 5th to 95th percentile"}[bars]
+    return ", ".join(["mean"] * (counts != [1]) + [shown] * (counts[-1] >= INTERVAL) + [seeds])
 
 
 def epsilon_axis(axis: Axes, values: Collection[float] = ()) -> None:

@@ -26,7 +26,7 @@ from fedprivjax.report.drawing import epsilon_axis
 from fedprivjax.report.leaderboard_rows import FIELDS, Row, faults, leaderboard_rows
 from fedprivjax.report.remarks import CHOSEN
 from fedprivjax.report.text_table import Sheet, html_table, plain
-from fedprivjax.report.wording import count_text, epsilon_text, grouped, number_text
+from fedprivjax.report.wording import count_text, epsilon_text, grouped, number_text, power_text
 
 PANEL = ("experiment", "federation", "metric", "delta", "unit", "relation")  # equal within a panel, with the setting
 PANEL_SIZE = 7.5, 3.8  # width and height in inches, with the legend
@@ -104,7 +104,7 @@ def _draw(axis: Axes, rows: Sequence[Row]) -> None:
         axis.errorbar([_level(row) for row in own], values[0], values[1], capsize=2, ms=4, label=label, **look(slot))
     trust = "" if len(trusts) > 1 else f", trust: {first['trust']}"
     axis.set(
-        xlabel=f"ε for {first['unit']} (δ = {first['delta']:g}, {first['relation']}{trust})",
+        xlabel=f"ε for {first['unit']} (δ = {power_text(first['delta'])}, {first['relation']}{trust})",
         ylabel=known(first["metric"]).title,
         title=", ".join([first["experiment"], *(f"{name} {value:g}" for name, value in first["setting"].items())]),
     )

@@ -14,7 +14,7 @@ from fedprivjax.privacy.terms import TRUST
 from fedprivjax.report.colours import look, slots
 from fedprivjax.report.drawing import epsilon_axis
 from fedprivjax.report.text_table import Sheet
-from fedprivjax.report.wording import count_text, grouped, mixed, number_text, relations, terms_of
+from fedprivjax.report.wording import count_text, grouped, mixed, number_text, power_text, relations, terms_of
 
 SECTIONS = (
     (EXPLICIT, POPULATION, "excess loss on the population, proved constants: smaller is better"),
@@ -199,7 +199,9 @@ def bound_against_epsilon(found: xr.Dataset, pilot: xr.Dataset | None = None) ->
         axis.axhline(found.attrs[most], color="black", ls=":", lw=1, label=f"{name}: vacuous from here on")
         title = "excess loss, explicit constants" if kind == EXPLICIT else "norm of the gradient"
         axis.set(
-            xscale="log", yscale="log", xlabel=f"actual ε  (δ = {found.attrs['delta']:g}, {relations(terms_of(found))})"
+            xscale="log",
+            yscale="log",
+            xlabel=f"actual ε  (δ = {power_text(found.attrs['delta'])}, {relations(terms_of(found))})",
         )
         axis.set(ylabel="bound", title=title)
         _finish(axis)

@@ -18,7 +18,7 @@ from fedprivjax.report.client_plot import client_histogram, client_metrics
 from fedprivjax.report.colours import looks
 from fedprivjax.report.costs import differ_in_costs, metric_against_costs, with_costs
 from fedprivjax.report.remarks import constant_of, draw_alone, draw_constant, with_marks
-from fedprivjax.report.wording import Layout, private_terms, relations
+from fedprivjax.report.wording import Layout, power_text, private_terms, relations
 from fedprivjax.sweeps.results import figure as figure_of
 from fedprivjax.sweeps.results import has, of_iterate, preferred
 
@@ -57,7 +57,8 @@ def metric_against_epsilon(
     chosen = {name: value for name, value in drawing.middle_of(best).items() if name not in LEVELS}
     panels, limits = drawing.panels_of(best), drawing.limits_of(best, metric)
     figure, axes = drawing.panelled(len(panels))
-    delta, related = next(iter(best.values())).attrs["delta"], relations(private_terms(best))
+    delta = next(iter(best.values())).attrs["delta"]
+    terms = f"(δ = {power_text(delta)}, {relations(private_terms(best))})"
     for axis, panel in zip(axes, panels, strict=True):
         levels: set[float] = set()
         for index, (label, look) in enumerate(looks(best).items()):
@@ -67,11 +68,11 @@ def metric_against_epsilon(
             levels |= set(values)
             if drawn is not None:
                 drawing.aside(axis, figure, drawn, index, len(best))
-        axis.set(xlabel=f"{epsilon}  (δ = {delta:g}, {related})", title=drawing.point_title({**panel, **chosen}))
+        axis.set(xlabel=f"{epsilon}  {terms}", title=drawing.point_title({**panel, **chosen}))
         drawing.epsilon_axis(axis, levels)
     draw_constant(axes, constant_of(best, metric) if constant else None)
     draw_alone(axes, [{**chosen, **panel} for panel in panels], best, metric)
-    return drawing.finish(figure, axes, metric, _words(metric, rounds), limits)
+    return drawing.finish(figure, axes, metric, _words(metric, rounds, best, bars))
 
 
 def metric_over_rounds(
@@ -98,7 +99,7 @@ def metric_over_rounds(
                 drawing.draw_path(axis, label, values, limits, color=look["color"], ls=look["ls"])
         axis.set(xlabel="round", title=drawing.point_title({**panel, **chosen}))
         _scale_rounds(axis)
-    return drawing.finish(figure, axes, metric, metric.words, limits)
+    return drawing.finish(figure, axes, metric, _words(metric, "last", best))
 
 
 def _scale_rounds(axis: Axes) -> None:
@@ -156,7 +157,7 @@ def metric_against(
         drawing.name_few(place, [f"{value:g}" for value in values])
     draw_constant(axes, constant_of(best, metric) if constant else None)
     draw_alone(axes, [{**chosen, **panel} for panel in panels], best, metric, axis)
-    return drawing.finish(figure, axes, metric, _words(metric, rounds), limits)
+    return drawing.finish(figure, axes, metric, _words(metric, rounds, best, bars))
 
 
 def all_plots(best: Mapping[str, xr.Dataset], layout: Layout) -> dict[str, Figure]:
@@ -274,5 +275,6 @@ def _off_target(data: xr.Dataset) -> float:
     return float(off.fillna(0.0).max())  # ∞ divided by ∞ is NaN, and on target
 
 
-def _words(metric: Metric, rounds: str) -> str:
-    return metric.words + (", mean over rounds" if rounds == "mean" else "")
+def _words(metric: Metric, rounds: str, best: Mapping[str, xr.Dataset], bars: str = "interval") -> str:
+    over = ", mean over rounds" if rounds == "mean" else ""
+    return f"{metric.words}{over}\n({drawing.over_seeds(best, bars)})"

@@ -68,6 +68,19 @@ def number_text(value: float, missing: str = "", *, whole: bool = False) -> str:
     return f"{value:.0f}" if whole else f"{value:.3g}"
 
 
+def power_text(value: float) -> str:
+    """Return a number as matplotlib's text of digits and a power of ten.
+
+    >>> power_text(1e-5), power_text(2.5e-6), power_text(0.05)
+    ('$10^{-5}$', '$2.5·10^{-6}$', '0.05')
+    """
+    digits, _, power = f"{value:.2e}".partition("e")
+    if abs(int(power)) < 3:
+        return f"{value:g}"
+    factor = "" if float(digits) == 1 else f"{float(digits):g}·"
+    return f"${factor}10^{{{int(power)}}}$"
+
+
 def epsilon_text(value: float) -> str:
     """Return an ε to three digits, marked with "!" above `LARGE_EPSILON`.
 

@@ -88,14 +88,14 @@ def test_plots_are_those_of_the_command_line(results):
         again = fpj.plot(results, **asked)
         for mine, theirs in zip(again.axes[0].lines, figure.axes[0].lines, strict=True):
             np.testing.assert_array_equal(np.asarray(mine.get_ydata(), float), np.asarray(theirs.get_ydata(), float))
-    assert fpj.plot(results, "distance", "epsilon").axes[0].get_ylabel() == "distance"
+    assert fpj.plot(results, "distance", "epsilon").axes[0].get_ylabel().startswith("distance\n")
     assert fpj.plot(results[EVIL], "distance", "round").axes[0].get_xlabel() == "round"
 
 
 def test_results_without_the_usual_metrics_are_drawn(results):
     data = results[EVIL]
     few = data.drop_vars([name for name in data if "round" in data[name].dims and name != "distance"])
-    assert fpj.plot(few).axes[0].get_ylabel() == "distance"
+    assert fpj.plot(few).axes[0].get_ylabel().startswith("distance\n")
 
 
 def test_one_cost_is_an_axis(results):
