@@ -26,6 +26,7 @@ from fedprivjax.report.colours import using
 from fedprivjax.report.costs import metric_against_costs, with_costs
 from fedprivjax.report.plots import all_plots, metric_against, metric_against_epsilon, metric_over_rounds
 from fedprivjax.report.remarks import choice_table
+from fedprivjax.report.run_plots import plot_run
 from fedprivjax.report.tables import footnotes, results_table, results_tables
 from fedprivjax.report.text_table import Sheet, html_table, plain
 from fedprivjax.report.wording import Layout, layout, layout_of
@@ -123,7 +124,7 @@ def table(results: Showable, metric: str | Metric | None = None, *, iterate: str
 
 
 def plot(
-    results: Showable,
+    results: "Showable | SavedRun",
     metric: str | Metric | None = None,
     against: str | None = None,
     *,
@@ -131,12 +132,14 @@ def plot(
     bands: bool = False,
     style: str = "screen",
 ) -> Figure:
-    """Return one of the command line's plots as a matplotlib figure.
+    """Return a plot of results, or of one run, as a matplotlib figure.
 
     Args:
-        results: as in `table`.
-        metric: metric to draw. Default: the first one that the command line draws. A metric of every client without
-            `against` is a histogram.
+        results: as in `table`, or a run.
+        metric: metric to draw. Default: the first one that the command line draws, or all of a run. A metric of every
+            client without `against` is a histogram. Of a run also "participation" (which machines take part in which
+            round), "machine_epsilon" (how many machines have which ε) or "noise_correlation" (of noise that is
+            correlated over rounds or between machines).
         against: horizontal axis: "epsilon", "round", "costs" (rounds, bytes, gradients and hours), "bytes" (sent by a
             machine), "gradients" (per record), "hours" (simulated) or any swept setting. Default: the first of these
             that applies.
@@ -159,6 +162,8 @@ def plot(
     [3.35, 2.3]
     """
     with using(style):
+        if isinstance(results, SavedRun):
+            return plot_run(results, metric, against)
         return _plot(laid_out(results, iterate), metric, against, bands)
 
 

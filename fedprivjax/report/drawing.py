@@ -99,13 +99,13 @@ def finish(figure: Figure, axes: list[Axes], metric: Metric, words: str, across:
 def label_ends(axis: Axes) -> bool:
     """Write the names of curves beside their right ends, and return True, if they have space and need no note."""
     handles, labels = curves_of(axis)
-    size, (width, height) = matplotlib.rcParams["font.size"], axis.figure.get_size_inches()
+    size, (width, height) = matplotlib.rcParams["font.size"], axis.get_figure(root=True).get_size_inches()  # type: ignore[union-attr]
     if len(labels) < 2 or letter_width() * max(map(len, labels)) * size / FONT > LABEL * width:
         return False
     if any(label.endswith(CHOSEN) for label in labels) or not all(isinstance(handle, Curve) for handle in handles):
         return False
     lines = [line_of(handle) for handle in handles]
-    ends = [(axis.transData + axis.transAxes.inverted()).transform(line.get_xydata()[-1]) for line in lines]
+    ends = [(axis.transData + axis.transAxes.inverted()).transform(np.asarray(line.get_xydata())[-1]) for line in lines]
     across = [end[0] if line.get_transform() == axis.transData else 1.0 for line, end in zip(lines, ends, strict=True)]
     heights = sorted(end[1] for end in ends)
     apart = 1.3 * size / 72 / (0.75 * height)  # of the axis, which takes about three quarters of the height
@@ -126,7 +126,7 @@ def curves_of(axis: Axes) -> tuple[list[Any], list[str]]:
     """Return what a legend lists, and the labels: curves in the order of their right ends, the highest first."""
     found = list(zip(*axis.get_legend_handles_labels(), strict=True))
     if all(isinstance(handle, Curve) for handle, _ in found):
-        found.sort(key=lambda pair: -float(np.asarray(line_of(pair[0]).get_ydata())[-1]))
+        found.sort(key=lambda pair: -float(np.asarray(line_of(pair[0]).get_ydata())[-1]))  # type: ignore[arg-type]
     return [handle for handle, _ in found], [label for _, label in found]
 
 

@@ -140,7 +140,7 @@ def metric_against(
             if beyond is not None and positive:  # a logarithmic axis has no zero
                 beyond = beyond.where(beyond["side"] == "above", np.minimum(beyond, 0.9 * mean))
             if axis not in part.dims:
-                place.axhline(float(mean), **line | {"marker": ""})
+                place.axhline(float(mean), **{**line, "marker": ""})
             elif bands:
                 drawing.draw_band(place, part[axis], mean, beyond, **line)
             else:
@@ -236,7 +236,7 @@ def _draw_curve(
     swept = next((name for name in LEVELS if name in mean.dims), None)
     worst = data["realised_epsilon"].max("seed", skipna=False)
     if swept is None and not np.isfinite(worst):
-        axis.axhline(float(mean), **line | {"marker": ""})
+        axis.axhline(float(mean), **{**line, "marker": ""})
         return [], None
     epsilon = worst if realised or swept is None else _target_epsilon(data, swept)
     values = np.atleast_1d(epsilon.values)

@@ -1,0 +1,173 @@
+"""Figures of one run: its metrics, who takes part, the ε of every machine, and the correlation of the noise."""
+
+import numpy as np
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
+from fedprivjax.engine.finished_run import Run, SavedRun
+from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metrics import known, require_recorded
+from fedprivjax.noise.factors.matrices import inverse_of
+from fedprivjax.noise.pairwise import Pairwise
+from fedprivjax.noise.rounds import round_factor
+from fedprivjax.plan.plan import Plan
+from fedprivjax.privacy import gdp
+from fedprivjax.report.colours import CONSTANT, colour, look, new_figure, slots
+from fedprivjax.report.drawing import add_legend
+from fedprivjax.report.wording import power_text, relations
+
+PARTICIPATION, EPSILONS, CORRELATION = "participation", "machine_epsilon", "noise_correlation"
+CELLS = 400  # most rows and columns of an image; more machines or rounds share one
+MOST = 2000  # most rows of a matrix that is drawn
+BINS = 30
+SIZE = 6.0, 3.8  # width and height in inches
+
+
+def plot_run(run: SavedRun, shown: str | Metric | None = None, against: str | None = None) -> Figure:
+    """Plot one run.
+
+    Args:
+        shown: a recorded metric; "participation", the rounds in which every machine takes part; "machine_epsilon", how
+            many machines have which ε; "noise_correlation", of noise that is correlated over rounds or between
+            machines; or None for every recorded metric of scalars.
+        against: "round" or "hours", for metrics.
+
+    Raises:
+        Refusal: if the run does not have what is to be drawn, or has no public schedule.
+
+    >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset, simulate
+    >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
+    >>> run = simulate(DPMu2(mu=2.0, clip=1.6), problem, Uniform(20, 10), rounds=3, seed=1)
+    >>> len(plot_run(run).axes), plot_run(run, "participation").axes[0].get_ylabel()
+    (2, 'machine')
+    """
+    views = {PARTICIPATION: participation, EPSILONS: machine_epsilons, CORRELATION: noise_correlation}
+    if shown is None or isinstance(shown, Metric) or shown not in views:
+        return metrics_of(run, shown, against)
+    if against is not None:
+        raise Refusal(f"against must go with a metric, got {against!r} with {shown!r}")
+    return views[shown](run)
+
+
+def metrics_of(run: SavedRun, metric: str | Metric | None = None, against: str | None = None) -> Figure:
+    """Plot metrics of one run over rounds or simulated hours, one panel for each metric, one curve for each iterate."""
+    scalars = [name for name, values in run.metrics.items() if values.ndim == 1]
+    scalars.sort(key=lambda name: not known(name).shown)  # those of the command line first
+    name = None if metric is None else known(metric).name
+    if name is not None:
+        require_recorded(name, scalars)
+    hours = getattr(run, "hours", None)
+    require_choice("axis of a plot", against or "round", ["round"] if hours is None else ["round", "hours"])
+    drawn = scalars if name is None else [name]
+    if not drawn:
+        raise Refusal("run must have a recorded metric to be drawn, got none")
+    figure = new_figure(4.2, 3.2, min(3, len(drawn)), -(-len(drawn) // 3))
+    panels = figure.subplots(-(-len(drawn) // 3), min(3, len(drawn)), squeeze=False).ravel()
+    for spare in panels[len(drawn) :]:
+        spare.set_axis_off()
+    (slot,) = slots([run.method.partition("(")[0]])
+    along = run.rounds if against != "hours" else hours
+    for axis, one in zip(panels, drawn, strict=False):
+        for place, (label, values) in enumerate(
+            (each, held[one]) for each, held in run.iterates.items() if one in held
+        ):
+            axis.plot(along, values, label=label, **look(slot + place), markevery=[-1])
+        uncovered = "\n(not covered by ε)" * (one in run.non_private_metrics)
+        axis.set(xlabel="simulated hours" if against == "hours" else "round", ylabel=known(one).words + uncovered)
+        axis.grid(alpha=0.3)
+        if known(one).unit == "%":
+            axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+    if len(run.iterates) > 1:
+        add_legend(figure, [max(panels, key=lambda axis: len(axis.lines))])
+    return figure
+
+
+def participation(run: SavedRun) -> Figure:
+    """Plot the machines of every round: dark where a machine takes part, half dark where it drops out.
+
+    More than `CELLS` machines or rounds share a row or column, whose shade is the mean.
+    """
+    schedule = _plan(run).schedule
+    if schedule.secret is not None:
+        raise Refusal(f"participation must be public to be drawn, got {schedule.secret}, which the server keeps secret")
+    round_of, slot = np.nonzero(schedule.scheduled)
+    machine, share = schedule.participants[round_of, slot], np.where(schedule.present[round_of, slot], 1.0, 0.5)
+    size = schedule.size
+    bins = min(size.machines, CELLS), min(size.rounds, CELLS)
+    edges = [np.linspace(0, size.machines, bins[0] + 1), np.linspace(0, size.rounds, bins[1] + 1)]
+    counts, _, _ = np.histogram2d(machine, round_of, edges, weights=share)
+    cells = np.outer(*(np.diff(np.ceil(each - 1e-9)) for each in edges))
+    figure = new_figure(*SIZE, 1, 1)
+    axis = figure.subplots()
+    extent = (0.5, size.rounds + 0.5, size.machines - 0.5, -0.5)
+    image = axis.imshow(counts / cells, aspect="auto", interpolation="nearest", extent=extent, cmap="Greys", vmin=0)
+    total = schedule.total
+    title = f"{size.machines} machines, {schedule.cohort:.4g} a round, each in {total.min()} to {total.max()} rounds"
+    axis.set(xlabel="round", ylabel="machine", title=title)
+    _whole(axis.xaxis, axis.yaxis)
+    if (size.machines, size.rounds) != bins:
+        figure.colorbar(image, label="share of machines and rounds")
+    return figure
+
+
+def machine_epsilons(run: SavedRun) -> Figure:
+    """Plot how many machines have which ε. A line marks the worst, which is the run's ε."""
+    one = run.guarantee
+    if not one.private:
+        raise Refusal("run must be private for an ε of every machine, got a non-private one")
+    stated = one.stated
+    values = stated.values if one.mus is None else np.atleast_1d(gdp.epsilon(stated.values, one.delta))
+    figure = new_figure(*SIZE, 1, 1)
+    axis = figure.subplots()
+    span = values.max() - values.min()
+    edges = np.linspace(values.min(), values.max(), BINS + 1) if span > 1e-9 else values[:1] + np.array([-0.02, 0.02])
+    axis.hist(values, edges.tolist(), weights=stated.counts, color=colour(0))
+    axis.axvline(one.epsilon, color=CONSTANT, ls=":")
+    terms = f"(δ = {power_text(one.delta)}, {relations([one.terms])})"
+    axis.set(xlabel=f"ε of a machine  {terms}", ylabel="machines", title=f"the worst: ε = {one.epsilon:.4g}")
+    _whole(axis.yaxis)
+    if span <= 1e-9:
+        axis.set_xlim(values[0] - 1, values[0] + 1)
+    return figure
+
+
+def noise_correlation(run: SavedRun) -> Figure:
+    """Plot the correlation of the noise: of the server's noise over rounds, or of two machines' messages of a round."""
+    schedule, noise = _plan(run).schedule, getattr(run.protocol.privacy, "noise", None)  # type: ignore[attr-defined]
+    if isinstance(noise, Pairwise):
+        machines = np.arange(schedule.machines)
+        covariance, name = noise.covariance(np.ones(machines.size))(machines, np.ones(machines.size, bool)), "machine"
+    elif (factor := round_factor(noise)) is not None and schedule.size.rounds <= MOST:
+        inverse = inverse_of(factor.known(schedule))
+        covariance, name = inverse @ inverse.T, "round"
+    else:
+        raise Refusal(
+            f"noise must be correlated over at most {MOST} rounds, or between machines (Pairwise), to be drawn, got "
+            f"{noise!r}"
+        )
+    spread = np.sqrt(np.diag(covariance))
+    figure = new_figure(4.6, 3.8, 1, 1)
+    axis = figure.subplots()
+    first = 0.5 if name == "round" else -0.5
+    extent = (first, len(spread) + first, len(spread) + first, first)
+    image = axis.imshow(covariance / np.outer(spread, spread), cmap="RdBu_r", vmin=-1, vmax=1, extent=extent)
+    figure.colorbar(image, label="correlation")
+    axis.set(xlabel=name, ylabel=name)
+    axis.set_title(f"noise: {noise}", fontsize="medium")
+    _whole(axis.xaxis, axis.yaxis)
+    return figure
+
+
+def _whole(*axes: Axis) -> None:
+    """Set ticks at integers only."""
+    for axis in axes:
+        axis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _plan(run: SavedRun) -> Plan:
+    if not isinstance(run, Run):
+        raise Refusal("run must have its plan for this plot, got a saved one. Use the result of simulate or run_of")
+    return run.plan

@@ -1,0 +1,111 @@
+"""Figures of one run show its plan, its guarantee and its noise."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fedprivjax as fpj
+from fedprivjax.noise.rounds import round_factor
+from fedprivjax.privacy import gdp
+from fedprivjax.privacy.per_machine import Grouped
+
+
+@pytest.fixture(scope="module")
+def run():
+    data = fpj.datasets.load("digits")
+    rows = fpj.datasets.table([list(range(start, 200, 20)) for start in range(20)])[0]
+    problem = fpj.from_dataset(data, constraint=fpj.Ball(8.0), partition_table=rows)
+    method = fpj.FedAvg(
+        unit="machine",
+        epsilon=8.0,
+        update_clip=1.0,
+        trust="server",
+        local_steps=1,
+        step_size=0.1,
+        noise_schedule="tree",
+    )
+    return fpj.simulate(method, problem, fpj.Dropouts(fpj.Uniform(20, 10), 0.3), rounds=8, seed=1, eval_every=2)
+
+
+def test_metrics_are_curves_over_rounds(run):
+    figure = fpj.plot(run, "test_loss")
+    (line,) = figure.axes[0].lines
+    np.testing.assert_array_equal(line.get_xdata(), run.rounds)
+    np.testing.assert_array_equal(line.get_ydata(), run.metrics["test_loss"])
+    shown = [axis.get_ylabel() for axis in fpj.plot(run).axes if axis.lines]
+    assert len(shown) == len(run.metrics)
+    assert shown[0] == "test accuracy"
+    with pytest.raises(fpj.Refusal, match="test_los"):
+        fpj.plot(run, "test_los")
+    with pytest.raises(fpj.Refusal, match="axis of a plot"):
+        fpj.plot(run, "test_loss", "hours")
+
+
+def test_participation_is_the_schedule(run):
+    shown = fpj.plot(run, "participation").axes[0].images[0].get_array()
+    expected = np.zeros((20, 8))
+    schedule = run.plan.schedule
+    for t, slot in np.argwhere(schedule.scheduled):
+        expected[schedule.participants[t, slot], t] = 0.5 if schedule.dropped[t, slot] else 1.0
+    np.testing.assert_array_equal(shown, expected)
+    assert {0.0, 0.5, 1.0} == set(shown.ravel().tolist())
+
+
+def test_many_machines_share_a_row(run):
+    size = 1003
+    schedule = replace(run.plan.schedule, machines=size, participants=np.arange(size, dtype=np.int32)[None])
+    schedule = replace(schedule, dropped=None)
+    figure = fpj.plot(replace(run, plan=replace(run.plan, schedule=schedule)), "participation")
+    shown = figure.axes[0].images[0].get_array()
+    assert shown.shape == (400, 1)
+    np.testing.assert_allclose(shown, 1)  # every machine takes part
+
+
+def test_a_secret_schedule_is_not_drawn(run):
+    schedule = replace(run.plan.schedule, secret=fpj.PoissonCohorts(20, 0.5), dropped=None)
+    with pytest.raises(fpj.Refusal, match="keeps secret"):
+        fpj.plot(replace(run, plan=replace(run.plan, schedule=schedule)), "participation")
+
+
+def test_every_machine_has_its_epsilon(run):
+    axis = fpj.plot(run, "machine_epsilon").axes[0]
+    assert sum(patch.get_height() for patch in axis.patches) == 20
+    every = gdp.epsilon(run.guarantee.per_machine, run.guarantee.delta)
+    for patch in axis.patches:
+        left, right = patch.get_x(), patch.get_x() + patch.get_width()
+        inside = (every >= left - 1e-9) & (
+            every < right - 1e-9 if right < every.max() - 1e-6 else every <= right + 1e-9
+        )
+        assert patch.get_height() == inside.sum()
+    assert axis.lines[0].get_xdata()[0] == pytest.approx(run.guarantee.epsilon)
+    equal = replace(run, guarantee=replace(run.guarantee, mus=Grouped.of([1.0] * 20)))
+    assert max(patch.get_height() for patch in fpj.plot(equal, "machine_epsilon").axes[0].patches) == 20
+
+
+def test_correlation_is_that_of_sampled_noise(run):
+    shown = np.asarray(fpj.plot(run, "noise_correlation").axes[0].images[0].get_array())
+    normals = np.random.default_rng(0).normal(size=(8, 200_000))
+    sampled = np.linalg.solve(round_factor(run.protocol.noise_schedule).known(run.plan.schedule), normals)
+    np.testing.assert_allclose(shown, np.corrcoef(sampled), atol=0.01)
+    assert abs(shown - np.eye(8)).max() > 0.1
+
+
+def test_pairwise_noise_is_correlated_between_neighbours(run):
+    noisy = replace(run.protocol, trust="none", noise_schedule=fpj.Pairwise("ring", 1.0))
+    shown = fpj.plot(replace(run, protocol=noisy), "noise_correlation").axes[0].images[0].get_array()
+    assert shown[0, 1] == pytest.approx(-1 / 3)  # s² = 1 of an edge, of 1 + 2 s² in all
+    assert shown[0, 2] == 0
+
+
+def test_what_a_run_lacks_is_refused(run, tmp_path):
+    plain = replace(run.protocol, noise_schedule="independent")
+    with pytest.raises(fpj.Refusal, match="noise must be correlated"):
+        fpj.plot(replace(run, protocol=plain), "noise_correlation")
+    with pytest.raises(fpj.Refusal, match="against must go with a metric"):
+        fpj.plot(run, "participation", "round")
+    run.save(tmp_path / "run")
+    saved = fpj.load_run(tmp_path / "run")
+    assert fpj.plot(saved, "machine_epsilon").axes
+    with pytest.raises(fpj.Refusal, match="must have its plan"):
+        fpj.plot(saved, "participation")
