@@ -142,11 +142,34 @@ def test_report_of_an_unfinished_run_imports_no_module_of_the_user(call, tmp_pat
 def test_list_names_everything(call):
     status, said, _ = call("list")
     assert status == 0
-    names = ("dp_mu2", "noisy_sgd", "softmax", "digits", "mnist", "least_squares", "test_accuracy")
-    for name in (*names, *experiment.bundled()):
-        assert name in said
-    for title in ("protocols", "losses", "models", "datasets", "metrics", "experiments"):
+    names = {name for entries in listing.groups().values() for name in entries}
+    assert names < {word.strip(",") for word in said.split()}
+    for title in ("protocols", "losses", "privacy-objects", "datasets", "metrics", "experiments", "quickstart,"):
         assert title in said.split()
+    assert "frontier/… (16)" in " ".join(said.split())
+    every = call("list", "--all")[1]
+    assert names < set(every.split())
+    assert set(experiment.bundled()) == set(call("list", "experiments")[1].split()) & set(experiment.bundled())
+    assert "Half the squared error" in every
+    assert call("list", "privacy objects") == call("list", "privacy-objects")
+    assert call("list", "losses")[1] in every
+
+
+def test_list_and_help_fit_a_screen(call, monkeypatch):
+    monkeypatch.setattr(cli.out, "_width", 80)
+    assert len(call("list")[1].splitlines()) <= 50
+    commands = [line.split()[1] for line in call("--help")[1].splitlines() if line[:3] == "│ r" or line[:3] == "│ l"]
+    assert commands[:3] == ["run", "report", "list"]
+
+
+def test_settings_name_their_choices_and_not_modules(call):
+    text = " ".join(call("list", "fedavg")[1].split())
+    assert 'neighbouring relation, "replace-one" or "add-or-remove-one". Default' in text
+    assert 'computes the noise from a target, "rule" or "plan"' in text
+    for entries in listing.groups().values():
+        for thing in {id(thing): thing for _, thing in entries.values() if thing is not None}.values():
+            for setting in settings_of(thing):
+                assert not re.search(r"key of `|`[A-Z_]{4,}`|fedprivjax\.[a-z]", setting.help), setting
 
 
 def test_a_batch_above_the_number_of_records_is_one_line(call, spec):

@@ -196,9 +196,9 @@ def audit(
     except KeyboardInterrupt:
         kept = folder is not None and each is None
         raise Stopped(f"stopped: finished runs are saved in {folder}, the same command resumes" * kept) from None
+    for line in shown.audit_verdict(finished):
+        out.say(line)
     out.print(shown.audit_table(finished) if each is None else shown.one_run_table(finished))
-    for line in shown.refutations(finished):
-        out.print(line, soft_wrap=True)
     for label, why in skipped.items():
         out.say(f"not audited: {label}: {why}")
     if folder is not None:

@@ -41,6 +41,7 @@ Change = Annotated[
 Resume = Annotated[bool, typer.Option("--resume", help="resume a stopped run")]
 Out = Annotated[Path | None, typer.Option("--out", help="results folder (default: results/<name>)")]
 LOST = ("by peer", "Gloo", "NCCL")  # in jax's errors after the end of another process
+COMMANDS = ("run", "report", "list", "plan", "privacy", "audit", "reproduce", "leaderboard", "bench", "vectors")
 ENDED = "another process of the job has ended. The same command resumes from the finished chunks"
 
 
@@ -49,10 +50,13 @@ class Stopped(Exception):
 
 
 class StoppableCommands(TyperGroup):
-    """Commands that raise `Stopped` on Ctrl-C, which typer would otherwise handle silently.
+    """Commands in the order of use that raise `Stopped` on Ctrl-C, which typer would otherwise handle silently.
 
     An unknown command raises Refusal, which names the nearest one.
     """
+
+    def list_commands(self, ctx):
+        return sorted(super().list_commands(ctx), key=COMMANDS.index)
 
     def resolve_command(self, ctx, args):
         require_choice("command", args[0], self.list_commands(ctx))

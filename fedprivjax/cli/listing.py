@@ -1,5 +1,7 @@
 """`fedprivjax leaderboard | list`: everything that there is to compare and to name."""
 
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,8 +62,10 @@ def leaderboard(
 @app.command("list")
 def list_(
     name: Annotated[
-        str | None, typer.Argument(help="an entry, or a section such as sweep, to show its settings and their defaults")
+        str | None,
+        typer.Argument(help="a group such as losses, for its entries; or an entry or a section of files such as sweep"),
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="show all groups with a line of help on each entry")] = False,
     combinations: Annotated[
         bool,
         typer.Option(
@@ -70,11 +74,7 @@ def list_(
     ] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="also write combinations to this JSON file")] = None,
 ) -> None:
-    """List everything that experiment files can name, with a line of help each, or the settings of one entry.
-
-    The groups are sections of the file, protocols, algorithms, privacy objects, adversaries, encoders, losses, models,
-    constraint sets, participation, partitions, datasets, feature maps, samplers, metrics and experiments.
-    """
+    """List all names of experiment files, the entries of a group with a line of help each, or one entry's settings."""
     if combinations:
         _print_combinations(name, json_file)
         return
@@ -84,20 +84,34 @@ def list_(
     from fedprivjax.experiment.section import summary
 
     headings = {heading.strip("[]"): thing for heading, thing in sections().items()}
-    found = {
+    found: dict[str, Entries] = {
         "sections": {entry: (summary(thing).removesuffix("."), thing) for entry, thing in headings.items()},
-        **groups(),
+        **{title.replace(" ", "-"): entries for title, entries in groups().items()},
+        "experiments": {entry: (text, None) for entry, text in experiment.titles().items()},
     }
-    name = None if name is None else name.strip("[]")
-    if name is None:
-        for title, entries in found.items():
-            _print(title, {entry: text for entry, (text, _) in entries.items()})
-        _print("experiments", experiment.titles())
+    if name is None and not every:
+        _print("", {title: ", ".join(_folders(entries)) for title, entries in found.items()})
+        out.say("next: fedprivjax list losses (one group), list huber (its settings), list --all")
         return
-    require_choice("name", name, dict.fromkeys(entry for entries in found.values() for entry in entries))
+    name = (name or "").strip("[]").replace(" ", "-")
+    inside = {entry for title, entries in found.items() if title != "experiments" for entry in entries}
+    if not every:
+        require_choice("name", name, [*found, *sorted(inside)])
     for title, entries in found.items():
-        if name in entries:
+        if every or name == title:
+            _print(title, {entry: text for entry, (text, _) in entries.items()})
+        if name in inside and name in entries:
             _print_settings(f"{name} ({title}): {entries[name][0]}".removesuffix(": "), entries[name][1])
+
+
+def _folders(names: Iterable[str]) -> list[str]:
+    """Return the names, with one for all that are in a folder, and their number.
+
+    >>> _folders(["digits", "paper/table1", "paper/table2", "loss"])
+    ['digits', 'paper/… (2)', 'loss']
+    """
+    folders = Counter(name.partition("/")[0] + "/" * ("/" in name) for name in names)
+    return [f"{folder}… ({count})" if folder.endswith("/") else folder for folder, count in folders.items()]
 
 
 def _print_combinations(name: str | None, json_file: Path | None) -> None:
@@ -198,7 +212,7 @@ def sections() -> dict[str, Any]:
 
 
 def _print(title: str, entries: dict[str, str]) -> None:
-    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table = Table(title=title or None, title_justify="left", show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column()
     for name, text in entries.items():

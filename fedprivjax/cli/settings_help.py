@@ -4,6 +4,8 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
+from functools import partial
+from importlib import import_module
 from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -17,6 +19,7 @@ from fedprivjax.protocols import PROTOCOLS
 SECTION = re.compile(r"^(?:Args|Attributes):\n((?:(?: .*)?\n)+)", re.MULTILINE)
 ENTRY = re.compile(r"^    (\*{0,2}\w[\w, ]*?):((?: .*)?(?:\n {8}.*)*)", re.MULTILINE)
 END = re.compile(r"(?<=[.;])(?<!et al\.)\s")
+KEY = re.compile(r"(?:a key of|see) `(?:fedprivjax\.)?(?:([\w.]+)\.)?([A-Z_]+)`")
 SAME = re.compile(r"as in `(\w+)`\.?(?!,)")
 PLAIN = {int: "integer", float: "number", str: "text", bool: "true or false", NoneType: "none", Any: "any"}
 HIDDEN = ("labels", "cached")  # arguments that files cannot set
@@ -61,11 +64,17 @@ def help_of(thing: Any) -> dict[str, str]:
     methods = {method.__name__: method for method, _ in PROTOCOLS.values()}
     for each in inspect.getmro(thing)[::-1] if inspect.isclass(thing) else [thing]:
         for names, text in _entries(inspect.cleandoc(each.__doc__ or "")):
-            line = short(" ".join(text.split()))
+            line = KEY.sub(partial(_choices, each.__module__), short(" ".join(text.split())))
             same = SAME.match(line)
             others = help_of(methods[same[1]]) if same and same[1] in methods else {}
             found |= {name: others.get(name, line) for name in names}
     return found
+
+
+def _choices(module: str, key: re.Match[str]) -> str:
+    """Return the keys of a mapping that a docstring of a module names."""
+    found = getattr(import_module(f"fedprivjax.{key[1]}" if key[1] else module), key[2], None)
+    return key[0] if found is None else " or ".join(f'"{name}"' for name in found)
 
 
 def short(text: str) -> str:

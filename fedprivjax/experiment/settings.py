@@ -29,7 +29,7 @@ class Partition(Reflected):
     """`[problem] partition`: assignment of the records to machines, with the options of `datasets.partition`.
 
     Attributes:
-        kind: rule of the assignment, see `datasets.partition`.
+        kind: rule of the assignment, as in `fedprivjax list partitions`.
         seed: seed of the assignment.
         records: records of each machine, sampled from the dataset; None assigns all records.
         column: column of a table that the kind uses in place of the labels.
@@ -156,7 +156,7 @@ class SweepSettings(Settings):
         min_chunks: smallest number of chunks, if there are as many runs for each device.
         mesh: numbers of devices that divide the runs and the machines of every run, such as
             `{ runs = 2, machines = 4 }`; all devices divide the runs by default.
-        keep: `["params"]` stores the parameters of every run in the results, for `fedprivjax.run_of`.
+        keep: `["params"]` stores the parameters of every run in the results, for `run_of`.
     """
 
     gathered = ("over",)

@@ -53,7 +53,7 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
             `AdaptiveClip`.
         trust: "server" or "none". Default: "server" with unit = "machine", else "none".
         relation: neighbouring relation, a key of `fedprivjax.privacy.terms.RELATIONS`.
-        noise: correlation of a trusted server's noise over rounds, see `fedprivjax.noise.rounds`; or, with
+        noise: correlation of a trusted server's noise over rounds, as `noise_schedule` of `FedAvg`; or, with
             unit = "machine" and trust = "none", a `Pairwise` for noise that machines share in addition.
         encoder: `Encoder` of the messages, or None.
 

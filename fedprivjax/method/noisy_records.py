@@ -33,8 +33,8 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
         batch, sampler, rate: as in `NoisyMinibatchSGD`.
         relation: neighbouring relation, a key of `fedprivjax.privacy.terms.RELATIONS`. "add-or-remove-one" needs
             Poisson samples of a public `rate`.
-        noise_rule: rule that computes the noise from ε, see `fedprivjax.privacy.noise_rules`. With a given noise it may
-            also be a `PaperMoments`, which gives the proportions of the machines' noises.
+        noise_rule: rule that computes the noise from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. With a
+            given noise it may also be a `PaperMoments`, which gives the proportions of the machines' noises.
         delta: δ of every machine, or one for each, at most the run's; "records" is 1/n_i²; None is the run's.
         relative_privacy: relative ε of the machines, one number each: the largest corresponds to the target. Each
             machine gets exactly the noise that it needs. Default: equal.

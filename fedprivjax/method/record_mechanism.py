@@ -86,7 +86,7 @@ class RecordMechanism:
     Attributes:
         sampler: sampler of a message's records.
         clip: bound that a machine enforces on every record's gradient, or None for the problem's Lipschitz constants.
-        noise_rule: rule that computes σ from ε, see `fedprivjax.privacy.noise_rules`.
+        noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
         epsilon: target of each machine if they differ, which gives the proportions of their noises; else None.
         delta: δ of every machine, or one for each. "records" is 1/n_i², None is the run's δ.
         by_step: True if every record is a separate release, as in local steps.

@@ -198,10 +198,10 @@ class DPMu2(Levels, Protocol):
         step_scale: factor on `step_size`, given or the theory's.
         clip: C, bound that each machine enforces on its increment's norm; None relies on S = G + 2LD.
         trust: "none" (every message is public) or "server" (only query points are public).
-        noise_schedule: distribution of the privacy budget over messages, see `fedprivjax.noise.chooser`; or
-            correlation of the messages' noises: "toeplitz", "optimal", {"toeplitz": p}, a lower triangular matrix with
-            columns of norm at most 1, an object with `materialize(messages)`, which returns a matrix, or any
-            `SumFactor`, see `fedprivjax.noise.sums`.
+        noise_schedule: distribution of the privacy budget over messages, a key of
+            `fedprivjax.noise.chooser.NOISE_SCHEDULES`; or correlation of the messages' noises: "toeplitz", "optimal",
+            {"toeplitz": p}, a lower triangular matrix with columns of norm at most 1, an object with
+            `materialize(messages)`, which returns a matrix, or any `SumFactor`, see `fedprivjax.noise.sums`.
         relative_privacy: relative μ of the machines in any unit, one number each: the largest corresponds to `mu`;
             untrusted server only. None means equal μ.
         cancel: False keeps the old noise (the papers' fresh-noise ablation; untrusted server only).

@@ -271,12 +271,13 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
         clip: C, bound that a machine enforces on every record's gradient; None relies on the Lipschitz constant.
         strong_convexity: modulus μ of the loss; if positive, it sets growing averaging weights and the step.
         batch: K, an integer or one for each machine; None with the sampler "full".
-        sampler: sampler of a machine's records, a name in `fedprivjax.plan.samplers`, or a `Sampler` with its batch.
+        sampler: sampler of a machine's records, a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler` with its
+            batch.
         rate: public probability of every record in a message with sampler = "poisson", which needs no dataset sizes.
             The sum is still divided by K. Default: K divided by a machine's number of records.
         relation: neighbouring relation, a key of `fedprivjax.privacy.terms.RELATIONS`. Default: "replace-one".
             "add-or-remove-one" needs Poisson samples of a public `rate`, and noise_rule = "accountant".
-        noise_rule: rule that computes σ from ε, see `fedprivjax.privacy.noise_rules`.
+        noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
         delta: δ of every machine, or one for each, at most the run's; "records" is 1/n_i²; None is the run's.
         trust: "none", or "shuffler": a round's messages, of one record each, are seen without their senders, which
             needs less noise. Machines must be identical, and their number per round fixed.

@@ -131,12 +131,13 @@ def one_run_table(audits: Mapping[str, OneRunAudit]) -> Sheet:
 def _table(title: str, audits: Mapping[str, Any], between: Cells, by_mu: str, after: Cells) -> Sheet:
     """Return a table of claims and lower bounds, with further columns between the two and after them."""
     table = Sheet(title + mixed(one.guarantee.terms for one in audits.values()))
-    table.add_columns("protocol", "trust", justify="left")
-    table.add_columns("δ", "claimed ε", *between, "ε proved", by_mu, *after, "verdict")
+    table.add_columns("protocol", "verdict", "trust", justify="left")
+    table.add_columns("δ", "claimed ε", *between, "ε proved", by_mu, *after)
     for label, one in audits.items():
         claim, bounds = one.guarantee, one.bounds
         table.add_row(
             label,
+            "REFUTED" if one.refuted else "not refuted",
             claim.terms.against,
             f"{claim.delta:g}",
             f"{claim.epsilon:.4g}",
@@ -144,15 +145,19 @@ def _table(title: str, audits: Mapping[str, Any], between: Cells, by_mu: str, af
             f"{bounds.epsilon_lower:.3g}",
             "–" if claim.mu is None else f"{bounds.gdp_epsilon_lower:.3g}",
             *(cell(one) for cell in after.values()),
-            "REFUTED" if one.refuted else "not refuted",
         )
     return table
 
 
-def refutations(audits: Mapping[str, Any]) -> list[str]:
-    """Return a line for every protocol refuted on two neighbouring datasets, with the scores that refute it."""
-    by = {label: one.refuted for label, one in audits.items() if one.refuted and one.refuted is not True}
-    return [f"{label}: refuted by {', '.join(scores)}" for label, scores in by.items()]
+def audit_verdict(audits: Mapping[str, Any]) -> list[str]:
+    """Return a line for every refuted protocol, with the scores that refute it, and the number of the others."""
+    lines = [
+        f"{label}: REFUTED" + (f" by {', '.join(one.refuted)}" if one.refuted is not True else "")
+        for label, one in audits.items()
+        if one.refuted
+    ]
+    rest = len(audits) - len(lines)
+    return [*lines, f"not refuted: {rest} of {len(audits)} claims"] if audits else []
 
 
 def _accounted(one: Audit) -> str:

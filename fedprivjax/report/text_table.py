@@ -46,7 +46,9 @@ class Column:
 
 @dataclass
 class Sheet:
-    """A table. If it is too wide it is split into several, each starting with the first `keys` columns.
+    """A table. If it is too wide, columns with one value in all rows become a line above it.
+
+    If it is still too wide, it is split into several, each starting with the first `keys` columns.
 
     Control characters of titles, headers and cells, such as those of a label from elsewhere, become escapes (`\\x1b`).
 
@@ -93,10 +95,13 @@ class Sheet:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text | Table]:
         """Yield the titles and tables that fit the console's width."""
         width = options.max_width
-        groups = list(self._groups(width))
+        constant = self._constant(width)
+        groups = list(self._groups(width, constant))
         for place, columns in enumerate(groups):
             part = f" ({place + 1} of {len(groups)})" if len(groups) > 1 else ""
             yield Text(self.title + part, style="italic")
+            if constant and not place:
+                yield Text("all rows: " + "; ".join(f"{column.header} {column.cells[0]}" for column in constant))
             table = Table()
             for column, size in zip(columns, _widths(columns, width), strict=True):
                 table.add_column(Text(column.header), justify=column.justify, width=size, overflow="fold")
@@ -110,9 +115,19 @@ class Sheet:
     def _repr_html_(self) -> str:
         return html_table(self)
 
-    def _groups(self, width: int) -> Iterator[list[Column]]:
-        """Yield the columns of each table: the key columns, and as many others as fit."""
-        keys, others = self.columns[: self.keys], self.columns[self.keys :]
+    def _constant(self, width: int) -> list[Column]:
+        """Return the columns with one value in all rows, if the table is too wide and other columns name its rows."""
+        if len(self.rows) < 2 or _total([column.natural for column in self.columns]) <= width:
+            return []
+        constant = [column for column in self.columns if column.cells[0] and len(set(column.cells)) == 1]
+        return constant if any(column not in constant for column in self.columns[: self.keys]) else []
+
+    def _groups(self, width: int, constant: list[Column]) -> Iterator[list[Column]]:
+        """Yield the columns of each table: the key columns, and as many others as fit, without the constant ones."""
+        keys, others = (
+            [column for column in columns if column not in constant]
+            for columns in (self.columns[: self.keys], self.columns[self.keys :])
+        )
         here = list(keys)
         for column in others:
             if len(here) > len(keys) and _total([c.least for c in (*here, column)]) > width:

@@ -14,7 +14,7 @@ from fedprivjax.experiment import audit as audits
 from fedprivjax.experiment import load
 from fedprivjax.experiment.audit import Chosen, at_level, audited_at, chosen, protocols_named, protocols_of, run_all
 from fedprivjax.protocols import PROTOCOLS
-from fedprivjax.report.audits import audit_table, plot, refutations
+from fedprivjax.report.audits import audit_table, audit_verdict, plot
 from fedprivjax.report.drawing import save
 
 SMALL = """
@@ -108,7 +108,7 @@ def call(monkeypatch, capsys):
 def test_a_custom_privacy_object_with_half_its_noise_is_refuted(call, spec, tmp_path):
     status, said, errors = call(spec, *QUICK, "--protocol", "half", "--json", "found.json", "--out", "kept")
     assert (status, "Traceback" in errors) == (1, False)
-    assert "half: refuted by likelihood ratio" in " ".join(said.split())
+    assert "half: REFUTED by likelihood ratio" in " ".join(said.split())
     saved = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
     assert list(saved) == ["half"]
     assert "likelihood ratio" in saved["half"]["refuted_by"]
@@ -310,7 +310,9 @@ def test_tables_show_claim_bounds_and_verdict(capsys, monkeypatch):
     for cell in ("4.5", "2 · 3000", "100%", "not refuted"):
         assert cell in one
     assert "REFUTED" in two
-    assert refutations({"one": made_up(False), "two": made_up(True)}) == ["two: refuted by likelihood ratio"]
+    both = {"one": made_up(False), "two": made_up(True)}
+    assert audit_verdict(both) == ["two: REFUTED by likelihood ratio", "not refuted: 1 of 2 claims"]
+    assert audit_verdict({}) == []
 
 
 def test_plots_have_a_panel_for_each(tmp_path):

@@ -76,7 +76,7 @@ def registered(monkeypatch):
 
 
 def test_it_is_listed(registered, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["fedprivjax", "list"])
+    monkeypatch.setattr(sys, "argv", ["fedprivjax", "list", "protocols"])
     monkeypatch.setattr(cli.out, "_width", 200)
     with pytest.raises(SystemExit):
         cli.main()

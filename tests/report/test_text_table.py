@@ -29,6 +29,22 @@ def test_nothing_is_lost_or_broken_at_any_width(width):
     assert tables == {40: 6, 60: 2, 80: 2, 120: 1, 300: 1}[width]
 
 
+def test_constant_columns_of_a_wide_table_become_one_line():
+    sheet = wide(3)
+    sheet.add_columns("kind", "δ")
+    for column, cell in zip(sheet.columns[-2:], ("explicit", "1e-05"), strict=True):
+        column.cells += [cell] * 3
+    lines = plain(sheet, 60).splitlines()
+    assert lines[1] == "all rows: kind explicit; δ 1e-05"
+    assert sum("explicit" in line for line in lines) == 1
+    assert plain(sheet, 200).count("explicit") == 3  # it fits
+    alone = Sheet("a")
+    alone.add_columns("one", "two")
+    for _ in range(2):
+        alone.add_row("x" * 10, "y" * 10)
+    assert "all rows" not in plain(alone, 20)  # nothing else would name the rows
+
+
 def test_words_are_broken_between_words_only_and_too_long_ones_at_the_edge():
     sheet = Sheet("")
     sheet.add_columns("said", justify="left")

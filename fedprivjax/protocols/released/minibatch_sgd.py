@@ -37,8 +37,8 @@ class ReleasedMinibatchSGD(ReleasedRules, MinibatchSettings, RecordSettings, Pro
         noise_rule: also "paper_moments", whose claimed ε does not hold; results report a valid ε.
         acknowledged: True to accept the noise rule "paper_moments"; required by it.
         claimed_records: n in the noise rule "paper_moments"; None is the machine's number of records.
-        aggregate: aggregate of the messages, see `AGGREGATES`.
-        clip_at: clipped quantity, see `CLIPPED`.
+        aggregate: aggregate of the messages, a key of `fedprivjax.protocols.released.records.AGGREGATES`.
+        clip_at: clipped quantity, a key of `fedprivjax.protocols.released.records.CLIPPED`.
         epsilon, noise_std, step_size, step_scale, clip, strong_convexity, batch, sampler, rate, relation, delta: as in
             `NoisyMinibatchSGD`.
         relative_privacy, trust, window, server: as in `NoisyMinibatchSGD`.
