@@ -190,7 +190,7 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
         if not facts.weighted:
             return 1.0
         sampled = isinstance(self.work, LocalSteps) and self.work.batch
-        count: Any = self.work.number * self.work.batch if sampled else jnp.sum(data.weights != 0)  # type: ignore[union-attr]
+        count: Any = data.steps * self.work.batch if sampled else jnp.sum(data.weights != 0)  # type: ignore[operator]
         return jnp.max(data.weights) * count
 
     # ---- at the server, traced

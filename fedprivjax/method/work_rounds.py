@@ -133,6 +133,7 @@ class WorkRounds(WorkProgram):
         assumed = {
             "personal parts": apart,
             "public steps": known.public_steps,
+            "public work": self.privacy.unit is not None and getattr(self.privacy.work, "unequal", False),
             "late answers": plan.schedule.late is not None,
         }
         for name in (name for name, needed in assumed.items() if needed):

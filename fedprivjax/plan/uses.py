@@ -131,14 +131,15 @@ def _expected(problem: Problem, plan: Plan, sent: np.ndarray, chance: float) -> 
     if table is None:  # messages take fresh records of a pool
         total = chance * float(sent.sum()) * (1 if sampler is None else int(sampler.batch))  # type: ignore[arg-type]
         return total, total
-    step = sampler.of_step if isinstance(sampler, LocalWork) else sampler
+    step, steps = (sampler.of_step, sampler.uses) if isinstance(sampler, LocalWork) else (sampler, 1)
     batches = np.ones_like(table.sizes) if step is None else step.batches(table.sizes)
-    kinds, counts = np.unique(np.stack([table.sizes, batches, sent]), axis=1, return_counts=True)
+    of_machines = np.stack([table.sizes, batches, sent, np.broadcast_to(steps, table.sizes.shape)])
+    kinds, counts = np.unique(of_machines, axis=1, return_counts=True)
     uses = records = 0.0
-    for (size, batch, most), count in zip(kinds.T.tolist(), counts.tolist(), strict=True):
+    for (size, batch, most, steps), count in zip(kinds.T.tolist(), counts.tolist(), strict=True):
         if size and most:
             sizes = size, batch, most, chance
-            own = _slices(*sizes) if _is_slices(sampler) else _draws(sampler, *sizes)
+            own = _slices(*sizes) if _is_slices(sampler) else _draws(step, steps, *sizes)
             uses, records = uses + count * own[0], records + count * own[1]
     return uses, records
 
@@ -155,10 +156,12 @@ def _slices(size: int, batch: int, most: int, chance: float) -> tuple[float, flo
     return chance * most * batch, used
 
 
-def _draws(sampler: Any, size: int, batch: int, most: int, chance: float) -> tuple[float, float]:
-    """Return a machine's expected uses and used records if its messages are sampled independently."""
-    local = isinstance(sampler, LocalWork)
-    step, steps = (sampler.of_step, sampler.uses) if local else (sampler, 1)
+def _draws(step: Any, steps: int, size: int, batch: int, most: int, chance: float) -> tuple[float, float]:
+    """Return a machine's expected uses and used records if its messages are sampled independently.
+
+    Args:
+        step: sampler of each of a message's `steps` batches.
+    """
     times, chances = step.occurrences(size, batch)
     in_message = 1 - (1 - chances.sum()) ** steps
     return chance * most * steps * size * float(times @ chances), size * float(1 - (1 - chance * in_message) ** most)
@@ -168,6 +171,8 @@ def _constant_uses(sampler: Sampler | None) -> float:
     """Return the expected uses of a record in a message that do not depend on the number of records, or NaN."""
     local = isinstance(sampler, LocalWork)
     step, steps = (sampler.of_step, sampler.uses) if local else (sampler, 1)
+    if np.ndim(steps):
+        return nan
     if type(step) is Full:
         return float(steps)
     return steps * step.rate if type(step) is Poisson and step.rate is not None else nan

@@ -38,6 +38,7 @@ SENTENCES = {
     "sends zeros",
     "public sizes": "each machine's number of records is public, which only replace-one allows",
     "public steps": "the largest number of a machine's local steps in a round is a public constant",
+    "public work": "each machine's number of local steps is a public constant, fixed before the data were seen",
     "public order": "the order in which records are used is public and independent of the data",
     "secret samples": "which records are used is secret",
     "group samples": "the {size} members of a group are sampled independently of each other",

@@ -128,7 +128,8 @@ class FedAvg(Protocol):
             plain step, such as `ServerOptimizer("sgd", momentum=0.9)`. Its state is reset in every round. A local
             step is η times its update at learning rate 1. If it has its own step, `step_size` is left out.
         local_epochs: E, passes over a machine's records in a round. Either it or `local_steps` is given.
-        local_steps: K, number of steps in a round, each on an independent sample of records.
+        local_steps: K, number of steps in a round, each on an independent sample of records; or one number for each
+            machine (partial work), which are public constants, and do not follow the data.
         batch: B, number of records of a step, or None for all records of the machine.
         sampler: sampler of the records of a step with `local_steps`: "subset", "replacement", "poisson" or "full".
         rate: public probability of every record in a step with sampler = "poisson", which needs no dataset sizes. The
@@ -178,7 +179,7 @@ class FedAvg(Protocol):
     server: Any = optimizer_field()
     local: Any = optimizer_field()
     local_epochs: int | None = struct.field(pytree_node=False, default=None)
-    local_steps: int | None = struct.field(pytree_node=False, default=None)
+    local_steps: int | tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
     batch: int | None = struct.field(pytree_node=False, default=None)
     sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
     rate: float | None = struct.field(pytree_node=False, default=None)
@@ -219,6 +220,8 @@ class FedAvg(Protocol):
         if self.local_epochs is not None and self.rate is not None:
             raise Refusal(f"rate must be left out with local_epochs, got {self.rate}. Use local_steps")
         batch = self.work.batch  # raises Refusal for invalid numbers of steps or records
+        if self.local_steps is not None:
+            object.__setattr__(self, "local_steps", self.work.number)  # type: ignore[attr-defined]
         if np.ndim(batch):  # type: ignore[arg-type]
             raise Refusal(f"batch must be one number for {self.name}, got {batch}. Set one batch for all machines")
 

@@ -1,7 +1,8 @@
 """Samplers of local work: the records of every local step of a participant, cut into the batches of its steps."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_at_least
 from fedprivjax.plan.samplers.interface import CLAIMS, Batch, Sampler
-from fedprivjax.plan.samplers.minibatch import Full
+from fedprivjax.plan.samplers.minibatch import Full, Replacement, Subset
 
 
 class LocalWork(Sampler):
@@ -23,8 +24,8 @@ class LocalWork(Sampler):
     repeats: ClassVar[bool] = True  # a record occurs in several steps
 
     @property
-    def uses(self) -> int:
-        """Number of a round's steps that may use a given record."""
+    def uses(self) -> Any:
+        """Number of a round's steps that may use a given record: one number, or one for each machine, [machines]."""
         raise Undefined("a sampler of local work must define uses")
 
     @property
@@ -121,21 +122,31 @@ class LocalSteps(LocalWork):
     """K batches in every round, each sampled independently from a machine's records.
 
     Attributes:
-        number: K, number of local steps of every machine.
+        number: K, number of local steps of every machine, or one number for each machine. These are public constants.
         sampler: sampler of the batch of one step.
 
     >>> from fedprivjax.plan.samplers import Subset
     >>> LocalSteps(5, Subset(10)).steps(np.array([600, 25])).tolist()
     [5, 5]
+    >>> LocalSteps([5, 2], Subset(10)).steps(np.array([600, 25])).tolist()
+    [5, 2]
     """
 
-    number: int
+    number: int | Sequence[int]
     sampler: Sampler
     name: ClassVar[str] = "local_steps"
     words: ClassVar[str] = "an independent sample of records for every local step"
 
     def __post_init__(self):
-        require_at_least("local_steps", self.number, 1)
+        if np.ndim(self.number):
+            object.__setattr__(self, "number", tuple(np.asarray(self.number).tolist()))
+        for number in np.atleast_1d(self.number).tolist():
+            require_at_least("local_steps", number, 1)
+        if self.unequal and type(self.sampler) not in (Replacement, Subset, Full):
+            raise Refusal(
+                f"sampler must be 'replacement', 'subset' or 'full' with one number of local_steps for each machine, "
+                f"because a step whose secret sample is empty would be left out, got {self.sampler}"
+            )
         if not (self.sampler.secret or type(self.sampler) is Full):
             raise Refusal(
                 f"sampler must be 'replacement', 'subset', 'poisson' or 'full' for local steps, "
@@ -153,8 +164,13 @@ class LocalSteps(LocalWork):
         return self.sampler.secret
 
     @property
-    def uses(self) -> int:
-        return self.number
+    def unequal(self) -> bool:
+        """True if the number of steps is given for each machine."""
+        return isinstance(self.number, tuple)
+
+    @property
+    def uses(self) -> Any:
+        return np.asarray(self.number) if self.unequal else self.number
 
     @property
     def of_step(self) -> Sampler:
@@ -164,25 +180,33 @@ class LocalSteps(LocalWork):
         return np.maximum(self.sampler.batches(sizes), 1)  # 0 for a full batch of a machine without records
 
     def batches(self, sizes: np.ndarray) -> np.ndarray:
-        return self.number * self.divisors(sizes)
+        return self.steps(sizes) * self.divisors(sizes)
 
     def steps(self, sizes: np.ndarray) -> np.ndarray:
-        return np.full(sizes.shape, self.number)
+        if self.unequal and np.shape(self.number) != sizes.shape:
+            raise Refusal(
+                f"local_steps must be one number or one for each of {sizes.size} machines, got {np.size(self.number)}"
+            )
+        return np.broadcast_to(self.number, sizes.shape)
+
+    def most_steps(self, sizes: np.ndarray) -> int:
+        return int(np.max(self.number))
 
     def step_width(self, sizes: np.ndarray, messages: int) -> int:
-        return self.sampler.width(sizes, self.sampler.batches(sizes), messages * self.number)
+        return self.sampler.width(sizes, self.sampler.batches(sizes), messages * self.most_steps(sizes))
 
     def cut(self, width: int) -> int:
-        return self.number
+        return int(np.max(self.number))
 
     def draw(self, rows, schedule, rng, stored=False):
         sizes = np.sum(rows >= 0, axis=1)
-        batches, slots = self.sampler.batches(sizes), schedule.participants.size
-        step, shape = self.step_width(sizes, slots), (*schedule.participants.shape, self.number)
+        batches, slots, most = self.sampler.batches(sizes), schedule.participants.size, self.most_steps(sizes)
+        step, shape = self.step_width(sizes, slots), (*schedule.participants.shape, most)
         places, counts = np.zeros((*shape, step), np.int32), np.zeros(shape, int)
         for t, machines in enumerate(schedule.participants):
-            flat = np.repeat(machines, self.number)
+            flat = np.repeat(machines, most)
             drawn, count = self.sampler.message(sizes[flat], batches[flat], int(sizes.max()), step, rng)
             places[t], counts[t] = np.reshape(drawn, (*shape[1:], step)), np.reshape(count, shape[1:])
+        counts = np.where(np.arange(most) < self.steps(sizes)[schedule.participants][..., None], counts, 0)
         used = np.arange(step) < counts[..., None]
         return places.reshape(*shape[:2], -1), used.reshape(*shape[:2], -1)
