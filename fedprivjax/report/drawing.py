@@ -16,7 +16,7 @@ from matplotlib.axis import Axis
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import offset_copy
 
 from fedprivjax.atomic_write import write_atomically
@@ -84,7 +84,7 @@ def finish(figure: Figure, axes: list[Axes], metric: Metric, words: str, across:
     for axis in axes[::across]:
         axis.set_ylabel(words)
     if metric.unit == "%":
-        axes[0].yaxis.set_major_formatter(PercentFormatter(1.0))
+        percent_ticks(axes[0].yaxis)
     if axes[0].get_yscale() == "linear":
         low, high = min(axis.dataLim.y0 for axis in axes), max(axis.dataLim.y1 for axis in axes)
         if low <= high < np.inf:  # not of an empty figure
@@ -172,6 +172,11 @@ def name_few(axis: Axes, names: list[str]) -> None:
     if 0 < len(names) <= TICKS:
         axis.set_xticks([float(name) for name in names], names)
         axis.set_xticks([], minor=True)
+
+
+def percent_ticks(axis: Axis) -> None:
+    """Format ticks as percentages, with no more digits than they need."""
+    axis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
 
 
 def plain_ticks(axis: Axis, low: float, high: float) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
@@ -16,7 +16,7 @@ from fedprivjax.noise.rounds import round_factor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
 from fedprivjax.report.colours import CONSTANT, colour, look, new_figure, slots
-from fedprivjax.report.drawing import add_legend
+from fedprivjax.report.drawing import add_legend, percent_ticks
 from fedprivjax.report.wording import power_text, relations
 
 PARTICIPATION, EPSILONS, CORRELATION = "participation", "machine_epsilon", "noise_correlation"
@@ -79,7 +79,7 @@ def metrics_of(run: SavedRun, metric: str | Metric | None = None, against: str |
         axis.set(xlabel="simulated hours" if against == "hours" else "round", ylabel=known(one).words + uncovered)
         axis.grid(alpha=0.3)
         if known(one).unit == "%":
-            axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+            percent_ticks(axis.yaxis)
     if len(run.iterates) > 1:
         add_legend(figure, [max(panels, key=lambda axis: len(axis.lines))])
     return figure
