@@ -10,7 +10,7 @@ from scipy.integrate import quad
 
 from fedprivjax.datasets import least_absolute, least_squares, logistic, robust_regression
 from fedprivjax.datasets.as_problem import from_dataset
-from fedprivjax.datasets.synthetic import LeastAbsolutePopulation, LogisticPopulation
+from fedprivjax.datasets.populations import LeastAbsolutePopulation, LogisticPopulation
 from fedprivjax.problem.losses import Absolute, GemanMcClure, Huber, Tukey
 from fedprivjax.problem.smoothing import Moreau
 
