@@ -12,11 +12,10 @@ from fedprivjax.auditing import neighbouring
 from fedprivjax.auditing.audit import LEAST, VERDICT, Audit, audit
 from fedprivjax.auditing.neighbouring import Federation
 from fedprivjax.auditing.one_run import OneRunAudit, audit_one_run
-from fedprivjax.checks.numbers import numbers_of
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice, require_positive
-from fedprivjax.experiment import TRIAL, Experiment, bundled
-from fedprivjax.experiment.build import machines_of, make_participation, make_problem, present
+from fedprivjax.experiment import Experiment, bundled
+from fedprivjax.experiment.build import make_participation, problem_at
 from fedprivjax.method.small_form import BATCH, audit_settings, scaled_down
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.of_protocol import privacy_of
@@ -39,17 +38,11 @@ def protocols_of(experiment: Experiment, epsilon: float | None = None, delta: fl
     """
     found = {}
     for settings in experiment.protocol:
-        swept = {**experiment.real_axes, **settings.grid}
-        numbers = {field.name for field in fields(settings.method) if field.init} | set(numbers_of(settings.parts))
-        names = numbers - settings.fixed
-        first = {name: _first_finite(values) for name, values in swept.items() if name in names}
-        given = {**settings.settings, **first}
-        batch = {"batch": BATCH} if isinstance(given.get("batch"), str) else {}
-        protocol, level = settings.make({**first, **batch}), epsilon
-        target = next((name for name in TARGETS if name in swept), None)
-        if epsilon is None and target is not None and not set(TARGETS) & set(given):
-            value = _first_finite(swept[target])
-            level = value if target == "epsilon" else float(gdp.epsilon(value, delta))
+        first = {name: _first_finite(values) for name, values in settings.axes(experiment.real_axes).items()}
+        protocol, level = settings.at(first, BATCH), epsilon
+        target = next((name for name in TARGETS if name in first), None)
+        if epsilon is None and target is not None and all(getattr(protocol, name, None) is None for name in TARGETS):
+            level = first[target] if target == "epsilon" else float(gdp.epsilon(first[target], delta))
         found[settings.label] = protocol if level is None else at_level(protocol, level, delta)
     return found
 
@@ -234,13 +227,11 @@ def one_run_audits(chosen: Chosen, *, each: int, seed: int) -> Attack:
     experiment = chosen.experiment
     if experiment is None:
         raise Refusal("--one-run must go with an experiment, whose problem and participation it takes")
-    shape = experiment.shapes[0]
-    machines = machines_of(experiment.participation, shape)
-    problem = make_problem(experiment.problem, machines, shape.get(TRIAL), shape.get("records"))
+    problem, shape = problem_at(experiment, experiment.shapes[0])
     of_label = {settings.label: experiment.participation_of(settings) for settings in experiment.protocol}
 
     def attack(label: str, protocol: Any, progress: Any) -> dict[str, OneRunAudit]:
-        participation, rounds = make_participation(of_label[label], present(experiment.problem, problem, shape))
+        participation, rounds = make_participation(of_label[label], shape)
         options = {"rounds": rounds, "seed": seed, "delta": chosen.delta, "each": each}
         return {label: audit_one_run(protocol, problem, participation, verdict=chosen.verdict, **options)}
 

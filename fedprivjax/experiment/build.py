@@ -1,9 +1,10 @@
 """Build problems, participation schemes, protocols and baselines from the settings of an experiment."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from fedprivjax.problem.smoothing import Moreau
 
 NON_PRIVATE = "non-private"
 ALONE = "alone"
+Problems = dict[tuple[int | None, ...], Problem]
 OF_PRIVACY = (*TARGETS, "relative_privacy")  # settings of the privacy level
 
 
@@ -147,24 +149,69 @@ def make_protocol(settings: ProtocolSettings, over: Mapping[str, list[float]] | 
     Args:
         over: swept values. A required setting that is swept takes its first value.
     """
-    swept = {**(over or {}), **settings.grid}
-    return settings.make({name: swept[name][0] for name in settings.required})
+    axes = settings.axes(over or {})
+    return settings.make({name: axes[name][0] for name in settings.required})
 
 
-class Point(NamedTuple):
-    """Settings of a protocol at one swept ε, if its batch, cohort size, rounds or smoothing depend on ε.
+def problem_at(
+    experiment: Experiment,
+    shape: Mapping[str, Any],
+    problems: Problems | None = None,
+    say: Callable[[str], None] | None = None,
+) -> tuple[Problem, dict[str, Any]]:
+    """Return an experiment's problem at one combination of sizes, and these sizes without machines that are dropped.
+
+    Args:
+        problems: cache of the problems.
+        say: as in `make_problem`.
+    """
+    settings, problems = experiment.problem, {} if problems is None else problems
+    machines, of_data = machines_of(experiment.participation, shape), (shape.get(TRIAL), shape.get("records"))
+    key = machines if settings.partition is not None else None, *of_data
+    if key not in problems:
+        if say is not None:
+            say(f"reading {settings.dataset}")
+        problems[key] = make_problem(settings, machines, *of_data, say)
+    return problems[key], present(settings, problems[key], shape)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A protocol at one combination of sizes, and at one swept ε if a size or the smoothing depends on ε.
 
     Attributes:
+        experiment: experiment of the protocol.
         settings: settings of the protocol, with this ε.
         at: {"epsilon": ε}, or empty if nothing depends on ε.
         shape: sizes at this ε.
         problem: problem at this ε, with the smoothed loss.
     """
 
+    experiment: Experiment
     settings: ProtocolSettings
     at: dict[str, float]
-    shape: dict[str, Any]
+    shape: Mapping[str, Any]
     problem: Problem
+
+    @cached_property
+    def scheme(self) -> AnyKind:
+        """Settings of the participation."""
+        return self.experiment.participation_of(self.settings)
+
+    @cached_property
+    def participation(self) -> Participation:
+        """Participation scheme."""
+        return make_participation(self.scheme, self.shape)[0]
+
+    @property
+    def rounds(self) -> int | None:
+        """Number of rounds, or None for as many as the samples allow."""
+        return self.shape.get("rounds", self.scheme.planned)
+
+    @cached_property
+    def protocol(self) -> Any:
+        """The protocol at the first swept values."""
+        return make_protocol(self.settings, self.experiment.real_axes)
 
 
 def points(
@@ -174,27 +221,26 @@ def points(
 
     The batch "moments" and the values "theory" of `per_round`, `rounds` and `smoothing` depend on ε.
     """
-    batch, scheme = settings.settings.get("batch"), experiment.participation_of(settings)
-    given = scheme.model_dump()
+    batch, given = settings.settings.get("batch"), experiment.participation_of(settings).model_dump()
     left = [name for name in ("per_round", "rounds") if given.get(name) == THEORY and name not in shape]
     smoothed = experiment.problem.loss is not None and experiment.problem.loss.smoothing == THEORY
     depends = isinstance(batch, str) or left or smoothed
     over = experiment.sweep.over.get("epsilon", []) if depends and "epsilon" not in settings.fixed else []
     found = []
     for at in [{"epsilon": epsilon} for epsilon in over] or [{}]:
-        own = {**settings.settings, **at}
+        point = Point(experiment, settings.but(settings={**settings.settings, **at}), at, shape, problem)
         if isinstance(batch, str):
-            own["batch"] = _moments(batch, at, shape.get("rounds", scheme.planned), problem)
-        point = Point(settings.but(settings=own), at, dict(shape), problem)
-        found.append(_by_theory(experiment, point, left, smoothed=smoothed) if left or smoothed else point)
+            own = {**point.settings.settings, "batch": _moments(batch, at, point.rounds, problem)}
+            point = replace(point, settings=settings.but(settings=own))
+        found.append(_by_theory(point, left, smoothed=smoothed) if left or smoothed else point)
     return found
 
 
-def _by_theory(experiment: Experiment, point: Point, left: Sequence[str], *, smoothed: bool) -> Point:
+def _by_theory(point: Point, left: Sequence[str], *, smoothed: bool) -> Point:
     """Return the point with the smoothed loss and the sizes in `left` that the protocol's theory chooses."""
-    protocol, scheme = make_protocol(point.settings, point.settings.grid), experiment.participation_of(point.settings)
-    machines, target = machines_of(scheme, point.shape), target_of(protocol, delta=experiment.evaluation.delta)
-    problem = point.problem
+    protocol, scheme, problem = point.protocol, point.scheme, point.problem
+    machines = machines_of(scheme, point.shape)
+    target = target_of(protocol, delta=point.experiment.evaluation.delta)
     smoothing = protocol.theory.choices(protocol, problem).smoothing if smoothed else None
     strength = None if smoothing is None else smoothing(machines, target, scheme.one_pass)
     if strength is not None:
@@ -205,7 +251,7 @@ def _by_theory(experiment: Experiment, point: Point, left: Sequence[str], *, smo
         raise Refusal(f"kind must not be 'phases' for {protocol.name}, which has none")
     choices: dict[str, Any] = {"per_round": theory.cohorts if phases else theory.per_round, "rounds": theory.rounds}
     sizes = {name: require_choice_of(choices[name], name, protocol.name)(machines, target) for name in left}
-    return point._replace(problem=problem, shape=point.shape | sizes)
+    return replace(point, problem=problem, shape={**point.shape, **sizes})
 
 
 def _moments(batch: str, at: Mapping[str, float], rounds: int | None, problem: Problem) -> int:

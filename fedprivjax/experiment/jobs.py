@@ -13,14 +13,12 @@ from fedprivjax.engine.metric import OUTPUT, Metric
 from fedprivjax.engine.metrics import METRICS, default_metrics, recorded_name, require_recorded
 from fedprivjax.engine.prepare import evaluation_rounds
 from fedprivjax.experiment import TRIAL, Experiment, ProtocolSettings, build, tuning_experiment, verdict
+from fedprivjax.experiment.build import Point, Problems
 from fedprivjax.experiment.inputs import Inputs, inputs_of
 from fedprivjax.experiment.names import unimported
-from fedprivjax.experiment.participation import AnyKind
 from fedprivjax.experiment.read import IN_TUNING, check_targets
 from fedprivjax.experiment.tuning import at_first, check_classes
-from fedprivjax.method.protocol import Protocol
 from fedprivjax.plan.draw import draw_plan, require_possible
-from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, as_seeds, distinct_resamples
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.configurations import number_of
@@ -29,7 +27,6 @@ from fedprivjax.sweeps.schema import print_size
 
 Progress = Callable[[int, int], None]
 Say = Callable[[str], None] | None
-Problems = dict[tuple[int | None, ...], Problem]
 
 
 @dataclass(frozen=True)
@@ -151,73 +148,36 @@ def records(todo: list[Job]) -> dict[str, int]:
     return counts
 
 
-def problem_at(
-    experiment: Experiment, settings: ProtocolSettings, shape: dict[str, Any], problems: Problems, say: Say = None
-) -> Problem:
-    """Return a protocol's problem at one combination of sizes. `problems` caches it."""
-    machines, trial = build.machines_of(experiment.participation_of(settings), shape), shape.get(TRIAL)
-    records = shape.get("records")
-    shares = machines if experiment.problem.partition is not None else None, trial, records
-    if shares not in problems:
-        if say is not None:
-            say(f"reading {experiment.problem.dataset}")
-        problems[shares] = build.make_problem(experiment.problem, machines, trial, records, say)
-    return problems[shares]
-
-
 @dataclass(frozen=True)
 class _Draft:
     """A job that is not calibrated yet.
 
     Attributes:
-        experiment: experiment of the job.
-        settings: settings of the protocol.
-        problem: problem that the protocol solves.
-        participation: participation scheme.
-        rounds: number of rounds, or None for as many as the samples allow.
+        point: protocol, problem and participation.
         shape: as in `Job`.
         alone: as in `Job`.
     """
 
-    experiment: Experiment
-    settings: ProtocolSettings
-    problem: Problem
-    participation: Participation
-    rounds: int | None
+    point: Point
     shape: dict[str, Any]
     alone: Problem | None
 
     @cached_property
-    def scheme(self) -> AnyKind:
-        """Settings of the participation."""
-        return self.experiment.participation_of(self.settings)
-
-    @cached_property
-    def protocol(self) -> Protocol:
-        """The protocol at the first swept values."""
-        return build.make_protocol(self.settings, self.over)
-
-    @cached_property
-    def over(self) -> dict[str, list[float]]:
-        """Swept real-valued settings that this protocol does not fix."""
-        return {name: at for name, at in self.experiment.real_axes.items() if name not in self.settings.fixed}
-
-    @cached_property
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `ready_sweep` that may change a result."""
-        sweep, evaluation, trial = self.experiment.sweep, self.experiment.evaluation, self.shape.get(TRIAL)
-        metrics = evaluation.chosen_metrics
-        over = {**self.over, **self.settings.grid}
+        point, trial = self.point, self.shape.get(TRIAL)
+        sweep, evaluation = point.experiment.sweep, point.experiment.evaluation
+        over, metrics = point.settings.axes(point.experiment.real_axes), evaluation.chosen_metrics
         return {
             "over": over,
             "seeds": sweep.seeds if trial is None else _of_trial(sweep.seeds, trial),
-            "rounds": self.rounds,
-            "metrics": default_metrics(self.problem) if metrics is None else tuple(metrics),
+            "rounds": point.rounds,
+            "metrics": default_metrics(point.problem) if metrics is None else tuple(metrics),
             "eval_every": evaluation.every,
             "delta": evaluation.delta,
             "common_noise": sweep.common_noise,
             "resample": [name for name in sweep.resample if name in over],
-            "order": self.scheme.order,
+            "order": point.scheme.order,
             "noise_method": sweep.noise_method,
             "precision": sweep.precision,
             "keep": sweep.keep,
@@ -225,45 +185,45 @@ class _Draft:
 
     def check(self) -> None:
         """Check the sizes, and sample one run plan."""
-        sampler = self.protocol.minibatches
-        if sampler is not None and not sampler.pooled and self.problem.partition_table is None:
+        point, sampler = self.point, self.point.protocol.minibatches
+        if sampler is not None and not sampler.pooled and point.problem.partition_table is None:
             raise Refusal("problem.partition must be given, because machines sample minibatches from their own records")
-        drawn = {"order": self.scheme.order, "sampler": sampler}
-        seeds = number_of(self.experiment.sweep.seeds)
-        require_possible(self.problem, self.participation, self.rounds, draws=seeds, **drawn)
+        seeds, order = number_of(point.experiment.sweep.seeds), point.scheme.order
+        require_possible(point.problem, point.participation, point.rounds, order=order, sampler=sampler, draws=seeds)
         if all(isinstance(one, Metric) or one in METRICS for one in self.options["metrics"]):
             self.check_recorded()  # other names may be unknown or reported by the protocol's rounds: see `job`
         if not self.shape.get(TRIAL):
-            draw_plan(self.problem, self.participation, self.rounds, **drawn)
+            draw_plan(point.problem, point.participation, point.rounds, order=order, sampler=sampler)
 
     def check_recorded(self) -> None:
         """Raise Refusal if a metric of `averaged`, or the metric that tunes a grid, is not recorded."""
         names = [one.name if isinstance(one, Metric) else one for one in self.options["metrics"]]
-        for metric in self.experiment.evaluation.averaged:
+        for metric in self.point.experiment.evaluation.averaged:
             require_recorded(recorded_name(metric), names, "metric in evaluation.averaged")
-        if self.settings.grid:
-            require_recorded(self.experiment.evaluation.select, names, "evaluation.select")
+        if self.point.settings.grid:
+            require_recorded(self.point.experiment.evaluation.select, names, "evaluation.select")
 
     def job(self, say: Say) -> Job:
         """Calibrate, and return the job."""
-        trial, sweep = self.shape.get(TRIAL), self.experiment.sweep
+        point, trial, sweep = self.point, self.shape.get(TRIAL), self.point.experiment.sweep
         limits = {"memory_budget": sweep.memory_budget, "min_chunks": sweep.min_chunks, "mesh": sweep.mesh}
-        again = partial(ready_sweep, self.protocol, self.problem, self.participation, **limits, **self.options)
-        with within(self.settings.place):
-            start = None if trial else again(preparing=_preparing(self.settings.label, self.shape, say))
+        again = partial(ready_sweep, point.protocol, point.problem, point.participation, **limits, **self.options)
+        label = point.settings.label
+        with within(point.settings.place):
+            start = None if trial else again(preparing=_preparing(label, self.shape, say))
             self.check_recorded()
         prepare = again if start is None or trial == 0 else lambda: start
         runs = prod(len(values) for values in self.options["over"].values()) * number_of(sweep.seeds)
-        return Job(self.settings.label, self.shape, runs, prepare, self.identity(), self.problem, self.alone)
+        return Job(label, self.shape, runs, prepare, self.identity(), point.problem, self.alone)
 
     def identity(self) -> str:
         """Return the cache key of the job. Jobs with equal keys have equal runs."""
-        given, settings = self.experiment.problem, self.settings
-        data = [given.model_dump(), repr(self.problem.model), given.identity]
+        point, settings, given = self.point, self.point.settings, self.point.experiment.problem
+        data = [given.model_dump(), repr(point.problem.model), given.identity]
         sizes = [self.shape.get(TRIAL), self.shape.get("records")]
-        drawn = [repr(self.participation), self.scheme.model_dump(), *sizes]
+        drawn = [repr(point.participation), point.scheme.model_dump(), *sizes]
         # equal runs are computed once
-        canonical = self.protocol.theory.equivalent(self.protocol, self.participation.machines)
+        canonical = point.protocol.theory.equivalent(point.protocol, point.participation.machines)
         parts = [_objects(part) for part in settings.parts.values()]
         method = settings.name, id(settings.method), parts  # two folders may each have an object of that name
         return json.dumps([*data, *drawn, method, repr(canonical), self.options], default=_plain)
@@ -273,12 +233,11 @@ def _drafts(
     experiment: Experiment, settings: ProtocolSettings, shape: dict[str, Any], problems: Problems, say: Say
 ) -> Iterator[_Draft]:
     """Yield a protocol's jobs at one combination of sizes, checked: one for each ε if a size depends on ε."""
-    problem = problem_at(experiment, settings, shape, problems, say)
+    problem, sizes = build.problem_at(experiment, shape, problems, say)
     with within(settings.place):
         alone = build.problem_alone(experiment, problem, {**experiment.real_axes, **settings.grid})
-        for point in build.points(experiment, settings, problem, build.present(experiment.problem, problem, shape)):
-            scheme = build.make_participation(experiment.participation_of(settings), point.shape)
-            draft = _Draft(experiment, point.settings, point.problem, *scheme, {**shape, **point.at}, alone)
+        for point in build.points(experiment, settings, problem, sizes):
+            draft = _Draft(point, {**shape, **point.at}, alone)
             draft.check()
             yield draft
 

@@ -111,6 +111,10 @@ class ProtocolSettings(Settings):
         """Names of the settings that can be swept for this protocol."""
         return sweepable(self.method, of_parts=numbers_of(self.parts))
 
+    def axes(self, over: Mapping[str, list[float]]) -> dict[str, list[float]]:
+        """Return the swept settings of this protocol: those of a sweep that this table does not fix, and its grid."""
+        return {**{name: values for name, values in over.items() if name not in self.fixed}, **self.grid}
+
     def make(self, values: Mapping[str, Any]) -> Any:
         """Return the protocol with further settings. Dotted names ("server.b1") are numbers of its parts."""
         own = {name: value for name, value in values.items() if "." not in name}
@@ -148,34 +152,37 @@ class ProtocolSettings(Settings):
 
     def check_values(self, over: Mapping[str, list[float]]) -> None:
         """Make the protocol at every swept value, so that invalid values raise before anything runs."""
-        axes = {**{name: values for name, values in over.items() if name not in self.fixed}, **self.grid}
+        axes = self.axes(over)
         first = {name: values[0] for name, values in axes.items()}
         with within(self.place):
             for name in self.required - axes.keys():
                 raise Refusal(f"{name} must be given there, or swept")
-            self._make(first)
+            self.at(first)
             for name, value in [(name, value) for name, values in axes.items() for value in values]:
                 if isnan(value):
                     raise Refusal(f"{name} must be a number, got nan")
-                self._make({**first, name: value})
+                self.at({**first, name: value})
 
     def has_target(self, over: Mapping[str, list[float]]) -> bool:
         """Return True if the settings, the grid, the sweep or the method's defaults give a privacy target."""
         if unimported(self) or {*self.settings, *self.grid, *over} & set(TARGETS):
             return True
-        made = self._make({name: values[0] for name, values in {**over, **self.grid}.items()})
+        made = self.at({name: values[0] for name, values in self.axes(over).items()})
         return any(getattr(made, name) is not None for name in TARGETS)
 
-    def _make(self, point: Mapping[str, float]) -> Any:
-        """Return the protocol at a point of the sweep, for validation.
+    def at(self, point: Mapping[str, float], batch: int = 1) -> Any:
+        """Return the protocol at a point of the sweep, for validation and audits.
 
-        A batch that depends on ε is replaced by 1. A target in another unit is left out; it is converted later.
+        A target in another unit is left out; it is converted later.
+
+        Args:
+            batch: batch that replaces one which depends on ε.
         """
-        batch = {"batch": 1} if self.settings.get("batch") == MOMENTS else {}
+        fixed = {"batch": batch} if self.settings.get("batch") == MOMENTS else {}
         names = [*_names(self.method), *numbers_of(self.parts)]
         for name in (point.keys() - names) & {*TARGETS, *POSITIVE}:
             require_positive(name, point[name], infinite=name in TARGETS)
-        made = self.make({**batch, **{name: point[name] for name in point if name in names}})
+        made = self.make({**fixed, **{name: point[name] for name in point if name in names}})
         require_protocol(made)
         return made
 

@@ -8,8 +8,7 @@ from typing import Any
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.datasets import Dataset
 from fedprivjax.experiment import Expected, Experiment, ProblemSettings, ProtocolSettings, tuning_experiment
-from fedprivjax.experiment.build import machines_of, make_participation, make_protocol, points, present
-from fedprivjax.experiment.jobs import Problems, problem_at
+from fedprivjax.experiment.build import Problems, machines_of, make_protocol, points, problem_at
 from fedprivjax.experiment.pairs import PRIVACY
 from fedprivjax.experiment.protocol import flattened
 from fedprivjax.experiment.section import STRUCTURAL
@@ -72,9 +71,9 @@ def _small_runs(experiment: Experiment, *, fewer_records: bool = True) -> Experi
     )
     small = small.but(expected=[kept for one in small.expected for kept in _comparable(small, one)])
     problems: Problems = {}
-    each = [(one, shape, problem_at(small, one, shape, problems)) for one in small.protocol for shape in small.shapes]
-    most = [rounds for one, shape, problem in each for rounds in _max_rounds(small, one, shape, problem)]
-    least = [_min_rounds(one, problem) for one, _, problem in each]
+    each = [(one, *problem_at(small, shape, problems)) for one in small.protocol for shape in small.shapes]
+    most = [rounds for given in each for rounds in _max_rounds(small, *given)]
+    least = [_min_rounds(small, one, problem) for one, problem, _ in each]
     rounds = max(min([ROUNDS, *planned, *swept, *most]), *least)
     return small.but(participation=small.participation.but(rounds=rounds))
 
@@ -157,7 +156,7 @@ def _allows_any_number(experiment: Experiment) -> bool:
     values = [value for one in experiment.protocol for value in flattened(one.settings).values()]
     values += [problem.lipschitz, problem.machine_weights, participation.dropouts]
     lists = any(isinstance(value, list) for value in values)
-    graphs = any(privacy_of(make_protocol(one, one.grid)).for_machines for one in experiment.protocol)
+    graphs = any(privacy_of(make_protocol(one, experiment.real_axes)).for_machines for one in experiment.protocol)
     if participation.kind not in COUNTED or lists or graphs or fixed & {"kind", "machines", "per_round"}:
         return False
     if partition is not None:
@@ -200,27 +199,24 @@ def _with_equal_width(other: ProblemSettings, own: ProblemSettings) -> ProblemSe
 
 
 def _max_machines(experiment: Experiment) -> int:
-    schemes = [experiment.participation_of(one) for one in experiment.protocol]
-    return max(machines_of(participation, shape) for participation in schemes for shape in experiment.shapes)
+    return max(machines_of(experiment.participation, shape) for shape in experiment.shapes)
 
 
-def _min_rounds(settings: ProtocolSettings, problem: Problem) -> int:
+def _min_rounds(experiment: Experiment, settings: ProtocolSettings, problem: Problem) -> int:
     """Return the number of rounds that a method with several epochs needs, at least 1."""
-    protocol = make_protocol(settings, settings.grid)
+    protocol = make_protocol(settings, experiment.real_axes)
     least = protocol.theory.choices(protocol, problem).min_rounds
     return 1 if least is None else least()
 
 
 def _max_rounds(
-    experiment: Experiment, settings: ProtocolSettings, shape: dict[str, Any], problem: Problem
+    experiment: Experiment, settings: ProtocolSettings, problem: Problem, shape: Mapping[str, Any]
 ) -> Iterator[int]:
     """Yield the largest number of rounds that the data allow a method at one combination of sizes, if limited."""
-    given = experiment.participation_of(settings)
-    known = present(experiment.problem, problem, shape) | {"rounds": ROUNDS}
     with within(settings.place):
-        for point in points(experiment, settings, problem, known):
-            participation = make_participation(given, point.shape)[0]
+        for point in points(experiment, settings, problem, {**shape, "rounds": ROUNDS}):
+            participation, order = point.participation, point.scheme.order
             with suppress(Refusal):  # no upper limit on rounds; invalid settings raise when jobs are made
-                sampler = make_protocol(point.settings, experiment.real_axes).minibatches
-                participation = participation.fitted(fresh_messages(problem, sampler, given.order))
-                yield most_rounds(problem, participation, sampler, given.order)
+                sampler = point.protocol.minibatches
+                participation = participation.fitted(fresh_messages(problem, sampler, order))
+                yield most_rounds(problem, participation, sampler, order)
