@@ -2,7 +2,7 @@
 
 from fedprivjax import Uniform
 from fedprivjax.auditing import canary_search, views
-from fedprivjax.auditing.neighbouring import Federation
+from fedprivjax.auditing.federation import Federation
 
 SETTINGS = {"participation": Uniform(4, 2), "rounds": 8, "records": 12}
 FEDERATION = Federation(**SETTINGS, dense=False)

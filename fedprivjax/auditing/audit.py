@@ -15,7 +15,8 @@ import numpy as np
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.auditing.bounds import LowerBounds, lower_bounds
 from fedprivjax.auditing.canary_search import PREPARED, for_replaced, prepared, require_attained
-from fedprivjax.auditing.neighbouring import Federation, Worlds, small_federation
+from fedprivjax.auditing.federation import Federation
+from fedprivjax.auditing.neighbouring import Worlds, small_federation
 from fedprivjax.auditing.scores import (
     Counting,
     Score,

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.auditing.canary_model import labels_of
-from fedprivjax.auditing.neighbouring import LINEAR, Federation, Worlds, hides_uses, records_used, worlds
+from fedprivjax.auditing.federation import LINEAR, Federation
+from fedprivjax.auditing.neighbouring import Worlds, hides_uses, records_used, worlds
 from fedprivjax.auditing.scores import ViewDistribution, clearest, separation
 from fedprivjax.auditing.views import ViewOptions, Views, chunk_of, different, observed
 from fedprivjax.checks.refusal import Refusal, warn

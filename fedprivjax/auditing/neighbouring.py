@@ -1,13 +1,5 @@
 """Two neighbouring datasets ("worlds") in which one record, the canary, changes the releases as much as possible.
 
-With the linear loss, a record's gradient is its label times its features at every point. All labels are 0 except the
-canary's, which is negative in one world and positive in the other. The features lie along one direction, an axis or a
-dense vector. Along that direction a view is noise plus the canary, orthogonal to it noise only.
-
-With the quadratic loss, a gradient also grows with the point at which it is computed. Drift of local steps and
-differences of gradients then matter. The other records pull along the canary's direction, which causes drift. Clipped
-gradients are the same as with the linear loss.
-
 If the guarantee is an ε for adding or removing a record or machine, the canary's labels are 0 in the first dataset. Its
 gradients are then zero, as if it were absent, because sums are divided by a public constant.
 """
@@ -18,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from fedprivjax.auditing.canary_model import AXES, CanaryLoss, canary_direction, in_two_arrays, labels_of
+from fedprivjax.auditing.canary_model import AXES, labels_of
+from fedprivjax.auditing.federation import EDGE, LINEAR, QUADRATIC, Federation
 from fedprivjax.checks.numbers import leaves_of
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.engine.transcript import require_noisy_messages
 from fedprivjax.method.seen import adversary_of
@@ -36,130 +29,13 @@ from fedprivjax.plan.participation import (
     Uniform,
     Varying,
 )
-from fedprivjax.plan.samplers import LocalEpochs, LocalWork
+from fedprivjax.plan.samplers import LocalEpochs
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.privacy.terms import ADD_OR_REMOVE
-from fedprivjax.problem.build import linear_problem
-from fedprivjax.problem.constraints import Ball
-from fedprivjax.problem.models import CLIPPINGS, Clipping
-from fedprivjax.problem.problem import Problem, Table
+from fedprivjax.problem.problem import Table
 
-RADIUS = 1e3  # radius of the constraint set; steps are so short that no run comes near its boundary
 MACHINES, RECORDS, ROUNDS = 4, 12, 12
-SMOOTHNESS = 1e-9  # declared instead of 0, by which some default steps divide
-EDGE = 1e-2 * RADIUS  # largest distance of an iterate from the start
-LINEAR, QUADRATIC = "linear", "quadratic"
-LENGTHS = {LINEAR: 100.0, QUADRATIC: 1e6}  # ratio of the canary's gradient norm to the clip, by loss
-WITHIN = 0.95  # ratio of an unclipped canary's norm to the clip
-PULL = 0.5  # ratio of the other records' gradient norms to the clip, with the quadratic loss
-
-
-@dataclass(frozen=True)
-class Federation:
-    """A small federation for an audit: few machines with few records each, in small dimension.
-
-    Attributes:
-        participation: participation scheme. Its schedule is public, or sampled again in every run if it is secret.
-        rounds: number of rounds.
-        records: number of records per machine.
-        dimension: d. One direction is the canary's, the others show noise only.
-        canary: ratio of the norm of the canary's gradient to the clip. None is 100, or 10⁶ with the quadratic loss. A
-            method without a clip gets a gradient of norm 1, its Lipschitz constant.
-        order: order of records for methods without a sampler.
-        loss: "linear", or "quadratic", whose gradients depend on the point, for methods with a clip. With a clip both
-            achieve the same sensitivity. Only the quadratic canary detects effects of curvature, such as an unclipped
-            correction of the drift of local steps.
-        unclipped: True if the canary is just short enough not to be clipped with the positive label, for methods whose
-            messages show whether they were clipped.
-        dense: True if the canary's gradient has no coordinate that is 0, False if it has one other than 0. None is the
-            one of the two that the view shows better. A sum of clipped messages shows both equally well.
-        leaves: number of arrays of parameters, 1 or 2, each of which holds half of a dense canary. None is 2 if the
-            method takes them.
-        clipping: computation of clipped gradients, "auto" for that of a linear predictor. "ghost" and "rows" are those
-            of a network, as in `general_problem`: one of two arrays is then the kernel of a dense layer.
-    """
-
-    participation: Participation
-    rounds: int
-    records: int
-    dimension: int = 16
-    canary: float | None = None
-    order: str = "stored"
-    loss: str = LINEAR
-    unclipped: bool = False
-    dense: bool | None = None
-    leaves: int | None = None
-    clipping: Clipping = "auto"
-
-    def __post_init__(self) -> None:
-        require_choice("loss", self.loss, LENGTHS)
-        if self.leaves not in (None, 1, 2):
-            raise Refusal(f"leaves must be 1, 2 or None, got {self.leaves!r}")
-        require_choice("clipping", self.clipping, CLIPPINGS)
-        if self.leaves == 1 and self.clipping != "auto":
-            raise Refusal(f"leaves must be 2 or None with clipping {self.clipping!r}, got 1. Leave it out")
-        for name, least in (("rounds", 1), ("records", 1), ("dimension", AXES)):
-            require_at_least(name, getattr(self, name), least)
-
-    def problem(self, clip: Any, split: bool, canary: Any, label: float) -> Problem:
-        """Return the problem on one of the two datasets. If they are None, `dense` is False and `leaves` 1.
-
-        Args:
-            clip: C, or None.
-            split: True if machines own their records, False if they share a pool.
-            canary: the canary's row of the pool, or its rows if it is a whole machine.
-            label: the canary's label, or 0 if it is absent.
-        """
-        machines = self.participation.machines
-        rows = machines * self.records
-        length = LENGTHS[self.loss] if self.canary is None else self.canary
-        size = 1.0 if clip is None else length * float(np.max(clip))
-        features = np.tile(size * canary_direction(self.dimension, dense=bool(self.dense)), (rows, 1))
-        labels = np.full(rows, 0.0 if self.loss == LINEAR else PULL / length, np.float32)
-        labels[canary] = label
-        table = np.arange(rows).reshape(machines, self.records) if split else None
-        bound = 1.0 if clip is None else None
-        loss = CanaryLoss(self._curvature(clip, size))
-        problem = linear_problem(
-            features, labels, loss, feature_bound=bound, constraint=Ball(RADIUS), partition_table=table
-        )
-        problem = replace(problem, own_smoothness=max(SMOOTHNESS, loss.smoothness(size)))
-        two = self.leaves == 2 or self.clipping != "auto"
-        return in_two_arrays(problem, loss, self.clipping) if two else problem
-
-    def positive_label(self, protocol: Any) -> float:
-        """Return the canary's positive label. The negative one is −1, and that of an absent canary 0.
-
-        A clipped gradient is half as long for the positive sign, so norms differ too.
-        """
-        length = LENGTHS[self.loss] if self.canary is None else self.canary
-        if privacy_of(protocol).gradient_clip is None or length < 2:
-            return 1.0
-        return WITHIN / (length * self._steps(protocol)) if self.unclipped else 0.5
-
-    def shorter(self, protocol: Any) -> "Federation":
-        """Return the federation with a canary whose local steps add up to the clip."""
-        return replace(self, canary=1 / self._steps(protocol))
-
-    def _steps(self, protocol: Any) -> int:
-        """Return the largest number of local steps in a round, 1 without local steps."""
-        work = protocol.minibatches
-        return work.most_steps(np.array([self.records])) if isinstance(work, LocalWork) else 1
-
-    def _curvature(self, clip: Any, size: float) -> float:
-        """Return the loss's curvature for features of norm `size`, such that slopes stay positive in all runs."""
-        if self.loss == LINEAR:
-            return 0.0
-        if clip is None:
-            raise Refusal(f"loss must be {LINEAR!r} for a protocol without a clip, got {self.loss!r}. Set clip")
-        return 1 / (4 * EDGE * size)
-
-    def taking_part(self, problem: Problem) -> Participation:
-        """Return the participation scheme on a dataset. An override that depends on the data is a detectable leak."""
-        return self.participation
-
-
 FIXED, VARYING, DROPOUTS, SECRET = "fixed", "varying", "dropouts", "secret"
 SCHEDULES: dict[str, Callable[[int], tuple[Participation, ...]]] = {
     FIXED: lambda machines: (Uniform(machines, machines // 2), Full(machines)),

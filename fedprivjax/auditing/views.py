@@ -149,7 +149,8 @@ def observed(
         labels: labels of all records, shape [records] or [runs, records], or None for the dataset's own.
 
     >>> from fedprivjax import Full, NoisySGD
-    >>> from fedprivjax.auditing.neighbouring import Federation, worlds
+    >>> from fedprivjax.auditing.neighbouring import worlds
+    >>> from fedprivjax.auditing.federation import Federation
     >>> two = worlds(NoisySGD(mu=1.0, clip=1.0), Federation(Full(2), rounds=1, records=1), 0, delta=1e-5)
     >>> seen = observed(two.start, 0, 0, ViewOptions())[0]
     >>> mine = [(one.kind, one.machine) for one in seen.columns].index(("message", two.machine))

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedprivjax.auditing import neighbouring
 from fedprivjax.auditing.audit import LEAST, VERDICT, Audit, audit
-from fedprivjax.auditing.neighbouring import Federation
+from fedprivjax.auditing.federation import Federation
 from fedprivjax.auditing.one_run import OneRunAudit, audit_one_run
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice, require_positive

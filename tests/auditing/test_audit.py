@@ -17,7 +17,8 @@ from fedprivjax.auditing import views
 from fedprivjax.auditing.audit import VERDICT, Runs, _claim, audit, score_runs
 from fedprivjax.auditing.bounds import lower_bounds
 from fedprivjax.auditing.canary_search import prepared
-from fedprivjax.auditing.neighbouring import MACHINES, Federation, worlds
+from fedprivjax.auditing.federation import Federation
+from fedprivjax.auditing.neighbouring import MACHINES, worlds
 from fedprivjax.auditing.scores import Counting, best_linear
 from fedprivjax.auditing.views import ViewOptions, observed
 from fedprivjax.method.momentum import NormalisedSteps

@@ -7,13 +7,8 @@ from audited import FEDERATION, SETTINGS
 
 from fedprivjax import DPMu2, FedAvg, Full, NoisyMinibatchSGD, NoisySGD, Refusal, Uniform, audit
 from fedprivjax.auditing.canary_model import labels_of, with_labels
-from fedprivjax.auditing.neighbouring import (
-    RADIUS,
-    CanaryLoss,
-    Federation,
-    small_federation,
-    worlds,
-)
+from fedprivjax.auditing.federation import RADIUS, Federation
+from fedprivjax.auditing.neighbouring import CanaryLoss, small_federation, worlds
 from fedprivjax.experiment.audit import protocols_named
 from fedprivjax.protocols import PROTOCOLS
 

@@ -4,7 +4,7 @@ import pytest
 from audited import SETTINGS, smaller
 
 from fedprivjax import FedAvg, FedExP, LocalEpochs, LocalPrivacy, Protocol, audit
-from fedprivjax.auditing.neighbouring import Federation
+from fedprivjax.auditing.federation import Federation
 from fedprivjax.method.local_privacy import NoisyUpdates
 
 WORK = {"work": LocalEpochs(1, 4), "unit": "machine", "update_clip": 0.5}

@@ -24,7 +24,8 @@ from fedprivjax import DPMu2, Dropouts, Full, LocalSGD, NoisySGD, Refusal, Stale
 from fedprivjax.auditing import views
 from fedprivjax.auditing.audit import audit
 from fedprivjax.auditing.canary_model import labels_of
-from fedprivjax.auditing.neighbouring import Federation, NotAllowed, records_used, small_federation, worlds
+from fedprivjax.auditing.federation import Federation
+from fedprivjax.auditing.neighbouring import NotAllowed, records_used, small_federation, worlds
 from fedprivjax.auditing.views import own_releases
 from fedprivjax.experiment.audit import Chosen, scaled_down_audits
 

@@ -13,7 +13,7 @@ from fedprivjax import (
     Uniform,
     general_problem,
 )
-from fedprivjax.auditing.neighbouring import RADIUS, SMOOTHNESS, Federation
+from fedprivjax.auditing.federation import RADIUS, SMOOTHNESS, Federation
 from fedprivjax.problem.models import Example
 
 SMALL = Federation(Uniform(3, 2), rounds=6, records=12, dimension=4, dense=False)

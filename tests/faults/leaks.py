@@ -21,7 +21,7 @@ from fedprivjax import (
     UserSGD,
     Varying,
 )
-from fedprivjax.auditing.neighbouring import Federation
+from fedprivjax.auditing.federation import Federation
 from fedprivjax.protocols import ReleasedMinibatchSGD
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from cases import POOL
 from faults.federations import SMALL
 
-from fedprivjax.auditing.neighbouring import Federation
+from fedprivjax.auditing.federation import Federation
 
 LEAK, NOISE = "leak", "noise fault"
 

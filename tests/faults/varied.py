@@ -9,7 +9,7 @@ from flax import struct
 from restating import buggy, planted, unsealed
 
 from fedprivjax import Dropouts, Full, LocalSGD, NoisyMessages, NoisyRecordSteps, Protocol, Varying, gradient
-from fedprivjax.auditing.neighbouring import Federation
+from fedprivjax.auditing.federation import Federation
 from fedprivjax.method.linear import of_record, points_of
 from fedprivjax.protocols.local_sgd import AveragedEndPoints
 

@@ -23,7 +23,8 @@ from fedprivjax import (
     audit,
     linear_problem,
 )
-from fedprivjax.auditing.neighbouring import Federation, small_federation
+from fedprivjax.auditing.federation import Federation
+from fedprivjax.auditing.neighbouring import small_federation
 from fedprivjax.auditing.one_run import audit_one_run
 from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import execute
