@@ -31,11 +31,7 @@ MetricLike = str | Metric | Callable[[Problem, Snapshot], Any]
 
 AXES = ("seed", "round", "iterate", "trial")
 RESERVED = (
-    "noise_std",
-    "step_size",
-    "realised_mu",
-    "realised_epsilon",
-    "diverged",
+    *("noise_std", "step_size", "realised_mu", "realised_epsilon", "diverged"),
     *("sent_messages", "sent_bits", "gradients_per_use"),
     *("rounds_taken", "gradients_per_record", "sent_bytes", "seconds"),
     *("idle_steps", "client_state_bytes"),

@@ -7,8 +7,8 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_choice
+from fedprivjax.method.machine_kinds import MachineTable
 from fedprivjax.method.pairwise_noise import TakesPairwise, assuming_pairs, require_pairwise, sent_by
-from fedprivjax.method.record_mechanism import SHUFFLED, MachineTable
 from fedprivjax.method.record_privacy import RecordPrivacy
 from fedprivjax.method.release import RunFacts
 from fedprivjax.noise import Mechanism
@@ -20,6 +20,11 @@ from fedprivjax.privacy.accountants.shuffled import shuffled_noise_multiplier
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.views import SentNoise
+
+SHUFFLED = (
+    "Feldman, McMillan & Talwar 2021, Theorem 3.2 (clones), with the tails of Gaussian messages; sampling from a "
+    "machine's records"
+)
 
 
 @final

@@ -8,12 +8,13 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice, require_positive
+from fedprivjax.method.addable_records import PER_MACHINE
 from fedprivjax.method.algorithm import Part
-from fedprivjax.method.record_mechanism import PER_MACHINE, THEOREM_RULES, Delta, RecordMechanism
+from fedprivjax.method.record_mechanism import Delta, RecordMechanism
 from fedprivjax.method.relative_privacy import privacy_shares, shared_privacy
 from fedprivjax.method.settings import check_noise, check_steps, require_clip
 from fedprivjax.plan.samplers import Sampler, as_sampler
-from fedprivjax.privacy.noise_rules import PaperMoments
+from fedprivjax.privacy.noise_rules import THEOREM_RULES, PaperMoments
 from fedprivjax.privacy.target import LEVELS, Target
 from fedprivjax.privacy.terms import RELATIONS, REPLACE_ONE
 from fedprivjax.problem.problem import Problem

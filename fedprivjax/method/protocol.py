@@ -12,24 +12,17 @@ from fedprivjax.checks.decorated import PYTREE, Decorated, derived_of, require_d
 from fedprivjax.checks.refusal import PACKAGE, Refusal
 from fedprivjax.checks.restated import of_package
 from fedprivjax.checks.values import called, require_choice, require_keywords
-from fedprivjax.method.algorithm import Algorithm, Part, has_sums
+from fedprivjax.method.algorithm import Part, has_sums
 from fedprivjax.method.formatting import changed_settings, formatted
 from fedprivjax.method.gossip import Gossip
 from fedprivjax.method.gossip_rounds import GossipRounds
-from fedprivjax.method.integer_sums import IntegerSums
 from fedprivjax.method.local_algorithm import LocalAlgorithm
-from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.mean_rounds import MeanRounds
-from fedprivjax.method.noisy_messages import NoisyMessages
-from fedprivjax.method.noisy_momentum import NoisyMomentum
-from fedprivjax.method.noisy_records import NoisyRecords
-from fedprivjax.method.private_mean import BitMean, GaussianMean
-from fedprivjax.method.record_steps import NoisyRecordSteps
-from fedprivjax.method.release import MessagePrivacy, Privacy
+from fedprivjax.method.pairing import base_of, is_custom, other_privacy, privacy_for
+from fedprivjax.method.release import Privacy
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.sum_rounds import SumRounds
 from fedprivjax.method.theory import Theory, step_of, theory_of
-from fedprivjax.method.work_privacy import WorkPrivacy
 from fedprivjax.method.work_rounds import WorkRounds
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.plan import Plan
@@ -261,8 +254,8 @@ class Pair(Protocol):
         if type(self.privacy) is type:
             raise Refusal(f"privacy must be an object, such as NoisyMessages(clip=1.0), got {called(self.privacy)}")
         if isinstance(self.privacy, Privacy):  # a pytree's placeholders pass
-            if isinstance(self.algorithm, Part) and not issubclass(type(self.privacy), _base(type(self.algorithm))):
-                raise _other_privacy(self.algorithm, self.privacy)
+            if isinstance(self.algorithm, Part) and not issubclass(type(self.privacy), base_of(type(self.algorithm))):
+                raise other_privacy(self.algorithm, self.privacy)
             if getattr(self.privacy, "unit", RECORD) is None and self.mu is self.epsilon is self.noise_std is None:
                 object.__setattr__(self, "noise_std", 0.0)
             if self.adversary is None:
@@ -297,39 +290,6 @@ class Pair(Protocol):
         return replace(ready, algorithm=ready.known.algorithm, known=replace(ready.known, algorithm=None))
 
 
-def privacy_for(algorithm: type) -> tuple[type, ...]:
-    """Return the package's classes of privacy objects with which a class of algorithms goes; () for another class."""
-    if issubclass(algorithm, LocalAlgorithm):
-        return LocalPrivacy, NoisyRecordSteps, IntegerSums
-    if not issubclass(algorithm, Algorithm):
-        return ()
-    if issubclass(algorithm, Gossip):
-        return NoisyMessages, NoisyRecords
-    return NoisyMessages, NoisyRecords, NoisyMomentum, GaussianMean, BitMean
-
-
-def _base(algorithm: type) -> type[Privacy]:
-    """Return the base class of the privacy objects of a class of algorithms."""
-    return MessagePrivacy if issubclass(algorithm, Algorithm) else WorkPrivacy
-
-
-def _other_privacy(algorithm: Any, privacy: Any) -> Refusal:
-    """Return the Refusal for a privacy object that does not go with an algorithm."""
-    names = [one.__name__ for one in privacy_for(type(algorithm))]
-    names = " or ".join(f"an {name}" if name[0] == "I" else f"a {name}" for name in names)
-    return Refusal(f"privacy must be {names} with {type(algorithm).__name__}, got {called(privacy)}")
-
-
-def _custom(kind: type, algorithm: type) -> bool:
-    """Return True for a custom class whose only parents in the package are the base for an algorithm, and its bases."""
-    base = _base(algorithm)
-    if kind is base or not issubclass(kind, base) or algorithm is Gossip:
-        return False
-    if issubclass(algorithm, Algorithm) and has_sums(algorithm):
-        return False
-    return all(issubclass(base, one) for one in kind.__mro__ if of_package(one))
-
-
 def pair(algorithm: Any = None, *, privacy: Any = None, **settings: Any) -> Pair:
     """Return the protocol of an algorithm and a privacy object.
 
@@ -340,10 +300,10 @@ def pair(algorithm: Any = None, *, privacy: Any = None, **settings: Any) -> Pair
     if not needed:
         raise Refusal(f"algorithm must be an Algorithm or a LocalAlgorithm, got {called(algorithm)}")
     require_decorated(algorithm)
-    if _custom(kind, type(algorithm)):
+    if is_custom(kind, type(algorithm)):
         require_decorated(privacy)
     elif kind not in needed:
-        raise _other_privacy(algorithm, privacy)
+        raise other_privacy(algorithm, privacy)
     require_keywords("Protocol", settings, [one for one in settings_of(Pair) or () if one not in derived_of(Pair)])
     return Pair(algorithm, privacy=privacy, **settings)
 

@@ -11,27 +11,34 @@ machines. For Poisson samples of a public rate, it may also be for adding or rem
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.method.addable_records import NEVER_USED, SAMPLES_KNOWN, require_addable, require_countable
+from fedprivjax.method.addable_records import (
+    NEVER_USED,
+    PER_MACHINE,
+    SAMPLES_KNOWN,
+    require_addable,
+    require_addable_settings,
+    require_countable,
+)
+from fedprivjax.method.machine_kinds import Kinds, MachineTable, kinds_of
 from fedprivjax.noise import Fresh, Mechanism, PerMachine
 from fedprivjax.noise.interface import MessageInputs
 from fedprivjax.plan.plan import Minibatches, Plan, machine_values, repeated_uses
-from fedprivjax.plan.samplers import Full, Poisson, Sampler
-from fedprivjax.plan.samplers.interface import require_records
+from fedprivjax.plan.samplers import Full, Sampler
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled
-from fedprivjax.privacy.accountants.sampled import SampledReleases, require_known
+from fedprivjax.privacy.accountants.sampled import SampledReleases
 from fedprivjax.privacy.events import Claim
 from fedprivjax.privacy.noise_rules import CLAIMS, claimed_epsilon, noise_stds, proportions
 from fedprivjax.privacy.per_machine import group_identical
-from fedprivjax.privacy.record_event import GroupTarget, RecordEvent, Releases
-from fedprivjax.privacy.target import Target, TargetRatio, cached_min_noise
+from fedprivjax.privacy.record_event import RecordEvent, Releases
+from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import (
     PUBLIC_PARTICIPATION,
     RECORD,
@@ -43,40 +50,8 @@ from fedprivjax.privacy.terms import (
 )
 from fedprivjax.problem.problem import Problem
 
-THEOREM_RULES = ("accountant", "advanced")
-PER_MACHINE = "records"  # a δ of 1/n² for a machine of n records
 Delta = float | Sequence[float] | str | None
-SHUFFLED = (
-    "Feldman, McMillan & Talwar 2021, Theorem 3.2 (clones), with the tails of Gaussian messages; sampling from a "
-    "machine's records"
-)
 THEOREM = "Lowy & Razaviyayn 2023, Algorithm 1; composed profile of the subsampled Gaussian mechanism"
-
-
-class Kinds(NamedTuple):
-    """Groups of identical machines.
-
-    Attributes:
-        first: first machine of each kind; int, shape [kinds].
-        kind: kind of every machine; int, shape [machines].
-        records: number of records of a machine of each kind; int, shape [kinds].
-        batch: batch size of each kind; int, shape [kinds].
-    """
-
-    first: np.ndarray
-    kind: np.ndarray
-    records: np.ndarray
-    batch: np.ndarray
-
-
-class MachineTable(NamedTuple):
-    """Number of records, batch size, gradient bound and privacy target of every machine, or of one of each kind."""
-
-    records: np.ndarray
-    batch: np.ndarray
-    lipschitz: np.ndarray
-    epsilon: np.ndarray
-    delta: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -114,24 +89,8 @@ class RecordMechanism:
     relation: str = REPLACE_ONE
 
     def __post_init__(self):
-        if self.relation == REPLACE_ONE:
-            return
-        require_addable(self.relation, self.sampler)
-        if self.whole_message:
-            raise Refusal(
-                f"relation must be {REPLACE_ONE!r} with messages that are clipped as a whole, which one more record "
-                f"changes by twice the clip, got {self.relation!r}. Clip every record's gradient"
-            )
-        if self.noise_rule != "accountant":
-            raise Refusal(
-                f"noise_rule must be 'accountant' with relation = {self.relation!r}, because published rules are for "
-                f"replaced records, got {self.noise_rule!r}"
-            )
-        if self.delta == PER_MACHINE:
-            raise Refusal(
-                f"delta must be a number with relation = {self.relation!r}, because dataset sizes are private, got "
-                f"{self.delta!r}"
-            )
+        if self.relation != REPLACE_ONE:
+            require_addable_settings(self)
 
     # ---- machines
 
@@ -170,13 +129,7 @@ class RecordMechanism:
         return self._relative(self.kinds(problem), rounds)[self._kinds(problem).kind]
 
     def _kinds(self, problem: Problem) -> Kinds:
-        """Groups of identical machines, cached for all protocols with the same per-machine settings."""
-        if problem.partition_table is None:
-            raise Refusal("partition_table must be given, because machines sample minibatches from their own records")
-        settings: tuple[Any, ...] = (self._bound(problem), self.epsilon, self.delta, problem.weights)
-        each = tuple(value if np.ndim(value) else None for value in settings)
-        sizes = problem.partition_table.sizes
-        return problem.partition_table.once(("kinds", self.sampler, each), lambda: _kinds_of(sizes, self.sampler, each))
+        return kinds_of(problem, self.sampler, (self._bound(problem), self.epsilon, self.delta, problem.weights))
 
     def _bound(self, problem: Problem) -> Any:
         """Bound on a record's gradient: one number, or one for each machine."""
@@ -191,9 +144,8 @@ class RecordMechanism:
             noise = self._needed(m, rounds)
         else:
             delta = np.where(np.isnan(m.delta), 1e-5, m.delta)  # the same for all machines: no effect on proportions
-            noise = proportions(
-                self.noise_rule, rounds=self._releases(m, rounds), **self._rule(m._replace(delta=delta))
-            )
+            rule = self._rule(m._replace(delta=delta))
+            noise = proportions(self.noise_rule, rounds=self._releases(m, rounds), **rule)
         return noise / noise.max()
 
     # ---- noise
@@ -277,9 +229,8 @@ class RecordMechanism:
     @property
     def clipped(self) -> tuple[Assumption, ...]:
         """Assumption of the clip."""
-        return (
-            Assumption("clipped messages" if self.whole_message else "clipped records", {"bound": float(self.clip)}),
-        )
+        name = "clipped messages" if self.whole_message else "clipped records"
+        return (Assumption(name, {"bound": float(self.clip)}),)
 
     def shift(self, m: MachineTable) -> np.ndarray:
         """L2 sensitivity of each machine's release to one record that occurs once; shape [machines].
@@ -346,21 +297,7 @@ class RecordMechanism:
         batch = np.broadcast_to(1, kinds.shape) if self.by_step else m.batch
         messages = np.broadcast_to(self._releases(m, rounds), kinds.shape)
         releases = Releases(shift, m.records, batch, messages, np.ones_like(kinds), kinds)
-        terms = Terms("none", THEOREM)
-        targets = [GroupTarget(*one) for one in zip(kinds.tolist(), m.epsilon.tolist(), m.delta.tolist(), strict=True)]
-
-        def event_at(noise_std: float) -> RecordEvent:
-            return RecordEvent(noise_std, accountant, releases, terms)
-
-        def target_ratio(noise_std: float, only: Any = None) -> TargetRatio:
-            return event_at(noise_std).largest_ratio(targets if only is None else [only])
-
-        def quick_ratio(noise_std: float, only: Any = None) -> TargetRatio:
-            return event_at(noise_std).largest_quick_ratio(targets if only is None else [only])
-
-        cache_key = *event_at(1.0).cache_key, m.epsilon, m.delta
-        noise_std = cached_min_noise(cache_key, target_ratio, float(shift.max()), quick_ratio)
-        return require_known(noise_std, float(m.epsilon.min()))
+        return RecordEvent(1.0, accountant, releases, Terms("none", THEOREM)).min_noise(m.epsilon, m.delta)
 
     def _needed(self, m: MachineTable, rounds: int) -> np.ndarray:
         """σ of every machine in the table by the noise rule."""
@@ -411,26 +348,3 @@ class RecordMechanism:
         if self.delta is not None:
             return self.delta
         return np.nan if target is None or target.delta is None else target.delta
-
-
-def _kinds_of(sizes: np.ndarray, sampler: Sampler, each: Sequence[Any]) -> Kinds:
-    """Return groups of machines with equal numbers of records, batch sizes and per-machine settings.
-
-    An entry of `each` is None if all machines share that setting.
-    """
-    require_records(sizes)
-    sizes = _public_sizes(sizes, sampler)
-    names = ("lipschitz", "epsilon", "delta", "machine_weights")
-    given = [
-        machine_values(name, value, sizes.size) for name, value in zip(names, each, strict=True) if value is not None
-    ]
-    batch = sampler.batches(sizes)
-    first, kind = group_identical([sizes, batch, *given])
-    return Kinds(first, kind, sizes[first], batch[first])
-
-
-def _public_sizes(sizes: np.ndarray, sampler: Sampler) -> np.ndarray:
-    """Return the numbers of records on which noise may depend: batch/rate with a public rate; int, shape [machines]."""
-    if type(sampler) is not Poisson or sampler.rate is None:
-        return sizes
-    return np.maximum(1, np.rint(np.broadcast_to(sampler.batches(sizes), sizes.shape) / sampler.rate)).astype(int)

@@ -9,10 +9,11 @@ from flax import struct
 from fedprivjax.checks.numbers import host_only
 from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.own_records import OwnRecords, check_machine_targets, check_record_settings
-from fedprivjax.method.record_mechanism import THEOREM_RULES, Delta, RecordMechanism
+from fedprivjax.method.record_mechanism import Delta, RecordMechanism
 from fedprivjax.method.relative_privacy import shared_privacy
 from fedprivjax.method.small_form import BATCH
 from fedprivjax.plan.samplers import Sampler
+from fedprivjax.privacy.noise_rules import THEOREM_RULES
 from fedprivjax.privacy.terms import REPLACE_ONE
 
 

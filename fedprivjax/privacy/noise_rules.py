@@ -23,7 +23,7 @@ NOISE_RULES = {
     "advanced": "Theorem 2.1's advanced composition, σ² = 256·L²·R·ln(2.5R/δ)·ln(2/δ)/(nε)²: valid but conservative",
     "paper_moments": "the experiments' σ² = 8·L²·R·ln(1/δ)/(nε)²: its claimed ε is invalid; requires `acknowledged`",
 }
-
+THEOREM_RULES = ("accountant", "advanced")  # rules whose claim holds
 CLAIMS = {
     "advanced": "Lowy & Razaviyayn 2023, Theorem 2.1 with its constants, advanced composition",
     "paper_moments": "Lowy & Razaviyayn 2023, section 3, the experiments' moments accountant",

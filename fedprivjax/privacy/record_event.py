@@ -12,9 +12,10 @@ from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.samplers import Poisson
 from fedprivjax.privacy.accountants.dp_accounting_backend import AccountantResult
 from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled, SampledMachines
+from fedprivjax.privacy.accountants.sampled import require_known
 from fedprivjax.privacy.events import Claim, Event, Mixture, median_sender
 from fedprivjax.privacy.per_machine import Grouped, group_identical
-from fedprivjax.privacy.target import Target, TargetRatio
+from fedprivjax.privacy.target import Target, TargetRatio, cached_min_noise
 from fedprivjax.privacy.terms import REPLACE_ONE, Assumption, Terms
 
 if TYPE_CHECKING:
@@ -120,6 +121,24 @@ class RecordEvent(Event):
         Of groups that differ only in the number of messages, only the one with the most is evaluated.
         """
         return self.largest_ratio(self._busiest(1.0, delta)).ratio
+
+    def min_noise(self, epsilon: np.ndarray, delta: np.ndarray) -> float:
+        """Return the smallest noise with which every group meets its ε at its δ, both of shape [groups].
+
+        It is cached, and verified before use. This event must have noise 1.
+        """
+        pairs = zip(epsilon.tolist(), delta.tolist(), strict=True)
+        targets = [GroupTarget(group, *pair) for group, pair in enumerate(pairs)]
+
+        def target_ratio(noise_std: float, only: Any = None) -> TargetRatio:
+            return replace(self, noise_std=noise_std).largest_ratio(targets if only is None else [only])
+
+        def quick_ratio(noise_std: float, only: Any = None) -> TargetRatio:
+            return replace(self, noise_std=noise_std).largest_quick_ratio(targets if only is None else [only])
+
+        cache_key = *self.cache_key, epsilon, delta
+        noise_std = cached_min_noise(cache_key, target_ratio, float(self.releases.shift.max()), quick_ratio)
+        return require_known(noise_std, float(epsilon.min()))
 
     def target_ratio(self, target: Target, delta: Any = None, only: Any = None) -> TargetRatio:
         return self.largest_ratio([only] if only is not None else self._targets(target, delta))

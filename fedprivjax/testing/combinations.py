@@ -18,7 +18,8 @@ from fedprivjax.method.adaptive_clip import AdaptiveClip
 from fedprivjax.method.encoders import ENCODERS
 from fedprivjax.method.local_algorithm import LocalAlgorithm
 from fedprivjax.method.local_privacy import UNITS
-from fedprivjax.method.protocol import pair, privacy_for
+from fedprivjax.method.pairing import privacy_for
+from fedprivjax.method.protocol import pair
 from fedprivjax.method.seen import costs_of
 from fedprivjax.noise.rounds import INDEPENDENT
 from fedprivjax.plan.draw import draw_plan

@@ -13,7 +13,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.clipping import clip
 from fedprivjax.method.linear import Linear, of_record
-from fedprivjax.method.record_mechanism import MachineTable, RecordMechanism
+from fedprivjax.method.machine_kinds import MachineTable
+from fedprivjax.method.record_mechanism import RecordMechanism
 from fedprivjax.method.record_privacy import RecordPrivacy
 from fedprivjax.method.release import Limits, RunFacts
 from fedprivjax.method.round import Machine, RoundInputs, cohort_messages
