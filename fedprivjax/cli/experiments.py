@@ -2,9 +2,7 @@
 
 import os
 import shlex
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -18,7 +16,6 @@ from fedprivjax.cli.console import (
     Out,
     Resume,
     Spec,
-    Stopped,
     app,
     each,
     join_job,
@@ -28,6 +25,7 @@ from fedprivjax.cli.console import (
     status_line,
 )
 from fedprivjax.cli.outcome import Outcome, by_product, finish, judged, show
+from fedprivjax.cli.resuming import noting, resumable
 
 
 @app.command()
@@ -83,7 +81,7 @@ def run(
     for name, one in chosen.items():
         if len(chosen) > 1:
             out.print(f"{name}: {one.experiment.title}", style="bold", markup=False, highlight=False)
-        outcome = _run(one, done, keep=not tiny) if own is None or tiny else _run_part(one, own)
+        outcome = _run(one, done, keep=not tiny, part=None if tiny else own)
         failures += outcome.failures
     finish(failures)
 
@@ -244,43 +242,32 @@ def _claim_each(chosen: dict[str, Named]) -> None:
             results_folder.claim(one.folder, one.experiment, resume=one.resume)
 
 
-def _run(one: Named, done: dict[str, Any], *, keep: bool = True, judge: bool = False) -> Outcome:
-    """Run an experiment into a folder, and show it. After a stop or on a full disk, the message says how to resume.
+def _run(one: Named, done: dict[str, Any], *, keep: bool = True, judge: bool = False, part: Any = None) -> Outcome:
+    """Run an experiment, or a part of it, into a folder, and show it if this process wrote the results.
 
-    Of several processes that run it together, the first shows it.
+    After a stop or on a full disk, the message says how to resume. Of several processes that run it together, the first
+    shows it. A part that leaves chunks to others prints a line on them.
     """
     from fedprivjax.engine.hosts import is_first, on_all
     from fedprivjax.experiment import run as runner
     from fedprivjax.experiment.results import load as load_results
 
-    experiment, folder, resume = one.experiment, one.folder, one.resume
-    with _resumable(folder, keep=keep) as runs:
+    title, folder = one.experiment.title, one.folder
+    with resumable(folder, keep=keep) as runs:
         ready = on_all(lambda: _ready(one, judge=judge))
         runs[1] = ready.runs
-        with progress(experiment.title) as on_progress:
-            noted = _noting(runs, on_progress)
-            runner.run_ready(ready, folder, resume=resume, keep=keep, progress=noted, done=done)
-    if not is_first():
+        with progress(title if part is None else f"{title}, part {part}") as on_progress:
+            noted = noting(runs, on_progress)
+            if part is None:
+                found = runner.run_ready(ready, folder, resume=one.resume, keep=keep, progress=noted, done=done)
+            else:
+                found = runner.run_part(ready, folder, part, progress=noted)
+    if found is None:
+        line = f"part {part} is finished. Other parts still compute, and the last of them writes the results to"
+        out.say(f"{line} {folder}. If one was stopped, start it again")
+    if found is None or not is_first():
         return Outcome({})
-    return show(experiment, load_results(folder), folder, partition=not judge)
-
-
-def _run_part(one: Named, part) -> Outcome:
-    """Run a part of an experiment. Show the results if it wrote them, else print a line on the other parts."""
-    from fedprivjax.experiment import run as runner
-    from fedprivjax.experiment.results import load as load_results
-
-    experiment, folder = one.experiment, one.folder
-    with _resumable(folder) as runs:
-        ready = _ready(one)
-        runs[1] = ready.runs
-        with progress(f"{experiment.title}, part {part}") as on_progress:
-            found = runner.run_part(ready, folder, part, progress=_noting(runs, on_progress))
-    if found is not None:
-        return show(experiment, load_results(folder), folder)
-    line = f"part {part} is finished. Other parts still compute, and the last of them writes the results to {folder}"
-    out.say(f"{line}. If one was stopped, start it again")
-    return Outcome({})
+    return show(one.experiment, load_results(folder), folder, partition=not judge)
 
 
 def _join(folder: Path, spec: Path) -> None:
@@ -309,45 +296,3 @@ def _ready(one: Named, *, judge: bool = False):
 
     with status_line("reading") as say:
         return replace(ready_experiment(one.experiment, say, judge=judge), source=one.source)
-
-
-def _noting(runs: list[int], on_progress):
-    """Return a progress callback that also stores the numbers of finished runs and of all runs."""
-
-    def noted(finished: int, total: int) -> None:
-        runs[:] = finished, total
-        on_progress(finished, total)
-
-    return noted
-
-
-@contextmanager
-def _resumable(folder: Path, *, keep: bool = True) -> Iterator[list[int]]:
-    """Turn a stop or a failed write into a message on how to resume. The value is set to (finished runs, all runs)."""
-    runs = [0, 0]
-    try:
-        yield runs
-    except KeyboardInterrupt:
-        raise Stopped(f"stopped: {_how_to_go_on(folder, runs[0] if keep else 0, runs[1])}") from None
-    except OSError as error:
-        if not _of_writing(error, folder):
-            raise
-        how = _how_to_go_on(folder, runs[0] if keep else 0, runs[1])
-        raise Refusal(f"{error.filename or folder} must be writable, got {error.strerror or error}: {how}") from error
-
-
-def _of_writing(error: OSError, folder: Path) -> bool:
-    """Return False if an error is about data that cannot be read: a Refusal, or a file outside the results folder."""
-    if isinstance(error, Refusal):
-        return False
-    return error.filename is None or Path(error.filename).absolute().is_relative_to(folder.absolute())
-
-
-def _how_to_go_on(folder: Path, runs: int, total: int) -> str:
-    """Return a line with the number of saved runs, and the command that resumes or restarts."""
-    words = sys.argv[1:]
-    if not runs:
-        done = f"no chunk of {total} runs was finished" if total else "nothing ran yet"
-        return f"{done}, so nothing is saved. Start again with fedprivjax {shlex.join(words)}"
-    words = words if "--resume" in words else [*words, "--resume"]
-    return f"{runs} of {total} runs are saved in {folder}. Resume with fedprivjax {shlex.join(words)}"

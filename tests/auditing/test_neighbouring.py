@@ -6,9 +6,9 @@ import pytest
 from audited import FEDERATION, SETTINGS
 
 from fedprivjax import DPMu2, FedAvg, Full, NoisyMinibatchSGD, NoisySGD, Refusal, Uniform, audit
-from fedprivjax.auditing.canary_model import labels_of, with_labels
+from fedprivjax.auditing.canary_model import CanaryLoss, labels_of, with_labels
 from fedprivjax.auditing.federation import RADIUS, Federation
-from fedprivjax.auditing.neighbouring import CanaryLoss, small_federation, worlds
+from fedprivjax.auditing.neighbouring import small_federation, worlds
 from fedprivjax.experiment.audit import protocols_named
 from fedprivjax.protocols import PROTOCOLS
 
