@@ -23,6 +23,7 @@ class KnownWork:
         limit: stated bound on a record's message, which is enforced without a clip; None if there is none.
         expected: E|S_r|, if the privacy object reads it, or None.
         encoded: bound to which encoded messages are clipped before a trusted server's noise, or None.
+        first: first state of a machine that holds a part of its points, or None.
         algorithm: planned algorithm, or None if it plans nothing.
         gradients: number of gradients in a local step's message.
         plain: True if a local step's message is one gradient, without a coefficient.
@@ -37,6 +38,7 @@ class KnownWork:
     limit: Any
     expected: Any
     encoded: Any
+    first: Any = None
     algorithm: Any = None
     gradients: int = struct.field(pytree_node=False, default=1)
     plain: bool = struct.field(pytree_node=False, default=True)
@@ -71,15 +73,19 @@ def message_of(call: Calls, carry: Any, received: Any, own: Any, work: Work) -> 
     return call("leave", carry, received, own, work, check=flat), structures[-1]
 
 
-def left(call: Calls, public: Public, planned: Any, own: Any = None) -> Any:
-    """Return the message of a machine that holds `own`, by default its first state, after a step with gradient 0."""
+def left(call: Calls, public: Public, planned: Any, own: Any = None) -> tuple[Any, Any]:
+    """Return the message of a machine after a step with gradient 0, and what it then holds.
+
+    Args:
+        own: what it held before, by default its first state.
+    """
     received = call("sends", call("init", public, jnp.float32(1)))
     own = call("own", public) if own is None else own
     work = Work(jnp.float32(1), planned, jnp.float32(1), lambda point: point)
     g = jax.tree.map(jnp.zeros_like, public.start)
     end = call("move", call("enter", received, own), g, received, own, work)
     leaves, structure = message_of(call, end, received, own, work)
-    return jax.tree.unflatten(structure, leaves)
+    return jax.tree.unflatten(structure, leaves), call("hold", end, own)
 
 
 def form(algorithm: LocalAlgorithm, public: Public) -> Any:
@@ -89,7 +95,7 @@ def form(algorithm: LocalAlgorithm, public: Public) -> Any:
 
 @by_shapes
 def _form(parts: tuple[LocalAlgorithm, Any], public: Public) -> Any:
-    return jax.eval_shape(lambda parts: left(Calls(parts[0]), public.with_start(parts[1]), 1.0), parts)
+    return jax.eval_shape(lambda parts: left(Calls(parts[0]), public.with_start(parts[1]), 1.0)[0], parts)
 
 
 def of_python(structure: Any) -> bool:
@@ -121,9 +127,10 @@ def _read(parts: tuple[LocalAlgorithm, Any], public: Public, private: bool) -> t
         algorithm, start = parts
         call, work = Calls(algorithm, isolated=private), Work(one, planned, one, lambda point: point)
         facts = public.with_start(start)
-        server, own, message = call("init", facts, one), call("own", facts), left(call, facts, planned)
+        server, own, (message, held) = call("init", facts, one), call("own", facts), left(call, facts, planned)
         at = AtServer(one, one, planned, one, lambda point: point, start, random_key(0))
-        kept, served = call("keep", own, message, work), call("serve", server, message, at)
+        kept, served = call("keep", held, message, work), call("serve", server, message, at)
+        require_state(type(algorithm).__name__, own, held, "hold", "own")
         require_state(type(algorithm).__name__, own, kept, "keep", "own")
         require_served(type(algorithm).__name__, server, served)
         return message, kept, served
@@ -134,7 +141,7 @@ def _read(parts: tuple[LocalAlgorithm, Any], public: Public, private: bool) -> t
         server = call("init", facts, one)
 
         def messages(own):
-            return asked(call, call("enter", call("sends", server), own), start), left(call, facts, one, own)
+            return asked(call, call("enter", call("sends", server), own), start), left(call, facts, one, own)[0]
 
         require_apart(type(algorithm).__name__, messages, call("own", facts))
 

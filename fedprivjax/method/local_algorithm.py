@@ -105,10 +105,15 @@ class LocalAlgorithm(Part):
         """
         return sub(point_of(carry), received)
 
+    def hold(self, carry: Any, own: Any) -> Any:
+        """Return what the machine holds after its local steps, such as a part of its point. Default: what it held."""
+        return own
+
     def keep(self, own: Any, message: Any, work: Work) -> Any:
-        """Return what the machine holds after the round. Default: what it held.
+        """Return what the machine holds after the round. Default: what it held after its local steps.
 
         Args:
+            own: what `hold` returned.
             message: its message after the bound, before noise and encoder.
         """
         return own

@@ -133,6 +133,11 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
         return self.unit == "record" or (self.unit == "machine" and own)
 
     @property
+    def noisy_steps(self) -> bool:
+        """True if records are protected."""
+        return self.unit == "record"
+
+    @property
     def step_divisor(self) -> Any:
         """Divisor of a step's sum: B if records are protected or sampled, None for the number of records."""
         return self.work.batch if self.unit == "record" or self.work.of_step.independent else None

@@ -1,10 +1,13 @@
-"""Personal parts of local work: states of machines that are computed without noise, because no message depends on them.
+"""Personal parts of local work: what a machine holds that is not computed from its messages alone.
 
-A machine's message is computed from zeros in place of its personal part, so that nothing which leaves the machine
-depends on it. Everything that other parties see is then covered by the guarantee of the messages. What a client sees in
-addition is computed from this, from its own records, and from the rounds in which it took part. These are public, or
-sampled independently of the other machines' rounds, so the guarantee is joint differential privacy (Kearns et al., ITCS
-2014).
+A state that `adapt` computes has no noise, because no message depends on it. A machine's message is computed from zeros
+in its place, so that nothing which leaves the machine depends on it. Everything that other parties see is then covered
+by the guarantee of the messages. What a client sees in addition is computed from this, from its own records, and from
+the rounds in which it took part. These are public, or sampled independently of the other machines' rounds, so the
+guarantee is joint differential privacy (Kearns et al., ITCS 2014).
+
+What `hold` returns is a part of the machine's point after its local steps, and its next messages may depend on it. This
+is covered if the whole machine is protected, by bounded messages, or if every local step has noise.
 """
 
 from typing import Any
@@ -23,6 +26,11 @@ def has_personal_part(algorithm: LocalAlgorithm) -> bool:
     return getattr(algorithm.adapt, "__func__", None) is not LocalAlgorithm.adapt
 
 
+def holds_part(algorithm: LocalAlgorithm) -> bool:
+    """Return True if machines hold a part of their points, on which later messages may depend."""
+    return getattr(algorithm.hold, "__func__", None) is not LocalAlgorithm.hold and not has_personal_part(algorithm)
+
+
 def seen_by_messages(algorithm: LocalAlgorithm, own: Any) -> Any:
     """Return what a machine's message may read of what the machine holds: zeros in place of a personal part."""
     return jax.tree.map(jnp.zeros_like, own) if has_personal_part(algorithm) else own
@@ -36,6 +44,18 @@ def adapted(call: Calls, received: Any, own: Any, data: LocalData, work: Work) -
         return call("adapt", own, g, received, work), None
 
     return data.scan(one, own)[0]
+
+
+def require_covered(algorithm: LocalAlgorithm, privacy: Any) -> None:
+    """Raise Refusal if machines hold a part of points on which one record acts without noise.
+
+    With unit = "machine" all that a machine holds is its own, and its messages are bounded whatever it is.
+    """
+    if privacy.unit == "record" and holds_part(algorithm) and not privacy.noisy_steps:
+        raise Refusal(
+            f"privacy must add noise to every local step for {type(algorithm).__name__} with unit = 'record', because "
+            f"messages depend on what machines hold of their points, got {type(privacy).__name__}. Use LocalPrivacy"
+        )
 
 
 def require_apart(name: str, messages: Any, own: Any) -> None:

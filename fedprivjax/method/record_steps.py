@@ -49,7 +49,7 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
 
     sampler: str | Sampler = struct.field(pytree_node=False, default="replacement")
 
-    noise_together = True
+    noise_together = noisy_steps = True
 
     def __post_init__(self):
         super().__post_init__()

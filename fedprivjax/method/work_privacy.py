@@ -69,6 +69,7 @@ class WorkPrivacy(Privacy):
         adaptive: True if the bound on the messages changes from round to round.
         at_machines: True if machines sample noise.
         noise_together: True if the noise of a local step is sampled for all machines of a round at once.
+        noisy_steps: True if noise in every local step protects a record, so that machines' points are covered.
         reads_cohort_size: True if messages or their costs depend on E|S_r|, which is public.
     """
 
@@ -81,6 +82,7 @@ class WorkPrivacy(Privacy):
     adaptive: Any = False
     at_machines: Any = True
     noise_together: ClassVar[bool] = False
+    noisy_steps: Any = False
     reads_cohort_size: Any = False
     work: Any
     step_divisor: Any = None  # divisor of a step's sum, None for the number of records

@@ -123,7 +123,8 @@ class WorkProgram(Rounds):
         if has_personal_part(self.planned):
             after = adapted(self.call, server.server, held, data, work)
         else:
-            after = self.call("keep", own, jax.tree.unflatten(structure, jax.tree.leaves(message)), work)
+            held = self.call("hold", end, own)
+            after = self.call("keep", held, jax.tree.unflatten(structure, jax.tree.leaves(message)), work)
         return privacy.sent(message, info, server.clip, noise, self._facts), after, info
 
     def encode(self, message: Any, key: jax.Array) -> Any:
@@ -180,7 +181,7 @@ class WorkProgram(Rounds):
         return self.call("personal", self.output(state), jax.tree.map(lambda rows: rows[machine], state.own))
 
     def query(self, state: ClientState) -> Any:
-        """Return the point of a machine's first gradient in the next round, for a machine that holds zeros."""
+        """Return the point of a machine's first gradient in the next round, as `_first`."""
         return points_of(self._first(state))[0]
 
     def broadcast(self, state: ClientState) -> Any:
@@ -232,8 +233,9 @@ class WorkProgram(Rounds):
         return Work(self.step, data.samples.shape[0], taken, data.problem.constraint.project)
 
     def _first(self, state: ClientState) -> Linear:
-        """Return the message of the first local step of a machine that holds zeros."""
-        own = jax.tree.map(lambda rows: jnp.zeros_like(rows[0]), state.own)
+        """Return the message of the first local step of a machine that holds zeros, or its first part of the points."""
+        own = self._known.first
+        own = jax.tree.map(lambda rows: jnp.zeros_like(rows[0]), state.own) if own is None else own
         return self.planned.ask(self.planned.enter(self.planned.sends(state.server.server), own))
 
     def _asked(self, carry: Any, start: Any) -> Linear:

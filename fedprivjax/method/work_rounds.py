@@ -13,7 +13,7 @@ from fedprivjax.method.algorithm import Public, planned_algorithm
 from fedprivjax.method.known_work import KnownWork, read
 from fedprivjax.method.linear import is_plain, points_of
 from fedprivjax.method.local_rounds import chunk_of
-from fedprivjax.method.personal_part import has_personal_part
+from fedprivjax.method.personal_part import has_personal_part, holds_part, require_covered
 from fedprivjax.method.round import require_one_gradient
 from fedprivjax.method.seen import of_one_message
 from fedprivjax.method.settings import require_clip
@@ -45,6 +45,7 @@ class WorkRounds(WorkProgram):
             bound if self.privacy.clip is None and bound < inf else None,
             float(plan.schedule.divisor) if self.privacy.reads_cohort_size else None,
             None,
+            planned.own(public) if holds_part(planned) else None,
             None if planned is algorithm else planned,
             len(points_of(first)),
             is_plain(first),
@@ -129,7 +130,9 @@ class WorkRounds(WorkProgram):
         if noise_std and known.limit is not None:
             require_clip("lipschitz", float(known.limit))
         event = self.privacy.event(self.facts(problem, plan), float(noise_std))
-        apart = self.privacy.unit is not None and has_personal_part(self.planned)
+        require_covered(self.planned, self.privacy)
+        held = self.privacy.unit == "machine" and holds_part(self.planned)
+        apart = held or (self.privacy.unit is not None and has_personal_part(self.planned))
         assumed = {
             "personal parts": apart,
             "public steps": known.public_steps,

@@ -38,6 +38,7 @@ ALGORITHM_CLASSES: dict[str, type] = {
     "feddyn": protocols.FedDyn,
     "fedexp": protocols.FedExP,
     "ditto": protocols.Ditto,
+    "fedper": protocols.FedPer,
     "mimelite": protocols.MimeLite,
     "dpzero": protocols.DPZero,
     "gossip": Gossip,

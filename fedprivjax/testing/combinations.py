@@ -11,6 +11,7 @@ from functools import cache
 from itertools import product
 from typing import Any, NamedTuple, get_type_hints
 
+import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
@@ -28,7 +29,7 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import SAMPLERS, LocalEpochs, LocalSteps, Poisson
 from fedprivjax.privacy.event_on_plan import event_of, require_trusted
 from fedprivjax.privacy.terms import MACHINE, RECORD, RELATIONS, TRUST, Terms
-from fedprivjax.problem.build import linear_problem
+from fedprivjax.problem.build import general_problem, linear_problem
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.losses import Logistic
 from fedprivjax.problem.problem import Problem
@@ -155,7 +156,7 @@ def cells(name: str, kind: type, chosen: Mapping[str, Sequence[str]] = {}) -> It
 
 
 def protocol_of(algorithm: type, cell: Cell, **settings: Any) -> Any:
-    """Return the protocol of a cell. Settings of the algorithm that have no default are 0.5.
+    """Return the protocol of a cell. Settings of the algorithm that have no default are 0.5, or the path "head".
 
     Args:
         settings: settings of the pair, such as `epsilon`. Without a target, `noise_std` is 1, or 0 with unit "none".
@@ -164,7 +165,8 @@ def protocol_of(algorithm: type, cell: Cell, **settings: Any) -> Any:
         Refusal: an object refuses the cell.
     """
     noise = {} if settings.keys() & {"mu", "epsilon", "noise_std"} else {"noise_std": float(cell.unit != NONE)}
-    missing = {one.name: 0.5 for one in fields(algorithm) if one.default is MISSING and one.default_factory is MISSING}
+    required = (one for one in fields(algorithm) if one.default is MISSING and one.default_factory is MISSING)
+    missing = {one.name: "head" if "path" in one.metadata else 0.5 for one in required}
     return pair(algorithm(**missing), privacy=privacy_of(cell), step_size=0.1, **noise, **settings)
 
 
@@ -215,13 +217,35 @@ def _records(kind: type) -> dict[str, dict[str, Any]]:
     return found | ({PUBLIC_RATE: {"sampler": "poisson", "batch": 1, "rate": RATE}} if "rate" in names else {})
 
 
+def small_problem(algorithm: type | None = None) -> Problem:
+    """Return the problem of the table: logistic regression on 4 machines of 12 records.
+
+    For an algorithm with a setting that is a path, its parameters have the names "body" and "head".
+    """
+    return _small_problem(named=algorithm is not None and takes_paths(algorithm))
+
+
+def takes_paths(algorithm: type) -> bool:
+    """Return True if a setting of a class of algorithms is a path of parameters, which then need names."""
+    return any("path" in one.metadata for one in fields(algorithm))
+
+
 @cache
-def small_problem() -> Problem:
-    """Return the problem of the table: logistic regression on 4 machines of 12 records."""
+def _small_problem(*, named: bool) -> Problem:
     rows = np.random.default_rng(0).normal(size=(MACHINES, RECORDS, 3))
     rows = (rows / np.linalg.norm(rows, axis=2, keepdims=True)).astype(np.float32)
     labels = (rows[..., 0] > 0).astype(int)
+    if named:
+        start = {"body": np.zeros(2, np.float32), "head": np.zeros(1, np.float32)}
+        table = np.arange(MACHINES * RECORDS).reshape(MACHINES, RECORDS)
+        return general_problem(_split_loss, (rows.reshape(-1, 3), labels.ravel()), start=start, partition_table=table)
     return linear_problem(rows, labels, Logistic(), feature_bound=1.0, constraint=Ball(1.0))
+
+
+def _split_loss(params: Any, example: Any) -> Any:
+    """Return the logistic loss of an example, with its last feature at the head."""
+    score = example[0][:2] @ params["body"] + example[0][2] * params["head"][0]
+    return jnp.logaddexp(0.0, score * (1 - 2 * example[1]))
 
 
 class _Checks(Once):
@@ -241,7 +265,7 @@ class _Checks(Once):
         return terms if isinstance(terms, str) else _outcome(terms, cell)
 
     def _read(self, algorithm: type, cell: Cell) -> tuple[Any, int]:
-        protocol, problem = protocol_of(algorithm, cell), small_problem()
+        protocol, problem = protocol_of(algorithm, cell), small_problem(algorithm)
         plan = self._plan(protocol, cell._replace(participation="full"))
         read = protocol.rounds.read_once(problem, plan)
         return read.known, costs_of(read).message_dimension(problem)
@@ -253,7 +277,7 @@ class _Checks(Once):
 
     def _terms(self, algorithm: type, cell: Cell, known: Any) -> Terms:
         """Return the terms that the event of a cell's protocol states."""
-        problem, protocol = small_problem(), replace(protocol_of(algorithm, cell), known=known[0])
+        problem, protocol = small_problem(algorithm), replace(protocol_of(algorithm, cell), known=known[0])
         require_trusted(protocol, SCHEMES[cell.participation] if SCHEMES[cell.participation].secret else None)
         plan = self._plan(protocol, cell)
         return event_of(protocol.rounds.fitted(problem, plan), problem, plan).terms

@@ -27,7 +27,17 @@ from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.losses import Softmax
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols import ALGORITHMS, PROTOCOLS
-from fedprivjax.testing.combinations import DEFINED, FIXED, NONE, algorithms, combinations, composed, protocol_of
+from fedprivjax.testing.combinations import (
+    DEFINED,
+    FIXED,
+    NONE,
+    algorithms,
+    combinations,
+    composed,
+    protocol_of,
+    small_problem,
+    takes_paths,
+)
 
 OPTIONS: dict[str, tuple[str, ...]] = {  # settings with registered values
     "trust": tuple(TRUST),
@@ -120,7 +130,9 @@ def _of_algorithm(name: str) -> Iterator[DeviceCase]:
         if outcome == DEFINED and (cell.privacy, cell.unit) not in seen:
             seen.add((cell.privacy, cell.unit))
             label = f"{name}, privacy = {cell.privacy.__name__}, unit = {cell.unit}"
-            yield DeviceCase(label, protocol_of(algorithms()[name], cell), _problems()[1], SCHEMES[0])
+            kind = algorithms()[name]
+            problem = small_problem(kind) if takes_paths(kind) else _problems()[1]
+            yield DeviceCase(label, protocol_of(kind, cell), problem, SCHEMES[0])
 
 
 def _options(method: type) -> Iterator[tuple[str, str]]:

@@ -231,6 +231,9 @@ class _LongestStep(_Around):
     def leave(self, carry, received, own, work):
         return carry[1]
 
+    def hold(self, carry, own):
+        return self.algorithm.hold(carry[0], own)
+
     def keep(self, own, message, work):
         return own
 

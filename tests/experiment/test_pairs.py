@@ -280,6 +280,7 @@ REGISTERED = {
     "feddyn": LOCAL,
     "fedexp": LOCAL,
     "ditto": LOCAL,
+    "fedper": f'head = "Dense_1"\n{LOCAL}',
     "mimelite": LOCAL,
     "dpzero": RECORDS,
     "gossip": RECORDS,
@@ -292,6 +293,9 @@ REGISTERED = {
 def test_algorithms_of_the_package_have_a_name(name, folder):
     raw = tomllib.loads(FILE.replace("SETTINGS", REGISTERED[name]).replace("heavy:HeavyBall", name))
     raw["problem"]["partition"] = {"kind": "iid"}
+    if name == "fedper":
+        del raw["problem"]["radius"]
+        raw["problem"]["model"] = "mlp"
     raw["participation"] |= {"rounds": 2} | ({"kind": "full", "per_round": 6} if name == "gossip" else {})
     data = run(parse(raw))[name]
     assert np.isfinite(data.test_loss).all()

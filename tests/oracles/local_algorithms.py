@@ -1,4 +1,4 @@
-"""FedDyn, FedExP and MimeLite as plain loops over machines and steps, in NumPy, from the papers' formulas.
+"""FedDyn, FedExP, MimeLite and FedPer as plain loops over machines and steps, in NumPy, from the papers' formulas.
 
 The server's step is one of `optimizers`, along its pseudo-gradient and with a learning rate.
 """
@@ -78,3 +78,19 @@ def mimelite(gradient, plan, start, *, steps, step, beta, radius=None, server=PL
         w = kept(served(w, w - np.mean(ends, axis=0), rate), radius)
         path.append(w)
     return np.array(path), m
+
+
+def fedper(gradient, plan, start, *, shared, machines, steps, step, prox=0.0):
+    """Return the last point, whose first `shared` coordinates are the body, and the machines' heads."""
+    w, heads = start.copy(), np.tile(start[shared:], (machines, 1))
+    for each in plan:
+        moves = []
+        for i, gradients in cohort(gradient, each, steps):
+            v = np.concatenate([w[:shared], heads[i]])
+            for g in gradients:
+                pull = np.concatenate([v[:shared] - w[:shared], 0 * heads[i]])
+                v = v - step * (g(v) + prox * pull)
+            moves.append(v[:shared] - w[:shared])
+            heads[i] = v[shared:]
+        w[:shared] += np.mean(moves, axis=0)
+    return w, heads

@@ -48,7 +48,9 @@ def by_ready(cell):
     """Return the outcome of preparing a cell's run."""
     try:
         protocol = protocol_of(algorithms()[cell.algorithm], cell)
-        terms = ready(protocol, small_problem(), SCHEMES[cell.participation], rounds=ROUNDS).event.terms
+        terms = ready(
+            protocol, small_problem(algorithms()[cell.algorithm]), SCHEMES[cell.participation], rounds=ROUNDS
+        ).event.terms
     except Refusal as refusal:
         return refusal.setting
     stated = {"trust": terms.trust, "relation": terms.relation}
@@ -58,7 +60,7 @@ def by_ready(cell):
 
 def run_of(cell, **settings):
     protocol = protocol_of(algorithms()[cell.algorithm], cell, **settings)
-    return simulate(protocol, small_problem(), SCHEMES[cell.participation], rounds=ROUNDS)
+    return simulate(protocol, small_problem(algorithms()[cell.algorithm]), SCHEMES[cell.participation], rounds=ROUNDS)
 
 
 @pytest.mark.slow
@@ -72,7 +74,7 @@ def test_what_is_defined_runs(name):
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run.params)), cell
         check_protocol(
             protocol_of(algorithms()[name], cell),
-            small_problem(),
+            small_problem(algorithms()[name]),
             SCHEMES[cell.participation],
             rounds=ROUNDS,
             properties=QUICK,
