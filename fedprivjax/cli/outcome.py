@@ -39,22 +39,22 @@ def show(experiment, results, folder: Path, *, partition: bool = True) -> Outcom
         partition: True to print lines on the data and to draw their partition, unless a guarantee hides their sizes.
     """
     from fedprivjax.experiment.tuning import selected
-    from fedprivjax.report.display import shown
+    from fedprivjax.report.display import experiment_summary, tables
     from fedprivjax.report.drawing import save
     from fedprivjax.report.page import write_page
-    from fedprivjax.report.wording import hide_sizes
+    from fedprivjax.report.plots import all_plots
 
     failures: list[Exception] = []
     written: list[Path] = []
     plots: dict[str, Figure] = {}
-    this = shown(experiment, selected(experiment, results), choices=results.choices)
+    this = experiment_summary(experiment, selected(experiment, results), results.choices)
     if partition:
         with by_product(folder, failures):
-            this = replace(this, partition=None if hide_sizes(this.best) else _partition_plot(experiment))
+            this = replace(this, partition=None if this.hides_sizes else _partition_plot(experiment))
     with by_product(folder, failures):
-        out.print(this.tables())
+        out.print(tables(this))
     with by_product(folder, failures):
-        plots = this.plots()
+        plots = all_plots(this)
         written += save(plots, folder)
     with by_product(folder, failures):
         written.append(write_page(this, results, plots))

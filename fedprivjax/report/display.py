@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import xarray as xr
 from matplotlib.figure import Figure
@@ -21,16 +21,23 @@ from fedprivjax.experiment import Experiment
 from fedprivjax.experiment.results import Results, load
 from fedprivjax.experiment.tuning import Choice
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.report.client_plot import client_histogram, client_metrics
 from fedprivjax.report.colours import using
-from fedprivjax.report.costs import metric_against_costs, with_costs
-from fedprivjax.report.plots import all_plots, metric_against, metric_against_epsilon, metric_over_rounds
-from fedprivjax.report.remarks import choice_table
+from fedprivjax.report.costs import AXES, with_costs
+from fedprivjax.report.plots import (
+    all_plots,
+    client_histogram,
+    client_metrics,
+    metric_against,
+    metric_against_costs,
+    metric_against_epsilon,
+    metric_over_rounds,
+)
+from fedprivjax.report.remarks import footnotes
 from fedprivjax.report.run_plots import plot_run
-from fedprivjax.report.tables import footnotes, results_table, results_tables
+from fedprivjax.report.summary import Summary, summary, summary_of
+from fedprivjax.report.tables import choice_table, results_table, results_tables
 from fedprivjax.report.text_table import Sheet, html_table, plain
-from fedprivjax.report.wording import Layout, layout, layout_of
-from fedprivjax.sweeps.results import has, require_scalars, vector_axes
+from fedprivjax.sweeps.results import require_scalars, vector_axes
 
 EPSILON, ROUND, COSTS = "epsilon", "round", "costs"
 COST = ("bytes", "gradients", "hours")  # horizontal axes of their own
@@ -62,41 +69,16 @@ class Tables:
         return "\n".join([*map(html_table, self.sheets), *(f"<p>{escape(note)}</p>" for note in self.notes)])
 
 
-@dataclass(frozen=True)
-class Shown:
-    """Results with their layout, ready to be tabulated and plotted.
-
-    Attributes:
-        layout: axes, δ, iterate and notes.
-        best: datasets by label, each protocol's grid reduced to its best point.
-        partition: plot of the data partition, or None.
-        tuned: table of the points tuned on other data, or None.
-    """
-
-    layout: Layout
-    best: Mapping[str, xr.Dataset]
-    partition: Figure | None = None
-    tuned: Sheet | None = None
-
-    def tables(self) -> Tables:
-        """Return every table, and the footnotes."""
-        tuned = [] if self.tuned is None else [self.tuned]
-        return Tables([*results_tables(self.layout, self.best), *tuned], footnotes(self.layout, self.best))
-
-    def plots(self) -> dict[str, Figure]:
-        """Return every informative plot, by name."""
-        partition = {} if self.partition is None else {"partition": self.partition}
-        return partition | all_plots(self.best, self.layout)
+def tables(this: Summary) -> Tables:
+    """Return every table, and the footnotes."""
+    return Tables(results_tables(this), footnotes(this))
 
 
-def shown(
-    experiment: Experiment,
-    best: Mapping[str, xr.Dataset],
-    partition: Figure | None = None,
-    choices: Mapping[str, Choice] | None = None,
-) -> Shown:
-    """Return an experiment's selected results, laid out by its settings."""
-    return Shown(layout(experiment), best, partition, choice_table(experiment, choices) if choices else None)
+def experiment_summary(
+    experiment: Experiment, best: Mapping[str, xr.Dataset], choices: Mapping[str, Choice] | None
+) -> Summary:
+    """Return the summary of an experiment's selected results, with the points tuned on other data."""
+    return replace(summary(experiment, best), tuned=choice_table(experiment, choices) if choices else None)
 
 
 def table(results: Showable, metric: str | Metric | None = None, *, iterate: str | None = None) -> Tables:
@@ -116,11 +98,11 @@ def table(results: Showable, metric: str | Metric | None = None, *, iterate: str
     >>> table(grid, "test_loss").sheets[0].frame.columns.tolist()
     ['mu', 'target ε', 'DPMu2']
     """
-    this = laid_out(results, iterate)
+    this = summarised(results, iterate)
     if metric is None:
-        return this.tables()
+        return tables(this)
     recorded_by(this, metric)
-    return Tables([results_table(this.layout, this.best, metric)], footnotes(this.layout, this.best))
+    return Tables([results_table(this, metric)], footnotes(this))
 
 
 def plot(
@@ -164,43 +146,39 @@ def plot(
     with using(style):
         if isinstance(results, SavedRun):
             return plot_run(results, metric, against)
-        return _plot(laid_out(results, iterate), metric, against, bands)
+        return _plot(summarised(results, iterate), metric, against, bands)
 
 
-def _plot(this: Shown, metric: str | Metric | None, against: str | None, bands: bool) -> Figure:
-    evaluation = this.layout.evaluation
-    if metric is not None and against is None and known(metric).name in client_metrics(this.best):
-        return client_histogram(this.best, known(metric).name, evaluation.at, iterate=evaluation.iterate)
+def _plot(this: Summary, metric: str | Metric | None, against: str | None, bands: bool) -> Figure:
+    point = this.evaluation.at
+    if metric is not None and against is None and known(metric).name in client_metrics(this):
+        return client_histogram(this, metric, point)
     axes = _axes(this)
     if metric is None and against is None and not bands:
-        if made := this.plots():
+        if made := all_plots(this):
             return next(iter(made.values()))
         if not axes:
             raise Refusal("results must have an axis of several values or several records to be drawn, got neither")
     against = against or next(iter(axes), ROUND)
     require_choice("axis of a plot", against, axes)
     metric = metric or usual_metric(this, against)
-    name = recorded_by(this, metric)
-    of: dict[str, Any] = {"iterate": evaluation.iterate}
+    recorded_by(this, metric)
     if against == ROUND:
-        return metric_over_rounds(this.best, metric, evaluation.at, **of)
-    of["constant"] = "constant" in evaluation.baselines
+        return metric_over_rounds(this, metric, point)
     if against in (COSTS, *COST):
-        of |= {} if against == COSTS else {"costs": [against]}
-        return metric_against_costs(this.best, metric, evaluation.at, **of)
-    of |= {"bars": "interval" if bands else evaluation.bars, "bands": bands, "rounds": this.layout.rounds(name)}
-    best = {label: data for label, data in this.best.items() if has(data, name)}
+        return metric_against_costs(this, metric, point, costs=AXES if against == COSTS else [against])
+    this = replace(this, evaluation=this.evaluation.but(bars="interval")) if bands else this
     if against == EPSILON:
-        return metric_against_epsilon(best, metric, **of)
-    return metric_against(best, against, metric, **of)
+        return metric_against_epsilon(this, metric, bands=bands)
+    return metric_against(this, against, metric, bands=bands)
 
 
-def laid_out(results: Showable, iterate: str | None) -> Shown:
-    """Return the laid-out results of a folder, loaded results, or datasets."""
+def summarised(results: Showable, iterate: str | None) -> Summary:
+    """Return the summary of a folder, loaded results, or datasets."""
     if isinstance(results, str | Path):
         results = load(results)
     if isinstance(results, Results):
-        this = shown(results.spec, results.best, choices=results.choices)
+        this = experiment_summary(results.spec, results.best, results.choices)
     elif isinstance(results, xr.Dataset):
         this = _of_datasets({str(results.attrs.get("protocol", "protocol")): results})
     elif isinstance(results, Mapping) and results and all(isinstance(data, xr.Dataset) for data in results.values()):
@@ -209,22 +187,19 @@ def laid_out(results: Showable, iterate: str | None) -> Shown:
         wanted = "results must be a folder, the result of load, or datasets of sweeps"
         one = ". Use run.metrics, or sweep(…, seeds=[seed])" if isinstance(results, SavedRun) else ""
         raise Refusal(f"{wanted}, got {type(results).__name__}{one}")
-    if iterate is None:
-        return this
-    evaluation = this.layout.evaluation.but(iterate=iterate)
-    return replace(this, layout=replace(this.layout, evaluation=evaluation))
+    return this if iterate is None else replace(this, evaluation=this.evaluation.but(iterate=iterate))
 
 
-def _of_datasets(datasets: Mapping[str, xr.Dataset]) -> Shown:
+def _of_datasets(datasets: Mapping[str, xr.Dataset]) -> Summary:
     for label, data in datasets.items():
         lacking = [name for name in ("diverged", "realised_epsilon", "guarantee") if name not in data]
         lacking += [name for name in ("delta", "non_private_metrics") if name not in data.attrs]
         if lacking:
             raise Refusal(f"dataset of {label!r} must be a sweep's, got one without {', '.join(lacking)}")
-    return Shown(layout_of(datasets), datasets)
+    return summary_of(datasets)
 
 
-def _axes(this: Shown) -> list[str]:
+def _axes(this: Summary) -> list[str]:
     """Return the available horizontal axes: ε, the swept settings, rounds and costs."""
     sizes = [(str(name), n) for data in this.best.values() for name, n in data["diverged"].sizes.items()]
     swept = list(dict.fromkeys(name for name, size in sizes if size > 1 and name != "seed"))
@@ -234,20 +209,20 @@ def _axes(this: Shown) -> list[str]:
     return [EPSILON] * (others != swept) + others + [ROUND] * rounds + [*costs]
 
 
-def usual_metric(this: Shown, against: str = EPSILON) -> str:
+def usual_metric(this: Summary, against: str = EPSILON) -> str:
     """Return the metric that the command line draws first."""
     places = {ROUND: "over_rounds"} | dict.fromkeys((COSTS, *COST), "against_costs")
     names = usual(places.get(against, "against_epsilon"))
     for data in this.best.values():
         recorded = (name for name in data if ROUND in data[name].dims)
         names += [str(name) for name in recorded if not vector_axes(data[name], data)]
-    found = next((name for name in names if any(has(data, name) for data in this.best.values())), None)
+    found = next(filter(this.recorded, names), None)
     if found is None:
         raise Refusal("results must have a recorded metric to be drawn, got none")
     return found
 
 
-def recorded_by(this: Shown, metric: str | Metric) -> str:
+def recorded_by(this: Summary, metric: str | Metric) -> str:
     """Return the metric's name.
 
     Raises:
@@ -255,7 +230,7 @@ def recorded_by(this: Shown, metric: str | Metric) -> str:
     """
     name = known(metric).name
     names = dict.fromkeys(str(n) for data in this.best.values() for n in data if ROUND in data[n].dims)
-    if not any(has(data, name) for data in this.best.values()):
+    if not this.recorded(name):
         require_recorded(name, names)
     for data in this.best.values():
         require_scalars(name, data)

@@ -22,13 +22,13 @@ from matplotlib.transforms import offset_copy
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.datasets import Dataset
 from fedprivjax.engine.metric import Metric
-from fedprivjax.engine.metrics import recorded_name
+from fedprivjax.report import colours
 from fedprivjax.report.colours import NAMED_CLASSES, class_colour, colour, letter_width, new_figure, themed_svg
-from fedprivjax.report.remarks import CHOSEN, CHOSEN_NOTE
-from fedprivjax.report.wording import of_axes, points_of
+from fedprivjax.report.remarks import CHOSEN_NOTE
+from fedprivjax.report.summary import CHOSEN, Cells, Point, at
+from fedprivjax.report.tables import CONSTANT
 from fedprivjax.sweeps.results import INTERVAL, mean_interval
 
-PANELS = ("machines", "per_round", "rounds", "records")
 ACROSS = 3  # panels per row
 APART, SPREAD = 3.5, 14.0  # largest offset in points between bars of neighbouring curves, and of the first and last
 BESIDE = 0.08  # fraction of an axis left free on each side for bars that are moved aside
@@ -40,7 +40,6 @@ NEAR_END = 0.8  # smallest place along the axis where a curve may end that is na
 HANDLE = 0.7  # width of a legend's handle in inches
 FONT = 10.0  # font size in points at which these hold
 SYMBOLS = {"machines": "M", "per_round": "m", "rounds": "T", "records": "n", "mu": "μ", "epsilon": "ε"}
-Point = Mapping[str, float]
 Curve = Line2D | ErrorbarContainer
 NAMED = 30  # largest number of machines that are named on the axis
 BARS = 100  # largest number of machines with a bar each; more are drawn as one area per class
@@ -186,24 +185,17 @@ def plain_ticks(axis: Axis, low: float, high: float) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def aside(axis: Axes, figure: Figure, bars: ErrorbarContainer, index: int, count: int) -> None:
+def aside(axis: Axes, bars: ErrorbarContainer, index: int, count: int) -> None:
     """Shift the index-th of several curves sideways, since error bars at one place would hide each other.
 
     The data do not change.
     """
     apart = min(APART, SPREAD / max(1, count - 1))
     axis.margins(x=BESIDE)
-    moved = offset_copy(axis.transData, figure, x=apart * (index - (count - 1) / 2), units="points")
+    x = apart * (index - (count - 1) / 2)
+    moved = offset_copy(axis.transData, axis.figure, x=x, units="points")  # type: ignore[arg-type]
     for artist in bars.get_children():
         artist.set_transform(moved)
-
-
-def limits_of(best: Mapping[str, xr.Dataset], metric: Metric) -> tuple[float, float]:
-    """Return the smallest and largest possible value of the metric, from the attributes of the datasets.
-
-    For a metric that is a function of a mean, they are the function's values at the limits of the mean.
-    """
-    return _limit(best, metric, "valid_min", -np.inf, min), _limit(best, metric, "valid_max", np.inf, max)
 
 
 def bars_of(runs: xr.DataArray, bars: str, limits: tuple[float, float]) -> tuple[xr.DataArray, xr.DataArray | None]:
@@ -222,18 +214,12 @@ def bars_of(runs: xr.DataArray, bars: str, limits: tuple[float, float]) -> tuple
 
 
 def draw_path(
-    axis: Axes,
-    label: str,
-    values: xr.DataArray,
-    limits: tuple[float, float],
-    *,
-    scale: float = 1.0,
-    **style: Any,
+    axis: Axes, values: xr.DataArray, limits: tuple[float, float], *, scale: float = 1.0, **style: Any
 ) -> None:
     """Draw means against rounds, multiplied by the cost `scale` of a round, with their intervals as a band."""
     values = values.dropna("round", how="all")
     mean, beyond = bars_of(values, "interval", limits)
-    draw_band(axis, scale * mean["round"], mean, beyond, label=label, **style)
+    draw_band(axis, scale * mean["round"], mean, beyond, **style)
 
 
 def draw_band(
@@ -245,33 +231,34 @@ def draw_band(
         axis.fill_between(along, mean - beyond[0], mean + beyond[1], color=color, alpha=0.2, lw=0)
 
 
-def panels_of(best: Mapping[str, xr.Dataset]) -> list[dict[str, float]]:
-    """Return the point of each panel: one for each combination of values of the swept `PANELS`."""
-    data = next(iter(best.values()))
-    return points_of({name: data[name].values.tolist() for name in PANELS if name in data.dims})
+def draw_baselines(axes: Sequence[Axes], cells: Cells, points: Sequence[Point], along: str = "") -> None:
+    """Draw the constant predictor and the machines that train alone, unless far outside the vertical axis's limits.
+
+    They are lines, or a curve if the mean of the machines depends on the horizontal axis.
+
+    Args:
+        points: point of each panel.
+        along: name of the horizontal axis.
+    """
+    if cells.floor is not None:
+        level = xr.DataArray(cells.floor)
+        _draw_level(axes, [level] * len(axes), along, CONSTANT, color=colours.CONSTANT, ls=":")
+    for grey, (words, (mean, _)) in zip(colours.ALONE * len(cells.runs), cells.alone.items(), strict=False):
+        parts = [at(mean, {name: value for name, value in point.items() if name != along}) for point in points]
+        parts = [part.isel({name: 0 for name in part.dims if name != along}) for part in parts]
+        _draw_level(axes, parts, along, words, color=grey, ls="--")
 
 
-def middle_of(best: Mapping[str, xr.Dataset], but: Collection[str] = PANELS) -> dict[str, float]:
-    """Return the middle value of every swept setting except those in `but`."""
-    chosen = {}
-    for data in best.values():
-        for name in data["diverged"].dims:
-            if name not in (*but, "seed"):
-                chosen[str(name)] = float(data[name].values[data.sizes[name] // 2])
-    return chosen
-
-
-def at(data: xr.Dataset, point: Point) -> xr.Dataset:
-    """Return the dataset at a point. Axes that the dataset lacks are ignored."""
-    return data.sel(of_axes(data, point), method="nearest")
-
-
-def placed(best: Mapping[str, xr.Dataset], point: Point) -> dict[str, float]:
-    """Return the point with every value replaced by the nearest one on its axis, as in `at`."""
-    found = dict(point)
-    for data in best.values():
-        found |= {name: float(at(data, {name: point[name]})[name]) for name in point if name in data.dims}
-    return found
+def _draw_level(axes: Sequence[Axes], parts: Sequence[xr.DataArray], along: str, label: str, **style: Any) -> None:
+    low, high = axes[0].get_ylim()
+    least, most = min(float(part.min()) for part in parts), max(float(part.max()) for part in parts)
+    if 2 * low - high > least or most > 2 * high - low:  # off the axis by more than its length
+        return
+    for axis, part in zip(axes, parts, strict=True):
+        if along in part.dims:
+            axis.plot(part[along], part, lw=1.5, label=label, **style)
+        else:
+            axis.axhline(float(part), lw=1.5, label=label, **style)
 
 
 def point_title(point: Point) -> str:
@@ -281,13 +268,6 @@ def point_title(point: Point) -> str:
     'm = 5, μ = 2'
     """
     return ", ".join(f"{SYMBOLS.get(name, name)} = {value:g}" for name, value in point.items())
-
-
-def _limit(best: Mapping[str, xr.Dataset], metric: Metric, name: str, none: float, widest: Any) -> float:
-    source = recorded_name(metric.name)
-    held = (data.get(source, data.get(metric.name)) for data in best.values())
-    limit = widest(float(values.attrs.get(name, none)) for values in held if values is not None)
-    return float(metric.function(limit)) if metric.of == "mean" and np.isfinite(limit) else limit
 
 
 def plot_partition(

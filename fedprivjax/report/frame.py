@@ -12,14 +12,11 @@ from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.printable import printable
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric
-from fedprivjax.engine.metrics import known
-from fedprivjax.report.display import Showable, laid_out, recorded_by, usual_metric
-from fedprivjax.report.remarks import CHOSEN, CHOSEN_NOTE, CONSTANT, is_better
-from fedprivjax.report.tables import footnotes, metric_floor, metric_runs, results_table
+from fedprivjax.report.display import Showable, recorded_by, summarised, usual_metric
+from fedprivjax.report.remarks import CHOSEN_NOTE, footnotes
+from fedprivjax.report.summary import CHOSEN, Cells, is_better
+from fedprivjax.report.tables import CONSTANT, results_table
 from fedprivjax.report.wording import of_axes, points_of
-from fedprivjax.sweeps.results import mean_interval
-from fedprivjax.sweeps.schema import custom_metrics
-from fedprivjax.sweeps.selection import UNACCOUNTED
 
 PROTOCOL, MEAN, HALF, EPSILON = "protocol", "mean", "half_width", "realised_epsilon"
 DAGGER = r"^\dagger"  # mark of a mean that is worse than the constant predictor's value
@@ -41,18 +38,17 @@ class Frame(pd.DataFrame):
     """Data frame of a metric's mean and interval, with a LaTeX table. What pandas derives from it is a plain frame.
 
     Attributes:
-        metric: the metric, with its unit, decimals and direction of improvement.
+        cells: summary of the metric, with its unit, decimals and direction of improvement, and the constant predictor's
+            value. The LaTeX table marks means that are worse.
         notes: title and footnotes of the table.
         chosen: labels of protocols with settings that were chosen by results, which no guarantee covers. The LaTeX
             table marks them.
-        floor: value of the constant predictor, or None. The LaTeX table marks means that are worse.
     """
 
-    _metadata: ClassVar[list[str]] = ["metric", "notes", "chosen", "floor"]  # pyright: ignore[reportIncompatibleVariableOverride]
-    metric: Metric
+    _metadata: ClassVar[list[str]] = ["cells", "notes", "chosen"]  # pyright: ignore[reportIncompatibleVariableOverride]
+    cells: Cells
     notes: tuple[str, ...]
     chosen: frozenset[str]
-    floor: float | None
 
     def to_latex(  # type: ignore[override]
         self, buf: Any = None, *, protocols: Literal["rows", "columns"] | None = None, **options: Any
@@ -81,8 +77,8 @@ class Frame(pd.DataFrame):
         usual = {"escape": False, "index": False, "column_format": kind}
         text = "".join(f"% {' '.join(note.split())}\n" for note in self.notes) + cells.to_latex(**{**usual, **options})
         below = [latex(CHOSEN_NOTE)] if self.chosen else []
-        if self.floor is not None and DAGGER in text:
-            below.append(f"${DAGGER}$ worse than the {CONSTANT}'s {self.metric.text(self.floor)}")
+        if DAGGER in text and self.cells.floor is not None:
+            below.append(f"${DAGGER}$ worse than the {CONSTANT}'s {self.cells.metric.text(self.cells.floor)}")
         rows = "".join(
             rf"\multicolumn{{{len(cells.columns)}}}{{l}}{{\footnotesize {note}}} \\" + "\n" for note in below
         )
@@ -101,7 +97,7 @@ class Frame(pd.DataFrame):
     def _with_protocols(self, cells: Any) -> tuple[Any, str]:
         """Return cells with a row for each protocol, whose label comes first, and the format of columns."""
         heads = [", ".join(map(_setting, self._settings, _values(point))) for point in cells.index]
-        heads = heads if self._settings else [latex(self.metric.title)]
+        heads = heads if self._settings else [latex(self.cells.metric.title)]
         return cells.T.set_axis(heads, axis=1).reset_index(names=""), "l" + "r" * len(heads)
 
     @property
@@ -120,7 +116,9 @@ class Frame(pd.DataFrame):
         private = np.isfinite(row[EPSILON])
         compared = row[private] if private.any() else row
         return {
-            label: self._cell(mean, half, bool(among) and len(compared) > 1 and _within(mean, compared, self.metric))
+            label: self._cell(
+                mean, half, bool(among) and len(compared) > 1 and _within(mean, compared, self.cells.metric)
+            )
             for label, mean, half, among in zip(
                 row.index.get_level_values(PROTOCOL), row[MEAN], row[HALF], row.index.isin(compared.index), strict=True
             )
@@ -129,10 +127,9 @@ class Frame(pd.DataFrame):
     def _cell(self, mean: float, half: float, bold: bool) -> str:
         if np.isnan(mean):
             return "--"
-        value = self.metric.text(mean)
-        worse = self.floor is not None and is_better(self.floor, mean, self.metric)
+        value, worse = self.cells.metric.text(mean), self.cells.worse(mean)
         value = rf"\mathbf{{{value}}}" if bold and not worse else value
-        value = value if np.isnan(half) else rf"{value} \pm {self.metric.text(half)}"
+        value = value if np.isnan(half) else rf"{value} \pm {self.cells.metric.text(half)}"
         return f"${value}{DAGGER}$" if worse else f"${value}$"
 
 
@@ -163,23 +160,19 @@ def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str
     >>> bool(found.loc[(2.0, "DPMu2"), "half_width"] > 0)
     True
     """
-    this = laid_out(results, iterate)
+    this = summarised(results, iterate)
     metric = metric or usual_metric(this)
-    name = recorded_by(this, metric)
-    metric = custom_metrics(this.best.values()).get(name, known(metric))
-    summaries = {
-        label: (*mean_interval(runs), this.best[label]["realised_epsilon"].max("seed", skipna=False))
-        for label, runs in metric_runs(this.layout, this.best, metric).items()
-    }
-    points = points_of(this.layout.varied)
-    rows = [[_at(each, point) for each in summary] for point in points for summary in summaries.values()]
-    keys = [(*point.values(), label) for point in points for label in summaries]
-    index = pd.MultiIndex.from_tuples(keys, names=[*this.layout.varied, PROTOCOL])
+    recorded_by(this, metric)
+    cells = this.cells(metric)
+    points = points_of(this.varied)
+    columns = {label: (*interval, this.epsilon[label]) for label, interval in cells.intervals.items()}
+    rows = [[_at(each, point) for each in column] for point in points for column in columns.values()]
+    keys = [(*point.values(), label) for point in points for label in columns]
+    index = pd.MultiIndex.from_tuples(keys, names=[*this.varied, PROTOCOL])
     made = Frame(rows, columns=[MEAN, HALF, EPSILON], index=index)
-    made.metric = metric
-    made.notes = (results_table(this.layout, this.best, metric).title, *footnotes(this.layout, this.best))
-    made.floor = metric_floor(this.layout, this.best, metric)
-    made.chosen = frozenset(label for label in summaries if UNACCOUNTED in this.best[label].attrs)
+    made.cells = cells
+    made.notes = (results_table(this, metric).title, *footnotes(this))
+    made.chosen = frozenset(label for label in columns if this.labels[label] != label)
     return made
 
 

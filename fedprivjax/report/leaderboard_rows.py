@@ -12,7 +12,6 @@ from fedprivjax.datasets import DATASETS
 from fedprivjax.disk_cache import digest
 from fedprivjax.engine.fingerprint import UNSALTED
 from fedprivjax.engine.metric import Metric
-from fedprivjax.engine.metrics import known
 from fedprivjax.experiment import to_mapping
 from fedprivjax.experiment.inputs import checksums
 from fedprivjax.experiment.results import Results
@@ -20,12 +19,10 @@ from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.privacy.terms import RELATIONS, TRUST
 from fedprivjax.report.costs import run_costs
-from fedprivjax.report.display import Shown, laid_out, usual_metric
-from fedprivjax.report.plots import TOLERANCE
-from fedprivjax.report.tables import metric_runs
-from fedprivjax.report.wording import of_axes, points_of
-from fedprivjax.sweeps.results import INTERVAL, has, mean_interval
-from fedprivjax.sweeps.schema import custom_metrics
+from fedprivjax.report.display import summarised, usual_metric
+from fedprivjax.report.summary import TOLERANCE, Cells, Point, Summary
+from fedprivjax.report.wording import guarantees_in, of_axes, points_of
+from fedprivjax.sweeps.results import INTERVAL
 from fedprivjax.sweeps.selection import UNACCOUNTED
 
 Row = dict[str, Any]
@@ -66,7 +63,6 @@ CHOICES = {"better": ("higher", "lower"), "trust": tuple(TRUST), "relation": tup
 NAMES = {str: "text", float: "a number", int: "an integer", bool: "true or false", dict: "an object"}
 DIGITS = 8  # significant digits of numbers in rows
 OF_METHODS = ("radius", "constraint", "lipschitz", "distance")  # keys of `[problem]` that do not change the federation
-Point = Mapping[str, float]
 COSTS = {"rounds": "taken", "gradients_per_record": "gradients", "sent_bytes": "bytes"}
 
 
@@ -133,19 +129,18 @@ def leaderboard_rows(results: Results) -> tuple[list[Row], list[str]]:
         Refusal: if the results have no `spec.toml`, or do not state the command that made them.
     """
     origin = _origin(results)
-    this = laid_out(results, None)
-    metric = _metric_of(results, this)
-    runs = metric_runs(this.layout, this.best, metric)
+    this = summarised(results, None)
+    cells = this.cells(_metric_of(results, this))
     digested = "" if results.spec.problem.dataset in DATASETS else UNSALTED.format("federation")
     rows, refused = [], []
     for label, data in this.best.items():
         protocol = next(one.name for one in results.spec.protocol if one.label == label)
         for point in points_of(_own_axes(this, data)):
             place = ", ".join([label, *(f"{axis} {value:g}" for axis, value in point.items())])
-            if label not in runs:
-                refused.append(f"{place}: {metric.name} must be recorded, got none")
+            if label not in cells.runs:
+                refused.append(f"{place}: {cells.metric.name} must be recorded, got none")
                 continue
-            row = {**origin, "method": label, "protocol": protocol, **_measured(data, runs[label], metric, point)}
+            row = {**origin, "method": label, "protocol": protocol, **_measured(data, label, cells, point)}
             row["not_covered"] = "; ".join(filter(None, (row["not_covered"], digested)))
             found = [f"{place}: {fault}" for fault in faults(row)]
             refused += found
@@ -190,24 +185,23 @@ def _origin(results: Results) -> Row:
     }
 
 
-def _metric_of(results: Results, this: Shown) -> Metric:
+def _metric_of(results: Results, this: Summary) -> Metric:
     """Return the metric by which methods are ranked."""
     selected = results.spec.evaluation.select
-    name = selected if any(has(data, selected) for data in this.best.values()) else usual_metric(this)
-    metric = custom_metrics(this.best.values()).get(name, known(name))
+    metric = this.metric(selected if this.recorded(selected) else usual_metric(this))
     return metric.of_mean or metric
 
 
-def _own_axes(this: Shown, data: xr.Dataset) -> dict[str, list[float]]:
+def _own_axes(this: Summary, data: xr.Dataset) -> dict[str, list[float]]:
     """Return the swept axes that the protocol's results have."""
-    return {name: values for name, values in this.layout.axes.items() if name in data["diverged"].dims}
+    return {name: values for name, values in this.axes.items() if name in data["diverged"].dims}
 
 
-def _measured(data: xr.Dataset, runs: xr.DataArray, metric: Metric, point: Point) -> Row:
+def _measured(data: xr.Dataset, label: str, cells: Cells, point: Point) -> Row:
     """Return the fields of a row that differ between methods and points."""
     at = data.sel(point)
-    mean, half = mean_interval(runs.sel(of_axes(runs, point)))
-    seeds = runs.sizes["seed"]
+    mean, half = (each.sel(of_axes(each, point)) for each in cells.intervals[label])
+    seeds = cells.runs[label].sizes["seed"]
     costs = run_costs(at) if "sent_bytes" in at else {}
     return {
         "setting": {name: value for name, value in point.items() if name not in LEVELS},
@@ -215,8 +209,8 @@ def _measured(data: xr.Dataset, runs: xr.DataArray, metric: Metric, point: Point
         "epsilon": _number(at["realised_epsilon"].max("seed", skipna=False)),
         "delta": float(data.attrs["delta"]),
         **_terms(_worst_guarantee(at)),
-        "metric": metric.name,
-        "better": metric.better,
+        "metric": cells.metric.name,
+        "better": cells.metric.better,
         "mean": _number(mean),
         "half_width": _number(half) if seeds > 1 else None,
         "seeds": seeds,
@@ -232,9 +226,7 @@ def _worst_guarantee(at: xr.Dataset) -> PrivacyGuarantee | None:
 
     A claim counts as worse than any proved guarantee.
     """
-    texts = {str(text) for text in at["guarantee"].values.ravel()}
-    found = [PrivacyGuarantee.from_json(text) for text in sorted(texts) if text]
-    return max(found, key=lambda one: (not one.proved, one.epsilon), default=None)
+    return max(guarantees_in(at), key=lambda one: (not one.proved, one.epsilon), default=None)
 
 
 def _terms(guarantee: PrivacyGuarantee | None) -> Row:

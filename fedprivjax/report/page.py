@@ -17,9 +17,10 @@ from fedprivjax.checks.printable import printable
 from fedprivjax.experiment.results import Results
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.privacy.paragraph import PRNG
-from fedprivjax.report.display import Shown
+from fedprivjax.report import display
 from fedprivjax.report.drawing import as_address
-from fedprivjax.report.tables import exceeds, non_private_metrics
+from fedprivjax.report.remarks import is_large, non_private_metrics
+from fedprivjax.report.summary import Summary
 from fedprivjax.report.text_table import html_table
 
 PAGE = "report.html"
@@ -35,27 +36,27 @@ class GuaranteeText:
     paragraph: str
 
 
-def write_page(shown: Shown, results: Results, plots: Mapping[str, Figure]) -> Path:
+def write_page(this: Summary, results: Results, plots: Mapping[str, Figure]) -> Path:
     """Write `report.html` into the results folder, and return its path."""
     file = results.folder / PAGE
-    write_atomically(file, page(shown, results, plots))
+    write_atomically(file, page(this, results, plots))
     return file
 
 
-def page(shown: Shown, results: Results, plots: Mapping[str, Figure]) -> str:
+def page(this: Summary, results: Results, plots: Mapping[str, Figure]) -> str:
     """Return the page as HTML. User-defined text is escaped, and so are its control characters."""
-    tables = shown.tables()
+    tables = display.tables(this)
     drawn = {name: _plot(name, figure) for name, figure in plots.items()}
     lead = next((name for name in drawn if name.endswith(LEAD)), None)
     return _template().render(
-        title=shown.layout.title or str(results.folder),
-        notes=shown.layout.notes,
+        title=this.title or str(results.folder),
+        notes=this.notes,
         tables=[(sheet.title, Markup(html_table(sheet, caption=False))) for sheet in tables.sheets],
-        remarks=_joined(line for line in tables.notes if line != shown.layout.notes),
+        remarks=_joined(line for line in tables.notes if line != this.notes),
         lead=None if lead is None else drawn.pop(lead),
         plots=list(drawn.values()),
-        guarantees={label: guarantee_texts(data) for label, data in shown.best.items()},
-        not_covered=not_covered(shown.best, drawn=shown.partition is not None),
+        guarantees={label: guarantee_texts(data) for label, data in this.best.items()},
+        not_covered=not_covered(this.best, drawn=this.partition is not None),
         settings=results.settings,
         origin=_rows(results.provenance),
     )
@@ -84,7 +85,7 @@ def not_covered(best: Mapping[str, xr.Dataset], *, drawn: bool = False) -> list[
     prepared = dict.fromkeys(data.attrs.get("non_private_data", "") for data in best.values())
     chosen = [f"{label}: {data.attrs['selected']}" for label, data in best.items() if "selected" in data.attrs]
     private = non_private_metrics(best)
-    large = [label for label, data in best.items() if exceeds(data["realised_epsilon"], LARGE_EPSILON)]
+    large = [label for label, data in best.items() if is_large(data)]
     deltas = dict.fromkeys(data.attrs["delta_warning"] for data in best.values() if "delta_warning" in data.attrs)
     none = [label for label, data in best.items() if np.isinf(data["realised_epsilon"]).any()]
     return [

@@ -1,105 +1,278 @@
 """Plots of results, as matplotlib figures."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+import matplotlib
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator
 
-from fedprivjax.engine.metric import OUTPUT, Metric
-from fedprivjax.engine.metrics import known
-from fedprivjax.privacy import gdp
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.engine.client_metrics import CLIENT
+from fedprivjax.engine.metric import Metric
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report import drawing
-from fedprivjax.report.client_plot import client_histogram, client_metrics
 from fedprivjax.report.colours import looks
-from fedprivjax.report.costs import differ_in_costs, metric_against_costs, with_costs
-from fedprivjax.report.remarks import constant_of, draw_alone, draw_constant, with_marks
-from fedprivjax.report.wording import Layout, power_text, private_terms, relations
-from fedprivjax.sweeps.results import figure as figure_of
-from fedprivjax.sweeps.results import has, of_iterate, preferred
+from fedprivjax.report.costs import AXES, differ_in_costs, run_costs, with_costs
+from fedprivjax.report.summary import PANELS, Cells, Point, Summary, at, target_of
+from fedprivjax.report.wording import power_text, relations, target_epsilon
+from fedprivjax.sweeps.results import has, of_iterate, preferred, vector_axes
 
-TOLERANCE = 0.01  # largest relative deviation of a realised ε from its target for which the target is drawn
 LONGER = 3  # ratio of the longest to the shortest run above which the axis of rounds is logarithmic
 CURVE = 3  # smallest number of values of a swept setting for a curve
 SIZES = {"machines": "machines", "records": "records of a machine", "rounds": "rounds", "per_round": "machines a round"}
+USUAL = 2.0  # default ε: the nearest swept privacy level is drawn
+ENDS: dict[str, Any] = {"markevery": [-1]}  # marker at the end of a run
+BINS = 20
 
 
 def metric_against_epsilon(
-    best: Mapping[str, xr.Dataset],
-    metric: str | Metric = "test_accuracy",
-    *,
-    bars: str = "interval",
-    realised: bool | None = None,
-    iterate: str = OUTPUT,
-    rounds: str = "last",
-    constant: bool = True,
-    bands: bool = False,
+    this: Summary, metric: str | Metric = "test_accuracy", *, realised: bool | None = None, bands: bool = False
 ) -> Figure:
     """Plot a metric against ε, one line per protocol, one panel per participation.
 
-    The metric is that of the last evaluation, or with `rounds="mean"` its mean over rounds. Bars need three seeds. They
-    are 95% intervals of the mean, or with `bars="percentiles"` half the distance of the 5th and 95th percentiles, and
-    end at the metric's limits. With `bands` they are drawn as bands. With `constant`, a dotted line is the constant
-    predictor. A dashed line is each machine alone, if it was computed.
+    The metric is that of the summary's cells. Bars need three seeds. They are 95% intervals of the mean, or half the
+    distance of the 5th and 95th percentiles if the settings say so, and end at the metric's limits. With `bands` they
+    are drawn as bands. A dotted line is the constant predictor, a dashed line each machine alone, if it was computed.
 
     With `realised`, ε is the realised ε of the worst run instead of the swept target. The default is to do so if the
     two differ. Non-private protocols are horizontal lines. Private protocols with a fixed target are a point at the
     worst run's ε. At least one protocol must sweep `mu` or `epsilon`. Other swept settings have their middle value.
     """
-    metric, best = known(metric), with_marks(best)
-    missed = misses_target(best)
-    realised = missed if realised is None else realised
-    epsilon = "realised ε, worst run" if realised else "target ε" if missed else "ε"
-    chosen = {name: value for name, value in drawing.middle_of(best).items() if name not in LEVELS}
-    panels, limits = drawing.panels_of(best), drawing.limits_of(best, metric)
-    figure, axes = drawing.panelled(len(panels))
-    delta = next(iter(best.values())).attrs["delta"]
-    terms = f"(δ = {power_text(delta)}, {relations(private_terms(best))})"
-    for axis, panel in zip(axes, panels, strict=True):
+    cells = this.cells(metric)
+    realised = this.misses_target if realised is None else realised
+    epsilon = "realised ε, worst run" if realised else "target ε" if this.misses_target else "ε"
+    chosen = this.middle((*PANELS, *LEVELS))
+    points = [{**panel, **chosen} for panel in this.panels()]
+    figure, axes = drawing.panelled(len(points))
+    delta = next(iter(this.best.values())).attrs["delta"]
+    terms = f"(δ = {power_text(delta)}, {relations(this.terms)})"
+    for axis, point in zip(axes, points, strict=True):
         levels: set[float] = set()
-        for index, (label, look) in enumerate(looks(best).items()):
-            part = drawing.at(best[label], {**chosen, **panel})
-            summary = drawing.bars_of(_figure(part, metric, iterate, rounds), bars, limits)
-            values, drawn = _draw_curve(axis, part, *summary, realised, {"label": label, "ms": 4, **look}, bands=bands)
-            levels |= set(values)
-            if drawn is not None:
-                drawing.aside(axis, figure, drawn, index, len(best))
-        axis.set(xlabel=f"{epsilon}  {terms}", title=drawing.point_title({**panel, **chosen}))
+        for index, label, data, style in _parts(this, cells, point):
+            mean, beyond = drawing.bars_of(at(cells.runs[label], point), this.evaluation.bars, cells.limits)
+            worst, target = at(this.epsilon[label], point), target_of(data)
+            if target is None and not np.isfinite(worst):
+                axis.axhline(float(mean), **{**style, "marker": ""})
+                continue
+            along = worst if realised or target is None else target
+            levels |= set(np.atleast_1d(along.values).tolist())
+            _draw_curve(axis, along, mean, beyond, bands and target is not None, index, len(this.best), style)
+        axis.set(xlabel=f"{epsilon}  {terms}", title=drawing.point_title(point))
         drawing.epsilon_axis(axis, levels)
-    draw_constant(axes, constant_of(best, metric) if constant else None)
-    draw_alone(axes, [{**chosen, **panel} for panel in panels], best, metric)
-    return drawing.finish(figure, axes, metric, _words(metric, rounds, best, bars))
+    drawing.draw_baselines(axes, cells, points)
+    return drawing.finish(figure, axes, cells.metric, _words(this, cells.words, this.evaluation.bars))
 
 
-def metric_over_rounds(
-    best: Mapping[str, xr.Dataset],
-    metric: str | Metric = "test_loss",
-    point: Mapping[str, float] | None = None,
-    *,
-    iterate: str = OUTPUT,
-) -> Figure:
+def metric_over_rounds(this: Summary, metric: str | Metric = "test_loss", point: Point | None = None) -> Figure:
     """Plot a metric over rounds at one value of every swept setting (default: the middle), one panel per participation.
 
     Bands need three seeds. They are 95% intervals of the mean, cut at the metric's limits. The axis of rounds is
     logarithmic if the longest run has more than three times the rounds of the shortest.
     """
-    metric, best, panels = known(metric), with_marks(best), drawing.panels_of(best)
-    chosen = drawing.placed(best, {**drawing.middle_of(best), **(point or {})})
-    limits = drawing.limits_of(best, metric)
-    figure, axes = drawing.panelled(len(panels))
-    for axis, panel in zip(axes, panels, strict=True):
-        for label, look in looks(best).items():
-            part = drawing.at(best[label], {**chosen, **panel})
-            if metric.name in part:
-                values = of_iterate(part[metric.name], preferred(part, metric.name, iterate))
-                drawing.draw_path(axis, label, values, limits, color=look["color"], ls=look["ls"])
-        axis.set(xlabel="round", title=drawing.point_title({**panel, **chosen}))
+    cells = this.cells(metric)
+    points = _at_one_point(this, this.middle(), point)
+    figure, axes = drawing.panelled(len(points))
+    for axis, at_point in zip(axes, points, strict=True):
+        for _, _, data, style in _parts(this, cells, at_point):
+            if cells.metric.name in data:
+                drawing.draw_path(axis, _path(this, data, cells.metric), cells.limits, **{**style, "marker": ""})
+        axis.set(xlabel="round", title=drawing.point_title(at_point))
         _scale_rounds(axis)
-    return drawing.finish(figure, axes, metric, _words(metric, "last", best))
+    return drawing.finish(figure, axes, cells.metric, _words(this, cells.metric.words))
+
+
+def metric_against(
+    this: Summary, axis: str = "machines", metric: str | Metric = "excess_risk", *, bands: bool = False
+) -> Figure:
+    """Plot a metric against any swept setting, such as "machines" or "clip", one line per protocol.
+
+    The metric and bars are as in `metric_against_epsilon`. An axis is logarithmic if all its values are positive and,
+    for the metric, unbounded above, which an accuracy is not. The first other swept setting has a panel per value. The
+    remaining ones have their middle value.
+    """
+    cells = this.cells(metric)
+    points = _beside(this, axis)
+    figure, axes = drawing.panelled(len(points), 4.6, 4.2)
+    positive = _positive(cells) and np.isinf(cells.limits[1])
+    for place, point in zip(axes, points, strict=True):
+        for index, label, data, style in _parts(this, cells, point):
+            mean, beyond = drawing.bars_of(at(cells.runs[label], point), this.evaluation.bars, cells.limits)
+            if beyond is not None and positive:  # a logarithmic axis has no zero
+                beyond = beyond.where(beyond["side"] == "above", np.minimum(beyond, 0.9 * mean))
+            if axis not in data.dims:
+                place.axhline(float(mean), **{**style, "marker": ""})
+            else:
+                _draw_curve(place, data[axis], mean, beyond, bands, index, len(this.best), style)
+        place.set(xlabel=SIZES.get(axis, axis), title=drawing.point_title(point))
+        if positive:
+            place.set_yscale("log")
+            drawing.plain_ticks(place.yaxis, *place.get_ylim())
+        values = np.unique(np.concatenate([data[axis].values for data in this.best.values() if axis in data.dims]))
+        if (values > 0).all():
+            place.set_xscale("log")
+            drawing.plain_ticks(place.xaxis, *place.get_xlim())
+        drawing.name_few(place, [f"{value:g}" for value in values])
+    drawing.draw_baselines(axes, cells, points, axis)
+    return drawing.finish(figure, axes, cells.metric, _words(this, cells.words, this.evaluation.bars))
+
+
+def metric_against_costs(
+    this: Summary,
+    metric: str | Metric = "test_accuracy",
+    point: Point | None = None,
+    *,
+    costs: Collection[str] = tuple(AXES),
+) -> Figure:
+    """Plot a metric during runs against rounds, bytes sent by a machine, gradients per record, and simulated hours.
+
+    Each of `costs` ("taken", the rounds, "bytes", "gradients", and "hours", of participation with delays) has a panel
+    with a logarithmic axis, and each participation a row of panels. Every swept setting has one value: for a privacy
+    level the one nearest to ε = 2, for other settings the middle one, unless `point` gives another. A dot marks the end
+    of a run. Bands are as in `metric_over_rounds`. A run's bytes, gradients and hours are spread evenly over its
+    rounds, which is exact for bytes and gradients of cohorts of equal size. Gradients per record are not drawn for data
+    whose examples are computed on demand.
+    """
+    cells, best = this.cells(metric), with_costs(this.best)
+    name = cells.metric.name
+    best = {label: data for label, data in best.items() if name in data}
+    spent = {label: run_costs(data) for label, data in best.items()}
+    shown = [cost for cost in costs if any(one[cost].notnull().any() for one in spent.values())]
+    if not shown:
+        raise Refusal(f"results must have {' or '.join(costs)} of runs to be drawn against them, got none")
+    points = [each for each in _at_one_point(this, usual_point(this), point) for _ in shown]
+    figure, axes = drawing.panelled(len(points), across=len(shown))
+    for place, (axis, at_point) in enumerate(zip(axes, points, strict=True)):
+        cost = shown[place % len(shown)]
+        for _, label, data, style in _parts(this, cells, at_point):
+            scale = (
+                float(at(spent[label][cost], at_point)) / float(at(spent[label]["taken"], at_point))
+                if label in best
+                else np.nan
+            )
+            if np.isfinite(scale):
+                drawing.draw_path(axis, _path(this, data, cells.metric), cells.limits, scale=scale, **style, **ENDS)
+        _label(axis, cost, {axis: value for axis, value in at_point.items() if axis in PANELS})
+    drawing.draw_baselines(axes, cells, points)
+    drawing.finish(figure, axes, cells.metric, _words(this, cells.metric.words), across=len(shown))
+    fixed = {axis: value for axis, value in points[0].items() if axis not in PANELS}
+    figure.suptitle(_title(fixed, next(iter(best.values())).attrs["delta"]), fontsize=matplotlib.rcParams["font.size"])
+    return figure
+
+
+def client_histogram(this: Summary, metric: str | Metric, point: Point | None = None) -> Figure:
+    """Plot how many clients have which value of a metric at the last evaluation, one panel per participation.
+
+    A client's value is its mean over seeds. Swept settings have one value each (default: the middle).
+    """
+    cells = this.cells(metric)
+    points = _at_one_point(this, this.middle(), point)
+    figure, axes = drawing.panelled(len(points))
+    for axis, at_point in zip(axes, points, strict=True):
+        values = {
+            label: (_of_clients(at(cells.runs[label], at_point)) * cells.metric.scale, style)
+            for _, label, _, style in _parts(this, cells, at_point)
+        }
+        edges = np.histogram_bin_edges(np.concatenate([each for each, _ in values.values()]), BINS)
+        for each, style in values.values():
+            look = {name: style[name] for name in ("label", "color", "ls")}
+            axis.hist(each, bins=edges.tolist(), histtype="step", **look)
+        axis.set(xlabel=cells.title, title=drawing.point_title(at_point))
+    return drawing.finish(figure, axes, replace(cells.metric, unit=""), "clients")
+
+
+def _of_clients(runs: xr.DataArray) -> np.ndarray:
+    """Return the mean over seeds of every client, shape [clients], or no values if a run diverged."""
+    found = runs.mean("seed", skipna=False).values.ravel()
+    return found[np.isfinite(found)]
+
+
+def client_metrics(this: Summary) -> list[str]:
+    """Return the names of the recorded metrics that have a value for every client."""
+    found = [(str(name), data) for data in this.best.values() for name in data.data_vars if "round" in data[name].dims]
+    return list(dict.fromkeys(name for name, data in found if vector_axes(data[name], data) == [CLIENT]))
+
+
+def all_plots(this: Summary) -> dict[str, Figure]:
+    """Return every plot with more than one value on its horizontal axis, by name."""
+    made: dict[str, Figure] = {} if this.partition is None else {"partition": this.partition}
+    everyone = [m for m in this.shown_in("against_epsilon") if all(has(data, m.name) for data in this.best.values())]
+    if _sweeps_epsilon(this):
+        for metric in everyone:
+            made[f"{metric.name}_against_epsilon"] = metric_against_epsilon(this, metric)
+            if this.misses_target:
+                made[f"{metric.name}_against_target_epsilon"] = metric_against_epsilon(this, metric, realised=False)
+    for axis in curves(this):
+        for metric in everyone:
+            if not _sweeps_epsilon(this) or _positive(this.cells(metric)):
+                made[f"{metric.name}_against_{axis}"] = metric_against(this, axis, metric)
+    point = this.evaluation.at
+    for metric in this.shown_in("over_rounds"):
+        if all(metric.name in data and _has_path(data[metric.name]) for data in this.best.values()):
+            made[f"{metric.name}_over_rounds"] = metric_over_rounds(this, metric, point)
+    for metric in this.shown_in("against_costs") if differ_in_costs(this.best) else ():
+        if sum(metric.name in data and _has_path(data[metric.name]) for data in with_costs(this.best).values()) > 1:
+            made[f"{metric.name}_against_costs"] = metric_against_costs(this, metric, point)
+    return made | {f"{name}_of_clients": client_histogram(this, name, point) for name in client_metrics(this)}
+
+
+def curves(this: Summary) -> list[str]:
+    """Return the swept settings that are drawn as horizontal axes: those with at least `CURVE` values.
+
+    If ε is swept too, only machines, records and rounds are drawn.
+    """
+    data = next(iter(this.best.values()))
+    first = [str(name) for name in data["diverged"].dims if name not in ("seed", *LEVELS)]
+    long = [name for name in first if all(data.sizes.get(name, 1) >= CURVE for data in this.best.values())]
+    return [name for name in long if not _sweeps_epsilon(this) or name in ("machines", "records", "rounds")]
+
+
+def _parts(this: Summary, cells: Cells, point: Point) -> Iterator[tuple[int, str, xr.Dataset, dict[str, Any]]]:
+    """Yield position, label, dataset at a point, and style of each protocol that recorded a metric."""
+    for index, (label, look) in enumerate(looks(this.best).items()):
+        if label in cells.runs:
+            yield index, label, at(this.best[label], point), {"label": this.labels[label], "ms": 4, **look}
+
+
+def _words(this: Summary, words: str, bars: str = "interval") -> str:
+    """Return the label of a vertical axis: the metric, and what curves and bars are."""
+    return f"{words}\n({drawing.over_seeds(this.best, bars)})"
+
+
+def _at_one_point(this: Summary, fixed: Point, point: Point | None) -> list[dict[str, float]]:
+    """Return the point of each panel of a plot with one value of every swept setting."""
+    chosen = this.placed({**fixed, **(point or {})})
+    return [
+        {**panel, **{name: value for name, value in chosen.items() if name not in panel}} for panel in this.panels()
+    ]
+
+
+def _path(this: Summary, data: xr.Dataset, metric: Metric) -> xr.DataArray:
+    """Return a recorded metric during runs, of the summary's iterate if the protocol has it, else of the output."""
+    return of_iterate(data[metric.name], preferred(data, metric.name, this.evaluation.iterate))
+
+
+def _draw_curve(
+    axis: Axes,
+    along: xr.DataArray,
+    mean: xr.DataArray,
+    beyond: xr.DataArray | None,
+    bands: bool,
+    index: int,
+    count: int,
+    style: Mapping[str, Any],
+) -> None:
+    """Draw means against values, with bands, or with bars that are moved aside from those of other protocols."""
+    if bands:
+        drawing.draw_band(axis, along, mean, beyond, **style)
+        return
+    bars = None if beyond is None else np.reshape(beyond.values, (2, -1))
+    drawn = axis.errorbar(np.atleast_1d(along), np.atleast_1d(mean), bars, capsize=3, **style)
+    drawing.aside(axis, drawn, index, count)
 
 
 def _scale_rounds(axis: Axes) -> None:
@@ -111,140 +284,42 @@ def _scale_rounds(axis: Axes) -> None:
         drawing.plain_ticks(axis.xaxis, *axis.get_xlim())
 
 
-def metric_against(
-    best: Mapping[str, xr.Dataset],
-    axis: str = "machines",
-    metric: str | Metric = "excess_risk",
-    *,
-    bars: str = "interval",
-    iterate: str = OUTPUT,
-    rounds: str = "last",
-    constant: bool = True,
-    bands: bool = False,
-) -> Figure:
-    """Plot a metric against any swept setting, such as "machines" or "clip", one line per protocol.
-
-    The metric and bars are as in `metric_against_epsilon`. An axis is logarithmic if all its values are positive and,
-    for the metric, unbounded above, which an accuracy is not. The first other swept setting has a panel per value. The
-    remaining ones have their middle value.
-    """
-    metric, best = known(metric), with_marks(best)
-    panels, chosen = _beside(best, axis)
-    limits = drawing.limits_of(best, metric)
-    figure, axes = drawing.panelled(len(panels), 4.6, 4.2)
-    positive = _positive(best, metric, iterate, rounds) and np.isinf(limits[1])
-    for place, panel in zip(axes, panels, strict=True):
-        for index, (label, look) in enumerate(looks(best).items()):
-            part, line = drawing.at(best[label], {**chosen, **panel}), {"label": label, "ms": 4, **look}
-            mean, beyond = drawing.bars_of(_figure(part, metric, iterate, rounds), bars, limits)
-            if beyond is not None and positive:  # a logarithmic axis has no zero
-                beyond = beyond.where(beyond["side"] == "above", np.minimum(beyond, 0.9 * mean))
-            if axis not in part.dims:
-                place.axhline(float(mean), **{**line, "marker": ""})
-            elif bands:
-                drawing.draw_band(place, part[axis], mean, beyond, **line)
-            else:
-                drawn = place.errorbar(part[axis], mean, beyond, capsize=3, **line)
-                drawing.aside(place, figure, drawn, index, len(best))
-        place.set(xlabel=SIZES.get(axis, axis), title=drawing.point_title({**panel, **chosen}))
-        if positive:
-            place.set_yscale("log")
-            drawing.plain_ticks(place.yaxis, *place.get_ylim())
-        values = np.unique(np.concatenate([data[axis].values for data in best.values() if axis in data.dims]))
-        if (values > 0).all():
-            place.set_xscale("log")
-            drawing.plain_ticks(place.xaxis, *place.get_xlim())
-        drawing.name_few(place, [f"{value:g}" for value in values])
-    draw_constant(axes, constant_of(best, metric) if constant else None)
-    draw_alone(axes, [{**chosen, **panel} for panel in panels], best, metric, axis)
-    return drawing.finish(figure, axes, metric, _words(metric, rounds, best, bars))
+def usual_point(this: Summary) -> dict[str, float]:
+    """Return the middle value of every swept setting, and of a privacy level the value nearest to ε = 2."""
+    chosen = this.middle()
+    for data in this.best.values():
+        for name in (name for name in LEVELS if name in data.dims):
+            off = [abs(np.log(target_epsilon(name, value, data.attrs["delta"]) / USUAL)) for value in data[name].values]
+            chosen[name] = float(data[name].values[int(np.argmin(off))])
+    return chosen
 
 
-def all_plots(best: Mapping[str, xr.Dataset], layout: Layout) -> dict[str, Figure]:
-    """Return every plot with more than one value on its horizontal axis, by name."""
-    made: dict[str, Figure] = {}
-    constant = "constant" in layout.evaluation.baselines
-    of: dict[str, Any] = {"bars": layout.evaluation.bars, "iterate": layout.evaluation.iterate, "constant": constant}
-    shown = layout.shown_in("against_epsilon")
-    metrics = [metric for metric in shown if all(has(data, metric.name) for data in best.values())]
-    over = [(metric, layout.rounds(metric.name)) for metric in metrics]
-    if _sweeps_epsilon(best):
-        for metric, rounds in over:
-            made[f"{metric.name}_against_epsilon"] = metric_against_epsilon(best, metric, **of, rounds=rounds)
-            if misses_target(best):
-                figure = metric_against_epsilon(best, metric, **of, rounds=rounds, realised=False)
-                made[f"{metric.name}_against_target_epsilon"] = figure
-    for axis in curves(best):
-        for metric, rounds in over:
-            if not _sweeps_epsilon(best) or _positive(best, metric, layout.evaluation.iterate, rounds):
-                made[f"{metric.name}_against_{axis}"] = metric_against(best, axis, metric, **of, rounds=rounds)
-    of = {"point": layout.evaluation.at, "iterate": layout.evaluation.iterate}
-    for metric in layout.shown_in("over_rounds"):
-        if all(metric.name in data and _has_path(data[metric.name]) for data in best.values()):
-            made[f"{metric.name}_over_rounds"] = metric_over_rounds(best, metric, **of)
-    for metric in layout.shown_in("against_costs") if differ_in_costs(best) else ():
-        if sum(metric.name in data and _has_path(data[metric.name]) for data in with_costs(best).values()) > 1:
-            made[f"{metric.name}_against_costs"] = metric_against_costs(best, metric, **of, constant=constant)
-    return made | {f"{name}_of_clients": client_histogram(best, name, **of) for name in client_metrics(best)}
+def _label(axis: Axes, name: str, row: Point) -> None:
+    axis.set(xlabel=AXES[name], xscale="log", title=drawing.point_title(row))
+    drawing.plain_ticks(axis.xaxis, *axis.get_xlim())
+    if name == "bytes":
+        low, high = axis.get_xlim()
+        if high > 30 * low:  # fewer ticks, since "100 kB" is longer than a number
+            axis.xaxis.set_major_locator(LogLocator(subs=(1, 3)) if high < 300 * low else LogLocator(numticks=6))
+        axis.xaxis.set_major_formatter(EngFormatter(unit="B"))
 
 
-def curves(best: Mapping[str, xr.Dataset]) -> list[str]:
-    """Return the swept settings that are drawn as horizontal axes: those with at least `CURVE` values.
-
-    If ε is swept too, only machines, records and rounds are drawn.
-    """
-    first = [str(name) for name in next(iter(best.values()))["diverged"].dims if name not in ("seed", *LEVELS)]
-    long = [name for name in first if all(data.sizes.get(name, 1) >= CURVE for data in best.values())]
-    return [name for name in long if not _sweeps_epsilon(best) or name in ("machines", "records", "rounds")]
+def _title(point: Point, delta: float) -> str:
+    """Return the point as text, with the ε of a μ."""
+    epsilon = f" (ε = {target_epsilon('mu', point['mu'], delta):.3g})" if "mu" in point else ""
+    others = {name: value for name, value in point.items() if name != "mu"}
+    level = {name: value for name, value in point.items() if name == "mu"}
+    return ", ".join(filter(None, (drawing.point_title(level) + epsilon, drawing.point_title(others))))
 
 
-def misses_target(best: Mapping[str, xr.Dataset]) -> bool:
-    """Return True if the worst run's realised ε deviates from a swept target by more than `TOLERANCE` anywhere."""
-    return any(_off_target(data) > TOLERANCE for data in best.values())
-
-
-def _sweeps_epsilon(best: Mapping[str, xr.Dataset]) -> bool:
+def _sweeps_epsilon(this: Summary) -> bool:
     """Return True if a protocol has several privacy levels."""
-    return any(data.sizes.get(name, 1) > 1 for data in best.values() for name in LEVELS)
+    return any(data.sizes.get(name, 1) > 1 for data in this.best.values() for name in LEVELS)
 
 
-def _figure(data: xr.Dataset, metric: Metric, iterate: str, rounds: str) -> xr.DataArray:
-    """Return the metric's value for each run, of the iterate if the protocol has it, else of the output."""
-    return figure_of(data, metric.name, preferred(data, metric.name, iterate), rounds)
-
-
-def _positive(best: Mapping[str, xr.Dataset], metric: Metric, iterate: str, rounds: str) -> bool:
+def _positive(cells: Cells) -> bool:
     """Return True if all means are positive."""
-    return all(bool((_figure(data, metric, iterate, rounds).mean("seed") > 0).all()) for data in best.values())
-
-
-def _draw_curve(
-    axis: Axes,
-    data: xr.Dataset,
-    mean: xr.DataArray,
-    beyond: xr.DataArray | None,
-    realised: bool,
-    line: dict[str, Any],
-    *,
-    bands: bool,
-) -> tuple[list[float], ErrorbarContainer | None]:
-    """Draw a line over the swept ε, a point at a fixed target, or a horizontal line for a non-private protocol.
-
-    Returns:
-        values of ε, and the bars if there are any to move aside.
-    """
-    swept = next((name for name in LEVELS if name in mean.dims), None)
-    worst = data["realised_epsilon"].max("seed", skipna=False)
-    if swept is None and not np.isfinite(worst):
-        axis.axhline(float(mean), **{**line, "marker": ""})
-        return [], None
-    epsilon = worst if realised or swept is None else _target_epsilon(data, swept)
-    values = np.atleast_1d(epsilon.values)
-    if bands and swept is not None:
-        drawing.draw_band(axis, epsilon, mean, beyond, **line)
-        return values.tolist(), None
-    bars = None if beyond is None else np.reshape(beyond.values, (2, -1))
-    return values.tolist(), axis.errorbar(values, np.atleast_1d(mean), bars, capsize=3, **line)
+    return all(bool((values.mean("seed") > 0).all()) for values in cells.runs.values())
 
 
 def _has_path(values: xr.DataArray) -> bool:
@@ -252,29 +327,9 @@ def _has_path(values: xr.DataArray) -> bool:
     return bool((values.notnull().sum("round") > 1).any())
 
 
-def _beside(best: Mapping[str, xr.Dataset], axis: str) -> tuple[list[dict[str, float]], dict[str, float]]:
-    """Return a panel for each value of the first swept setting except the axis, and the middle value of the others."""
-    dims = next(iter(best.values()))["diverged"].dims
-    name = next((str(n) for n in dims if n not in (axis, "seed")), None)
-    values = [] if name is None else next(iter(best.values()))[name].values.tolist()
-    return [{str(name): value} for value in values] or [{}], drawing.middle_of(best, but=(axis, str(name)))
-
-
-def _target_epsilon(data: xr.Dataset, swept: str) -> xr.DataArray:
-    """Return the ε of every value of a swept target."""
-    values = data[swept]
-    return values if swept == "epsilon" else values.copy(data=gdp.epsilon(values.values, data.attrs["delta"]))
-
-
-def _off_target(data: xr.Dataset) -> float:
-    """Return the largest relative deviation of the worst run's ε from its target, or 0 if no target is swept."""
-    swept = next((name for name in LEVELS if name in data.dims), None)
-    if swept is None:
-        return 0.0
-    off = abs(data["realised_epsilon"].max("seed", skipna=False) / _target_epsilon(data, swept) - 1)
-    return float(off.fillna(0.0).max())  # ∞ divided by ∞ is NaN, and on target
-
-
-def _words(metric: Metric, rounds: str, best: Mapping[str, xr.Dataset], bars: str = "interval") -> str:
-    over = ", mean over rounds" if rounds == "mean" else ""
-    return f"{metric.words}{over}\n({drawing.over_seeds(best, bars)})"
+def _beside(this: Summary, axis: str) -> list[dict[str, float]]:
+    """Return a panel's point for each value of the first swept setting except the axis, with the others' middle."""
+    data = next(iter(this.best.values()))
+    name = next((str(n) for n in data["diverged"].dims if n not in (axis, "seed")), None)
+    values = [] if name is None else data[name].values.tolist()
+    return [{**panel, **this.middle((axis, str(name)))} for panel in [{str(name): v} for v in values] or [{}]]

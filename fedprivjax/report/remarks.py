@@ -1,227 +1,187 @@
-"""Baselines, marks of protocols chosen by results, and remarks on swept settings, in tables and plots."""
+"""Footnotes of tables: guarantees, baselines, choices by results, swept settings, and limits of the guarantees."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
 
-from fedprivjax.engine.metric import Metric
-from fedprivjax.experiment import Experiment, tuning_experiment
+from fedprivjax.engine.simulate import STEPS
 from fedprivjax.experiment.section import STRUCTURAL
-from fedprivjax.experiment.tuning import Choice, formatted
+from fedprivjax.privacy.guarantee import LARGE_EPSILON
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.report import colours
-from fedprivjax.report.text_table import Sheet
-from fedprivjax.sweeps.results import alone, constant, has, mean_interval
+from fedprivjax.report.costs import EXPECTED
+from fedprivjax.report.summary import ALONE, TOLERANCE, Cells, Summary, along
+from fedprivjax.report.tables import CONSTANT, WORSE, realised_differs
+from fedprivjax.report.wording import grouped, terms_of
+from fedprivjax.sweeps.results import alone, mean_interval
 from fedprivjax.sweeps.selection import NO_EFFECT, UNACCOUNTED, clip_has_no_effect
 
-CHOSEN = " ‡"  # mark of a protocol whose settings were chosen by results
 CHOSEN_NOTE = "‡ chosen by results, not covered by the guarantee"
 NAIVE_NOTE = (
     "intervals of ‡ are naive: the runs that chose a point also measure it, so they cover the mean in less than 95%"
 )
-CONSTANT = "constant predictor"
-ALONE = "each machine alone"
-Summary = tuple[xr.DataArray, xr.DataArray]  # mean, and half the width of its interval
-WORSE = " †"  # mark of a mean that is worse than the constant predictor's value
+LEARNER = f"{STEPS} full-batch gradient steps on its own records, with a line search, no clip and no noise"
 
 
-def marked(label: str, data: xr.Dataset) -> str:
-    """Return a protocol's label, with a mark if settings were chosen by results and no guarantee covers this.
-
-    >>> marked("ours", xr.Dataset(attrs={UNACCOUNTED: "clip"})), marked("ours", xr.Dataset())
-    ('ours ‡', 'ours')
-    """
-    return label + CHOSEN * (UNACCOUNTED in data.attrs)
-
-
-def chosen_by_these_runs(best: Mapping[str, xr.Dataset]) -> bool:
-    """Return True if runs of a protocol both chose its settings and measure them, which biases mean and interval.
-
-    >>> chosen_by_these_runs({"ours": xr.Dataset(attrs={UNACCOUNTED: "clip", "grid_points": 3})})
-    False
-    """
-    return any(UNACCOUNTED in data.attrs and "grid_points" not in data.attrs for data in best.values())
-
-
-def with_marks(best: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-    """Return the datasets by marked label."""
-    return {marked(label, data): data for label, data in best.items()}
-
-
-def choice_table(experiment: Experiment, choices: Mapping[str, Choice]) -> Sheet:
-    """Return the tuned points, one row per method, with the mean of the metric and the number of points tried."""
-    other = tuning_experiment(experiment)
-    metric = other.evaluation.known(other.evaluation.select)
-    given = other.sweep.seeds
-    seeds = given if isinstance(given, int) else len(given)
-    over = f"all cells and {seeds} seed{'s' * (seeds > 1)}"
-    table = Sheet(f"chosen on {other.problem.dataset}, by the best mean over {over}")
-    table.add_columns("method", "chosen", justify="left")
-    table.add_columns(metric.title, "of points", "diverged")
-    for label, one in choices.items():
-        table.add_row(label, formatted(one.values), metric.text(one.score), str(one.points), str(one.diverged))
-    return table
-
-
-def constant_of(best: Mapping[str, xr.Dataset], metric: Metric) -> float | None:
-    """Return the constant predictor's value of a metric, or None if it has none."""
-    found = (constant(data, metric.name) for data in best.values() if has(data, metric.name))
-    return next((value for value in found if value is not None), None)
-
-
-def is_better(value: float, other: float, metric: Metric) -> bool:
-    """Return True if `value` is better than `other` for the metric. NaN is neither better nor worse."""
-    return value > other if metric.better == "higher" else value < other
-
-
-def draw_constant(axes: Sequence[Axes], value: float | None) -> None:
-    """Draw a dotted line at the constant predictor's value, unless it is far outside the vertical axis's limits."""
-    if value is not None and _near(axes[0], value, value):
-        for axis in axes:
-            axis.axhline(value, color=colours.CONSTANT, ls=":", lw=1.5, label=CONSTANT)
-
-
-def alone_of(best: Mapping[str, xr.Dataset], metric: Metric) -> dict[str, Summary]:
-    """Return a metric of machines that train alone, by column header. Protocols with different data have separate ones.
-
-    Axes along which the metric is constant are dropped.
-    """
-    groups: list[tuple[list[str], Summary]] = []
+def footnotes(this: Summary) -> list[str]:
+    """Return the footnotes of the tables: guarantees, selection, divergence, data used, limits of the guarantees."""
+    lines, best = [], this.best
     for label, data in best.items():
-        found = alone(data, metric.name)
-        if found is None:
-            continue
-        mean, half = _along(found)
-        same = next((labels for labels, (other, _) in groups if other.equals(mean)), None)
-        if same is None:
-            groups.append(([label], (mean, half)))
-        else:
-            same.append(label)
-    return {ALONE + (f" ({', '.join(ls)})" if len(groups) > 1 else ""): summary for ls, summary in groups}
+        private = not np.isinf(data["realised_mu"]).all()
+        lines += [f"{label}: {words}" for words in (_covered(data) if private else ["non-private"])]
+        if "selected" in data.attrs:
+            lines.append(f"  {data.attrs['selected']}")
+        if data["diverged"].any():
+            lines.append(f"  {int(data['diverged'].sum())} of {data['diverged'].size} runs diverged (NaN)")
+    chosen = [data for data in best.values() if UNACCOUNTED in data.attrs]
+    if chosen:  # without `grid_points`, the runs that chose a point also measure it
+        lines += [CHOSEN_NOTE, *[NAIVE_NOTE] * any("grid_points" not in data.attrs for data in chosen)]
+    if any(this.recorded(name) for name in this.evaluation.rounds_to):
+        lines.append("rounds to a value: > x (k of n) means that k of n runs reach it, and that the mean is above x")
+    lines += [*(sweep_notes(best, this.tabulated[0]) if this.tabulated else []), *_unequal(best)]
+    lines += [*([] if this.hides_sizes else _used(best)), *_expected(best), *_baselines(this)]
+    lines += [] if this.hides_sizes else _weights(best)
+    names = non_private_metrics(best)
+    if names:
+        lines.append(f"non-private metric: {', '.join(names)}")
+    for text in dict.fromkeys(data.attrs.get("non_private_data", "") for data in best.values()):
+        lines += [f"NON-PRIVATE preparation of the data, which no guarantee covers: {text}"] if text else []
+    if this.private and this.targeted and not realised_differs(this):
+        lines.append(f"realised ε of the worst run: within {TOLERANCE:.0%} of its target")
+    if any(map(is_large, best.values())):
+        lines.append(f"! marks ε > {LARGE_EPSILON:g}: little protection by itself")
+    lines.append("simulation randomness: not for deployment")
+    return [*lines, *([this.notes] if this.notes else [])]
 
 
-def _along(summary: Summary) -> Summary:
-    mean, half = summary
-    for name in mean.dims:
-        first = mean.isel({name: 0}, drop=True)
-        if all(mean.isel({name: place}, drop=True).equals(first) for place in range(mean.sizes[name])):
-            mean, half = first, half.isel({name: 0}, drop=True)
-    return mean, half
+def _covered(data: xr.Dataset) -> list[str]:
+    """Return the distinct terms of the dataset's guarantees: unit, relation, trust model and theorem."""
+    return sorted({f"{one.unit}, {one.stated_relation}, trust: {one.against}; {one.theorem}" for one in terms_of(data)})
 
 
-def draw_alone(
-    axes: Sequence[Axes],
-    points: Sequence[Mapping[str, float]],
-    best: Mapping[str, xr.Dataset],
-    metric: Metric,
-    along: str = "",
-) -> None:
-    """Draw a dashed line at the mean of machines that train alone, unless it is far outside the axis's limits.
-
-    If the mean depends on the horizontal axis, the line is a curve.
-
-    Args:
-        points: for each panel, values of the axes that are not drawn.
-        along: name of the horizontal axis.
-    """
-    for grey, (words, (mean, _)) in zip(colours.ALONE * len(best), alone_of(best, metric).items(), strict=False):
-        parts = [
-            mean.sel({n: v for n, v in point.items() if n in mean.dims and n != along}, method="nearest")
-            for point in points
-        ]
-        parts = [part.isel({name: 0 for name in part.dims if name != along}) for part in parts]
-        if not _near(axes[0], min(float(part.min()) for part in parts), max(float(part.max()) for part in parts)):
-            continue
-        for axis, part in zip(axes, parts, strict=True):
-            style = {"color": grey, "ls": "--", "lw": 1.5, "label": words}
-            if along in part.dims:
-                axis.plot(part[along], part, **style)
-            else:
-                axis.axhline(float(part), **style)
-
-
-def _near(axis: Axes, least: float, most: float) -> bool:
-    """Return True if the values are within an axis's limits, or exceed them by at most the distance of the limits."""
-    low, high = axis.get_ylim()
-    return 2 * low - high <= least and most <= 2 * high - low
-
-
-def below_alone(best: Mapping[str, xr.Dataset], runs: Mapping[str, xr.DataArray], metric: Metric) -> list[str]:
-    """Return a remark for each protocol that is worse in some cell than machines that train alone.
-
-    Args:
-        runs: value of each run, by label, shape [..., seed].
-    """
+def _baselines(this: Summary) -> list[str]:
+    """Return definitions of the baselines that are shown, and comparisons of protocols with them."""
+    floored = [cells for cells in this.tabulated if cells.floor is not None]
     lines = []
-    for label, values in runs.items():
-        found = alone(best[label], metric.name)
-        if found is None:
-            continue
-        gap = (mean_interval(values)[0] - _along(found)[0]) * (1 if metric.better == "higher" else -1)
-        if (gap < 0).any():
-            where = f"{int((gap < 0).sum())} of {gap.size} cells"
-            lines.append(f"{label} is worse than {ALONE} in {where} of {metric.words}")
+    if floored:
+        lines.append(
+            f"{CONSTANT}: always the most frequent class, or the mean label, of the training data; not private"
+        )
+    if any(
+        cells.worse(value) for cells in floored for mean, _ in cells.intervals.values() for value in mean.values.flat
+    ):
+        lines.append(f"{WORSE.strip()} marks a mean that is worse than the {CONSTANT}'s")
+    machines = " / ".join(dict.fromkeys(data.attrs["alone"] for data in this.best.values() if "alone" in data.attrs))
+    if machines and any(cells.alone for cells in this.tabulated):
+        what = f"mean ± 95% interval over {machines}, each after {LEARNER}; nothing is sent; non-private"
+        lines.append(f"{ALONE}: {what}")
+    lines += [line for cells in this.tabulated for line in _below_alone(this.best, cells)]
+    return [*lines, *(line for cells in this.tabulated for line in _above_non_private(this.best, cells))]
+
+
+def _gap(mean: xr.DataArray, other: xr.DataArray, cells: Cells) -> xr.DataArray:
+    """Return by how much a mean is better than another."""
+    return (mean - other) * (1 if cells.metric.better == "higher" else -1)
+
+
+def _below_alone(best: Mapping[str, xr.Dataset], cells: Cells) -> list[str]:
+    """Return a remark for each protocol that is worse in some cell than machines that train alone."""
+    lines = []
+    for label, (mean, _) in cells.intervals.items():
+        found = alone(best[label], cells.metric.name)
+        worse = np.array(False) if found is None else _gap(mean, along(found)[0], cells) < 0
+        if worse.any():
+            where = f"{int(worse.sum())} of {worse.size} cells"
+            lines.append(f"{label} is worse than {ALONE} in {where} of {cells.metric.words}")
     return lines
 
 
-def above_non_private(best: Mapping[str, xr.Dataset], runs: Mapping[str, xr.DataArray], metric: Metric) -> list[str]:
+def _above_non_private(best: Mapping[str, xr.Dataset], cells: Cells) -> list[str]:
     """Return a remark for each private protocol that is better in some cell than a non-private one.
 
     The difference of means must exceed the root sum of squares of both half-widths.
-
-    Args:
-        runs: value of each run, by label, shape [..., seed].
     """
-    free = [label for label in runs if np.isinf(best[label]["realised_mu"]).all()]
+    free = [label for label in cells.runs if np.isinf(best[label]["realised_mu"]).all()]
     lines = []
-    for label in (label for label in runs if label not in free):
+    for label in (label for label in cells.runs if label not in free):
         for other in free:
-            cells = _better_cells(runs[label], runs[other], metric)
-            if cells.any():
-                where = f"{int(cells.sum())} of {cells.size} cells"
+            (mean, half), (level, around) = cells.intervals[label], cells.intervals[other]
+            better = _gap(mean, level, cells) > np.hypot(half.fillna(0), around.fillna(0))
+            if better.any():
+                where = f"{int(better.sum())} of {better.size} cells"
                 lines.append(
-                    f"{label} is better than {other}, which has no noise, in {where} of {metric.words}: "
+                    f"{label} is better than {other}, which has no noise, in {where} of {cells.metric.words}: "
                     f"tune the step size, clip and rounds of {other} before reading it as the cost of privacy"
                 )
     return lines
 
 
-def _better_cells(private: xr.DataArray, free: xr.DataArray, metric: Metric) -> np.ndarray:
-    """Return whether the private mean is better in each cell by more than both intervals; bool, shape [cells]."""
-    (mean, half), (level, around) = mean_interval(private), mean_interval(free)
-    gap = (mean - level) * (1 if metric.better == "higher" else -1)
-    return np.ravel((gap > np.hypot(half.fillna(0), around.fillna(0))).values)
-
-
-def sweep_notes(best: Mapping[str, xr.Dataset], runs: Mapping[str, xr.DataArray], metric: Metric) -> list[str]:
-    """Return a line for each protocol whose swept clip has no effect, and for each whose best value is at an edge.
-
-    Args:
-        runs: value of each run by which cells are compared, by label; shape [..., seed].
-    """
+def sweep_notes(best: Mapping[str, xr.Dataset], cells: Cells) -> list[str]:
+    """Return a line for each protocol whose swept clip has no effect, and for each whose best value is at an edge."""
     without_effect = [label for label, data in best.items() if clip_has_no_effect(data)]
     lines = [f"{label}: {NO_EFFECT}" for label in without_effect]
-    for label, values in runs.items():
-        for axis in _tunable(values):
+    for label, values in cells.runs.items():
+        for axis in tunable(values, 3):
             if axis == "clip" and label in without_effect:
                 continue
-            at_edge = _at_edge(values, axis, metric)
-            if at_edge.any():
-                cells = "" if at_edge.size == 1 else f" in {int(at_edge.sum())} of {at_edge.size} cells"
-                lines.append(f"{label}: the best cell is at the edge of the swept {axis}{cells}, by {metric.words}")
+            ends = _at_edge(values, axis, cells)
+            if ends.any():
+                where = "" if ends.size == 1 else f" in {int(ends.sum())} of {ends.size} cells"
+                words = cells.metric.words
+                lines.append(f"{label}: the best cell is at the edge of the swept {axis}{where}, by {words}")
     return lines
 
 
-def _tunable(values: xr.DataArray) -> list[str]:
-    """Return the axes of three or more values that are settings of the method, not privacy levels or sizes."""
+def tunable(values: xr.DataArray, least: int) -> list[str]:
+    """Return the axes of at least so many values that are settings of the method, not privacy levels or sizes."""
     fixed = (*LEVELS, *STRUCTURAL, "seed")
-    return [str(name) for name in values.dims if name not in fixed and values.sizes[name] > 2]
+    return [str(name) for name in values.dims if name not in fixed and values.sizes[name] >= least]
 
 
-def _at_edge(values: xr.DataArray, axis: str, metric: Metric) -> np.ndarray:
+def _at_edge(values: xr.DataArray, axis: str, cells: Cells) -> np.ndarray:
     """Return whether the best mean along the axis is at an end; bool, one for each cell of the other axes."""
-    score = (1 if metric.better == "higher" else -1) * values.mean("seed", skipna=False)
+    score = (1 if cells.metric.better == "higher" else -1) * mean_interval(values)[0]
     place = score.sortby(axis).fillna(-np.inf).argmax(axis).values
     return np.ravel((place == 0) | (place == values.sizes[axis] - 1))
+
+
+def is_large(data: xr.Dataset) -> bool:
+    """Return True if any finite realised ε is above `LARGE_EPSILON`."""
+    values = data["realised_epsilon"]
+    return bool(((values > LARGE_EPSILON) & np.isfinite(values)).any())
+
+
+def non_private_metrics(best: Mapping[str, xr.Dataset]) -> list[str]:
+    """Return the recorded metrics that are computed on private data, which no guarantee covers."""
+    return _distinct(data.attrs["non_private_metrics"] for data in best.values())
+
+
+def _distinct(lists: Iterable[str]) -> list[str]:
+    """Return the distinct names in lists of names that are separated by commas."""
+    return list(dict.fromkeys(name for each in lists for name in each.split(", ") if name))
+
+
+def _unequal(best: Mapping[str, xr.Dataset]) -> list[str]:
+    """Return a line with the numbers of points that protocols were tuned over, if these differ."""
+    sizes = {label: int(data.attrs["grid_points"]) for label, data in best.items() if "grid_points" in data.attrs}
+    text = ", ".join(f"{label} {points}" for label, points in sizes.items())
+    return [f"chosen from grids of unequal size: {text}"] if len(set(sizes.values())) > 1 else []
+
+
+def _weights(best: Mapping[str, xr.Dataset]) -> list[str]:
+    """Return the sentences on weights of machines of unequal size, each once and in its longest form."""
+    said = list(dict.fromkeys(data.attrs.get("weights", "") for data in best.values()))
+    return [text for text in said if text and not any(other != text and other.startswith(text) for other in said)]
+
+
+def _expected(best: Mapping[str, xr.Dataset]) -> list[str]:
+    """Return a line that names costs of secret samples or cohorts, which are expected values."""
+    costs = " and ".join(EXPECTED[name] for name in _distinct(data.attrs.get("expected", "") for data in best.values()))
+    return [f"{costs}: expected values where samples or participation are secret"] if costs else []
+
+
+def _used(best: Mapping[str, xr.Dataset]) -> list[str]:
+    """Return the fraction of the data that a run uses, one line for all protocols with the same, if it is known."""
+    alike = grouped((data.attrs.get("data_used", ""), label) for label, data in best.items())
+    whose = {text: "" if len(alike) == 1 else f"{'; '.join(labels)}: " for text, labels in alike.items() if text}
+    return [f"{who}a run uses {text}" for text, who in whose.items()]

@@ -1,27 +1,16 @@
-"""Layout and text of tables and plots.
-
-The layout has the axes in order, the value that represents a run, targets and notes. Titles, cells and labels are text
-of numbers, points of a grid, metrics, protected units and neighbouring relations.
-"""
+"""Text of tables and plots: numbers, points of a grid, metrics, protected units and neighbouring relations."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from itertools import product
 from math import isnan, log10
 from typing import Any
 
-import numpy as np
 import xarray as xr
 
 from fedprivjax.engine.metric import OUTPUT, Metric
-from fedprivjax.engine.metrics import known, shown
-from fedprivjax.experiment import Experiment
-from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
-from fedprivjax.privacy.target import LEVELS
 from fedprivjax.privacy.terms import MACHINE, RECORD, Terms
-from fedprivjax.sweeps.results import rounds_of
 
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 SHORT = {RECORD: "record", MACHINE: "machine"}  # units in labels of figures
@@ -130,20 +119,16 @@ def count_text(value: float) -> str:
 
 def terms_of(data: xr.Dataset) -> list[Terms]:
     """Return the distinct guarantee statements of a protocol's results or of a plan, in the order of their JSON."""
-    return list(dict.fromkeys(one.terms for one in _guarantees(data)))
-
-
-def private_terms(best: Mapping[str, xr.Dataset]) -> list[Terms]:
-    """Return the guarantee statements of the private configurations in an experiment's results."""
-    return [one.terms for data in best.values() if "guarantee" in data for one in _guarantees(data) if one.private]
-
-
-def hide_sizes(best: Mapping[str, xr.Dataset]) -> bool:
-    """Return True if the guarantee of a private configuration hides numbers of records."""
-    return any(terms.hides_sizes for terms in private_terms(best))
+    return list(dict.fromkeys(one.terms for one in guarantees_in(data)))
 
 
 def _guarantees(data: xr.Dataset) -> list[PrivacyGuarantee]:
+    texts = {text for text in data["guarantee"].values.ravel() if isinstance(text, str) and text}
+    return [PrivacyGuarantee.from_json(text) for text in sorted(texts)]
+
+
+def guarantees_in(data: xr.Dataset) -> list[PrivacyGuarantee]:
+    """Return the distinct guarantees of a protocol's results or of a plan, in the order of their JSON."""
     texts = {text for text in data["guarantee"].values.ravel() if isinstance(text, str) and text}
     return [PrivacyGuarantee.from_json(text) for text in sorted(texts)]
 
@@ -174,68 +159,3 @@ def relations(terms: Iterable[Terms]) -> str:
     units = sorted({SHORT.get(one.unit, one.unit) for one in terms})
     named = [] if units == [SHORT[RECORD]] else ["unit: " + " and ".join(units)]
     return ", ".join([*named, *sorted({one.stated_relation for one in terms})])
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Layout of results in tables and plots.
-
-    Attributes:
-        axes: names and values of swept settings, the rows of tables. The last axis changes fastest.
-        evaluation: section `[evaluation]`: δ, the iterate, metrics that are averaged, baselines and error bars.
-        targets: privacy target of each protocol, "mu" or "epsilon", by label.
-        targeted: whether any protocol has a privacy target.
-        title, notes: title and notes of the experiment.
-    """
-
-    axes: Mapping[str, list[float]]
-    evaluation: EvaluationSettings
-    targets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    targeted: bool = True
-    title: str = ""
-    notes: str = ""
-
-    @property
-    def varied(self) -> dict[str, list[float]]:
-        """Axes with more than one value."""
-        return {name: values for name, values in self.axes.items() if len(values) > 1}
-
-    def rounds(self, metric: str) -> str:
-        """Return the value that represents a run: "last" or "mean" over rounds."""
-        return rounds_of(metric, self.evaluation.averaged)
-
-    def shown_in(self, place: str) -> list[Metric]:
-        """Return the metrics that are shown in a place (see `Metric.shown`): built-in ones first, then custom ones."""
-        own = self.evaluation.custom_metrics.values()
-        return [*map(known, shown(place)), *(metric for metric in own if place in metric.shown)]
-
-
-def layout(experiment: Experiment) -> Layout:
-    """Return an experiment's layout."""
-    return Layout(
-        axes=experiment.sweep.over,
-        evaluation=experiment.evaluation,
-        targets={p.label: {n: p.settings[n] for n in LEVELS if n in p.settings} for p in experiment.protocol},
-        targeted=any(set(LEVELS) & {*experiment.real_axes, *p.settings, *p.grid} for p in experiment.protocol),
-        title=experiment.title,
-        notes=" ".join(experiment.notes.split()),
-    )
-
-
-def layout_of(datasets: Mapping[str, xr.Dataset]) -> Layout:
-    """Return the layout of sweeps' datasets, by label, with every axis of any of them."""
-    axes: dict[str, list[float]] = {}
-    for data in datasets.values():
-        for name in (str(dim) for dim in data["diverged"].dims if dim != "seed"):
-            axes.setdefault(name, data[name].values.tolist())
-    targets = {label: _target_of(data) for label, data in datasets.items()}
-    targeted = any(np.isfinite(data["target_epsilon"]).any() for data in datasets.values())
-    delta = float(next(iter(datasets.values())).attrs["delta"])
-    return Layout(axes, EvaluationSettings(delta=delta), targets, targeted)
-
-
-def _target_of(data: xr.Dataset) -> dict[str, float]:
-    """Return the target ε if there is exactly one and no target is swept, else an empty dict."""
-    asked = np.unique(data["target_epsilon"].values)
-    own = asked.size == 1 and np.isfinite(asked[0]) and not any(name in data.dims for name in LEVELS)
-    return {"epsilon": float(asked[0])} if own else {}

@@ -9,7 +9,8 @@ import fedprivjax as fpj
 from fedprivjax import Metric, Refusal
 from fedprivjax.engine import chunked_sums
 from fedprivjax.engine.metrics import non_private
-from fedprivjax.report.display import laid_out
+from fedprivjax.report.display import summarised
+from fedprivjax.report.plots import all_plots
 
 NAMES = [f"client_test_{of}{end}" for of in ("accuracy", "loss") for end in ("", "_mean", "_median", "_worst_tenth")]
 NAMES += ["client_test_accuracy_variance", "client_test_loss_variance"]
@@ -96,7 +97,7 @@ def test_no_guarantee_covers_them():
 
 def test_the_page_has_a_histogram_and_tables_refuse_vectors():
     grid = fpj.sweep(METHOD, fpj.from_dataset(client_data()), fpj.Full(CLIENTS), rounds=2, metrics=NAMES[:4], seeds=2)
-    figure = laid_out(grid, None).plots()["client_test_accuracy_of_clients"]
+    figure = all_plots(summarised(grid, None))["client_test_accuracy_of_clients"]
     (axis,) = figure.axes
     corners = axis.patches[0].get_xy()[:, 1]
     assert axis.get_ylabel() == "clients"

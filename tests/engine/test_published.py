@@ -24,9 +24,10 @@ from fedprivjax.experiment.run import run_jobs
 from fedprivjax.plan import draw
 from fedprivjax.plan.samplers import Cyclic, LocalEpochs, LocalSteps, Poisson, Replacement, Subset
 from fedprivjax.plan.uses import data_used
-from fedprivjax.report.display import Shown, shown
+from fedprivjax.report.display import tables
 from fedprivjax.report.guarantees import guarantee_tables
 from fedprivjax.report.page import write_page
+from fedprivjax.report.summary import summary
 from fedprivjax.report.text_table import plain
 from fedprivjax.sweeps import execute as execution
 from fedprivjax.sweeps.prepare import ready_sweep
@@ -93,13 +94,13 @@ def files_of(made, todo, into):
     folder.claim(into, made, inputs_of(made, todo))
     folder.save(run_jobs(todo), into, "small", 1.0, {"experiment": "two", "command": "fedprivjax run two"})
     results = fpj.load(into)
-    this = shown(made, results.best)
+    this = summary(made, results.best)
     write_page(this, results, {})
     outcome._write_rows(results, into)
     origin = results.provenance
     texts = {file.name: file.read_text() for file in into.iterdir() if file.suffix != ".nc"}
     texts = {name: text.replace(origin["date"], "date") for name, text in texts.items()}
-    texts |= {"printed": str(this.tables()), "results": str(results).replace(origin["date"], "").replace(str(into), "")}
+    texts |= {"printed": str(tables(this)), "results": str(results).replace(origin["date"], "").replace(str(into), "")}
     texts["privacy"] = "\n".join(plain(table) for table in guarantee_tables(todo, 1e-5))
     return results["method"], texts
 
@@ -157,7 +158,7 @@ def owned(*sizes):
 def test_the_partition_is_drawn_unless_its_sizes_are_private(name, drawn, tmp_path, monkeypatch, nothing_computed):
     asked = []
     monkeypatch.setattr(outcome, "_partition_plot", asked.append)
-    monkeypatch.setattr(Shown, "plots", lambda self: {})
+    monkeypatch.setattr("fedprivjax.report.plots.all_plots", lambda this: {})
     made = experiment_of(*PLANS[name])
     folder.claim(tmp_path, made)
     folder.save(run_jobs(jobs(made)), tmp_path)

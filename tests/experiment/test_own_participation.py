@@ -12,13 +12,10 @@ from fedprivjax.experiment import run as runner
 from fedprivjax.experiment import verdict
 from fedprivjax.experiment.jobs import recorded, records
 from fedprivjax.experiment.planned import plan_settings
-from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.experiment.tiny import tiny
 from fedprivjax.privacy.calibration import target_of
 from fedprivjax.report.plots import all_plots
-from fedprivjax.report.wording import Layout
-
-PLAIN = Layout({}, EvaluationSettings())  # default settings of plots
+from fedprivjax.report.summary import Summary
 
 SINGLE = {"name": "noisy_sgd", "label": "single", "clip": 1.0}
 SEVERAL = {"name": "noisy_minibatch_sgd", "label": "several", "clip": 1.0, "batch": 2}
@@ -166,7 +163,7 @@ def test_evaluations_end_with_each_methods_rounds(ran):
     _, todo, found = ran
     assert {label: data["round"].values.tolist() for label, data in found.items()} == {"single": [3, 6], "several": [2]}
     assert records(todo) == {"single": 2, "several": 1}
-    assert all_plots(found, PLAIN)
+    assert all_plots(Summary(found))
 
 
 def test_a_mean_over_rounds_needs_several_evaluations_of_the_method(ran):

@@ -14,7 +14,7 @@ from fedprivjax.experiment.tiny import tiny
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.report import plots, tables
 from fedprivjax.report.drawing import save
-from fedprivjax.report.wording import layout
+from fedprivjax.report.summary import summary
 
 PROBLEM = {"dataset": "logistic", "options": {"examples": 60, "features": 3}, "radius": 5.0}
 
@@ -328,13 +328,13 @@ def test_records_and_rounds_are_swept_as_sizes(sized):
 def test_results_are_drawn_and_tabled_over_their_sizes(sized, tmp_path):
     made, data = sized
     best = {"ours": data}
-    names = [path.name for path in save(plots.all_plots(best, layout(made)), tmp_path)]
+    names = [path.name for path in save(plots.all_plots(summary(made, best)), tmp_path)]
     assert names == [
         "gradient_norm_against_records.png",
         "noise_rms_against_records.png",
         "gradient_norm_over_rounds.png",
     ]
-    titles = [table.title.partition(", mean ")[0] for table in tables.results_tables(layout(made), best)]
+    titles = [table.title.partition(", mean ")[0] for table in tables.results_tables(summary(made, best))]
     assert titles == ["gradient norm averaged over rounds", "noise rms", "what a run costs"]
 
 

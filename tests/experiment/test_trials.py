@@ -10,11 +10,12 @@ from fedprivjax.experiment import folder, verdict
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.expected import Cell
+from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.privacy.noise_rules import moments_batch
 from fedprivjax.report import audits, plots, tables
 from fedprivjax.report.leaderboard import entries
-from fedprivjax.report.wording import layout
+from fedprivjax.report.summary import Summary, summary
 
 ROWS = "age,sex,bmi,children,smoker,region,charges\n"
 
@@ -237,7 +238,8 @@ def test_bars_are_percentiles_on_request(steps):
     best = selected(made, {"ours": data})
 
     def heights(**how):
-        (container,) = plots.metric_against_epsilon(best, "relative_rmse", **how).axes[0].containers
+        this = Summary(best, evaluation=EvaluationSettings(**how))
+        (container,) = plots.metric_against_epsilon(this, "relative_rmse").axes[0].containers
         _, _, (segments,) = container
         return np.array([np.ptp(segment[:, 1]) / 2 for segment in segments.get_segments()])
 
@@ -255,9 +257,9 @@ def test_the_realised_axis_is_what_the_noise_gives(insured):
     best = selected(made, runner.run(made))
     realised = best["ours"]["realised_epsilon"].max("seed")
     assert (realised > 3 * realised["epsilon"]).all()  # a clipped mean does not hide one record
-    axis = plots.metric_against_epsilon(best, "relative_rmse", realised=True).axes[0]
+    axis = plots.metric_against_epsilon(Summary(best), "relative_rmse", realised=True).axes[0]
     np.testing.assert_allclose(axis.lines[0].get_xdata(), realised)
-    table = tables.realised_table(layout(made), best)
+    table = tables.realised_table(summary(made, best))
     assert [float(cell.removesuffix(" !")) for cell in table.columns[-1].cells] == pytest.approx(
         realised.values.tolist(), rel=0.01
     )

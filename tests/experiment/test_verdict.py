@@ -14,7 +14,7 @@ from fedprivjax.experiment.read import check, read_toml
 from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.experiment.tuning import _best
 from fedprivjax.report import audits, tables
-from fedprivjax.report.wording import layout
+from fedprivjax.report.summary import summary
 
 MEAN = 0.5
 RUNS = [0.25, 0.75]  # mean 0.5, sd √2/4
@@ -359,7 +359,7 @@ def test_titles_name_the_axis_of_a_mean():
         "gradient norm averaged over rounds (mean ± 95% interval); not judged, by the mean over rounds"
     )
     assert "over rounds" not in last.title
-    table = tables.results_table(layout(made), best, "gradient_norm")
+    table = tables.results_table(summary(made, best), "gradient_norm")
     assert table.title.startswith("gradient norm averaged over rounds, mean over 2 ")
     assert table.columns[-1].cells[0] == "2.00000"
 

@@ -8,11 +8,10 @@ from fedprivjax import Refusal, experiment, plot
 from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
-from fedprivjax.report.costs import costs_table, differ_in_costs, metric_against_costs, usual_point
+from fedprivjax.report.costs import costs_table, differ_in_costs
+from fedprivjax.report.plots import metric_against_costs, usual_point
+from fedprivjax.report.summary import Summary
 from fedprivjax.report.tables import results_tables
-from fedprivjax.report.wording import Layout, layout
-
-PLAIN = Layout({}, EvaluationSettings())  # default settings of plots
 
 DELTA, SEEDS = 1e-5, 4
 EVALUATION = EvaluationSettings(delta=DELTA)
@@ -52,7 +51,7 @@ def dataset(*dims, seed=0, **costs):
 
 
 def shown(best, axes=("mu",)):
-    return costs_table(Layout({name: AXES[name] for name in axes}, EVALUATION), best, "4 seeds")
+    return costs_table(Summary(best, {name: AXES[name] for name in axes}, EVALUATION))
 
 
 def headers(sheet):
@@ -80,7 +79,7 @@ def test_cells_have_separate_rows_if_their_costs_differ():
 
 def test_a_swept_number_of_rounds_has_a_row_for_each():
     swept = dataset("per_round", rounds=np.array([20.0, 40.0])).rename(per_round="rounds")
-    table = costs_table(Layout({"rounds": AXES["per_round"]}, EVALUATION), {"ours": swept}, "4 seeds")
+    table = costs_table(Summary({"ours": swept}, {"rounds": AXES["per_round"]}, EVALUATION))
     assert [row[:3] for row in table.rows] == [["ours", "2", "20"], ["ours", "3", "40"]]
 
 
@@ -99,8 +98,11 @@ def test_several_messages_per_round_have_a_column():
 
 def test_results_without_recorded_costs_have_no_table():
     old = dataset("mu").drop_vars(["sent_bytes", "gradients_per_record", "rounds_taken", "seconds"])
-    here = Layout({"mu": AXES["mu"]}, EVALUATION, targeted=False)
-    titles = [[sheet.title for sheet in results_tables(here, {"ours": data})] for data in (old, dataset("mu"))]
+
+    def here(data):
+        return Summary({"ours": data}, {"mu": AXES["mu"]}, EVALUATION, targeted=False)
+
+    titles = [[sheet.title for sheet in results_tables(here(data))] for data in (old, dataset("mu"))]
     assert not any("costs" in title for title in titles[0])
     assert titles[1][-1] == "what a run costs, mean over 4 seeds; seconds with compiling"
 
@@ -109,7 +111,7 @@ BEST = {"ours": dataset("mu"), "theirs": dataset("mu", seed=1, rounds=80, bytes=
 
 
 def test_a_panel_for_each_cost_and_a_line_for_each_protocol():
-    figure = metric_against_costs(BEST)
+    figure = metric_against_costs(Summary(BEST))
     rounds, sent, gradients = figure.axes
     assert [axis.get_xlabel() for axis in figure.axes] == ["rounds", "sent by a machine", "gradients a record"]
     assert {axis.get_xscale() for axis in figure.axes} == {"log"}
@@ -129,7 +131,7 @@ def test_a_panel_for_each_cost_and_a_line_for_each_protocol():
 
 def test_a_row_of_panels_for_each_participation():
     best = {label: dataset("per_round", "mu", rounds=rounds) for label, rounds in (("ours", 20.0), ("theirs", 40.0))}
-    figure = metric_against_costs(best, point={"mu": 4.0})
+    figure = metric_against_costs(Summary(best), point={"mu": 4.0})
     assert [axis.get_title() for axis in figure.axes] == ["m = 2"] * 3 + ["m = 3"] * 3
     assert [bool(axis.get_ylabel()) for axis in figure.axes] == [True, False, False] * 2
     assert f"ε = {gdp.epsilon(4.0, DELTA):.3g}" in figure.get_suptitle()
@@ -139,22 +141,22 @@ def test_unlimited_records_have_no_panel():
     endless = {
         label: data.assign(gradients_per_record=data["gradients_per_record"] * np.nan) for label, data in BEST.items()
     }
-    assert len(metric_against_costs(endless).axes) == 2
-    mixed = metric_against_costs({"ours": BEST["ours"], "theirs": endless["theirs"]})
+    assert len(metric_against_costs(Summary(endless)).axes) == 2
+    mixed = metric_against_costs(Summary({"ours": BEST["ours"], "theirs": endless["theirs"]}))
     assert [len(axis.lines) for axis in mixed.axes] == [2, 2, 1]
 
 
 def test_the_default_level_is_nearest_to_epsilon_two():
-    assert usual_point(BEST) == {"mu": 0.5}
-    assert usual_point({"ours": dataset("mu").rename(mu="epsilon")}) == {"epsilon": 4.0}
+    assert usual_point(Summary(BEST)) == {"mu": 0.5}
+    assert usual_point(Summary({"ours": dataset("mu").rename(mu="epsilon")})) == {"epsilon": 4.0}
 
 
 def test_costs_are_drawn_if_protocols_differ_in_them():
     alike = {"ours": dataset("mu"), "theirs": dataset("mu", seed=1, gradients=6.0)}
     assert not differ_in_costs(alike)
     assert not differ_in_costs({"ours": BEST["ours"]})
-    assert "test_accuracy_against_costs" in plots.all_plots(BEST, PLAIN)
-    assert not any("costs" in name for name in plots.all_plots(alike, PLAIN))
+    assert "test_accuracy_against_costs" in plots.all_plots(Summary(BEST))
+    assert not any("costs" in name for name in plots.all_plots(Summary(alike)))
     assert len(plot(described(BEST), against="costs").axes) == 3
     assert len(plot(described(alike), against="costs").axes) == 3  # if asked for
     assert len(plot(described({"ours": BEST["ours"]}), against="costs").axes) == 3
@@ -177,9 +179,9 @@ def spec(**evaluation):
 
 
 def test_a_file_may_say_where_runs_are_drawn():
-    evaluation = layout(experiment.parse(spec(at={"mu": 4.0}))).evaluation
+    evaluation = experiment.parse(spec(at={"mu": 4.0})).evaluation
     assert evaluation.at == {"mu": 4.0}
-    drawn = plots.all_plots(BEST, Layout({}, evaluation))["test_accuracy_against_costs"]
+    drawn = plots.all_plots(Summary(BEST, evaluation=evaluation))["test_accuracy_against_costs"]
     mean = BEST["ours"]["test_accuracy"].sel(mu=4.0).mean("seed")
     np.testing.assert_allclose(drawn.axes[0].lines[0].get_ydata(), mean)
     with pytest.raises(Refusal, match=r"^unknown key in evaluation.at 'clip' \(known: mu\)"):
@@ -187,15 +189,15 @@ def test_a_file_may_say_where_runs_are_drawn():
 
 
 def test_titles_show_the_value_that_is_drawn():
-    over_rounds = plots.metric_over_rounds(BEST, "test_accuracy", {"mu": 3.7})
+    over_rounds = plots.metric_over_rounds(Summary(BEST), "test_accuracy", {"mu": 3.7})
     assert [axis.get_title() for axis in over_rounds.axes] == ["μ = 4"]
-    against = metric_against_costs(BEST, point={"mu": 3.7})
+    against = metric_against_costs(Summary(BEST), point={"mu": 3.7})
     assert against.get_suptitle().startswith("μ = 4 (ε = ")
 
 
 @pytest.mark.parametrize("times", [1.5, 100.0, 1e7])
 def test_ticks_of_bytes_do_not_overlap_on_axes_of_any_length(times):
     far = {"ours": BEST["ours"], "theirs": dataset("mu", bytes=4000.0 * times)}
-    axis = metric_against_costs(far).axes[1]
+    axis = metric_against_costs(Summary(far)).axes[1]
     low, high = axis.get_xlim()
     assert 1 <= sum(low <= place <= high for place in axis.get_xticks()) <= 7

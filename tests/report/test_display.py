@@ -10,15 +10,12 @@ from fedprivjax import Refusal, experiment
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.results import load
-from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
-from fedprivjax.report.display import Shown, shown
+from fedprivjax.report.display import tables
 from fedprivjax.report.page import page
-from fedprivjax.report.wording import Layout, layout_of
-
-PLAIN = Layout({}, EvaluationSettings())  # default settings of plots
+from fedprivjax.report.summary import Summary, summary, summary_of
 
 EVIL = "<script>alert('x') & [bold]"
 
@@ -58,7 +55,7 @@ def results(kept):
 def test_tables_are_those_of_the_command_line(kept, results, capsys):
     said = str(fpj.table(kept))
     assert said == str(fpj.table(str(kept))) == str(fpj.table(results))
-    print(shown(results.spec, selected(results.spec, dict(results))).tables())
+    print(tables(summary(results.spec, selected(results.spec, dict(results)))))
     assert capsys.readouterr().out == said + "\n"
     for words in (EVIL, "excess risk, mean ± 95% interval over 3 seeds", "realised ε", "not for deployment", "noted"):
         assert words in said
@@ -82,7 +79,7 @@ def test_a_sweeps_dataset_needs_no_file(results):
 
 
 def test_plots_are_those_of_the_command_line(results):
-    usual = plots.all_plots(results.best, PLAIN)
+    usual = plots.all_plots(Summary(results.best))
     assert list(usual) == ["excess_risk_against_epsilon", "excess_risk_over_rounds"]
     for figure, asked in ((usual["excess_risk_against_epsilon"], {}), (usual["excess_risk_over_rounds"], ROUNDS)):
         again = fpj.plot(results, **asked)
@@ -145,15 +142,15 @@ def test_values_without_results_are_rejected(results, tmp_path):
 
 
 def test_the_page_is_complete_and_needs_no_other_file(results):
-    this = shown(results.spec, results.best)
-    text = page(this, results, this.plots())
+    this = summary(results.spec, results.best)
+    text = page(this, results, plots.all_plots(this))
     assert "<script" not in text
     assert "[bold]" in text
     assert "&lt;script&gt;" in text
     assert text.count("data:image/svg+xml;base64,") == 2
     for elsewhere in ('src="http', 'href="http', "url(", "@import"):
         assert elsewhere not in text
-    for sheet in this.tables().sheets:
+    for sheet in tables(this).sheets:
         assert all(escape(cell) in text for column in sheet.columns for cell in column.cells)
     guarantee = results.guarantee(EVIL, mu=1.0)
     assert guarantee.paragraph().split(" for ")[0] in text
@@ -168,8 +165,8 @@ def test_the_page_is_complete_and_needs_no_other_file(results):
 
 
 def test_a_metric_against_epsilon_is_at_the_top_of_the_page(results):
-    this = shown(results.spec, results.best)
-    drawn = this.plots()
+    this = summary(results.spec, results.best)
+    drawn = plots.all_plots(this)
     (lead,) = [name.replace("_", " ") for name in drawn if name.endswith("_against_epsilon")]
     text = page(this, results, drawn)
     assert text.count(f'alt="{lead}"') == 1
@@ -178,10 +175,10 @@ def test_a_metric_against_epsilon_is_at_the_top_of_the_page(results):
 
 def test_one_protocol_of_two_seeds_without_axes(results):
     data = {"ours": results[EVIL].isel(mu=[0], seed=[0, 1])}
-    this = Shown(layout_of(data), data)
-    (sheet, *_), figures = this.tables().sheets, this.plots()
+    this = summary_of(data)
+    (sheet, *_), figures = tables(this).sheets, plots.all_plots(this)
     assert (sheet.title.split(";")[0], sheet.frame.shape) == ("excess risk, mean over 2 seeds", (1, 1))
-    assert "±" not in str(this.tables())
+    assert "±" not in str(tables(this))
     assert list(figures) == ["excess_risk_over_rounds"]
     assert not figures["excess_risk_over_rounds"].axes[0].collections
     assert 'id="plots"' in page(this, results, figures)

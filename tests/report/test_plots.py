@@ -9,10 +9,8 @@ from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 from fedprivjax.report.drawing import save
 from fedprivjax.report.planned import bound_against_epsilon
-from fedprivjax.report.wording import Layout
+from fedprivjax.report.summary import Summary
 from fedprivjax.sweeps.results import with_alone
-
-PLAIN = Layout({}, EvaluationSettings())  # default settings of plots
 
 DELTA = 1e-3
 AXES = {"per_round": [2, 3], "mu": [1.0, 2.0, 4.0], "step_scale": [0.1, 1.0, 10.0], "machines": [10, 100, 1000]}
@@ -48,7 +46,7 @@ def labels(figure):
 
 
 def test_a_panel_for_each_participation_and_a_line_for_each_protocol(best):
-    figure = plots.metric_against_epsilon(best)
+    figure = plots.metric_against_epsilon(Summary(best))
     assert len(figure.axes) == 2
     assert sorted(labels(figure)) == ["free", "ours"]
     assert figure.axes[0].get_ylabel() == "test accuracy\n(mean, 95% interval, 4 seeds)"
@@ -70,21 +68,21 @@ def test_a_panel_for_each_participation_and_a_line_for_each_protocol(best):
 
 def test_a_swept_epsilon_is_drawn_without_conversion(best):
     swept = {"ours": best["ours"].rename(mu="epsilon")}
-    axis = plots.metric_against_epsilon(swept, realised=False).axes[0]
+    axis = plots.metric_against_epsilon(Summary(swept), realised=False).axes[0]
     np.testing.assert_allclose(numbers(axis.containers[0].lines[0].get_xdata()), AXES["mu"])
     assert axis.get_xlabel().startswith("target ε  (")
 
 
 def test_other_swept_settings_are_held_at_their_middle():
     data = dataset("mu", "step_scale")
-    axis = plots.metric_against_epsilon({"ours": data}).axes[0]
+    axis = plots.metric_against_epsilon(Summary({"ours": data})).axes[0]
     middle = data["test_accuracy"].isel(round=-1).sel(step_scale=1.0).mean("seed")
     np.testing.assert_allclose(numbers(axis.containers[0].lines[0].get_ydata()), middle)
     assert "step_scale = 1" in axis.get_title()
 
 
 def test_paths_over_rounds(best):
-    figure = plots.metric_over_rounds(best, "test_loss", {"mu": 4.0})
+    figure = plots.metric_over_rounds(Summary(best), "test_loss", {"mu": 4.0})
     assert len(figure.axes) == 2
     assert sorted(labels(figure)) == ["free", "ours"]
     for axis, m in zip(figure.axes, AXES["per_round"], strict=True):
@@ -97,7 +95,7 @@ def test_paths_over_rounds(best):
 
 
 def test_the_middle_is_taken_by_default(best):
-    axis = plots.metric_over_rounds(best, "test_loss").axes[0]
+    axis = plots.metric_over_rounds(Summary(best), "test_loss").axes[0]
     mean = best["ours"]["test_loss"].sel(per_round=2, mu=2.0).mean("seed")
     np.testing.assert_allclose(axis.lines[0].get_ydata(), mean)
 
@@ -105,7 +103,7 @@ def test_the_middle_is_taken_by_default(best):
 @pytest.mark.parametrize(("factor", "scale"), [(3, "linear"), (4, "log")])
 def test_rounds_are_logarithmic_if_runs_are_of_very_different_lengths(best, factor, scale):
     best["free"] = best["free"].assign_coords(round=factor * best["free"]["round"])
-    axis = plots.metric_over_rounds(best, "test_loss").axes[0]
+    axis = plots.metric_over_rounds(Summary(best), "test_loss").axes[0]
     assert axis.get_xscale() == scale
     assert axis.get_xlim()[1] > factor * ROUNDS[-1]
 
@@ -113,13 +111,13 @@ def test_rounds_are_logarithmic_if_runs_are_of_very_different_lengths(best, fact
 def test_rounds_that_a_participation_lacks_are_left_out(best):
     data = best["free"].copy(deep=True)
     data["test_loss"].loc[{"per_round": 3, "round": 15}] = np.nan
-    first, second = plots.metric_over_rounds({"free": data}).axes
+    first, second = plots.metric_over_rounds(Summary({"free": data})).axes
     assert first.lines[0].get_xdata().tolist() == ROUNDS
     assert second.lines[0].get_xdata().tolist() == ROUNDS[:2]
 
 
 def test_one_seed_has_no_band():
-    axis = plots.metric_over_rounds({"ours": dataset("mu", seeds=1)}).axes[0]
+    axis = plots.metric_over_rounds(Summary({"ours": dataset("mu", seeds=1)})).axes[0]
     assert len(axis.lines) == 1
     assert not axis.collections
 
@@ -136,14 +134,14 @@ def test_one_seed_has_no_band():
     ],
 )
 def test_every_plot_that_the_results_allow_is_written(data, names, tmp_path):
-    assert [path.name for path in save(plots.all_plots({"ours": data}, PLAIN), tmp_path)] == names
+    assert [path.name for path in save(plots.all_plots(Summary({"ours": data})), tmp_path)] == names
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
 
 
 def test_the_realised_axis_is_the_worst_runs(best):
     best["ours"]["realised_epsilon"] = best["ours"]["realised_epsilon"] * (1 + best["ours"]["seed"])
-    axis = plots.metric_against_epsilon(best, realised=True).axes[0]
+    axis = plots.metric_against_epsilon(Summary(best), realised=True).axes[0]
     (curve,) = axis.containers
     np.testing.assert_allclose(numbers(curve[0].get_xdata()), 4 * gdp.epsilon(np.array(AXES["mu"]), DELTA))
     assert axis.get_xlabel().startswith("realised ε, worst run  (")
@@ -157,12 +155,12 @@ def test_the_realised_epsilon_is_the_coordinate_if_it_differs_from_the_target(be
     """A deviation above 1% at one point of one protocol is enough, in either direction."""
     best["ours"]["realised_epsilon"] = best["ours"]["realised_epsilon"].copy()
     best["ours"]["realised_epsilon"][1, 2] *= off
-    axis = plots.metric_against_epsilon(best).axes[1]
+    axis = plots.metric_against_epsilon(Summary(best)).axes[1]
     levels = gdp.epsilon(np.array(AXES["mu"]), DELTA) * [1, 1, off if realised else 1]
     np.testing.assert_allclose(numbers(axis.containers[0][0].get_xdata()), levels)
     assert axis.get_xlabel().startswith("realised ε, worst run  (" if realised else "ε  (")
     names = ["test_accuracy_against_epsilon.png", "test_accuracy_against_target_epsilon.png"]
-    written = [path.name for path in save(plots.all_plots(best, PLAIN), tmp_path) if "epsilon" in path.name]
+    written = [path.name for path in save(plots.all_plots(Summary(best)), tmp_path) if "epsilon" in path.name]
     assert written == names[: 1 + realised]
 
 
@@ -170,7 +168,7 @@ def test_no_privacy_is_on_target():
     data = dataset("mu").assign_coords(mu=[1.0, 2.0, np.inf])
     levels = gdp.epsilon(np.array([1.0, 2.0, np.inf]), DELTA)[:, None]
     data["realised_epsilon"] = (("mu", "seed"), np.broadcast_to(levels, (3, data.sizes["seed"])))
-    assert not plots.misses_target({"ours": data})
+    assert not Summary({"ours": data}).misses_target
 
 
 def test_another_iterate_and_a_custom_metric():
@@ -179,10 +177,11 @@ def test_another_iterate_and_a_custom_metric():
     mine = Metric("spread", lambda problem, snapshot: 0.0, label="how far apart")
     means = data["spread"].isel(round=-1).mean("seed")
     for iterate in ("output", "last"):
-        axis = plots.metric_against_epsilon({"ours": data}, mine, iterate=iterate).axes[0]
+        this = Summary({"ours": data}, evaluation=EvaluationSettings(iterate=iterate))
+        axis = plots.metric_against_epsilon(this, mine).axes[0]
         np.testing.assert_allclose(numbers(axis.containers[0][0].get_ydata()), means.sel(iterate=iterate))
         assert axis.get_ylabel() == "how far apart\n(mean, 95% interval, 4 seeds)"
-        line = plots.metric_over_rounds({"ours": data}, "spread", iterate=iterate).axes[0].lines[0]
+        line = plots.metric_over_rounds(this, "spread").axes[0].lines[0]
         path = data["spread"].sel(iterate=iterate, mu=2.0).mean("seed")
         np.testing.assert_allclose(line.get_ydata(), path)
 
@@ -191,7 +190,7 @@ def test_a_private_protocol_with_a_fixed_target_is_a_point():
     own = dataset("per_round")
     own["realised_epsilon"] = (own["diverged"].dims, np.full(own["diverged"].shape, 2.5))
     own["realised_epsilon"][:, :-1] = 1.0  # it stands at its worst run's
-    figure = plots.metric_against_epsilon({"ours": dataset("per_round", "mu"), "own": own})
+    figure = plots.metric_against_epsilon(Summary({"ours": dataset("per_round", "mu"), "own": own}))
     (line,) = [bar[0] for bar in figure.axes[0].containers if bar.get_label() == "own"]
     np.testing.assert_allclose(numbers(line.get_xdata()), [2.5])
 
@@ -201,7 +200,7 @@ def test_a_metric_against_the_machines_is_doubly_logarithmic():
         "ours": dataset("machines", metrics=["excess_risk"]),
         "theirs": dataset("machines", metrics=["excess_risk"]),
     }
-    figure = plots.metric_against(best, "machines")
+    figure = plots.metric_against(Summary(best), "machines")
     (axis,) = figure.axes
     assert (axis.get_xscale(), axis.get_yscale(), axis.get_xlabel()) == ("log", "log", "machines")
     assert labels(figure) == ["ours", "theirs"]
@@ -216,7 +215,7 @@ def test_a_metric_against_the_machines_is_doubly_logarithmic():
 
 
 def test_machines_beside_a_privacy_level_have_a_panel_for_each():
-    figure = plots.metric_against({"ours": dataset("machines", "mu", metrics=["excess_risk"])}, "machines")
+    figure = plots.metric_against(Summary({"ours": dataset("machines", "mu", metrics=["excess_risk"])}), "machines")
     assert [axis.get_title() for axis in figure.axes] == ["μ = 1", "μ = 2", "μ = 4"]
 
 
@@ -225,19 +224,21 @@ def test_one_evaluation_has_no_path_and_values_below_zero_no_logarithmic_axis(tm
     for place, round in enumerate(ROUNDS):  # each size has a last round of its own
         runs = data["excess_risk"][{"machines": place}]
         data["excess_risk"][{"machines": place}] = runs.where(data["round"] == round)
-    assert [path.name for path in save(plots.all_plots({"ours": data}, PLAIN), tmp_path)] == [
+    assert [path.name for path in save(plots.all_plots(Summary({"ours": data})), tmp_path)] == [
         "excess_risk_against_machines.png"
     ]
-    assert plots.all_plots({"ours": data.assign(excess_risk=-data["excess_risk"])}, PLAIN).keys() == {
+    assert plots.all_plots(Summary({"ours": data.assign(excess_risk=-data["excess_risk"])})).keys() == {
         "excess_risk_against_machines"
     }
-    assert plots.all_plots({"ours": data.isel(machines=[0, 2])}, PLAIN) == {}
+    assert plots.all_plots(Summary({"ours": data.isel(machines=[0, 2])})) == {}
 
 
 @pytest.mark.parametrize("size", sparing(["rounds", "records"], ["rounds"]))
 def test_noise_averaged_over_rounds_is_drawn_against_swept_rounds_and_records(size):
     data = dataset(size, "mu", metrics=["noise_mean_square"])
-    figure = plots.metric_against({"ours": data}, size, "noise_rms", rounds="mean")
+    settings = [EvaluationSettings(averaged=names) for names in (["noise_rms"], [])]
+    summaries = [Summary({"ours": data}, evaluation=each) for each in settings]
+    figure = plots.metric_against(summaries[0], size, "noise_rms")
     first, *_ = figure.axes
     assert [axis.get_title() for axis in figure.axes] == ["μ = 1", "μ = 2", "μ = 4"]
     assert (first.get_xlabel(), first.get_ylabel()) == (
@@ -249,8 +250,7 @@ def test_noise_averaged_over_rounds_is_drawn_against_swept_rounds_and_records(si
     roots = np.sqrt(data["noise_mean_square"].sel(mu=1.0).mean("round")).mean("seed")
     np.testing.assert_allclose(numbers(line.get_ydata()), roots)
     name = f"noise_rms_against_{size}"
-    layouts = [Layout({}, EvaluationSettings(averaged=names)) for names in (["noise_rms"], [])]
-    drawn = [plots.all_plots({"ours": data}, each)[name] for each in layouts]
+    drawn = [plots.all_plots(each)[name] for each in summaries]
     averaged, last = (numbers(figure.axes[0].containers[0].lines[0].get_ydata()) for figure in drawn)
     np.testing.assert_allclose(averaged, roots)
     np.testing.assert_allclose(last, np.sqrt(data["noise_mean_square"].sel(mu=1.0).isel(round=-1)).mean("seed"))
@@ -258,7 +258,7 @@ def test_noise_averaged_over_rounds_is_drawn_against_swept_rounds_and_records(si
 
 def test_three_swept_sizes_leave_one_to_the_curve_one_to_panels_and_one_at_its_middle():
     data = dataset("machines", "rounds", "records", metrics=["excess_risk"])
-    figure = plots.metric_against({"ours": data}, "records")
+    figure = plots.metric_against(Summary({"ours": data}), "records")
     assert [axis.get_title() for axis in figure.axes] == [f"M = {m}, T = 10" for m in (10, 100, 1000)]
 
 
@@ -287,12 +287,12 @@ def test_intervals_stay_within_a_metrics_limits():
     mean, half = mean_interval(data["test_accuracy"].isel(round=-1))
     assert (mean - half < 0).all()
     assert (mean + half > 1).all()
-    (bars,) = bars_drawn(plots.metric_against_epsilon({"ours": data}).axes[0])
+    (bars,) = bars_drawn(plots.metric_against_epsilon(Summary({"ours": data})).axes[0])
     np.testing.assert_allclose(bars[:, 0, 1], 0, atol=1e-12)
     np.testing.assert_allclose(bars[:, 1, 1], 1)
     data["test_loss"].attrs["valid_min"] = 0.0
     data["test_loss"][{"seed": 0}] = 9.0
-    axis = plots.metric_over_rounds({"ours": data}).axes[0]
+    axis = plots.metric_over_rounds(Summary({"ours": data})).axes[0]
     (band,) = axis.collections
     assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(0, abs=1e-12)
     low, high = axis.get_ylim()
@@ -303,35 +303,35 @@ def test_a_function_of_a_mean_has_the_limits_of_its_values():
     data = dataset("mu", metrics=["noise_mean_square"], seeds=3)
     data["noise_mean_square"].attrs["valid_min"] = 0.0
     data["noise_mean_square"][{"seed": 0}] = 400.0
-    (bars,) = bars_drawn(plots.metric_against_epsilon({"ours": data}, "noise_rms").axes[0])
+    (bars,) = bars_drawn(plots.metric_against_epsilon(Summary({"ours": data}), "noise_rms").axes[0])
     np.testing.assert_allclose(bars[:, 0, 1], 0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("seeds", "drawn"), [(2, 0), (3, 1)])
 def test_two_seeds_have_no_bars(seeds, drawn):
     data = dataset("per_round", "mu", seeds=seeds)
-    assert [len(bars_drawn(axis)) for axis in plots.metric_against_epsilon({"ours": data}).axes] == [drawn] * 2
-    assert [len(axis.collections) for axis in plots.metric_over_rounds({"ours": data}).axes] == [drawn] * 2
+    assert [len(bars_drawn(axis)) for axis in plots.metric_against_epsilon(Summary({"ours": data})).axes] == [drawn] * 2
+    assert [len(axis.collections) for axis in plots.metric_over_rounds(Summary({"ours": data})).axes] == [drawn] * 2
 
 
 def test_one_privacy_level_makes_no_plot_against_it():
-    assert list(plots.all_plots({"ours": dataset("mu").isel(mu=[1])}, PLAIN)) == ["test_loss_over_rounds"]
+    assert list(plots.all_plots(Summary({"ours": dataset("mu").isel(mu=[1])}))) == ["test_loss_over_rounds"]
 
 
 def test_a_swept_setting_is_an_axis_if_no_privacy_level_is_swept():
     alone = {"ours": dataset("step_scale")}
     names = ["test_accuracy_against_step_scale", "test_loss_over_rounds"]
-    assert list(plots.all_plots(alone, PLAIN)) == names
-    figure = plots.all_plots(alone, PLAIN)[names[0]]
+    assert list(plots.all_plots(Summary(alone))) == names
+    figure = plots.all_plots(Summary(alone))[names[0]]
     assert (figure.axes[0].get_xlabel(), figure.axes[0].get_xscale()) == ("step_scale", "log")
-    assert list(plots.all_plots({"ours": dataset("mu", "step_scale")}, PLAIN)) == [
+    assert list(plots.all_plots(Summary({"ours": dataset("mu", "step_scale")}))) == [
         "test_accuracy_against_epsilon",
         "test_loss_over_rounds",
     ]
 
 
 def test_many_panels_stand_in_rows():
-    figure = plots.metric_over_rounds({"ours": dataset("per_round", "machines")})
+    figure = plots.metric_over_rounds(Summary({"ours": dataset("per_round", "machines")}))
     assert [axis.get_title() for axis in figure.axes] == [f"M = {M}, m = {m}" for M in AXES["machines"] for m in (2, 3)]
     assert len({axis.get_position().x0 for axis in figure.axes}) == 3
     assert len({axis.get_position().y0 for axis in figure.axes}) == 2
@@ -339,7 +339,7 @@ def test_many_panels_stand_in_rows():
 
 def test_shifted_error_bars_stay_within_the_axes_and_data_do_not_change():
     best = {label: dataset("mu") for label in ("one", "two", "three")}
-    axis = plots.metric_against_epsilon(best).axes[0]
+    axis = plots.metric_against_epsilon(Summary(best)).axes[0]
     places = [
         axis.transData.inverted().transform(bar[0].get_transform().transform((5.0, 0.5))) for bar in axis.containers
     ]
@@ -357,14 +357,15 @@ def test_shifted_error_bars_stay_within_the_axes_and_data_do_not_change():
 def test_the_constant_predictor_is_a_line_if_it_is_near_the_curves(best, value, drawn):
     for data in best.values():
         data["test_accuracy"].attrs["constant_predictor"] = value
-    names = [labels(plots.metric_against_epsilon(best, "test_accuracy", constant=told)) for told in (True, False)]
+    told = [Summary(best, evaluation=EvaluationSettings(baselines=names)) for names in (["constant"], [])]
+    names = [labels(plots.metric_against_epsilon(each, "test_accuracy")) for each in told]
     assert ["constant predictor" in each for each in names] == [drawn, False]
 
 
 @pytest.mark.parametrize(("value", "drawn"), [(0.5, True), (-7.0, False)])
 def test_each_machine_alone_is_a_dashed_line_if_it_is_near_the_curves(best, value, drawn):
     told = {label: with_alone(data, {"test_accuracy": np.full(5, value)}, 5) for label, data in best.items()}
-    figure = plots.metric_against_epsilon(told, "test_accuracy")
+    figure = plots.metric_against_epsilon(Summary(told), "test_accuracy")
     assert ("each machine alone" in labels(figure)) == drawn
     for axis in figure.axes:
         lines = [line for line in axis.lines if line.get_label() == "each machine alone"]
@@ -375,6 +376,6 @@ def test_each_machine_alone_is_a_curve_along_the_axis_on_which_it_depends():
     data = dataset("machines")
     data["alone_test_accuracy"] = ("machines", [0.6, 0.5, 0.4])
     data["alone_test_accuracy_interval"] = ("machines", [0.0, 0.0, 0.0])
-    (axis,) = plots.metric_against({"ours": data}, "machines", "test_accuracy").axes
+    (axis,) = plots.metric_against(Summary({"ours": data}), "machines", "test_accuracy").axes
     (line,) = (line for line in axis.lines if line.get_label() == "each machine alone")
     np.testing.assert_allclose(line.get_xydata(), [[10, 0.6], [100, 0.5], [1000, 0.4]])

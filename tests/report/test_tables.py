@@ -9,16 +9,15 @@ from rich.console import Console
 from scipy.stats import t
 
 from fedprivjax import PrivacyGuarantee, experiment
-from fedprivjax.engine.metrics import known
 from fedprivjax.experiment import Expected, verdict
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import ADD_OR_REMOVE, MACHINE, RECORD, REPLACE_ONE, Terms
-from fedprivjax.report import audits, guarantees, plots, tables, wording
+from fedprivjax.report import audits, guarantees, plots, remarks, tables
 from fedprivjax.report.remarks import sweep_notes
+from fedprivjax.report.summary import Summary, summary
 from fedprivjax.report.text_table import html_table, plain
-from fedprivjax.report.wording import layout
 from fedprivjax.sweeps.results import with_alone
 from fedprivjax.sweeps.selection import NO_EFFECT
 
@@ -93,7 +92,7 @@ def says(cell, runs, scale=1.0):
 @pytest.mark.parametrize(("metric", "scale"), [("test_accuracy", 100), ("test_loss", 1)])
 def test_a_results_table_has_the_datasets_values(best, metric, scale):
     swept = make()
-    found = columns(tables.results_table(layout(swept), best, metric))
+    found = columns(tables.results_table(summary(swept, best), metric))
     cells = [(m, mu) for mu in MU for m in PER_ROUND]  # the file's order: the last axis changes fastest
     ours, free = (best[label][metric].isel(round=-1) for label in ("ours", "free"))
     for (m, mu), cell in zip(cells, found["ours"], strict=True):
@@ -111,13 +110,13 @@ def test_rounds_to_a_value_are_means_or_bounds_with_the_number_of_runs_that_reac
     ours[0, 0], ours[0, 1] = reached, half_way
     best = {"ours": dataset(ours, ["per_round", "mu"]), "free": dataset(np.stack([half_way] * 2), ["per_round"])}
     best["ours"]["diverged"].values[0, 1, 2] = True
-    sheet = tables.rounds_table(layout(swept), best, "test_accuracy", 0.9)
+    sheet = tables.rounds_table(summary(swept, best), "test_accuracy", 0.9)
     assert sheet.title.startswith("rounds to test accuracy ≥ 90.0%, first evaluated round, mean ± 95% interval over 3")
     half = t.ppf(0.975, 2) * np.std([5, 10, 5], ddof=1) / np.sqrt(3)
     assert columns(sheet)["ours"] == [f"6.7 ± {half:.1f}", "> 10.0 (0 of 3)", "> 8.3 (1 of 3)", "> 10.0 (0 of 3)"]
     assert columns(sheet)["free"][0] == "> 8.3 (2 of 3)"
-    assert sheet.title in [one.title for one in tables.results_tables(layout(swept), best)]
-    assert any("k of n runs reach it" in line for line in tables.footnotes(layout(swept), best))
+    assert sheet.title in [one.title for one in tables.results_tables(summary(swept, best))]
+    assert any("k of n runs reach it" in line for line in remarks.footnotes(summary(swept, best)))
 
 
 def with_constant(best, value):
@@ -130,18 +129,18 @@ def with_constant(best, value):
 
 def test_cells_worse_than_the_constant_predictor_are_marked(best):
     told, swept = with_constant(best, 0.5), make()
-    found = columns(tables.results_table(layout(swept), told, "test_accuracy"))
+    found = columns(tables.results_table(summary(swept, told), "test_accuracy"))
     assert found["constant predictor"] == ["50.0", "″", "″", "″"]
     cells = [cell for label in ("ours", "free") for cell in found[label] if cell != "″"]
     assert {cell.endswith(" †") for cell in cells} == {True, False}
     assert all((float(cell.split()[0]) < 50) == cell.endswith(" †") for cell in cells)
-    notes = tables.footnotes(layout(swept), told)
+    notes = remarks.footnotes(summary(swept, told))
     assert "† marks a mean that is worse than the constant predictor's" in notes
-    assert not any(line.startswith("†") for line in tables.footnotes(layout(swept), with_constant(best, 0.0)))
-    assert "constant predictor" not in columns(tables.results_table(layout(swept), told, "test_loss"))
-    plain = layout(make(evaluation={"delta": DELTA, "baselines": []}))
-    assert columns(tables.results_table(plain, told, "test_accuracy")) == columns(
-        tables.results_table(plain, best, "test_accuracy")
+    assert not any(line.startswith("†") for line in remarks.footnotes(summary(swept, with_constant(best, 0.0))))
+    assert "constant predictor" not in columns(tables.results_table(summary(swept, told), "test_loss"))
+    plain = make(evaluation={"delta": DELTA, "baselines": []})
+    assert columns(tables.results_table(summary(plain, told), "test_accuracy")) == columns(
+        tables.results_table(summary(plain, best), "test_accuracy")
     )
 
 
@@ -149,32 +148,31 @@ def test_each_machine_alone_is_a_separate_column(best):
     machines = np.array([0.2, 0.3, 0.4])
     told = {label: with_alone(data, {"test_accuracy": machines}, 3) for label, data in best.items()}
     cell = f"30.0 ± {t.ppf(0.975, 2) * 10 / np.sqrt(3):.1f}"
-    found = columns(tables.results_table(layout(make()), told, "test_accuracy"))
+    found = columns(tables.results_table(summary(make(), told), "test_accuracy"))
     assert found["each machine alone"] == [cell, "″", "″", "″"]
-    assert "each machine alone" not in columns(tables.results_table(layout(make()), told, "test_loss"))
+    assert "each machine alone" not in columns(tables.results_table(summary(make(), told), "test_loss"))
     told["free"] = with_alone(best["free"], {"test_accuracy": machines + 0.5}, 3)
-    found = columns(tables.results_table(layout(make()), told, "test_accuracy"))
+    found = columns(tables.results_table(summary(make(), told), "test_accuracy"))
     assert [found[f"each machine alone ({label})"][0][:4] for label in ("ours", "free")] == ["30.0", "80.0"]
     best["ours"]["alone_test_accuracy"] = ("per_round", [-1.0, 2.0])
     best["ours"]["alone_test_accuracy_interval"] = ("per_round", [np.nan, np.nan])
     best["ours"].attrs["alone"] = "2 machines"
-    found = columns(tables.results_table(layout(make()), best, "test_accuracy"))
+    found = columns(tables.results_table(summary(make(), best), "test_accuracy"))
     assert found["each machine alone"] == ["-100.0", "200.0", "-100.0", "200.0"]
-    notes = tables.footnotes(layout(make()), best)
+    notes = remarks.footnotes(summary(make(), best))
     assert "ours is worse than each machine alone in 2 of 4 cells of test accuracy" in notes
 
 
 def test_a_private_mean_above_a_non_private_one_has_a_remark(best):
     best["free"]["test_accuracy"] = 0.0 * best["free"]["test_accuracy"] + 0.01
     best["ours"]["test_accuracy"] = 0.0 * best["ours"]["test_accuracy"] + xr.DataArray([0.0, 0.5], dims="mu")
-    (line,) = (line for line in tables.footnotes(layout(make()), best) if "is better than" in line)
+    (line,) = (line for line in remarks.footnotes(summary(make(), best)) if "is better than" in line)
     assert line.startswith("ours is better than free, which has no noise, in 2 of 4 cells of test accuracy: tune")
 
 
 def test_epsilon_is_next_to_mu_and_large_ones_are_marked(best):
-    epsilon = next(
-        cells for name, cells in columns(tables.results_table(layout(make()), best, "test_loss")).items() if "ε" in name
-    )
+    found = columns(tables.results_table(summary(make(), best), "test_loss"))
+    epsilon = next(cells for name, cells in found.items() if "ε" in name)
     small, large = (f"{float(gdp.epsilon(mu, DELTA)):.3g}" for mu in MU)
     assert epsilon == [small, small, f"{large} !", f"{large} !"]
 
@@ -184,18 +182,18 @@ def test_a_results_table_of_another_iterate(best):
     last["test_loss"] = last["test_loss"] + 1.0
     both = xr.concat([best["ours"], last], xr.Variable("iterate", ["output", "last"]), data_vars=["test_loss"])
     table = tables.results_table(
-        layout(make(evaluation={"delta": DELTA, "iterate": "last"})), {"ours": both}, "test_loss"
+        summary(make(evaluation={"delta": DELTA, "iterate": "last"}), {"ours": both}), "test_loss"
     )
     assert table.title.startswith("test loss of the iterate 'last', mean")
-    assert columns(table)["ours"] == columns(tables.results_table(layout(make()), {"ours": last}, "test_loss"))["ours"]
-    output = columns(tables.results_table(layout(make()), {"ours": both}, "test_loss"))["ours"]
-    assert output == columns(tables.results_table(layout(make()), best, "test_loss"))["ours"]
+    assert columns(table)["ours"] == columns(tables.results_table(summary(make(), {"ours": last}), "test_loss"))["ours"]
+    output = columns(tables.results_table(summary(make(), {"ours": both}), "test_loss"))["ours"]
+    assert output == columns(tables.results_table(summary(make(), best), "test_loss"))["ours"]
 
 
 def test_the_realised_epsilon_is_the_worst_runs_next_to_its_target(best):
     realised = best["ours"]["realised_epsilon"]
     best["ours"]["realised_epsilon"] = realised * xr.DataArray([0.5, 0.9, 0.25], dims="seed")
-    table = tables.realised_table(layout(make()), best)
+    table = tables.realised_table(summary(make(), best))
     assert table.title == "realised ε at δ = 0.001, the worst of 3 seeds"
     found = columns(table)
     small, large = (float(gdp.epsilon(mu, DELTA)) for mu in MU)
@@ -225,7 +223,7 @@ def test_the_realised_epsilon_has_a_table_if_no_row_shows_it(best, protocols, sw
     )
     one = {"ours": best["ours"].isel(mu=[0])} if "mu" not in sweep or len(sweep["mu"]) == 1 else best
     one = {"free": best["free"]} if protocols == OWN[1:] else one
-    titles = [table.title for table in tables.results_tables(layout(settings), one)]
+    titles = [table.title for table in tables.results_tables(summary(settings, one))]
     assert [title.split(",")[0] for title in titles[:2]] == ["test accuracy %", "test loss"]
     assert [title.split(" at")[0] for title in titles[2:]] == ["realised ε"] * printed
 
@@ -233,14 +231,15 @@ def test_the_realised_epsilon_has_a_table_if_no_row_shows_it(best, protocols, sw
 @pytest.mark.parametrize(("off", "printed"), [(1.0, False), (1.005, False), (1.02, True), (0.98, True)])
 def test_a_realised_epsilon_that_differs_from_its_target_has_a_table(best, off, printed):
     best["ours"]["realised_epsilon"] = off * best["ours"]["realised_epsilon"]
-    titles = [table.title for table in tables.results_tables(layout(make()), best)]
+    titles = [table.title for table in tables.results_tables(summary(make(), best))]
     assert any(title.startswith("realised ε") for title in titles) == printed
-    assert ("realised ε of the worst run: within 1% of its target" in tables.footnotes(layout(make()), best)) != printed
+    notes = remarks.footnotes(summary(make(), best))
+    assert ("realised ε of the worst run: within 1% of its target" in notes) != printed
 
 
 def test_a_fixed_target_is_in_the_protocols_column_header(best):
     settings = make(protocol=OWN, sweep={"per_round": PER_ROUND, "seeds": SEEDS})
-    found = columns(tables.realised_table(layout(settings), {**best, "ours": best["ours"].isel(mu=0, drop=True)}))
+    found = columns(tables.realised_table(summary(settings, {**best, "ours": best["ours"].isel(mu=0, drop=True)})))
     target = f"{float(gdp.epsilon(1.0, DELTA)):.3g}"
     assert found == {"per_round": ["2", "3"], f"ours (target {target})": [target] * 2}
 
@@ -248,7 +247,7 @@ def test_a_fixed_target_is_in_the_protocols_column_header(best):
 def test_an_axis_of_one_value_needs_no_column(best):
     one = make(sweep={"mu": MU[:1], "per_round": PER_ROUND[:1], "seeds": SEEDS})
     single = {label: data.isel({k: [0] for k in ("mu", "per_round") if k in data.dims}) for label, data in best.items()}
-    found = columns(tables.results_table(layout(one), single, "test_loss"))
+    found = columns(tables.results_table(summary(one, single), "test_loss"))
     runs = best["ours"]["test_loss"].isel(mu=0, per_round=0, round=-1)
     assert len(found["ours"]) == 1
     assert says(found["ours"][0], runs)
@@ -264,22 +263,24 @@ def test_footnotes_name_a_clip_without_effect_and_a_best_cell_at_the_edge(best):
         },
         {"mu": MU, "clip": [1.0, 2.0, 4.0], "seed": range(SEEDS), "round": [5]},
     )
-    metric = known("test_accuracy")
-    runs = data["test_accuracy"].isel(round=0)
+
+    def notes(data):
+        return sweep_notes({"ours": data}, Summary({"ours": data}).cells("test_accuracy"))
+
     edge = "ours: the best cell is at the edge of the swept clip in 1 of 2 cells, by test accuracy"
-    assert sweep_notes({"ours": data}, {"ours": runs}, metric) == [f"ours: {NO_EFFECT}"]
+    assert notes(data) == [f"ours: {NO_EFFECT}"]
     fixed = data.assign(step_size=data["step_size"] * 0 + 1.0)
-    assert sweep_notes({"ours": fixed}, {"ours": runs}, metric) == [edge]
-    assert sweep_notes({"ours": fixed}, {"ours": runs.isel(mu=1)}, metric) == []
-    assert sweep_notes({"ours": fixed}, {"ours": runs.isel(clip=[0, 1])}, metric) == []  # two values are no grid
+    assert notes(fixed) == [edge]
+    assert notes(fixed.isel(mu=1)) == []
+    assert notes(fixed.isel(clip=[0, 1])) == []  # two values are no grid
     best["ours"] = best["ours"].rename(mu="clip").assign(noise_std=("clip", MU), step_size=("clip", 1 / np.array(MU)))
-    assert f"ours: {NO_EFFECT}" in tables.footnotes(layout(make()), best)
+    assert f"ours: {NO_EFFECT}" in remarks.footnotes(summary(make(), best))
 
 
 def test_footnotes_state_guarantees_selection_and_divergence(best):
     best["ours"]["diverged"][0, 0, 0] = True
     best["ours"] = best["ours"].assign_attrs(selected="clip by the best mean test_loss: not accounted for")
-    said = "\n".join(tables.footnotes(layout(make()), best))
+    said = "\n".join(remarks.footnotes(summary(make(), best)))
     for words in (
         "one record of one machine",
         "replace-one",
@@ -318,9 +319,9 @@ def test_titles_name_units_and_relations_that_differ(best, other, named):
     ours = restated(best["ours"], unit=RECORD)
     both = {"ours": ours, "theirs": restated(best["ours"], **other), "free": restated(best["free"], unit="nothing")}
     both["ours"]["realised_epsilon"] = 1.5 * ours["realised_epsilon"]
-    shown = tables.results_tables(layout(make(evaluation={"delta": DELTA, "rounds_to": {"test_accuracy": 0.5}})), both)
+    shown = tables.results_tables(summary(make(evaluation={"delta": DELTA, "rounds_to": {"test_accuracy": 0.5}}), both))
     assert len(shown) == 4
-    subjects = [f"ε for {one.unit} ({one.stated_relation})" for one in wording.private_terms(both)]
+    subjects = [f"ε for {one.unit} ({one.stated_relation})" for one in Summary(both).terms]
     for table in shown:
         assert ("DIFFERENT GUARANTEES" in table.title) == named
         assert all(subject in table.title for subject in subjects) == named
@@ -330,7 +331,7 @@ def test_titles_name_units_and_relations_that_differ(best, other, named):
 
 def test_axes_of_epsilon_name_the_relations(best):
     both = {"ours": best["ours"], "theirs": restated(best["ours"], unit=MACHINE, relation=ADD_OR_REMOVE)}
-    labels = [axis.get_xlabel() for axis in plots.metric_against_epsilon(both).axes]
+    labels = [axis.get_xlabel() for axis in plots.metric_against_epsilon(Summary(both)).axes]
     assert [
         label.endswith(f", unit: machine and record, {ADD_OR_REMOVE} (zero-out), {REPLACE_ONE})") for label in labels
     ] == [
@@ -341,33 +342,33 @@ def test_axes_of_epsilon_name_the_relations(best):
 
 def test_footnotes_are_left_out_if_they_do_not_apply(best):
     small = {"ours": best["ours"].isel(mu=[0])}
-    said = "\n".join(tables.footnotes(layout(make()), small))
+    said = "\n".join(remarks.footnotes(summary(make(), small)))
     for words in ("diverged", "not accounted for", "non-private", "ε > 10"):
         assert words not in said
 
 
 def test_metrics_on_private_data_are_named(best):
     best["ours"] = best["ours"].assign_attrs(non_private_metrics="train_loss")
-    assert "non-private metric: train_loss" in "\n".join(tables.footnotes(layout(make()), best))
+    assert "non-private metric: train_loss" in "\n".join(remarks.footnotes(summary(make(), best)))
 
 
 def test_metrics_on_private_data_are_named_whichever_protocol_recorded_them(best):
     names = iter(("train_loss", "train_loss, clipped_share", "message_norm"))
     marked = {label: data.assign_attrs(non_private_metrics=next(names, "")) for label, data in best.items()}
     expected = "non-private metric: train_loss, clipped_share" + (", message_norm" if len(best) > 2 else "")
-    assert expected in "\n".join(tables.footnotes(layout(make()), marked))
+    assert expected in "\n".join(remarks.footnotes(summary(make(), marked)))
 
 
 def test_the_fraction_of_data_used_is_stated_once_for_protocols_with_the_same(best):
     def said(of):
         marked = {label: data.assign_attrs(data_used=of[label]) for label, data in best.items() if label in of}
-        return [line for line in tables.footnotes(layout(make()), marked) if "a run uses" in line]
+        return [line for line in remarks.footnotes(summary(make(), marked)) if "a run uses" in line]
 
     part, whole = "20 of 40 examples (50%)", "40 of 40 examples (100%)"
     assert said({"ours": part, "free": part}) == [f"a run uses {part}"]
     assert said({"ours": part, "free": whole}) == [f"ours: a run uses {part}", f"free: a run uses {whole}"]
     assert said({"ours": part, "free": ""}) == [f"ours: a run uses {part}"]
-    assert not any("a run uses" in line for line in tables.footnotes(layout(make()), best))
+    assert not any("a run uses" in line for line in remarks.footnotes(summary(make(), best)))
 
 
 EXPECTED = [

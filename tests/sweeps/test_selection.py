@@ -6,7 +6,9 @@ import xarray as xr
 
 from fedprivjax import Refusal, select
 from fedprivjax.report.plots import metric_against, metric_over_rounds
-from fedprivjax.report.remarks import CHOSEN_NOTE, CONSTANT
+from fedprivjax.report.remarks import CHOSEN_NOTE
+from fedprivjax.report.summary import Summary
+from fedprivjax.report.tables import CONSTANT
 from fedprivjax.sweeps.selection import NO_EFFECT, UNACCOUNTED
 
 CLIPS, RATES = [0.1, 1.0, 10.0], [1.0, 2.0]
@@ -79,16 +81,16 @@ def test_unknown_axes_and_metrics_are_refused(grid, over, metric, message):
         select(grid, over, metric)
 
 
-@pytest.mark.parametrize("draw", [lambda best: metric_against(best, "rate", "test_loss"), metric_over_rounds])
+@pytest.mark.parametrize("draw", [lambda this: metric_against(this, "rate", "test_loss"), metric_over_rounds])
 def test_plots_mark_the_chosen_and_explain_the_mark(grid, draw):
     chosen, plain = select(grid, "clip"), grid.isel(clip=0, drop=True)
     guaranteed = {"guarantee": ("rate", ["", ""]), "realised_mu": grid["realised_epsilon"].isel(clip=0, drop=True)}
     both = {"ours": chosen.assign(guaranteed), "other": plain.assign(guaranteed)}
-    (legend,) = draw(both).legends
+    (legend,) = draw(Summary(both)).legends
     assert [text.get_text() for text in legend.get_texts() if text.get_text() != CONSTANT] == ["ours ‡", "other"]
     assert legend.get_title().get_text() == CHOSEN_NOTE
-    (legend,) = draw({"one": both["other"], "other": both["other"]}).legends
+    (legend,) = draw(Summary({"one": both["other"], "other": both["other"]})).legends
     assert legend.get_title().get_text() == ""
-    alone = draw({"ours": both["ours"]})
+    alone = draw(Summary({"ours": both["ours"]}))
     title = alone.axes[0].get_title() + alone.get_suptitle()
     assert f"ours ‡\n{CHOSEN_NOTE}" in title

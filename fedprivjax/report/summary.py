@@ -1,0 +1,313 @@
+"""Summary of results: means, intervals, realised ε, baselines and marks, from which all that is shown follows."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+
+from fedprivjax.engine.metric import Metric
+from fedprivjax.engine.metrics import known, recorded_name, shown
+from fedprivjax.experiment import Experiment
+from fedprivjax.experiment.settings import EvaluationSettings
+from fedprivjax.privacy import gdp
+from fedprivjax.privacy.target import LEVELS
+from fedprivjax.privacy.terms import Terms
+from fedprivjax.report.text_table import Sheet
+from fedprivjax.report.wording import guarantees_in, of_axes, points_of, title_of
+from fedprivjax.sweeps.results import INTERVAL, alone, constant, figure, has, mean_interval, preferred, rounds_of
+from fedprivjax.sweeps.schema import custom_metrics
+from fedprivjax.sweeps.selection import UNACCOUNTED
+
+CHOSEN = " ‡"  # mark of a protocol whose settings were chosen by results
+ALONE = "each machine alone"
+PANELS = ("machines", "per_round", "rounds", "records")
+TOLERANCE = 0.01  # largest relative deviation of a realised ε from its target for which the target is shown
+Point = Mapping[str, float]
+Interval = tuple[xr.DataArray, xr.DataArray]  # mean, and half the width of its interval
+Values = TypeVar("Values", xr.DataArray, xr.Dataset)
+
+
+def marked(label: str, data: xr.Dataset) -> str:
+    """Return a protocol's label, with a mark if settings were chosen by results and no guarantee covers this.
+
+    >>> marked("ours", xr.Dataset(attrs={UNACCOUNTED: "clip"})), marked("ours", xr.Dataset())
+    ('ours ‡', 'ours')
+    """
+    return label + CHOSEN * (UNACCOUNTED in data.attrs)
+
+
+def at(values: Values, point: Point) -> Values:
+    """Return the values nearest to a point. Axes that they lack are ignored."""
+    return values.sel(of_axes(values, point), method="nearest")
+
+
+def varied(values: xr.DataArray) -> xr.DataArray:
+    """Return the values without dimensions of size one, except seeds."""
+    return values.squeeze([name for name in values.dims if values.sizes[name] == 1 and name != "seed"], drop=True)
+
+
+def is_better(value: float, other: float, metric: Metric) -> bool:
+    """Return True if `value` is better than `other` for the metric. NaN is neither better nor worse."""
+    return value > other if metric.better == "higher" else value < other
+
+
+def target_of(data: xr.Dataset) -> xr.DataArray | None:
+    """Return the ε of every value of a swept privacy target, or None if none is swept."""
+    for name in (name for name in LEVELS if name in data.dims):
+        levels = data[name]
+        return levels if name == "epsilon" else levels.copy(data=gdp.epsilon(levels.values, data.attrs["delta"]))
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Cells of one metric: a value for each run, and each mean with its interval, by label of the protocol.
+
+    Attributes:
+        metric: the metric.
+        title, words: texts of the metric with its averaging over rounds, for tables and for axes of plots.
+        runs: value of each run: its last evaluation, or the mean over evaluations; shape [..., seed].
+        intervals: mean and half-width of the 95% interval (NaN for one seed), without axes of one value.
+        floor: value of the constant predictor, or None if it is not shown.
+        alone: mean and half-width over machines that train alone, by column header.
+        limits: smallest and largest possible value.
+    """
+
+    metric: Metric
+    title: str
+    words: str
+    runs: Mapping[str, xr.DataArray]
+    intervals: Mapping[str, Interval]
+    floor: float | None
+    alone: Mapping[str, Interval]
+    limits: tuple[float, float]
+
+    @property
+    def seeded(self) -> bool:
+        """True if there are enough seeds for intervals."""
+        return min(values.sizes["seed"] for values in self.runs.values()) >= INTERVAL
+
+    def worse(self, mean: float) -> bool:
+        """Return True if a mean is worse than the constant predictor's value."""
+        return self.floor is not None and is_better(self.floor, mean, self.metric)
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """Results as all tables and plots show them.
+
+    Attributes:
+        best: datasets by label, each protocol's grid reduced to its best point.
+        axes: names and values of swept settings, the rows of tables. The last axis changes fastest.
+        evaluation: section `[evaluation]`: δ, the iterate, metrics that are averaged, baselines and error bars.
+        targets: privacy target of each protocol, "mu" or "epsilon", by label.
+        targeted: whether any protocol has a privacy target.
+        title, notes: title and notes of the experiment.
+        partition: plot of the data partition, or None.
+        tuned: table of the points tuned on other data, or None.
+    """
+
+    best: Mapping[str, xr.Dataset]
+    axes: Mapping[str, list[float]] = field(default_factory=dict)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    targets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    targeted: bool = True
+    title: str = ""
+    notes: str = ""
+    partition: Figure | None = None
+    tuned: Sheet | None = None
+    _cells: dict[str, Cells] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def varied(self) -> dict[str, list[float]]:
+        """Axes with more than one value."""
+        return {name: values for name, values in self.axes.items() if len(values) > 1}
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """Marked labels by label."""
+        return {label: marked(label, data) for label, data in self.best.items()}
+
+    @cached_property
+    def terms(self) -> list[Terms]:
+        """Guarantee statements of the private configurations."""
+        return [
+            one.terms
+            for data in self.best.values()
+            if "guarantee" in data
+            for one in guarantees_in(data)
+            if one.private
+        ]
+
+    @cached_property
+    def epsilon(self) -> dict[str, xr.DataArray]:
+        """Realised ε of the worst run at each point, by label."""
+        return {label: data["realised_epsilon"].max("seed", skipna=False) for label, data in self.best.items()}
+
+    @property
+    def private(self) -> list[str]:
+        """Labels of the protocols with a finite realised ε."""
+        return [label for label, epsilon in self.epsilon.items() if np.isfinite(epsilon).any()]
+
+    @cached_property
+    def misses_target(self) -> bool:
+        """True if the worst run's realised ε deviates from a swept target by more than `TOLERANCE` anywhere."""
+        return any(self._off_target(label) > TOLERANCE for label in self.best)
+
+    def _off_target(self, label: str) -> float:
+        target = target_of(self.best[label])
+        if target is None:
+            return 0.0
+        return float(abs(self.epsilon[label] / target - 1).fillna(0.0).max())  # ∞ / ∞ is NaN, and on target
+
+    @property
+    def hides_sizes(self) -> bool:
+        """True if the guarantee of a private configuration hides numbers of records."""
+        return any(terms.hides_sizes for terms in self.terms)
+
+    @property
+    def over(self) -> str:
+        """Number of runs that means are taken over as text, such as "3 seeds"."""
+        data = next(iter(self.best.values()))
+        count, unit = data.sizes["seed"], str(data["seed"].attrs.get("unit", "seeds"))
+        return f"{count} {unit if count > 1 else unit.removesuffix('s')}"
+
+    def metric(self, metric: str | Metric) -> Metric:
+        """Return a metric given itself or its name, custom metrics included."""
+        if isinstance(metric, Metric):
+            return metric
+        own = {one.name: one for one in self.evaluation.custom_metrics.values()}
+        return {**custom_metrics(self.best.values()), **own}.get(metric) or known(metric)
+
+    def recorded(self, name: str) -> bool:
+        """Return True if a protocol recorded the metric."""
+        return any(has(data, name) for data in self.best.values())
+
+    def shown_in(self, place: str) -> list[Metric]:
+        """Return the metrics that are shown in a place (see `Metric.shown`): built-in ones first, then custom ones."""
+        own = self.evaluation.custom_metrics.values()
+        return [*map(known, shown(place)), *(metric for metric in own if place in metric.shown)]
+
+    @cached_property
+    def tabulated(self) -> list[Cells]:
+        """Cells of the metrics that have a table."""
+        return [self.cells(metric) for metric in self.shown_in("table") if self.recorded(metric.name)]
+
+    def cells(self, metric: str | Metric) -> Cells:
+        """Return the cells of a metric of the protocols that recorded it.
+
+        They are those of the summary's iterate if a protocol has it, else of the output.
+        """
+        metric = self.metric(metric)
+        if metric.name not in self._cells:
+            self._cells[metric.name] = self._summarised(metric)
+        return self._cells[metric.name]
+
+    def _summarised(self, metric: Metric) -> Cells:
+        name, wanted = metric.name, self.evaluation.iterate
+        rounds = rounds_of(name, self.evaluation.averaged)
+        having = {label: data for label, data in self.best.items() if has(data, name)}
+        runs = {label: figure(data, name, preferred(data, name, wanted), rounds) for label, data in having.items()}
+        floors = [constant(data, name) for data in having.values()] if "constant" in self.evaluation.baselines else []
+        return Cells(
+            metric,
+            title_of(metric, wanted, rounds),
+            metric.words + (", mean over rounds" if rounds == "mean" else ""),
+            runs,
+            {label: mean_interval(varied(values)) for label, values in runs.items()},
+            next((value for value in floors if value is not None), None),
+            _alone(self.best, name),
+            (self._limit(metric, "valid_min", -np.inf, min), self._limit(metric, "valid_max", np.inf, max)),
+        )
+
+    def _limit(self, metric: Metric, name: str, none: float, widest) -> float:
+        """Return a limit of a metric. For a function of a mean, it is the function's value at the limit of the mean."""
+        held = (data.get(recorded_name(metric.name), data.get(metric.name)) for data in self.best.values())
+        limit = widest([float(values.attrs.get(name, none)) for values in held if values is not None], default=none)
+        return float(metric.function(limit)) if metric.of == "mean" and np.isfinite(limit) else limit
+
+    def panels(self) -> list[dict[str, float]]:
+        """Return the point of each panel: one for each combination of values of the swept `PANELS`."""
+        data = next(iter(self.best.values()))
+        return points_of({name: data[name].values.tolist() for name in PANELS if name in data.dims})
+
+    def middle(self, but: Collection[str] = PANELS) -> dict[str, float]:
+        """Return the middle value of every swept setting except those in `but`."""
+        return {
+            str(name): float(data[name].values[data.sizes[name] // 2])
+            for data in self.best.values()
+            for name in data["diverged"].dims
+            if name not in (*but, "seed")
+        }
+
+    def placed(self, point: Point) -> dict[str, float]:
+        """Return the point with every value replaced by the nearest one on its axis, as in `at`."""
+        found = dict(point)
+        for data in self.best.values():
+            found |= {name: float(at(data, {name: point[name]})[name]) for name in point if name in data.dims}
+        return found
+
+
+def _alone(best: Mapping[str, xr.Dataset], name: str) -> dict[str, Interval]:
+    """Return a metric of machines that train alone, by column header. Protocols with different data have separate ones.
+
+    Axes along which the metric is constant are dropped.
+    """
+    groups: list[tuple[list[str], Interval]] = []
+    for label, data in best.items():
+        found = alone(data, name)
+        if found is None:
+            continue
+        mean, half = along(found)
+        same = next((labels for labels, (other, _) in groups if other.equals(mean)), None)
+        if same is None:
+            groups.append(([label], (mean, half)))
+        else:
+            same.append(label)
+    return {ALONE + (f" ({', '.join(ls)})" if len(groups) > 1 else ""): interval for ls, interval in groups}
+
+
+def along(interval: Interval) -> Interval:
+    """Return an interval without the axes along which the mean is constant."""
+    mean, half = interval
+    for name in mean.dims:
+        first = mean.isel({name: 0}, drop=True)
+        if all(mean.isel({name: place}, drop=True).equals(first) for place in range(mean.sizes[name])):
+            mean, half = first, half.isel({name: 0}, drop=True)
+    return mean, half
+
+
+def summary(experiment: Experiment, best: Mapping[str, xr.Dataset]) -> Summary:
+    """Return the summary of an experiment's selected results, as its settings say."""
+    return Summary(
+        best,
+        axes=experiment.sweep.over,
+        evaluation=experiment.evaluation,
+        targets={p.label: {n: p.settings[n] for n in LEVELS if n in p.settings} for p in experiment.protocol},
+        targeted=any(set(LEVELS) & {*experiment.real_axes, *p.settings, *p.grid} for p in experiment.protocol),
+        title=experiment.title,
+        notes=" ".join(experiment.notes.split()),
+    )
+
+
+def summary_of(datasets: Mapping[str, xr.Dataset]) -> Summary:
+    """Return the summary of sweeps' datasets, by label, with every axis of any of them."""
+    axes: dict[str, list[float]] = {}
+    for data in datasets.values():
+        for name in (str(dim) for dim in data["diverged"].dims if dim != "seed"):
+            axes.setdefault(name, data[name].values.tolist())
+    targets = {label: _target_of(data) for label, data in datasets.items()}
+    targeted = any(np.isfinite(data["target_epsilon"]).any() for data in datasets.values())
+    delta = float(next(iter(datasets.values())).attrs["delta"])
+    return Summary(datasets, axes, EvaluationSettings(delta=delta), targets, targeted)
+
+
+def _target_of(data: xr.Dataset) -> dict[str, float]:
+    """Return the target ε if there is exactly one and no target is swept, else an empty dict."""
+    asked = np.unique(data["target_epsilon"].values)
+    own = asked.size == 1 and np.isfinite(asked[0]) and not any(name in data.dims for name in LEVELS)
+    return {"epsilon": float(asked[0])} if own else {}
