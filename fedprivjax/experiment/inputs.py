@@ -23,7 +23,6 @@ import xarray as xr
 from fedprivjax.bounded_read import json_from, json_value
 from fedprivjax.disk_cache import code_version, digest
 from fedprivjax.engine.fingerprint import UNSALTED, data_checksums, data_fingerprint, fingerprint
-from fedprivjax.experiment.build import make_participation
 from fedprivjax.experiment.names import code_of
 from fedprivjax.experiment.participation import Own
 from fedprivjax.experiment.read import to_mapping
@@ -120,7 +119,7 @@ def inputs_of(experiment: Experiment, jobs: "Iterable[Job]") -> Inputs:
     programs: Digests = {}
     for job in (job for job in jobs if modules and not job.shape.get(TRIAL)):  # all trials have the same programs
         start = job.prepare()
-        content = code_text(start), number_fingerprint(start), _custom_schedule(experiment, job, start)
+        content = code_text(start), number_fingerprint(start), _custom_schedule(job, start)
         programs.setdefault(job.label, []).append(_with_data(job.problem, *content))
     return Inputs(
         versions={"fedprivjax": version("fedprivjax"), "code": code_version(), "jax": jax.__version__},
@@ -138,14 +137,11 @@ def without_callback(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, "evaluation": {key: value for key, value in evaluation.items() if key != "callback"}}
 
 
-def _custom_schedule(experiment: Experiment, job: "Job", start: ReadySweep) -> str:
+def _custom_schedule(job: "Job", start: ReadySweep) -> str:
     """Return a digest of a custom scheme's schedule under a fixed seed, or "" for a scheme of this package."""
-    settings = next(one for one in experiment.protocol if one.label == job.label)
-    section = experiment.participation_of(settings)
-    if not isinstance(section, Own):
+    if not isinstance(job.point.scheme, Own):
         return ""
-    scheme, _ = make_participation(section, job.shape)
-    drawn = scheme.draw(start.static.size.rounds, np.random.default_rng(0))
+    drawn = job.point.participation.draw(start.static.size.rounds, np.random.default_rng(0))
     return fingerprint(drawn.participants, drawn.filled, drawn.dropped)
 
 

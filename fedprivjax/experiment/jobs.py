@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 from math import prod
 from time import perf_counter
 from typing import Any
@@ -29,28 +29,108 @@ Progress = Callable[[int, int], None]
 Say = Callable[[str], None] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Job:
     """A sweep to run: one protocol at one combination of sizes (the swept integers, the batch).
 
     Attributes:
-        label: label of the protocol.
+        point: protocol, problem and participation.
         shape: sizes by name, the trial included.
-        runs: number of runs.
-        prepare: function that returns the prepared sweep. With trials it prepares again at each call, because the
-            samples of all trials would not fit in memory.
-        identity: cache key. Jobs with equal keys have equal runs.
-        problem: problem that the protocol solves.
         alone: problem of the baseline "alone", or None without that baseline.
+        start: prepared sweep, or None to prepare it at each call of `prepare`. The samples of all trials would not fit
+            in memory.
     """
 
-    label: str
+    point: Point
     shape: dict[str, Any]
-    runs: int
-    prepare: Callable[[], ReadySweep]
-    identity: str
-    problem: Problem
     alone: Problem | None = None
+    start: ReadySweep | None = None
+
+    @property
+    def label(self) -> str:
+        """Label of the protocol."""
+        return self.point.settings.label
+
+    @property
+    def problem(self) -> Problem:
+        """Problem that the protocol solves."""
+        return self.point.problem
+
+    @property
+    def runs(self) -> int:
+        """Number of runs."""
+        return prod(len(values) for values in self.options["over"].values()) * number_of(self.options["seeds"])
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of `ready_sweep` that may change a result."""
+        point, trial = self.point, self.shape.get(TRIAL)
+        sweep, evaluation = point.experiment.sweep, point.experiment.evaluation
+        over, metrics = point.settings.axes(point.experiment.real_axes), evaluation.chosen_metrics
+        return {
+            "over": over,
+            "seeds": sweep.seeds if trial is None else _of_trial(sweep.seeds, trial),
+            "rounds": point.rounds,
+            "metrics": default_metrics(point.problem) if metrics is None else tuple(metrics),
+            "eval_every": evaluation.every,
+            "delta": evaluation.delta,
+            "common_noise": sweep.common_noise,
+            "resample": [name for name in sweep.resample if name in over],
+            "order": point.scheme.order,
+            "noise_method": sweep.noise_method,
+            "precision": sweep.precision,
+            "keep": sweep.keep,
+        }
+
+    def check(self) -> None:
+        """Check the sizes, and sample one run plan."""
+        point, sampler = self.point, self.point.protocol.minibatches
+        if sampler is not None and not sampler.pooled and point.problem.partition_table is None:
+            raise Refusal("problem.partition must be given, because machines sample minibatches from their own records")
+        seeds, order = number_of(point.experiment.sweep.seeds), point.scheme.order
+        require_possible(point.problem, point.participation, point.rounds, order=order, sampler=sampler, draws=seeds)
+        if all(isinstance(one, Metric) or one in METRICS for one in self.options["metrics"]):
+            self.check_recorded()  # other names may be unknown or reported by the protocol's rounds: see `calibrated`
+        if not self.shape.get(TRIAL):
+            draw_plan(point.problem, point.participation, point.rounds, order=order, sampler=sampler)
+
+    def check_recorded(self) -> None:
+        """Raise Refusal if a metric of `averaged`, or the metric that tunes a grid, is not recorded."""
+        names = [one.name if isinstance(one, Metric) else one for one in self.options["metrics"]]
+        for metric in self.point.experiment.evaluation.averaged:
+            require_recorded(recorded_name(metric), names, "metric in evaluation.averaged")
+        if self.point.settings.grid:
+            require_recorded(self.point.experiment.evaluation.select, names, "evaluation.select")
+
+    def calibrated(self, say: Say) -> "Job":
+        """Return the job with its prepared sweep, or with trials without it. Of these, only the first is prepared."""
+        with within(self.point.settings.place):
+            start = None if self.shape.get(TRIAL) else self._prepared(_preparing(self.label, self.shape, say))
+            self.check_recorded()
+        return self if TRIAL in self.shape else replace(self, start=start)
+
+    def prepare(self) -> ReadySweep:
+        """Return the prepared sweep."""
+        return self._prepared() if self.start is None else self.start
+
+    def _prepared(self, preparing: Callable[[str, int, int], None] | None = None) -> ReadySweep:
+        point, sweep = self.point, self.point.experiment.sweep
+        limits = {"memory_budget": sweep.memory_budget, "min_chunks": sweep.min_chunks, "mesh": sweep.mesh}
+        run = point.protocol, point.problem, point.participation
+        return ready_sweep(*run, preparing=preparing, **limits, **self.options)
+
+    @cached_property
+    def identity(self) -> str:
+        """Cache key. Jobs with equal keys have equal runs."""
+        point, settings, given = self.point, self.point.settings, self.point.experiment.problem
+        data = [given.model_dump(), repr(point.problem.model), given.identity]
+        sizes = [self.shape.get(TRIAL), self.shape.get("records")]
+        drawn = [repr(point.participation), point.scheme.model_dump(), *sizes]
+        # equal runs are computed once
+        canonical = point.protocol.theory.equivalent(point.protocol, point.participation.machines)
+        parts = [_objects(part) for part in settings.parts.values()]
+        method = settings.name, id(settings.method), parts  # two folders may each have an object of that name
+        return json.dumps([*data, *drawn, method, repr(canonical), self.options], default=_plain)
 
 
 def jobs(experiment: Experiment, say: Say = None) -> list[Job]:
@@ -68,13 +148,13 @@ def jobs(experiment: Experiment, say: Say = None) -> list[Job]:
     for one in unimported(experiment):
         one()
     problems: Problems = {}
-    drafts = [
-        draft
+    found = [  # all are checked before any is calibrated
+        job
         for settings in experiment.protocol
         for shape in experiment.shapes
-        for draft in _drafts(experiment, settings, shape, problems, say)
+        for job in _checked(experiment, settings, shape, problems, say)
     ]
-    return [draft.job(say) for draft in drafts]
+    return [job.calibrated(say) for job in found]
 
 
 @dataclass(frozen=True)
@@ -148,98 +228,17 @@ def records(todo: list[Job]) -> dict[str, int]:
     return counts
 
 
-@dataclass(frozen=True)
-class _Draft:
-    """A job that is not calibrated yet.
-
-    Attributes:
-        point: protocol, problem and participation.
-        shape: as in `Job`.
-        alone: as in `Job`.
-    """
-
-    point: Point
-    shape: dict[str, Any]
-    alone: Problem | None
-
-    @cached_property
-    def options(self) -> dict[str, Any]:
-        """Keyword arguments of `ready_sweep` that may change a result."""
-        point, trial = self.point, self.shape.get(TRIAL)
-        sweep, evaluation = point.experiment.sweep, point.experiment.evaluation
-        over, metrics = point.settings.axes(point.experiment.real_axes), evaluation.chosen_metrics
-        return {
-            "over": over,
-            "seeds": sweep.seeds if trial is None else _of_trial(sweep.seeds, trial),
-            "rounds": point.rounds,
-            "metrics": default_metrics(point.problem) if metrics is None else tuple(metrics),
-            "eval_every": evaluation.every,
-            "delta": evaluation.delta,
-            "common_noise": sweep.common_noise,
-            "resample": [name for name in sweep.resample if name in over],
-            "order": point.scheme.order,
-            "noise_method": sweep.noise_method,
-            "precision": sweep.precision,
-            "keep": sweep.keep,
-        }
-
-    def check(self) -> None:
-        """Check the sizes, and sample one run plan."""
-        point, sampler = self.point, self.point.protocol.minibatches
-        if sampler is not None and not sampler.pooled and point.problem.partition_table is None:
-            raise Refusal("problem.partition must be given, because machines sample minibatches from their own records")
-        seeds, order = number_of(point.experiment.sweep.seeds), point.scheme.order
-        require_possible(point.problem, point.participation, point.rounds, order=order, sampler=sampler, draws=seeds)
-        if all(isinstance(one, Metric) or one in METRICS for one in self.options["metrics"]):
-            self.check_recorded()  # other names may be unknown or reported by the protocol's rounds: see `job`
-        if not self.shape.get(TRIAL):
-            draw_plan(point.problem, point.participation, point.rounds, order=order, sampler=sampler)
-
-    def check_recorded(self) -> None:
-        """Raise Refusal if a metric of `averaged`, or the metric that tunes a grid, is not recorded."""
-        names = [one.name if isinstance(one, Metric) else one for one in self.options["metrics"]]
-        for metric in self.point.experiment.evaluation.averaged:
-            require_recorded(recorded_name(metric), names, "metric in evaluation.averaged")
-        if self.point.settings.grid:
-            require_recorded(self.point.experiment.evaluation.select, names, "evaluation.select")
-
-    def job(self, say: Say) -> Job:
-        """Calibrate, and return the job."""
-        point, trial, sweep = self.point, self.shape.get(TRIAL), self.point.experiment.sweep
-        limits = {"memory_budget": sweep.memory_budget, "min_chunks": sweep.min_chunks, "mesh": sweep.mesh}
-        again = partial(ready_sweep, point.protocol, point.problem, point.participation, **limits, **self.options)
-        label = point.settings.label
-        with within(point.settings.place):
-            start = None if trial else again(preparing=_preparing(label, self.shape, say))
-            self.check_recorded()
-        prepare = again if start is None or trial == 0 else lambda: start
-        runs = prod(len(values) for values in self.options["over"].values()) * number_of(sweep.seeds)
-        return Job(label, self.shape, runs, prepare, self.identity(), point.problem, self.alone)
-
-    def identity(self) -> str:
-        """Return the cache key of the job. Jobs with equal keys have equal runs."""
-        point, settings, given = self.point, self.point.settings, self.point.experiment.problem
-        data = [given.model_dump(), repr(point.problem.model), given.identity]
-        sizes = [self.shape.get(TRIAL), self.shape.get("records")]
-        drawn = [repr(point.participation), point.scheme.model_dump(), *sizes]
-        # equal runs are computed once
-        canonical = point.protocol.theory.equivalent(point.protocol, point.participation.machines)
-        parts = [_objects(part) for part in settings.parts.values()]
-        method = settings.name, id(settings.method), parts  # two folders may each have an object of that name
-        return json.dumps([*data, *drawn, method, repr(canonical), self.options], default=_plain)
-
-
-def _drafts(
+def _checked(
     experiment: Experiment, settings: ProtocolSettings, shape: dict[str, Any], problems: Problems, say: Say
-) -> Iterator[_Draft]:
+) -> Iterator[Job]:
     """Yield a protocol's jobs at one combination of sizes, checked: one for each ε if a size depends on ε."""
     problem, sizes = build.problem_at(experiment, shape, problems, say)
     with within(settings.place):
         alone = build.problem_alone(experiment, problem, {**experiment.real_axes, **settings.grid})
         for point in build.points(experiment, settings, problem, sizes):
-            draft = _Draft(point, {**shape, **point.at}, alone)
-            draft.check()
-            yield draft
+            job = Job(point, {**shape, **point.at}, alone)
+            job.check()
+            yield job
 
 
 def _objects(part: Any) -> list[int]:

@@ -172,7 +172,7 @@ def test_jobs_prepared_before_are_run_as_they_are():
     silent = replace(
         job.prepare(), configurations=replace(job.prepare().configurations, noise_std=np.array([7.0, 8.0]))
     )
-    found = runner.run_jobs([replace(job, prepare=lambda: silent)])["dp_mu2"]
+    found = runner.run_jobs([replace(job, start=silent)])["dp_mu2"]
     assert found["noise_std"].values.tolist() == [7.0, 8.0]
 
 
