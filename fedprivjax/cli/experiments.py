@@ -284,7 +284,7 @@ def _join(folder: Path, spec: Path) -> None:
 
     experiment = parse(read_toml(spec, follow=False), folder, recorded={})  # imports no user code
     custom = bool(unimported(experiment)) or (folder / CHUNKS).is_symlink()  # chunks that may be another folder's
-    if custom or not runner.join(_ready(Named(experiment, folder, resume=True, source={})), folder):
+    if custom or runner.run_part(_ready(Named(experiment, folder, resume=True, source={})), folder, None) is None:
         given = "SPEC" if custom else shlex.quote(str(spec))
         command = f"fedprivjax run {given} --out {shlex.quote(str(folder))} --resume"
         raise Refusal(f"results folder {folder} holds an unfinished run. Finish it with {command}")

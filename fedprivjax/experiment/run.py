@@ -6,7 +6,6 @@ from fedprivjax.experiment.run import run
 results = run(experiment.load("quickstart"), Path("results/quickstart"))
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter, sleep
@@ -120,7 +119,7 @@ def _saved(
 
 
 def run_part(
-    ready: ReadyExperiment, folder: Path, part: Part, *, progress: Progress | None = None
+    ready: ReadyExperiment, folder: Path, part: Part | None, *, progress: Progress | None = None
 ) -> dict[str, xr.Dataset] | None:
     """Run a prepared experiment together with other parts, which share the folder.
 
@@ -129,14 +128,18 @@ def run_part(
 
     Args:
         folder: results folder.
+        part: part of this process, or None to compute no runs, but to write the results if all runs are finished.
         progress: as in `run`.
 
     Returns:
         The results, as in `run`, or None while other parts compute the missing chunks or write the results.
     """
+    _check_tuning(ready, folder)
+    if part is None:
+        results_folder.check_inputs(folder, ready.inputs)
+        return _run_part(ready, folder, folder / results_folder.CHUNKS, None, None)
     if jax.process_count() > 1:
         raise Refusal(f"part must be left out in a job of {jax.process_count()} processes that compute together")
-    _check_tuning(ready, folder)
     results_folder.claim(folder, ready.experiment, ready.inputs, ready.source, shared=True)
     chunks = folder / results_folder.CHUNKS
     with claimed(chunks / f"{uuid4().hex}{CLAIM}"):  # no process removes the chunks meanwhile
@@ -147,7 +150,7 @@ def run_part(
 
 
 def _run_part(
-    ready: ReadyExperiment, folder: Path, chunks: Path, part: Part, progress: Progress | None
+    ready: ReadyExperiment, folder: Path, chunks: Path, part: Part | None, progress: Progress | None
 ) -> dict[str, xr.Dataset] | None:
     if results_folder.finished(folder):
         return results_folder.load(folder)
@@ -155,12 +158,18 @@ def _run_part(
     if ready.before is not None:
         said = shifted(progress, 0, ready.runs)
         while (found := run_part(ready.before, folder / results_folder.CHOICE, part, progress=said)) is None:
+            if part is None:
+                return None
             sleep(WAIT)
         chosen = choices(ready.experiment, ready.before.experiment, found)
         todo, finished = jobs(at_choices(ready.experiment, chosen)), ready.before.runs
-    reports = _reports(todo, ready.experiment.evaluation.on_evaluation)
-    by_sweep = {job.prepare: reports[job.identity] for job in todo}
-    all_finished = execute_together(_sweeps(todo), part, chunks, shifted(progress, finished, ready.runs), by_sweep)
+    sweeps = {job.prepare: job.runs for job in {job.identity: job for job in todo}.values()}
+    if part is None:
+        all_finished = complete(sweeps, chunks)
+    else:
+        reports = _reports(todo, ready.experiment.evaluation.on_evaluation)
+        by_sweep = {job.prepare: reports[job.identity] for job in todo}
+        all_finished = execute_together(sweeps, part, chunks, shifted(progress, finished, ready.runs), by_sweep)
     writing = chunks / f"results{CLAIM}"
     while all_finished and not results_folder.finished(folder):
         with claimed(writing) as mine:
@@ -171,35 +180,11 @@ def _run_part(
     return results_folder.load(folder) if all_finished else None
 
 
-def join(ready: ReadyExperiment, folder: Path) -> bool:
-    """Write the results if all runs are finished but no process wrote them. Return False if runs are missing."""
-    _check_tuning(ready, folder)
-    results_folder.check_inputs(folder, ready.inputs)
-    if results_folder.finished(folder):
-        return True
-    todo = ready.jobs
-    if ready.before is not None:
-        tuned = folder / results_folder.CHOICE
-        if not join(ready.before, tuned):
-            return False
-        chosen = choices(ready.experiment, ready.before.experiment, results_folder.load(tuned))
-        todo = jobs(at_choices(ready.experiment, chosen))
-    if not complete(_sweeps(todo), folder / results_folder.CHUNKS):
-        return False
-    _written(ready, folder)
-    return True
-
-
 def _written(ready: ReadyExperiment, folder: Path) -> dict[str, xr.Dataset]:
     """Write the results of finished chunks and return them. Their evaluations are not reported again."""
     evaluation = ready.experiment.evaluation.but(on_evaluation=None)
     silent = replace(ready, experiment=ready.experiment.but(evaluation=evaluation))
     return _saved(silent, folder, {}, None, resume=True, keep=True)
-
-
-def _sweeps(todo: list[Job]) -> dict[Callable[[], ReadySweep], int]:
-    """Return the number of runs of every distinct sweep of the jobs, by the function that prepares it."""
-    return {job.prepare: job.runs for job in {job.identity: job for job in todo}.values()}
 
 
 def _reports(todo: list[Job], on_evaluation: OnEvaluation | None) -> dict[str, OnRun | None]:

@@ -17,7 +17,7 @@ from fedprivjax.experiment import folder as results_folder
 from fedprivjax.experiment import inputs, names
 from fedprivjax.experiment.inputs import read_inputs
 from fedprivjax.experiment.jobs import ready_experiment
-from fedprivjax.experiment.run import join, run_part, run_ready
+from fedprivjax.experiment.run import run_part, run_ready
 from fedprivjax.sweeps.part import Part
 
 LOSS = """
@@ -166,7 +166,7 @@ RUNS = {
     "run": lambda ready, out: run_ready(ready, out),
     "resume": lambda ready, out: run_ready(ready, out, resume=True),
     "part": lambda ready, out: run_part(ready, out, Part(1, 2)),
-    "report": lambda ready, out: join(ready, out),
+    "report": lambda ready, out: run_part(ready, out, None),
 }
 
 

@@ -15,7 +15,7 @@ from fedprivjax import DPMu2, Refusal, Uniform, experiment, sweep
 from fedprivjax.experiment import folder as results_folder
 from fedprivjax.experiment import run as run_module
 from fedprivjax.experiment.jobs import ready_experiment
-from fedprivjax.experiment.run import join, run, run_part
+from fedprivjax.experiment.run import run, run_part
 from fedprivjax.sweeps import part as parts
 from fedprivjax.sweeps.memory import run_bytes
 from fedprivjax.sweeps.part import CLAIM, Part, any_free, as_part, claimed, held, part_of_scheduler
@@ -224,13 +224,13 @@ def test_finished_runs_are_joined_and_missing_ones_are_not(tmp_path, monkeypatch
         run_part(ready, tmp_path, Part(1, 2))
     chunk = next(iter((tmp_path / results_folder.CHUNKS).glob("*.npz")))
     kept = chunk.rename(tmp_path / "kept")
-    assert not join(ready, tmp_path)
+    assert run_part(ready, tmp_path, None) is None
     assert not results_folder.finished(tmp_path)
     kept.rename(chunk)
-    assert join(ready, tmp_path)
+    assert run_part(ready, tmp_path, None) is not None
     for data in results_folder.load(tmp_path).values():
         assert (data["seconds"] > 0).all()
-    assert join(ready, tmp_path)
+    assert run_part(ready, tmp_path, None) is not None
 
 
 def test_a_part_in_a_folder_of_other_settings_is_refused(tmp_path):
