@@ -4,6 +4,7 @@ from .auditing.neighbouring import Federation
 from .auditing.one_run import OneRunAudit, audit_one_run
 from .checks.refusal import Refusal
 from .datasets.as_problem import from_dataset
+from .engine.fine_tuning import fine_tuned
 from .engine.finished_run import Run, SavedRun
 from .engine.metric import Metric, Snapshot, of_info
 from .engine.prepare import ReadyRun, ready
@@ -270,6 +271,7 @@ __all__ = [
     "draw_plan",
     "features",
     "final",
+    "fine_tuned",
     "frame",
     "from_dataset",
     "general_problem",
