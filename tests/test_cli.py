@@ -295,13 +295,20 @@ FEW = ("--protocol", "noisy_sgd", "--protocol", "dp_mu2", "--protocol", "local_s
 def test_plan_compares_methods(call, tmp_path, monkeypatch):
     monkeypatch.setattr(cli.audit, "progress", None)  # there is no pilot
     monkeypatch.chdir(tmp_path)
-    status, said, _ = call(*PLAN, "--delta", 1e-5, "--diameter", 2, *FEW, "--json", "plan.json", "--plot", "plan.png")
+    given = (*PLAN, "--delta", 1e-5, "--diameter", 2, *FEW)
+    brief = call(*given)[1]
+    assert len(brief.splitlines()) < 30
+    assert "not planned: tree_momentum" in brief
+    status, said, _ = call(*given, "--all", "--json", "plan.json", "--plot", "plan.png")
     assert status == 0
+    one = call(*given, "--method", "noisy_sgd")[1]
+    assert "the Gaussian mechanism" in one
+    assert "dp_mu2" not in one
     assert "G = 1 (default), L = 1 (default), D = 2\n" in said
     for words in ("bound_kind", "explicit", "vacuous", "missing", "noise_std", "gradients", "messages", "bytes"):
         assert words in said
-    assert "tree_momentum: per_round must be machines (12)" in said
-    assert "noisy_sgd: one record of one machine, replace-one, trust none; the Gaussian mechanism" in said
+    assert "tree_momentum\nrefusal: per_round must be machines (12)" in said
+    assert "guarantee: one record of one machine, replace-one, trust none; the Gaussian mechanism" in said
     found = json.loads(Path("plan.json").read_text(encoding="utf-8"))
     assert {entry["protocol"] for entry in found["plans"]} == {"noisy_sgd", "dp_mu2", "local_sgd", "tree_momentum"}
     assert Path("plan.png").read_bytes().startswith(b"\x89PNG")
@@ -311,7 +318,7 @@ def test_plan_compares_methods(call, tmp_path, monkeypatch):
 def test_plan_with_a_pilot_ranks_what_ran_on_synthetic_data(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     files = ("--json", "plan.json", "--plot", "plan.png")
-    status, said, _ = call(*PLAN, "--protocol", "dp_mu2", "--pilot", "--pilot-seeds", 1, *files)
+    status, said, _ = call(*PLAN, "--protocol", "dp_mu2", "--pilot", "--pilot-seeds", 1, "--all", *files)
     assert status == 0
     assert "pilot on synthetic data: reads no private data, costs no privacy. Results on real data may differ" in said
     assert "pilot: 2 classes in 6 dimensions" in said

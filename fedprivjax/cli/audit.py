@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
 from fedprivjax.cli.console import (
     Change,
     Stopped,
@@ -34,6 +35,9 @@ def plan(
     epsilon: Annotated[list[float] | None, typer.Option(help="realised ε at which to compare; repeatable")] = None,
     delta: Annotated[float | None, typer.Option(help="δ (default: 1e-6)")] = None,
     trust: Annotated[str | None, typer.Option(help="none (default), server, shuffler or pan-private")] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="protected unit: record (default), or machine for all of its records")
+    ] = None,
     lipschitz: Annotated[
         float | None, typer.Option(help="Lipschitz constant G of a record's loss (default: 1)")
     ] = None,
@@ -48,6 +52,8 @@ def plan(
     only: Annotated[
         list[str] | None, typer.Option("--protocol", help="name of a protocol, see `list`; repeatable")
     ] = None,
+    method: Annotated[str | None, typer.Option(help="a method of the ranking, to show all that is known of it")] = None,
+    every: Annotated[bool, typer.Option("--all", help="show all that is known of every method")] = False,
     pilot: Annotated[bool, typer.Option("--pilot", help="run the methods on synthetic data of these sizes")] = False,
     pilot_seeds: Annotated[int | None, typer.Option(help="pilot runs of each method (default: 3)")] = None,
     classes: Annotated[
@@ -60,10 +66,10 @@ def plan(
         typer.Option("--card", help="instead, memory and predicted time of an experiment on an h100, a100 or h200"),
     ] = None,
 ) -> None:
-    """Compare methods before a run: every protocol's noise, guarantee, bound and cost at a realised ε.
+    """Rank methods before a run, by proved bounds at a realised ε or by pilot runs on synthetic data.
 
-    With --pilot, also its accuracy on synthetic data. With --card, an experiment is compiled for one GPU, which need
-    not be there. Nothing is run.
+    --method and --all show terms of bounds, noise, costs, theorems, guarantees, and why a method is not planned. With
+    --card, an experiment is compiled for one GPU, which need not be there. Nothing is run.
     """
     options = locals()  # by the names of the parameters
     if card is not None:
@@ -73,7 +79,7 @@ def plan(
     from fedprivjax import planner
     from fedprivjax.experiment.planned import KEYS, plan_settings
     from fedprivjax.report.drawing import save_figure
-    from fedprivjax.report.planned import bound_against_epsilon, plan_report
+    from fedprivjax.report.planned import bound_against_epsilon, plan_ranking, plan_report
 
     require_folders(json=json_file, plot=picture)
     of_pilot = {"seeds": pilot_seeds, "classes": classes}
@@ -82,10 +88,17 @@ def plan(
         raise Refusal("--pilot-seeds and --classes must go with --pilot")
     runs = planner.Pilot(**of_pilot) if pilot else False
     settings, replaced = plan_settings(spec, {name: options[name] for name in KEYS if options[name] is not None})
+    only = only if method is None else [method.partition(",")[0]]
     with progress("pilot") if pilot else nullcontext() as on_progress:
         found = planner.plan(**settings, protocols=only, pilot=runs, progress=on_progress)
+    if method is not None and "," in method:
+        require_choice("method", method, found["protocol"].values.tolist())
+        found = found.sel(protocol=[method])
     found = found.assign_attrs(replaced=replaced)
-    out.print(plan_report(found, set(settings)))
+    whole = every or method is not None
+    out.print((plan_report if whole else plan_ranking)(found, set(settings)))
+    if not whole:
+        out.say("next: --method NAME (noise, costs, theorem, guarantee, reason), or --all")
     write_json(planner.mapping(found), json_file)
     if picture is not None:
         bounds = found
@@ -240,7 +253,6 @@ def bench(
         _check_device(json_file, only, plot)
         return
     from fedprivjax import bench
-    from fedprivjax.checks.values import require_choice
 
     for group in only or ():
         require_choice("group", group, bench.GROUPS)

@@ -104,6 +104,8 @@ def _of_experiment(experiment: Experiment, given: Mapping[str, Any]) -> PlanSett
         if name not in given and not isfinite(value):
             raise Refusal(f"{name} must be given, as --{name}: the file's problem has none")
         found[name] = float(value)
+    if all(one.settings.get("unit") == "machine" for one in experiment.protocol):
+        found["unit"] = "machine"
     return PlanSettings(found, list(_replaced(experiment, table, given)))
 
 
@@ -127,7 +129,8 @@ def _replaced(experiment: Experiment, table: Table | None, given: Mapping[str, A
     settings = [one.settings for one in experiment.protocol]
     for adversary in dict.fromkeys(str(one["adversary"]) for one in settings if one.get("adversary") is not None):
         yield f"the adversary {adversary} by that of the trust model"
-    if any(one.get("unit") == "machine" for one in settings):
+    units = {one.get("unit", "record") for one in settings}
+    if units == {"record", "machine"} and "unit" not in given:
         yield "guarantees for machines by guarantees for one record"
     rounds = first.get("rounds", participation.planned)
     if rounds is not None and "rounds" not in given:

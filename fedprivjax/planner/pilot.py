@@ -36,6 +36,7 @@ METRIC = "test_accuracy"
 VARIABLES = {
     "pilot_accuracy": "test accuracy on synthetic data, mean over seeds",
     "pilot_interval": "half the width of the 95% interval of pilot_accuracy",
+    "pilot_place": "1 + number of methods whose 95% interval of pilot_accuracy lies wholly above this one's",
     "pilot_seconds": "wall time of the fastest run; with one seed it includes compilation",
     "pilot_epsilon": "realised ε of the worst machine, over all seeds",
     "pilot_rounds": "rounds of the pilot",
@@ -53,6 +54,7 @@ class Pilot:
 
     The accuracy is that of a method's output, or of its last iterate if the output is an iterate chosen at random.
     Methods that use records repeatedly make 40 passes over them, unless `rounds` is given or theory counts epochs.
+    Clips and steps of client-level methods are the best of twelve on the same synthetic data, with a seed of its own.
 
     Attributes:
         seeds: number of runs of each candidate. Schedules, order of records and noise differ, the data do not.
@@ -165,20 +167,21 @@ class Trial:
         planned = self.run.plan.size.rounds
         return "" if self.rounds == planned else f"{self.rounds} rounds, theory has {planned}"
 
-    def protocol(self, pilot: Pilot) -> Any:
-        """Return the method at its defaults, clipped and calibrated to ε on the sampled schedule."""
-        s = self.setting  # clipped runs have a default step, so the draft's step size is not needed
+    def options(self, pilot: Pilot) -> dict[str, dict[str, Any]]:
+        """Settings to choose from by description: those of the draft, or the method's defaults with a clip."""
+        # clipped runs have a default step, so the draft's step size is not needed
         settings = {name: value for name, value in self.draft.settings.items() if name != "step_size"}
-        return self.draft.method(**{**settings, "clip": pilot.clip}, epsilon=s.epsilon, calibrate_to=PLAN)
+        return self.draft.tuned or {"": {**settings, "clip": pilot.clip}}
 
-    def ready(self, pilot: Pilot, problem: Problem, seed: int) -> ReadyRun:
-        """Return one prepared run."""
+    def ready(self, settings: dict[str, Any], problem: Problem, seed: int) -> ReadyRun:
+        """Return one prepared run, whose noise is calibrated to ε on the sampled schedule."""
         s = self.setting
+        protocol = self.draft.method(**settings, epsilon=s.epsilon, calibrate_to=PLAN)
         if self.draft.problem.partition_table is not None:
             problem = replace(problem, partition_table=s.owned.partition_table)
         options = {"rounds": self.rounds, "eval_every": self.rounds, "metrics": [METRIC], "delta": s.delta}
         order = self.draft.plan.order
-        return ready(self.protocol(pilot), problem, s.participation, order=order, seed=seed, **options)
+        return ready(protocol, problem, s.participation, order=order, seed=seed, **options)
 
 
 def run_pilots(cells: Sequence[Cell], pilot: Pilot, on_progress: OnProgress | None = None) -> Iterator[Cell]:
@@ -206,11 +209,17 @@ def _outcome(trial: Trial, pilot: Pilot, problem: Problem) -> Cell:
     """Return the pilot's variables of one candidate, or only `pilot_note` with the reason if it was not run."""
     if trial.work > MOST_WORK:
         return {NOTE: f"too long for a pilot: {trial.rounds} rounds"}
+    iterate, options = trial.use.iterate or OUTPUT, trial.options(pilot)
     try:
-        starts = [trial.ready(pilot, problem, seed) for seed in range(pilot.seeds)]
+        chosen = next(iter(options))
+        if len(options) > 1:  # on a seed of its own
+            tried = {name: _run(trial.ready(one, problem, pilot.seeds), iterate)[0] for name, one in options.items()}
+            chosen = max(tried, key=lambda name: np.nan_to_num(tried[name], nan=-1.0))
+        starts = [trial.ready(options[chosen], problem, seed) for seed in range(pilot.seeds)]
     except Refusal as refusal:
         return {NOTE: f"not tried: {refusal}"}
-    accuracies, seconds = zip(*(_run(start, trial.use.iterate or OUTPUT) for start in starts), strict=True)
+    accuracies, seconds = zip(*(_run(start, iterate) for start in starts), strict=True)
+    best = f"{chosen}, the best of {len(options)} on a seed of its own" if chosen else ""
     mean, half = mean_interval(xr.DataArray(list(accuracies), dims="seed"))
     return {
         "pilot_accuracy": float(mean),
@@ -219,8 +228,24 @@ def _outcome(trial: Trial, pilot: Pilot, problem: Problem) -> Cell:
         "pilot_epsilon": max(start.guarantee.epsilon for start in starts),
         "pilot_rounds": trial.rounds,
         "pilot_step": float(starts[0].protocol.step_size),
-        NOTE: trial.note,
+        NOTE: "; ".join(filter(None, (best, trial.note))),
     }
+
+
+def places(mean: np.ndarray, half: np.ndarray) -> np.ndarray:
+    """Return the place of each method: 1 + number of the others whose interval lies wholly above; NaN if diverged.
+
+    Methods whose intervals overlap tie. Without intervals all do.
+
+    Args:
+        mean, half: mean accuracy and half its 95% interval (NaN for one seed), shape [methods, epsilons].
+
+    >>> places(np.array([[92.4], [92.5], [90.0]]), np.array([[0.3], [0.8], [0.1]])).ravel()
+    array([1., 1., 3.])
+    """
+    half = np.nan_to_num(half, nan=np.inf)
+    above = ((mean - half)[None] > (mean + half)[:, None]).sum(axis=1)
+    return np.where(np.isnan(mean), np.nan, 1.0 + above)
 
 
 def _run(start: ReadyRun, iterate: str) -> tuple[float, float]:

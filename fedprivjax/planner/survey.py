@@ -1,7 +1,7 @@
 """Method comparison: noise, guarantee, error bound and cost of every protocol at one or several ε, as a dataset."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -16,7 +16,8 @@ from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Draft, Use
 from fedprivjax.method.protocol import Protocol
 from fedprivjax.method.seen import costs_of
-from fedprivjax.planner.pilot import NOTE, VARIABLES, Pilot, Trial, run_pilots
+from fedprivjax.planner.clients import CLIENT_ALGORITHMS, CLIENT_METHODS, client_uses
+from fedprivjax.planner.pilot import NOTE, VARIABLES, Pilot, Trial, places, run_pilots
 from fedprivjax.privacy.calibration import calibrate_and_check
 from fedprivjax.privacy.target import PLAN
 from fedprivjax.protocols import PROTOCOLS
@@ -53,7 +54,7 @@ def plan(
 
     Args:
         epsilon: ε that the noise must realise at `delta`, one value or several.
-        protocols: names in `fedprivjax.protocols.PROTOCOLS`; None is all.
+        protocols: names in `fedprivjax.protocols.PROTOCOLS`, or of algorithms with unit = "machine"; None is all.
         pilot: True or a `Pilot` runs every candidate on synthetic data of these sizes. The runs use the method's
             defaults, clipping, and noise calibrated to ε on the sampled schedules. They read no private records.
         progress: progress of the pilot, as in `simulate`.
@@ -65,6 +66,7 @@ def plan(
             * `dimension`: number d of parameters.
             * `delta`: δ of the guarantee.
             * `trust`: trust model, a key of `privacy.terms.TRUST`.
+            * `unit`: protected unit, "record", or "machine" for methods that clip a machine's whole update.
             * `lipschitz`: bound G on the gradient norm of one record's loss.
             * `smoothness`: smoothness constant L of one record's loss.
             * `diameter`: diameter D of the ball of parameters.
@@ -80,9 +82,10 @@ def plan(
           bounds are comparable. `bound_of` is the loss that it bounds.
         * `noise_std`, `realised_epsilon`, `realised_mu`, `step_size`, the costs, and the `guarantee` as JSON.
         * `refusal`: reason why a method is not planned. Its numbers are then NaN.
-        * With a pilot: test accuracy `pilot_accuracy`, mean over seeds, half its 95% interval `pilot_interval`, wall
-          time `pilot_seconds` of the fastest run, `pilot_epsilon`, `pilot_rounds`, `pilot_step`, and `pilot_note`:
-          differences from the comparison's run, or the reason why the pilot was not run.
+        * With a pilot: test accuracy `pilot_accuracy`, mean over seeds, half its 95% interval `pilot_interval`,
+          `pilot_place`, which methods with overlapping intervals share, wall time `pilot_seconds` of the fastest run,
+          `pilot_epsilon`, `pilot_rounds`, `pilot_step`, and `pilot_note`: differences from the comparison's run, or the
+          reason why the pilot was not run.
 
         Attributes are the settings, and `trivial`, G·D.
 
@@ -96,13 +99,14 @@ def plan(
     levels = [float(value) for value in np.ravel(epsilon)]
     if not levels:
         raise Refusal("epsilon must have at least one value, got none")
-    for name in protocols or ():
-        require_choice("protocol", name, PROTOCOLS)
     first = Setting(epsilon=levels[0], **setting)
+    known = PROTOCOLS if first.unit == "record" else {**PROTOCOLS, **CLIENT_ALGORITHMS}
+    for name in protocols or ():
+        require_choice("protocol", name, known)
     pilot = Pilot() if pilot is True else pilot
     if pilot:
         pilot.check(first)
-    rows = list(_labels(protocols))
+    rows = list(_labels(protocols or known, first.unit))
     table = [[_cell(method, use, replace(first, epsilon=level)) for level in levels] for _, method, use in rows]
     _require_any(rows, table)
     found = _dataset(first, [label for label, _, _ in rows], levels, table)
@@ -141,10 +145,10 @@ def mapping(found: xr.Dataset) -> dict[str, Any]:
     return {"settings": {name: _plain(value) for name, value in found.attrs.items()}, "plans": entries}
 
 
-def _labels(protocols: Sequence[str] | None) -> Iterator[Row]:
-    for name in PROTOCOLS if protocols is None else protocols:
-        method: type[Protocol] = PROTOCOLS[name][0]
-        uses = method.theory.uses(method)
+def _labels(protocols: Iterable[str], unit: str) -> Iterator[Row]:
+    for name in protocols:
+        method: type[Protocol] = PROTOCOLS[name][0] if name in PROTOCOLS else Protocol
+        uses = method.theory.uses(method) if unit == "record" else client_uses(name)
         for use in uses or [None]:
             yield f"{name}, {use.name}" if use is not None and use.name else name, method, use
 
@@ -161,7 +165,9 @@ def _require_any(rows: list[Row], table: list[list[dict[str, Any]]]) -> None:
 def _cell(method: type[Protocol], use: Use | None, setting: Setting) -> dict[str, Any]:
     """Return the variables of one use of a protocol at one ε, or its refusal."""
     if use is None:
-        return {"refusal": method.theory.not_planned}
+        client = method in CLIENT_METHODS.values()
+        record = "it is compared with unit = 'machine'" if client else method.theory.not_planned
+        return {"refusal": record if setting.unit == "record" else "it bounds no machine's whole update"}
     try:
         with np.errstate(divide="ignore", over="ignore"):  # ε near 0; infinite values raise Refusal
             found = [
@@ -233,7 +239,9 @@ def _pilot_variables(
     """Run the pilots and return their variables."""
     with progress_callback(progress, "pilot", "runs") as on_progress:
         cells = iter(list(run_pilots([cell for row in table for cell in row], pilot, on_progress)))
-    return _variables([[next(cells) for _ in row] for row in table], VARIABLES, (NOTE,))
+    found = _variables([[next(cells) for _ in row] for row in table], VARIABLES, (NOTE,))
+    ranked = places(*(np.array(found[name][1]) for name in ("pilot_accuracy", "pilot_interval")))
+    return {**found, "pilot_place": (AXES, ranked, {"long_name": VARIABLES["pilot_place"]})}
 
 
 def _variables(table: list[list[dict[str, Any]]], numbers: Mapping[str, str], texts: Sequence[str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Method comparison as text and as a plot: bounds, costs and guarantees, without a ranking across kinds of bound."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ from rich.console import Group
 from rich.text import Text
 
 from fedprivjax.method.planning.bounds import EXPLICIT, GRADIENT, MISSING, ORDER, POPULATION, TRAINING
-from fedprivjax.privacy.terms import TRUST
+from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.terms import MACHINE, RECORD, TRUST
 from fedprivjax.report.colours import look, slots
 from fedprivjax.report.drawing import epsilon_axis
 from fedprivjax.report.text_table import Sheet
@@ -23,42 +24,98 @@ SECTIONS = (
     (GRADIENT, None, "norm of the gradient: not comparable with a loss"),
     (MISSING, None, "no bound"),
 )
-WHOLE = ("rounds", "batch")
+UNITS = {"record": RECORD, "machine": MACHINE}
 SHORT = {"optimisation": "steps", "sampling": "sampling", "noise": "noise", "stability": "reuse", "bias": "old points"}
 
 
-def plan_report(found: xr.Dataset, given: set[str]) -> Group:
-    """Return the tables and notes of a plan at each of its ε.
+def plan_ranking(found: xr.Dataset, given: set[str]) -> Group:
+    """Return a plan's methods on a screen: the places of pilot runs, and the bounds at every ε, best first.
 
     Args:
         found: result of `planner.plan`.
         given: names of the settings that were given, not left to their defaults.
     """
+    levels = [found.sel(epsilon=level) for level in found["epsilon"].values.tolist()]
+    named = dict(sections(found))
+    unproved, tried = named.pop(SECTIONS[-1][2], []), ranked(levels[0]) if "pilot" in found.attrs else []
     parts: list[Any] = [Text(line) for line in _settings(found, given)]
-    for level in found["epsilon"].values.tolist():
-        at = found.sel(epsilon=level)
-        parts += [Text(), Text(_headline(at), style="bold"), *pilot_tables(at), *bound_tables(at), cost_table(at)]
-    at = found.isel(epsilon=0)
-    lists = (_pilot_notes(at), _notes(at), _theorems(at), _guarantees(at), _refusals(at))
-    return Group(*parts, *(Text(line) for lines in lists for line in lines))
+    parts += [Text(_headline(at), style="bold") for at in levels]
+    parts += [_places_table(levels, tried)] if tried else []
+    for words, labels in named.items():
+        table = Sheet(f"{words}; * vacuous")
+        table.add_columns("method", justify="left")
+        table.add_columns(*(f"ε = {float(at['epsilon']):g}" for at in levels))
+        for label in labels:
+            table.add_row(label, *(_bound(at.sel(protocol=label), count_text, "*", "–") for at in levels))
+        parts.append(table)
+    refused = found["protocol"].values[(found["refusal"] != "").all("epsilon").values].tolist()
+    lines = {"no bound": [label for label in unproved if label not in tried], "not planned": refused}
+    return Group(*parts, *(Text(f"{words}: {'; '.join(labels)}") for words, labels in lines.items() if labels))
 
 
-def pilot_tables(at: xr.Dataset) -> Iterator[Sheet]:
-    """Yield the table of pilot runs, best method first, if there were any."""
-    if "pilot" not in at.attrs:
-        return
-    table = Sheet(at.attrs["pilot"] + mixed(terms_of(at)))
+def _places_table(levels: list[xr.Dataset], labels: list[str]) -> Sheet:
+    """Return the place and the accuracy of every method with a pilot run, at every ε."""
+    seeds = levels[0].attrs["pilot_seeds"]
+    ties = f"methods share a place if their 95% intervals (Student's t, {seeds} seeds) overlap"
+    table = Sheet(f"pilot runs; {ties if seeds > 1 else 'one seed gives no intervals, so all tie'}")
     table.add_columns("method", justify="left")
-    columns = {"accuracy in %": "pilot_accuracy", "seconds": "pilot_seconds", "ε": "pilot_epsilon"}
-    columns |= {"rounds": "pilot_rounds", "batch": "batch", "step": "pilot_step"}
-    table.add_columns(*columns)
-    for label in ranked(at):
-        row = at.sel(protocol=label)
-        mean, half = (100 * float(row[name]) for name in ("pilot_accuracy", "pilot_interval"))
-        shown = "diverged" if np.isnan(mean) else f"{mean:.1f}" + ("" if np.isnan(half) else f" ± {half:.1f}")
-        numbers = ((name, float(row[column])) for name, column in list(columns.items())[1:])
-        table.add_row(str(label), shown, *(number_text(value, whole=name in WHOLE) for name, value in numbers))
-    yield table
+    for at in levels:
+        table.add_columns(f"place, ε = {float(at['epsilon']):g}", "accuracy in %")
+    for label in labels:
+        table.add_row(label, *(cell for at in levels for cell in _placed(at.sel(protocol=label))))
+    return table
+
+
+def _placed(row: xr.Dataset) -> tuple[str, str]:
+    """Return the place of a method in a pilot and its accuracy, as text."""
+    mean, half = (100 * float(row[name]) for name in ("pilot_accuracy", "pilot_interval"))
+    interval = "" if np.isnan(half) else f" ± {half:.1f}"
+    return number_text(float(row["pilot_place"]), "–"), "diverged" if np.isnan(mean) else f"{mean:.1f}{interval}"
+
+
+def plan_report(found: xr.Dataset, given: set[str]) -> Group:
+    """Return everything that is known of every method: its numbers at each ε, and texts.
+
+    Args:
+        found, given: as in `plan_ranking`.
+    """
+    parts: list[Any] = [Text(line) for line in _settings(found, given)]
+    for label in found["protocol"].values.tolist():
+        parts += [Text(f"\n{label}", style="bold"), *details(found.sel(protocol=label))]
+    return Group(*parts)
+
+
+def details(row: xr.Dataset) -> Iterator[Sheet | Text]:
+    """Yield the table of one method's numbers, with a column for each ε, and its texts with the ε that they hold at."""
+    levels = row["epsilon"].values.tolist()
+    table = Sheet(f"noise, bound and costs of all machines at δ = {row.attrs['delta']:g}")
+    table.add_columns("", justify="left")
+    table.add_columns(*(f"ε = {level:g}" for level in levels))
+    terms = {f"bound: {SHORT[term]}": row["bound_term"].sel(term=term) for term in row["term"].values.tolist()}
+    for name, values in {**row.data_vars, **terms}.items():
+        if values.dims == ("epsilon",) and values.dtype.kind == "f" and np.nan_to_num(values).any():
+            cells = [_bound(row.sel(epsilon=level)) for level in levels] if name == "bound" else map(_text, values)
+            table.add_row(str(name), *cells)
+    if table.rows:
+        yield table
+    for name in (name for name, values in row.data_vars.items() if values.dtype.kind == "O"):
+        texts = map(_stated if name == "guarantee" else str, row[name].values.tolist())
+        for text, at in grouped(zip(texts, levels, strict=True)).items():
+            where = "" if len(at) == len(levels) else f" (ε = {', '.join(f'{level:g}' for level in at)})"
+            yield from [Text(f"{name}{where}: {text}")] if text else []
+
+
+def _text(value: Any) -> str:
+    """Return a number to three digits, or a large one with its prefix."""
+    return number_text(float(value), "–") if abs(float(value)) < 1000 else count_text(float(value))
+
+
+def _stated(guarantee: str) -> str:
+    """Return the statement of a guarantee without its numbers, or "" if there is none."""
+    if not guarantee:
+        return ""
+    terms = PrivacyGuarantee.from_json(guarantee).terms
+    return f"{terms.unit}, {terms.stated_relation}, trust {terms.trust}; {terms.theorem}"
 
 
 def ranked(at: xr.Dataset) -> list[str]:
@@ -67,46 +124,14 @@ def ranked(at: xr.Dataset) -> list[str]:
     return labels[np.argsort(-at["pilot_accuracy"].sel(protocol=labels).values, kind="stable")].tolist()
 
 
-def bound_tables(at: xr.Dataset) -> Iterator[Sheet]:
-    """Yield a table of bounds and their terms for each kind of bound."""
-    terms = [str(term) for term in at["term"].values]
-    for words, labels in sections(at):
-        rows = [at.sel(protocol=label) for label in labels]
-        shown = [term for term in terms if any(np.nan_to_num(row["bound_term"].sel(term=term)).any() for row in rows)]
-        table = Sheet(words)
-        table.add_columns("method", justify="left")
-        table.add_columns("bound", *(SHORT[term] for term in shown), "bound_kind")
-        for label, row in zip(labels, rows, strict=True):
-            parts = [number_text(float(row["bound_term"].sel(term=term))) for term in shown]
-            table.add_row(label, _bound(row), *parts, row["bound_kind"].item())
-        yield table
-
-
-def cost_table(at: xr.Dataset) -> Sheet:
-    """Return a table of each method's noise, ε and cost of a run, in the order of the bounds."""
-    noise = "each method's own noise_std, the worst machine's ε"
-    table = Sheet(f"what it takes: {noise} at δ = {at.attrs['delta']:g}, costs in all{mixed(terms_of(at))}")
-    columns = {"noise_std": "noise_std", "ε": "realised_epsilon", "step": "step_size"}
-    columns |= {name: name for name in WHOLE}
-    counted = ("gradients", "messages", "bytes")
-    table.add_columns("method", justify="left")
-    table.add_columns(*columns, *counted)
-    for _, labels in sections(at):
-        table.add_section()
-        for label in labels:
-            row = at.sel(protocol=label)
-            cells = [number_text(float(row[name]), whole=name in WHOLE) for name in columns.values()]
-            table.add_row(label, *cells, *(count_text(float(row[name])) for name in counted))
-    return table
-
-
-def sections(at: xr.Dataset) -> Iterator[tuple[str, list[str]]]:
-    """Yield the planned methods by kind of bound, sorted by bound."""
+def sections(found: xr.Dataset) -> Iterator[tuple[str, list[str]]]:
+    """Yield the methods that are planned at any ε by kind of bound, sorted by the bound at the first ε."""
+    found = found if "epsilon" in found.dims else found.expand_dims("epsilon")
     for kind, of, words in SECTIONS:
-        chosen = (at["bound_kind"] == kind) & ((at["bound_of"] == of) if of else True)
-        labels = at["protocol"].values[chosen.values]
+        chosen = ((found["bound_kind"] == kind) & ((found["bound_of"] == of) if of else True)).any("epsilon").values
+        labels = found["protocol"].values[chosen]
         if labels.size:
-            yield words, labels[np.argsort(at["bound"].values[chosen.values], kind="stable")].tolist()
+            yield words, labels[np.argsort(found["bound"].isel(epsilon=0).values[chosen], kind="stable")].tolist()
 
 
 def _settings(found: xr.Dataset, given: set[str]) -> list[str]:
@@ -115,15 +140,23 @@ def _settings(found: xr.Dataset, given: set[str]) -> list[str]:
     values = ", ".join(f"{letter} = {s[name]:g}{'' if name in given else ' (default)'}" for name, letter in constants)
     sizes = f"{s['per_round']} a round, {s['samples']} records each; d = {s['dimension']}"
     first = f"{s['machines']} identical machines, {sizes}"
-    trust = f"trust {s['trust']}: an adversary sees {TRUST[s['trust']]}"
+    trust = f"a guarantee for {UNITS[s['unit']]}, trust {s['trust']}: an adversary sees {TRUST[s['trust']]}"
     replaced = "; ".join(s.get("replaced", []))
     own = [f"replaced in the file's own setting: {replaced}"] if replaced else []
-    return [*own, first, f"constants of the losses on a ball of diameter D: {values}", trust]
+    pilot = [s["pilot"], f"pilot: {s['pilot_data']}"] if "pilot" in s else []
+    stated = [words.removeprefix("; ") for words in [mixed(terms_of(found))] if words]
+    return [*own, first, f"constants of the losses on a ball of diameter D: {values}", trust, *stated, *pilot]
 
 
 def _headline(at: xr.Dataset) -> str:
-    """Return a line with the smallest of the comparable bounds."""
+    """Return a line with the first of a pilot, or with the smallest of the comparable bounds."""
     trivial, level = at.attrs["trivial"], float(at["epsilon"])
+    if "pilot" in at.attrs and (at["pilot_place"] == 1).any():
+        first = [label for label in ranked(at) if at["pilot_place"].sel(protocol=label) == 1]
+        words = "the first place is" if len(first) == 1 else f"a tie of {len(first)} for the first place:"
+        return f"actual ε = {level:g}: {words} {'; '.join(first)}, on synthetic data"
+    if at["bound"].isnull().all():
+        return f"actual ε = {level:g}: no bound is proved for these methods. Rank them by pilot runs: --pilot"
     comparable = at["bound"].where((at["bound_kind"] == EXPLICIT) & (at["bound_of"] == POPULATION))
     if not (comparable < trivial).any():
         return f"actual ε = {level:g}: no bound on the population's loss is below G·D = {trivial:g}, which is trivial"
@@ -132,49 +165,15 @@ def _headline(at: xr.Dataset) -> str:
     return f"actual ε = {level:g}: the smallest proved bound is {least}, of {best} (trivial: G·D = {trivial:g})"
 
 
-def _notes(at: xr.Dataset, name: str = "note") -> Iterator[str]:
-    named = ((label, at[name].sel(protocol=label).item()) for label in at["protocol"].values)
-    lines = [f"  {label}: {note}" for label, note in named if note]
-    yield from ["notes:", *lines] if lines else []
-
-
-def _pilot_notes(at: xr.Dataset) -> Iterator[str]:
-    if "pilot" in at.attrs:
-        yield f"pilot: {at.attrs['pilot_data']}"
-        yield from list(_notes(at, "pilot_note"))[1:]
-
-
-def _theorems(at: xr.Dataset) -> Iterator[str]:
-    """Yield the theorem of each bound, or the reason for a missing one."""
-    yield "bounds:"
-    for _, labels in sections(at):
-        yield from (f"  {label}: {at['theorem'].sel(protocol=label).item()}" for label in labels)
-
-
-def _guarantees(at: xr.Dataset) -> Iterator[str]:
-    """Yield the guarantees, one line for all methods with the same text."""
-    yield "guarantees:"
-    stated = ((str(label), one) for label in at["protocol"].values for one in terms_of(at.sel(protocol=label)))
-    alike = grouped(
-        (f"{one.unit}, {one.stated_relation}, trust {one.trust}; {one.theorem}", label) for label, one in stated
-    )
-    yield from (f"  {'; '.join(labels)}: {words}" for words, labels in alike.items())
-
-
-def _refusals(at: xr.Dataset) -> Iterator[str]:
-    named = [(label, at["refusal"].sel(protocol=label).item()) for label in at["protocol"].values]
-    if any(why for _, why in named):
-        yield "not planned:"
-    yield from (f"  {label}: {why}" for label, why in named if why)
-
-
-def _bound(row: xr.Dataset) -> str:
-    """Return the bound, marked "vacuous" if not below the trivial one: G·D for an excess loss, G for a gradient."""
+def _bound(
+    row: xr.Dataset, text: Callable[[float], str] = number_text, vacuous: str = " vacuous", none: str = "missing"
+) -> str:
+    """Return the bound, marked if it is not below the trivial one: G·D for an excess loss, G for a gradient."""
     value, kind = float(row["bound"]), row["bound_kind"].item()
     if np.isnan(value):
-        return "missing"
+        return none
     most = {EXPLICIT: row.attrs["trivial"], GRADIENT: row.attrs["lipschitz"]}.get(kind, np.inf)
-    return number_text(value) + (" vacuous" if value >= most else "")
+    return text(value) + vacuous * (value >= most)
 
 
 def bound_against_epsilon(found: xr.Dataset, pilot: xr.Dataset | None = None) -> Figure:

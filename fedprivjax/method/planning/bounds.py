@@ -7,6 +7,7 @@ import numpy as np
 
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.samplers import LocalEpochs
 from fedprivjax.privacy.events import Event
 from fedprivjax.problem.problem import Problem
 
@@ -67,6 +68,8 @@ class PlannedRun(NamedTuple):
     def batch(self) -> int:
         """K, number of records in a message."""
         sampler = self.protocol.minibatches
+        if isinstance(sampler, LocalEpochs):
+            return sampler.epochs * self.setting.samples
         return 1 if sampler is None else sampler.batch_of(self.setting.samples)
 
 

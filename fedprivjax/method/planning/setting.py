@@ -20,7 +20,7 @@ from fedprivjax.problem.build import procedural_problem
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.problem import Problem, Table
 
-DEFAULTS = {"delta": 1e-6, "trust": "none", "lipschitz": 1.0, "smoothness": 1.0, "diameter": 1.0}
+DEFAULTS = {"delta": 1e-6, "trust": "none", "unit": "record", "lipschitz": 1.0, "smoothness": 1.0, "diameter": 1.0}
 MAX_USES = 5 * 10**6 // 2  # limit on uses of records, or slots of machines, in a sampled plan
 
 
@@ -36,6 +36,7 @@ class Setting:
         epsilon: target ε of every machine.
         delta: δ of the target.
         trust: trust model, a key of `privacy.terms.TRUST`.
+        unit: protected unit, "record" for one record of a machine or "machine" for all of them.
         lipschitz: G, bound on the gradient norm of one record's loss.
         smoothness: L, bound on its curvature.
         diameter: D, diameter of the ball of parameters.
@@ -60,6 +61,7 @@ class Setting:
     epsilon: float
     delta: float = DEFAULTS["delta"]
     trust: str = DEFAULTS["trust"]
+    unit: str = DEFAULTS["unit"]
     lipschitz: float = DEFAULTS["lipschitz"]
     smoothness: float = DEFAULTS["smoothness"]
     diameter: float = DEFAULTS["diameter"]
@@ -80,6 +82,7 @@ class Setting:
         require_positive("epsilon", self.epsilon)
         require_between("delta", self.delta, 0, 1)
         require_choice("trust", self.trust, TRUST)
+        require_choice("unit", self.unit, ("record", "machine"))
         for name in ("lipschitz", "smoothness", "diameter"):
             require_positive(name, getattr(self, name))
         require_positive("gap", self.gap, optional=True)

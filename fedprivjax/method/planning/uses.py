@@ -1,7 +1,7 @@
 """Uses of a method that are compared before a run, and their drafts."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedprivjax.method.planning.setting import Setting
@@ -19,6 +19,7 @@ class Draft:
         problem: problem of the run.
         plan: plan of the run.
         note: remark on the plan for the user, or "".
+        tuned: settings by description, of which a pilot run chooses the best; empty if there is nothing to choose.
     """
 
     method: type
@@ -26,6 +27,7 @@ class Draft:
     problem: Problem
     plan: Plan
     note: str = ""
+    tuned: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def protocol(self) -> Any:
