@@ -215,6 +215,27 @@ def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: typ
     return found(**options)
 
 
+def object_of(
+    what: str, given: Any, known: Mapping[str, Any], base: type, context: Mapping[str, Any] | None, wanted: str
+) -> Any:
+    """Return the object that a name, or a table of its `kind` and settings, describes, or `Unimported`.
+
+    Args:
+        what: word for the object in messages.
+        given: name or table, as in the file.
+        known, context: as in `resolve`.
+        base: class of the object.
+        wanted: beginning of the message about anything else.
+    """
+    table = given if isinstance(given, Mapping) else {"kind": given}
+    path = table.get("kind")
+    if not isinstance(path, str):
+        raise Refusal(f"{wanted}, got {given!r}")
+    found = resolve(what, path, known, context)
+    settings = {str(key): value for key, value in table.items() if key != "kind"}
+    return found if isinstance(found, Unimported) else made(what, path, found, settings, base)
+
+
 def _module(what: str, name: str, folder: Path | None) -> ModuleType:
     try:
         if folder is not None and _file(name, folder).is_file():

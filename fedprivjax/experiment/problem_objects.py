@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import Dataset, Stream, by_machine, table
 from fedprivjax.datasets.as_problem import described, from_dataset, test_owners
-from fedprivjax.experiment.names import Imported, Unimported, made, resolve, unimported
+from fedprivjax.experiment.names import Imported, Unimported, made, object_of, unimported
 from fedprivjax.experiment.section import OWN, THEORY, Reflected, sections
 from fedprivjax.features import FeatureMap, as_maps
 from fedprivjax.problem.build import general_problem
@@ -219,15 +219,10 @@ def feature_maps(given: Any, context: Mapping[str, Any] | None = None) -> tuple[
 
 def _own(given: Any, context: Mapping[str, Any] | None) -> Any:
     """Return the object of a custom map, and the settings of a built-in one unchanged."""
-    table = {"kind": given} if isinstance(given, str) else given
-    path = table.get("kind") if isinstance(table, Mapping) else None
+    path = given.get("kind") if isinstance(given, Mapping) else given
     if not isinstance(path, str) or ":" not in path:
         return given
-    found = resolve("feature map", path, {}, context)
-    if isinstance(found, Unimported):
-        return found
-    options = {name: value for name, value in table.items() if name != "kind"}
-    one = made("feature map", path, found, options, FeatureMap)
-    if not isinstance(one, FeatureMap):
+    one = object_of("feature map", given, {}, FeatureMap, context, "a feature map must be a name")
+    if not isinstance(one, FeatureMap | Unimported):
         raise Refusal(f"feature map {path!r} must be a fedprivjax FeatureMap, got {type(one).__name__}")
     return one

@@ -12,7 +12,7 @@ from fedprivjax.checks.numbers import kinds_of_parts, numbers_of, with_numbers
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import NUMBERS, require_choice, require_positive
 from fedprivjax.experiment import pairs
-from fedprivjax.experiment.names import Unimported, made, resolve, unimported
+from fedprivjax.experiment.names import Unimported, made, object_of, resolve, unimported
 from fedprivjax.experiment.section import Settings
 from fedprivjax.method.algorithm import Algorithm
 from fedprivjax.method.encoders import ENCODERS, Encoder
@@ -24,12 +24,17 @@ from fedprivjax.plan.arguments import require_protocol
 from fedprivjax.privacy.adversaries import Adversary
 from fedprivjax.privacy.adversary_names import ADVERSARIES
 from fedprivjax.privacy.target import TARGETS
-from fedprivjax.protocols import ALGORITHMS, PROTOCOLS
+from fedprivjax.protocols.registry import ALGORITHM_CLASSES, METHODS
 from fedprivjax.sweeps.configurations import sweepable
 
 KEYS = ("name", "label", "grid", "participation")  # keys of `[[protocol]]` other than the method's settings
 MOMENTS = "moments"
 POSITIVE = ("radius", "scale")  # numbers of constraint sets that must be positive
+REGISTRIES: dict[type, tuple[Mapping[str, Any], str]] = {  # objects of a file by name, and an example of their tables
+    Encoder: (ENCODERS, '{ kind = "quantiser", levels = 16 }'),
+    Adversary: (ADVERSARIES, '"secure-sum" or { kind = "coalition", size = 2 }'),
+    Algorithm: (ALGORITHM_CLASSES, '"sgd" or { kind = "sgd", average = true }'),
+}
 
 
 class ProtocolSettings(Settings):
@@ -75,8 +80,7 @@ class ProtocolSettings(Settings):
         if not isinstance(raw.get("name"), str):
             return {"label": "", **{key: raw[key] for key in raw if key == "name"}}  # nothing else can be checked
         name = raw["name"]
-        known = {name: found for name, (found, _) in (PROTOCOLS | ALGORITHMS).items()}
-        method = resolve("protocol", name, known, context)
+        method = resolve("protocol", name, METHODS | ALGORITHM_CLASSES, context)
         if isinstance(method, Unimported):
             return {**_split(raw), "method": method}
         if pairs.is_algorithm(method):
@@ -202,16 +206,12 @@ def flattened(axes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _part(field: str, kind: Any, given: Any, context: Mapping[str, Any] | None) -> Any:
     """Return the object of class `kind` that a table, or for an optimizer a name alone, describes."""
-    if issubclass(kind, Encoder):
-        return _named(field, given, ENCODERS, Encoder, '{ kind = "quantiser", levels = 16 }', context)
-    if issubclass(kind, Adversary):
-        table = dict(given) if isinstance(given, Mapping) else {"kind": given}
-        if "server" in table:
-            table["server"] = _part(f"{field}.server", kind, table["server"], context)
-        return _named(field, table, ADVERSARIES, Adversary, '"secure-sum" or { kind = "coalition", size = 2 }', context)
-    if issubclass(kind, Algorithm):
-        known = {name: found for name, (found, _) in ALGORITHMS.items()}
-        return _named(field, given, known, Algorithm, '"sgd" or { kind = "sgd", average = true }', context)
+    for base, (known, example) in REGISTRIES.items():
+        if issubclass(kind, base):
+            if base is Adversary and isinstance(given, Mapping) and "server" in given:
+                given = {**given, "server": _part(f"{field}.server", kind, given["server"], context)}
+            wanted = f"{field} must name its kind, such as {example}"
+            return object_of(base.kind, given, known, base, context, wanted)  # type: ignore[attr-defined]
     if not issubclass(kind, ServerOptimizer):
         return kind(**given) if isinstance(given, Mapping) else given
     table = given if isinstance(given, Mapping) else {"optimizer": given}
@@ -222,21 +222,6 @@ def _part(field: str, kind: Any, given: Any, context: Mapping[str, Any] | None) 
     if isinstance(factory, Unimported):
         return factory
     return kind(factory, **settings) if settings else as_optimizer(field, factory)
-
-
-def _named(
-    field: str, given: Any, known: Mapping[str, Any], base: type, example: str, context: Mapping[str, Any] | None
-) -> Any:
-    """Return the object of class `base` that a name, or a table of its `kind` and settings, describes."""
-    table = given if isinstance(given, Mapping) else {"kind": given}
-    path = table.get("kind")
-    if not isinstance(path, str):
-        raise Refusal(f"{field} must name its kind, such as {example}, got {given!r}")
-    found = resolve(base.kind, path, known, context)  # type: ignore[attr-defined]
-    if isinstance(found, Unimported):
-        return found
-    settings = {str(key): value for key, value in table.items() if key != "kind"}
-    return made(base.kind, path, found, settings, base)  # type: ignore[attr-defined]
 
 
 def _split(raw: Mapping[str, Any]) -> dict[str, Any]:

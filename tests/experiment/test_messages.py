@@ -258,7 +258,7 @@ def test_a_stop_before_the_first_chunk_reports_that_nothing_is_stored(said, monk
         raise KeyboardInterrupt
 
     Path("file.toml").write_text(FILE, encoding="utf-8")
-    monkeypatch.setattr(*((listed, "_drafts") if stage == "reading" else (runner, "execute")), stop)
+    monkeypatch.setattr(*((listed, "_checked") if stage == "reading" else (runner, "execute")), stop)
     monkeypatch.setattr(cli.console, "leave", sys.exit)
     monkeypatch.setattr(sys, "argv", ["fedprivjax", "run", "file.toml"])
     with pytest.raises(SystemExit) as stopped:
