@@ -29,7 +29,11 @@ DASHES = (
     (0, (1, 2)),
 )
 MARKERS = "os^vDxP*"
-CLASS_NAMES = {one.__name__: place for place, one in enumerate([*METHODS.values(), *ALGORITHM_CLASSES.values()])}
+PLACES = {  # of methods, by class and by name in files
+    name: place
+    for place, (key, one) in enumerate((METHODS | ALGORITHM_CLASSES).items())
+    for name in (key, one.__name__)
+}
 NAMED_CLASSES = 20  # largest number of classes with distinct colours; more classes share one continuous scale
 INK, PAGE, LINES = ("#000000", "#e4e8ec"), ("#ffffff", "#15191d"), ("#b0b0b0", "#4a545e")  # light and dark
 CONSTANT = "#666666"
@@ -191,19 +195,20 @@ def look(slot: int) -> dict[str, Any]:
 
 
 def slots(methods: Iterable[str]) -> list[int]:
-    """Return the slots of a figure's series, by the class names of their methods.
+    """Return the slots of a figure's series, by the names of their methods: of the class, or in experiment files.
 
-    A method has its own slot, or the next free one if the figure has several series of this slot.
+    The first series of a method has the method's own slot, or the next free one if another method has it. Further ones
+    follow.
 
-    >>> slots(["NoisySGD", "NoisySGD", "mine"])
-    [1, 2, 0]
+    >>> slots(["DPMu2", "DPMu2", "noisy_sgd", "mine"])
+    [0, 3, 1, 2]
     """
     taken: dict[int, int] = {}
     listed = list(methods)
-    order = sorted(range(len(listed)), key=lambda index: listed[index] not in CLASS_NAMES)  # own methods come last
+    order = sorted(range(len(listed)), key=lambda index: (listed[index] in listed[:index], listed[index] not in PLACES))
     free = range(-(-len(listed) // len(LIGHT)) * len(LIGHT))
     for index in order:
-        wanted = CLASS_NAMES.get(listed[index], 0) % len(LIGHT)
+        wanted = PLACES.get(listed[index], 0) % len(LIGHT)
         first = [*free[wanted:], *free[:wanted]]
         taken[index] = next(slot for slot in first if slot not in taken.values())
     return [taken[index] for index in range(len(listed))]
