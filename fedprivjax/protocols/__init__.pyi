@@ -7,6 +7,7 @@ from .fedavg import FedAvg as FedAvg
 from .fedavg import LocalGradientSteps as LocalGradientSteps
 from .feddyn import FedDyn as FedDyn
 from .fedexp import FedExP as FedExP
+from .fednova import FedNova as FedNova
 from .fedper import FedPer as FedPer
 from .local_sgd import LocalSGD as LocalSGD
 from .mimelite import MimeLite as MimeLite

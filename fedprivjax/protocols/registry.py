@@ -37,6 +37,7 @@ ALGORITHM_CLASSES: dict[str, type] = {
     "control_variates": ControlVariates,
     "feddyn": protocols.FedDyn,
     "fedexp": protocols.FedExP,
+    "fednova": protocols.FedNova,
     "ditto": protocols.Ditto,
     "fedper": protocols.FedPer,
     "mimelite": protocols.MimeLite,

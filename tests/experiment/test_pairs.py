@@ -279,6 +279,7 @@ REGISTERED = {
     "accelerated_sgd": RECORDS,
     "feddyn": LOCAL,
     "fedexp": LOCAL,
+    "fednova": LOCAL,
     "ditto": LOCAL,
     "fedper": f'head = "Dense_1"\n{LOCAL}',
     "mimelite": LOCAL,

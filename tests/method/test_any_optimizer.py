@@ -19,6 +19,7 @@ from fedprivjax import (
     FedAvg,
     FedDyn,
     FedExP,
+    FedNova,
     LocalAlgorithm,
     LocalEpochs,
     LocalPrivacy,
@@ -138,6 +139,7 @@ LOCAL = {
     "scaffold": lambda local: Scaffold(step_size=0.1, local=local, **WORK).algorithm,
     "FedDyn": lambda local: FedDyn(local=local),
     "FedExP": lambda local: FedExP(local=local),
+    "FedNova": lambda local: FedNova(local=local),
     "MimeLite": lambda local: MimeLite(local=local),
 }
 

@@ -1,4 +1,4 @@
-"""FedDyn, FedExP, MimeLite and FedPer as plain loops over machines and steps, in NumPy, from the papers' formulas.
+"""Algorithms of local work as plain loops over machines and steps, in NumPy, from the papers' formulas.
 
 The server's step is one of `optimizers`, along its pseudo-gradient and with a learning rate.
 """
@@ -60,6 +60,27 @@ def fedexp(gradient, plan, start, *, steps, step, offset, radius=None, server=PL
         sizes.append(max(1.0, agreed))
         path.append(kept(served(w, -sizes[-1] * mean, rate), radius))
     return np.array(path), np.array(sizes)
+
+
+def fednova(gradient, plan, start, *, steps, step, prox=0.0, momentum=0.0, effective=None, radius=None, server=PLAIN):
+    """Return the iterates w_1 to w_R. The numbers a of the k-th last step are those of the paper's section 4."""
+    served, rate = server[0](), server[1]
+    w, path = start.copy(), []
+    for each in plan:
+        directions, lengths = [], []
+        for _, gradients in cohort(gradient, each, steps):
+            v, buffer = w, 0 * w
+            for g in gradients:
+                buffer = momentum * buffer + g(v) + prox * (v - w)
+                v = kept(v - step * buffer, radius)
+            last = np.arange(len(gradients))
+            a = (1 - step * prox) ** last if prox else np.cumsum(momentum**last)
+            lengths.append(a.sum())
+            directions.append((v - w) / a.sum() if gradients else 0 * w)
+        length = np.mean(lengths) if effective is None else effective * steps
+        w = kept(served(w, -length * np.mean(directions, axis=0), rate), radius)
+        path.append(w)
+    return np.array(path)
 
 
 def mimelite(gradient, plan, start, *, steps, step, beta, radius=None, server=PLAIN):

@@ -1,9 +1,10 @@
-"""FedDyn, FedExP and MimeLite: NumPy loops, fixed points, and the contract with every privacy."""
+"""FedDyn, FedExP, FedNova and MimeLite: NumPy loops, fixed points, and the contract with every privacy."""
 
 from dataclasses import replace
 from itertools import pairwise, product
 
 import numpy as np
+import optax
 import pytest
 from cases import COMPILED, PARTIAL, SHARES, sparing
 from oracles import local_algorithms as oracle
@@ -15,8 +16,10 @@ from fedprivjax import (
     Dropouts,
     FedDyn,
     FedExP,
+    FedNova,
     Full,
     LocalEpochs,
+    LocalGradientSteps,
     LocalPrivacy,
     LocalSteps,
     Logistic,
@@ -32,7 +35,8 @@ from fedprivjax import (
     simulate,
 )
 from fedprivjax.engine.prepare import round_inputs
-from fedprivjax.plan.samplers import Poisson, Subset
+from fedprivjax.plan import samplers
+from fedprivjax.plan.samplers import Poisson, Replacement, Subset
 from fedprivjax.testing import check_protocol
 
 MACHINES, ROUNDS, STEP = 5, 12, 0.5
@@ -66,11 +70,13 @@ def loops(algorithm, run, radius, server=oracle.PLAIN):
         path, sizes = oracle.fedexp(gradient, plan, start, offset=algorithm.offset, **settings)
         assert (sizes > 1).any()
         return path[-2:].mean(axis=0)
+    if isinstance(algorithm, FedNova):
+        return oracle.fednova(gradient, plan, start, **settings)[-1]
     return oracle.mimelite(gradient, plan, start, beta=algorithm.beta, **settings)[0][-1]
 
 
 EPOCHS = LocalEpochs(2, 3)
-ALGORITHMS = FedDyn(alpha=0.3), FedExP(offset=1e-2), MimeLite(beta=0.6)
+ALGORITHMS = FedDyn(alpha=0.3), FedExP(offset=1e-2), MimeLite(beta=0.6), FedNova()
 named = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda one: type(one).__name__)
 
 
@@ -108,14 +114,60 @@ def test_the_server_takes_any_optimizer_along_the_pseudo_gradient(algorithm):
 CURVATURES, CENTRES = np.array([1.0, 3.0, 10.0]), np.array([2.0, -1.0, 0.5])
 
 
-def test_the_fixed_point_of_feddyn_is_the_optimum():
-    """FedAvg's is not, with several local steps on losses of unequal curvature."""
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    sparing(
+        [
+            (FedNova(prox=0.7), {"prox": 0.7}),
+            (FedNova(local=optax.sgd(STEP, momentum=0.6)), {"momentum": 0.6}),
+            (FedNova(effective=0.4), {"effective": 0.4}),
+        ],
+        [],
+    ),
+    ids=["prox", "momentum", "effective"],
+)
+def test_fednova_normalises_any_linear_local_steps(algorithm, settings):
+    """Machines take 1 to 6 steps a round, and some drop out."""
+    rows = ROWS.copy()
+    rows[2, 0], rows[3, 3] = rows[3, 3], -1  # every machine has a record
+    problem = linear_problem(X, Y, Logistic(), partition_table=rows, constraint=WholeSpace())
+    work = LocalSteps([6, 2, 1, 4, 3], Replacement(2))
+    step = None if algorithm.local is not None else STEP
+    method = Protocol(algorithm, privacy=LocalPrivacy(work=work), step_size=step)
+    run = simulate(method, problem, Dropouts(Uniform(MACHINES, 4), 0.3), rounds=20, seed=3, metrics=[])
+    path = oracle.fednova(gradient, plan_of(run), np.zeros(3), steps=6, step=STEP, **settings)
+    np.testing.assert_allclose(run.params, path[-1], atol=1e-5)
+
+
+STEPS_TAKEN = np.array([20, 3, 1])
+
+
+def test_the_fixed_point_of_fednova_does_not_follow_the_numbers_of_steps():
+    """With unequal numbers of small steps it is near the optimum, and FedAvg's is not."""
+    problem = quadratics()
+    contraction = 1 - (1 - 0.002 * CURVATURES) ** STEPS_TAKEN
+    found = []
+    for algorithm, weights in ((FedNova(), contraction / STEPS_TAKEN), (LocalGradientSteps(), contraction)):
+        work = LocalSteps(STEPS_TAKEN.tolist(), samplers.Full())
+        method = Protocol(algorithm, privacy=LocalPrivacy(work=work), step_size=0.002)
+        run = simulate(method, problem, Full(3), rounds=800, eval_every=800)
+        np.testing.assert_allclose(run.params, np.sum(weights * CENTRES) / np.sum(weights), atol=1e-4)
+        found.append(abs(run.params[0] - np.sum(CURVATURES * CENTRES) / np.sum(CURVATURES)))
+    assert found[0] < 0.01 < 0.3 < found[1]
+
+
+def quadratics():
+    """Losses h/2·(w − a)² of three machines."""
     pool = {"h": CURVATURES.astype(np.float32), "a": CENTRES.astype(np.float32)}
-    problem = general_problem(
+    return general_problem(
         lambda w, e: e["h"] / 2 * (w[0] - e["a"]) ** 2, pool, start=np.zeros(1), partition_table=np.arange(3)[:, None]
     )
+
+
+def test_the_fixed_point_of_feddyn_is_the_optimum():
+    """FedAvg's is not, with several local steps on losses of unequal curvature."""
     method = Protocol(FedDyn(alpha=1.0), privacy=LocalPrivacy(work=LocalEpochs(20)), step_size=0.05)
-    run = simulate(method, problem, Full(3), rounds=300, eval_every=300)
+    run = simulate(method, quadratics(), Full(3), rounds=300, eval_every=300)
     np.testing.assert_allclose(run.params, np.sum(CURVATURES * CENTRES) / np.sum(CURVATURES), atol=1e-5)
 
 
@@ -125,6 +177,7 @@ def test_the_fixed_point_of_feddyn_is_the_optimum():
         (lambda: FedDyn(alpha=0.0), "alpha must be positive, got 0.0"),
         (lambda: MimeLite(beta=1.5), "beta must be a probability"),
         (lambda: FedExP(offset=-1.0), "offset must be positive, got -1.0"),
+        (lambda: FedNova(effective=0.0), "effective must be positive, got 0.0"),
         (lambda: FedDyn(server_step=-1.0), "server_step must be positive, got -1.0"),
     ],
 )
@@ -157,6 +210,7 @@ HELD = {  # tested by default, one privacy for each algorithm
         "the noise has the stated distribution",
     ),
     ("FedExP", "machine"): ("absent machines leave no trace",),
+    ("FedNova", "machine"): ("the transcript follows the run",),
     ("MimeLite", "record"): ("the query is where gradients are taken", "the number of gradients is as stated"),
 }
 
@@ -195,6 +249,7 @@ WHOLE = {  # the slow contract: one privacy for each algorithm. test_contract.py
     "FedDyn": "tree",
     "FedExP": "encoded, untrusted",
     "MimeLite": "steps",
+    "FedNova": "machine",
 }
 
 
