@@ -165,7 +165,8 @@ class GossipRounds(MeanRounds):
         if not (server is None or isinstance(server, Local)):
             raise Refusal(
                 f"adversary must see every message with gossip, which adds no messages, got {adversary}. Use "
-                f"Local(), or Coalition(1, Local()) for another machine"
+                f'Local(), or Coalition(1, Local()) for another machine; in a file "local", or '
+                f'{{ kind = "coalition", size = 1, server = "local" }}'
             )
         everyone = np.arange(schedule.machines)
         if (

@@ -68,7 +68,10 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
             rule = None if self.noise_rule == "accountant" else self.noise_rule
             require_pairwise(self.noise, self.trust, relative_privacy=self.relative_privacy, noise_rule=rule)
         elif self.noise != INDEPENDENT:
-            raise Refusal(f"noise must be {INDEPENDENT!r} or a Pairwise with NoisyRecords, got {called(self.noise)}")
+            raise Refusal(
+                f"noise must be {INDEPENDENT!r} or a Pairwise with NoisyRecords, got {called(self.noise)}. Use "
+                f'Pairwise("ring"), in a file {{ kind = "pairwise", graph = "ring" }}'
+            )
         require_choice("trust", self.trust, ("none", "shuffler"))
         if self.trust == "shuffler":
             require_shuffled(self.minibatches, self.noise_rule)

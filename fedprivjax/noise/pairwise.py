@@ -104,7 +104,7 @@ class EdgeCovariance:
         if hidden.sum() > MOST_MACHINES:
             raise Refusal(
                 f"machines of a round must be at most {MOST_MACHINES} with pairwise noise if messages are seen, got "
-                f"{hidden.sum()}. Use smaller cohorts, or the adversary SecureSum()"
+                f'{hidden.sum()}. Use smaller cohorts, or the adversary SecureSum(), in a file "secure-sum"'
             )
         ends, squares = self._hidden_edges(machines, hidden), self.noise.shared**2
         degrees = np.bincount(ends.ravel(), minlength=machines.size)

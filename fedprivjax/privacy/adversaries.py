@@ -318,7 +318,9 @@ def require_adversary(adversary: Any) -> None:
     if adversary is None:
         return
     if not isinstance(adversary, Adversary):
-        raise Refusal(f"adversary must be an Adversary, such as SecureSum(), got {called(adversary)}")
+        raise Refusal(
+            f'adversary must be an Adversary, such as SecureSum() (in a file "secure-sum"), got {called(adversary)}'
+        )
     try:
         hash(adversary)
     except TypeError:

@@ -59,7 +59,8 @@ class Coalition(Adversary):
     def __post_init__(self):
         require_at_least("size", self.size, 1)
         if not isinstance(self.server, Local | LinearAdversary):
-            raise Refusal(f"server must be SecureSum(), Local() or a LinearAdversary, got {called(self.server)}")
+            known = 'SecureSum(), Local() or a LinearAdversary (in a file "secure-sum" or "local")'
+            raise Refusal(f"server must be {known}, got {called(self.server)}")
         require_adversary(self.server)
 
     @property
@@ -115,7 +116,8 @@ class Coalition(Adversary):
             if not is_plain_sum(self.server, sent):
                 raise Refusal(
                     f"size of a Coalition must leave at most {MOST_COALITIONS} coalitions with {self.server} and this "
-                    f"noise, got {number}, of {self.size} out of {machines} machines. Use SecureSum()"
+                    f"noise, got {number}, of {self.size} out of {machines} machines. Use SecureSum(), in a file "
+                    f'"secure-sum"'
                 )
             return _noisiest_known(sent, schedule, self.size)
         noises = sent.variances[schedule.scheduled]

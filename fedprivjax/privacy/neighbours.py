@@ -85,7 +85,9 @@ class Neighbours(Adversary):
         """
         machines = schedule.machines
         if machines > MOST_OBSERVERS:
-            raise Refusal(f"machines must be at most {MOST_OBSERVERS} with {self}, got {machines}. Use Local()")
+            raise Refusal(
+                f'machines must be at most {MOST_OBSERVERS} with {self}, got {machines}. Use Local(), in a file "local"'
+            )
         found = [self._against(machine, machines).exposures(sent, schedule) for machine in range(machines)]
         return np.where(np.eye(machines, dtype=bool), 0.0, np.stack(found, axis=1))
 

@@ -48,6 +48,10 @@ def footnotes(this: Summary) -> list[str]:
         lines += [f"NON-PRIVATE preparation of the data, which no guarantee covers: {text}"] if text else []
     if this.private and this.targeted and not realised_differs(this):
         lines.append(f"realised ε of the worst run: within {TOLERANCE:.0%} of its target")
+    if this.below_target:
+        why = "the noise rule assumes more than the sampled schedules need"
+        remedy = 'calibrate_to = "plan" in [[protocol]] gives the smallest noise for them'
+        lines.append(f"realised ε is below its target ({', '.join(this.below_target)}): {why}; {remedy}")
     if any(map(is_large, best.values())):
         lines.append(f"! marks ε > {LARGE_EPSILON:g}: little protection by itself")
     lines.append("simulation randomness: not for deployment")

@@ -158,6 +158,12 @@ class Summary:
         """True if the worst run's realised ε deviates from a swept target by more than `TOLERANCE` anywhere."""
         return any(self._off_target(label) > TOLERANCE for label in self.best)
 
+    @property
+    def below_target(self) -> list[str]:
+        """Labels of the protocols whose worst run is below a target by more than `TOLERANCE`."""
+        targets = {label: self.best[label].get("target_epsilon", np.nan) for label in self.private}
+        return [name for name, asked in targets.items() if (self.epsilon[name] < (1 - TOLERANCE) * asked).any()]
+
     def _off_target(self, label: str) -> float:
         target = target_of(self.best[label])
         if target is None:

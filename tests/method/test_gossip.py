@@ -292,7 +292,7 @@ RUN = {
     "cancelled": (lambda: gossip_with(fpj.NoisyMessages(clip=1.0, noise="uniform")), "noise must be 'independent' or"),
     "sum": (
         lambda: fpj.DSGD(**SETTINGS, batch=1, adversary=fpj.SecureSum()),
-        r"adversary must see every message with gossip, .* got secure-sum\. Use Local",
+        r"adversary must see every message with gossip, .* got secure-sum\. Use Local.* in a file .local., or \{ kind",
     ),
     "neighbours": (lambda: fpj.DSGD(**SETTINGS, batch=1, adversary=fpj.Neighbours("ring")), "adversary must see every"),
     "colluders": (lambda: fpj.DSGD(**SETTINGS, batch=1, adversary=fpj.Coalition(2)), "adversary must see every mess"),

@@ -334,7 +334,10 @@ REFUSED = {
         ),
         "trust must be 'server' under secret participation",
     ),
-    "a name": (lambda: guarantee_of("secure-sum"), r"adversary must be an Adversary, such as SecureSum\(\), got"),
+    "a name": (
+        lambda: guarantee_of("secure-sum"),
+        r"adversary must be an Adversary, such as SecureSum\(\) \(in a file .secure-sum.\), got",
+    ),
     "everyone in a coalition": (
         lambda: guarantee_of(fpj.Coalition(8)),
         "size of a Coalition must be below the number of machines, 8, got 8",
@@ -342,7 +345,7 @@ REFUSED = {
     "nobody in a coalition": (lambda: fpj.Coalition(0), "size must be at least 1, got 0"),
     "a coalition with a coalition": (
         lambda: fpj.Coalition(1, fpj.Coalition(1)),
-        r"server must be SecureSum\(\), Local\(\) or a LinearAdversary, got",
+        r"server must be SecureSum\(\), Local\(\) or a LinearAdversary \(in a file .secure-sum. or .local.\), got",
     ),
     "a shared noise without its covariance": (
         lambda: fpj.ready(

@@ -8,6 +8,7 @@ from cases import sparing
 from rich.console import Console
 from scipy.stats import t
 
+import fedprivjax as fpj
 from fedprivjax import PrivacyGuarantee, experiment
 from fedprivjax.experiment import Expected, verdict
 from fedprivjax.experiment import jobs as listed
@@ -424,6 +425,17 @@ def test_guarantee_tables_that_are_split_repeat_protocol_and_setting():
         assert len(heads) > 1
         keys = ["setting"] if "protocol" in shared else ["protocol", "setting"]
         assert all([cell.strip() for cell in head[: len(keys)]] == keys for head in heads)
+
+
+@pytest.mark.parametrize("rule", ["rule", "plan"])
+def test_a_realised_epsilon_below_its_target_has_a_line_with_the_remedy(rule):
+    rows = np.arange(1420).reshape(20, 71)
+    problem = fpj.from_dataset(fpj.datasets.load("digits"), constraint=fpj.Ball(8.0), partition_table=rows)
+    method = fpj.NoisyMinibatchSGD(epsilon=8.0, clip=1.6, sampler="full", calibrate_to=rule)
+    grid = fpj.sweep(method, problem, fpj.Balanced(20, 10), over={"epsilon": [4.0, 8.0]}, rounds=4, seeds=2)
+    text = " ".join(str(fpj.table(grid)).split())
+    for words in ("realised ε is below its target", 'calibrate_to = "plan" in [[protocol]]'):
+        assert (words in text) == (rule == "rule")
 
 
 GRIDS = {
