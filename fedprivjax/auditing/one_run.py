@@ -158,6 +158,7 @@ def audit_one_run(
     if start.guarantee.terms.adversary:
         got = start.protocol.adversary
         raise Refusal(f"adversary must be left out for an audit in one run, got {got}. Use fedprivjax.audit")
+    _require_parameters(start, private.trust)
     rows = first_records(start, each)
     coins, others = np.where(_drawn_coins(rows.shape, seed) < 0.5, -1.0, 1.0)  # the attacker knows `others` only
     norm = problem.lipschitz if private.clip is None else canary * float(np.max(private.clip))
@@ -176,6 +177,17 @@ def audit_one_run(
         return one_run_bounds(scores, coins.ravel() > 0, count, delta, error)
 
     return OneRunAudit(start.protocol.name, guarantee, proved(level), proved(verdict), attained)
+
+
+def _require_parameters(start: ReadyRun, trust: str) -> None:
+    """Raise Refusal unless there are more parameters than numbers of a canary, whose noises then have full rank."""
+    schedule, dimension = start.plan.schedule, start.problem.dimension
+    numbers = int(schedule.total.min()) if trust == "none" else start.plan.size.rounds
+    if dimension <= numbers:
+        raise Refusal(
+            f"problem must have more parameters than a canary has numbers for an audit in one run ({numbers}, one for "
+            f"each round), got {dimension}. Use fewer rounds, or fedprivjax.audit"
+        )
 
 
 def first_records(start: ReadyRun, each: int) -> np.ndarray:

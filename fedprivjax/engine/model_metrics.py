@@ -18,6 +18,7 @@ from fedprivjax.engine.metric import (
     share,
 )
 from fedprivjax.method.round import flat_rows
+from fedprivjax.method.seen import seen_of
 from fedprivjax.problem.problem import Problem
 
 
@@ -65,7 +66,7 @@ MODEL_METRICS = (
 def require_models(protocol: Any, metrics: tuple[Metric, ...]) -> None:
     """Raise Refusal if a metric of machines' models is recorded of a protocol whose machines hold none."""
     named = [metric.name for metric in metrics if metric.of == "models"]
-    if named and not hasattr(protocol.rounds, "models"):
+    if named and not seen_of(protocol).holds_models:
         raise Refusal(
             f"metric {named[0]!r} must be of machines that hold models, got {protocol.name}. Use DSGD or Gossip"
         )

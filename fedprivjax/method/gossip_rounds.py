@@ -39,6 +39,8 @@ class GossipRounds(MeanRounds):
     messages of all machines.
     """
 
+    holds_models = True
+
     @property
     def gossip(self) -> Gossip:
         """The gossip with its weights, if they are read."""

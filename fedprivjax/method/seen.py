@@ -21,7 +21,12 @@ class Seen(Optionals):
     """An adversary's view of a protocol: its own functions or those of its rounds, else these.
 
     All but `view` are traced.
+
+    Attributes:
+        holds_models: True if every machine holds a model, which `models` returns.
     """
+
+    holds_models: bool = False
 
     def query(self, state: Any) -> Any:
         """Return the point at which machines compute gradients in the next round, which is public in all trust models.

@@ -12,6 +12,7 @@ from fedprivjax import (
     Ball,
     DPMu2,
     Dropouts,
+    FedAvg,
     Full,
     Logistic,
     NoisyMinibatchSGD,
@@ -165,6 +166,14 @@ def test_coins_are_fair_and_a_seeds_own():
 def test_bad_input_is_refused(options, said):
     with pytest.raises(Refusal, match=f"^{said}"):
         few(**options)
+
+
+@pytest.mark.parametrize("trust", ["server", "none"])
+def test_as_many_rounds_as_parameters_are_refused(trust):
+    """Noises of more numbers than there are parameters have no covariance of full rank, and scores would be NaN."""
+    private = FedAvg(unit="machine", epsilon=8.0, update_clip=0.5, local_epochs=1, step_size=0.5, trust=trust)
+    with pytest.raises(Refusal, match=r"^problem must have more parameters than a canary has numbers .* \(3, one"):
+        audit_one_run(private, problem(6, 4, dimension=3, split=True), Full(6), rounds=3)
 
 
 def test_canaries_below_the_sensitivity_are_refused():

@@ -49,8 +49,23 @@ def run(problem, method=METHOD, **options):
     return fpj.simulate(method, problem, fpj.Uniform(CLIENTS, 5), **settings)
 
 
-def test_own_models_are_evaluated_on_their_clients_rows_and_predict(data, problem):
-    found = run(problem, REMEMBERING)
+@pytest.fixture(scope="module")
+def scaffold(problem):
+    return run(problem)
+
+
+@pytest.fixture(scope="module")
+def remembering(problem):
+    return run(problem, REMEMBERING)
+
+
+@pytest.fixture(scope="module")
+def without(problem):
+    return run(problem, keep_own=False)
+
+
+def test_own_models_are_evaluated_on_their_clients_rows_and_predict(data, problem, remembering):
+    found = remembering
     moved = np.asarray(found.own["moved"])
     assert moved.shape == (CLIENTS, problem.dimension)
     expected = []
@@ -67,21 +82,20 @@ def test_own_models_are_evaluated_on_their_clients_rows_and_predict(data, proble
     assert set(found.non_private_metrics) >= set(NAMES)
 
 
-def test_a_method_without_personal_models_has_the_reported_one(data, problem):
-    found = run(problem)
+def test_a_method_without_personal_models_has_the_reported_one(problem, scaffold):
+    found = scaffold
     np.testing.assert_array_equal(found.metrics["personal_accuracy"], found.metrics["client_test_accuracy"])
     np.testing.assert_array_equal(found.model_of("client 3"), found.params)
-    plain = run(problem, fpj.FedAvg(local_epochs=1, batch=4, step_size=0.5))
+    plain = run(problem, fpj.FedAvg(local_epochs=1, batch=4, step_size=0.5), metrics=NAMES[::3])
     assert plain.own is None
     np.testing.assert_array_equal(plain.metrics["personal_accuracy"], plain.metrics["client_test_accuracy"])
 
 
-def test_asking_for_them_changes_no_number(problem):
-    with_own, without = run(problem), run(problem, keep_own=False)
-    np.testing.assert_array_equal(with_own.params, without.params)
+def test_asking_for_them_changes_no_number(scaffold, without):
+    np.testing.assert_array_equal(scaffold.params, without.params)
     assert without.own is None
-    assert with_own.own.nbytes == with_own.costs["client_state_bytes"]
-    assert "own: states of machines, each for its machine alone" in str(with_own)
+    assert scaffold.own.nbytes == scaffold.costs["client_state_bytes"]
+    assert "own: states of machines, each for its machine alone" in str(scaffold)
     assert "own:" not in str(without)
 
 
@@ -95,9 +109,9 @@ def test_segments_and_checkpoints_return_the_same(problem, tmp_path):
     np.testing.assert_array_equal(run(problem, folder=tmp_path).own, first.own)  # is read
 
 
-@pytest.mark.parametrize(("method", "saved"), [(METHOD, True), (REMEMBERING, False)])
-def test_a_saved_run_keeps_them_in_a_file_of_its_own(problem, data, tmp_path, method, saved):
-    found = run(problem, method)
+@pytest.mark.parametrize(("kept", "saved"), [("scaffold", True), ("remembering", False)])
+def test_a_saved_run_keeps_them_in_a_file_of_its_own(request, without, data, tmp_path, kept, saved):
+    found = request.getfixturevalue(kept)
     found.save(tmp_path)
     read = fpj.load_run(tmp_path)
     jax.tree.map(np.testing.assert_array_equal, read.own, found.own)
@@ -109,7 +123,7 @@ def test_a_saved_run_keeps_them_in_a_file_of_its_own(problem, data, tmp_path, me
     (tmp_path / "own.npz").unlink()  # as before publishing the folder
     assert fpj.load_run(tmp_path).own is None
     found.save(tmp_path)
-    run(problem, method, keep_own=False).save(tmp_path)
+    without.save(tmp_path)
     assert not (tmp_path / "own.npz").exists()
 
 

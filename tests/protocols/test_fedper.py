@@ -92,8 +92,11 @@ def test_a_path_names_a_parameter_or_all_below_it(head):
 @pytest.mark.parametrize("kind", sparing(list(PRIVATE), ["machine"]))
 def test_the_guarantee_is_fedavgs(kind):
     """If records are protected, a head is computed from noisy steps. If machines are, it stays with its client."""
-    options = {"rounds": 3}
-    one, other = run(FedPer(head="out"), kind, **options), run(LocalGradientSteps(), kind, **options)
+    cohorts = fpj.Uniform(MACHINES, 4)
+    one, other = (
+        fpj.ready(method(each, kind), problem(), cohorts, rounds=3)
+        for each in (FedPer(head="out"), LocalGradientSteps())
+    )
     assert one.guarantee.epsilon == other.guarantee.epsilon
     assert (JOINT in str(one.guarantee)) == (kind != "record")
     assert JOINT not in str(other.guarantee)
@@ -119,12 +122,11 @@ def plain_problem(targets):
     return fpj.general_problem(squares, pool, start=start, partition_table=rows)
 
 
-def two_rounds(targets, participation, noise_std, **options):
+def two_rounds(targets, participation, noise_std, run_or_ready=fpj.ready):
     privacy = LocalPrivacy(work=LocalEpochs(1), unit="machine", update_clip=CLIP)
     tested = method(FedPer(head="head"), privacy=privacy, noise_std=noise_std)
-    return fpj.simulate(
-        tested, plain_problem(targets), participation, rounds=2, metrics=[], delta=DELTA, seed=4, **options
-    )
+    arguments = tested, plain_problem(targets), participation
+    return run_or_ready(*arguments, rounds=2, metrics=[], delta=DELTA, seed=4)
 
 
 def bell(value, mean, sigma):
@@ -155,7 +157,7 @@ def exact_delta(pair, epsilon, *settings):
 
 
 def test_the_density_is_that_of_the_package():
-    found = two_rounds((0.9, -0.3), fpj.Full(2), 1e-7)
+    found = two_rounds((0.9, -0.3), fpj.Full(2), 1e-7, fpj.simulate)
     body, heads = 0.0, np.zeros(2)
     for _ in range(2):
         sent, heads = step_of(body, heads, np.array([0.9, -0.3]))
