@@ -89,11 +89,16 @@ def _require_numbers(kind: Any, table: Mapping[str, Any], place: str) -> None:
         if one.name not in table or not one.metadata.get("pytree_node", True) or "part" in one.metadata:
             continue
         value = table[one.name]
-        if isinstance(value, bool) or not isinstance(value, int | float) or isnan(value):
+        several = isinstance(value, list) and one.metadata.get("several")
+        if not all(map(_is_number, value if several else [value])):
             raise Refusal(
                 f"{one.name} must be a number, got {value!r}. Put several into grid, as {place}.{one.name}, and "
                 f"declare a setting that is not a number as struct.field(pytree_node=False)"
             )
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and not isnan(value)
 
 
 def without_value(kind: Any, given: Container[str]) -> dict[str, None]:

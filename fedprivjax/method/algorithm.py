@@ -64,6 +64,7 @@ class At(NamedTuple):
         start: initial parameters.
         key: key of the server's own randomness in the round.
         cohort: number of participants in the round.
+        public: public facts of the problem, as `init` receives them.
     """
 
     t: Any
@@ -72,6 +73,7 @@ class At(NamedTuple):
     start: Any
     key: Any
     cohort: Any
+    public: Any = None
 
 
 @struct.dataclass
@@ -133,12 +135,18 @@ class Part(Decorated):
         set_optimizers(self)
 
     def leaves(self) -> dict[str, Any]:
-        """Return the numbers that can be swept, by name, such as "alpha", and "server.b1" of an object in a field."""
+        """Return the numbers that can be swept, by name, such as "alpha".
+
+        The number b1 of an object in a field is "server.b1". With the metadata `several`, a field may be a tuple of
+        numbers, of which the second is "scales.2".
+        """
         found = {}
         for one in fields(self):  # type: ignore[arg-type]
             value, kind = getattr(self, one.name), one.metadata
             if hasattr(value, "leaves"):
                 found |= {f"{one.name}.{name}": number for name, number in value.leaves().items()}
+            elif isinstance(value, tuple) and kind.get("several"):
+                found |= {f"{one.name}.{place}": number for place, number in enumerate(value, 1)}
             elif kind.get("pytree_node", True) and not kind.get("derived") and ("part" not in kind or "number" in kind):
                 found[one.name] = value
         return found
@@ -149,7 +157,9 @@ class Part(Decorated):
         for one in fields(self):  # type: ignore[arg-type]
             inside = {name.partition(".")[2]: values[name] for name in values if name.startswith(f"{one.name}.")}
             if inside:
-                changes[one.name] = getattr(self, one.name).with_values(inside)
+                held: Any = getattr(self, one.name)
+                several = isinstance(held, tuple) and tuple(inside.get(str(k), v) for k, v in enumerate(held, 1))
+                changes[one.name] = several or held.with_values(inside)
             elif one.name in values:
                 given, default = values[one.name], one.default
                 changes[one.name] = default if given is None and default is not MISSING else given
@@ -246,6 +256,9 @@ class Algorithm(Part):
     def iterates(self, server: Any) -> dict[str, Any]:
         """Return other iterates by name, which are evaluated in addition to the reported one. Default: none."""
         return {}
+
+    def check_rounds(self, rounds: int) -> None:
+        """Raise Refusal if a run cannot have this number of rounds. Default: any number."""
 
     def planned(self, rounds: int, step: float) -> Any:
         """Return a copy with what depends on the number of rounds or the step, on the host. Default: itself."""

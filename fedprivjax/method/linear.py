@@ -133,6 +133,16 @@ def points_of(message: Linear) -> tuple:
     return message._points if message._statistic is None else message._points[0]
 
 
+def displacement(message: Linear, centre: Any) -> Any:
+    """Return Σ_k c_k·(x_k − centre) of a message of gradients, the gradient of a quadratic around a centre."""
+    numbers = [1.0 if c is None else c for c in message._coefficients]
+
+    def one(centre, *points):
+        return sum((c * (x - centre) for c, x in zip(numbers, points, strict=True)), jnp.zeros_like(centre))
+
+    return jax.tree.map(one, centre, *message._points)
+
+
 def gradients_of(message: Linear) -> int:
     """Return the number of gradients in a message."""
     return len(message._points) if message._statistic is None else 0

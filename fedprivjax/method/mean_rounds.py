@@ -74,6 +74,7 @@ class Known:
         plain: True if a message is one gradient, without a coefficient.
         statistic: name of the function of one record in a message, or None for gradients.
         shape: shape of its value, or None.
+        machines: number of machines.
     """
 
     limit: Any
@@ -83,6 +84,7 @@ class Known:
     plain: bool = struct.field(pytree_node=False, default=True)
     statistic: str | None = struct.field(pytree_node=False, default=None)
     shape: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
+    machines: int = struct.field(pytree_node=False, default=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +146,8 @@ class MeanRounds(Rounds):
     def at(self, problem: Problem, inputs: RoundInputs, key: jax.Array) -> At:
         """Return the public facts of a round."""
         t, cohort = inputs.round.astype(jnp.float32), jnp.sum(inputs.filled)
-        return At(t, self.step, problem.constraint.project, problem.start, key, cohort)
+        public = Public.of(problem, self._known.machines, key)
+        return At(t, self.step, problem.constraint.project, problem.start, key, cohort, public)
 
     def message(self, problem: Problem, function: str, *arguments: Any) -> Linear:
         """Return the round's message from a function of the algorithm.
@@ -183,6 +186,7 @@ class MeanRounds(Rounds):
     # ---- on the host
 
     def read_once(self, problem: Problem, plan: Plan) -> Any:
+        self.algorithm.check_rounds(plan.size.rounds)
         return replace(self.protocol, known=self._read(problem, plan.size.machines))
 
     def fitted(self, problem: Problem, plan: Plan) -> Any:
@@ -201,7 +205,7 @@ class MeanRounds(Rounds):
         statistic = require_isolated_message(problem, message)
         norm = float(_stated(algorithm, public, plain).norm)
         limit = norm if self.privacy.clip is None and norm < inf else None
-        return Known(limit, None, reads, gradients, plain, *form_of(statistic))
+        return Known(limit, None, reads, gradients, plain, *form_of(statistic), machines)
 
     def required_reads(self, algorithm: Algorithm) -> Reads:
         """Return what the algorithm's server reads. Raise Refusal unless this class computes it."""
@@ -308,7 +312,8 @@ def _first_message(parts: tuple[Algorithm, Any], public: Public, message_of: Cal
         one, name = jnp.float32(1), type(algorithm).__name__
         server = algorithm.init(public.with_start(start), one)
         message = require_message(message_of(algorithm, server), start, name)
-        statistic, at = statistic_of(message), At(one, one, public.constraint.project, start, random_key(0), one)
+        statistic, key = statistic_of(message), random_key(0)
+        at = At(one, one, public.constraint.project, start, key, one, public.with_start(start))
         read = jax.tree.map(jnp.zeros_like, start) if statistic is None else jnp.zeros(statistic.shape)
         require_served(name, server, Calls(algorithm, isolated=True)("serve", server, read, at))
         return message

@@ -20,6 +20,7 @@ from .released import ReleasedLocalSGD as ReleasedLocalSGD
 from .released import ReleasedMinibatchSGD as ReleasedMinibatchSGD
 from .scaffold import ControlVariates as ControlVariates
 from .scaffold import Scaffold as Scaffold
+from .staged import Staged as Staged
 from .stale_momentum import StaleMomentum as StaleMomentum
 from .tree_momentum import TreeMomentum as TreeMomentum
 from .user_agd import UserAGD as UserAGD

@@ -9,6 +9,7 @@ from fedprivjax.protocols.dp_mu2 import Mu2
 from fedprivjax.protocols.fedavg import LocalGradientSteps
 from fedprivjax.protocols.noisy_sgd import SGD
 from fedprivjax.protocols.scaffold import ControlVariates
+from fedprivjax.protocols.staged import Staged
 from fedprivjax.protocols.stale_momentum import Stale
 
 METHODS: dict[str, type] = {
@@ -43,6 +44,7 @@ ALGORITHM_CLASSES: dict[str, type] = {
     "mimelite": protocols.MimeLite,
     "dpzero": protocols.DPZero,
     "gossip": Gossip,
+    "staged": Staged,
 }
 
 

@@ -285,6 +285,7 @@ REGISTERED = {
     "mimelite": LOCAL,
     "dpzero": RECORDS,
     "gossip": RECORDS,
+    "staged": MESSAGES,
     "local_gradient_steps": LOCAL,
     "control_variates": LOCAL,
 }
