@@ -158,8 +158,10 @@ class Part(Decorated):
             inside = {name.partition(".")[2]: values[name] for name in values if name.startswith(f"{one.name}.")}
             if inside:
                 held: Any = getattr(self, one.name)
-                several = isinstance(held, tuple) and tuple(inside.get(str(k), v) for k, v in enumerate(held, 1))
-                changes[one.name] = several or held.with_values(inside)
+                if isinstance(held, tuple):
+                    changes[one.name] = tuple(inside.get(str(k), value) for k, value in enumerate(held, 1))
+                else:
+                    changes[one.name] = held.with_values(inside)
             elif one.name in values:
                 given, default = values[one.name], one.default
                 changes[one.name] = default if given is None and default is not MISSING else given
