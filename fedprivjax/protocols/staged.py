@@ -201,11 +201,9 @@ class Staged(Algorithm):
 
 
 def _choices(protocol: Any, problem: Problem) -> TheoryChoices:
-    """Return the number of rounds of a run, if it follows from that of every stage."""
+    """Return the smallest number of rounds of a run: that of all stages, or enough to halve them."""
     rounds = protocol.algorithm.rounds
-    if isinstance(rounds, int):
-        return TheoryChoices(min_rounds=lambda: 2 ** (rounds - 1))
-    return TheoryChoices(rounds=lambda machines, target: sum(rounds), min_rounds=lambda: sum(rounds))
+    return TheoryChoices(min_rounds=lambda: 2 ** (rounds - 1) if isinstance(rounds, int) else sum(rounds))
 
 
 Theory(choices=_choices).of(Staged, NoisyMessages, NoisyRecords, GaussianMean, BitMean)

@@ -242,7 +242,7 @@ def test_rounds_that_do_not_add_up_are_refused():
 @pytest.mark.slow
 def test_a_file_runs_stages_and_a_scaled_down_copy_keeps_them():
     raw = {"title": "stages", **tomllib.loads(FEDERATION)}
-    del raw["participation"]["rounds"]
+    raw["participation"]["rounds"] = 12
     raw |= {"sweep": {"epsilon": [8.0], "seeds": 1}, "protocol": tomllib.loads(TABLE)["protocol"]}
     raw["problem"]["partition"] = {"kind": "iid"}
     for experiment in (parse(raw), tiny(parse(raw))):
