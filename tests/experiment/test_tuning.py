@@ -15,7 +15,7 @@ from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.tiny import tiny
 from fedprivjax.experiment.tuning import Choice
-from fedprivjax.report import tables
+from fedprivjax.report import remarks
 
 FILE = """
 title = "small"
@@ -462,7 +462,7 @@ def test_an_unfinished_choice_is_an_unfinished_run(tmp_path):
 def test_grids_of_one_size_need_no_line():
     def line(*sizes):
         data = {str(n): xr.Dataset(attrs={"grid_points": size}) for n, size in enumerate(sizes)}
-        return tables._unequal(data)
+        return remarks._unequal(data)
 
     assert line(3, 3) == []
     assert line(3, 4) == ["chosen from grids of unequal size: 0 3, 1 4"]
