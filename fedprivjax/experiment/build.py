@@ -127,13 +127,6 @@ def natural_machines(settings: ProblemSettings) -> int | None:
     return None if data.machine_of is None else len(data.machine_names) or int(data.machine_of.max()) + 1
 
 
-def present(settings: ProblemSettings, problem: Problem, shape: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `shape` with the number of machines that have records, if the partition drops the others."""
-    if settings.partition is None or settings.partition.empty != "drop" or problem.partition_table is None:
-        return dict(shape)
-    return {**shape, "machines": int(problem.partition_table.sizes.size)}
-
-
 def make_participation(settings: AnyKind, shape: Mapping[str, Any]) -> tuple[Participation, int | None]:
     """Return (participation, rounds) at one combination of the swept integers.
 
@@ -172,7 +165,9 @@ def problem_at(
         if say is not None:
             say(f"reading {settings.dataset}")
         problems[key] = make_problem(settings, machines, *of_data, say)
-    return problems[key], present(settings, problems[key], shape)
+    problem, left_out = problems[key], settings.partition is not None and settings.partition.empty == "drop"
+    table = problem.partition_table if left_out else None
+    return problem, dict(shape) if table is None else {**shape, "machines": int(table.sizes.size)}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.experiment.build import machines_of, make_participation, make_problem, present
+from fedprivjax.experiment.build import machines_of, make_participation, problem_at
 from fedprivjax.experiment.read import load, read_toml
 from fedprivjax.experiment.section import THEORY
 from fedprivjax.experiment.settings import TRIAL, Experiment
@@ -81,11 +81,8 @@ def _of_table(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_experiment(experiment: Experiment, given: Mapping[str, Any]) -> PlanSettings:
-    shape, delta = experiment.shapes[0], given.get("delta", experiment.evaluation.delta)
-    machines = machines_of(experiment.participation, shape)
-    problem = make_problem(experiment.problem, machines, shape.get("trial"), shape.get("records"))
-    shape = present(experiment.problem, problem, shape)
-    machines = machines_of(experiment.participation, shape)
+    problem, shape = problem_at(experiment, experiment.shapes[0])
+    machines, delta = machines_of(experiment.participation, shape), given.get("delta", experiment.evaluation.delta)
     table, examples = problem.partition_table, int(problem.examples)
     found: dict[str, Any] = {
         "machines": machines,
