@@ -26,6 +26,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import known_keywords, require_between, require_positive
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.engine.transcript import replay, require_noisy_messages
+from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.participation import Participation
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.of_protocol import privacy_of
@@ -180,13 +181,24 @@ def audit_one_run(
 
 
 def _require_parameters(start: ReadyRun, trust: str) -> None:
-    """Raise Refusal unless there are more parameters than numbers of a canary, whose noises then have full rank."""
+    """Raise Refusal unless there are more parameters than numbers of a canary, whose noises then have full rank.
+
+    Its numbers are projections of messages, which need the form of the parameters, or of steps between query points.
+    """
     schedule, dimension = start.plan.schedule, start.problem.dimension
-    numbers = int(schedule.total.min()) if trust == "none" else start.plan.size.rounds
+    sent = costs_of(start.protocol).message_dimension(start.problem)
+    if trust == "none" and sent != dimension:
+        raise Refusal(
+            f"messages must have the {dimension} numbers of the parameters for an audit in one run if trust = 'none', "
+            f"got {sent} of {start.protocol.name}. Use fedprivjax.audit"
+        )
+    numbers = int(schedule.total.min()) if trust == "none" else start.plan.size.rounds - 1
+    if numbers < 1:
+        raise Refusal(f"rounds must show every machine's canary for an audit in one run, got {start.plan.size.rounds}")
     if dimension <= numbers:
         raise Refusal(
-            f"problem must have more parameters than a canary has numbers for an audit in one run ({numbers}, one for "
-            f"each round), got {dimension}. Use fewer rounds, or fedprivjax.audit"
+            f"problem must have more parameters than a canary has numbers for an audit in one run ({numbers} in "
+            f"these rounds), got {dimension}. Use fewer rounds, or fedprivjax.audit"
         )
 
 

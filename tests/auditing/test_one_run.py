@@ -17,6 +17,7 @@ from fedprivjax import (
     Logistic,
     NoisyMinibatchSGD,
     Refusal,
+    Scaffold,
     Uniform,
     UserSGD,
     linear_problem,
@@ -168,12 +169,25 @@ def test_bad_input_is_refused(options, said):
         few(**options)
 
 
-@pytest.mark.parametrize("trust", ["server", "none"])
-def test_as_many_rounds_as_parameters_are_refused(trust):
+@pytest.mark.parametrize(("trust", "rounds"), [("server", 4), ("none", 3)])
+def test_as_many_numbers_as_parameters_are_refused(trust, rounds):
     """Noises of more numbers than there are parameters have no covariance of full rank, and scores would be NaN."""
     private = FedAvg(unit="machine", epsilon=8.0, update_clip=0.5, local_epochs=1, step_size=0.5, trust=trust)
-    with pytest.raises(Refusal, match=r"^problem must have more parameters than a canary has numbers .* \(3, one"):
-        audit_one_run(private, problem(6, 4, dimension=3, split=True), Full(6), rounds=3)
+    with pytest.raises(Refusal, match=r"^problem must have more parameters than a canary has numbers .* \(3 in"):
+        audit_one_run(private, problem(6, 4, dimension=3, split=True), Full(6), rounds=rounds)
+
+
+@pytest.mark.parametrize(
+    ("kind", "trust", "rounds", "message"),
+    [
+        (FedAvg, "server", 1, "rounds must show every machine's canary for an audit in one run, got 1"),
+        (Scaffold, "none", 2, "messages must have the 9 numbers of the parameters .* got 18 of Scaffold"),
+    ],
+)
+def test_canaries_that_are_not_seen_are_refused(kind, trust, rounds, message):
+    private = kind(unit="machine", epsilon=8.0, update_clip=0.5, local_epochs=1, step_size=0.5, trust=trust)
+    with pytest.raises(Refusal, match=f"^{message}"):
+        audit_one_run(private, problem(6, 4, dimension=9, split=True), Full(6), rounds=rounds)
 
 
 def test_canaries_below_the_sensitivity_are_refused():
