@@ -227,15 +227,15 @@ class CommandLine(SphinxDirective):
 
 
 class Frontier(SphinxDirective):
-    """The panel of the leaderboard with most rows of a method, by its name in experiment files."""
+    """The panel of the leaderboard with most values of ε of a method, by its name in experiment files."""
 
     required_arguments = 1
 
     def run(self):
         (method,) = self.arguments
         board = fedprivjax.leaderboard()
-        found = Counter(row["experiment"] for row in board.rows if row["protocol"] == method)
-        ((experiment, _),) = found.most_common(1)
+        levels = {(row["experiment"], row["target_epsilon"]) for row in board.rows if row["protocol"] == method}
+        ((experiment, _),) = Counter(name for name, _ in sorted(levels)).most_common(1)
         drawn = as_address(board.of(experiment).plot())
         alt = f"Test metric against ε of the methods of {experiment}, among them {method}"
         figure = f'<p><img src="{drawn}" alt="{alt}" style="width: 100%"></p>'
