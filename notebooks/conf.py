@@ -16,13 +16,15 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version as version_of
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy.typing
 import typer
 from docutils import nodes
-from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx import addnodes
 from sphinx.util.docutils import SphinxDirective
+from sphinx.util.fileutil import copy_asset
 from typer.cli import get_docs_for_click
 
 
@@ -48,11 +50,21 @@ from addresses import Addresses  # noqa: E402
 project = "fedprivjax"
 copyright = "the authors of fedprivjax"
 version = release = version_of("fedprivjax")
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.intersphinx", "sphinx.ext.viewcode", "myst_nb"]
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.viewcode",
+    "sphinx.ext.mathjax",
+    "myst_nb",
+]
 html_theme = "furo"
 html_title = f"fedprivjax {release}"
 html_copy_source = False
-html_math_renderer = "mathml"
+mathjax_path = "mathjax/tex-chtml.js"
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
+copybutton_selector = ":not(.output) > div.highlight > pre"
 nitpicky = True
 default_role = "ours"
 
@@ -210,10 +222,12 @@ def opened_in_colab(app, docname, source):
         source[0] = json.dumps(notebook)
 
 
-def math(translator, node):
-    """A formula as MathML, which browsers draw by themselves: no script is fetched from elsewhere."""
-    translator.body.append(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
-    raise nodes.SkipNode
+def formulas_offline(app, exception):
+    """MathJax becomes a part of the site: its script and fonts, without what only its menu needs."""
+    if exception is None and app.builder.format == "html":
+        package = Path(*find_spec("sphinx-mathjax-offline").submodule_search_locations, "static", "mathjax")
+        for part, folder in (("tex-chtml.js", ""), ("output/chtml/fonts", "output/chtml/fonts")):
+            copy_asset(package / part, Path(app.outdir, "_static", "mathjax", folder))
 
 
 class CommandLine(SphinxDirective):
@@ -287,7 +301,7 @@ def markdown(heads, rows):
 
 def setup(app):
     app.add_role("ours", in_backticks)
-    app.add_html_math_renderer("mathml", inline_renderers=(math, None), block_renderers=(math, None))
+    app.connect("build-finished", formulas_offline)
     app.add_directive("command-line", CommandLine)
     app.add_directive("settings", Settings)
     app.add_directive("frontier", Frontier)
