@@ -57,7 +57,7 @@ def from_leaf(
 
     Raises:
         DataNotFound: if there are no JSON files in `train` or `test`.
-        DataError: if a file is not as LEAF writes it.
+        DataError: if a file is not as LEAF writes it, or if a folder or file is a link.
     """
     train = _rows(_leaf(Path(folder) / "train", _wanted(clients)))
     test = _rows(_leaf(Path(folder) / "test", train.clients.tolist()))
@@ -155,6 +155,9 @@ def _leaf(folder: Path, wanted: Clients) -> Iterable[tuple[str, Any, Any]]:
     if not files:
         remedy = "Give the folder in which LEAF's preprocess.sh -t sample wrote train and test"
         raise DataNotFound(f"no JSON files in {folder.resolve()}. {remedy}")
+    link = next((one for one in (folder, *files) if one.is_symlink()), None)
+    if link is not None:
+        raise DataError(f"{link.name} must not be a link, got one to {link.readlink()}. Copy what it names")
 
     def users() -> Iterator[tuple[str, Any, Any]]:
         for file in files:
@@ -163,6 +166,8 @@ def _leaf(folder: Path, wanted: Clients) -> Iterable[tuple[str, Any, Any]]:
                 found = [(user, *(content["user_data"][user][key] for key in "xy")) for user in content["users"]]
                 if not all(isinstance(each, list) for _, *lists in found for each in lists):
                     raise TypeError("x and y must be lists")
+                if content.get("num_samples") not in (None, [len(y) for _, _, y in found]):
+                    raise TypeError("num_samples must be the number of labels of each user")
             except (Unreadable, LookupError, TypeError) as error:
                 wanted = "must be a JSON file of LEAF, with users, user_data, and x and y of each user"
                 raise DataError(f"{file.name} {wanted}: {error}") from None

@@ -130,7 +130,7 @@ class FedAvg(Protocol):
         local_epochs: E, passes over a machine's records in a round. Either it or `local_steps` is given.
         local_steps: K, number of steps in a round, each on an independent sample of records; or one number for each
             machine (partial work), which are public constants, and do not follow the data.
-        batch: B, number of records of a step, or None for all records of the machine.
+        batch: B, number of records of a step, or None for all records of the machine. The sampler "full" ignores it.
         sampler: sampler of the records of a step with `local_steps`: "subset", "replacement", "poisson" or "full".
         rate: public probability of every record in a step with sampler = "poisson", which needs no dataset sizes. The
             sum is still divided by B. Default: B divided by a machine's number of records.

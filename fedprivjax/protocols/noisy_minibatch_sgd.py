@@ -270,7 +270,7 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
             the strongly convex theorem's step.
         clip: C, bound that a machine enforces on every record's gradient; None relies on the Lipschitz constant.
         strong_convexity: modulus μ of the loss; if positive, it sets growing averaging weights and the step.
-        batch: K, an integer or one for each machine; None with the sampler "full".
+        batch: K, an integer or one for each machine; None with the sampler "full", which ignores it.
         sampler: sampler of a machine's records, a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler` with its
             batch.
         rate: public probability of every record in a message with sampler = "poisson", which needs no dataset sizes.

@@ -305,3 +305,18 @@ def test_a_federation_of_characters_trains(tmp_path):
     run = simulate(FedAvg(local_steps=2, batch=2, step_size=1.0), problem, Full(2), rounds=20, seed=0)
     assert run.metrics["test_accuracy"][-1] == 1.0
     assert run.predict(encode(["abcab", "cabca"], "abc", 5)).tolist() == [2, 1]
+
+
+def test_numbers_of_samples_that_disagree_and_links_are_refused(tmp_path):
+    users = {"a": ([[0.5]], [1]), "b": ([[0.1], [0.2]], [0, 1])}
+    file = sorted((write_leaf(tmp_path / "leaf", users, users) / "test").iterdir())[1]
+    whole = file.read_text()
+    file.write_text(whole.replace('"num_samples": [2]', '"num_samples": [3]'))
+    assert "num_samples must be the number of labels of each user" in said(lambda: from_leaf(tmp_path / "leaf"))
+    file.unlink()
+    (tmp_path / "elsewhere.json").write_text(whole)
+    file.symlink_to(tmp_path / "elsewhere.json")
+    assert f"{file.name} must not be a link, got one to" in said(lambda: from_leaf(tmp_path / "leaf"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "train").symlink_to(tmp_path / "leaf" / "train")
+    assert "train must not be a link" in said(lambda: from_leaf(tmp_path / "other"))
