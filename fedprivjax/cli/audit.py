@@ -273,9 +273,7 @@ def _compile_for(card: str, cards: int, json_file: Path | None, only: list[str] 
     """Print a table of every method, or of those in `only`, compiled for cards."""
     from fedprivjax.bench import compiled
 
-    for option, given in others.items():
-        if given:
-            raise Refusal(f"--{option} must be left out with --compile-for, got {given}. Leave it out")
+    _leave_out("compile-for", others)
     compiled.require_cases(card, cards, only)
     require_folders(json=json_file)
     with status_line("compiling") as say:
@@ -284,13 +282,18 @@ def _compile_for(card: str, cards: int, json_file: Path | None, only: list[str] 
     write_json(compiled.as_json(found, card, cards), json_file)
 
 
+def _leave_out(option: str, others: dict[str, Any]) -> None:
+    """Raise Refusal if another option was given."""
+    for other, given in others.items():
+        if given:
+            raise Refusal(f"--{other} must be left out with --{option}, got {given}. Leave it out")
+
+
 def _check_device(json_file: Path | None, only: list[str] | None, plot: Path | None) -> None:
     """Print the device and a table of its differences from the CPU. Exit status 1 if one is above its limit."""
     from fedprivjax.bench import accelerator as check
 
-    for option, given in {"only": only, "plot": plot}.items():
-        if given:
-            raise Refusal(f"--{option} must be left out with --check-device, got {given}. Leave it out")
+    _leave_out("check-device", {"only": only, "plot": plot})
     require_folders(json=json_file)
     described = check.description()
     out.print(", ".join(f"{name} {value}" for name, value in described.items()), highlight=False)

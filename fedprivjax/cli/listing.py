@@ -1,7 +1,7 @@
 """`fedprivjax leaderboard | list`: everything that there is to compare and to name."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -90,7 +90,7 @@ def list_(
         "experiments": {entry: (text, None) for entry, text in experiment.titles().items()},
     }
     if name is None and not every:
-        _print("", {title: ", ".join(_folders(entries)) for title, entries in found.items()})
+        _print("", [(title, ", ".join(_folders(entries))) for title, entries in found.items()])
         out.say("next: fedprivjax list losses (one group), list huber (its settings), list --all")
         return
     name = (name or "").strip("[]").replace(" ", "-")
@@ -99,9 +99,11 @@ def list_(
         require_choice("name", name, [*found, *sorted(inside)])
     for title, entries in found.items():
         if every or name == title:
-            _print(title, {entry: text for entry, (text, _) in entries.items()})
+            _print(title, [(entry, text) for entry, (text, _) in entries.items()])
         if name in inside and name in entries:
-            _print_settings(f"{name} ({title}): {entries[name][0]}".removesuffix(": "), entries[name][1])
+            text, thing = entries[name]
+            settings = _settings(thing)
+            _print(f"{name} ({title}): {text}".removesuffix(": "), settings or [["no settings"]], headed=bool(settings))
 
 
 def _folders(names: Iterable[str]) -> list[str]:
@@ -127,26 +129,20 @@ def _print_combinations(name: str | None, json_file: Path | None) -> None:
     for title, kind in kinds.items():
         of_kind = {cell: outcome for cell, outcome in found.items() if cell.privacy is kind}
         rows += (own := folded(of_kind))
-        out.print(_table_of_rows(title, own))
-        out.print()
+        _print(*_titled_rows(title, own), headed=True)
     write_json([{**row.values, "outcome": row.outcome} for row in rows], json_file)
 
 
-def _table_of_rows(title: str, rows: list[Any]) -> Table:
-    """Return a table of the columns that vary. Its title has the others."""
+def _titled_rows(title: str, rows: list[Any]) -> tuple[str, list[list[str]]]:
+    """Return the cells of the columns that vary, under their headings. The title has the others."""
     known = {column: {value for row in rows for value in row.values[column]} for column in rows[0].values}
     fixed = [f"{column} {one}" for column, (one, *more) in known.items() if not more and column != "privacy"]
     shown = [column for column, values in known.items() if len(values) > 1]
-    table = Table(title=", ".join([title, *fixed]), title_justify="left", box=None, pad_edge=False)
-    for column in ("", *shown):
-        table.add_column(column)
-    for row in sorted(rows, key=lambda row: (row.outcome != "defined", row.outcome)):
-        values = (row.values[column] for column in shown)
-        texts = (
-            "any" if set(one) == known[column] else ", ".join(one) for one, column in zip(values, shown, strict=True)
-        )
-        table.add_row(*map(escape, (row.outcome, *texts)))
-    return table
+    cells = [
+        [row.outcome, *("any" if set(row.values[one]) == known[one] else ", ".join(row.values[one]) for one in shown)]
+        for row in sorted(rows, key=lambda row: (row.outcome != "defined", row.outcome))
+    ]
+    return ", ".join([title, *fixed]), [["", *shown], *cells]
 
 
 def groups() -> dict[str, Entries]:
@@ -211,26 +207,22 @@ def sections() -> dict[str, Any]:
     }
 
 
-def _print(title: str, entries: dict[str, str]) -> None:
-    table = Table(title=title or None, title_justify="left", show_header=False, box=None, pad_edge=False)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column()
-    for name, text in entries.items():
-        table.add_row(escape(name), escape(text))
-    out.print(table)
-    out.print()
-
-
-def _print_settings(title: str, thing: Any) -> None:
-    """Print the settings of a class or function, or "no settings"."""
+def _settings(thing: Any) -> list[tuple[str, ...]]:
+    """Return the settings of a class or function under their headings, or [] if it has none."""
     from fedprivjax.cli.settings_help import settings_of
 
-    settings = [] if thing is None else settings_of(thing)
-    out.say(title)
-    table = Table(box=None, pad_edge=False)
-    for heading in ("setting", "type", "default", "help"):
-        table.add_column(heading, no_wrap=heading == "setting", style="bold" if heading == "setting" else None)
-    for setting in settings:
-        table.add_row(*map(escape, setting))
-    out.print(table if settings else "no settings")
+    found = [] if thing is None else settings_of(thing)
+    return [("setting", "type", "default", "help"), *found] if found else []
+
+
+def _print(title: str, rows: Sequence[Sequence[str]], *, headed: bool = False) -> None:
+    """Print rows without lines between them, the first as headings if asked for."""
+    table = Table(show_header=headed, box=None, pad_edge=False)
+    for place, heading in enumerate(rows[0]):
+        table.add_column(escape(heading) if headed else "", no_wrap=not place, style="bold" if not place else None)
+    for row in rows[headed:]:
+        table.add_row(*map(escape, row))
+    if title:
+        out.say(title)
+    out.print(table)
     out.print()
