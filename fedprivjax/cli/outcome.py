@@ -41,7 +41,7 @@ def show(experiment, results, folder: Path, *, partition: bool = True) -> Outcom
     from fedprivjax.experiment.tuning import selected
     from fedprivjax.report.display import experiment_summary, tables
     from fedprivjax.report.drawing import save
-    from fedprivjax.report.page import write_page
+    from fedprivjax.report.page import PAGE, write_page
     from fedprivjax.report.plots import all_plots
 
     failures: list[Exception] = []
@@ -63,6 +63,8 @@ def show(experiment, results, folder: Path, *, partition: bool = True) -> Outcom
     names = ", ".join(["results.nc", *(file.name for file in written)])
     with by_product(folder, failures):
         out.say(f"written to {folder}: {names}")
+        if (folder / PAGE) in written:
+            out.say(f"Open {folder / PAGE}")
     return Outcome(this.best, tuple(failures))
 
 

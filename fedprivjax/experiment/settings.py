@@ -222,7 +222,7 @@ class EvaluationSettings(Settings, arbitrary_types_allowed=True):
         delta: δ at which ε is stated.
         select: metric by which a protocol's own grid is tuned.
         bars: error bars of plots: the 95% interval of the mean, or half the distance of the 5th and 95th percentile.
-        at: values of swept settings at which plots over rounds and against costs are drawn, such as {mu = 0.5}.
+        at: values of swept settings at which plots without an axis of these are drawn, such as {mu = 0.5}.
         baselines: baselines shown next to the protocols.
         callback: "module:function" of a function `(index, round, metrics)` that `run` calls for every evaluation when
             a chunk of runs arrives. It may differ when a run is resumed.

@@ -23,6 +23,7 @@ from fedprivjax.experiment.tuning import Choice
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.colours import using
 from fedprivjax.report.costs import AXES, with_costs
+from fedprivjax.report.grid_plot import grid_axes, metric_over_grid
 from fedprivjax.report.plots import (
     all_plots,
     client_histogram,
@@ -39,7 +40,7 @@ from fedprivjax.report.tables import choice_table, results_table, results_tables
 from fedprivjax.report.text_table import Sheet, html_table, plain
 from fedprivjax.sweeps.results import require_scalars, vector_axes
 
-EPSILON, ROUND, COSTS = "epsilon", "round", "costs"
+EPSILON, ROUND, COSTS, GRID = "epsilon", "round", "costs", "grid"
 COST = ("bytes", "gradients", "hours")  # horizontal axes of their own
 Showable: TypeAlias = "str | Path | Results | xr.Dataset | Mapping[str, xr.Dataset]"
 
@@ -123,8 +124,8 @@ def plot(
             round), "machine_epsilon" (how many machines have which ε) or "noise_correlation" (of noise that is
             correlated over rounds or between machines).
         against: horizontal axis: "epsilon", "round", "costs" (rounds, bytes, gradients and hours), "bytes" (sent by a
-            machine), "gradients" (per record), "hours" (simulated) or any swept setting. Default: the first of these
-            that applies.
+            machine), "gradients" (per record), "hours" (simulated), any swept setting, or "grid", heat maps over the
+            two largest settings of the methods. Default: the first of these that applies.
         iterate: as in `table`.
         bands: True draws 95% intervals of the mean as bands, instead of the experiment's bars, also against ε and
             swept settings. Bands need three seeds.
@@ -150,9 +151,8 @@ def plot(
 
 
 def _plot(this: Summary, metric: str | Metric | None, against: str | None, bands: bool) -> Figure:
-    point = this.evaluation.at
     if metric is not None and against is None and known(metric).name in client_metrics(this):
-        return client_histogram(this, metric, point)
+        return client_histogram(this, metric)
     axes = _axes(this)
     if metric is None and against is None and not bands:
         if made := all_plots(this):
@@ -164,9 +164,11 @@ def _plot(this: Summary, metric: str | Metric | None, against: str | None, bands
     metric = metric or usual_metric(this, against)
     recorded_by(this, metric)
     if against == ROUND:
-        return metric_over_rounds(this, metric, point)
+        return metric_over_rounds(this, metric)
     if against in (COSTS, *COST):
-        return metric_against_costs(this, metric, point, costs=AXES if against == COSTS else [against])
+        return metric_against_costs(this, metric, costs=AXES if against == COSTS else [against])
+    if against == GRID:
+        return metric_over_grid(this, metric)
     this = replace(this, evaluation=this.evaluation.but(bars="interval")) if bands else this
     if against == EPSILON:
         return metric_against_epsilon(this, metric, bands=bands)
@@ -206,7 +208,8 @@ def _axes(this: Summary) -> list[str]:
     others = [name for name in swept if name not in LEVELS]
     rounds = any(data.sizes.get(ROUND, 0) > 1 for data in this.best.values())
     costs = (COSTS, *COST) if rounds and with_costs(this.best) else ()
-    return [EPSILON] * (others != swept) + others + [ROUND] * rounds + [*costs]
+    grid = [GRID] if grid_axes(this) else []
+    return [EPSILON] * (others != swept) + others + [ROUND] * rounds + [*costs, *grid]
 
 
 def usual_metric(this: Summary, against: str = EPSILON) -> str:

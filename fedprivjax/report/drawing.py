@@ -23,9 +23,9 @@ from fedprivjax.atomic_write import write_atomically
 from fedprivjax.datasets import Dataset
 from fedprivjax.engine.metric import Metric
 from fedprivjax.report import colours
+from fedprivjax.report.cells import CHOSEN, Cells, Point, at
 from fedprivjax.report.colours import NAMED_CLASSES, class_colour, colour, letter_width, new_figure, themed_svg
 from fedprivjax.report.remarks import CHOSEN_NOTE
-from fedprivjax.report.summary import CHOSEN, Cells, Point, at
 from fedprivjax.report.tables import CONSTANT
 from fedprivjax.sweeps.results import INTERVAL, mean_interval
 

@@ -24,7 +24,8 @@ from fedprivjax.report.summary import Summary
 from fedprivjax.report.text_table import html_table
 
 PAGE = "report.html"
-LEAD = "_against_epsilon"  # end of the name of the plot at the top of the page
+LEADS = ("_against_epsilon", "_over_grid")  # ends of the names of plots at the top of the page, the first of each
+LONG = 24  # largest number of rows of a table that is open
 LEAST, MOST = 72, 115  # smallest and largest pixels per inch of a plot; below the smallest it is scrolled, not shrunk
 
 
@@ -47,13 +48,14 @@ def page(this: Summary, results: Results, plots: Mapping[str, Figure]) -> str:
     """Return the page as HTML. User-defined text is escaped, and so are its control characters."""
     tables = display.tables(this)
     drawn = {name: _plot(name, figure) for name, figure in plots.items()}
-    lead = next((name for name in drawn if name.endswith(LEAD)), None)
+    leads = [next((name for name in drawn if name.endswith(end)), None) for end in LEADS]
     return _template().render(
         title=this.title or str(results.folder),
         notes=this.notes,
-        tables=[(sheet.title, Markup(html_table(sheet, caption=False))) for sheet in tables.sheets],
+        tables=[(sheet.title, Markup(html_table(sheet, caption=False)), len(sheet.rows)) for sheet in tables.sheets],
+        long=LONG,
         remarks=_joined(line for line in tables.notes if line != this.notes),
-        lead=None if lead is None else drawn.pop(lead),
+        leads=[drawn.pop(name) for name in leads if name is not None],
         plots=list(drawn.values()),
         guarantees={label: guarantee_texts(data) for label, data in this.best.items()},
         not_covered=not_covered(this.best, drawn=this.partition is not None),

@@ -16,9 +16,11 @@ from fedprivjax.engine.client_metrics import CLIENT
 from fedprivjax.engine.metric import Metric
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report import drawing
+from fedprivjax.report.cells import Cells, Point, at, target_of
 from fedprivjax.report.colours import looks
 from fedprivjax.report.costs import AXES, differ_in_costs, run_costs, with_costs
-from fedprivjax.report.summary import PANELS, Cells, Point, Summary, at, target_of
+from fedprivjax.report.grid_plot import grid_axes, metric_over_grid
+from fedprivjax.report.summary import PANELS, Summary
 from fedprivjax.report.wording import power_text, relations, target_epsilon
 from fedprivjax.sweeps.results import has, of_iterate, preferred, vector_axes
 
@@ -41,12 +43,13 @@ def metric_against_epsilon(
 
     With `realised`, ε is the realised ε of the worst run instead of the swept target. The default is to do so if the
     two differ. Non-private protocols are horizontal lines. Private protocols with a fixed target are a point at the
-    worst run's ε. At least one protocol must sweep `mu` or `epsilon`. Other swept settings have their middle value.
+    worst run's ε. At least one protocol must sweep `mu` or `epsilon`. Other swept settings are as in
+    `Summary.settled`.
     """
     cells = this.cells(metric)
     realised = this.misses_target if realised is None else realised
     epsilon = "realised ε, worst run" if realised else "target ε" if this.misses_target else "ε"
-    chosen = this.middle((*PANELS, *LEVELS))
+    chosen = this.settled(cells, (*PANELS, *LEVELS))
     points = [{**panel, **chosen} for panel in this.panels()]
     figure, axes = drawing.panelled(len(points))
     delta = next(iter(this.best.values())).attrs["delta"]
@@ -68,14 +71,14 @@ def metric_against_epsilon(
     return drawing.finish(figure, axes, cells.metric, _words(this, cells.words, this.evaluation.bars))
 
 
-def metric_over_rounds(this: Summary, metric: str | Metric = "test_loss", point: Point | None = None) -> Figure:
-    """Plot a metric over rounds at one value of every swept setting (default: the middle), one panel per participation.
+def metric_over_rounds(this: Summary, metric: str | Metric = "test_loss") -> Figure:
+    """Plot a metric over rounds at one value of every swept setting, one panel per participation.
 
     Bands need three seeds. They are 95% intervals of the mean, cut at the metric's limits. The axis of rounds is
     logarithmic if the longest run has more than three times the rounds of the shortest.
     """
     cells = this.cells(metric)
-    points = _at_one_point(this, this.middle(), point)
+    points = _at_one_point(this, this.settled(cells))
     figure, axes = drawing.panelled(len(points))
     for axis, at_point in zip(axes, points, strict=True):
         for _, _, data, style in _parts(this, cells, at_point):
@@ -93,10 +96,10 @@ def metric_against(
 
     The metric and bars are as in `metric_against_epsilon`. An axis is logarithmic if all its values are positive and,
     for the metric, unbounded above, which an accuracy is not. The first other swept setting has a panel per value. The
-    remaining ones have their middle value.
+    remaining ones are as in `Summary.settled`.
     """
     cells = this.cells(metric)
-    points = _beside(this, axis)
+    points = _beside(this, cells, axis)
     figure, axes = drawing.panelled(len(points), 4.6, 4.2)
     positive = _positive(cells) and np.isinf(cells.limits[1])
     for place, point in zip(axes, points, strict=True):
@@ -124,7 +127,6 @@ def metric_against(
 def metric_against_costs(
     this: Summary,
     metric: str | Metric = "test_accuracy",
-    point: Point | None = None,
     *,
     costs: Collection[str] = tuple(AXES),
 ) -> Figure:
@@ -132,8 +134,8 @@ def metric_against_costs(
 
     Each of `costs` ("taken", the rounds, "bytes", "gradients", and "hours", of participation with delays) has a panel
     with a logarithmic axis, and each participation a row of panels. Every swept setting has one value: for a privacy
-    level the one nearest to ε = 2, for other settings the middle one, unless `point` gives another. A dot marks the end
-    of a run. Bands are as in `metric_over_rounds`. A run's bytes, gradients and hours are spread evenly over its
+    level the one nearest to ε = 2, for others as in `Summary.settled`. A dot marks a
+    run's end. Bands are as in `metric_over_rounds`. A run's bytes, gradients and hours are spread evenly over its
     rounds, which is exact for bytes and gradients of cohorts of equal size. Gradients per record are not drawn for data
     whose examples are computed on demand.
     """
@@ -144,7 +146,7 @@ def metric_against_costs(
     shown = [cost for cost in costs if any(one[cost].notnull().any() for one in spent.values())]
     if not shown:
         raise Refusal(f"results must have {' or '.join(costs)} of runs to be drawn against them, got none")
-    points = [each for each in _at_one_point(this, usual_point(this), point) for _ in shown]
+    points = [each for each in _at_one_point(this, this.settled(cells, usual=usual_level(this))) for _ in shown]
     figure, axes = drawing.panelled(len(points), across=len(shown))
     for place, (axis, at_point) in enumerate(zip(axes, points, strict=True)):
         cost = shown[place % len(shown)]
@@ -164,13 +166,13 @@ def metric_against_costs(
     return figure
 
 
-def client_histogram(this: Summary, metric: str | Metric, point: Point | None = None) -> Figure:
+def client_histogram(this: Summary, metric: str | Metric) -> Figure:
     """Plot how many clients have which value of a metric at the last evaluation, one panel per participation.
 
-    A client's value is its mean over seeds. Swept settings have one value each (default: the middle).
+    A client's value is its mean over seeds. Swept settings have one value each, as in `Summary.settled`.
     """
     cells = this.cells(metric)
-    points = _at_one_point(this, this.middle(), point)
+    points = _at_one_point(this, this.settled(cells))
     figure, axes = drawing.panelled(len(points))
     for axis, at_point in zip(axes, points, strict=True):
         values = {
@@ -206,18 +208,19 @@ def all_plots(this: Summary) -> dict[str, Figure]:
             made[f"{metric.name}_against_epsilon"] = metric_against_epsilon(this, metric)
             if this.misses_target:
                 made[f"{metric.name}_against_target_epsilon"] = metric_against_epsilon(this, metric, realised=False)
+    for metric in everyone if grid_axes(this) else ():
+        made[f"{metric.name}_over_grid"] = metric_over_grid(this, metric)
     for axis in curves(this):
         for metric in everyone:
             if not _sweeps_epsilon(this) or _positive(this.cells(metric)):
                 made[f"{metric.name}_against_{axis}"] = metric_against(this, axis, metric)
-    point = this.evaluation.at
     for metric in this.shown_in("over_rounds"):
         if all(metric.name in data and _has_path(data[metric.name]) for data in this.best.values()):
-            made[f"{metric.name}_over_rounds"] = metric_over_rounds(this, metric, point)
+            made[f"{metric.name}_over_rounds"] = metric_over_rounds(this, metric)
     for metric in this.shown_in("against_costs") if differ_in_costs(this.best) else ():
         if sum(metric.name in data and _has_path(data[metric.name]) for data in with_costs(this.best).values()) > 1:
-            made[f"{metric.name}_against_costs"] = metric_against_costs(this, metric, point)
-    return made | {f"{name}_of_clients": client_histogram(this, name, point) for name in client_metrics(this)}
+            made[f"{metric.name}_against_costs"] = metric_against_costs(this, metric)
+    return made | {f"{name}_of_clients": client_histogram(this, name) for name in client_metrics(this)}
 
 
 def curves(this: Summary) -> list[str]:
@@ -235,7 +238,7 @@ def _parts(this: Summary, cells: Cells, point: Point) -> Iterator[tuple[int, str
     """Yield position, label, dataset at a point, and style of each protocol that recorded a metric."""
     for index, (label, look) in enumerate(looks(this.best).items()):
         if label in cells.runs:
-            yield index, label, at(this.best[label], point), {"label": this.labels[label], "ms": 4, **look}
+            yield index, label, at(this.best[label], point), {"label": this.label(label, point), "ms": 4, **look}
 
 
 def _words(this: Summary, words: str, bars: str = "interval") -> str:
@@ -243,9 +246,8 @@ def _words(this: Summary, words: str, bars: str = "interval") -> str:
     return f"{words}\n({drawing.over_seeds(this.best, bars)})"
 
 
-def _at_one_point(this: Summary, fixed: Point, point: Point | None) -> list[dict[str, float]]:
+def _at_one_point(this: Summary, chosen: Point) -> list[dict[str, float]]:
     """Return the point of each panel of a plot with one value of every swept setting."""
-    chosen = this.placed({**fixed, **(point or {})})
     return [
         {**panel, **{name: value for name, value in chosen.items() if name not in panel}} for panel in this.panels()
     ]
@@ -284,9 +286,9 @@ def _scale_rounds(axis: Axes) -> None:
         drawing.plain_ticks(axis.xaxis, *axis.get_xlim())
 
 
-def usual_point(this: Summary) -> dict[str, float]:
-    """Return the middle value of every swept setting, and of a privacy level the value nearest to ε = 2."""
-    chosen = this.middle()
+def usual_level(this: Summary) -> dict[str, float]:
+    """Return the swept privacy level that is nearest to ε = 2."""
+    chosen: dict[str, float] = {}
     for data in this.best.values():
         for name in (name for name in LEVELS if name in data.dims):
             off = [abs(np.log(target_epsilon(name, value, data.attrs["delta"]) / USUAL)) for value in data[name].values]
@@ -327,9 +329,9 @@ def _has_path(values: xr.DataArray) -> bool:
     return bool((values.notnull().sum("round") > 1).any())
 
 
-def _beside(this: Summary, axis: str) -> list[dict[str, float]]:
-    """Return a panel's point for each value of the first swept setting except the axis, with the others' middle."""
+def _beside(this: Summary, cells: Cells, axis: str) -> list[dict[str, float]]:
+    """Return a panel's point for each value of the first swept setting except the axis, with the others settled."""
     data = next(iter(this.best.values()))
     name = next((str(n) for n in data["diverged"].dims if n not in (axis, "seed")), None)
     values = [] if name is None else data[name].values.tolist()
-    return [{**panel, **this.middle((axis, str(name)))} for panel in [{str(name): v} for v in values] or [{}]]
+    return [{**panel, **this.settled(cells, (axis, str(name)))} for panel in [{str(name): v} for v in values] or [{}]]

@@ -6,11 +6,10 @@ import numpy as np
 import xarray as xr
 
 from fedprivjax.engine.simulate import STEPS
-from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.privacy.guarantee import LARGE_EPSILON
-from fedprivjax.privacy.target import LEVELS
+from fedprivjax.report.cells import ALONE, Cells, along, tunable
 from fedprivjax.report.costs import EXPECTED
-from fedprivjax.report.summary import ALONE, TOLERANCE, Cells, Summary, along
+from fedprivjax.report.summary import TOLERANCE, Summary
 from fedprivjax.report.tables import CONSTANT, WORSE, realised_differs
 from fedprivjax.report.wording import grouped, terms_of
 from fedprivjax.sweeps.results import alone, mean_interval
@@ -134,12 +133,6 @@ def sweep_notes(best: Mapping[str, xr.Dataset], cells: Cells) -> list[str]:
                 words = cells.metric.words
                 lines.append(f"{label}: the best cell is at the edge of the swept {axis}{where}, by {words}")
     return lines
-
-
-def tunable(values: xr.DataArray, least: int) -> list[str]:
-    """Return the axes of at least so many values that are settings of the method, not privacy levels or sizes."""
-    fixed = (*LEVELS, *STRUCTURAL, "seed")
-    return [str(name) for name in values.dims if name not in fixed and values.sizes[name] >= least]
 
 
 def _at_edge(values: xr.DataArray, axis: str, cells: Cells) -> np.ndarray:

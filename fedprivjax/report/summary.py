@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 import xarray as xr
@@ -13,87 +12,16 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known, recorded_name, shown
 from fedprivjax.experiment import Experiment
 from fedprivjax.experiment.settings import EvaluationSettings
-from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.privacy.terms import Terms
+from fedprivjax.report.cells import CHOSEN, Cells, Point, alone_of, at, best_cell, marked, target_of, tunable, varied
 from fedprivjax.report.text_table import Sheet
-from fedprivjax.report.wording import guarantees_in, of_axes, points_of, title_of
-from fedprivjax.sweeps.results import INTERVAL, alone, constant, figure, has, mean_interval, preferred, rounds_of
+from fedprivjax.report.wording import guarantees_in, points_of, title_of
+from fedprivjax.sweeps.results import constant, figure, has, mean_interval, preferred, rounds_of
 from fedprivjax.sweeps.schema import custom_metrics
-from fedprivjax.sweeps.selection import UNACCOUNTED
 
-CHOSEN = " ‡"  # mark of a protocol whose settings were chosen by results
-ALONE = "each machine alone"
 PANELS = ("machines", "per_round", "rounds", "records")
 TOLERANCE = 0.01  # largest relative deviation of a realised ε from its target for which the target is shown
-Point = Mapping[str, float]
-Interval = tuple[xr.DataArray, xr.DataArray]  # mean, and half the width of its interval
-Values = TypeVar("Values", xr.DataArray, xr.Dataset)
-
-
-def marked(label: str, data: xr.Dataset) -> str:
-    """Return a protocol's label, with a mark if settings were chosen by results and no guarantee covers this.
-
-    >>> marked("ours", xr.Dataset(attrs={UNACCOUNTED: "clip"})), marked("ours", xr.Dataset())
-    ('ours ‡', 'ours')
-    """
-    return label + CHOSEN * (UNACCOUNTED in data.attrs)
-
-
-def at(values: Values, point: Point) -> Values:
-    """Return the values nearest to a point. Axes that they lack are ignored."""
-    return values.sel(of_axes(values, point), method="nearest")
-
-
-def varied(values: xr.DataArray) -> xr.DataArray:
-    """Return the values without dimensions of size one, except seeds."""
-    return values.squeeze([name for name in values.dims if values.sizes[name] == 1 and name != "seed"], drop=True)
-
-
-def is_better(value: float, other: float, metric: Metric) -> bool:
-    """Return True if `value` is better than `other` for the metric. NaN is neither better nor worse."""
-    return value > other if metric.better == "higher" else value < other
-
-
-def target_of(data: xr.Dataset) -> xr.DataArray | None:
-    """Return the ε of every value of a swept privacy target, or None if none is swept."""
-    for name in (name for name in LEVELS if name in data.dims):
-        levels = data[name]
-        return levels if name == "epsilon" else levels.copy(data=gdp.epsilon(levels.values, data.attrs["delta"]))
-    return None
-
-
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """Cells of one metric: a value for each run, and each mean with its interval, by label of the protocol.
-
-    Attributes:
-        metric: the metric.
-        title, words: texts of the metric with its averaging over rounds, for tables and for axes of plots.
-        runs: value of each run: its last evaluation, or the mean over evaluations; shape [..., seed].
-        intervals: mean and half-width of the 95% interval (NaN for one seed), without axes of one value.
-        floor: value of the constant predictor, or None if it is not shown.
-        alone: mean and half-width over machines that train alone, by column header.
-        limits: smallest and largest possible value.
-    """
-
-    metric: Metric
-    title: str
-    words: str
-    runs: Mapping[str, xr.DataArray]
-    intervals: Mapping[str, Interval]
-    floor: float | None
-    alone: Mapping[str, Interval]
-    limits: tuple[float, float]
-
-    @property
-    def seeded(self) -> bool:
-        """True if there are enough seeds for intervals."""
-        return min(values.sizes["seed"] for values in self.runs.values()) >= INTERVAL
-
-    def worse(self, mean: float) -> bool:
-        """Return True if a mean is worse than the constant predictor's value."""
-        return self.floor is not None and is_better(self.floor, mean, self.metric)
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +154,7 @@ class Summary:
             runs,
             {label: mean_interval(varied(values)) for label, values in runs.items()},
             next((value for value in floors if value is not None), None),
-            _alone(self.best, name),
+            alone_of(self.best, name),
             (self._limit(metric, "valid_min", -np.inf, min), self._limit(metric, "valid_max", np.inf, max)),
         )
 
@@ -250,41 +178,37 @@ class Summary:
             if name not in (*but, "seed")
         }
 
+    def settled(self, cells: Cells, but: Collection[str] = PANELS, usual: Point | None = None) -> dict[str, float]:
+        """Return one value of every swept setting except those in `but`, for a figure that draws no axis of it.
+
+        They have the values of `evaluation.at`. Of the others, a privacy level has its `usual` value or the middle one,
+        as has a size. Settings of the methods are chosen together by the rule of `select`: the point with the fewest
+        diverged runs and, among these, the best mean over everything drawn, of `evaluation.select` or, if it was not
+        recorded, of the cells' metric.
+        """
+        given = {name: value for name, value in self.evaluation.at.items() if name not in but}
+        names = [name for name in self.tunable if name not in (*but, *given)]
+        fixed = {**self.middle(but), **(usual or {}), **given}
+        select = self.evaluation.select
+        cells = self.cells(select) if self.recorded(select) else cells
+        return self.placed({**fixed, **best_cell(cells, names, {n: v for n, v in fixed.items() if n not in names})})
+
+    @cached_property
+    def tunable(self) -> list[str]:
+        """Swept settings of the methods that have several values."""
+        return list(dict.fromkeys(name for data in self.best.values() for name in tunable(data["diverged"])))
+
+    def label(self, label: str, point: Point) -> str:
+        """Return a label, with a mark if the results chose a setting of the protocol at the point."""
+        free = (name for name in tunable(self.best[label]["diverged"]) if name not in self.evaluation.at)
+        return label + CHOSEN if any(name in point for name in free) else self.labels[label]
+
     def placed(self, point: Point) -> dict[str, float]:
         """Return the point with every value replaced by the nearest one on its axis, as in `at`."""
         found = dict(point)
         for data in self.best.values():
             found |= {name: float(at(data, {name: point[name]})[name]) for name in point if name in data.dims}
         return found
-
-
-def _alone(best: Mapping[str, xr.Dataset], name: str) -> dict[str, Interval]:
-    """Return a metric of machines that train alone, by column header. Protocols with different data have separate ones.
-
-    Axes along which the metric is constant are dropped.
-    """
-    groups: list[tuple[list[str], Interval]] = []
-    for label, data in best.items():
-        found = alone(data, name)
-        if found is None:
-            continue
-        mean, half = along(found)
-        same = next((labels for labels, (other, _) in groups if other.equals(mean)), None)
-        if same is None:
-            groups.append(([label], (mean, half)))
-        else:
-            same.append(label)
-    return {ALONE + (f" ({', '.join(ls)})" if len(groups) > 1 else ""): interval for ls, interval in groups}
-
-
-def along(interval: Interval) -> Interval:
-    """Return an interval without the axes along which the mean is constant."""
-    mean, half = interval
-    for name in mean.dims:
-        first = mean.isel({name: 0}, drop=True)
-        if all(mean.isel({name: place}, drop=True).equals(first) for place in range(mean.sizes[name])):
-            mean, half = first, half.isel({name: 0}, drop=True)
-    return mean, half
 
 
 def summary(experiment: Experiment, best: Mapping[str, xr.Dataset]) -> Summary:

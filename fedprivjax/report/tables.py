@@ -9,8 +9,9 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.experiment import Experiment, tuning_experiment
 from fedprivjax.experiment.tuning import Choice, formatted
 from fedprivjax.privacy.target import LEVELS
+from fedprivjax.report.cells import Cells, Point, varied
 from fedprivjax.report.costs import costs_table, with_costs
-from fedprivjax.report.summary import Cells, Point, Summary, varied
+from fedprivjax.report.summary import Summary
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.report.wording import epsilon_text, mixed, of_axes, points_of, rounds_title, target_epsilon
 from fedprivjax.sweeps.results import INTERVAL, has, mean_interval, preferred, rounds_to

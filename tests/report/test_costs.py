@@ -9,7 +9,7 @@ from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 from fedprivjax.report.costs import costs_table, differ_in_costs
-from fedprivjax.report.plots import metric_against_costs, usual_point
+from fedprivjax.report.plots import metric_against_costs, usual_level
 from fedprivjax.report.summary import Summary
 from fedprivjax.report.tables import results_tables
 
@@ -131,7 +131,7 @@ def test_a_panel_for_each_cost_and_a_line_for_each_protocol():
 
 def test_a_row_of_panels_for_each_participation():
     best = {label: dataset("per_round", "mu", rounds=rounds) for label, rounds in (("ours", 20.0), ("theirs", 40.0))}
-    figure = metric_against_costs(Summary(best), point={"mu": 4.0})
+    figure = metric_against_costs(Summary(best, evaluation=EvaluationSettings(at={"mu": 4.0})))
     assert [axis.get_title() for axis in figure.axes] == ["m = 2"] * 3 + ["m = 3"] * 3
     assert [bool(axis.get_ylabel()) for axis in figure.axes] == [True, False, False] * 2
     assert f"ε = {gdp.epsilon(4.0, DELTA):.3g}" in figure.get_suptitle()
@@ -147,8 +147,8 @@ def test_unlimited_records_have_no_panel():
 
 
 def test_the_default_level_is_nearest_to_epsilon_two():
-    assert usual_point(Summary(BEST)) == {"mu": 0.5}
-    assert usual_point(Summary({"ours": dataset("mu").rename(mu="epsilon")})) == {"epsilon": 4.0}
+    assert usual_level(Summary(BEST)) == {"mu": 0.5}
+    assert usual_level(Summary({"ours": dataset("mu").rename(mu="epsilon")})) == {"epsilon": 4.0}
 
 
 def test_costs_are_drawn_if_protocols_differ_in_them():
@@ -189,9 +189,10 @@ def test_a_file_may_say_where_runs_are_drawn():
 
 
 def test_titles_show_the_value_that_is_drawn():
-    over_rounds = plots.metric_over_rounds(Summary(BEST), "test_accuracy", {"mu": 3.7})
+    this = Summary(BEST, evaluation=EvaluationSettings(at={"mu": 3.7}))
+    over_rounds = plots.metric_over_rounds(this, "test_accuracy")
     assert [axis.get_title() for axis in over_rounds.axes] == ["μ = 4"]
-    against = metric_against_costs(Summary(BEST), point={"mu": 3.7})
+    against = metric_against_costs(this)
     assert against.get_suptitle().startswith("μ = 4 (ε = ")
 
 

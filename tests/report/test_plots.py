@@ -1,14 +1,18 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import xarray as xr
 from cases import sparing
 
-from fedprivjax import Metric, mean_interval, planner
+from fedprivjax import Metric, Refusal, mean_interval, planner
 from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 from fedprivjax.report.drawing import save
+from fedprivjax.report.grid_plot import metric_over_grid
 from fedprivjax.report.planned import bound_against_epsilon
+from fedprivjax.report.remarks import CHOSEN_NOTE
 from fedprivjax.report.summary import Summary
 from fedprivjax.sweeps.results import with_alone
 
@@ -73,16 +77,53 @@ def test_a_swept_epsilon_is_drawn_without_conversion(best):
     assert axis.get_xlabel().startswith("target ε  (")
 
 
-def test_other_swept_settings_are_held_at_their_middle():
+@pytest.mark.parametrize("best", [0, 2])
+def test_other_swept_settings_are_at_the_best_point_which_is_named_and_marked(best):
     data = dataset("mu", "step_scale")
-    axis = plots.metric_against_epsilon(Summary({"ours": data})).axes[0]
-    middle = data["test_accuracy"].isel(round=-1).sel(step_scale=1.0).mean("seed")
-    np.testing.assert_allclose(numbers(axis.containers[0].lines[0].get_ydata()), middle)
-    assert "step_scale = 1" in axis.get_title()
+    data["test_accuracy"][{"step_scale": best}] += 1.0
+    data["test_accuracy"][{"step_scale": 1, "seed": 0}] = np.nan  # diverged runs, and else the best
+    data["test_accuracy"][{"step_scale": 1, "seed": slice(1, None)}] += 5.0
+    this, value = Summary({"ours": data}), AXES["step_scale"][best]
+    for figure in (plots.metric_against_epsilon(this), plots.metric_over_rounds(this)):
+        assert f"step_scale = {value:g}" in figure.axes[0].get_title()
+        assert figure.get_suptitle() == f"ours ‡\n{CHOSEN_NOTE}"
+    drawn = plots.metric_against_epsilon(this).axes[0].containers[0].lines[0].get_ydata()
+    expected = data["test_accuracy"].isel(round=-1).sel(step_scale=value).mean("seed")
+    np.testing.assert_allclose(numbers(drawn), expected)
+    given = plots.metric_over_rounds(replace(this, evaluation=EvaluationSettings(at={"step_scale": 1})))
+    assert "step_scale = 1" in given.axes[0].get_title()
+    assert given.get_suptitle() == "ours"
+
+
+@pytest.mark.parametrize("better", ["higher", "lower"])
+def test_a_heat_map_frames_the_best_cell_of_each_privacy_level(better):
+    name = {"higher": "test_accuracy", "lower": "test_loss"}[better]
+    values = np.random.default_rng(3).uniform(size=(3, 3, 5, 4, 3))
+    dims = ["mu", "step_scale", "clip", "seed", "round"]
+    sizes = {"mu": AXES["mu"], "step_scale": AXES["step_scale"], "clip": [1.0, 2.0, 4.0, 8.0, 16.0], "seed": range(4)}
+    data = xr.Dataset({name: (dims, values)}, {**sizes, "round": ROUNDS}, {"delta": DELTA})
+    levels = gdp.epsilon(np.array(AXES["mu"]), DELTA)[:, None, None, None]
+    data["realised_epsilon"] = dims[:-1], np.broadcast_to(levels, values.shape[:-1])
+    data["diverged"] = dims[:-1], np.zeros(values.shape[:-1], bool)
+    this = Summary({"ours": data})
+    figure = plots.all_plots(this)[f"{name}_over_grid"] if better == "higher" else metric_over_grid(this, name)
+    for mu, axis in zip(AXES["mu"], figure.axes, strict=False):
+        means = data[name].isel(round=-1).sel(mu=mu).mean("seed").values
+        np.testing.assert_allclose(axis.collections[0].get_array().reshape(means.shape), means)
+        row, column = np.unravel_index(means.argmax() if better == "higher" else means.argmin(), means.shape)
+        (frame,) = (patch for patch in axis.patches if not patch.get_fill())
+        assert (int(frame.get_x()), int(frame.get_y())) == (column, row)
+        assert f"μ = {mu:g}, best" in axis.get_title()
+        assert ("clip" in axis.get_title()) == (column in (0, 4))
+        assert ("step_scale" in axis.get_title()) == (row in (0, 2))
+    small = Summary({"ours": data.isel(clip=[0, 1])})
+    assert not any("grid" in each for each in plots.all_plots(small))
+    with pytest.raises(Refusal, match="must have two swept settings of at least 3 values"):
+        metric_over_grid(small, name)
 
 
 def test_paths_over_rounds(best):
-    figure = plots.metric_over_rounds(Summary(best), "test_loss", {"mu": 4.0})
+    figure = plots.metric_over_rounds(Summary(best, evaluation=EvaluationSettings(at={"mu": 4.0})), "test_loss")
     assert len(figure.axes) == 2
     assert sorted(labels(figure)) == ["free", "ours"]
     for axis, m in zip(figure.axes, AXES["per_round"], strict=True):

@@ -5,6 +5,7 @@ import pytest
 import xarray as xr
 
 from fedprivjax import Refusal, select
+from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.report.plots import metric_against, metric_over_rounds
 from fedprivjax.report.remarks import CHOSEN_NOTE
 from fedprivjax.report.summary import Summary
@@ -86,11 +87,12 @@ def test_plots_mark_the_chosen_and_explain_the_mark(grid, draw):
     chosen, plain = select(grid, "clip"), grid.isel(clip=0, drop=True)
     guaranteed = {"guarantee": ("rate", ["", ""]), "realised_mu": grid["realised_epsilon"].isel(clip=0, drop=True)}
     both = {"ours": chosen.assign(guaranteed), "other": plain.assign(guaranteed)}
-    (legend,) = draw(Summary(both)).legends
+    at = EvaluationSettings(at={"rate": float(grid["rate"][0])})  # else the results choose it, too
+    (legend,) = draw(Summary(both, evaluation=at)).legends
     assert [text.get_text() for text in legend.get_texts() if text.get_text() != CONSTANT] == ["ours ‡", "other"]
     assert legend.get_title().get_text() == CHOSEN_NOTE
-    (legend,) = draw(Summary({"one": both["other"], "other": both["other"]})).legends
+    (legend,) = draw(Summary({"one": both["other"], "other": both["other"]}, evaluation=at)).legends
     assert legend.get_title().get_text() == ""
-    alone = draw(Summary({"ours": both["ours"]}))
+    alone = draw(Summary({"ours": both["ours"]}, evaluation=at))
     title = alone.axes[0].get_title() + alone.get_suptitle()
     assert f"ours ‡\n{CHOSEN_NOTE}" in title
