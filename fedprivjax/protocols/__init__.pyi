@@ -13,6 +13,7 @@ from .local_sgd import LocalSGD as LocalSGD
 from .mimelite import MimeLite as MimeLite
 from .noisy_minibatch_sgd import NoisyMinibatchSGD as NoisyMinibatchSGD
 from .noisy_sgd import NoisySGD as NoisySGD
+from .proxskip import ProxSkip as ProxSkip
 from .reduced_tree_momentum import ReducedTreeMomentum as ReducedTreeMomentum
 from .registry import ALGORITHMS as ALGORITHMS
 from .registry import PROTOCOLS as PROTOCOLS

@@ -42,6 +42,7 @@ ALGORITHM_CLASSES: dict[str, type] = {
     "ditto": protocols.Ditto,
     "fedper": protocols.FedPer,
     "mimelite": protocols.MimeLite,
+    "proxskip": protocols.ProxSkip,
     "dpzero": protocols.DPZero,
     "gossip": Gossip,
     "staged": Staged,

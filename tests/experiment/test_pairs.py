@@ -283,6 +283,7 @@ REGISTERED = {
     "ditto": LOCAL,
     "fedper": f'head = "Dense_1"\n{LOCAL}',
     "mimelite": LOCAL,
+    "proxskip": LOCAL,
     "dpzero": RECORDS,
     "gossip": RECORDS,
     "staged": MESSAGES,

@@ -83,6 +83,25 @@ def fednova(gradient, plan, start, *, steps, step, prox=0.0, momentum=0.0, effec
     return np.array(path)
 
 
+def proxskip(gradient, plan, start, *, machines, steps, step, radius=None, server=PLAIN):
+    """Return the iterates w_1 to w_R, and the machines' corrections h_i, as in the paper with all machines present."""
+    w, h, path = start.copy(), np.zeros((machines, *start.shape)), []
+    for each in plan:
+        ends = {}
+        for i, gradients in cohort(gradient, each, steps):
+            v = w
+            for g in gradients:
+                v = kept(v - step * (g(v) - h[i]), radius)
+            ends[i] = v
+        mean, rate = np.mean(list(ends.values()), axis=0), 1 / (steps * step)
+        h = h + rate / machines * sum(v - w for v in ends.values())  # h_i + rate·(mean − v_i) if none is absent
+        for i, v in ends.items():
+            h[i] = h[i] - rate * (v - w)
+        w = kept(mean, radius)
+        path.append(w)
+    return np.array(path), h
+
+
 def mimelite(gradient, plan, start, *, steps, step, beta, radius=None, server=PLAIN):
     """Return the iterates w_1 to w_R, and the momentum."""
     served, rate = server[0](), server[1]

@@ -1,4 +1,4 @@
-"""FedDyn, FedExP, FedNova and MimeLite: NumPy loops, fixed points, and the contract with every privacy."""
+"""FedDyn, FedExP, FedNova, MimeLite and ProxSkip: NumPy loops, fixed points, and the contract with every privacy."""
 
 from dataclasses import replace
 from itertools import pairwise, product
@@ -13,6 +13,7 @@ from oracles.optimizers import momentum
 from fedprivjax import (
     AdaptiveClip,
     Ball,
+    ControlVariates,
     Dropouts,
     FedDyn,
     FedExP,
@@ -25,6 +26,7 @@ from fedprivjax import (
     Logistic,
     MimeLite,
     Protocol,
+    ProxSkip,
     Quantiser,
     Refusal,
     ServerOptimizer,
@@ -72,11 +74,13 @@ def loops(algorithm, run, radius, server=oracle.PLAIN):
         return path[-2:].mean(axis=0)
     if isinstance(algorithm, FedNova):
         return oracle.fednova(gradient, plan, start, **settings)[-1]
+    if isinstance(algorithm, ProxSkip):
+        return oracle.proxskip(gradient, plan, start, machines=MACHINES, **settings)[0][-1]
     return oracle.mimelite(gradient, plan, start, beta=algorithm.beta, **settings)[0][-1]
 
 
 EPOCHS = LocalEpochs(2, 3)
-ALGORITHMS = FedDyn(alpha=0.3), FedExP(offset=1e-2), MimeLite(beta=0.6), FedNova()
+ALGORITHMS = FedDyn(alpha=0.3), FedExP(offset=1e-2), MimeLite(beta=0.6), FedNova(), ProxSkip()
 named = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda one: type(one).__name__)
 
 
@@ -100,7 +104,7 @@ def test_a_run_is_the_loop_over_machines_and_steps(algorithm, participation, rad
     np.testing.assert_allclose(run.params, found, atol=1e-5)
 
 
-@named
+@pytest.mark.parametrize("algorithm", ALGORITHMS[:4], ids=lambda one: type(one).__name__)
 def test_the_server_takes_any_optimizer_along_the_pseudo_gradient(algorithm):
     served = replace(algorithm, server=ServerOptimizer("sgd", momentum=0.6), server_step=0.3)
     problem = linear_problem(X, Y, Logistic(), partition_table=ROWS, constraint=WholeSpace())
@@ -164,6 +168,32 @@ def quadratics():
     )
 
 
+@pytest.mark.parametrize("steps", [[10] * 3, [20, 5, 1]], ids=str)
+def test_proxskip_converges_linearly_to_the_optimum_on_quadratics(steps):
+    """A round is a linear map of w and the machines' c_i, whose powers give every iterate."""
+    contraction = 1 - (1 - 0.05 * CURVATURES) ** np.array(steps)
+    moves = np.column_stack([-contraction, (np.ones((3, 3)) / 3 - np.eye(3)) * (contraction / CURVATURES)[:, None]])
+    step = np.eye(4) + np.vstack([moves.mean(axis=0), moves / (max(steps) * 0.05)])
+    optimum = np.sum(CURVATURES * CENTRES) / np.sum(CURVATURES)
+    own = CURVATURES * (optimum - CENTRES)  # c − c_i is the gradient at the optimum, up to the mean of c_i
+    error = np.array([0 - optimum, *own])
+    method = Protocol(ProxSkip(), privacy=LocalPrivacy(work=LocalSteps(steps, samplers.Full())), step_size=0.05)
+    for rounds in (1, 5, 150):
+        run = simulate(method, quadratics(), Full(3), rounds=rounds, eval_every=rounds)
+        known = optimum + (np.linalg.matrix_power(step, rounds) @ error)[0]
+        np.testing.assert_allclose(run.params, known, atol=1e-5)
+    np.testing.assert_allclose(run.params, optimum, atol=1e-5)
+
+
+def test_proxskip_with_all_machines_is_scaffold_with_half_of_its_messages():
+    problem = linear_problem(X, Y, Logistic(), partition_table=ROWS, constraint=WholeSpace())
+    work = LocalSteps(4, samplers.Full())
+    methods = [Protocol(one, privacy=LocalPrivacy(work=work), step_size=0.3) for one in (ProxSkip(), ControlVariates())]
+    runs = [simulate(method, problem, Full(MACHINES), rounds=10, seed=3, metrics=[]) for method in methods]
+    np.testing.assert_allclose(runs[0].params, runs[1].params, atol=1e-5)
+    assert [run.costs["sent_bits"] for run in runs] == [96, 192]
+
+
 def test_the_fixed_point_of_feddyn_is_the_optimum():
     """FedAvg's is not, with several local steps on losses of unequal curvature."""
     method = Protocol(FedDyn(alpha=1.0), privacy=LocalPrivacy(work=LocalEpochs(20)), step_size=0.05)
@@ -178,6 +208,7 @@ def test_the_fixed_point_of_feddyn_is_the_optimum():
         (lambda: MimeLite(beta=1.5), "beta must be a probability"),
         (lambda: FedExP(offset=-1.0), "offset must be positive, got -1.0"),
         (lambda: FedNova(effective=0.0), "effective must be positive, got 0.0"),
+        (lambda: ProxSkip(probability=0.0), "probability must be positive, got 0.0"),
         (lambda: FedDyn(server_step=-1.0), "server_step must be positive, got -1.0"),
     ],
 )
@@ -211,6 +242,7 @@ HELD = {  # tested by default, one privacy for each algorithm
     ),
     ("FedExP", "machine"): ("absent machines leave no trace",),
     ("FedNova", "machine"): ("the transcript follows the run",),
+    ("ProxSkip", "untrusted"): ("absent machines leave no trace",),
     ("MimeLite", "record"): ("the query is where gradients are taken", "the number of gradients is as stated"),
 }
 
@@ -250,6 +282,7 @@ WHOLE = {  # the slow contract: one privacy for each algorithm. test_contract.py
     "FedExP": "encoded, untrusted",
     "MimeLite": "steps",
     "FedNova": "machine",
+    "ProxSkip": "machine",
 }
 
 

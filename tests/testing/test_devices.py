@@ -16,7 +16,7 @@ from fedprivjax.testing.devices import NOISE, RUNS, SWEEP, Computer, Finding, co
 
 FEW = ("noisy_sgd", "noisy_minibatch_sgd")
 KINDS = (RUNS, SWEEP, NOISE)
-METHODLESS = "feddyn", "fedexp", "fednova", "mimelite", "dpzero", "ditto", "fedper"
+METHODLESS = "feddyn", "fedexp", "fednova", "mimelite", "proxskip", "dpzero", "ditto", "fedper"
 
 
 def cases(*names):
