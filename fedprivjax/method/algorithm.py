@@ -152,14 +152,18 @@ class Part(Decorated):
         return found
 
     def with_values(self, values: Mapping[str, Any]) -> Any:
-        """Return a copy with other numbers, by the names of `leaves`. None means a setting's default."""
+        """Return a copy with other numbers, by the names of `leaves`.
+
+        None means a setting's default, and no change of one of several numbers.
+        """
         changes: dict[str, Any] = {}
         for one in fields(self):  # type: ignore[arg-type]
             inside = {name.partition(".")[2]: values[name] for name in values if name.startswith(f"{one.name}.")}
             if inside:
                 held: Any = getattr(self, one.name)
                 if isinstance(held, tuple):
-                    changes[one.name] = tuple(inside.get(str(k), value) for k, value in enumerate(held, 1))
+                    given = [inside.get(str(place)) for place in range(1, len(held) + 1)]
+                    changes[one.name] = tuple(old if new is None else new for new, old in zip(given, held, strict=True))
                 else:
                     changes[one.name] = held.with_values(inside)
             elif one.name in values:

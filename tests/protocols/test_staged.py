@@ -19,6 +19,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.protocols.accelerated_minibatch_sgd import AcceleratedSGD
 from fedprivjax.protocols.noisy_sgd import SGD
 from fedprivjax.sweeps.execute import run_chunk
+from fedprivjax.testing import check_protocol
 
 MACHINES, RECORDS, D, RADIUS, CLIP, SIGMA = 4, 12, 3, 0.6, 0.8, 0.3
 RNG = np.random.default_rng(0)
@@ -189,6 +190,15 @@ def test_sweeps_name_the_number_of_a_stage_and_nothing_recompiles():
     alone = fpj.simulate(own, PROBLEM, ALL, rounds=20, seed=1, metrics=["train_loss"])
     cell = found["train_loss"].isel(round=-1, iterate=0).sel(at, method="nearest")
     assert float(cell) == pytest.approx(float(alone.metrics["train_loss"][-1]), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_stages_meet_the_contract():
+    privacy = fpj.NoisyRecords(clip=0.5, batch=3, sampler="subset")
+    stages = fpj.Staged(SGD(average=True), (5, 4, 3), SCALES, 0.2)
+    staged = fpj.Protocol(stages, privacy=privacy, noise_std=1.0, step_size=0.1)
+    names = ["new numbers do not recompile", "every leaf can be swept", "a prefix of a longer run"]
+    check_protocol(staged, PROBLEM, fpj.Uniform(MACHINES, 2), rounds=12, properties=names)
 
 
 TABLE = """
