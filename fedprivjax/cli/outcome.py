@@ -118,7 +118,7 @@ def _partition_plot(experiment) -> "Figure | None":
     """Print a line on the data, and return the plot of the partition, or None if no partition is fixed or readable."""
     from fedprivjax.datasets import Dataset
     from fedprivjax.experiment.build import machines_of, make_data
-    from fedprivjax.report.drawing import data_lines, plot_partition
+    from fedprivjax.report.partition_plot import data_lines, plot_partition
 
     shape = experiment.shapes[0]
     if "trial" in shape:

@@ -122,11 +122,6 @@ def terms_of(data: xr.Dataset) -> list[Terms]:
     return list(dict.fromkeys(one.terms for one in guarantees_in(data)))
 
 
-def _guarantees(data: xr.Dataset) -> list[PrivacyGuarantee]:
-    texts = {text for text in data["guarantee"].values.ravel() if isinstance(text, str) and text}
-    return [PrivacyGuarantee.from_json(text) for text in sorted(texts)]
-
-
 def guarantees_in(data: xr.Dataset) -> list[PrivacyGuarantee]:
     """Return the distinct guarantees of a protocol's results or of a plan, in the order of their JSON."""
     texts = {text for text in data["guarantee"].values.ravel() if isinstance(text, str) and text}

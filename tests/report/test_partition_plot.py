@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from fedprivjax.datasets import from_frame, load, table
-from fedprivjax.report.drawing import data_lines, plot_partition
+from fedprivjax.report.partition_plot import data_lines, plot_partition
 
 
 def test_bars_are_each_machines_examples_by_class():

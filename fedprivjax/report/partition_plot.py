@@ -1,0 +1,126 @@
+"""Plot of how data are partitioned over machines, and the lines that describe a table."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from fedprivjax.datasets import Dataset
+from fedprivjax.report.colours import NAMED_CLASSES, class_colour, colour
+
+NAMED = 30  # largest number of machines that are named on the axis
+BARS = 100  # largest number of machines with a bar each; more are drawn as one area per class
+LEVELS = (5, 25, 50, 75, 95)  # percentiles of a machine's numeric labels
+OUTLINE = {"ec": "white", "lw": 0.3}  # of bars
+
+
+def plot_partition(
+    labels: Any,
+    table: Any,
+    *,
+    class_names: Sequence[str] = (),
+    machine_names: Sequence[str] = (),
+    classes: int | None = None,
+) -> Figure:
+    """Plot the examples of every machine: bars stacked by class, or for numeric labels, sizes above label percentiles.
+
+    More than `BARS` machines are areas without gaps, in the order of their most frequent class and size.
+
+    Args:
+        labels: label of every example, shape [examples].
+        table: indices of each machine's examples: int, shape [machines, max_records], padded with −1, or a list of
+            index arrays.
+        class_names, machine_names: names to show instead of numbers.
+        classes: number of classes, or None for numeric labels.
+
+    >>> figure = plot_partition([0, 1, 1, 0], [[0, 1], [2, -1]], classes=2)
+    >>> [float(patch.get_height()) for patch in figure.axes[0].patches]
+    [1.0, 0.0, 1.0, 1.0]
+    """
+    labels = np.asarray(labels)
+    parts = [np.asarray(part, int)[np.asarray(part, int) >= 0] for part in table]
+    figure = Figure(figsize=(min(4.0 + 0.22 * len(parts), 14.0), 3.8), layout="constrained")
+    if classes is None:
+        axis, below = figure.subplots(2, 1, sharex=True)
+        _draw_counts(axis, np.array([part.size for part in parts], float), np.zeros(len(parts)), color=colour(0))
+        _draw_percentiles(below, labels, parts)
+    else:
+        axis = below = figure.subplots()
+        _draw_classes(axis, labels, parts, classes, class_names)
+    axis.set_ylim(bottom=0)
+    sizes = np.array([part.size for part in parts])
+    spread = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
+    axis.set(ylabel="examples", title=f"{len(parts)} machines of {spread} examples, {sizes.sum()} in all")
+    _name_machines(below, len(parts), machine_names)
+    return figure
+
+
+def data_lines(data: Dataset) -> list[str]:
+    """Return a line on the rows, machines and classes of a dataset made from a table, and no line for other data.
+
+    >>> import pandas as pd
+    >>> from fedprivjax.datasets import from_frame
+    >>> frame = pd.DataFrame({"x": [1, 0, 1], "y": ["no", "yes", "no"]})
+    >>> data_lines(from_frame(frame, "y", bounds={"x": [0, 1]}, test_fraction=0))
+    ["frame: 3 training and 0 test rows; classes: 0 = 'no', 1 = 'yes'"]
+    """
+    if data.columns is None:
+        return []
+    tested = 0 if data.test_labels is None else len(data.test_labels)
+    line = f"{data.name}: {len(data.labels)} training and {tested} test rows"
+    if data.machine_names:
+        line += f"; {len(data.machine_names)} machines: {_listed(data.machine_names)}"
+    if data.class_names:
+        line += f"; classes: {_listed(data.class_names)}"
+    return [line]
+
+
+def _listed(names: Sequence[str]) -> str:
+    words = [f"{place} = {name!r}" for place, name in enumerate(names)]
+    return ", ".join(words if len(words) <= NAMED_CLASSES else [*words[:3], "…", words[-1]])
+
+
+def _draw_classes(axis, labels: np.ndarray, parts: list[np.ndarray], classes: int, names: Sequence[str]) -> None:
+    """Draw a stack of bars for each machine."""
+    counts = np.array([np.bincount(labels[part], minlength=classes) for part in parts], float)
+    if len(parts) > BARS:
+        counts = counts[np.lexsort((-counts.sum(axis=1), counts.argmax(axis=1)))]
+        axis.set_xlabel("machines by most frequent class and size")
+    floor = np.zeros(len(parts))
+    for label in range(classes):
+        words = names[label] if names else str(label)
+        _draw_counts(axis, counts[:, label], floor, color=class_colour(label, classes), label=words)
+        floor = floor + counts[:, label]
+    if classes <= NAMED_CLASSES:
+        axis.figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper", title="class", fontsize=8)
+
+
+def _draw_counts(axis, counts: np.ndarray, floor: np.ndarray, **style: Any) -> None:
+    """Draw a bar for each machine from `floor` upwards, or one stepped area for more than `BARS` machines."""
+    places = np.arange(len(counts))
+    if len(counts) <= BARS:
+        axis.bar(places, counts, 1.0, floor, **style, **OUTLINE)
+    else:
+        axis.fill_between(places, floor, floor + counts, step="mid", lw=0, rasterized=True, **style)
+
+
+def _draw_percentiles(axis, labels: np.ndarray, parts: list[np.ndarray]) -> None:
+    """Draw a box from the 25th to the 75th percentile of each machine's labels, and lines from the 5th to the 95th."""
+    held = [(place, np.percentile(labels[part], LEVELS)) for place, part in enumerate(parts) if part.size]
+    places = np.array([place for place, _ in held])
+    low, first, middle, third, high = np.array([levels for _, levels in held]).T
+    axis.vlines(places, low, high, color=colour(0), lw=1)
+    axis.bar(places, third - first, 0.6, first, color=colour(0), alpha=0.5)
+    axis.plot(places, middle, "_", color="black", ms=6)
+    axis.set_ylabel("label (median,\n25–75%, 5–95%)")
+
+
+def _name_machines(axis, machines: int, names: Sequence[str]) -> None:
+    axis.set_xlim(-0.6, machines - 0.4)
+    if machines <= NAMED:
+        words = names or [str(machine) for machine in range(machines)]
+        long = max(map(len, words)) > 3
+        axis.set_xticks(range(machines), words, rotation=60 if long else 0, ha="right" if long else "center")
+    if not axis.get_xlabel():
+        axis.set_xlabel("machine")
