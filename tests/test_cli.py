@@ -335,7 +335,7 @@ def test_plan_reads_a_file_and_options_go_before_it(call, tmp_path, monkeypatch)
     status, said, _ = call("plan", "own.toml", "--epsilon", 1, "--protocol", "noisy_sgd")
     assert status == 0
     assert "G = 3, L = 1 (default)" in said
-    assert "actual ε = 1:" in said
+    assert "realised ε = 1:" in said
     Path("own.toml").write_text(text + "lipshitz = 3.0\n", encoding="utf-8")
     assert refused(call("plan", "own.toml")).startswith("unknown key in [plan] 'lipshitz', did you mean 'lipschitz'?")
 
@@ -345,7 +345,7 @@ def test_plan_takes_an_experiments_problem(call, spec):
     assert status == 0
     assert "6 identical machines, 3 a round, 10 records each; d = 3" in said
     assert "G = 2, L = 1, D = 4\n" in said
-    assert said.count("actual ε = ") == 2  # of μ = 1 and 2
+    assert said.count("realised ε = ") == 2  # of μ = 1 and 2
 
 
 @pytest.mark.parametrize(

@@ -154,15 +154,15 @@ def _headline(at: xr.Dataset) -> str:
     if "pilot" in at.attrs and (at["pilot_place"] == 1).any():
         first = [label for label in ranked(at) if at["pilot_place"].sel(protocol=label) == 1]
         words = "the first place is" if len(first) == 1 else f"a tie of {len(first)} for the first place:"
-        return f"actual ε = {level:g}: {words} {'; '.join(first)}, on synthetic data"
+        return f"realised ε = {level:g}: {words} {'; '.join(first)}, on synthetic data"
     if at["bound"].isnull().all():
-        return f"actual ε = {level:g}: no bound is proved for these methods. Rank them by pilot runs: --pilot"
+        return f"realised ε = {level:g}: no bound is proved for these methods. Rank them by pilot runs: --pilot"
     comparable = at["bound"].where((at["bound_kind"] == EXPLICIT) & (at["bound_of"] == POPULATION))
     if not (comparable < trivial).any():
-        return f"actual ε = {level:g}: no bound on the population's loss is below G·D = {trivial:g}, which is trivial"
+        return f"realised ε = {level:g}: no bound on the population's loss is below G·D = {trivial:g}, which is trivial"
     best = comparable["protocol"].values[int(np.nanargmin(comparable.values))]
     least = number_text(float(comparable.min()))
-    return f"actual ε = {level:g}: the smallest proved bound is {least}, of {best} (trivial: G·D = {trivial:g})"
+    return f"realised ε = {level:g}: the smallest proved bound is {least}, of {best} (trivial: G·D = {trivial:g})"
 
 
 def _bound(
@@ -200,7 +200,7 @@ def bound_against_epsilon(found: xr.Dataset, pilot: xr.Dataset | None = None) ->
         axis.set(
             xscale="log",
             yscale="log",
-            xlabel=f"actual ε  (δ = {power_text(found.attrs['delta'])}, {relations(terms_of(found))})",
+            xlabel=f"realised ε  (δ = {power_text(found.attrs['delta'])}, {relations(terms_of(found))})",
         )
         axis.set(ylabel="bound", title=title)
         _finish(axis)
@@ -232,7 +232,7 @@ def _draw_pilot(axis, found: xr.Dataset) -> None:
         style = {"ms": 5, "mfc": "none", **look(slot)}
         half = 100 * np.nan_to_num(found["pilot_interval"].sel(protocol=label))
         axis.errorbar(found["epsilon"], accuracy.sel(protocol=label), half, label=str(label), capsize=2, **style)
-    axis.set(xscale="log", xlabel="actual ε", ylabel="accuracy in %, synthetic data")
+    axis.set(xscale="log", xlabel="realised ε", ylabel="accuracy in %, synthetic data")
     axis.set_title(found.attrs["pilot"].replace("; ", "\n"), fontsize=9)
     _finish(axis)
 
