@@ -194,7 +194,10 @@ def _require_parameters(start: ReadyRun, trust: str) -> None:
         )
     numbers = int(schedule.total.min()) if trust == "none" else start.plan.size.rounds - 1
     if numbers < 1:
-        raise Refusal(f"rounds must show every machine's canary for an audit in one run, got {start.plan.size.rounds}")
+        raise Refusal(
+            f"rounds must show every machine's canary for an audit in one run, got {start.plan.size.rounds}. Use more "
+            f"rounds"
+        )
     if dimension <= numbers:
         raise Refusal(
             f"problem must have more parameters than a canary has numbers for an audit in one run ({numbers} in "

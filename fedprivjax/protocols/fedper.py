@@ -71,7 +71,7 @@ class FedPer(LocalGradientSteps):
         if type(public.constraint) is not WholeSpace:
             kind = type(public.constraint).__name__
             raise Refusal(
-                f"constraint must be left out for FedPer, whose body and head meet it together only, got {kind}"
+                f"constraint must be left out for FedPer, because it would bound body and head together, got {kind}"
             )
 
     def own(self, public: Public) -> Any:

@@ -33,7 +33,7 @@ class Summary:
         axes: names and values of swept settings, the rows of tables. The last axis changes fastest.
         evaluation: section `[evaluation]`: δ, the iterate, metrics that are averaged, baselines and error bars.
         targets: privacy target of each protocol, "mu" or "epsilon", by label.
-        targeted: whether any protocol has a privacy target.
+        targeted: True if any protocol has a privacy target.
         title, notes: title and notes of the experiment.
         partition: plot of the data partition, or None.
         tuned: table of the points tuned on other data, or None.

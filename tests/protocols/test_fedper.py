@@ -240,7 +240,7 @@ def linear(**settings):
                 FedPer(head="out"),
                 made=fpj.general_problem(loss, (X, Y), start=START, partition_table=ROWS, constraint=fpj.Ball(9.0)),
             ),
-            "constraint must be left out for FedPer, whose body and head meet it together only, got Ball",
+            "constraint must be left out for FedPer, because it would bound body and head together, got Ball",
         ),
         (
             lambda: run(FedPer(head="out"), participation=fpj.Buffered(MACHINES, 2, delays="constant")),
