@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 
 from fedprivjax.checks.decorated import PYTREE
-from fedprivjax.checks.refusal import Undefined
+from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.method.algorithm import Part, Public
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.server_step import check_optimizers, initial, stepped
@@ -119,7 +119,7 @@ class LocalAlgorithm(Part):
         return own
 
     def adapt(self, own: Any, g: Any, received: Any, work: Work) -> Any:
-        """Return a machine's personal part after a personal step, if the algorithm has one, in place of `keep`.
+        """Return a machine's personal part after a personal step, in place of `hold` and `keep`. Default: no such part.
 
         What a machine holds is then a personal part, on which no message may depend: `enter`, `move` and `leave`
         receive zeros in its place.
@@ -154,8 +154,22 @@ class LocalAlgorithm(Part):
         return self
 
     def check(self, public: Public) -> None:
-        """Raise Refusal if the algorithm cannot run on the problem, before anything is traced. Default: optimisers."""
+        """Raise Refusal if the algorithm cannot run on the problem, before anything is traced.
+
+        Default: checks of optimisers, and of functions that would not be called.
+        """
         check_optimizers(self, public.start)
+        unused = [name for name in ("hold", "keep") if defines(self, name)]
+        if unused and defines(self, "adapt"):
+            raise Refusal(
+                f"{type(self).__name__} must define {unused[0]} or adapt, got both. Compute the whole state in adapt, "
+                f"or leave adapt out"
+            )
+
+
+def defines(algorithm: Any, name: str) -> bool:
+    """Return True if an algorithm overrides an optional function of `LocalAlgorithm`."""
+    return getattr(getattr(algorithm, name), "__func__", None) is not getattr(LocalAlgorithm, name)
 
 
 class Walk(NamedTuple):

@@ -17,18 +17,18 @@ import jax.numpy as jnp
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.algorithm import Calls
-from fedprivjax.method.local_algorithm import LocalAlgorithm, Work
+from fedprivjax.method.local_algorithm import LocalAlgorithm, Work, defines
 from fedprivjax.method.local_data import LocalData, Minibatch
 
 
 def has_personal_part(algorithm: LocalAlgorithm) -> bool:
     """Return True if machines keep a personal part, which `adapt` computes."""
-    return getattr(algorithm.adapt, "__func__", None) is not LocalAlgorithm.adapt
+    return defines(algorithm, "adapt")
 
 
 def holds_part(algorithm: LocalAlgorithm) -> bool:
     """Return True if machines hold a part of their points, on which later messages may depend."""
-    return getattr(algorithm.hold, "__func__", None) is not LocalAlgorithm.hold and not has_personal_part(algorithm)
+    return defines(algorithm, "hold") and not has_personal_part(algorithm)
 
 
 def seen_by_messages(algorithm: LocalAlgorithm, own: Any) -> Any:
@@ -49,7 +49,7 @@ def adapted(call: Calls, received: Any, own: Any, data: LocalData, work: Work) -
 def require_covered(algorithm: LocalAlgorithm, privacy: Any) -> None:
     """Raise Refusal if machines hold a part of points on which one record acts without noise.
 
-    With unit = "machine" all that a machine holds is its own, and its messages are bounded whatever it is.
+    With unit = "machine" all that a machine holds is its own, and its messages are bounded for every value of it.
     """
     if privacy.unit == "record" and holds_part(algorithm) and not privacy.noisy_steps:
         raise Refusal(

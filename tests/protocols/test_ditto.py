@@ -170,6 +170,17 @@ def test_the_contract_holds(kind):
     assert report.held == properties
 
 
+@struct.dataclass(kw_only=True)
+class Keeping(Ditto):
+    def keep(self, own, message, work):
+        return own
+
+
+def test_functions_that_a_personal_part_leaves_unused_are_refused():
+    with pytest.raises(Refusal, match="Keeping must define keep or adapt, got both"):
+        run(Keeping(), None)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
