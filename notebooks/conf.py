@@ -223,7 +223,7 @@ def opened_in_colab(app, docname, source):
 
 
 def formulas_offline(app, exception):
-    """MathJax becomes a part of the site: its script and fonts, without what only its menu needs."""
+    """Copy the script and fonts of MathJax into the site, without the files that only its menu needs."""
     if exception is None and app.builder.format == "html":
         package = Path(*find_spec("sphinx-mathjax-offline").submodule_search_locations, "static", "mathjax")
         for part, folder in (("tex-chtml.js", ""), ("output/chtml/fonts", "output/chtml/fonts")):

@@ -71,6 +71,6 @@ class Gossip(Algorithm):
     def __post_init__(self):
         super().__post_init__()
         if isinstance(self.steps, Gossip):
-            raise Refusal(f"steps must be those of one machine, got {called(self.steps)}. Give its steps")
+            raise Refusal(f"steps must be those of one machine, got {called(self.steps)}. Give the algorithm inside it")
         if self.mixing is not None:  # None in programs
             object.__setattr__(self, "mixing", as_mixing(self.mixing))

@@ -1,4 +1,4 @@
-r"""Runs in stages: an algorithm that begins anew in every stage, with another step, regulariser and number of rounds.
+r"""Runs in stages: an algorithm that restarts in every stage, with another step, regulariser and number of rounds.
 
 Stage k has T_k rounds of a given algorithm, from the point x_{k−1} that the stage before reported, with step η·c_k:
 
@@ -102,7 +102,7 @@ class Staged(Algorithm):
             require_at_least("rounds", number, 1)
         stages = len(self.rounds) if isinstance(self.rounds, tuple) else self.rounds
         if not stages:
-            raise Refusal("rounds must be those of at least one stage, got none")
+            raise Refusal("rounds must be those of at least one stage, got none. Give one number for each stage")
         for name, zero in (("scales", False), ("regularisation", True)):
             values = getattr(self, name)
             if isinstance(values, tuple) and len(values) != stages:
@@ -116,7 +116,7 @@ class Staged(Algorithm):
         """Raise Refusal unless the stages' algorithm reads means of one server. Placeholders pass."""
         steps = self.steps
         if isinstance(steps, Gossip | Staged):
-            raise Refusal(f"steps must be the steps of one stage, got {called(steps)}. Give its steps")
+            raise Refusal(f"steps must be the steps of one stage, got {called(steps)}. Give the algorithm inside it")
         other = isinstance(steps, type | Part) and not isinstance(steps, Algorithm)
         if other or (isinstance(steps, Algorithm) and (has_sums(type(steps)) or type(steps.reads) is not Mean)):
             raise Refusal(
@@ -167,15 +167,15 @@ class Staged(Algorithm):
             read = jax.tree.map(lambda g, x: g + stage.strength * x, read, pull)
         inside = at._replace(t=stage.t, step=at.step * stage.scale, start=server.start)
         now = StagedState(stage.steps.serve(server.steps, read, inside), server.start, done)
-        anew = at.public._replace(start=stage.steps.point(now.steps), key=jax.random.fold_in(at.key, 1))
+        public = at.public._replace(start=stage.steps.point(now.steps), key=jax.random.fold_in(at.key, 1))
         ends = jnp.any(self.begins == done)
-        return jax.tree.map(lambda new, old: jnp.where(ends, new, old), self._begun(anew, at.step, done), now)
+        return jax.tree.map(lambda new, old: jnp.where(ends, new, old), self._begun(public, at.step, done), now)
 
     def point(self, server: StagedState) -> Any:
         return self._stage(server).steps.point(server.steps)
 
     def iterates(self, server: StagedState) -> dict[str, Any]:
-        """Other iterates of the stage. After its last round they are those of the next stage."""
+        """Return other iterates of the stage. After its last round they are those of the next stage."""
         return self._stage(server).steps.iterates(server.steps)
 
     def _begun(self, public: Public, step: Any, rounds: Any) -> StagedState:
