@@ -74,10 +74,13 @@ class Staged(Algorithm):
     A sweep names the number of the second stage as "algorithm.scales.2". Other numbers, and another division of the
     same number of rounds, do not recompile.
 
+    >>> import numpy as np
     >>> from fedprivjax import Full, NoisyRecords, Protocol, datasets, from_dataset, simulate
     >>> phases = Staged(SGD(average=True), rounds=(50, 25, 25), scales=(1.0, 0.25, 0.0625))
     >>> method = Protocol(phases, privacy=NoisyRecords(clip=1.0, sampler="full"), epsilon=8.0, step_size=0.5)
-    >>> run = simulate(method, from_dataset(datasets.load("digits")), Full(8), rounds=100)
+    >>> machines = np.arange(1424).reshape(8, 178)
+    >>> problem = from_dataset(datasets.load("digits"), partition_table=machines)
+    >>> run = simulate(method, problem, Full(8), rounds=100)
     >>> round(run.guarantee.epsilon, 2)
     8.0
     """

@@ -24,10 +24,10 @@ from fedprivjax import (
     datasets,
     draw_plan,
     from_dataset,
-    plot,
     ready,
     simulate,
     sweep,
+    table,
 )
 from fedprivjax.engine import simulate as simulation
 from fedprivjax.engine.finished_run import SavedRun
@@ -154,8 +154,8 @@ REFUSED = {
         ),
         "images must be [examples, height, width, channels] for a network, got (1, 8, 8) each, which looks like",
     ),
-    "a plot of a run": (
-        lambda: plot(SavedRun(rounds=[1], iterates={}, params=X, guarantee=None, costs={}, method="")),  # type: ignore[arg-type]
+    "a table of a run": (
+        lambda: table(SavedRun(rounds=[1], iterates={}, params=X, guarantee=None, costs={}, method="")),  # type: ignore[arg-type]
         "results must be a folder, the result of load, or datasets of sweeps, got SavedRun. Use run.metrics, or sweep(",
     ),
     "a fitted factor for many rounds": (

@@ -391,7 +391,8 @@ def test_an_algorithm_is_told_no_data():
     simulate(made(algorithm), POOL, SOME_MACHINES, rounds=2)
     public = Public.of(POOL, 4)
     assert public._fields == ("start", "constraint", "lipschitz", "lipschitz_note", "smoothness", "machines", "key")
-    assert seen[0]._fields == ("t", "step", "project", "start", "key", "cohort")
+    assert seen[0]._fields == ("t", "step", "project", "start", "key", "cohort", "public")
+    assert seen[0].public is None or seen[0].public._fields == public._fields
     assert vars(seen[0].project.__self__).keys() == vars(POOL.constraint).keys()
     assert start.problem.pool.features.size not in [np.size(leaf) for leaf in jax.tree.leaves((public, seen[0].start))]
 
