@@ -59,7 +59,10 @@ class FedPer(LocalGradientSteps):
 
     def check(self, public: Public) -> None:
         super().check(public)
-        names = list(_named(public.start))
+        names = [_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(public.start)[0]]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise Refusal(f"parameters must have names of their own for FedPer, got {twice!r} twice. Rename one")
         for path in self.head:
             if not any(_below(name, path) for name in names):
                 known = ", ".join(names) if any(names) else "no names, because they are one array. Use a network"

@@ -226,6 +226,11 @@ def linear(**settings):
     return fpj.linear_problem(X, Y, fpj.Logistic(), partition_table=ROWS, **settings)
 
 
+def ambiguous():
+    start = {"a/b": np.zeros(1, np.float32), "a": {"b": np.zeros(1, np.float32)}, "c": np.zeros(1, np.float32)}
+    return fpj.general_problem(lambda params, target: params["c"][0] * target, Y, start=start, partition_table=ROWS)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -234,6 +239,10 @@ def linear(**settings):
         (lambda: run(FedPer(head="oud")), "head must be .* got 'oud'. The parameters have: layers/in, out"),
         (lambda: run(FedPer(head="layers/i")), "head must be the path of parameters, got 'layers/i'"),
         (lambda: run(FedPer(head=("out", "layers"))), "head must leave parameters to share, got out, layers"),
+        (
+            lambda: run(FedPer(head="a/b"), made=ambiguous()),
+            "parameters must have names of their own",
+        ),
         (lambda: run(FedPer(head="out"), made=linear()), "got 'out'. The parameters have: no names, because they are"),
         (
             lambda: run(
