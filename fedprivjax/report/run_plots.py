@@ -13,6 +13,7 @@ from fedprivjax.engine.metrics import known, require_recorded
 from fedprivjax.noise.factors.matrices import inverse_of
 from fedprivjax.noise.pairwise import Pairwise
 from fedprivjax.noise.rounds import round_factor
+from fedprivjax.noise.sums import SumFactor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
 from fedprivjax.report.colours import CONSTANT, colour, look, new_figure, slots
@@ -140,7 +141,7 @@ def noise_correlation(run: SavedRun) -> Figure:
     if isinstance(noise, Pairwise):
         machines = np.arange(schedule.machines)
         covariance, name = noise.covariance(np.ones(machines.size))(machines, np.ones(machines.size, bool)), "machine"
-    elif (factor := round_factor(noise)) is not None and schedule.size.rounds <= MOST:
+    elif not isinstance(factor := round_factor(noise), SumFactor | None) and schedule.size.rounds <= MOST:
         inverse = inverse_of(factor.known(schedule))
         covariance, name = inverse @ inverse.T, "round"
     else:

@@ -102,6 +102,9 @@ def test_what_a_run_lacks_is_refused(run, tmp_path):
     plain = replace(run.protocol, noise_schedule="independent")
     with pytest.raises(fpj.Refusal, match="noise must be correlated"):
         fpj.plot(replace(run, protocol=plain), "noise_correlation")
+    sums = fpj.DPMu2(mu=2.0, clip=1.6, noise_schedule="toeplitz")  # over the messages of a machine
+    with pytest.raises(fpj.Refusal, match="noise must be correlated over at most"):
+        fpj.plot(replace(run, protocol=sums), "noise_correlation")
     with pytest.raises(fpj.Refusal, match="against must go with a metric"):
         fpj.plot(run, "participation", "round")
     run.save(tmp_path / "run")
