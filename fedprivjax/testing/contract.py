@@ -15,6 +15,8 @@ from fedprivjax.checks.numbers import with_numbers
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.engine.prepare import Arguments
 from fedprivjax.engine.simulate import execute, run_program, trajectory
+from fedprivjax.method.local_algorithm import LocalAlgorithm
+from fedprivjax.method.personal_part import holds_part
 from fedprivjax.method.protocol import as_leaves
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.seen import costs_of, seen_of
@@ -167,6 +169,9 @@ def query_is_where_gradients_are_taken(trial: Trial) -> str | None:
     """
     if reason := _no_gradients(trial):
         return reason
+    algorithm = getattr(trial.start.protocol, "algorithm", None)
+    if isinstance(algorithm, LocalAlgorithm) and holds_part(algorithm):
+        return "a machine takes gradients at a model with a part of its own"
     before: list[np.ndarray] = []
     last = None
     for t, query, _, evaluations in _watched_rounds(trial):
