@@ -162,7 +162,7 @@ def require_choice(name: str, value: Any, choices: Iterable[str], *, listed: int
     Traceback (most recent call last):
     fedprivjax.Refusal: unknown key 'lr', did you mean 'step_size'?
     """
-    known = list(choices)
+    known = list(dict.fromkeys(choices))
     if not np.ndim(value) and value in known:
         return
     require_current(name, value, known)

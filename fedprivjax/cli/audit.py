@@ -26,7 +26,7 @@ from fedprivjax.cli.console import (
 @app.command()
 def plan(
     spec: Annotated[
-        str | None, typer.Argument(help="a TOML file with these options in a table [plan], or an experiment")
+        str | None, typer.Argument(help="a TOML file with these options in its table \\[plan], or an experiment")
     ] = None,
     machines: Annotated[int | None, typer.Option(help="number of machines, M")] = None,
     per_round: Annotated[int | None, typer.Option(help="machines per round, m")] = None,
@@ -68,8 +68,8 @@ def plan(
 ) -> None:
     """Rank methods before a run, by proved bounds at a realised ε or by pilot runs on synthetic data.
 
-    --method and --all show terms of bounds, noise, costs, theorems, guarantees, and why a method is not planned. With
-    --card, an experiment is compiled for one GPU, which need not be there. Nothing is run.
+    --method and --all show terms of bounds, noise, costs, theorems, guarantees, and why a method is not planned. An
+    experiment is compiled for one GPU, which need not be there, with --card. Nothing is run.
     """
     options = locals()  # by the names of the parameters
     if card is not None:

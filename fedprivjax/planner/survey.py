@@ -83,9 +83,9 @@ def plan(
         * `noise_std`, `realised_epsilon`, `realised_mu`, `step_size`, the costs, and the `guarantee` as JSON.
         * `refusal`: reason why a method is not planned. Its numbers are then NaN.
         * With a pilot: test accuracy `pilot_accuracy`, mean over seeds, half its 95% interval `pilot_interval`,
-          `pilot_place`, which methods with overlapping intervals share, wall time `pilot_seconds` of the fastest run,
-          `pilot_epsilon`, `pilot_rounds`, `pilot_step`, and `pilot_note`: differences from the comparison's run, or the
-          reason why the pilot was not run.
+          `pilot_place`, 1 plus the number of methods whose interval lies wholly above, wall time `pilot_seconds` of the
+          fastest run, `pilot_epsilon`, `pilot_rounds`, `pilot_step`, and `pilot_note`: differences from the
+          comparison's run, or the reason why the pilot was not run.
 
         Attributes are the settings, and `trivial`, G·D.
 

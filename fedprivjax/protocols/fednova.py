@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from flax import struct
 
-from fedprivjax.checks.values import require_positive
+from fedprivjax.checks.values import require_fraction, require_positive
 from fedprivjax.method.linear import Linear
 from fedprivjax.method.local_algorithm import AtServer, Work, begun, mul, point_of
 from fedprivjax.protocols.fedavg import LocalGradientSteps
@@ -55,6 +55,8 @@ class FedNova(LocalGradientSteps):
     def __post_init__(self):
         super().__post_init__()
         require_positive("effective", self.effective, optional=True)
+        if isinstance(self.effective, int | float):
+            require_fraction("effective", self.effective)
 
     def enter(self, received: Any, own: Any) -> Measured:
         return Measured(super().enter(received, own), begun(self.local, jnp.zeros(())))

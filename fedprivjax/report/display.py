@@ -160,6 +160,11 @@ def _plot(this: Summary, metric: str | Metric | None, against: str | None, bands
         if not axes:
             raise Refusal("results must have an axis of several values or several records to be drawn, got neither")
     against = against or next(iter(axes), ROUND)
+    if against == GRID and GRID not in axes:
+        raise Refusal(
+            "grid must have two swept settings of three or more values to be drawn, got fewer. If a [[protocol]] of "
+            "a file has the grid, draw results[label], its whole grid"
+        )
     require_choice("axis of a plot", against, axes)
     metric = metric or usual_metric(this, against)
     recorded_by(this, metric)

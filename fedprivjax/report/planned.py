@@ -56,7 +56,7 @@ def plan_ranking(found: xr.Dataset, given: set[str]) -> Group:
 def _places_table(levels: list[xr.Dataset], labels: list[str]) -> Sheet:
     """Return the place and the accuracy of every method with a pilot run, at every ε."""
     seeds = levels[0].attrs["pilot_seeds"]
-    ties = f"methods share a place if their 95% intervals (Student's t, {seeds} seeds) overlap"
+    ties = f"a place is 1 plus the methods whose 95% interval (Student's t, {seeds} seeds) lies wholly above"
     table = Sheet(f"pilot runs; {ties if seeds > 1 else 'one seed gives no intervals, so all tie'}")
     table.add_columns("method", justify="left")
     for at in levels:
@@ -140,7 +140,8 @@ def _settings(found: xr.Dataset, given: set[str]) -> list[str]:
     values = ", ".join(f"{letter} = {s[name]:g}{'' if name in given else ' (default)'}" for name, letter in constants)
     sizes = f"{s['per_round']} a round, {s['samples']} records each; d = {s['dimension']}"
     first = f"{s['machines']} identical machines, {sizes}"
-    trust = f"a guarantee for {UNITS[s['unit']]}, trust {s['trust']}: an adversary sees {TRUST[s['trust']]}"
+    protected = f"a guarantee at δ = {s['delta']:g} for {UNITS[s['unit']]}"
+    trust = f"{protected}, trust {s['trust']}: an adversary sees {TRUST[s['trust']]}"
     replaced = "; ".join(s.get("replaced", []))
     own = [f"replaced in the file's own setting: {replaced}"] if replaced else []
     pilot = [s["pilot"], f"pilot: {s['pilot_data']}"] if "pilot" in s else []

@@ -133,7 +133,9 @@ def choice_table(experiment: Experiment, choices: Mapping[str, Choice]) -> Sheet
 
 def _stated(this: Summary) -> str:
     """Return the δ of a table's ε, and the units and relations if they differ between protocols."""
-    return f"ε at δ = {this.evaluation.delta:g}{mixed(this.terms)}"
+    levels = this.axes.get("epsilon", [])
+    only = f" = {levels[0]:g}" if len(levels) == 1 else ""
+    return f"ε{only} at δ = {this.evaluation.delta:g}{mixed(this.terms)}"
 
 
 def _grid_table(

@@ -115,7 +115,7 @@ def test_a_pilot_is_ranked_by_accuracy_and_marked_as_synthetic(piloted):
 def test_a_tie_is_shown_as_a_tie(piloted):
     text = " ".join(shown(plan_ranking(piloted, set())).split())
     assert "realised ε = 1: a tie of 2 for the first place: noisy_sgd; dp_mu2, on synthetic data" in text
-    assert "methods share a place if their 95% intervals (Student's t, 3 seeds) overlap" in text
+    assert "a place is 1 plus the methods whose 95% interval (Student's t, 3 seeds) lies wholly above" in text
     clear = piloted.assign(pilot_place=piloted["pilot_place"].where(piloted["protocol"] != "dp_mu2", 2.0))
     assert "the first place is noisy_sgd, on synthetic data" in shown(plan_ranking(clear, set()))
 
