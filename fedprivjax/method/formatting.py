@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+NAMED = 3  # largest number of names that are listed
+
 
 def formatted(protocol: Any) -> str:
     """Return the protocol as one short line. Arrays are summarised. `repr` is complete.
@@ -36,9 +38,10 @@ def changed_settings(settings: Any, *but: str) -> list[str]:
 
 def formatted_value(value: Any) -> str:
     """Return the text of a setting's value. Several numbers are given by their count and range.
+    Few names are listed.
 
     >>> formatted_value((1.0, 3.0, 2.0)), formatted_value(0.25), formatted_value("subset"), formatted_value(("a", "b"))
-    ('3 numbers from 1 to 3', '0.25', 'subset', '2 values')
+    ('3 numbers from 1 to 3', '0.25', 'subset', 'a, b')
     """
     if isinstance(value, str | bool) or value is None:
         return str(value)
@@ -46,6 +49,8 @@ def formatted_value(value: Any) -> str:
         numbers = np.asarray(value)
         if not numbers.size:
             return "no numbers"
+        if numbers.dtype.kind == "U" and numbers.size <= NAMED:
+            return ", ".join(numbers.ravel().tolist())
         if numbers.dtype.kind not in "iuf":
             return f"{numbers.size} values"
         return f"{numbers.size} numbers from {numbers.min():.4g} to {numbers.max():.4g}"

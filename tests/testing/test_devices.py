@@ -16,7 +16,7 @@ from fedprivjax.testing.devices import NOISE, RUNS, SWEEP, Computer, Finding, co
 
 FEW = ("noisy_sgd", "noisy_minibatch_sgd")
 KINDS = (RUNS, SWEEP, NOISE)
-METHODLESS = "feddyn", "fedexp", "fednova", "mimelite", "proxskip", "dpzero", "ditto", "fedper"
+METHODLESS = "feddyn", "fedexp", "fednova", "mimelite", "proxskip", "dpzero", "ditto", "fedper", "staged"
 
 
 def cases(*names):
@@ -62,7 +62,7 @@ def test_an_algorithm_without_a_method_has_a_case_for_each_privacy_object_and_un
     own = list(device_cases._of_algorithm(name))
     privacies = {type(case.protocol.privacy).__name__ for case in own}
     of_messages = {"NoisyMessages", "NoisyRecords", "GaussianMean", "BitMean"}
-    assert privacies == (of_messages if name == "dpzero" else {"LocalPrivacy", "NoisyRecordSteps"})
+    assert privacies == (of_messages if name in ("dpzero", "staged") else {"LocalPrivacy", "NoisyRecordSteps"})
     assert len(own) == len({case.label for case in own}) >= 2
     findings = [finding for case in own for finding in compare_case(case, Computer(jax.devices()[1]), cpu())]
     assert all(finding.met for finding in findings), findings
