@@ -195,16 +195,16 @@ def look(slot: int) -> dict[str, Any]:
 
 
 def slots(methods: Iterable[str]) -> list[int]:
-    """Return the slots of a figure's series, by the names of their methods: of the class, or in experiment files.
+    """Return the slots of a figure's series, by texts that begin with their methods: the class, or the name in files.
 
     The first series of a method has the method's own slot, or the next free one if another method has it. Further ones
     follow.
 
-    >>> slots(["DPMu2", "DPMu2", "noisy_sgd", "mine"])
+    >>> slots(["DPMu2", "DPMu2 with clip = 1", "noisy_sgd, one pass", "mine"])
     [0, 3, 1, 2]
     """
     taken: dict[int, int] = {}
-    listed = list(methods)
+    listed = [re.split(r"\W", text, maxsplit=1)[0] for text in methods]
     order = sorted(range(len(listed)), key=lambda index: (listed[index] in listed[:index], listed[index] not in PLACES))
     free = range(-(-len(listed) // len(LIGHT)) * len(LIGHT))
     for index in order:

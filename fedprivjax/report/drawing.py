@@ -57,14 +57,14 @@ def as_address(figure: Figure) -> str:
 
 
 def panelled(
-    count: int, width: float | None = None, height: float = 3.6, across: int = ACROSS
+    count: int, width: float | None = None, height: float = 3.6, across: int = ACROSS, *, sharey: bool = True
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its `count` panels, at most `across` of them per row."""
+    """Return a figure and its `count` panels, at most `across` of them per row, by default with one vertical axis."""
     across = min(count, across)
     rows = -(-count // across)
     width = (6.0 if count == 1 else 4.2) if width is None else width
     figure = new_figure(width, height, across, rows)
-    axes = figure.subplots(rows, across, sharey=True, squeeze=False).ravel().tolist()
+    axes = figure.subplots(rows, across, sharey=sharey, squeeze=False).ravel().tolist()
     for spare in axes[count:]:
         spare.set_axis_off()
     return figure, axes[:count]

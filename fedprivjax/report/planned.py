@@ -218,7 +218,7 @@ def _draw_bounds(axis, found: xr.Dataset, kind: str) -> None:
     """Draw a line for each method with a bound of this kind."""
     chosen = found["bound"].where(found["bound_kind"] == kind)
     labels = found["protocol"].values[chosen.notnull().any("epsilon").values]
-    for slot, label in zip(slots(map(_method, labels)), labels, strict=True):
+    for slot, label in zip(slots(labels), labels, strict=True):
         training = (found["bound_of"].sel(protocol=label) == TRAINING).any()
         words = f"{label} (training loss)" if training else str(label)
         style = look(slot) | {"ls": "--" if training else "-"}
@@ -229,18 +229,13 @@ def _draw_pilot(axis, found: xr.Dataset) -> None:
     """Draw accuracy on synthetic data against ε, one line for each method with a pilot run."""
     accuracy = 100 * found["pilot_accuracy"]
     labels = found["protocol"].values[accuracy.notnull().any("epsilon").values]
-    for slot, label in zip(slots(map(_method, labels)), labels, strict=True):
+    for slot, label in zip(slots(labels), labels, strict=True):
         style = {"ms": 5, "mfc": "none", **look(slot)}
         half = 100 * np.nan_to_num(found["pilot_interval"].sel(protocol=label))
         axis.errorbar(found["epsilon"], accuracy.sel(protocol=label), half, label=str(label), capsize=2, **style)
     axis.set(xscale="log", xlabel="realised ε", ylabel="accuracy in %, synthetic data")
     axis.set_title(found.attrs["pilot"].replace("; ", "\n"), fontsize=9)
     _finish(axis)
-
-
-def _method(label: str) -> str:
-    """Return the method of a row's label, which may name a use of it too."""
-    return str(label).split(" ")[0]
 
 
 def _finish(axis) -> None:

@@ -17,7 +17,7 @@ from fedprivjax.noise.sums import SumFactor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
 from fedprivjax.report.colours import CONSTANT, colour, look, new_figure, slots
-from fedprivjax.report.drawing import add_legend, percent_ticks
+from fedprivjax.report.drawing import add_legend, panelled, percent_ticks
 from fedprivjax.report.wording import power_text, relations
 
 PARTICIPATION, EPSILONS, CORRELATION = "participation", "machine_epsilon", "noise_correlation"
@@ -60,22 +60,19 @@ def metrics_of(run: SavedRun, metric: str | Metric | None = None, against: str |
     name = None if metric is None else known(metric).name
     if name is not None:
         require_recorded(name, scalars)
-    hours = getattr(run, "hours", None)
-    require_choice("axis of a plot", against or "round", ["round"] if hours is None else ["round", "hours"])
+    hours, against = getattr(run, "hours", None), against or "round"
+    along = {"round": run.rounds} | ({} if hours is None else {"hours": hours})
+    require_choice("axis of a plot", against, along)
     drawn = scalars if name is None else [name]
     if not drawn:
         raise Refusal("run must have a recorded metric to be drawn, got none")
-    figure = new_figure(4.2, 3.2, min(3, len(drawn)), -(-len(drawn) // 3))
-    panels = figure.subplots(-(-len(drawn) // 3), min(3, len(drawn)), squeeze=False).ravel()
-    for spare in panels[len(drawn) :]:
-        spare.set_axis_off()
-    (slot,) = slots([run.method.partition("(")[0]])
-    along = run.rounds if against != "hours" else hours
-    for axis, one in zip(panels, drawn, strict=False):
+    figure, panels = panelled(len(drawn), 4.2, 3.2, sharey=False)
+    (slot,) = slots([run.method])
+    for axis, one in zip(panels, drawn, strict=True):
         for place, (label, values) in enumerate(
             (each, held[one]) for each, held in run.iterates.items() if one in held
         ):
-            axis.plot(along, values, label=label, **look(slot + place), markevery=[-1])
+            axis.plot(along[against], values, label=label, **look(slot + place), markevery=[-1])
         uncovered = "\n(not covered by ε)" * (one in run.non_private_metrics)
         axis.set(xlabel="simulated hours" if against == "hours" else "round", ylabel=known(one).words + uncovered)
         axis.grid(alpha=0.3)

@@ -9,6 +9,7 @@ import fedprivjax as fpj
 from fedprivjax.noise.rounds import round_factor
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.per_machine import Grouped
+from fedprivjax.report.colours import look, slots
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,7 @@ def test_metrics_are_curves_over_rounds(run):
     (line,) = figure.axes[0].lines
     np.testing.assert_array_equal(line.get_xdata(), run.rounds)
     np.testing.assert_array_equal(line.get_ydata(), run.metrics["test_loss"])
+    assert line.get_color() == look(*slots(["FedAvg"]))["color"] != look(0)["color"]
     shown = [axis.get_ylabel() for axis in fpj.plot(run).axes if axis.lines]
     assert len(shown) == len(run.metrics)
     assert shown[0] == "test accuracy"
