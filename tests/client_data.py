@@ -1,10 +1,11 @@
-"""A small federation whose clients disagree, with test rows of every client."""
+"""A small federation whose clients disagree, with test rows of every client, and the plan of a run for NumPy loops."""
 
 from dataclasses import replace
 
 import numpy as np
 
 from fedprivjax import datasets
+from fedprivjax.engine.prepare import round_inputs
 
 CLIENTS = 12
 
@@ -19,3 +20,9 @@ def client_data(clients: int = CLIENTS, tests: int = 90, **options):
     given = {"machine_of": owner, "test_machine_of": tested, "feature_bound": 3.0, "classes": 2} | options
     made = datasets.from_arrays(x, y.astype(int), t, s.astype(int), **given)
     return replace(made, machine_names=tuple(f"client {one}" for one in range(clients)))
+
+
+def plan_of(run):
+    """Return the machines of each round's slots, whether they are present, their samples and their weights."""
+    inputs = round_inputs(run.plan)
+    return list(zip(inputs.machine, inputs.present, inputs.samples, inputs.weights, strict=True))

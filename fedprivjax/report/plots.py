@@ -151,11 +151,10 @@ def metric_against_costs(
     for place, (axis, at_point) in enumerate(zip(axes, points, strict=True)):
         cost = shown[place % len(shown)]
         for _, label, data, style in _parts(this, cells, at_point):
-            scale = (
-                float(at(spent[label][cost], at_point)) / float(at(spent[label]["taken"], at_point))
-                if label in best
-                else np.nan
-            )
+            if label not in spent:
+                continue
+            amount, rounds = (float(at(spent[label][each], at_point)) for each in (cost, "taken"))
+            scale = amount / rounds
             if np.isfinite(scale):
                 drawing.draw_path(axis, _path(this, data, cells.metric), cells.limits, scale=scale, **style, **ENDS)
         _label(axis, cost, {axis: value for axis, value in at_point.items() if axis in PANELS})

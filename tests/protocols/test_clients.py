@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import sparing
+from client_data import plan_of
 from faults.clients import KeptTwice
 from oracles import clients as oracle
 
@@ -31,7 +32,6 @@ from fedprivjax import (
     simulate,
     transcript,
 )
-from fedprivjax.engine.prepare import round_inputs
 from fedprivjax.method.protocol import as_leaves
 from fedprivjax.plan.samplers import Poisson
 from fedprivjax.privacy import gdp
@@ -97,11 +97,6 @@ def problem(rows=ROWS, **settings):
 def gradient(v, record):
     margin = 2 * Y[record] - 1
     return -margin * X[record] / (1 + np.exp(margin * X[record] @ v))
-
-
-def plan_of(run):
-    inputs = round_inputs(run.plan)
-    return list(zip(inputs.machine, inputs.present, inputs.samples, inputs.weights, strict=True))
 
 
 PARTICIPATIONS = {"uniform": Uniform(MACHINES, 3), "dropouts": Dropouts(Uniform(MACHINES, 4), 0.3)}

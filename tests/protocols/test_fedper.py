@@ -1,7 +1,7 @@
 """FedPer: a NumPy loop, exact privacy losses of two rounds, and heads without noise, which are refused."""
 
 from functools import cache
-from itertools import pairwise, product
+from itertools import product
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,9 +21,7 @@ MACHINES, STEP, SIZES = 5, 0.5, (7, 2, 0, 4, 1)
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(sum(SIZES), 3)).astype(np.float32)
 Y = (X @ np.array([1.0, -2.0, 0.5]) + RNG.normal(size=len(X)) > 0).astype(int)
-ROWS = np.full((MACHINES, max(SIZES)), -1)
-for machine, (first, last) in enumerate(pairwise(np.cumsum((0, *SIZES)))):
-    ROWS[machine, : last - first] = np.arange(first, last)
+ROWS = fpj.datasets.table(np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1]))[0]
 START = {"layers": {"in": RNG.normal(size=(2, 3)).astype(np.float32)}, "out": np.array([0.3, -0.2], np.float32)}
 WORK = LocalEpochs(2, 3)
 PRIVATE = {

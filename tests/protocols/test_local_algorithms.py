@@ -1,12 +1,13 @@
 """FedDyn, FedExP, FedNova, MimeLite and ProxSkip: NumPy loops, fixed points, and the contract with every privacy."""
 
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import optax
 import pytest
 from cases import COMPILED, PARTIAL, SHARES, sparing
+from client_data import plan_of
 from oracles import local_algorithms as oracle
 from oracles.optimizers import momentum
 
@@ -32,11 +33,11 @@ from fedprivjax import (
     ServerOptimizer,
     Uniform,
     WholeSpace,
+    datasets,
     general_problem,
     linear_problem,
     simulate,
 )
-from fedprivjax.engine.prepare import round_inputs
 from fedprivjax.plan import samplers
 from fedprivjax.plan.samplers import Poisson, Replacement, Subset
 from fedprivjax.testing import check_protocol
@@ -46,19 +47,12 @@ SIZES = (7, 2, 0, 4, 1)
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(sum(SIZES), 3)).astype(np.float32)
 Y = (X @ np.array([1.0, -2.0, 0.5]) + RNG.normal(size=len(X)) > 0).astype(int)
-ROWS = np.full((MACHINES, max(SIZES)), -1)
-for machine, (first, last) in enumerate(pairwise(np.cumsum((0, *SIZES)))):
-    ROWS[machine, : last - first] = np.arange(first, last)
+ROWS = datasets.table(np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1]))[0]
 
 
 def gradient(v, record):
     margin = 2 * Y[record] - 1
     return -margin * X[record] / (1 + np.exp(margin * X[record] @ v))
-
-
-def plan_of(run):
-    inputs = round_inputs(run.plan)
-    return list(zip(inputs.machine, inputs.present, inputs.samples, inputs.weights, strict=True))
 
 
 def loops(algorithm, run, radius, server=oracle.PLAIN):

@@ -1,10 +1,9 @@
 """Numbers of local steps by machine: NumPy loops, guarantees of records and machines, files, and refusals."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from cases import MACHINES, PARTIAL, SHARES, sparing
+from client_data import plan_of
 from oracles import clients as oracle
 
 from fedprivjax import (
@@ -16,11 +15,11 @@ from fedprivjax import (
     Refusal,
     Scaffold,
     Uniform,
+    datasets,
     linear_problem,
     ready,
     simulate,
 )
-from fedprivjax.engine.prepare import round_inputs
 from fedprivjax.experiment.build import make_protocol
 from fedprivjax.experiment.read import load
 from fedprivjax.plan.samplers import LocalSteps, Poisson, Subset
@@ -32,9 +31,7 @@ STEPS, SIZES, ROUNDS, CLIP = (4, 1, 6, 2, 3), (7, 2, 1, 4, 3), 20, 0.3
 RNG = np.random.default_rng(8)
 X = RNG.normal(size=(sum(SIZES), 3)).astype(np.float32)
 Y = (X @ np.array([1.0, -2.0, 0.5]) + RNG.normal(size=len(X)) > 0).astype(int)
-ROWS = np.full((5, max(SIZES)), -1)
-for machine, (first, last) in enumerate(pairwise(np.cumsum((0, *SIZES)))):
-    ROWS[machine, : last - first] = np.arange(first, last)
+ROWS = datasets.table(np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1]))[0]
 
 
 def problem(**settings):
@@ -44,11 +41,6 @@ def problem(**settings):
 def gradient(v, record):
     margin = 2 * Y[record] - 1
     return -margin * X[record] / (1 + np.exp(margin * X[record] @ v))
-
-
-def plan_of(run):
-    inputs = round_inputs(run.plan)
-    return list(zip(inputs.machine, inputs.present, inputs.samples, inputs.weights, strict=True))
 
 
 def method(kind=FedAvg, local_steps=STEPS, **settings):
