@@ -229,6 +229,7 @@ class NoisyUpdates:
             rounds,
             terms,
             partial(_of_machine, plan.schedule.total),
+            in_order=True,
         )
 
     def _late(self, schedule: Schedule, noise_std: float, sensitivity: float, facts: tuple[Assumption, ...]) -> Event:

@@ -232,6 +232,7 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
             lambda machine: noise.releases(plan, machine),
             None,
             None if ratios is None else privacy_shares(ratios, plan.size.machines),
+            in_order=not isinstance(noise, CorrelatedNoise | GrowingNoise),
         )
         return assuming_pairs(event, self.noise)
 

@@ -63,7 +63,7 @@ def event_against(
                 return event.hidden(found, composed(np.sqrt(sent.variances), sent, schedule), terms)
             assert isinstance(event, GaussianEvent)
             releases = partial(adversary.releases, sent, schedule)
-            return replace(event, exposure=Grouped.of(found), releases=releases, terms=terms)
+            return replace(event, exposure=Grouped.of(found), releases=releases, terms=terms, in_order=False)
     if adversary.knows_seeds and shared:
         raise Refusal(
             f"adversary must not know seeds if the noise of machines may depend on that of others in an unknown "

@@ -137,6 +137,24 @@ class Event:
         """
         raise Refusal(f"event must be Gaussian with Poisson samples for an exact group, got {type(self).__name__}")
 
+    def after(self, ends: np.ndarray, sent: np.ndarray, total: np.ndarray) -> Self:
+        """Return the event of the run's first rounds, for several numbers of rounds.
+
+        The result has one machine for each end and machine of the run, in this order.
+
+        Args:
+            ends: numbers of rounds, int [ends].
+            sent: number of these rounds in which each machine takes part, int [ends, machines].
+            total: the same of the whole run, int [machines].
+
+        Raises:
+            Refusal: if the noise is correlated over rounds, or the uses of records are counted. Default: always.
+        """
+        raise Refusal(
+            f"noise must be independent, or cancelled, for ε over rounds, got {type(self).__name__} of "
+            f"{self.terms.theorem!r:.80}"
+        )
+
     def guarantee(self, delta: float) -> PrivacyGuarantee:
         """Return the privacy guarantee, with ε stated at δ."""
         epsilons = self.epsilons(delta) if self.mus is None else None
@@ -209,6 +227,7 @@ class GaussianEvent(Event):
             independently of `exposure`. None counts a single release.
         claim: claim of the published rule that set the noise, or None.
         shares: ratio of each machine's target μ to the largest one, shape [machines], or None if all are 1.
+        in_order: True if `releases` are in the order of rounds, and a sample that moves the first moves all of them.
 
     >>> event = GaussianEvent(2.0, 2.0, Grouped.of([1.0, 0.5]), Terms("none", "the Gaussian mechanism"))
     >>> event.mu, round(event.epsilon(1e-5), 2)
@@ -222,6 +241,7 @@ class GaussianEvent(Event):
     releases: Callable[[int], Any] | None = None
     claim: Claim | None = None
     shares: np.ndarray | None = None
+    in_order: bool = False
 
     def __str__(self) -> str:
         return f"Gaussian messages: noise {self.noise_std:.4g}, sensitivity {self.sensitivity:.4g}\n  μ of {self.mus}"
@@ -242,6 +262,18 @@ class GaussianEvent(Event):
         if self.shares is None or np.ndim(target.epsilon):
             return super().target_ratio(target, delta, only)
         return TargetRatio(float(np.max(self.mus.each / self.shares)) / target.largest_mu)
+
+    def after(self, ends: np.ndarray, sent: np.ndarray, total: np.ndarray) -> Self:
+        if not self.in_order or self.releases is None:
+            return super().after(ends, sent, total)
+        squares = np.zeros(sent.shape)
+        for machine in np.flatnonzero(total):
+            so_far = np.cumsum(np.append(0.0, np.asarray(self.releases(int(machine)), float) ** -2.0))
+            rounds = sent[:, machine]
+            if so_far.size - 1 != total[machine]:  # releases of all rounds, or one
+                rounds = np.where(rounds > 0, ends, 0)
+            squares[:, machine] = so_far[np.minimum(rounds, so_far.size - 1)]
+        return replace(self, exposure=Grouped.of(np.sqrt(squares).ravel()))
 
     @property
     def accounting(self) -> str:

@@ -227,6 +227,15 @@ class RecordEvent(Event):
         columns = self.accountant.columns
         return {**dict.fromkeys(columns, inf), **summary, "median ε": median_sender(each, self.releases.messages > 0)}
 
+    def after(self, ends: np.ndarray, sent: np.ndarray, total: np.ndarray) -> "RecordEvent":
+        r = self.releases
+        each, rest = np.divmod(r.messages[r.group], np.maximum(total, 1))
+        if rest.any():
+            raise Refusal(f"samples of records must be secret for ε over rounds, got {self.terms.theorem!r:.90}")
+        columns = np.broadcast_arrays(*(values[r.group] for values in (r.shift, r.records, r.batch)), sent * each)
+        shift, records, batch, messages = (column.ravel() for column in columns)
+        return replace(self, releases=Releases.of(shift, records, batch, messages))
+
     def for_group(self, size: int, one_machine: bool = False) -> "RecordEvent":
         accountant, releases, terms = self.accountant, self.releases, self.terms
         if type(self) is not RecordEvent:

@@ -121,8 +121,8 @@ def plot(
         results: as in `table`, or a run.
         metric: metric to draw. Default: the first one that the command line draws, or all of a run. A metric of every
             client without `against` is a histogram. Of a run also "participation" (which machines take part in which
-            round), "machine_epsilon" (how many machines have which ε) or "noise_correlation" (of noise that is
-            correlated over rounds or between machines).
+            round), "machine_epsilon" (how many machines have which ε), "epsilon" (of the first rounds) or
+            "noise_correlation" (of noise that is correlated over rounds or between machines).
         against: horizontal axis: "epsilon", "round", "costs" (rounds, bytes, gradients and hours), "bytes" (sent by a
             machine), "gradients" (per record), "hours" (simulated), any swept setting, or "grid", heat maps over the
             two largest settings of the methods. Default: the first of these that applies.

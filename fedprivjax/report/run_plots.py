@@ -1,4 +1,4 @@
-"""Figures of one run: its metrics, who takes part, the ε of every machine, and the correlation of the noise."""
+"""Figures of one run: its metrics, who takes part, ε over rounds and of every machine, and the noise's correlation."""
 
 import numpy as np
 from matplotlib.axis import Axis
@@ -20,9 +20,10 @@ from fedprivjax.report.colours import CONSTANT, colour, look, new_figure, slots
 from fedprivjax.report.drawing import add_legend, panelled, percent_ticks
 from fedprivjax.report.wording import power_text, relations
 
-PARTICIPATION, EPSILONS, CORRELATION = "participation", "machine_epsilon", "noise_correlation"
+PARTICIPATION, EPSILONS, SPENT, CORRELATION = "participation", "machine_epsilon", "epsilon", "noise_correlation"
 CELLS = 400  # most rows and columns of an image; more machines or rounds share one
 MOST = 2000  # most rows of a matrix that is drawn
+ENDS = 40  # most numbers of rounds for which ε is computed
 BINS = 30
 SIZE = 6.0, 3.8  # width and height in inches
 
@@ -32,8 +33,8 @@ def plot_run(run: SavedRun, shown: str | Metric | None = None, against: str | No
 
     Args:
         shown: a recorded metric; "participation", the rounds in which every machine takes part; "machine_epsilon", how
-            many machines have which ε; "noise_correlation", of noise that is correlated over rounds or between
-            machines; or None for every recorded metric of scalars.
+            many machines have which ε; "epsilon", the ε of the first rounds; "noise_correlation", of noise that is
+            correlated over rounds or between machines; or None for every recorded metric of scalars.
         against: "round" or "hours", for metrics.
 
     Raises:
@@ -45,7 +46,12 @@ def plot_run(run: SavedRun, shown: str | Metric | None = None, against: str | No
     >>> plot_run(run).axes[0].get_ylabel(), plot_run(run, "participation").axes[0].get_ylabel()
     ('test accuracy', 'machine')
     """
-    views = {PARTICIPATION: participation, EPSILONS: machine_epsilons, CORRELATION: noise_correlation}
+    views = {
+        PARTICIPATION: participation,
+        EPSILONS: machine_epsilons,
+        SPENT: epsilon_spent,
+        CORRELATION: noise_correlation,
+    }
     if shown is None or isinstance(shown, Metric) or shown not in views:
         return metrics_of(run, shown, against)
     if against is not None:
@@ -129,6 +135,42 @@ def machine_epsilons(run: SavedRun) -> Figure:
     _whole(axis.yaxis)
     if span <= 1e-9:
         axis.set_xlim(values[0] - 1, values[0] + 1)
+    return figure
+
+
+def epsilon_spent(run: SavedRun) -> Figure:
+    """Plot ε of the first rounds of a run, as if it had ended there: of its worst and of its median machine.
+
+    The accountant is the run's. If participation is secret, every machine may take part in every round.
+    """
+    schedule, one = _plan(run).schedule, run.guarantee
+    if not one.private:
+        raise Refusal("run must be private for ε over rounds, got a non-private one")
+    size = schedule.size
+    ends = np.unique(np.linspace(1, size.rounds, ENDS).round().astype(int))
+    if schedule.secret is not None:
+        sent, total = np.broadcast_to(ends[:, None], (ends.size, size.machines)), np.full(size.machines, size.rounds)
+    else:
+        each, total = np.zeros((ends.size, size.machines), int), schedule.total
+        t, slot = np.nonzero(schedule.scheduled)
+        np.add.at(each, (np.searchsorted(ends, t + 1), schedule.participants[t, slot]), 1)
+        sent = np.cumsum(each, axis=0)
+    event = one.event.after(ends, sent, total)
+    mus = event.mus
+    found = event.epsilons(one.delta) if mus is None else mus.map(lambda mu: gdp.epsilon(mu, one.delta))
+    values = found.each.reshape(sent.shape)
+    if not np.isclose(values[-1].max(), one.epsilon, rtol=1e-9, atol=1e-12):
+        raise Refusal(f"guarantee must follow from the run's rounds to be drawn over them, got ε = {one.epsilon:.4g}")
+    figure = new_figure(*SIZE, 1, 1)
+    axis = figure.subplots()
+    for place, (name, line) in enumerate({"worst": values.max(axis=1), "median": np.median(values, axis=1)}.items()):
+        points = np.append(0, ends), np.append(0, line)  # in between, the ε of the next point, which is larger
+        axis.plot(*points, label=f"{name} machine", drawstyle="steps-pre", **look(place), markevery=[-1])
+    axis.set(xlabel="round", ylabel=f"ε so far  (δ = {power_text(one.delta)}, {relations([one.terms])})", ylim=0)
+    axis.set_title(f"ε = {one.epsilon:.4g} in {size.rounds} rounds")
+    axis.grid(alpha=0.3)
+    axis.legend()
+    _whole(axis.xaxis)
     return figure
 
 

@@ -114,3 +114,78 @@ def test_what_a_run_lacks_is_refused(run, tmp_path):
     assert fpj.plot(saved, "machine_epsilon").axes
     with pytest.raises(fpj.Refusal, match="must have its plan"):
         fpj.plot(saved, "participation")
+
+
+def drawn(run) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rounds of the plot of ε over rounds, and ε of the worst and of the median machine."""
+    worst, median = fpj.plot(run, "epsilon").axes[0].lines
+    return worst.get_xdata().astype(int), worst.get_ydata(), median.get_ydata()
+
+
+def first_rounds(plan, rounds):
+    """A plan's first rounds."""
+    schedule = plan.schedule
+    filled, dropped = (None if each is None else each[:rounds] for each in (schedule.filled, schedule.dropped))
+    cut = replace(schedule, participants=schedule.participants[:rounds], filled=filled, dropped=dropped)
+    return replace(plan, schedule=cut)
+
+
+def prepared(run, method, participation, rounds=9, table=True):
+    """A problem, and a run of another method, of which nothing is computed."""
+    rows = np.arange(240).reshape(12, 20) if table else None
+    problem = fpj.from_dataset(fpj.datasets.load("digits"), constraint=fpj.Ball(8.0), partition_table=rows)
+    start = fpj.ready(method, problem, participation, rounds=rounds, seed=1)
+    return problem, replace(run, protocol=start.protocol, plan=start.plan, guarantee=start.guarantee)
+
+
+SERVER = {"unit": "machine", "epsilon": 4.0, "update_clip": 1.0, "trust": "server", "local_steps": 1, "step_size": 0.1}
+RECORDS = {"epsilon": 4.0, "clip": 1.6, "step_size": 0.1, "batch": 5}
+SPENT = {
+    "records": (fpj.NoisyMinibatchSGD(**RECORDS), fpj.Varying(12, [0, 0.5, 0, 0.5])),
+    "steps": (fpj.LocalSGD(**RECORDS), fpj.Uniform(12, 4)),
+    "machines": (fpj.FedAvg(**SERVER), fpj.Dropouts(fpj.Uniform(12, 4), 0.3)),
+    "cohorts": (fpj.FedAvg(**SERVER), fpj.PoissonCohorts(12, 0.4)),
+}
+
+
+@pytest.mark.parametrize("name", SPENT)
+def test_epsilon_over_rounds_is_that_of_a_shorter_plan(run, name):
+    problem, run = prepared(run, *SPENT[name])
+    rounds, worst, median = drawn(run)
+    assert (np.diff(worst) >= 0).all()
+    assert worst[-1] == pytest.approx(run.guarantee.epsilon, rel=1e-9)
+    for k, most, middle in list(zip(rounds, worst, median, strict=True))[1:]:
+        each = run.protocol.event(problem, first_rounds(run.plan, k)).guarantee(run.guarantee.delta)
+        values = each.per_machine if each.mus is None else gdp.epsilon(each.per_machine, each.delta)
+        assert (most, middle) == pytest.approx((values.max(), np.median(values)), rel=1e-9)
+
+
+@pytest.mark.parametrize("trust", ["none", "server"])
+def test_epsilon_over_rounds_with_cancelled_noise(run, trust):
+    method = fpj.DPMu2(mu=2.0, clip=1.6, trust=trust, noise_schedule=(1.0, 2.0, 1.5, 1.0, 3.0, 1.0, 1.0, 2.0))
+    _, run = prepared(run, method, fpj.Uniform(6, 3), 8, table=False)
+    event, schedule = run.guarantee.event, run.plan.schedule
+    for k, worst in list(zip(*drawn(run)[:2], strict=True))[1:]:
+        found = []
+        for machine in range(6):
+            sent = int((schedule.participants[:k] == machine).sum())
+            count = k if trust == "server" else sent
+            cancels = np.eye(count) - np.eye(count, k=-1)
+            noise = event.noise_std * cancels * np.asarray(event.releases(machine))[:count]
+            moved = event.sensitivity * np.eye(count)[0] if sent else np.zeros(count)
+            found.append(np.linalg.norm(np.linalg.solve(noise, moved)) if sent else 0.0)  # of Gaussian vectors
+        assert worst == pytest.approx(gdp.epsilon(max(found), run.guarantee.delta), rel=1e-9)
+
+
+def test_epsilon_over_rounds_needs_noise_that_ends_with_the_rounds(run):
+    with pytest.raises(fpj.Refusal, match="noise must be independent"):
+        fpj.plot(run, "epsilon")  # a tree over rounds
+    weak = replace(run, guarantee=replace(run.guarantee, mus=Grouped.of([np.inf] * 20)))
+    with pytest.raises(fpj.Refusal, match="must be private"):
+        fpj.plot(weak, "epsilon")
+    grown = prepared(run, fpj.StaleMomentum(mu=2.0, clip=1.6), fpj.Uniform(6, 3), table=False)[1]
+    with pytest.raises(fpj.Refusal, match="noise must be independent"):
+        fpj.plot(grown, "epsilon")
+    counted = prepared(run, fpj.NoisyMinibatchSGD(sampler="cyclic", **RECORDS), fpj.Uniform(12, 4))[1]
+    with pytest.raises(fpj.Refusal, match="must be secret"):
+        fpj.plot(counted, "epsilon")
