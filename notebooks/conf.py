@@ -272,9 +272,12 @@ class Settings(SphinxDirective):
             return self.parse_text_to_nodes(key_table({"": listing.sections()[name]}))
         entries = listing.groups()[name]
         kinds = markdown(("name", "description"), [(f"`{entry}`", text) for entry, (text, _) in entries.items()])
-        return self.parse_text_to_nodes(
-            f"{kinds}\n\n{key_table({entry: thing for entry, (_, thing) in entries.items()})}"
-        )
+        keys = key_table({entry: thing for entry, (_, thing) in entries.items()})
+        if not keys:
+            return self.parse_text_to_nodes(kinds)
+        summary = nodes.raw("", f"<details><summary>Keys of {name}</summary>", format="html")
+        end = nodes.raw("", "</details>", format="html")
+        return [*self.parse_text_to_nodes(kinds), summary, *self.parse_text_to_nodes(keys), end]
 
 
 def key_table(things):

@@ -356,7 +356,7 @@ def test_the_command_line_runs_changes_reports_and_refuses(folder, monkeypatch, 
 GUIDES = Path(__file__).parents[2] / "notebooks"
 TABLES = [
     pytest.param(table, id=f"{name}-{index}")
-    for name in ("custom_algorithm", "experiment_files")
+    for name in ("custom_algorithm", "experiment_methods")
     for index, table in enumerate(
         re.findall(r"```toml\n(.*?)```", (GUIDES / f"{name}.md").read_text("utf-8"), re.DOTALL)
     )
