@@ -71,6 +71,13 @@ def is_page(path: Path) -> bool:
     return path.suffix in (".md", ".rst", ".ipynb") and not path.parent.name.startswith(".")
 
 
+@pytest.mark.parametrize("page", [PAGES.parent / "README.md", *sorted(PAGES.rglob("*.md"))], ids=lambda page: page.stem)
+def test_code_on_a_page_is_at_most_88_columns_wide(page):
+    """Ruff checks notebooks, see `notebooks/ruff.toml`."""
+    blocks = re.findall(r"^```(?:python|{code-cell})[^\n]*\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    assert [line for block in blocks for line in block.splitlines() if len(line) > 88] == []
+
+
 @pytest.mark.slow  # continuous integration runs slow tests with the extra "docs", which has docutils
 def test_every_formula_is_understood():
     latex2mathml = pytest.importorskip("docutils.utils.math.latex2mathml")

@@ -60,6 +60,13 @@ def test_figure_3(row, label, per_round):
     ]
 
 
+def test_the_readme_is_short_and_begins_with_a_picture():
+    lines = ROOT.joinpath("README.md").read_text().splitlines()
+    assert len(lines) <= 130
+    (picture,) = re.findall(r"!\[.+\]\(([^)]+)\)", "\n".join(lines[:30]))
+    assert ROOT.joinpath(picture).is_file()
+
+
 METHODS = (
     "minibatch SGD, full batches",
     "accelerated, full batches",

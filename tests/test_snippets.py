@@ -1,4 +1,4 @@
-"""Python examples of README.md, the FAQ, a guide and the methods' pages run as printed, with the output below them."""
+"""Python examples of README.md and of pages run as printed, with the output below them."""
 
 import re
 import shutil
@@ -24,6 +24,7 @@ PAGES = [
             "topology.md",
             "federations.md",
             "personal.md",
+            "recipes.md",
         )
     ),
     *sorted(ROOT.glob("notebooks/methods/*.md")),
