@@ -14,6 +14,25 @@ from fedprivjax.checks.values import require_keywords
 PYTREE, FROZEN = "flax.struct.dataclass", "dataclass(frozen=True)"
 
 
+class ConstructorSignature:
+    """Signature of a class's constructor for `help` and editors, without fields that are derived before a run.
+
+    Keyword arguments that base classes declare come last.
+    """
+
+    def __get__(self, instance: Any, cls: type["Decorated"]) -> inspect.Signature:
+        if instance is not None:
+            raise AttributeError("__signature__")
+        made = cls.made()
+        of_classes = [getattr(base, "__dataclass_fields__", {}) for base in made.__mro__]
+        known = () if made.__init__ is object.__init__ else inspect.signature(made.__init__).parameters.values()
+        hidden = {"self", *(name for name, field in of_classes[0].items() if field.metadata.get("derived"))}
+        listed = [one for one in known if one.name not in hidden]
+        named = [one for one in listed if one.kind is one.KEYWORD_ONLY]
+        named.sort(key=lambda one: sum(one.name in fields for fields in of_classes))
+        return inspect.Signature([*(one for one in listed if one not in named), *named])
+
+
 class Decorated:
     """Base class of classes whose subclasses must be dataclasses.
 
@@ -35,6 +54,7 @@ class Decorated:
     decorator: ClassVar[str]
     elsewhere: ClassVar[Mapping[str, str]] = {}
     instead: ClassVar[str] = ""
+    __signature__ = ConstructorSignature()
 
     def __init_subclass__(cls, **options: Any):
         """Raise Refusal for a subclass of a final class."""
@@ -60,6 +80,11 @@ class Decorated:
                 raise Refusal(f"{name} must be left out of {cls.__name__}, which derives it before a run. Remove it")
             require_keywords(cls.__name__, [name], [one for one in known if one not in derived_of(cls)])
         return super().__new__(cls)
+
+    @classmethod
+    def made(cls) -> type:
+        """Return the class of the objects that a call of this class returns."""
+        return cls
 
 
 @cache

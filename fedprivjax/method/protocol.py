@@ -77,7 +77,19 @@ class Protocol(Decorated):
         step_size: ClassVar[Any]
         step_scale: ClassVar[Any]
 
-        def __init__(self, *args: Any, **settings: Any) -> None: ...
+        def __init__(
+            self,
+            algorithm: Any,
+            *,
+            privacy: Any,
+            mu: Any = None,
+            epsilon: Any = None,
+            noise_std: Any = None,
+            step_size: Any = None,
+            step_scale: Any = 1.0,
+            calibrate_to: str = RULE,
+            adversary: Any = None,
+        ) -> None: ...
 
         @property
         def algorithm(self) -> Any:
@@ -110,6 +122,10 @@ class Protocol(Decorated):
             require_choice("calibrate_to", settings["calibrate_to"], CALIBRATIONS)
         require_adversary(settings.get("adversary"))
         return super().__new__(cls, *args, **settings)
+
+    @classmethod
+    def made(cls) -> type:
+        return Pair if cls is Protocol else cls
 
     @property
     def name(self) -> str:

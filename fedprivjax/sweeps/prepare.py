@@ -242,27 +242,9 @@ def ready_sweep(
     """Prepare a sweep on the host: sample the plans, calibrate the noise, and run all checks.
 
     Args:
-        over: values by name, for any leaf of the protocol, a privacy target (`mu`, `epsilon`, `noise_std`), or a size
-            of the constraint set (`radius`, `low`, …). The grid is their product. Swept values replace the protocol's
-            own. The protocol must not have another target than a swept one.
-        seeds: number of seeds (0, 1, …), or a list of seeds. Each has its own schedule, sample order and noise.
-        common_noise: True if configurations share each seed's noise (common random numbers), False for independent
-            noise.
-        resample: swept names along which all randomness (participation, samples, noise) is resampled. Use it to select
-            along an axis: common random numbers keep each configuration's distribution, but not that of the selected
-            best.
-        memory_budget: approximate number of bytes of a chunk per device. It changes the sizes of chunks, and results by
-            rounding. On an accelerator, a chunk whose compiled program needs more than the free memory is refused.
-        min_chunks: smallest number of chunks, if there are as many runs for each device. Processes share a sweep chunk
-            by chunk, and an accelerator is busier with fewer and larger chunks: 1 uses the whole budget.
-        keep: ["params"] keeps the parameters of every run, which `run_of` reads. Their size is printed first.
-        mesh: mesh of devices, or their number along each axis, such as {"runs": 2, "machines": 4}. The axis "runs"
-            divides the seeds or the configurations, and the axis "machines" the machines of every run, as in `ready`.
-            None divides the runs over all devices.
         preparing: progress callback, called with (step, number, total) before each schedule is sampled and each noise
             calibrated.
-        protocol, problem, participation, rounds, metrics, eval_every, delta, order, noise_method, precision: as in
-            `ready`.
+        others: as in `sweep`, which also takes swept integers.
     """
     require_at_least("min_chunks", min_chunks, 1)
     protocol, mesh, keep = plain_numbers(protocol), sweep_mesh(mesh), as_keep(keep)

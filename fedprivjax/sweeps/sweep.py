@@ -3,30 +3,31 @@
 Swept integers need one program for each value. The datasets of their single sweeps are joined.
 """
 
-import inspect
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 from jax.sharding import Mesh
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import called, require_at_least, require_keywords
+from fedprivjax.checks.values import called, known_keywords, require_at_least
+from fedprivjax.engine.metrics import MetricLike
 from fedprivjax.engine.progress import OnProgress, progress_callback, shifted, step_callback
 from fedprivjax.method.protocol import Protocol
 from fedprivjax.plan.arguments import require_arguments
 from fedprivjax.plan.draw import require_possible
 from fedprivjax.plan.participation import Participation
+from fedprivjax.plan.seeds import Seeds
 from fedprivjax.problem.problem import Problem
-from fedprivjax.problem.program import make_room
+from fedprivjax.problem.program import FLOAT32, make_room
 from fedprivjax.sweeps.configurations import axes_of
 from fedprivjax.sweeps.evaluations import OnEvaluation, by_evaluation
 from fedprivjax.sweeps.execute import execute, execute_together
-from fedprivjax.sweeps.memory import sweep_mesh
+from fedprivjax.sweeps.memory import MEMORY_BUDGET, MIN_CHUNKS, sweep_mesh
 from fedprivjax.sweeps.part import as_part
 from fedprivjax.sweeps.prepare import ready_sweep
 from fedprivjax.sweeps.schema import CONSTANT, print_size
@@ -34,7 +35,6 @@ from fedprivjax.sweeps.schema import CONSTANT, print_size
 ROUNDS = "rounds"
 OF_SHAPES = ("noise", "data_used", "expected", "weights", "alone")  # text attributes that may differ between points
 INTEGERS = ("machines", "per_round", ROUNDS)  # ordered as the dimensions of a dataset
-OWN = ("folder", "mesh", "part", "progress", "on_evaluation")  # arguments besides those of `ready_sweep`
 
 
 class Shape(NamedTuple):
@@ -45,7 +45,7 @@ class Shape(NamedTuple):
     rounds: int | None
 
 
-def shapes_of(participation: Participation, rounds: int | None, axes: Mapping[str, Sequence[int]]) -> list[Shape]:
+def shapes_of(participation: Participation, rounds: int | None, axes: Mapping[str, Sequence[float]]) -> list[Shape]:
     """Return every combination of the swept integers, or the given one if no integer is swept.
 
     Raises:
@@ -101,46 +101,60 @@ def _each_once(name: str, attributes: Sequence[Mapping[str, Any]]) -> str:
     return " / ".join(dict.fromkeys(str(each[name]) for each in attributes if name in each))
 
 
-@overload
-def sweep(
-    protocol: Protocol, problem: Problem, participation: Participation, *, part: None = None, **options: Any
-) -> xr.Dataset: ...
-
-
-@overload
+@known_keywords
 def sweep(
     protocol: Protocol,
     problem: Problem,
     participation: Participation,
     *,
-    folder: str | Path,
-    part: tuple[int, int],
-    **options: Any,
-) -> xr.Dataset | None: ...
-
-
-def sweep(
-    protocol: Protocol,
-    problem: Problem,
-    participation: Participation,
-    *,
+    over: Mapping[str, Sequence[float]] | None = None,
+    seeds: int | Sequence[int | Seeds] = 8,
+    rounds: int | None = None,
+    metrics: Sequence[MetricLike] | None = None,
+    eval_every: int | None = None,
+    delta: float = 1e-5,
+    common_noise: bool = True,
+    resample: Sequence[str] = (),
+    order: str = "shuffled",
+    noise_method: str = "auto",
+    precision: str = FLOAT32,
+    keep: Sequence[str] = (),
     folder: str | Path | None = None,
-    mesh: Mesh | Mapping[str, int] | None = None,
     part: tuple[int, int] | None = None,
+    mesh: Mesh | Mapping[str, int] | None = None,
+    memory_budget: int = MEMORY_BUDGET,
+    min_chunks: int = MIN_CHUNKS,
     progress: bool | OnProgress | None = None,
     on_evaluation: OnEvaluation | None = None,
-    **options: Any,
-) -> xr.Dataset | None:
+) -> xr.Dataset | Any:
     """Run a protocol over a grid of hyper-parameters and over seeds.
 
     Args:
-        over: values by name, see `ready_sweep`. Also `machines`, `per_round` and `rounds`, with one program per value.
+        protocol: protocol whose settings are swept. It must not have a privacy target besides a swept one.
+        problem, participation: as in `simulate`.
+        over: values by name, for any real-valued setting of the protocol, a privacy target (`mu`, `epsilon`,
+            `noise_std`), or a size of the constraint set (`radius`, `low`, …). The grid is their product. Swept values
+            replace the protocol's own. Also `machines`, `per_round` and `rounds`, with one program per value.
+        seeds: number of seeds (0, 1, …), or a list of seeds. Each has its own schedule, sample order and noise.
+        rounds: T; None uses all rounds for which there are samples. Left out if `rounds` are swept.
+        metrics, eval_every, delta, order, noise_method, precision: as in `ready`.
+        common_noise: True if configurations share each seed's noise (common random numbers), False for independent
+            noise.
+        resample: swept names along which all randomness (participation, samples, noise) is resampled. Use it to select
+            along an axis: common random numbers keep each configuration's distribution, but not that of the selected
+            best.
+        keep: ["params"] keeps the parameters of every run, which `run_of` reads. Their size is printed first.
         folder: folder for finished chunks. An interrupted sweep resumes from the chunks in it.
         part: number of this process and number of all processes that compute the sweep together in a shared `folder`,
             such as (3, 16). Each computes its share first, then chunks that no other process computes. The result is
             None while others still compute.
-        mesh: mesh of devices. Its axis "runs" divides the seeds or the configurations, and its axis "machines" the
-            machines of every run. None divides the runs over all devices, or over this process's with `part`.
+        mesh: mesh of devices, or their number along each axis, such as {"runs": 2, "machines": 4}. The axis "runs"
+            divides the seeds or the configurations, and the axis "machines" the machines of every run, as in `ready`.
+            None divides the runs over all devices, or over this process's with `part`.
+        memory_budget: approximate number of bytes of a chunk per device. It changes the sizes of chunks, and results by
+            rounding. On an accelerator, a chunk whose compiled program needs more than the free memory is refused.
+        min_chunks: smallest number of chunks, if there are as many runs for each device. Processes share a sweep chunk
+            by chunk, and an accelerator is busier with fewer and larger chunks: 1 uses the whole budget.
         progress: True shows sampling and calibration, then the finished runs and the time left, after every chunk. A
             callable is called with (finished runs, total runs).
         on_evaluation: function that is called on the host with (index, round, metrics) for every evaluation, when the
@@ -148,7 +162,6 @@ def sweep(
             and `metrics` maps names to the values of the output. Runs come one after the other, each with its rounds in
             order. Chunks that are loaded from `folder` are reported too, but with `part` only those that this process
             computes. Its exception stops the sweep after the chunk is stored.
-        protocol, problem, participation, options: as in `ready_sweep`.
 
     After `jax.distributed.initialize()`, all processes of the job make the same call, compute the sweep together on the
     devices of all, and get its results. The first process alone reads and writes `folder`, reports progress, and calls
@@ -165,7 +178,7 @@ def sweep(
         guarantee.
 
     Raises:
-        ValueError: if settings are invalid, before anything is compiled.
+        Refusal: if settings are invalid, before anything is compiled.
 
     >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
@@ -184,22 +197,35 @@ def sweep(
     True
     """
     protocol = require_arguments(protocol, problem, participation)
-    require_keywords("sweep", options, [*inspect.signature(ready_sweep).parameters, *OWN])
     own = None if part is None else as_part(part)
     if own is not None and folder is None:
         raise Refusal(f"folder must be given with part, got none for part {own}. Set a folder that all parts share")
-    options["mesh"] = sweep_mesh(mesh, local=own is not None)
-    over, rounds = options.pop("over", None) or {}, options.pop("rounds", None)
+    over = over or {}
     if not isinstance(over, Mapping):
         axes_of(protocol, over)  # raises Refusal
     by_evaluation(on_evaluation)  # raises Refusal
     real = {name: values for name, values in over.items() if name not in INTEGERS}
     shapes = shapes_of(participation, rounds, {name: over[name] for name in INTEGERS if name in over})
-    known = {"order": options.get("order", "shuffled"), "sampler": protocol.minibatches}
+    options: dict[str, Any] = {
+        "over": real,
+        "seeds": seeds,
+        "metrics": metrics,
+        "eval_every": eval_every,
+        "delta": delta,
+        "common_noise": common_noise,
+        "resample": resample,
+        "order": order,
+        "noise_method": noise_method,
+        "precision": precision,
+        "keep": keep,
+        "mesh": sweep_mesh(mesh, local=own is not None),
+        "memory_budget": memory_budget,
+        "min_chunks": min_chunks,
+    }
     for shape in shapes:
-        require_possible(problem, shape.participation, shape.rounds, **known)
+        require_possible(problem, shape.participation, shape.rounds, order=order, sampler=protocol.minibatches)
     with step_callback(progress, protocol.name) as preparing:
-        options |= {"over": real, "preparing": preparing}
+        options["preparing"] = preparing
         starts = [
             ready_sweep(protocol, problem, shape.participation, rounds=shape.rounds, **options) for shape in shapes
         ]
