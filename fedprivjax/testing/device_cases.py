@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fedprivjax.checks.numbers import leaves_of
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.method.local_privacy import UNITS
@@ -49,6 +50,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {  # settings with registered values
 }
 MACHINES, PER_ROUND, RECORDS, FEATURES, CLASSES, ROUNDS = 4, 2, 36, 5, 3, 12
 NUMBERS = {"noise_std": 0.4, "step_size": 0.1}
+DISTANT = {"radius": 0.1}  # of difference quotients, which divide the rounding errors of losses by it
 SCHEMES: tuple[Participation, ...] = (Uniform(MACHINES, PER_ROUND), Full(MACHINES))
 PLAIN = {
     "unit": UNITS,
@@ -132,7 +134,11 @@ def _of_algorithm(name: str) -> Iterator[DeviceCase]:
             label = f"{name}, privacy = {cell.privacy.__name__}, unit = {cell.unit}"
             kind = algorithms()[name]
             problem = small_problem(kind) if takes_paths(kind) else _problems()[1]
-            yield DeviceCase(label, protocol_of(kind, cell), problem, SCHEMES[0])
+            protocol = protocol_of(kind, cell)
+            own = {name: value for name, value in DISTANT.items() if name in leaves_of(kind)}
+            if own:
+                protocol = replace(protocol, algorithm=replace(protocol.algorithm, **own))
+            yield DeviceCase(label, protocol, problem, SCHEMES[0])
 
 
 def _options(method: type) -> Iterator[tuple[str, str]]:
