@@ -37,7 +37,8 @@ class DPZero(Algorithm):
     """DPZero, which needs the losses of records and no gradients.
 
     Attributes:
-        radius: λ, distance of the two points from the iterate, divided by √d.
+        radius: λ, distance of the two points from the iterate, divided by √d. Rounding errors of the losses in float32
+            are divided by 2λ.
         server: any optax transformation or schedule along q·u instead of the plain step, as in `NoisySGD`.
 
     >>> from fedprivjax import NoisyMessages, Protocol, Uniform, datasets, from_dataset, simulate
