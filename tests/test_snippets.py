@@ -25,6 +25,7 @@ PAGES = [
             "federations.md",
             "personal.md",
             "recipes.md",
+            "sharp_edges.md",
         )
     ),
     *sorted(ROOT.glob("notebooks/methods/*.md")),
