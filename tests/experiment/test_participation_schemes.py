@@ -144,7 +144,7 @@ def test_delays(given, made):
 
 
 def test_one_pass_has_its_dropouts():
-    same(law(kind="one_pass", machines=12, per_round=3, dropouts=0.4), OnePass(12, 3, dropouts=0.4))
+    same(law(kind="one_pass", machines=12, per_round=3, dropouts=0.4), Dropouts(OnePass(12, 3), 0.4))
 
 
 @pytest.mark.parametrize(

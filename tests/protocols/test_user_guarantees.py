@@ -6,13 +6,24 @@ import numpy as np
 import pytest
 from cases import sparing
 
-from fedprivjax import Ball, Logistic, OnePass, UserAGD, UserSGD, WholeSpace, linear_problem, simulate, transcript
+from fedprivjax import (
+    Ball,
+    Dropouts,
+    Logistic,
+    OnePass,
+    UserAGD,
+    UserSGD,
+    WholeSpace,
+    linear_problem,
+    simulate,
+    transcript,
+)
 from fedprivjax.engine.prepare import ready
 from fedprivjax.privacy.accountants.binomial.accountant import scalar_epsilon
 from fedprivjax.sweeps.prepare import ready_sweep
 
 DELTA = 1e-5
-DROPPING = OnePass(12, 6, dropouts=0.5)
+DROPPING = Dropouts(OnePass(12, 6), 0.5)
 TRUSTS = ("shuffler", "none", "server", "pan-private")
 
 

@@ -7,7 +7,7 @@ import pytest
 from cases import sparing
 from oracles import cheu as oracle
 
-from fedprivjax import Ball, Full, Huber, OnePass, Squared, UserAGD, UserSGD, linear_problem, simulate, sweep
+from fedprivjax import Ball, Dropouts, Full, Huber, OnePass, Squared, UserAGD, UserSGD, linear_problem, simulate, sweep
 from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import execute, run_program
 from fedprivjax.method.private_mean import noise_constant
@@ -177,7 +177,7 @@ def test_a_step_that_is_given_is_that_of_every_phase():
 
 def test_only_those_who_take_part_count():
     """With dropouts, sums and noise are those of the realised cohort."""
-    start = begun(UserSGD(noise_std=0.3, step_size=0.4), OnePass(USERS, PER_ROUND, dropouts=0.4), POOL)
+    start = begun(UserSGD(noise_std=0.3, step_size=0.4), Dropouts(OnePass(USERS, PER_ROUND), 0.4), POOL)
     assert start.plan.schedule.present.sum(axis=1).min() < PER_ROUND
     holds(start, p_sgd(start))
 

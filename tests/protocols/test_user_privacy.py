@@ -8,6 +8,7 @@ from fedprivjax import (
     Absolute,
     Balanced,
     Ball,
+    Dropouts,
     Full,
     Given,
     Huber,
@@ -70,7 +71,7 @@ def test_machines_out_of_the_pass_spend_nothing():
 
 @pytest.mark.parametrize(("honest", "dropouts"), [(1.0, 0.0), (0.75, 0.0), (1.0, 0.4), (0.6, 0.4)])
 def test_the_accountant_has_the_users_who_surely_add_noise(honest, dropouts):
-    plan = planned(POOL, OnePass(72, 8, dropouts), 9)
+    plan = planned(POOL, Dropouts(OnePass(72, 8), dropouts), 9)
     least = plan.schedule.present.sum(axis=1).min()
     assert (least < 8) == (dropouts > 0)
     protocol = calibrate(UserSGD(noise_std=2.0, step_size=0.1, honest=honest), POOL, plan)
@@ -144,7 +145,7 @@ def test_an_absent_users_record_may_be_anything(trust, problem):
         made = linear_problem(*own, Absolute(), feature_bound=10.0, constraint=Ball(1.0))
         protocol = UserSGD(trust=trust, noise_std=0.0, step_size=0.3, clip=1.0)
         options = {"rounds": 3, "seed": 4, "order": "stored", "eval_every": 1}
-        return simulate(protocol, made, OnePass(24, 8, dropouts=0.5), metrics=["clipped_share"], **options)
+        return simulate(protocol, made, Dropouts(OnePass(24, 8), 0.5), metrics=["clipped_share"], **options)
 
     first = run(x)
     present = first.plan.schedule.present

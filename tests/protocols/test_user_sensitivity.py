@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cases import sparing, unit_rows
 
-from fedprivjax import Ball, Huber, Mean, OnePass, UserAGD, UserSGD, draw_plan, gradient, linear_problem
+from fedprivjax import Ball, Dropouts, Huber, Mean, OnePass, UserAGD, UserSGD, draw_plan, gradient, linear_problem
 from fedprivjax.engine.prepare import ready, round_inputs
 from fedprivjax.engine.simulate import execute
 from fedprivjax.engine.transcript import replay
@@ -198,7 +198,7 @@ def first_step(trust, way, dropouts=0.0):
     problem = wide()
     limit = {"accounting": "gaussian-limit"} if way == "normal" else {}
     protocol = UserSGD(noise_std=SIGMA, step_size=1.0, clip=1.0, trust=trust, **bits_of(trust), **limit)
-    participation = OnePass(2 * FEW, FEW, dropouts)
+    participation = Dropouts(OnePass(2 * FEW, FEW), dropouts)
     options = {
         "rounds": 2,
         "seed": 2,

@@ -11,7 +11,7 @@ from fedprivjax.sweeps.sweep import joined, shapes_of
     ("law", "axes", "found"),
     [
         (Uniform(10, 2), {"machines": [20, 10]}, [Uniform(20, 2), Uniform(10, 2)]),
-        (OnePass(10, 2, dropouts=0.5), {"per_round": [5]}, [OnePass(10, 5, dropouts=0.5)]),
+        (OnePass(10, 2), {"per_round": [5]}, [OnePass(10, 5)]),
         (Varying.between(10, 1, 2), {"machines": [4]}, [Varying.between(4, 1, 2)]),
         (Uniform(10, 2), {}, [Uniform(10, 2)]),
     ],

@@ -130,39 +130,20 @@ def _numbers(rate) -> np.ndarray:
 class OnePass(Participation):
     """Every machine at most once: the machines permuted and cut into cohorts of `per_round`, without the remainder.
 
-    With `dropouts`, machines drop out independently, as in `Dropouts(OnePass(machines, per_round), dropouts)`.
-
     >>> OnePass(10, 3).draw(3, np.random.default_rng(0)).participants.shape
     (3, 3)
     """
 
     machines: int
     per_round: int
-    dropouts: float = 0.0
     at_most_once = True
     exchangeable = True
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not 0 <= self.dropouts < 1:
-            raise Refusal(f"dropouts must be at least 0 and below 1, got {self.dropouts}")
-
-    @property
-    def varies(self) -> bool:
-        return self.dropouts > 0
-
-    @property
-    def cohort_size_pmf(self) -> np.ndarray:
-        planned = replace(self, dropouts=0.0)
-        return thinned(planned.cohort_size_pmf, self.dropouts) if self.varies else super().cohort_size_pmf
 
     @property
     def rounds_given(self) -> int | None:
         return self.machines // self.per_round
 
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
-        if self.varies:
-            return Dropouts(replace(self, dropouts=0.0), self.dropouts).draw(rounds, rng)
         most = self.machines // self.per_round
         if rounds > most:
             raise Refusal(f"rounds must be at most {most} for one pass over the machines, got {rounds}")

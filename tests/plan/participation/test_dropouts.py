@@ -140,7 +140,7 @@ def test_refused(make, says):
         make()
 
 
-@pytest.mark.parametrize("law", [Dropouts(Full(6), 0.5), OnePass(6, 2, dropouts=0.5)])
+@pytest.mark.parametrize("law", [Dropouts(Full(6), 0.5), Dropouts(OnePass(6, 2), 0.5)])
 def test_dropouts_of_dropouts_are_refused(law):
     """Otherwise machines that dropped out would return, and the stated mean size would be wrong."""
     with pytest.raises(Refusal, match=r"^dropouts must be given once, got others from "):

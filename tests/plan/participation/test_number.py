@@ -21,7 +21,7 @@ VARYING = {
     "everyone, own rates": Dropouts(Full(6), RATES),
     "subsets, own rates": Dropouts(Uniform(6, 3), RATES),
     "binomial, own rates": Dropouts(Varying.binomial(6, 0.4), RATES),
-    "one pass, dropouts": OnePass(4 * ROUNDS, 4, dropouts=0.3),
+    "one pass, dropouts": Dropouts(OnePass(4 * ROUNDS, 4), 0.3),
     "in turn, dropouts": Dropouts(Cyclic(5, 3), 0.3),
     "by weight, dropouts": Dropouts(Weighted(6, 3, [1, 1, 2, 3, 4, 5]), 0.3),
 }
