@@ -4,7 +4,6 @@ Those of runs are of seeds, absence of noise, names of machines, order of slots,
 sweeps are equality with a loop over runs, an axis for every number, and one noise sample per seed.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -15,7 +14,6 @@ import chex
 import jax
 import numpy as np
 import xarray as xr
-from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from fedprivjax.checks.numbers import with_numbers
 from fedprivjax.checks.refusal import Refusal
@@ -30,6 +28,7 @@ from fedprivjax.privacy.calibration import target_of
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.problem import Table
+from fedprivjax.problem.traces import equations
 from fedprivjax.sweeps.configurations import RADIUS
 from fedprivjax.sweeps.execute import chunk_arguments, run_chunk
 from fedprivjax.sweeps.prepare import ready_sweep
@@ -149,17 +148,8 @@ def _draw_shapes(trial: Trial, *, common_noise: bool) -> tuple[list[tuple[int, .
     start = ready_sweep(protocol, trial.problem, trial.participation, **options)
     arguments = chunk_arguments(start, np.arange(1), np.arange(members))
     program = jax.make_jaxpr(lambda *arrays: run_chunk(*arrays, start.static))(*arguments)
-    return list(_drawn(program)), members
-
-
-def _drawn(program: Any) -> Iterator[tuple[int, ...]]:
-    """Yield the shapes of all samples in a program, including those of its loops and calls."""
-    for equation in program.eqns:
-        if equation.primitive.name in DRAWS:
-            yield from (tuple(out.aval.shape) for out in equation.outvars)
-        for inner in jax.tree.leaves(list(equation.params.values())):
-            if isinstance(inner, Jaxpr | ClosedJaxpr):
-                yield from _drawn(inner)
+    draws: Any = (equation for equation in equations(program.jaxpr) if equation.primitive.name in DRAWS)
+    return [tuple(out.aval.shape) for draw in draws for out in draw.outvars], members
 
 
 def seeds_determine_the_run(trial: Trial) -> None:
