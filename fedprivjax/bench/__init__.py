@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from rich.table import Table
 
-from fedprivjax.bench import accelerator, cell, clients, clipped_records, cohorts, convolutions, sequences, sweeps
+from fedprivjax.bench import accelerator, cell, sweeps
 from fedprivjax.bench.timing import Line, machine
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.report.audits import VERDICTS
@@ -20,15 +20,6 @@ THROUGHPUT = "accelerator"
 GROUPS: dict[str, Callable[[], Iterator[Line]]] = {
     "one run": cell.lines,
     "sweeps": sweeps.lines,
-    "a million machines": clients.federation_lines,
-    "a network": clients.network_lines,
-    "clipped records": clipped_records.lines,
-    "local work": clients.lines,
-    "convolutions": convolutions.lines,
-    "recurrence and attention": sequences.lines,
-    "cohorts and samples": cohorts.lines,
-    "a tree's noise": clients.tree_lines,
-    "checkpoints": cell.checkpoint_lines,
     "first result": cell.first_lines,
     "second start": cell.start_lines,
     THROUGHPUT: accelerator.lines,

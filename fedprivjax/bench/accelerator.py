@@ -17,7 +17,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from fedprivjax.bench import cell, clients
+from fedprivjax.bench import cell, fedavg
 from fedprivjax.bench.timing import Line, compiled_run, machine, side_by_side
 from fedprivjax.noise.interface import normals
 from fedprivjax.problem.program import FLOAT32, PRECISIONS, TF32, products
@@ -47,7 +47,7 @@ def lines() -> Iterator[Line]:
         return
     yield Line("single runs", 60 / side_by_side({"run": cell.run_of(DPMu2(mu=8.0))})["run"], "runs/minute")
     yield from throughput(RUNS)
-    yield from fedavg(FEDAVG_ROUNDS)
+    yield from fedavg_rates(FEDAVG_ROUNDS)
 
 
 def throughput(runs: dict[int, tuple[int, int]], rounds: int = cell.ROUNDS) -> Iterator[Line]:
@@ -82,14 +82,14 @@ def cost(runs: int, seeds: int, rounds: int) -> tuple[int, int]:
     return rounds * (2 * state * runs + gathered * seeds), rounds * d * seeds
 
 
-def fedavg(rounds: int) -> Iterator[Line]:
+def fedavg_rates(rounds: int) -> Iterator[Line]:
     """Yield the rounds per second of FedAvg with a network of 2·10⁵ parameters, and of the same job by hand.
 
     Both have products of the same precision.
     """
     for precision in PRECISIONS:
-        start = clients.make(rounds, precision)
-        by_hand = partial(clients.by_hand, *clients.arguments(start))
+        start = fedavg.make(rounds, precision)
+        by_hand = partial(fedavg.by_hand, *fedavg.arguments(start))
         with products(precision):
             taken = side_by_side({"here": compiled_run(start), "by hand": by_hand}, repeats=5)
         yield Line(f"FedAvg 2NN, 10 machines of 60 steps, {precision}", rounds / taken["here"], "rounds/s")

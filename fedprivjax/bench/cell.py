@@ -1,4 +1,4 @@
-"""Time of one run of a cell of the 2025 table by component, compared with alternatives, of checkpoints and of starts.
+"""Times of one run of a cell of the 2025 table, compared with alternatives, and of starts.
 
 Features are random, since no time depends on their values.
 """
@@ -12,17 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
-from fedprivjax.bench.timing import Line, at_most, compiled_run, ratio_side_by_side, side_by_side
-from fedprivjax.engine.prepare import ReadyRun, ready
-from fedprivjax.engine.simulate import execute
+from fedprivjax.bench.timing import Line, at_most, compiled_run, side_by_side
+from fedprivjax.engine.prepare import ready
 from fedprivjax.experiment import bundle
 from fedprivjax.noise import Silent, relative_std
 from fedprivjax.plan.draw import draw_plan
@@ -32,16 +27,13 @@ from fedprivjax.problem.build import linear_problem
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.losses import Softmax
 from fedprivjax.problem.problem import Problem
-from fedprivjax.problem.random_keys import random_key
-from fedprivjax.protocols import DPMu2, NoisyMinibatchSGD
+from fedprivjax.protocols import DPMu2
 from fedprivjax.sweeps.prepare import ReadySweep, ready_sweep
 
 MACHINES, PER_ROUND, ROUNDS, FEATURES, CLASSES, RADIUS = 100, 50, 1200, 785, 10, 0.05
 PARTICIPATION = Uniform(MACHINES, PER_ROUND)
 METRICS = ("noise_norm",)
 SLOW_ROUNDS = 300  # rounds of the slow jobs, whose time is proportional to rounds
-EVALUATIONS = 100
-LONG = 20_000  # rounds of a run with checkpoints
 BARE = "import jax, matplotlib.figure, pydantic, scipy.stats, typer, xarray; jax.numpy.zeros(1)"
 CLI = ("-c", "from fedprivjax.cli import main; main()")
 COMMAND = (*CLI, "run", "quickstart", "--tiny", "--out")
@@ -74,21 +66,11 @@ def make() -> Problem:
     return linear_problem(features, labels, Softmax(CLASSES), feature_bound=bound, constraint=Ball(RADIUS))
 
 
-@struct.dataclass
-class InPlace(Problem):
-    """The problem with the same examples in every round, read without a gather."""
-
-    def take(self, samples, machine=0):
-        first = slice(samples.shape[0]) if jnp.ndim(samples) else samples
-        return jax.tree.map(lambda leaf: leaf[first], self.pool)
-
-
-def run_of(protocol, mechanism: Any = None, method: str = "auto", problem: Problem | None = None, rounds: int = ROUNDS):
+def run_of(protocol, mechanism: Any = None, method: str = "auto", rounds: int = ROUNDS) -> Callable[[], Any]:
     """Return a function that runs the cell with a noise method or a given mechanism."""
-    problem = make() if problem is None else problem
     options = {"rounds": rounds, "metrics": METRICS, "eval_every": rounds, "noise_method": method}
-    start = ready(protocol, problem, PARTICIPATION, **options)
-    return compiled_run(start, problem=problem, mechanism=start.mechanism if mechanism is None else mechanism)
+    start = ready(protocol, make(), PARTICIPATION, **options)
+    return compiled_run(start, mechanism=start.mechanism if mechanism is None else mechanism)
 
 
 def sweep_of(mus: list[float], seeds: int, rounds: int = ROUNDS, **more: Any) -> ReadySweep:
@@ -98,7 +80,7 @@ def sweep_of(mus: list[float], seeds: int, rounds: int = ROUNDS, **more: Any) ->
 
 
 def lines() -> Iterator[Line]:
-    """Yield times of every noise method, of the noise-free scan against a lower limit, of clipping and a NumPy loop."""
+    """Yield times of every noise method, of clipping and of a NumPy loop, as ratios."""
     protocol = DPMu2(mu=8.0)
     taken = side_by_side(
         {
@@ -106,11 +88,7 @@ def lines() -> Iterator[Line]:
             "factor": run_of(DPMu2(mu=8.0, noise_schedule="toeplitz")),
             "silent": run_of(protocol, Silent()),
             "clipped": run_of(DPMu2(mu=8.0, clip=5.6), Silent()),
-            "draw": partial(_draw, random_key(1)),
-            "in place": run_of(protocol, Silent(), problem=InPlace(**vars(make()))),
-            "floor": partial(_floor, jnp.ones((PER_ROUND, FEATURES)), jnp.zeros((2 * CLASSES, FEATURES))),
-        },
-        repeats=7,
+        }
     )
     slow = side_by_side(
         {
@@ -121,34 +99,11 @@ def lines() -> Iterator[Line]:
     )
     for name, target in (("materialised", "≥ 12"), ("replayed", None)):
         yield Line(f"{name} noise, over covariance noise", slow[name] / slow["covariance"], "times", target)
-    allowed = taken["silent"] + taken["draw"]
-    yield Line("covariance noise, over noise-free and T·d normals", taken["covariance"] / allowed, "times", "≤ 1.25")
     by_a_factor = "noise correlated by a factor, over the banded covariance's"
     yield Line(by_a_factor, taken["factor"] / taken["covariance"], "times", "≤ 3")
-    yield Line("noise-free without the gather, over the floor", taken["in place"] / taken["floor"], "times", "≤ 2.5")
-    yield Line("the gather, over the floor", (taken["silent"] - taken["in place"]) / taken["floor"], "times")
     yield Line("clipped, over unclipped", taken["clipped"] / taken["silent"], "times", "≤ 1.2")
     loop = side_by_side({"loop": _numpy_loop(), "ours": run_of(protocol, rounds=SLOW_ROUNDS)}, repeats=3)
     yield Line("a NumPy loop, over fedprivjax", loop["loop"] / loop["ours"], "times", "≥ 15")
-
-
-@jax.jit
-def _draw(key):
-    return jax.random.normal(key, (ROUNDS, CLASSES * FEATURES))
-
-
-@jax.jit
-def _floor(examples, w):
-    """Run the same number of scan steps with two matrix products and three updates only."""
-
-    def step(state, _):
-        w, x, q = state
-        scores = examples @ w.T
-        q = q + jnp.tile(scores[:, :CLASSES].T @ examples, (2, 1))
-        w = w - 0.001 * q
-        return (w, x + 0.5 * (w - x), q), ()
-
-    return jax.lax.scan(step, (w, w, w), None, length=ROUNDS)[0]
 
 
 def _numpy_loop() -> Callable[[], Any]:
@@ -164,18 +119,6 @@ def _numpy_loop() -> Callable[[], Any]:
     return partial(loop, *pool, plan.schedule.participants, plan.samples, relative, **settings)
 
 
-def checkpoint_lines() -> Iterator[Line]:
-    """Yield the costs of a callback at each of 100 evaluations, and of 20 checkpoints of a run of 20,000 rounds."""
-    options: dict[str, Any] = {"metrics": METRICS}
-    start = ready(DPMu2(mu=8.0), make(), PARTICIPATION, rounds=ROUNDS, eval_every=ROUNDS // EVALUATIONS, **options)
-    called = ratio_side_by_side(lambda: execute(start, None, lambda *_: None).params, lambda: execute(start).params)
-    yield Line(f"a callback at {EVALUATIONS} evaluations, over none", called, "times", "≤ 1.1")
-    protocol = NoisyMinibatchSGD(noise_std=1.0, clip=1.0, step_size=0.01, batch=1, sampler="replacement")
-    start = ready(protocol, owned(), PARTICIPATION, rounds=LONG, eval_every=LONG // EVALUATIONS, **options)
-    stored = ratio_side_by_side(lambda: _with_checkpoints(start), lambda: execute(start).params, 5)
-    yield Line(f"20 checkpoints of {LONG} rounds, over none", stored, "times", "≤ 1.05")
-
-
 def owned() -> Problem:
     """Return the cell with 600 records of each machine, which samples one in a round."""
     pool = make().pool
@@ -183,12 +126,6 @@ def owned() -> Problem:
     bound = float(np.sqrt(FEATURES))
     options: dict[str, Any] = {"feature_bound": bound, "constraint": Ball(RADIUS), "partition_table": rows}
     return linear_problem(pool.features, pool.label, Softmax(CLASSES), **options)
-
-
-def _with_checkpoints(start: ReadyRun) -> Any:
-    """Return the parameters of a run with checkpoints in a temporary folder."""
-    with TemporaryDirectory() as folder:
-        return execute(start, folder=folder).params
 
 
 def start_lines() -> Iterator[Line]:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from rich.table import Table
 
-from fedprivjax.bench import cell, clients
+from fedprivjax.bench import cell, fedavg
 from fedprivjax.bench.accelerator import RUNS as LAYOUTS
 from fedprivjax.bench.cards import CARDS, Program, compiled, mesh_of, require_compiler, seconds, shapes
 from fedprivjax.checks.values import require_at_least, require_choice
@@ -39,7 +39,7 @@ from fedprivjax.sweeps.memory import USABLE, floats_of, numbers_drawn, peak_byte
 ROUNDS, NETWORK_ROUNDS = 640, 64
 NUMBERS: dict[str, Any] = {"noise_std": 1.0, "step_size": 0.01}
 LOCAL_MACHINES = 10
-LOCAL: dict[str, Any] = {"noise_std": 0.0, "local_epochs": 1, "batch": clients.BATCH}
+LOCAL: dict[str, Any] = {"noise_std": 0.0, "local_epochs": 1, "batch": fedavg.BATCH}
 TREE = {"clip": 1.0, "batch": 60, "alpha": 0.5}
 SETTINGS: dict[str, dict[str, Any]] = {  # others have the first of their examples
     "dp_mu2": {},
@@ -57,14 +57,14 @@ SETTINGS: dict[str, dict[str, Any]] = {  # others have the first of their exampl
     "released_minibatch_sgd": {"clip": 1.0, "batch": 60},
 }
 ALL_MACHINES = ("reduced_tree_momentum", "dsgd")  # methods that need all machines in each round
-WALK = LocalPrivacy(work=LocalEpochs(1, clients.BATCH))
+WALK = LocalPrivacy(work=LocalEpochs(1, fedavg.BATCH))
 PAIRS: dict[str, tuple[Any, Any]] = {  # algorithms of no named method, each with a privacy object
     "feddyn": (FedDyn(alpha=0.1), WALK),
     "fedexp": (FedExP(), WALK),
     "mimelite": (MimeLite(beta=0.5), WALK),
     "dpzero": (DPZero(), NoisyMessages(clip=1.0)),
 }
-NETWORKS = {"2NN": MLP(clients.HIDDEN, activation="relu"), "CNN": CNN((16, 32))}
+NETWORKS = {"2NN": MLP(fedavg.HIDDEN, activation="relu"), "CNN": CNN((16, 32))}
 NO_SERVER = ("dsgd",)  # not in the table, whose bytes are those of one model
 NAMES = (*(name for name in PROTOCOLS if name not in NO_SERVER), *PAIRS, *NETWORKS)
 Layout = tuple[int, int] | None  # numbers of seeds and of configurations of a sweep, or None for one run
@@ -158,7 +158,7 @@ def method(name: str) -> ReadyRun:
 @programs_for("gpu")
 def network(name: str) -> ReadyRun:
     """Return a prepared run of FedAvg with a network on random images, all machines in each round."""
-    problem = clients.random_problem(LOCAL_MACHINES, clients.RECORDS, NETWORKS[name])
+    problem = fedavg.random_problem(LOCAL_MACHINES, fedavg.RECORDS, NETWORKS[name])
     options: dict[str, Any] = {"rounds": NETWORK_ROUNDS, "metrics": (), "eval_every": NETWORK_ROUNDS}
     return ready(FedAvg(**NUMBERS | LOCAL), problem, Full(LOCAL_MACHINES), **options)
 

@@ -1,4 +1,4 @@
-"""Time of a sweep's configuration compared with a separate run, time lost between chunks, and other compiler options.
+"""Time of a sweep's configuration compared with a separate run, and other compiler options.
 
 A round of a small model is a few short kernels on a GPU, so that their launches take most of the time. Every variant is
 a separate program with its own options: settings of the process stay as they are.
@@ -7,8 +7,6 @@ a separate program with its own options: settings of the process stay as they ar
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import jax
@@ -18,14 +16,11 @@ from fedprivjax.bench import cell
 from fedprivjax.bench.timing import Line, in_a_process, side_by_side
 from fedprivjax.engine.prepare import ReadyRun, StaticArguments, ready
 from fedprivjax.protocols import DPMu2
-from fedprivjax.sweeps.chunk_store import ChunkStore
-from fedprivjax.sweeps.execute import chunk_arguments, computed_chunks, execute
+from fedprivjax.sweeps.execute import chunk_arguments, execute
 from fedprivjax.sweeps.prepare import ReadySweep
 from fedprivjax.testing.devices import programs
 
 MU, SEEDS, ROUNDS = [4.0, 8.0, 12.0], 20, 600
-TRACED = 8  # seeds of the traced sweep
-PROGRAM = "ThunkExecutor::Execute"  # in traces of XLA on a CPU
 TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 # the whole list, because a list replaces the default one
 COMMANDS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,WHILE,CONDITIONAL"
@@ -43,8 +38,6 @@ def lines() -> Iterator[Line]:
     yield Line("sweep of 60 configurations, one over a run", alone, "times", "≤ 0.5")
     two = in_a_process(per_configuration, XLA_FLAGS=TWO_DEVICES)
     yield Line("the same on two simulated devices", two, "times", "≤ 0.45")
-    idle = in_a_process(idle_between_chunks, XLA_FLAGS="")
-    yield Line(f"no program executes, in a sweep of {TRACED} chunks with files", idle, "%", "≤ 5")
 
 
 def per_configuration() -> float:
@@ -53,35 +46,6 @@ def per_configuration() -> float:
     jobs = {"sweep": lambda: execute(replace(start)).to_dict(), "run": cell.run_of(DPMu2(mu=8.0), rounds=ROUNDS)}
     taken = side_by_side(jobs, repeats=3)
     return taken["sweep"] / (len(MU) * SEEDS) / taken["run"]
-
-
-def idle_between_chunks() -> float:
-    """Return the percentage of time in which no program executes while a sweep's chunks are computed and written.
-
-    Each chunk is one seed. The time is that from the first program's start to the last one's end in a profiler's trace.
-    """
-    start = replace(cell.sweep_of(MU, TRACED, ROUNDS), sizes=(1, len(MU)))
-    with TemporaryDirectory() as folder:
-        for place in ("warm-up", "traced"):
-            store, options = ChunkStore(Path(folder), place, start.sizes), jax.profiler.ProfileOptions()
-            options.python_tracer_level = 0
-            with jax.profiler.trace(Path(folder, place), profiler_options=options):
-                list(computed_chunks(start, store, start.sizes))
-        (file,) = Path(folder, "traced").rglob("*.xplane.pb")
-        data = jax.profiler.ProfileData.from_file(str(file))
-    events = (event for plane in data.planes for line in plane.lines for event in line.events)
-    return 100 * _idle(np.array([(event.start_ns, event.end_ns) for event in events if event.name == PROGRAM]))
-
-
-def _idle(spans: np.ndarray) -> float:
-    """Return the share of the time from the first start to the last end that no span covers; spans [n, 2].
-
-    >>> _idle(np.array([[0.0, 4.0], [1.0, 2.0], [6.0, 8.0]]))
-    0.25
-    """
-    spans = spans[np.argsort(spans[:, 0])]
-    ends = np.maximum.accumulate(spans[:, 1])
-    return float(np.maximum(spans[1:, 0] - ends[:-1], 0).sum() / (ends[-1] - spans[0, 0]))
 
 
 class Variant(NamedTuple):

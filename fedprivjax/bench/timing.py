@@ -3,15 +3,12 @@
 import json
 import os
 import platform
-import re
-import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -52,12 +49,6 @@ def side_by_side(jobs: Mapping[str, Callable[[], Any]], repeats: int = 7) -> dic
     return {name: float(np.median(seconds)) for name, seconds in seconds_by_turn(jobs, repeats).items()}
 
 
-def ratio_side_by_side(job: Callable[[], Any], other: Callable[[], Any], repeats: int = 7) -> float:
-    """Return the median over turns of job time / other time. The jobs alternate, and the first turn is a warm-up."""
-    seconds = seconds_by_turn({"job": job, "other": other}, repeats)
-    return float(np.median(seconds["job"] / seconds["other"]))
-
-
 def seconds_by_turn(jobs: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, np.ndarray]:
     """Return the seconds of each job in every turn after a warm-up turn, [turns] each. The jobs alternate."""
     turns = at_most(repeats)
@@ -80,27 +71,14 @@ def compiled_run(start: ReadyRun, **changes: Any) -> Callable[[], Any]:
     return partial(run_program, start.arguments._replace(**changes), start.static)
 
 
-def peak_of_run(start: ReadyRun) -> tuple[str, float]:
-    """Return the noise mechanism's name and the peak resident memory of this process in MB, after one run."""
-    jax.block_until_ready(compiled_run(start)())
-    return start.mechanism.name, peak_megabytes()
-
-
-def peak_megabytes() -> float:
-    """Return the peak resident memory of this process in MB.
-
-    On Linux it excludes the parent's memory, which `getrusage` would include.
-    """
-    status = Path("/proc/self/status")
-    if status.exists() and (peak := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
-        return int(peak[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # bytes on macOS
-
-
 def in_a_process(function: Callable[..., Any], *arguments: str, **environment: str) -> Any:
-    """Call a module's function in a new process, with these environment variables, and return its value, from JSON."""
+    """Call a module's function in a new process, with these environment variables, and return its value, from JSON.
+
+    The process looks for modules where this one does.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
     command = [sys.executable, "-m", "fedprivjax.bench", function.__module__, function.__name__, *arguments]
-    answer = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if answer.returncode:
         raise RuntimeError(f"{function.__module__} failed: {answer.stderr.strip().splitlines()[-1]}")
     return json.loads(answer.stdout.strip().splitlines()[-1])

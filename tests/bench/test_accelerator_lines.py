@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedprivjax import DPMu2, Refusal, bench, cli, ready
-from fedprivjax.bench import accelerator, cell, clients, sweeps
+from fedprivjax.bench import accelerator, cell, fedavg, sweeps
 from fedprivjax.bench.timing import AT_MOST, Line
 
 SMALL = {4: (2, 2), 6: (3, 2)}
@@ -50,8 +50,8 @@ def test_a_sweep_moves_its_states_and_shares_records_and_noise_between_levels():
 
 @pytest.mark.slow
 def test_fedavg_is_measured_next_to_a_round_by_hand(monkeypatch):
-    monkeypatch.setattr(clients, "RECORDS", 20)
-    lines = list(accelerator.fedavg(2))
+    monkeypatch.setattr(fedavg, "RECORDS", 20)
+    lines = list(accelerator.fedavg_rates(2))
     assert [line.unit for line in lines] == ["rounds/s"] * 4
     assert all(line.value > 0 for line in lines)
 

@@ -15,17 +15,17 @@ import jax
 import numpy as np
 
 from fedprivjax import MLP, FedAvg, Scaffold, Uniform, ready
-from fedprivjax.bench import clients
+from fedprivjax.bench import fedavg
 from fedprivjax.engine import prepare
 from fedprivjax.engine.simulate import run_program
 
 case, rounds = sys.argv[1], int(sys.argv[2])
 if case == "network":  # d = 99,910
-    clients.SIDE = 10
-    problem = clients.random_problem(100_000, 2, MLP((900,), activation="relu"))
+    fedavg.SIDE = 10
+    problem = fedavg.random_problem(100_000, 2, MLP((900,), activation="relu"))
     method, scheme = FedAvg(local_epochs=1, batch=1, step_size=0.1), Uniform(100_000, 64)
 else:  # d = 7840
-    problem = clients.random_problem(25_000, 1)
+    problem = fedavg.random_problem(25_000, 1)
     method, scheme = Scaffold(local_epochs=1, batch=1, step_size=0.1), Uniform(25_000, 64)
 
 

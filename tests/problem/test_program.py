@@ -18,11 +18,7 @@ from fedprivjax.protocols.noisy_sgd import SGD
 
 PLAIN = {  # files whose compiled functions take arrays only, or are compiled anew for every object
     "bench/accelerator.py",
-    "bench/cell.py",
-    "bench/clients.py",
-    "bench/clipped_records.py",
-    "bench/convolutions.py",
-    "bench/sequences.py",
+    "bench/fedavg.py",
     "auditing/one_run.py",
     "datasets/stream.py",
     "features/mapped.py",

@@ -1,7 +1,7 @@
 """FedAvg of a convolutional network in fedprivjax and FedJAX: CPU seconds of a round, a round of each in turn.
 
-The network is that of `fedprivjax bench --only convolutions`, the records are random. fedprivjax writes the records and
-the first weights to a file, so that both must reach the same weights. `--python PATH` is FedJAX's interpreter.
+The network is that of `targets/convolutions.py`, the records are random. fedprivjax writes the records and the first
+weights to a file, so that both must reach the same weights. `--python PATH` is FedJAX's interpreter.
 """
 
 import argparse

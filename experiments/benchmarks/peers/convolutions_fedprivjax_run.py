@@ -1,13 +1,18 @@
 """FedAvg of a convolutional network in fedprivjax. A turn is a call of the compiled program of one round."""
 
+import sys
+from pathlib import Path
+
 import convolutions_job as job
 import jax
 import numpy as np
 
 from fedprivjax import FedAvg, Full, ready
-from fedprivjax.bench.clients import random_problem
-from fedprivjax.bench.convolutions import Network
+from fedprivjax.bench.fedavg import random_problem
 from fedprivjax.bench.timing import compiled_run
+
+sys.path.append(str(Path(__file__).parents[1] / "targets"))
+from convolutions import Network
 
 
 def main() -> None:

@@ -1,17 +1,16 @@
 """Processor time of samples of records and of the calibration of a sweep, and of rounds of secret cohorts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from time import process_time
-from typing import Any
 
-import jax
 import numpy as np
+from measures import processor_seconds
 
 from fedprivjax import datasets
 from fedprivjax.bench import cell
-from fedprivjax.bench.clients import random_images
-from fedprivjax.bench.timing import Line, at_most, compiled_run, in_a_process
+from fedprivjax.bench.fedavg import random_images
+from fedprivjax.bench.timing import Line, compiled_run, in_a_process
 from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.disk_cache import CACHE
 from fedprivjax.engine.prepare import ready
@@ -37,17 +36,6 @@ def lines() -> Iterator[Line]:
     secret = "Poisson cohorts over uniform ones, 10 of 100"
     yield Line(f"{secret}, digits", ratio_of_cohorts(*on_digits()), "times", "≤ 1.5")
     yield Line(f"{secret}, a CNN with an adaptive clip", ratio_of_cohorts(*on_images()), "times", "≤ 1.5")
-
-
-def processor_seconds(*jobs: Callable[[], Any], repeats: int = 7) -> list[float]:
-    """Return the median processor seconds of each job, over all threads. The jobs alternate, after a warm-up."""
-    seconds = []
-    for _ in range(at_most(repeats) + 1):
-        for job in jobs:
-            began = process_time()
-            jax.block_until_ready(job())
-            seconds.append(process_time() - began)
-    return np.median(np.reshape(seconds, (-1, len(jobs)))[1:], axis=0).tolist()
 
 
 def subset_seconds() -> float:

@@ -7,9 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from measures import peak_of_run, ratio_side_by_side
 
-from fedprivjax.bench.clients import random_problem
-from fedprivjax.bench.timing import Line, compiled_run, in_a_process, peak_of_run, ratio_side_by_side
+from fedprivjax.bench.fedavg import random_problem
+from fedprivjax.bench.timing import Line, compiled_run, in_a_process
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.plan.participation import Full
 from fedprivjax.problem.dense_layers import with_clipping

@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from measures import ratio_side_by_side
 
-from fedprivjax.bench.clients import CLASSES, random_problem
-from fedprivjax.bench.timing import Line, compiled_run, ratio_side_by_side
+from fedprivjax.bench.fedavg import CLASSES, random_problem
+from fedprivjax.bench.timing import Line, compiled_run
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.plan.participation import Full
 from fedprivjax.protocols import FedAvg

@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from convolutions import BATCH, descent, make
 from flax import linen as nn
 
-from fedprivjax.bench.clients import CLASSES
-from fedprivjax.bench.convolutions import BATCH, descent, make
+from fedprivjax.bench.fedavg import CLASSES
 from fedprivjax.bench.timing import Line, compiled_run, side_by_side
 from fedprivjax.engine.prepare import ReadyRun
 
