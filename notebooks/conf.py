@@ -12,7 +12,6 @@ import json
 import os
 import re
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version as version_of
@@ -41,7 +40,6 @@ from fedprivjax.cli import app as command_line  # noqa: E402
 from fedprivjax.cli import listing  # noqa: E402
 from fedprivjax.cli.settings_help import REQUIRED, UNSET, settings_of  # noqa: E402
 from fedprivjax.problem.program import compile_quickly  # noqa: E402
-from fedprivjax.report.drawing import as_address  # noqa: E402
 
 sys.path.insert(0, os.path.dirname(__file__))
 
@@ -57,6 +55,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx.ext.mathjax",
     "myst_nb",
+    "pictures",
 ]
 html_theme = "furo"
 html_title = f"fedprivjax {release}"
@@ -240,23 +239,6 @@ class CommandLine(SphinxDirective):
         return self.parse_text_to_nodes(text, allow_section_headings=True)
 
 
-class Frontier(SphinxDirective):
-    """The panel of the leaderboard with most values of ε of a method, by its name in experiment files."""
-
-    required_arguments = 1
-
-    def run(self):
-        (method,) = self.arguments
-        board = fedprivjax.leaderboard()
-        levels = {(row["experiment"], row["target_epsilon"]) for row in board.rows if row["protocol"] == method}
-        ((experiment, _),) = Counter(name for name, _ in sorted(levels)).most_common(1)
-        drawn = as_address(board.of(experiment).plot())
-        alt = f"Test metric against ε of the methods of {experiment}, among them {method}"
-        figure = f'<p><img src="{drawn}" alt="{alt}" style="width: 100%"></p>'
-        text = f"`fedprivjax run {experiment}`, from the rows of the [leaderboard](/leaderboard.ipynb)."
-        return [nodes.raw("", figure, format="html"), *self.parse_text_to_nodes(text)]
-
-
 class Settings(SphinxDirective):
     """The keys of a section of experiment files, or of a group of kinds, as `fedprivjax list` describes them.
 
@@ -307,7 +289,6 @@ def setup(app):
     app.connect("build-finished", formulas_offline)
     app.add_directive("command-line", CommandLine)
     app.add_directive("settings", Settings)
-    app.add_directive("frontier", Frontier)
     app.connect("env-before-read-docs", guides_apart)
     app.connect("source-read", opened_in_colab)
     app.connect("missing-reference", by_public_name, priority=400)  # before intersphinx

@@ -78,6 +78,18 @@ def test_code_on_a_page_is_at_most_88_columns_wide(page):
     assert [line for block in blocks for line in block.splitlines() if len(line) > 88] == []
 
 
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES.glob("[mp]*/*.md") if page.stem != "index"], ids=lambda page: page.stem
+)
+def test_a_page_of_a_method_or_paper_has_a_picture_and_of_a_paper_its_citation(page):
+    text = page.read_text()
+    assert re.search(r"^```{(?:frontier|round|published|image)}", text, re.MULTILINE)
+    if page.parent.name == "papers":
+        (number,) = set(re.findall(r"arxiv\.org/abs/([\d.]+)", text))
+        assert f"https://doi.org/10.48550/arXiv.{number}" in text
+        assert f"eprint    = {{{number}}}" in text
+
+
 @pytest.mark.slow  # continuous integration runs slow tests with the extra "docs", which has docutils
 def test_every_formula_is_understood():
     latex2mathml = pytest.importorskip("docutils.utils.math.latex2mathml")

@@ -1,0 +1,83 @@
+"""Directives for pictures of methods' and papers' pages, drawn when the site is built."""
+
+import re
+from collections import Counter
+from html import escape
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+import fedprivjax
+from fedprivjax.report.colours import new_figure
+from fedprivjax.report.drawing import as_address
+
+QUOTED = re.compile(r"([\d.]+) ± ([\d.]+) \(([\d.]+)\)")  # measured ± interval (published)
+
+
+def picture(figure, alt: str, width: str = "100%") -> nodes.raw:
+    """Return a figure as an image with an alternative text."""
+    image = f'<p><img src="{as_address(figure)}" alt="{escape(alt)}" style="width: {width}"></p>'
+    return nodes.raw("", image, format="html")
+
+
+class Frontier(SphinxDirective):
+    """The panel of the leaderboard with most values of ε of a method, by its name in experiment files."""
+
+    required_arguments = 1
+
+    def run(self):
+        (method,) = self.arguments
+        board = fedprivjax.leaderboard()
+        levels = {(row["experiment"], row["target_epsilon"]) for row in board.rows if row["protocol"] == method}
+        ((experiment, _),) = Counter(name for name, _ in sorted(levels)).most_common(1)
+        alt = f"Test metric against ε of the methods of {experiment}, among them {method}"
+        text = f"`fedprivjax run {experiment}`, from the rows of the [leaderboard](/leaderboard.ipynb)."
+        return [picture(board.of(experiment).plot(), alt), *self.parse_text_to_nodes(text)]
+
+
+class Round(SphinxDirective):
+    """A round of a method: one box for each party, as lines `party: what it does`. Boxes with noise are shaded."""
+
+    has_content = True
+
+    def run(self):
+        steps = [line.split(": ", 1) for line in self.content]
+        boxes = [
+            f'<div{" class=noise" * ("noise" in does)}><b>{escape(party)}</b><br>{escape(does)}</div>'
+            for party, does in steps
+        ]
+        alt = "A round. " + " Then ".join(f"{party}: {does}." for party, does in steps)
+        arrow = "<span>→</span>"
+        diagram = f'<div class="round" role="img" aria-label="{escape(alt)}">{arrow.join(boxes)}</div>'
+        return [nodes.raw("", diagram, format="html")]
+
+
+class Published(SphinxDirective):
+    """Measured against published values: all cells "measured ± interval (published)" of the page's tables.
+
+    The argument is the name of both axes, such as "test accuracy %".
+    """
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self):
+        cells = QUOTED.findall(Path(self.env.doc2path(self.env.docname)).read_text(encoding="utf-8"))
+        measured, interval, published = ([float(cell[at]) for cell in cells] for at in range(3))
+        figure = new_figure(4.4, 3.6, 1, 1)
+        axis = figure.subplots()
+        ends = [min(measured + published), max(measured + published)]
+        axis.plot(ends, ends, linewidth=1, color="grey", label="equal")
+        axis.errorbar(published, measured, interval, fmt="o", ms=4, capsize=2, label="a cell, with its 95% interval")
+        axis.set(xlabel=f"published {self.arguments[0]}", ylabel=f"measured {self.arguments[0]}")
+        axis.legend(fontsize="small")
+        alt = f"Measured against published {self.arguments[0]}: {len(cells)} cells near the line of equal values"
+        return [picture(figure, alt, "28rem; max-width: 100%")]
+
+
+def setup(app):
+    app.add_directive("frontier", Frontier)
+    app.add_directive("round", Round)
+    app.add_directive("published", Published)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
