@@ -1,5 +1,7 @@
 """Orders of the theorems: their exponents equal Table 1, and the paper's parameters attain them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,6 @@ from fedprivjax import Refusal
 from fedprivjax.theory import cheu
 
 CONSTANTS = {"users": 1e5, "dimension": 10.0, "diameter": 3.0, "lipschitz": 2.0}
-PROBLEM = cheu.ProblemConstants(**CONSTANTS)
 TARGET = {"epsilon": 1.0, "delta": 1e-6}
 CURVATURES = {"smoothness": 5.0, "strong_convexity": 0.5}
 NEEDS = {
@@ -24,8 +25,10 @@ def settings_of(needs):
 
 
 def value(rate, settings, **options):
-    problem = cheu.ProblemConstants(**{name: settings[name] for name in CONSTANTS})
-    return rate(problem, **{name: settings[name] for name in settings if name not in CONSTANTS}, **options)
+    known = {name: number for name, number in settings.items() if name not in CURVATURES}
+    return rate(
+        cheu.ProblemConstants(**known, **options), **{name: settings[name] for name in settings if name not in known}
+    )
 
 
 def exponent(rate, name, settings, **options):
@@ -65,38 +68,48 @@ def test_units(loss):
 
 def test_rates_by_hand():
     noise = np.sqrt(10) * np.log(1e7) / 1e5
-    assert cheu.sgd_rate(PROBLEM, **TARGET) == pytest.approx(6 * np.sqrt(noise))
-    assert cheu.convex_rate(PROBLEM, **TARGET) == pytest.approx(6 * (1e5**-0.5 + noise ** (2 / 3)))
+    problem = cheu.ProblemConstants(**CONSTANTS, **TARGET)
+    assert cheu.sgd_rate(problem) == pytest.approx(6 * np.sqrt(noise))
+    assert cheu.convex_rate(problem) == pytest.approx(6 * (1e5**-0.5 + noise ** (2 / 3)))
+    problem = replace(problem, sampling=False)
     private = 10**0.4 * 5**0.2 * 3**1.2 * 2**0.8 * np.log(1e7) ** 0.8 / 1e5**0.8
-    assert cheu.smooth_rate(PROBLEM, smoothness=5.0, sampling=False, **TARGET) == pytest.approx(private)
+    assert cheu.smooth_rate(problem, smoothness=5.0) == pytest.approx(private)
     strong = 10 * 5**0.5 * 4 * np.log(1e7) ** 2 / (0.5**1.5 * 1e5**2)
-    assert cheu.strong_smooth_rate(PROBLEM, sampling=False, **CURVATURES, **TARGET) == pytest.approx(strong)
+    assert cheu.strong_smooth_rate(problem, **CURVATURES) == pytest.approx(strong)
     pan = 10 * 5**0.5 * 4 * np.log(1e6) / (0.5**1.5 * 1e5**2)
-    found = cheu.strong_smooth_rate(PROBLEM, sampling=False, trust="pan-private", **CURVATURES, **TARGET)
+    found = cheu.strong_smooth_rate(replace(problem, trust="pan-private"), **CURVATURES)
     assert found == pytest.approx(pan)
     full = 6 * np.sqrt(10) * np.log(1e7) ** 1.5 / 1e5
-    assert cheu.full_rate(PROBLEM, sampling=False, **TARGET) == pytest.approx(full)
+    assert cheu.full_rate(problem) == pytest.approx(full)
+
+
+def test_constants_are_checked():
     with pytest.raises(Refusal, match="unknown trust 'shuffle', did you mean 'shuffler'"):
-        cheu.convex_rate(PROBLEM, trust="shuffle", **TARGET)
+        cheu.ProblemConstants(trust="shuffle", **CONSTANTS, **TARGET)
+    with pytest.raises(Refusal, match="sampling must be true or false"):
+        cheu.ProblemConstants(sampling=0.5, **CONSTANTS, **TARGET)
+    with pytest.raises(Refusal, match="delta must be between 0 and 1"):
+        cheu.ProblemConstants(**CONSTANTS, epsilon=1.0, delta=1.0)
+    with pytest.raises(Refusal, match="trust must be 'shuffler' for all users in every round, got 'pan-private'"):
+        cheu.full_rate(cheu.ProblemConstants(trust="pan-private", **CONSTANTS, **TARGET))
 
 
 @pytest.mark.parametrize("trust", ["shuffler", "pan-private"])
 def test_the_papers_parameters_balance_its_orders(trust):
     """With the paper's b and β, βD²/T² + σD/√T + L²/β has the order of the theorem."""
-    settings = TARGET | {"trust": trust}
+    problem = cheu.ProblemConstants(**CONSTANTS, **TARGET, trust=trust, sampling=False)
     log = np.log(1e7) if trust == "shuffler" else np.sqrt(np.log(1e6))
 
     def excess(b, beta):
         rounds = 1e5 / b
         return beta * 9 / rounds**2 + np.sqrt(10) * 2 * log / b * 3 / np.sqrt(rounds)
 
-    batch = cheu.agd_per_round_order(PROBLEM, smoothness=5.0, **settings)
-    rate = cheu.smooth_rate(PROBLEM, smoothness=5.0, sampling=False, **settings)
-    assert excess(batch, 5.0) == pytest.approx(2 * rate)
-    beta = cheu.smoothed_smoothness_order(PROBLEM, **settings)
-    batch = cheu.agd_per_round_order(PROBLEM, smoothness=beta, **settings)
-    assert batch == pytest.approx(cheu.smoothed_per_round_order(PROBLEM, **settings))
-    rate = cheu.convex_rate(PROBLEM, sampling=False, **settings)
+    batch = cheu.agd_per_round_order(problem, smoothness=5.0)
+    assert excess(batch, 5.0) == pytest.approx(2 * cheu.smooth_rate(problem, smoothness=5.0))
+    beta = cheu.smoothed_smoothness_order(problem)
+    batch = cheu.agd_per_round_order(problem, smoothness=beta)
+    assert batch == pytest.approx(cheu.smoothed_per_round_order(problem))
+    rate = cheu.convex_rate(problem)
     assert excess(batch, beta) == pytest.approx(2 * rate)
     assert 4 / beta == pytest.approx(rate)
 
