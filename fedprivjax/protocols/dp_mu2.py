@@ -175,12 +175,13 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
         )
         loose = "" if trusted else ", loose for noise that persists"
         return explicit(POPULATION, f"anytime averaging, at any participation (derived here{loose})", **bound._asdict())
-    function = reshef_levy.full_trusted_bound if trusted else reshef_levy.full_untrusted_bound
     known = {"machines": size.machines, "rounds": size.rounds, "dimension": s.dimension, "diameter": s.diameter}
     known |= {"increment": largest, "smoothness": s.smoothness, "optimum_gradient": s.lipschitz}
-    steps = function(mu=np.inf, **known)
-    sampled = function(mu=np.inf, deviation=deviation, **known)
-    total = function(mu=batch * run.event.mu, deviation=deviation, **known)  # noise of one increment, divided by K
+    known["trust"] = protocol.privacy.trust
+    steps = reshef_levy.full_bound(mu=np.inf, **known)
+    sampled = reshef_levy.full_bound(mu=np.inf, deviation=deviation, **known)
+    mu = batch * run.event.mu  # of the noise of one increment, which is divided by K
+    total = reshef_levy.full_bound(mu=mu, deviation=deviation, **known)
     theorem = f"Reshef & Levy 2024, {'trusted' if trusted else 'untrusted'} server"
     return explicit(POPULATION, theorem, optimisation=steps, sampling=sampled - steps, noise=total - sampled)
 

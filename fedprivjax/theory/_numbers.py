@@ -10,10 +10,7 @@ from numpy.typing import ArrayLike
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
 
-Load = float | Callable[[int], float]  # a number, or a function from the number of rounds to it
-
 _Constants = TypeVar("_Constants")
-_MAX_ROUNDS = 2**53
 
 
 def validate(constants: Any, **checks: Callable[[str, ArrayLike], Any]) -> None:
@@ -79,25 +76,6 @@ def ordered(low_name: str, low: ArrayLike, high_name: str, high: ArrayLike) -> N
 
 def plain(value: Any) -> Any:
     return np.asarray(value).item() if np.ndim(value) == 0 else value
-
-
-def min_rounds(need: Callable[[int], float]) -> int:
-    """Return the smallest R with `R ≥ need(R)`, for a function `need` that does not increase with R."""
-    high = 1
-    while high < need(high):
-        high *= 2
-        if high > _MAX_ROUNDS:
-            raise Refusal(f"load must be positive enough for a finite number of rounds, got {need(high):.6g} rounds")
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if middle >= need(middle) else (middle, high)
-    return high
-
-
-def load_at(load: Load, rounds: int) -> float:
-    """Return the load of a run with this number of rounds."""
-    return float(nonnegative("load", load(rounds) if callable(load) else load))
 
 
 def inverse(value: ArrayLike) -> np.ndarray:

@@ -43,8 +43,9 @@ def increment_bound(lipschitz: ArrayLike, smoothness: ArrayLike, diameter: Array
     return plain(lipschitz + 2 * smoothness * positive("diameter", diameter))
 
 
-def full_untrusted_bound(
+def full_bound(
     *,
+    trust: str,
     mu: ArrayLike,
     machines: int,
     rounds: int,
@@ -55,49 +56,30 @@ def full_untrusted_bound(
     optimum_gradient: ArrayLike = 0.0,
     deviation: ArrayLike = 0.0,
 ) -> Any:
-    """Expected excess loss of full participation with no trusted server.
+    """Expected excess loss of full participation: `4D·[(G* + 2LD)/T + 2S√d/(μTC) + σ̃/√(TM)]`.
 
-    `4D·[(G* + 2LD)/T + 2S√d/(μT√M) + σ̃/√(TM)]`
+    C is M with a trusted server, and √M without one.
 
     Args:
+        trust: "server" or "none".
         mu: GDP parameter of every machine; inf drops the middle term.
         optimum_gradient: G*, norm of the gradient at the constrained optimum; 0 if the optimum is interior.
         deviation: σ̃ = σ_gradient + 2·D·σ_smoothness, the standard deviation of one record's increment.
 
-    Source: Reshef & Levy 2024, untrusted server.
+    Source: Reshef & Levy 2024, trusted and untrusted server.
 
-    >>> full_untrusted_bound(mu=2.0, machines=4, rounds=10, dimension=9, diameter=1.0, increment=3.0, smoothness=1.0)
-    2.6
+    >>> known = {"machines": 4, "rounds": 10, "dimension": 9, "diameter": 1.0, "increment": 3.0, "smoothness": 1.0}
+    >>> [full_bound(trust=trust, mu=2.0, **known) for trust in ("server", "none")]
+    [1.7, 2.6]
     """
+    require_choice("trust", trust, ("server", "none"))
     counts(machines=machines, rounds=rounds, dimension=dimension)
-    spread = np.sqrt(machines)
-    return _bound(mu, spread, machines, rounds, dimension, diameter, increment, smoothness, optimum_gradient, deviation)
-
-
-def full_trusted_bound(
-    *,
-    mu: ArrayLike,
-    machines: int,
-    rounds: int,
-    dimension: int,
-    diameter: ArrayLike,
-    increment: ArrayLike,
-    smoothness: ArrayLike,
-    optimum_gradient: ArrayLike = 0.0,
-    deviation: ArrayLike = 0.0,
-) -> Any:
-    """Expected excess loss of full participation with a trusted server.
-
-    `4D·[(G* + 2LD)/T + 2S√d/(μTM) + σ̃/√(TM)]`, with the arguments of `full_untrusted_bound`.
-
-    Source: Reshef & Levy 2024, trusted server.
-
-    >>> full_trusted_bound(mu=2.0, machines=4, rounds=10, dimension=9, diameter=1.0, increment=3.0, smoothness=1.0)
-    1.7
-    """
-    counts(machines=machines, rounds=rounds, dimension=dimension)
-    spread = float(machines)
-    return _bound(mu, spread, machines, rounds, dimension, diameter, increment, smoothness, optimum_gradient, deviation)
+    spread = float(machines) if trust == "server" else np.sqrt(machines)
+    diameter = positive("diameter", diameter)
+    start = nonnegative("optimum_gradient", optimum_gradient) + 2 * nonnegative("smoothness", smoothness) * diameter
+    privacy = 2 * positive("increment", increment) * np.sqrt(dimension) / (positive_or_inf("mu", mu) * spread)
+    sampling = nonnegative("deviation", deviation) / np.sqrt(rounds * machines)
+    return plain(4 * diameter * ((start + privacy) / rounds + sampling))
 
 
 def anytime_bound(
@@ -299,14 +281,6 @@ def noisy_sgd_bound(
     """
     second_moment = _second_moment(rounds, lipschitz, dimension, noise_std_of_mean)
     return plain(positive("diameter", diameter) * np.sqrt(second_moment / rounds))
-
-
-def _bound(mu, spread, machines, rounds, dimension, diameter, increment, smoothness, optimum_gradient, deviation):
-    diameter = positive("diameter", diameter)
-    start = nonnegative("optimum_gradient", optimum_gradient) + 2 * nonnegative("smoothness", smoothness) * diameter
-    privacy = 2 * positive("increment", increment) * np.sqrt(dimension) / (positive_or_inf("mu", mu) * spread)
-    sampling = nonnegative("deviation", deviation) / np.sqrt(rounds * machines)
-    return plain(4 * diameter * ((start + privacy) / rounds + sampling))
 
 
 def _capped(step: np.ndarray, rounds: int, smoothness: ArrayLike | None):

@@ -87,7 +87,7 @@ def test_broadcasts_over_mu_diameter_and_increment():
 def bounds(**changes):
     values = {**MNIST, "mu": 8.0, "machines": 100, "rounds": 600, "smoothness": 392.5}
     values |= {"optimum_gradient": 0.3, "deviation": 5.0} | changes
-    return theory.full_untrusted_bound(**values), theory.full_trusted_bound(**values)
+    return theory.full_bound(trust="none", **values), theory.full_bound(trust="server", **values)
 
 
 def test_bounds_are_the_papers_expressions():

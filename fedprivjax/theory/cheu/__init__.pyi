@@ -1,10 +1,10 @@
+from .agd import Pass as Pass
 from .agd import Phase as Phase
 from .agd import agd_bound as agd_bound
 from .agd import agd_mixing as agd_mixing
 from .agd import agd_scan as agd_scan
 from .agd import agd_spread as agd_spread
 from .agd import agd_steps as agd_steps
-from .agd import best_batch as best_batch
 from .agd import smoothed_scan as smoothed_scan
 from .gd import Descent as Descent
 from .gd import gd_bound as gd_bound

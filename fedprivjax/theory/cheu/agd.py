@@ -7,7 +7,6 @@ Scans evaluate the bound of a pass for candidate batch sizes, on a smooth loss o
 are few enough that a scan over n = 10⁹ users takes milliseconds.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -140,7 +139,16 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """Settings that all batch sizes share. With `smoothness` None, every batch size has its best envelope."""
+    """Settings of one pass, which all batch sizes share.
+
+    Attributes:
+        noise: C (`gaussian_noise_constant`, d·s² by an accountant, `pan_private_noise_constant`), or a function of b.
+        smoothness: β of the loss or of its envelopes, or None for the best envelopes of every batch size.
+        envelope: True to add the distance L²/(2β) of the envelopes to bounds.
+        sampling: False omits L²/b from σ².
+        form: "optimal" or "paper", as in `agd_spread`.
+        paper_2L: use the paper's Lipschitz constant 2L of the envelopes, in σ and at the start, although L suffices.
+    """
 
     lipschitz: float
     noise: Noise
@@ -206,17 +214,7 @@ def _smoothness(method: Pass, rounds: np.ndarray, distance: np.ndarray) -> list[
     return [first, first * np.sqrt(1 + still)]
 
 
-def agd_scan(
-    *,
-    users: int,
-    distance: float,
-    lipschitz: float,
-    smoothness: float,
-    noise: Noise,
-    per_round: int | None = None,
-    sampling: bool = True,
-    form: str = "optimal",
-) -> Phase:
+def agd_scan(*, users: int, distance: float, smoothness: float, per_round: int | None = None, **settings: Any) -> Phase:
     """Return the batch size with the smallest `agd_bound` for a β-smooth loss, and its settings.
 
     The bound uses `σ² = L²/b + L²C/b²` and a gap of L·D.
@@ -224,10 +222,8 @@ def agd_scan(
     Args:
         users: n, each used once.
         distance: D, bound on the distance from the start to the minimum.
-        noise: C (`gaussian_noise_constant`, d·s² by an accountant, `pan_private_noise_constant`), or a function of b.
         per_round: batch size, or None for the best.
-        sampling: False omits L²/b from σ².
-        form: "optimal" or "paper", as in `agd_spread`.
+        settings: `lipschitz`, `noise` (C, or a function of b) and the optional settings of `Pass`.
 
     Source: Cheu et al. 2022, Theorem 4.3 with explicit constants. The order of the paper's batch size is
     `agd_per_round_order`.
@@ -235,21 +231,11 @@ def agd_scan(
     >>> agd_scan(users=20_000, distance=1.0, lipschitz=1.0, smoothness=1.0, noise=862.0)[:3]
     (20000, 500, 40)
     """
-    loss = {"lipschitz": lipschitz, "smoothness": smoothness, "envelope": False}
-    return _scan(users, distance, per_round, noise=noise, sampling=sampling, form=form, **loss)
+    return _scan(Pass(smoothness=smoothness, envelope=False, **settings), users, distance, per_round)
 
 
 def smoothed_scan(
-    *,
-    users: int,
-    distance: float,
-    lipschitz: float,
-    noise: Noise,
-    per_round: int | None = None,
-    smoothness: float | None = None,
-    sampling: bool = True,
-    form: str = "optimal",
-    paper_2L: bool = False,
+    *, users: int, distance: float, smoothness: float | None = None, per_round: int | None = None, **settings: Any
 ) -> Phase:
     """Return the batch size and the smoothness β of the envelopes with the smallest `agd_bound + L²/(2β)`.
 
@@ -258,19 +244,16 @@ def smoothed_scan(
 
     Args:
         smoothness: β, or None for the best.
-        paper_2L: use the paper's Lipschitz constant 2L of the envelopes, in σ and at the start, although L suffices.
 
     Source: Cheu et al. 2022, Theorem 4.7 with explicit constants.
 
     >>> smoothed_scan(users=20_000, distance=1.0, lipschitz=1.0, noise=862.0)[:3]
     (20000, 108, 185)
     """
-    loss = {"lipschitz": lipschitz, "smoothness": smoothness, "envelope": True, "paper_2L": paper_2L}
-    return _scan(users, distance, per_round, noise=noise, sampling=sampling, form=form, **loss)
+    return _scan(Pass(smoothness=smoothness, envelope=True, **settings), users, distance, per_round)
 
 
-def _scan(users: int, distance: float, per_round: int | None, **settings: Any) -> Phase:
-    method = Pass(**settings)
+def _scan(method: Pass, users: int, distance: float, per_round: int | None) -> Phase:
     counts(users=users)
     return best_phase(method, users, candidates(users, per_round), one(positive, "distance", distance))
 
@@ -289,18 +272,6 @@ def batches(users: int) -> np.ndarray:
         raise Refusal(f"users must be at most 10¹² for a scan, got {users}")
     few = np.arange(1, int(users**0.5) + 1)
     return np.unique(np.concatenate([few, users // few]))
-
-
-def best_batch(bound: Callable[[np.ndarray], np.ndarray], users: int) -> int:
-    """Return the batch size b of one pass over n users with the smallest bound.
-
-    The bound must decrease in b at fixed ⌊n/b⌋.
-
-    >>> best_batch(lambda b: 100 / b**2 + b / 1000, 1000)
-    58
-    """
-    tried = batches(users)
-    return int(tried[np.argmin(bound(tried))])
 
 
 def candidates(users: int, per_round: int | None) -> np.ndarray:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice, require_flag
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.binomial.paper import MAX_EPSILON, default_levels, paper_vector
+from fedprivjax.privacy.accountants.binomial.paper import default_levels, paper_vector, require_target
 from fedprivjax.theory._numbers import at_least_one, counts, nonnegative, one, plain, positive, probability
 
 Noise = float | Callable[[Any], Any]  # C, or a vectorised function from the number of users in a sum to C
@@ -85,11 +85,7 @@ def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: in
     12643
     """
     counts(dimension=dimension)
-    epsilon, delta = one(positive, "epsilon", epsilon), one(probability, "delta", delta)
-    if epsilon > MAX_EPSILON:
-        raise Refusal(f"epsilon must be at most 15 with the paper's constants, got {epsilon}")
-    if delta >= 0.5:
-        raise Refusal(f"delta must be below 1/2 with the paper's constants, got {delta}")
+    require_target(epsilon, delta)
     log, doubled = np.log((dimension + 1) / delta), np.log(2 * (dimension + 1) / delta)
     successes = 29160 * log * doubled / epsilon**2  # m·p over the squared levels
     heads = 0.5

@@ -27,12 +27,9 @@ from .amplification import shuffled_machines as shuffled_machines
 from .amplification import shuffled_rate as shuffled_rate
 from .amplification import shuffled_rounds as shuffled_rounds
 from .amplification import shuffled_rounds_privacy as shuffled_rounds_privacy
-from .lower_bounds import central_empirical_lower_bound as central_empirical_lower_bound
-from .lower_bounds import central_population_lower_bound as central_population_lower_bound
+from .lower_bounds import central_lower_bound as central_lower_bound
 from .lower_bounds import classical_local_lower_bound as classical_local_lower_bound
-from .lower_bounds import empirical_lower_bound as empirical_lower_bound
-from .lower_bounds import population_lower_bound as population_lower_bound
-from .lower_bounds import trivial_bound as trivial_bound
+from .lower_bounds import local_lower_bound as local_lower_bound
 from .minibatch import Variance as Variance
 from .minibatch import aggregate_variance as aggregate_variance
 from .minibatch import empirical_variance as empirical_variance

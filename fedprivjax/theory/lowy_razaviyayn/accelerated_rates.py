@@ -11,19 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedprivjax.theory._numbers import (
-    Load,
-    counts,
-    inverse,
-    load_at,
-    min_rounds,
-    nonnegative,
-    one,
-    ordered,
-    plain,
-    positive,
-    single,
-)
+from fedprivjax.theory._numbers import counts, inverse, nonnegative, one, ordered, plain, positive, single
+from fedprivjax.theory.lowy_razaviyayn._rounds import Load, load_at, min_rounds
 from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, curvatures
 
 

@@ -6,38 +6,38 @@ use constant 1 and no logarithms. Arguments outside a theorem's hypotheses raise
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.theory._numbers import counts, nonnegative, one, ordered, plain, positive, probability, single
+from fedprivjax.theory._numbers import counts, nonnegative, one, ordered, positive, probability, single
 from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
 
 _INTERACTIONS = ("sequential", "compositional")
 
 
-def population_lower_bound(
+def local_lower_bound(
     problem: ProblemConstants,
     *,
     epsilon: float,
-    deviation: float,
     round_epsilons: Sequence[float],
     round_deltas: Sequence[float],
+    deviation: float = 0.0,
     interaction: str = "compositional",
     compositionality: float = 1.0,
     strong_convexity: float = 0.0,
 ) -> float:
-    """Lower bound on the excess population loss under inter-silo record-level privacy, for identical machines.
+    """Lower bound on the excess loss under inter-silo record-level privacy.
 
-    Convex: `φD/√(Nn) + LD·min{1, √d/(εn√N·C²)}`. Strongly convex: `φ²/(μnN) + LD·min{1, d/((εn)²N·C⁴)}`.
+    Convex: `φD/√(Nn) + LD·min{1, √d/(εn√N·C²)}`. Strongly convex: `φ²/(μnN) + LD·min{1, d/((εn)²N·C⁴)}`. It is for the
+    population loss of identical machines. With φ = 0 and C = 1 it is for the empirical loss on worst-case data, of
+    algorithms symmetric in the machines, and its hypotheses imply `δ_r ≥ 2e^{−N/16}/(Nn)` of that theorem.
 
     Args:
         epsilon: ε of all rounds, for one record of one machine.
-        deviation: φ, at most L.
         round_epsilons, round_deltas: (ε_r, δ_r) of each round's messages; one entry for "sequential".
+        deviation: φ, at most L; 0 for the empirical loss.
         interaction: "sequential" (every machine sends one message) or "compositional".
         compositionality: C; 1 for sequential or compositional algorithms, √R for the one-pass Algorithm 2.
         strong_convexity: μ, or 0 for a convex loss.
@@ -45,52 +45,24 @@ def population_lower_bound(
     Raises:
         Refusal: unless ε ≤ √N, ε_r ≤ 1/n, N ≥ 16·ln(2/(n·min δ_r)), δ (Σδ_r) < 1/(nN)², √Σε_r² ≤ Cε, φ ≤ L, μD ≤ L.
 
-    Source: Lowy & Razaviyayn 2023, Theorem 3.1.
+    Source: Lowy & Razaviyayn 2023, Theorems 3.1 and F.4.
 
     >>> problem = ProblemConstants(records=25, per_round=400, dimension=100, diameter=1.0, lipschitz=1.0)
-    >>> population_lower_bound(problem, epsilon=0.04, deviation=1.0, round_epsilons=[0.04], round_deltas=[1e-9])
-    0.51
+    >>> messages = {"round_epsilons": [0.04], "round_deltas": [1e-9]}
+    >>> [local_lower_bound(problem, epsilon=0.04, deviation=phi, **messages) for phi in (1.0, 0.0)]
+    [0.51, 0.5]
     """
     problem = _checked(problem, strong_convexity)
     factor = _compositional(interaction, compositionality, epsilon, round_epsilons)
     _local_privacy(problem, epsilon, interaction, round_epsilons, round_deltas)
     private = np.sqrt(problem.dimension / problem.per_round) / (epsilon * problem.records * factor**2)
-    return _population(problem, deviation, private, strong_convexity)
+    return _with_sampling(problem, deviation, private, strong_convexity)
 
 
-def empirical_lower_bound(
-    problem: ProblemConstants,
-    *,
-    epsilon: float,
-    round_epsilons: Sequence[float],
-    round_deltas: Sequence[float],
-    interaction: str = "compositional",
-    strong_convexity: float = 0.0,
+def central_lower_bound(
+    problem: ProblemConstants, *, epsilon: float, delta: float, deviation: float = 0.0, strong_convexity: float = 0.0
 ) -> float:
-    """Lower bound on the excess empirical loss, on worst-case data, of algorithms symmetric in the machines.
-
-    Convex: `LD·min{1, √d/(εn√N)}`. Strongly convex: `LD·min{1, d/((εn)²N)}`.
-
-    Raises:
-        Refusal: as for `population_lower_bound` with C = 1, which implies `δ_r ≥ 2e^{−N/16}/(Nn)` of the theorem.
-
-    Source: Lowy & Razaviyayn 2023, Theorem F.4.
-
-    >>> problem = ProblemConstants(records=25, per_round=400, dimension=100, diameter=1.0, lipschitz=1.0)
-    >>> empirical_lower_bound(problem, epsilon=0.04, round_epsilons=[0.04], round_deltas=[1e-9])
-    0.5
-    """
-    problem = _checked(problem, strong_convexity)
-    _compositional(interaction, 1.0, epsilon, round_epsilons)
-    _local_privacy(problem, epsilon, interaction, round_epsilons, round_deltas)
-    private = np.sqrt(problem.dimension / problem.per_round) / (epsilon * problem.records)
-    return _capped(problem, private, strong_convexity)
-
-
-def central_population_lower_bound(
-    problem: ProblemConstants, *, epsilon: float, delta: float, deviation: float, strong_convexity: float = 0.0
-) -> float:
-    """Lower bound on the excess population loss with a trusted server.
+    """Lower bound on the excess loss with a trusted server: of the population, or of the data if φ = 0.
 
     Convex: `φD/√(Nn) + LD·min{1, √d/(εnN)}`. Strongly convex: `φ²/(μnN) + LD·min{1, d/(εnN)²}`. For strongly convex
     losses with L near μD, the factor LD of the second term is L²/μ in the theorem; both are equal at L = μD.
@@ -98,34 +70,19 @@ def central_population_lower_bound(
     Raises:
         Refusal: unless δ < 1/(nN), φ ≤ L, μD ≤ L.
 
-    Source: Lowy & Razaviyayn 2023, Theorem F.3 (Bassily et al. 2019). Section 3 prints φ²/√(Nn) for φD/√(Nn).
+    Source: Lowy & Razaviyayn 2023, Theorems F.3 (Bassily et al. 2019) and F.5 (Bassily, Smith & Thakurta 2014).
+    Section 3 prints φ²/√(Nn) for φD/√(Nn).
 
     >>> problem = ProblemConstants(records=25, per_round=400, dimension=100, diameter=1.0, lipschitz=1.0)
-    >>> central_population_lower_bound(problem, epsilon=0.002, delta=1e-9, deviation=1.0)
-    0.51
+    >>> [central_lower_bound(problem, epsilon=0.002, delta=1e-9, deviation=phi) for phi in (1.0, 0.0)]
+    [0.51, 0.5]
     """
     problem = _checked(problem, strong_convexity)
-    return _population(problem, deviation, _central(problem, epsilon, delta), strong_convexity)
-
-
-def central_empirical_lower_bound(
-    problem: ProblemConstants, *, epsilon: float, delta: float, strong_convexity: float = 0.0
-) -> float:
-    """Lower bound on the excess empirical loss with a trusted server.
-
-    Convex: `LD·min{1, √d/(εnN)}`. Strongly convex: `LD·min{1, d/(εnN)²}`.
-
-    Raises:
-        Refusal: unless δ < 1/(nN) and μD ≤ L.
-
-    Source: Lowy & Razaviyayn 2023, Theorem F.5 (Bassily, Smith & Thakurta 2014).
-
-    >>> problem = ProblemConstants(records=25, per_round=400, dimension=100, diameter=1.0, lipschitz=1.0)
-    >>> central_empirical_lower_bound(problem, epsilon=0.002, delta=1e-9)
-    0.5
-    """
-    problem = _checked(problem, strong_convexity)
-    return _capped(problem, _central(problem, epsilon, delta), strong_convexity)
+    total = problem.per_round * problem.records
+    holds = one(probability, "delta", delta) < 1 / total
+    _hypothesis("δ = o(1/(nN))", holds, delta=delta, limit=1 / total)
+    private = float(np.sqrt(problem.dimension) / (positive("epsilon", epsilon) * total))
+    return _with_sampling(problem, deviation, private, strong_convexity)
 
 
 def classical_local_lower_bound(
@@ -148,29 +105,12 @@ def classical_local_lower_bound(
     return _capped(problem, np.sqrt(dimension / machines) / epsilon, 0.0)
 
 
-def trivial_bound(*, lipschitz: ArrayLike, diameter: ArrayLike) -> Any:
-    """Bound on the excess loss at the start, `LD`, which caps every other upper bound.
-
-    >>> trivial_bound(lipschitz=2.0, diameter=0.5)
-    1.0
-    """
-    return plain(positive("lipschitz", lipschitz) * positive("diameter", diameter))
-
-
 def _checked(problem: ProblemConstants, strong_convexity: float) -> ProblemConstants:
     """Return the constants as single numbers. Raise Refusal unless μD ≤ L."""
     problem, mu = single(problem), one(nonnegative, "strong_convexity", strong_convexity)
     holds = mu * problem.diameter <= problem.lipschitz * (1 + 1e-9)
     _hypothesis("μD ≤ L", holds, strong_convexity=mu, diameter=problem.diameter, lipschitz=problem.lipschitz)
     return problem
-
-
-def _central(problem: ProblemConstants, epsilon: float, delta: float) -> float:
-    """Return `√d/(εnN)`. Raise Refusal unless its hypothesis on δ holds."""
-    total = problem.per_round * problem.records
-    holds = one(probability, "delta", delta) < 1 / total
-    _hypothesis("δ = o(1/(nN))", holds, delta=delta, limit=1 / total)
-    return float(np.sqrt(problem.dimension) / (positive("epsilon", epsilon) * total))
 
 
 def _compositional(interaction: str, factor: float, epsilon: float, round_epsilons: Sequence[float]) -> float:
@@ -196,7 +136,7 @@ def _local_privacy(problem: ProblemConstants, epsilon: float, interaction: str, 
     _hypothesis(name, spent < limit, round_deltas=spent, limit=limit)
 
 
-def _population(problem: ProblemConstants, deviation: float, private: float, strong_convexity: float) -> float:
+def _with_sampling(problem: ProblemConstants, deviation: float, private: float, strong_convexity: float) -> float:
     total, deviation = problem.per_round * problem.records, one(nonnegative, "deviation", deviation)
     ordered("deviation", deviation, "lipschitz", problem.lipschitz)
     if strong_convexity:

@@ -16,20 +16,8 @@ from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.plan.samplers import as_sampler
-from fedprivjax.theory._numbers import (
-    Load,
-    at_least_one,
-    counts,
-    inverse,
-    load_at,
-    min_rounds,
-    nonnegative,
-    one,
-    ordered,
-    plain,
-    positive,
-    single,
-)
+from fedprivjax.theory._numbers import at_least_one, counts, inverse, nonnegative, one, ordered, plain, positive, single
+from fedprivjax.theory.lowy_razaviyayn._rounds import Load, load_at, min_rounds
 from fedprivjax.theory.lowy_razaviyayn.problem import (
     ProblemConstants,
     average_or_max,

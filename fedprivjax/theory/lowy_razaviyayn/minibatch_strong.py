@@ -12,18 +12,8 @@ import scipy
 from numpy.typing import ArrayLike
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.theory._numbers import (
-    Load,
-    counts,
-    load_at,
-    min_rounds,
-    nonnegative,
-    one,
-    ordered,
-    plain,
-    positive,
-    single,
-)
+from fedprivjax.theory._numbers import counts, nonnegative, one, ordered, plain, positive, single
+from fedprivjax.theory.lowy_razaviyayn._rounds import Load, load_at, min_rounds
 from fedprivjax.theory.lowy_razaviyayn.minibatch import Variance, minibatch_bound
 from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, curvatures, precision
 

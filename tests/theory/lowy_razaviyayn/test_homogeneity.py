@@ -84,12 +84,9 @@ FUNCTIONS = {
     "one_pass_strong_rate": LOSS,
     "shuffled_rounds": PURE,
     "shuffled_rate": LOSS,
-    "population_lower_bound": LOSS,
-    "empirical_lower_bound": LOSS,
-    "central_population_lower_bound": LOSS,
-    "central_empirical_lower_bound": LOSS,
+    "local_lower_bound": LOSS,
+    "central_lower_bound": LOSS,
     "classical_local_lower_bound": LOSS,
-    "trivial_bound": LOSS,
 }
 VARIANCES = {"minibatch_step_bound", "strong_step", "strong_step_bound"}
 

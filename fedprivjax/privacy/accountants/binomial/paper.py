@@ -119,7 +119,7 @@ def paper_vector(epsilon: float, delta: float, users: int, dimension: int, level
     >>> paper_vector(1.0, 1e-6, users=1000, dimension=10, levels=64).trials
     65479717
     """
-    _require_target(epsilon, delta)
+    require_target(epsilon, delta)
     _require_levels(levels, sqrt(users), "the square root of the users")
     _require_levels(levels, sqrt(dimension), "the square root of the dimension")
     part = coordinate_budget(epsilon, delta, dimension)
@@ -165,7 +165,7 @@ def claimed_vector(message: Bits, users: int, dimension: int, delta: float) -> f
     failure = coordinate_budget(1.0, delta, dimension).delta
     part = _lemma_epsilon(message, users, failure)
     epsilon = part / coordinate_budget(1.0, delta, dimension).epsilon
-    _require_target(epsilon, delta)
+    require_target(epsilon, delta)
     _require_levels(message.levels, sqrt(dimension), "the square root of the dimension")
     _require_lemma(part, failure, message.levels)
     return epsilon
@@ -183,7 +183,7 @@ def with_dropouts(epsilon: float, delta: float, levels: int, honest: float, loss
     (2.0, 1.414)
     """
     require_choice("loss", loss, LOSSES)
-    _require_target(epsilon, delta)
+    require_target(epsilon, delta)
     if not 0 < honest <= 1:
         raise Refusal(f"honest must be in (0, 1], got {honest}")
     if loss == "paper":
@@ -212,7 +212,7 @@ def round_budget(epsilon: float, delta: float, rounds: int) -> Budget:
     105.1
     """
     require_at_least("rounds", rounds, 1)
-    _require_target(epsilon, delta)
+    require_target(epsilon, delta)
     if rounds == 1:
         return Budget(epsilon, delta)
     part = Budget(epsilon / (2 * sqrt(2 * rounds * log(1 / delta))), delta / (rounds + 1))
@@ -252,7 +252,7 @@ def _require_delta(delta: float) -> None:
         raise Refusal(f"delta must be below 1/2 with the paper's constants, got {delta}")
 
 
-def _require_target(epsilon: float, delta: float) -> None:
+def require_target(epsilon: float, delta: float) -> None:
     require_positive("epsilon", epsilon)
     if epsilon > MAX_EPSILON * (1 + 1e-9):  # tolerance for rounding of a claim of 15
         raise Refusal(f"epsilon must be at most 15 with the paper's constants, got {epsilon:.6g}")
@@ -260,7 +260,7 @@ def _require_target(epsilon: float, delta: float) -> None:
 
 
 def _require_lemma(epsilon: float, delta: float, levels: int) -> None:
-    _require_target(epsilon, delta)
+    require_target(epsilon, delta)
     _require_levels(levels, epsilon / (3 * STEEPEST), "epsilon/2.57")
 
 
