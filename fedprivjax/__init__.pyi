@@ -55,7 +55,6 @@ from .method.local_release import LocalPrivacy as LocalPrivacy
 from .method.noisy_messages import NoisyMessages as NoisyMessages
 from .method.noisy_momentum import NoisyMomentum as NoisyMomentum
 from .method.noisy_records import NoisyRecords as NoisyRecords
-from .method.private_mean import BitMean as BitMean
 from .method.private_mean import GaussianMean as GaussianMean
 from .method.protocol import Protocol as Protocol
 from .method.record_steps import NoisyRecordSteps as NoisyRecordSteps
@@ -65,6 +64,7 @@ from .method.round import add_noise as add_noise
 from .method.round import cohort_messages as cohort_messages
 from .method.round import cohort_sum as cohort_sum
 from .method.server_optimizer import ServerOptimizer as ServerOptimizer
+from .method.shuffled_bits import BitMean as BitMean
 from .method.shuffled_sums import ScalarSum as ScalarSum
 from .method.shuffled_sums import VectorSum as VectorSum
 from .method.work_privacy import WorkPrivacy as WorkPrivacy

@@ -18,10 +18,11 @@ from fedprivjax.method.noisy_messages import NoisyMessages
 from fedprivjax.method.noisy_momentum import NoisyMomentum
 from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.pairing import privacy_for
-from fedprivjax.method.private_mean import BitMean, GaussianMean
+from fedprivjax.method.private_mean import GaussianMean
 from fedprivjax.method.protocol import Pair
 from fedprivjax.method.record_steps import NoisyRecordSteps
 from fedprivjax.method.release import MessagePrivacy
+from fedprivjax.method.shuffled_bits import BitMean
 from fedprivjax.method.work_privacy import WorkPrivacy
 from fedprivjax.plan.samplers.local import LocalWork
 from fedprivjax.protocols import FedAvg

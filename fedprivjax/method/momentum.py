@@ -1,6 +1,6 @@
 """Normalised steps along a private momentum: algorithm, settings and theory of the methods that take them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import isfinite, sqrt
 from typing import Any, NamedTuple
@@ -15,9 +15,9 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.algorithm import Algorithm, At, Momentum, Public, Reads
 from fedprivjax.method.default_steps import binds, noise_reach
 from fedprivjax.method.linear import Linear, gradient
-from fedprivjax.method.momentum_planning import LAST, epochs_of_records, momentum_constants
-from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
-from fedprivjax.method.planning.uses import Use
+from fedprivjax.method.planning.drafts import theory_rounds
+from fedprivjax.method.planning.setting import MAX_USES, Setting
+from fedprivjax.method.planning.uses import GRADIENT, STATIONARITY, Bound, Draft, PlannedRun, Use, missing
 from fedprivjax.method.protocol import Levels, Protocol
 from fedprivjax.method.server_step import initial, optimizer_field, stepped
 from fedprivjax.method.settings import check_numbers
@@ -28,6 +28,7 @@ from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.models import Dense
 from fedprivjax.problem.problem import Problem
+from fedprivjax.theory import tran_cutkosky
 from fedprivjax.theory.tran_cutkosky import MomentumSettings, ProblemConstants
 
 
@@ -134,14 +135,16 @@ class MomentumProtocol(Levels, Protocol):
 def momentum_theory(
     sampler: str,
     epochs: int,
+    theorem: str,
     rounds: Callable[[Any, Problem, int, Target], int],
-    bound: Callable[[Any, ProblemConstants, MomentumSettings, dict[str, float]], Bound],
+    bound: Callable[[Any, ProblemConstants, MomentumSettings, dict[str, float]], tran_cutkosky.GradientBound],
     step: Callable[[Any, Problem, Plan, Target], float],
 ) -> Theory:
     """Return the theory of a method with a private momentum.
 
     Args:
         sampler, epochs: sampler and smallest number of epochs of planned runs.
+        theorem: theorem of its bound, for printing.
         rounds: function that returns the number of rounds which the method's theorem chooses, in whole epochs.
         bound: function that returns its bound on the mean norm of the gradient over iterates, with all machines in
             every round.
@@ -155,7 +158,7 @@ def momentum_theory(
     def bound_of(protocol: Any, run: PlannedRun) -> Bound:
         if not run.setting.full:
             return missing("its theorem has all machines in every round")
-        return bound(protocol, *momentum_constants(run))
+        return gradient_bound(bound(protocol, *momentum_constants(run)), theorem)
 
     def uses(method: type) -> tuple[Use, ...]:
         return (Use("", epochs_of_records(method, sampler, epochs), iterate=LAST),)
@@ -194,3 +197,66 @@ def one_of(sampled, newest, round, key):
     """Return the newest iterate with probability 1/t, else `sampled`: reservoir sampling, uniform over t iterates."""
     chosen = jax.random.uniform(key) * round < 1
     return jax.tree.map(lambda old, new: jnp.where(chosen, new, old), sampled, newest)
+
+
+MAX_EPOCHS = 64  # the theorem's own number is huge
+LAST = "last"  # iterate that a pilot run reports instead of the output, which is a random iterate for the theorem
+
+
+def epochs_of_records(method: type, sampler: str, least: int) -> Callable[[Setting], Iterator[Draft]]:
+    """Return drafts of whole epochs over machines' own records, in the number that theory chooses.
+
+    Args:
+        least: smallest number of epochs.
+    """
+
+    def drafts(s: Setting) -> Iterator[Draft]:
+        trust = "server" if s.trust == "server" else "none"
+        if trust == "none" and not s.full:
+            raise Refusal(
+                f"per_round must be machines ({s.machines}) without a trusted server, because a machine's tree has a "
+                f"leaf in every round, got {s.per_round}"
+            )
+        settings = {"trust": trust, "sampler": sampler, "batch": s.batch or 1}
+        protocol: Any = method(**settings)
+        epoch = s.samples // settings["batch"]
+        rounds, note = s.rounds, ""
+        if rounds is None:
+            rounds, note = _epochs(protocol, s, epoch, least)
+        yield Draft(method, settings, s.owned, s.epochs(protocol.minibatches, rounds), note)
+
+    return drafts
+
+
+def _epochs(protocol: Any, s: Setting, epoch: int, least: int) -> tuple[int, str]:
+    """Return the theory's rounds in whole epochs, capped at the planned number of uses, and a note if they differ."""
+    most = min(MAX_EPOCHS, MAX_USES // (s.per_round * s.samples))
+    try:
+        best = theory_rounds(protocol, s, s.owned) // epoch
+    except Refusal:
+        best = 0  # the theorem chooses less than one epoch
+    epochs = max(least, min(best, most))
+    return epochs * epoch, "" if epochs == best else f"{epochs} epochs, the theorem has {best or 'less than one'}"
+
+
+def momentum_constants(
+    run: PlannedRun,
+) -> tuple[tran_cutkosky.ProblemConstants, tran_cutkosky.MomentumSettings, dict[str, float]]:
+    """Return the constants of the problem, the settings, and the initial gap and noise of a run with momentum."""
+    s, protocol, size = run.setting, run.protocol, run.plan.size
+    losses = {"lipschitz": s.lipschitz, "smoothness": s.smoothness}
+    problem = tran_cutkosky.ProblemConstants(records=int(protocol.epoch), dimension=s.dimension, **losses)
+    settings = tran_cutkosky.MomentumSettings(size.rounds, float(protocol.alpha), run.step)
+    noise = float(np.mean(np.sqrt(s.dimension * protocol.noise_variances(size))))
+    return problem, settings, {"gap": s.first_gap, "noise": noise}
+
+
+def gradient_bound(bound: tran_cutkosky.GradientBound, theorem: str) -> Bound:
+    """Return a theorem's bound on the mean norm of the gradient, term by term."""
+    terms = {
+        "optimisation": float(bound.optimisation + bound.start),
+        "sampling": float(bound.variance),
+        "noise": float(bound.noise),
+        "bias": float(bound.bias),
+    }
+    return Bound(GRADIENT, STATIONARITY, f"Tran & Cutkosky 2022, {theorem}", terms)

@@ -13,9 +13,10 @@ from fedprivjax.method.local_release import LocalPrivacy
 from fedprivjax.method.noisy_messages import NoisyMessages
 from fedprivjax.method.noisy_momentum import NoisyMomentum
 from fedprivjax.method.noisy_records import NoisyRecords
-from fedprivjax.method.private_mean import BitMean, GaussianMean
+from fedprivjax.method.private_mean import GaussianMean
 from fedprivjax.method.record_steps import NoisyRecordSteps
 from fedprivjax.method.release import MessagePrivacy, Privacy
+from fedprivjax.method.shuffled_bits import BitMean
 from fedprivjax.method.work_privacy import WorkPrivacy
 
 

@@ -6,8 +6,7 @@ from math import inf
 from typing import Any, Self, TypeVar
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
-from fedprivjax.method.planning.uses import Use
+from fedprivjax.method.planning.uses import Bound, PlannedRun, Use, missing
 from fedprivjax.method.server_step import optimizer_of_step, scaled_step
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target

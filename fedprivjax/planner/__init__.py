@@ -4,9 +4,8 @@
 calibrated in the same way, on a sampled run plan, for a problem without data.
 """
 
-from fedprivjax.method.planning.bounds import KINDS, TERMS, Bound
 from fedprivjax.method.planning.setting import DEFAULTS, Setting
-from fedprivjax.method.planning.uses import Draft, Use
+from fedprivjax.method.planning.uses import KINDS, TERMS, Bound, Draft, Use
 from fedprivjax.planner.pilot import Pilot
 from fedprivjax.planner.survey import grid_around, mapping, plan
 

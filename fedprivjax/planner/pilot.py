@@ -18,9 +18,8 @@ from fedprivjax.datasets.stream import clusters
 from fedprivjax.engine.metric import OUTPUT
 from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.engine.simulate import execute
-from fedprivjax.method.planning.bounds import PlannedRun
 from fedprivjax.method.planning.setting import Setting
-from fedprivjax.method.planning.uses import Draft, Use
+from fedprivjax.method.planning.uses import Draft, PlannedRun, Use
 from fedprivjax.method.seen import costs_of
 from fedprivjax.privacy.target import PLAN
 from fedprivjax.problem.constraints import Ball

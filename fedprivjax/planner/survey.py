@@ -11,9 +11,8 @@ import xarray as xr
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.progress import OnProgress, progress_callback
-from fedprivjax.method.planning.bounds import KINDS, TERMS, Bound, PlannedRun
 from fedprivjax.method.planning.setting import Setting
-from fedprivjax.method.planning.uses import Draft, Use
+from fedprivjax.method.planning.uses import KINDS, TERMS, Bound, Draft, PlannedRun, Use
 from fedprivjax.method.protocol import Protocol
 from fedprivjax.method.seen import costs_of
 from fedprivjax.planner.clients import CLIENT_ALGORITHMS, CLIENT_METHODS, client_uses

@@ -21,10 +21,9 @@ from fedprivjax.checks.values import called, require_printable
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.plan.seeds import shuffler_rng
 from fedprivjax.privacy.custom_adversary import require_rows_only
-from fedprivjax.privacy.hidden_messages import squares as squares
-from fedprivjax.privacy.hidden_messages import squares_of
 from fedprivjax.privacy.terms import TRUST
-from fedprivjax.privacy.views import FullView, SentNoise, View
+from fedprivjax.privacy.views import FullView, SentNoise, View, squares_of
+from fedprivjax.privacy.views import squares as squares
 
 NAMED, HIDDEN, SUMMED = "named", "hidden", "summed"  # messages in a view: with senders, without them, functions of them
 

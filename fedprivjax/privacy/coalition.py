@@ -25,8 +25,7 @@ from fedprivjax.privacy.adversaries import (
     is_plain_sum,
     require_adversary,
 )
-from fedprivjax.privacy.hidden_messages import UNSEEN_PART, squares_of
-from fedprivjax.privacy.views import FullView, SentNoise, View
+from fedprivjax.privacy.views import UNSEEN_PART, FullView, SentNoise, View, squares_of
 
 MOST_COALITIONS = 10_000  # sets of machines that are enumerated
 

@@ -22,14 +22,14 @@ from fedprivjax.method.algorithm import Algorithm, At, Public
 from fedprivjax.method.default_steps import binds
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.noisy_records import NoisyRecords
-from fedprivjax.method.planning.bounds import POPULATION, TRAINING, Bound, PlannedRun, explicit
+from fedprivjax.method.planning.drafts import PASSES, disjoint, full_batches, problem_constants, records_of
 from fedprivjax.method.planning.setting import Setting
-from fedprivjax.method.planning.uses import Use
-from fedprivjax.method.private_mean import BitMean, GaussianMean, gradient_bound, noise_constant, round_noise
+from fedprivjax.method.planning.uses import POPULATION, TRAINING, Bound, PlannedRun, Use, explicit
+from fedprivjax.method.private_mean import GaussianMean, gradient_bound, noise_constant, round_noise
 from fedprivjax.method.protocol import Protocol
-from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants, records_of
 from fedprivjax.method.record_settings import RecordSettings
 from fedprivjax.method.server_step import initial, optimizer_field
+from fedprivjax.method.shuffled_bits import BitMean
 from fedprivjax.method.theory import Theory
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size

@@ -43,9 +43,8 @@ from fedprivjax.method.default_steps import gathered_reach, step_by_theory
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.message_noise import CorrelatedNoise, MessageNoise
 from fedprivjax.method.noisy_messages import INDEPENDENT, NoisyMessages
-from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.drafts import one_pass
-from fedprivjax.method.planning.uses import Use
+from fedprivjax.method.planning.uses import POPULATION, Bound, PlannedRun, Use, explicit
 from fedprivjax.method.protocol import Levels, Protocol
 from fedprivjax.method.relative_privacy import noise_of_shares
 from fedprivjax.method.server_step import initial, optimizer_field, stepped

@@ -24,10 +24,9 @@ from fedprivjax.checks.values import require_at_least
 from fedprivjax.method.algorithm import Public
 from fedprivjax.method.default_steps import binds, clipped_pace
 from fedprivjax.method.local_algorithm import AtServer, Work, point_of, sub
-from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.drafts import capped, of_records
 from fedprivjax.method.planning.setting import Setting
-from fedprivjax.method.planning.uses import Draft, Use
+from fedprivjax.method.planning.uses import Bound, Draft, PlannedRun, Use, missing
 from fedprivjax.method.protocol import Protocol
 from fedprivjax.method.record_settings import RecordSettings
 from fedprivjax.method.record_steps import NoisyRecordSteps

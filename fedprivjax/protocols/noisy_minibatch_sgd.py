@@ -26,12 +26,10 @@ from fedprivjax.method.default_steps import binds, plain_clipped_step, plain_ste
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.minibatch_round import appended, iterate_buffer, mean_of
 from fedprivjax.method.noisy_records import NoisyRecords
-from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
-from fedprivjax.method.planning.drafts import capped, of_records, one_pass_rounds
+from fedprivjax.method.planning import drafts
 from fedprivjax.method.planning.setting import Setting
-from fedprivjax.method.planning.uses import Draft, Use
+from fedprivjax.method.planning.uses import POPULATION, Bound, Draft, PlannedRun, Use, explicit
 from fedprivjax.method.protocol import Protocol
-from fedprivjax.method.record_planning import PASSES, disjoint, full_batches, problem_constants, records_of
 from fedprivjax.method.record_settings import RecordSettings
 from fedprivjax.method.server_step import initial, optimizer_field, stepped
 from fedprivjax.method.theory import Theory
@@ -109,13 +107,13 @@ def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
 
 def _norm(protocol: Any, problem: Problem, plan: Plan) -> float:
     """Return the norm of the mean gradient and its noise."""
-    lipschitz = float(records_of(protocol).kinds(problem).lipschitz.max())
+    lipschitz = float(drafts.records_of(protocol).kinds(problem).lipschitz.max())
     return (lipschitz**2 + problem.dimension * float(protocol.noise_std) ** 2 / plan.schedule.cohort) ** 0.5
 
 
 def _own_step(protocol: Any, problem: Problem, plan: Plan) -> float:
     """Return the step along a mean without an optimiser: of Theorem 2.1, clipped gradients, or a noiseless run."""
-    rounds, cohort, records = plan.size.rounds, plan.schedule.cohort, records_of(protocol)
+    rounds, cohort, records = plan.size.rounds, plan.schedule.cohort, drafts.records_of(protocol)
     modulus, clipped = protocol.algorithm.strong_convexity, binds(problem, protocol.privacy.clip)
     lipschitz, distance = float(records.kinds(problem).lipschitz.max()), problem.distance_to_optimum
     free = not (protocol.noise_std or modulus or clipped)
@@ -141,7 +139,7 @@ def _noiseless_step(protocol: Any, problem: Problem, plan: Plan, lipschitz: floa
     The step of Theorem 2.1 is not used. It decreases as 1/R to bound overfitting, so that further rounds would not
     move the iterate further from the start.
     """
-    cohort, smoothness, records = plan.schedule.cohort, problem.smoothness, records_of(protocol)
+    cohort, smoothness, records = plan.schedule.cohort, problem.smoothness, drafts.records_of(protocol)
     whole, all_machines = records.whole(problem), cohort >= plan.size.machines
     if whole and all_machines:
         return 1 / smoothness
@@ -155,8 +153,8 @@ def _noiseless_step(protocol: Any, problem: Problem, plan: Plan, lipschitz: floa
 
 def _proved_step(protocol: Any, problem: Problem, plan: Plan, lipschitz: float) -> float:
     """Return the step of Theorem 2.1 for the privacy load of the noise, or of the strongly convex theorem."""
-    m, cohort, modulus = records_of(protocol).kinds(problem), plan.schedule.cohort, protocol.algorithm.strong_convexity
-    rounds, smoothness = plan.size.rounds, require_smooth(problem)
+    m, modulus = drafts.records_of(protocol).kinds(problem), protocol.algorithm.strong_convexity
+    rounds, cohort, smoothness = plan.size.rounds, plan.schedule.cohort, require_smooth(problem)
     if modulus:
         known = {"rounds": rounds, "diameter": problem.distance_to_optimum, "smoothness": smoothness}
         noise = problem.dimension * float(protocol.noise_std) ** 2 / cohort
@@ -211,9 +209,9 @@ class MinibatchSettings:
 
 def _uses(method: Any) -> tuple[Use, ...]:
     return (
-        Use("one pass", disjoint(method)),
-        Use("full batches", full_batches(method, _planned_rounds), passes=PASSES),
-        Use("secret subsets", partial(_subsets, method), passes=PASSES),
+        Use("one pass", drafts.disjoint(method)),
+        Use("full batches", drafts.full_batches(method, _planned_rounds), passes=drafts.PASSES),
+        Use("secret subsets", partial(_subsets, method), passes=drafts.PASSES),
         Use("shuffled", partial(_shuffled, method)),
     )
 
@@ -221,8 +219,8 @@ def _uses(method: Any) -> tuple[Use, ...]:
 def _subsets(method: Any, s: Setting) -> Iterator[Draft]:
     """Yield drafts with a secret random subset of records in every message."""
     batch = max(1, s.samples // SUBSETS) if s.batch is None else s.batch
-    rounds, note = capped(s, _planned_rounds(s, batch) if s.rounds is None else s.rounds)
-    yield of_records(method, s, {"sampler": "subset", "batch": batch}, rounds, note)
+    rounds, note = drafts.capped(s, _planned_rounds(s, batch) if s.rounds is None else s.rounds)
+    yield drafts.of_records(method, s, {"sampler": "subset", "batch": batch}, rounds, note)
 
 
 def _shuffled(method: Any, s: Setting) -> Iterator[Draft]:
@@ -230,14 +228,14 @@ def _shuffled(method: Any, s: Setting) -> Iterator[Draft]:
         raise Refusal(f"trust must be 'shuffler' for it, got {s.trust!r}")
     if s.batch not in (None, 1):
         raise Refusal(f"batch must be 1 with a shuffler, got {s.batch}")
-    rounds, note = one_pass_rounds(s)
-    yield of_records(method, s, {"sampler": "subset", "batch": 1, "trust": "shuffler"}, rounds, note)
+    rounds, note = drafts.one_pass_rounds(s)
+    yield drafts.of_records(method, s, {"sampler": "subset", "batch": 1, "trust": "shuffler"}, rounds, note)
 
 
 def _bound(protocol: Any, run: PlannedRun) -> Bound:
     """Return the bound of Lemma E.4 at the run's step, plus uniform stability if records are reused."""
     s, rounds, again = run.setting, run.plan.size.rounds, not protocol.privacy.minibatches.one_pass
-    constants = problem_constants(s)
+    constants = drafts.problem_constants(s)
     variance = theory.worst_variance(constants, batch=run.batch, noise_std=float(protocol.noise_std))
     known = {"step": run.step, "rounds": rounds, "diameter": s.diameter, "smoothness": s.smoothness}
     none = theory.Variance(0.0, 0.0, 0.0)
@@ -298,7 +296,7 @@ def _planned_rounds(s: Setting, batch: int | None = None) -> int:
     """Return the rounds of Theorem 2.1 for messages of `batch` records; None means all of a machine's records."""
     load = theory.bare_load(records=s.samples, epsilon=s.epsilon)
     sizes = {"batch": s.samples if batch is None else batch, "smoothness": s.smoothness, "load": load}
-    return theory.minibatch_rounds(problem_constants(s), **sizes)
+    return theory.minibatch_rounds(drafts.problem_constants(s), **sizes)
 
 
 def require_modulus(value: Any) -> None:

@@ -24,15 +24,15 @@ from fedprivjax.method.algorithm import Algorithm, At, Public
 from fedprivjax.method.default_steps import binds, plain_clipped_step, plain_step
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.noisy_messages import INDEPENDENT, NoisyMessages
-from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit
 from fedprivjax.method.planning.drafts import capped, one_pass, theory_rounds
 from fedprivjax.method.planning.setting import Setting
-from fedprivjax.method.planning.uses import Draft, Use
-from fedprivjax.method.private_mean import TRUSTS, BitMean, GaussianMean, gradient_bound, noise_constant, round_noise
+from fedprivjax.method.planning.uses import POPULATION, Bound, Draft, PlannedRun, Use, explicit
+from fedprivjax.method.private_mean import TRUSTS, GaussianMean, gradient_bound, noise_constant, round_noise
 from fedprivjax.method.protocol import Levels, Protocol
 from fedprivjax.method.relative_privacy import noise_of_shares
 from fedprivjax.method.server_step import initial, optimizer_field, stepped
 from fedprivjax.method.settings import check_numbers
+from fedprivjax.method.shuffled_bits import BitMean
 from fedprivjax.method.theory import Theory, TheoryChoices
 from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.plan import Plan

@@ -22,8 +22,6 @@ from flax import struct
 
 from fedprivjax.checks.numbers import host_only
 from fedprivjax.method.momentum import MomentumProtocol, momentum_step, momentum_theory, require_level, scaled_to_set
-from fedprivjax.method.momentum_planning import gradient_bound
-from fedprivjax.method.planning.bounds import Bound
 from fedprivjax.method.reduced_momentum import ReducedMomentum, require_smooth
 from fedprivjax.method.small_form import of_short_epochs
 from fedprivjax.plan.plan import Plan
@@ -31,6 +29,7 @@ from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import tran_cutkosky as theory
 
+THEOREM = "Theorem 9, whose sampling term is proved for reshuffled epochs only"
 PLANNED_EPOCHS = 4  # smallest number, required by Theorem 9
 
 
@@ -53,10 +52,9 @@ def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
     return min(step, float(protocol.clip) / (8 * protocol.privacy.rounds_of_epoch(problem) * problem.smoothness))
 
 
-def _bound(protocol: Any, problem: theory.ProblemConstants, settings: theory.MomentumSettings, known: Any) -> Bound:
+def _bound(protocol: Any, problem: theory.ProblemConstants, settings: theory.MomentumSettings, known: Any) -> Any:
     with_resets = theory.ReducedSettings(*settings, reset_rate=float(protocol.reset_rate))
-    bound = theory.reduced_bound(problem, with_resets, **known)
-    return gradient_bound(bound, "Theorem 9, whose sampling term is proved for reshuffled epochs only")
+    return theory.reduced_bound(problem, with_resets, **known)
 
 
 @struct.dataclass(kw_only=True)
@@ -93,7 +91,7 @@ class ReducedTreeMomentum(MomentumProtocol):
     epoch: int | None = struct.field(pytree_node=False, default=None, metadata={"derived": True})
     allocation: str = host_only("optimal")
 
-    theory = momentum_theory("cyclic", PLANNED_EPOCHS, _rounds, _bound, _step)
+    theory = momentum_theory("cyclic", PLANNED_EPOCHS, THEOREM, _rounds, _bound, _step)
     gradients_spared = 2  # the simulation needs no gradients at anchors
 
     @property

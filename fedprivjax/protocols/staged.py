@@ -31,7 +31,8 @@ from fedprivjax.method.gossip import Gossip
 from fedprivjax.method.linear import Linear, displacement, require_gradients
 from fedprivjax.method.noisy_messages import NoisyMessages
 from fedprivjax.method.noisy_records import NoisyRecords
-from fedprivjax.method.private_mean import BitMean, GaussianMean
+from fedprivjax.method.private_mean import GaussianMean
+from fedprivjax.method.shuffled_bits import BitMean
 from fedprivjax.method.theory import Theory, TheoryChoices
 from fedprivjax.problem.problem import Problem
 from fedprivjax.protocols.noisy_sgd import SGD

@@ -33,10 +33,9 @@ from fedprivjax.method.default_steps import noise_reach, step_by_theory
 from fedprivjax.method.linear import Linear, gradient
 from fedprivjax.method.message_noise import MessageNoise
 from fedprivjax.method.noisy_messages import NoisyMessages
-from fedprivjax.method.planning.bounds import Bound, PlannedRun, missing
 from fedprivjax.method.planning.drafts import of_pool
 from fedprivjax.method.planning.setting import Setting
-from fedprivjax.method.planning.uses import Draft, Use
+from fedprivjax.method.planning.uses import Bound, Draft, PlannedRun, Use, missing
 from fedprivjax.method.protocol import Levels, Protocol
 from fedprivjax.method.server_step import initial, optimizer_field, stepped
 from fedprivjax.method.settings import check_numbers, fixed_schedule

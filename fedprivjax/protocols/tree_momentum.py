@@ -23,9 +23,7 @@ from fedprivjax.method.momentum import (
     momentum_theory,
     require_level,
 )
-from fedprivjax.method.momentum_planning import gradient_bound
 from fedprivjax.method.noisy_momentum import NoisyMomentum, as_factor
-from fedprivjax.method.planning.bounds import Bound
 from fedprivjax.method.server_step import optimizer_field
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
@@ -46,8 +44,8 @@ def _rounds(protocol: Any, problem: Problem, machines: int, target: Target) -> i
     return _theorem_6(protocol.privacy, problem, machines, target).rounds
 
 
-def _bound(protocol: Any, problem: theory.ProblemConstants, settings: theory.MomentumSettings, known: Any) -> Bound:
-    return gradient_bound(theory.momentum_bound(problem, settings, **known), "Theorem 6")
+def _bound(protocol: Any, problem: theory.ProblemConstants, settings: theory.MomentumSettings, known: Any) -> Any:
+    return theory.momentum_bound(problem, settings, **known)
 
 
 @struct.dataclass(kw_only=True)
@@ -91,7 +89,9 @@ class TreeMomentum(MomentumProtocol):
         object.__setattr__(self, "factor", as_factor(self.factor))
         super().__post_init__()
 
-    theory = momentum_theory("reshuffled", 1, _rounds, _bound, momentum_step).of(NormalisedSteps, NoisyMomentum)
+    theory = momentum_theory("reshuffled", 1, "Theorem 6", _rounds, _bound, momentum_step).of(
+        NormalisedSteps, NoisyMomentum
+    )
 
     @property
     def privacy(self) -> NoisyMomentum:

@@ -22,9 +22,8 @@ from fedprivjax.checks.values import require_at_least, require_choice, require_f
 from fedprivjax.method import acsa
 from fedprivjax.method.acsa import required_distance
 from fedprivjax.method.default_steps import binds
-from fedprivjax.method.planning.bounds import POPULATION, Bound, PlannedRun, explicit, missing
 from fedprivjax.method.planning.drafts import one_pass
-from fedprivjax.method.planning.uses import Use
+from fedprivjax.method.planning.uses import POPULATION, Bound, PlannedRun, Use, explicit, missing
 from fedprivjax.method.private_mean import TRUSTS, gradient_bound, noise_constant, round_noise
 from fedprivjax.method.server_step import optimizer_field
 from fedprivjax.method.theory import Theory, TheoryChoices

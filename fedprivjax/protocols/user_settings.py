@@ -9,10 +9,11 @@ from flax import struct
 from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.method.private_mean import OF_BITS, SHUFFLER, TRUSTS, BitMean, GaussianMean
+from fedprivjax.method.private_mean import SHUFFLER, TRUSTS, GaussianMean
 from fedprivjax.method.protocol import Levels, Protocol
 from fedprivjax.method.relative_privacy import shared_privacy
 from fedprivjax.method.settings import check_numbers
+from fedprivjax.method.shuffled_bits import OF_BITS, BitMean
 from fedprivjax.plan.plan import Plan
 from fedprivjax.problem.problem import Problem
 

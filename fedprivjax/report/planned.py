@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from rich.console import Group
 from rich.text import Text
 
-from fedprivjax.method.planning.bounds import EXPLICIT, GRADIENT, MISSING, ORDER, POPULATION, TRAINING
+from fedprivjax.method.planning.uses import EXPLICIT, GRADIENT, MISSING, ORDER, POPULATION, TRAINING
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import MACHINE, RECORD, TRUST
 from fedprivjax.report.colours import look, slots

@@ -30,9 +30,10 @@ from fedprivjax import (
 )
 from fedprivjax.engine.prepare import round_inputs
 from fedprivjax.method.algorithm import Mean, NormBound
-from fedprivjax.method.private_mean import BitMean, GaussianMean
+from fedprivjax.method.private_mean import GaussianMean
 from fedprivjax.method.protocol import as_leaves
 from fedprivjax.method.release import RunFacts
+from fedprivjax.method.shuffled_bits import BitMean
 from fedprivjax.method.shuffled_sums import VectorSum
 from fedprivjax.plan.samplers import Replacement
 from fedprivjax.privacy import gdp

@@ -22,7 +22,7 @@ from fedprivjax.method.release import Released
 from fedprivjax.method.round import add_noise, cohort_messages, flat_rows
 from fedprivjax.plan.samplers import Subset
 from fedprivjax.privacy.adversaries import BY_TRUST
-from fedprivjax.protocols.released.records import ReleasedRecords, released_messages
+from fedprivjax.protocols.released import ReleasedRecords, released_messages
 
 # ---- clipping
 

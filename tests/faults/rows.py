@@ -52,8 +52,9 @@ from fedprivjax import (
 )
 from fedprivjax.engine.prepare import round_inputs
 from fedprivjax.method.encoders import Quantiser
-from fedprivjax.method.private_mean import BitMean, GaussianMean
+from fedprivjax.method.private_mean import GaussianMean
 from fedprivjax.method.round import flat_rows
+from fedprivjax.method.shuffled_bits import BitMean
 from fedprivjax.noise import Fresh, choose
 from fedprivjax.noise.factors.tree import Tree
 from fedprivjax.plan.samplers import LocalEpochs, Replacement, Subset

@@ -24,7 +24,7 @@ from fedprivjax import (
     sweep,
     transcript,
 )
-from fedprivjax.method.private_mean.interface import PrivateMean
+from fedprivjax.method.private_mean import PrivateMean
 from fedprivjax.method.round import cohort_messages
 from fedprivjax.protocols.noisy_sgd import SGD
 from fedprivjax.testing import check_protocol

@@ -12,8 +12,7 @@ from fedprivjax.privacy.noise_rules import PaperMoments
 from fedprivjax.problem.losses import Softmax
 from fedprivjax.protocols import ReleasedMinibatchSGD
 from fedprivjax.protocols.noisy_minibatch_sgd import MinibatchSGD
-from fedprivjax.protocols.released.minibatch_sgd import SummedSGD
-from fedprivjax.protocols.released.records import ReleasedRecords
+from fedprivjax.protocols.released import ReleasedRecords, SummedSGD
 
 SETTINGS: dict[str, Any] = {"epsilon": 4.0, "clip": 0.3, "batch": 4, "sampler": "replacement", "step_size": 0.4}
 STATED = 1e-3  # Lipschitz constant that is false, and too small

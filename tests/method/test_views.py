@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedprivjax.method.private_mean import BitMean
 from fedprivjax.method.seen import seen_of
+from fedprivjax.method.shuffled_bits import BitMean
 from fedprivjax.privacy.adversaries import BY_TRUST
 from fedprivjax.privacy.terms import TRUST, Terms
 from fedprivjax.privacy.views import FullView

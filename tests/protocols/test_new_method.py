@@ -14,9 +14,8 @@ from fedprivjax import NoisyMessages, Protocol, cli, planner
 from fedprivjax.auditing.neighbouring import FIXED, MACHINES
 from fedprivjax.experiment import load
 from fedprivjax.experiment.audit import chosen, run_all, scaled_down_audits
-from fedprivjax.method.planning.bounds import POPULATION, explicit
 from fedprivjax.method.planning.drafts import one_pass
-from fedprivjax.method.planning.uses import Use
+from fedprivjax.method.planning.uses import POPULATION, Use, explicit
 from fedprivjax.method.protocol import Levels
 from fedprivjax.method.small_form import EPOCH, of_short_epochs, scaled_down
 from fedprivjax.method.theory import Theory

@@ -12,7 +12,7 @@ from fedprivjax.engine.prepare import ready, round_inputs
 from fedprivjax.engine.simulate import execute
 from fedprivjax.engine.transcript import replay
 from fedprivjax.method.linear import of_record
-from fedprivjax.method.private_mean.interface import sensitivity
+from fedprivjax.method.private_mean import sensitivity
 from fedprivjax.method.protocol import as_leaves
 from fedprivjax.method.release import Limits
 from fedprivjax.method.round import cohort_messages, flat_rows

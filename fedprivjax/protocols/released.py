@@ -1,5 +1,10 @@
-"""Privacy of messages of released code: means of records' gradients, clipped as wholes, or by another batch's norm."""
+"""Methods as in released code of other groups, where it differs from the published methods. No other method needs them.
 
+The released code of Lowy & Razaviyayn sums messages instead of averaging them, clips messages instead of records, and
+sets its noise by a rule whose claimed ε does not hold for its sampling.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, final
@@ -9,20 +14,29 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice
+from fedprivjax.checks.values import require_choice, require_flag
+from fedprivjax.method.algorithm import At
 from fedprivjax.method.clipping import clip
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.machine_kinds import MachineTable
+from fedprivjax.method.own_records import RecordPrivacy
+from fedprivjax.method.protocol import Protocol
 from fedprivjax.method.record_mechanism import RecordMechanism
-from fedprivjax.method.record_privacy import RecordPrivacy
+from fedprivjax.method.record_settings import RecordSettings
 from fedprivjax.method.release import Limits, RunFacts
 from fedprivjax.method.round import Machine, RoundInputs, cohort_messages
+from fedprivjax.method.theory import Theory
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.samplers import Sampler, as_sampler
+from fedprivjax.plan.schedule import Size
+from fedprivjax.privacy.noise_rules import NOISE_RULES, PaperMoments
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.models import Dense
 from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.local_sgd import LocalSGD
+from fedprivjax.protocols.noisy_minibatch_sgd import MinibatchSettings, MinibatchSGD, MinibatchState
 
 CLIPPED = {
     "record": "every record's gradient",
@@ -136,3 +150,107 @@ def released_messages(problem: Problem, machine: Machine, inputs: RoundInputs, a
     norms = jax.vmap(lambda g: Dense(g).norm())(measured)
     factors = jnp.minimum(1.0, bound / jnp.maximum(norms, 1e-30))
     return jax.tree.map(lambda rows: rows * factors.reshape(-1, *[1] * (rows.ndim - 1)), used)
+
+
+@struct.dataclass(kw_only=True)
+class ReleasedRules:
+    """Mixin of methods with `RecordSettings` for the noise rules of released code, whose claimed ε need not hold.
+
+    `ReleasedMinibatchSGD` documents the fields.
+    """
+
+    acknowledged: bool = host_only(False)
+    claimed_records: int | None = host_only(None, small=lambda _: None)
+
+    rules = NOISE_RULES
+
+    def __post_init__(self: Any):
+        super().__post_init__()  # type: ignore[misc]
+        require_flag("acknowledged", self.acknowledged)
+        for name in ("server", "local"):
+            if (optimizer := getattr(self, name, None)) is not None:
+                raise Refusal(f"{name} must be left out: the released code has no optimiser, got {optimizer}")
+        if self.claimed_records is not None and self.noise_rule != "paper_moments":
+            raise Refusal(f"claimed_records must go with noise_rule 'paper_moments', got {self.noise_rule!r}")
+
+    @property
+    def target_is_claim(self: Any) -> bool:
+        return self.acknowledged and self.noise_rule == "paper_moments"
+
+    @property
+    def rule(self: Any) -> Any:
+        """Noise rule of the privacy object."""
+        if self.noise_rule != "paper_moments":
+            return self.noise_rule
+        return PaperMoments(self.acknowledged, self.claimed_records)
+
+
+def released(theory: Theory) -> Theory:
+    """Return the default step of a theory, for released code that is not planned."""
+    why = "released code, whose noise follows published rules with an ε that does not hold"
+    return Theory(step=theory.step, not_planned=why)
+
+
+@struct.dataclass(kw_only=True)
+class SummedSGD(MinibatchSGD):
+    """Minibatch SGD whose server reads the sum of a round's messages, so that its steps are M times as long."""
+
+    def serve(self, server: MinibatchState, read: Any, at: At) -> MinibatchState:
+        longer = replace(self, strong_convexity=self.strong_convexity * at.cohort)
+        return super(SummedSGD, longer).serve(server, read, at)
+
+
+@struct.dataclass(kw_only=True)
+class ReleasedMinibatchSGD(ReleasedRules, MinibatchSettings, RecordSettings, Protocol):  # type: ignore[misc]
+    """Minibatch SGD of Lowy & Razaviyayn's released code.
+
+    Attributes:
+        noise_rule: also "paper_moments", whose claimed ε does not hold; results report a valid ε.
+        acknowledged: True to accept the noise rule "paper_moments"; required by it.
+        claimed_records: n in the noise rule "paper_moments"; None is the machine's number of records.
+        aggregate: aggregate of the messages, a key of `fedprivjax.protocols.released.AGGREGATES`.
+        clip_at: clipped quantity, a key of `fedprivjax.protocols.released.CLIPPED`.
+        epsilon, noise_std, step_size, step_scale, clip, strong_convexity, batch, sampler, rate, relation, delta: as in
+            `NoisyMinibatchSGD`.
+        relative_privacy, trust, window, server: as in `NoisyMinibatchSGD`.
+    """
+
+    batch: int | Sequence[int] | None = host_only(None, traced=1)
+    sampler: str | Sampler = host_only("subset", traced="replacement")
+    aggregate: str = struct.field(pytree_node=False, default="mean")
+    clip_at: str = struct.field(pytree_node=False, default="record")
+
+    theory = released(MinibatchSettings.theory)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.clip_at != "record" and self.clip is None and self.epsilon is not None and self.epsilon != inf:
+            raise Refusal(f"clip must be given for clip_at {self.clip_at!r}")
+
+    @property
+    def algorithm(self) -> MinibatchSGD:
+        """Projected SGD along the mean or the sum of the messages."""
+        kind = SummedSGD if self.aggregate == "sum" else MinibatchSGD
+        return kind(strong_convexity=self.strong_convexity, window=self.window, server=self.server)
+
+    @property
+    def privacy(self) -> ReleasedRecords:  # type: ignore[override]
+        """Noise on the messages of the released code."""
+        return ReleasedRecords(**self._shared, clip_at=self.clip_at, aggregate=self.aggregate)
+
+    def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
+        messages = size.per_round if self.clip_at != "record" else 0
+        return max(messages, self.rounds.vectors_in_memory(problem, size, rows))
+
+
+@struct.dataclass(kw_only=True)
+class ReleasedLocalSGD(ReleasedRules, LocalSGD):  # type: ignore[misc]
+    """Local SGD with the noise of Lowy & Razaviyayn's released code.
+
+    Attributes:
+        noise_rule, acknowledged, claimed_records: as in `ReleasedMinibatchSGD`.
+
+    The other attributes are those of `LocalSGD`.
+    """
+
+    theory = released(LocalSGD.theory)

@@ -19,7 +19,7 @@ from fedprivjax.method.division import part_of
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.local_rounds import SERVER
 from fedprivjax.method.loops import scan_in_chunks
-from fedprivjax.method.private_mean.interface import PrivateMean, sensitivity
+from fedprivjax.method.private_mean import PrivateMean, sensitivity
 from fedprivjax.method.release import Limits, RunFacts
 from fedprivjax.method.round import Machine, RoundInputs, flat_rows, messages, slot_keys
 from fedprivjax.method.settings import require_clip
