@@ -65,7 +65,6 @@ from .method.round import cohort_messages as cohort_messages
 from .method.round import cohort_sum as cohort_sum
 from .method.server_optimizer import ServerOptimizer as ServerOptimizer
 from .method.shuffled_bits import BitMean as BitMean
-from .method.shuffled_sums import ScalarSum as ScalarSum
 from .method.shuffled_sums import VectorSum as VectorSum
 from .method.work_privacy import WorkPrivacy as WorkPrivacy
 from .noise.factors.of_rounds import BLT as BLT

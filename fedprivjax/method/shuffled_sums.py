@@ -1,4 +1,4 @@
-r"""Sums of one-bit messages through a shuffler (Cheu, Joseph, Mao & Peng 2022): P_VEC for vectors, P_1D for numbers.
+r"""Sums of one-bit messages through a shuffler (Cheu, Joseph, Mao & Peng 2022): P_VEC.
 
 A user rounds each coordinate at random to one of `levels` + 1 points of [−D, D], with D the bound, and adds noise bits:
 
@@ -11,6 +11,8 @@ and Z ~ Binomial(n·q, p) the noise of n users, the bits reveal only S + Z and n
 
 The literal bits (`randomizer`, `shuffled`, `analyzer`) run on the host, for small sizes; they have the same
 distribution. Deviation from the paper: the levels are centred as integers, before they become float32.
+
+P_1D, for numbers from 0 to W, is P_VEC for one coordinate: of x − W/2, with the bound W/2.
 """
 
 from typing import Any
@@ -167,80 +169,10 @@ class VectorSum:
         sizes = {"dimension": dimension, "levels": int(self.levels), "trials": int(self.trials)}
         return int(cheu.bits_per_user(**sizes, labelled=shared_shuffler))
 
-    def analyzer_operations(self, users: int, dimension: int) -> int:
-        """Return the number of bits that the analyzer adds in one sum over n users, d·n·(g + q)."""
-        return users * self.messages_per_user(dimension)
-
     def _scaled(self, vectors) -> np.ndarray:
         """u, float64 in [0, levels]."""
         scaled = (np.asarray(vectors, np.float64) + self.bound) * (self.levels / (2 * self.bound))
         return np.clip(scaled, 0.0, self.levels)
-
-
-@struct.dataclass
-class ScalarSum:
-    """P_1D: private sum of numbers in [0, `width`], a `VectorSum` of the one coordinate x − width/2.
-
-    Attributes:
-        width: W, largest number.
-        levels, trials, probability: as in `VectorSum`.
-    """
-
-    width: Any
-    levels: Any
-    trials: Any
-    probability: Any
-
-    def __post_init__(self):
-        require_positive("width", self.width)
-        _ = self.centred  # validates the other settings
-
-    @property
-    def centred(self) -> VectorSum:
-        """The `VectorSum` of x − width/2."""
-        return VectorSum(0.5 * self.width, self.levels, self.trials, self.probability)
-
-    def rounded(self, key: jax.Array, values: jax.Array) -> jax.Array:
-        """Return each user's level, int32 [n]."""
-        return self.centred.rounded(key, self._column(values))[:, 0]
-
-    def rounded_sum(self, key: jax.Array, values: jax.Array, present: jax.Array | None = None) -> jax.Array:
-        """Return the sum of `rounded` over the participants, an int32."""
-        return self.centred.rounded_sum(key, self._column(values), present)[0]
-
-    def estimate(self, total_level, noise_level, users, remainder=0.0) -> jax.Array:
-        """Return the estimated sum of the numbers, a float32. Arguments are as in `VectorSum.estimate`."""
-        centred = self.centred.estimate(total_level, noise_level, users, remainder)
-        return centred + 0.5 * self.width * jnp.asarray(users).astype(jnp.float32)
-
-    def randomizer(self, rng: np.random.Generator, values) -> np.ndarray:
-        """Return all bits that users send for numbers [...], uint8 [..., levels + trials]."""
-        return self.centred.randomizer(rng, self._column(np.asarray(values, np.float64)))[..., 0, :]
-
-    def shuffled(self, rng: np.random.Generator, bits: np.ndarray) -> np.ndarray:
-        """Return the bits [..., n, k] of n users in a random order, [..., n·k]."""
-        return self.centred.shuffled(rng, bits[..., None, :])[..., 0, :]
-
-    def analyzer(self, bits: np.ndarray) -> np.ndarray:
-        """Return the estimated sum of the numbers, float64 [...], from shuffled bits [..., n·k]."""
-        users = bits.shape[-1] // self.messages_per_user()
-        return self.centred.analyzer(bits) + 0.5 * self.width * users
-
-    def moments(self, values) -> tuple[float, float]:
-        """Return the mean and the variance of the estimate for the participants' numbers [n]."""
-        values = np.asarray(values, np.float64)
-        return float(values.sum()), float(self.centred.moments(self._column(values))[1][0])
-
-    def messages_per_user(self) -> int:
-        """Return the number of one-bit messages of a user in one sum, g + q."""
-        return self.centred.messages_per_user(1)
-
-    def analyzer_operations(self, users: int) -> int:
-        """Return the number of bits that the analyzer adds, n·(g + q)."""
-        return self.centred.analyzer_operations(users, 1)
-
-    def _column(self, values):
-        return (values - 0.5 * self.width)[..., None]
 
 
 def require_countable(users: int, levels: int) -> None:
