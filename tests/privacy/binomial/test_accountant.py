@@ -4,10 +4,11 @@ from math import inf, sqrt
 
 import numpy as np
 import pytest
+from one_coordinate import hockey_stick
 
 from fedprivjax import Refusal
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.binomial.accountant import ACCOUNTINGS, BinomialSums, hockey_stick, scalar_epsilon
+from fedprivjax.privacy.accountants.binomial.accountant import ACCOUNTINGS, BinomialSums, scalar_epsilon
 from fedprivjax.privacy.accountants.binomial.paper import bits, claimed_vector, paper_vector
 from fedprivjax.privacy.accountants.binomial.vector import possible_epsilon
 from fedprivjax.privacy.accountants.records import accounted

@@ -4,20 +4,18 @@ from math import exp, floor, log, sqrt
 
 import numpy as np
 import pytest
+from one_coordinate import claimed_scalar, paper_scalar, with_dropouts
 
 from fedprivjax import Refusal
 from fedprivjax.privacy.accountants.binomial.accountant import scalar_epsilon
 from fedprivjax.privacy.accountants.binomial.paper import (
     STEEPEST,
     Bits,
-    claimed_scalar,
     claimed_vector,
     composed_epsilon,
     coordinate_budget,
-    paper_scalar,
     paper_vector,
     round_budget,
-    with_dropouts,
 )
 
 SETTINGS = [(1000, 10, 1.0, 1e-6, 64), (10000, 100, 4.0, 1e-6, 200), (400, 3, 15.0, 1e-3, 40), (400, 3, 0.1, 0.4, 40)]

@@ -5,13 +5,13 @@ from math import exp, inf, log, sqrt
 
 import numpy as np
 import pytest
+from one_coordinate import claimed_scalar, hockey_stick, paper_scalar, with_dropouts
 from scipy.special import gammaln
 from scipy.stats import binom
 
 from fedprivjax import Refusal
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.accountants.binomial.accountant import hockey_stick, log_ratio, scalar_epsilon
-from fedprivjax.privacy.accountants.binomial.paper import claimed_scalar, paper_scalar, with_dropouts
+from fedprivjax.privacy.accountants.binomial.accountant import log_ratio, scalar_epsilon
 
 CASES = [(200, 0.5, 5, 0.5), (2000, 0.3, 20, 1.0), (5000, 0.4999, 64, 0.3), (300, 0.1, 3, 2.0), (10**4, 0.5, 100, 1.0)]
 # users, ε, δ, levels; standard deviation over levels, the paper's and exact; ε of the paper's noise, exact and claimed

@@ -51,36 +51,6 @@ def log_ratio(place: int, total: int, probability: float, shift: int) -> float:
     return float(np.sum(np.log1p(excess / ((total - place + 1 + steps) * probability))))
 
 
-def hockey_stick(epsilon: float, total: int, probability: float, shift: int) -> float:
-    """Return δ at ε of Z ~ Binomial(m, p) compared with Z + k, the larger of both directions.
-
-        z₁ = first z with r(z) > ε:     SF(z₁−k−1) − e^ε·SF(z₁−1)
-        z₂ = first z with r(z) > −ε:    CDF(z₂−1) − e^ε·CDF(z₂−1−k)
-
-    Args:
-        epsilon: ε, at least 0.
-        total: m, trials of all users.
-        probability: p in (0, 1).
-        shift: k, at least 0.
-
-    Source: derived for this implementation, for the mechanism of Lemma 3.1.
-
-    >>> round(hockey_stick(0.5, 200, 0.5, 5), 8)
-    0.12379326
-    """
-    _require(total, probability, shift)
-    if not epsilon >= 0:
-        raise Refusal(f"epsilon must be at least 0, got {epsilon}")
-    if shift == 0:
-        return 0.0
-    if shift > total:
-        return 1.0
-    up, down = _tails(total, probability, shift)
-    first = _first(lambda z: log_ratio(z, total, probability, shift) > epsilon, shift, total + 1)
-    last = _first(lambda z: log_ratio(z, total, probability, shift) >= -epsilon, shift, total + 1)
-    return max(_spill(epsilon, *up(first)), _spill(epsilon, *down(last - 1)), 0.0)
-
-
 @lru_cache(maxsize=4096)
 def scalar_epsilon(total: int, probability: float, shift: int, delta: float) -> float:
     """Return the smallest ε at δ of Z ~ Binomial(m, p) and its shifts by at most k, or inf if there is none.

@@ -23,8 +23,6 @@ RULES = ("exact", "sqrt", "linear")
 MAX_TRIALS = 10**15  # largest number per user that float64 counts exactly
 MAX_EPSILON = 15.0  # largest ε in Lemma 3.1
 STEEPEST = 0.858  # largest a with ln((1+a)/(1−a)) ≤ 3a, rounded down
-HONEST = 1 / 3  # smallest fraction of honest users in Claim A.8
-LOSSES = ("paper", "derived")
 
 
 class Bits(NamedTuple):
@@ -96,20 +94,6 @@ class Budget(NamedTuple):
     delta: float
 
 
-def paper_scalar(epsilon: float, delta: float, users: int, levels: int) -> Bits:
-    """Return Lemma 3.1's parameters for a sum of numbers over n users.
-
-    Raises:
-        ValueError: if ε > 15, δ ≥ 1/2, g < √n, or g < ε/2.57 (a condition that the proof uses without stating it).
-
-    >>> paper_scalar(1.0, 1e-5, users=100, levels=10).trials
-    2198
-    """
-    _require_lemma(epsilon, delta, levels)
-    _require_levels(levels, sqrt(users), "the square root of the users")
-    return _least_bits(epsilon, delta, users, levels)
-
-
 def paper_vector(epsilon: float, delta: float, users: int, dimension: int, levels: int) -> Bits:
     """Return Theorem 3.2's parameters for one coordinate of a sum of vectors over n users.
 
@@ -137,25 +121,6 @@ def coordinate_budget(epsilon: float, delta: float, dimension: int) -> Budget:
     return Budget(epsilon / (18 * sqrt(log(1 / failure))), failure)
 
 
-def claimed_scalar(message: Bits, users: int, delta: float, distance: float = 1.0) -> float:
-    """Return the ε that Lemma 3.1 claims for records at this distance: `ε·(2/g + |x − x'|/W)`.
-
-    Args:
-        message: a user's bits.
-        users: number of users who follow the protocol, n.
-        delta: δ in (0, 1/2).
-        distance: |x − x'|/W in [0, 1], where 1 is the full range.
-
-    >>> round(claimed_scalar(paper_scalar(1.0, 1e-5, 100, 10), 100, 1e-5), 6)
-    1.2
-    """
-    if not 0 <= distance <= 1:
-        raise Refusal(f"distance must be in [0, 1], got {distance}")
-    epsilon = _lemma_epsilon(message, users, delta)
-    _require_lemma(epsilon, delta, message.levels)
-    return epsilon * (2 / message.levels + distance)
-
-
 def claimed_vector(message: Bits, users: int, dimension: int, delta: float) -> float:
     """Return the ε that Theorem 3.2 claims for a sum of vectors with this noise, the inverse of `paper_vector`.
 
@@ -169,33 +134,6 @@ def claimed_vector(message: Bits, users: int, dimension: int, delta: float) -> f
     _require_levels(message.levels, sqrt(dimension), "the square root of the dimension")
     _require_lemma(part, failure, message.levels)
     return epsilon
-
-
-def with_dropouts(epsilon: float, delta: float, levels: int, honest: float, loss: str = "derived") -> float:
-    """Return ε of a sum to which only a fraction γ of the users adds noise.
-
-        paper      ε/γ, for ε ≤ 1, g ≥ 3 and γ ≥ 1/3 (Claim A.8)
-        derived    ε/√γ, by the same lemma with a = ε/(3g√γ), for 15·√γ·ln(2/δ) ≥ ε and g ≥ ε/(2.57·√γ)
-
-    Source: Cheu et al. 2022, Claim A.8; "derived" is derived for this implementation.
-
-    >>> with_dropouts(1.0, 1e-6, 32, 0.5, "paper"), round(with_dropouts(1.0, 1e-6, 32, 0.5), 3)
-    (2.0, 1.414)
-    """
-    require_choice("loss", loss, LOSSES)
-    require_target(epsilon, delta)
-    if not 0 < honest <= 1:
-        raise Refusal(f"honest must be in (0, 1], got {honest}")
-    if loss == "paper":
-        if epsilon > 1 or honest < HONEST:
-            raise Refusal(f"epsilon must be at most 1 and honest at least 1/3 in Claim A.8, got {epsilon} and {honest}")
-        require_at_least("levels", levels, 3)
-        return epsilon / honest
-    most = 15 * sqrt(honest) * log(2 / delta)
-    if most < epsilon:
-        raise Refusal(f"epsilon must be at most 15·√honest·ln(2/delta) = {most:.4g}, got {epsilon}")
-    _require_levels(levels, epsilon / (3 * STEEPEST * sqrt(honest)), "epsilon/(2.57·√honest)")
-    return epsilon / sqrt(honest)
 
 
 def round_budget(epsilon: float, delta: float, rounds: int) -> Budget:
