@@ -45,10 +45,9 @@ from fedprivjax.method.message_noise import CorrelatedNoise, MessageNoise
 from fedprivjax.method.noisy_messages import INDEPENDENT, NoisyMessages
 from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import POPULATION, Bound, PlannedRun, Use, explicit
-from fedprivjax.method.protocol import Levels, Protocol
 from fedprivjax.method.relative_privacy import noise_of_shares
 from fedprivjax.method.server_step import initial, optimizer_field, stepped
-from fedprivjax.method.settings import check_numbers, fixed_schedule
+from fedprivjax.method.settings import fixed_schedule
 from fedprivjax.method.theory import Theory
 from fedprivjax.noise import NOISE_SCHEDULES
 from fedprivjax.noise.sums import SUM_FACTORS
@@ -56,6 +55,7 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption, lipschitz_values
 from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.noisy_sgd import MessageSettings
 from fedprivjax.theory import reshef_levy
 
 
@@ -186,7 +186,7 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 
 
 @struct.dataclass(kw_only=True)
-class DPMu2(Levels, Protocol):
+class DPMu2(MessageSettings):
     """DP-μ²-FL (Reshef & Levy): trusted or untrusted server, any participation, clipped or not.
 
     Attributes:
@@ -214,10 +214,6 @@ class DPMu2(Levels, Protocol):
     messages (trusted server: 2S/m, over all rounds); S is C if clipped, and S/K stands for S with a batch.
     """
 
-    clip: Any = None
-    relative_privacy: Any = host_only(None)
-    mu: Any = None
-    batch: int = host_only(1)
     trust: str = host_only("none")
     noise_schedule: Any = host_only("uniform")
     cancel: bool = struct.field(pytree_node=False, default=True)
@@ -226,10 +222,9 @@ class DPMu2(Levels, Protocol):
     theory = Theory(step=_step, bound=_bound, uses=_uses, equivalent=_equivalent).of(Mu2, NoisyMessages)
 
     def __post_init__(self):
-        check_numbers(self, "mu", "epsilon")
         require_flag("cancel", self.cancel)
         object.__setattr__(self, "noise_schedule", fixed_schedule(self.noise_schedule, NOISE_SCHEDULES, SUM_FACTORS))
-        object.__setattr__(self, "relative_privacy", self.privacy.relative_privacy)
+        super().__post_init__()
         if not self.cancel and (self.trust != "none" or self.noise_schedule != "uniform"):
             raise Refusal("cancel=False must go with trust='none' and noise_schedule='uniform'")
 

@@ -240,7 +240,21 @@ OF_USERS = Theory(step=_step_of_users, bound=_bound_of_users, uses=_uses_of_user
 
 
 @struct.dataclass(kw_only=True)
-class NoisySGD(Levels, Protocol):
+class MessageSettings(Levels, Protocol):
+    """Settings of methods with noise on messages of fresh records. `NoisySGD` documents them."""
+
+    clip: Any = None
+    relative_privacy: Any = host_only(None)
+    mu: Any = None
+    batch: int = host_only(1)
+
+    def __post_init__(self):
+        check_numbers(self, "mu", "epsilon")
+        object.__setattr__(self, "relative_privacy", self.privacy.relative_privacy)
+
+
+@struct.dataclass(kw_only=True)
+class NoisySGD(MessageSettings):
     """Single-pass noisy SGD, trusted or untrusted server, with or without per-sample clipping.
 
     Attributes:
@@ -259,10 +273,6 @@ class NoisySGD(Levels, Protocol):
     message; all else is post-processing.
     """
 
-    clip: Any = None
-    relative_privacy: Any = host_only(None)
-    mu: Any = None
-    batch: int = host_only(1)
     trust: str = host_only("none")
     average: bool = struct.field(pytree_node=False, default=False)
     server: Any = optimizer_field()
@@ -270,8 +280,7 @@ class NoisySGD(Levels, Protocol):
     theory = Theory(step=_step, norm=_norm, bound=_bound, uses=_uses, equivalent=_equivalent).of(SGD, NoisyMessages)
 
     def __post_init__(self):
-        check_numbers(self, "mu", "epsilon")
-        object.__setattr__(self, "relative_privacy", self.privacy.relative_privacy)
+        super().__post_init__()
         require_flag("average", self.average)
 
     @property

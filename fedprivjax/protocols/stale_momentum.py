@@ -36,13 +36,13 @@ from fedprivjax.method.noisy_messages import NoisyMessages
 from fedprivjax.method.planning.drafts import of_pool
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Bound, Draft, PlannedRun, Use, missing
-from fedprivjax.method.protocol import Levels, Protocol
 from fedprivjax.method.server_step import initial, optimizer_field, stepped
-from fedprivjax.method.settings import check_numbers, fixed_schedule
+from fedprivjax.method.settings import fixed_schedule
 from fedprivjax.method.theory import Theory
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
 from fedprivjax.problem.problem import Problem
+from fedprivjax.protocols.noisy_sgd import MessageSettings
 from fedprivjax.theory import reshef_levy
 
 
@@ -137,7 +137,7 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 
 
 @struct.dataclass(kw_only=True)
-class StaleMomentum(Levels, Protocol):
+class StaleMomentum(MessageSettings):
     """Per-machine momentum with stale corrections, the paper's alternative 1.
 
     Its state has machines · d numbers.
@@ -151,19 +151,14 @@ class StaleMomentum(Levels, Protocol):
     **Privacy**: μ-GDP per machine for replacing one sample, μ as above.
     """
 
-    clip: Any = None
-    relative_privacy: Any = host_only(None)
-    mu: Any = None
-    batch: int = host_only(1)
     noise_schedule: str | Sequence[float] = host_only("uniform")
     server: Any = optimizer_field()
 
     theory = Theory(step=_step, bound=_bound, uses=_uses).of(Stale, NoisyMessages)
 
     def __post_init__(self):
-        check_numbers(self, "mu", "epsilon")
         object.__setattr__(self, "noise_schedule", fixed_schedule(self.noise_schedule, ("uniform",)))
-        object.__setattr__(self, "relative_privacy", self.privacy.relative_privacy)
+        super().__post_init__()
 
     @property
     def algorithm(self) -> Stale:
