@@ -13,6 +13,12 @@ def host_only(default: Any, *, traced: Any = MISSING, **metadata: Any) -> Any:
     return struct.field(pytree_node=False, default=default, metadata={"traced": value, **metadata})
 
 
+def without_host_settings(settings: Any) -> Any:
+    """Return a copy with the metadata `traced` as values of fields, so that changing them does not recompile."""
+    values = {field.name: field.metadata["traced"] for field in fields(settings) if "traced" in field.metadata}
+    return replace(settings, **values)
+
+
 def leaves_of(protocol: Any) -> dict[str, Any]:
     """Return a protocol's own fields that are pytree leaves, which can be swept, with their defaults or `MISSING`.
 

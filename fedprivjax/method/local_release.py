@@ -12,6 +12,7 @@ import numpy as np
 from flax import struct
 from jax.flatten_util import ravel_pytree
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_choice
 from fedprivjax.method.adaptive_clip import EVEN, LEAST_SHARE, AdaptiveClip
@@ -68,8 +69,8 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
     clip: Any = None
     update_clip: Any = struct.field(default=None, metadata={"part": AdaptiveClip, "number": True})
     trust: str | None = struct.field(pytree_node=False, default=None)
-    relation: str = struct.field(pytree_node=False, default=REPLACE_ONE)
-    noise: Any = struct.field(pytree_node=False, default=INDEPENDENT)
+    relation: str = host_only(REPLACE_ONE)
+    noise: Any = host_only(INDEPENDENT)
     encoder: Encoder | None = struct.field(pytree_node=False, default=None)
 
     weighs_machines = True

@@ -1,6 +1,7 @@
 """Normalised steps along a private momentum: algorithm, settings and theory of the methods that take them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from functools import partial
 from math import isfinite, sqrt
 from typing import Any, NamedTuple
@@ -10,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.algorithm import Algorithm, At, Momentum, Public, Reads
 from fedprivjax.method.default_steps import binds, noise_reach
 from fedprivjax.method.linear import Linear, gradient
+from fedprivjax.method.momentum_privacy import MomentumFields
 from fedprivjax.method.planning.drafts import theory_rounds
 from fedprivjax.method.planning.setting import MAX_USES, Setting
 from fedprivjax.method.planning.uses import GRADIENT, STATIONARITY, Bound, Draft, PlannedRun, Use, missing
@@ -81,21 +82,15 @@ class NormalisedSteps(Algorithm):
 
 
 @struct.dataclass(kw_only=True)
-class MomentumProtocol(Levels, Protocol):
+class MomentumProtocol(MomentumFields, Levels, Protocol):
     """Settings of a method that composes `NormalisedSteps` with noise on the momentum.
 
     A subclass defines `privacy`, `calibrate` and `theory`. `TreeMomentum` documents the fields.
     """
 
-    clip: Any = None
-    relative_privacy: Any = host_only(None)
     mu: Any = struct.field(default=None, metadata={"traced": None})
     epsilon: Any = struct.field(default=None, metadata={"traced": None})
     alpha: Any = struct.field(default=None, metadata={"small": of_short_epochs})
-    batch: int | Sequence[int] = host_only(1)
-    sampler: str = host_only("cyclic")
-    noise_rule: str = host_only("accountant")
-    trust: str = host_only("server")
     epoch: Any = struct.field(default=None, metadata={"derived": True})
 
     examples = ({"clip": 1.0, "batch": BATCH, "alpha": 2 / EPOCH},)
@@ -119,8 +114,7 @@ class MomentumProtocol(Levels, Protocol):
     @property
     def _shared(self) -> dict[str, Any]:
         """Settings of the privacy object, by name."""
-        names = ("clip", "batch", "sampler", "noise_rule", "trust", "relative_privacy", "epoch")
-        return {name: getattr(self, name) for name in names}
+        return {one.name: getattr(self, one.name) for one in fields(MomentumFields)} | {"epoch": self.epoch}
 
     @property
     def calibrated(self) -> bool:

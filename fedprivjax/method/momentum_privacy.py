@@ -5,14 +5,15 @@ un-noised momentum stays in the object's memory.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import sqrt
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import called, require_choice
 from fedprivjax.method.algorithm import Momentum, Reads
@@ -43,7 +44,20 @@ class Memory(NamedTuple):
     momentum: Any
 
 
-class MomentumPrivacy(MessagePrivacy):
+@struct.dataclass(kw_only=True)
+class MomentumFields:
+    """Settings of privacy objects and of methods with a momentum. `TreeMomentum` documents them."""
+
+    clip: Any = None
+    relative_privacy: Any = host_only(None)
+    batch: int | Sequence[int] = host_only(1)
+    sampler: str = host_only("cyclic")
+    noise_rule: str = host_only("accountant")
+    trust: str = host_only("server")
+
+
+@struct.dataclass(kw_only=True)
+class MomentumPrivacy(MomentumFields, MessagePrivacy):
     """Base of the privacy objects of a momentum. `NoisyMomentum` documents the settings.
 
     A subclass defines `noise_state`, `round_noise` (which returns a `Correlated`), and on the host `mechanism`,
@@ -54,11 +68,8 @@ class MomentumPrivacy(MessagePrivacy):
     """
 
     rules: ClassVar[dict[str, str]]
-    batch: int | Sequence[int]
-    sampler: Any
-    trust: Any
-    relative_privacy: Any
-    epoch: Any
+    if TYPE_CHECKING:  # fields of subclasses
+        epoch: ClassVar[Any]
 
     several_epochs = True
     weighs_machines = True
@@ -113,12 +124,6 @@ class MomentumPrivacy(MessagePrivacy):
     def minibatches(self) -> Epochs:
         """Sampler of the records of a message."""
         return as_sampler(self.sampler, self.batch)  # type: ignore[return-value]
-
-    @property
-    def traced(self) -> Any:
-        """Copy without the settings that only the host reads."""
-        kept = {"batch": 1, "sampler": "cyclic", "noise_rule": "accountant", "trust": "server"}
-        return replace(self, **kept, relative_privacy=None)  # type: ignore[type-var]
 
     def require_momentum(self, reads: Reads) -> None:
         """Raise Refusal unless the server reads a momentum."""

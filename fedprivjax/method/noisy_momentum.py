@@ -45,13 +45,7 @@ class NoisyMomentum(MomentumPrivacy):
         Refusal: a setting is invalid.
     """
 
-    clip: Any = None
     factor: Any = struct.field(pytree_node=False, default="tree")
-    batch: Any = struct.field(pytree_node=False, default=1)
-    sampler: str = struct.field(pytree_node=False, default="cyclic")
-    noise_rule: str = struct.field(pytree_node=False, default="accountant")
-    trust: str = struct.field(pytree_node=False, default="server")
-    relative_privacy: Any = struct.field(pytree_node=False, default=None)
     epoch: Any = struct.field(default=None, metadata={"derived": True})
 
     rules = RULES

@@ -5,6 +5,7 @@ from typing import Any, final
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_choice
 from fedprivjax.method.machine_kinds import MachineTable
@@ -59,7 +60,7 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
     NoisyRecords(clip = 1, batch = 10, sampler = poisson)
     """
 
-    noise: Any = struct.field(pytree_node=False, default=INDEPENDENT)
+    noise: Any = host_only(INDEPENDENT)
 
     def __post_init__(self):
         super().__post_init__()
@@ -75,11 +76,6 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
         require_choice("trust", self.trust, ("none", "shuffler"))
         if self.trust == "shuffler":
             require_shuffled(self.minibatches, self.noise_rule)
-
-    @property
-    def traced(self) -> "NoisyRecords":
-        """Copy without the settings that only the host reads."""
-        return NoisyRecords(clip=self.clip, sampler="full")
 
     def mechanism(self, facts: RunFacts, method: str) -> Mechanism:
         if not self.shares_noise:

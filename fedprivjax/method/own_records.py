@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice, require_positive
 from fedprivjax.method.addable_records import PER_MACHINE
@@ -24,21 +25,28 @@ from fedprivjax.problem.problem import Problem
 
 
 @struct.dataclass(kw_only=True)
-class OwnRecords(Part):
+class RecordFields:
+    """Settings of privacy objects and of methods on machines' own records. `NoisyMinibatchSGD` documents them."""
+
+    clip: Any = None
+    relative_privacy: Sequence[float] | None = host_only(None)
+    batch: int | Sequence[int] | None = host_only(None)
+    sampler: str | Sampler = host_only("subset", traced="full")
+    rate: float | None = host_only(None)
+    relation: str = host_only(REPLACE_ONE)
+    noise_rule: str = host_only("accountant")
+    delta: Delta = host_only(None)
+
+
+@struct.dataclass(kw_only=True)
+class OwnRecords(RecordFields, Part):
     """Settings of privacy objects of machines' own records, and the targets of their machines.
 
     `NoisyRecords` documents the settings.
     """
 
-    clip: Any = None
-    batch: int | Sequence[int] | None = struct.field(pytree_node=False, default=None)
-    sampler: str | Sampler = struct.field(pytree_node=False, default="subset")
-    rate: float | None = struct.field(pytree_node=False, default=None)
-    relation: str = struct.field(pytree_node=False, default=REPLACE_ONE)
-    noise_rule: str | PaperMoments = struct.field(pytree_node=False, default="accountant")
-    delta: Delta = struct.field(pytree_node=False, default=None)
-    relative_privacy: Sequence[float] | None = struct.field(pytree_node=False, default=None)
-    trust: str = struct.field(pytree_node=False, default="none")
+    noise_rule: str | PaperMoments = host_only("accountant")
+    trust: str = host_only("none")
 
     def __post_init__(self):
         require_clip("clip", self.clip)

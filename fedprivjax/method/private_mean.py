@@ -16,6 +16,7 @@ from typing import Any, final
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.relative_privacy import privacy_shares, shared_privacy
@@ -194,19 +195,14 @@ class GaussianMean(PrivateMean):
     """
 
     clip: Any = None
-    trust: str = struct.field(pytree_node=False, default="none")
-    relative_privacy: Any = struct.field(pytree_node=False, default=None)
-    noises: tuple[float, ...] | None = struct.field(pytree_node=False, default=None, metadata={"derived": True})
+    trust: str = host_only("none", traced="server")
+    relative_privacy: Any = host_only(None)
+    noises: tuple[float, ...] | None = host_only(None, derived=True)
 
     def __post_init__(self):
         require_clip("clip", self.clip)
         require_choice("trust", self.trust, THEOREMS)
         object.__setattr__(self, "relative_privacy", shared_privacy(self.relative_privacy, self.trust))
-
-    @property
-    def traced(self) -> "GaussianMean":
-        """Copy without the settings that only the host reads: all trust models share one program."""
-        return GaussianMean(clip=self.clip, trust="server")
 
     @property
     def noise_follows(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Protocols: an algorithm composed with a privacy object. Named methods are protocols that build both from settings."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, final
 
 import jax
@@ -9,6 +9,7 @@ import numpy as np
 from flax import struct
 
 from fedprivjax.checks.decorated import PYTREE, Decorated, derived_of, require_decorated, settings_of, subclassed
+from fedprivjax.checks.numbers import without_host_settings
 from fedprivjax.checks.refusal import PACKAGE, Refusal
 from fedprivjax.checks.restated import of_package
 from fedprivjax.checks.values import called, require_choice, require_keywords
@@ -226,12 +227,8 @@ class Protocol(Decorated):
 
     @property
     def traced(self) -> Any:
-        """Copy without the settings that only the host reads, so that changing them does not recompile.
-
-        The metadata `traced` of a field is its value in the copy, see `host_only`.
-        """
-        values = {one.name: one.metadata["traced"] for one in fields(self) if "traced" in one.metadata}  # type: ignore[arg-type]
-        return replace(self, **values)
+        """Copy without the settings that only the host reads, so that changing them does not recompile."""
+        return without_host_settings(self)
 
 
 @struct.dataclass(kw_only=True)

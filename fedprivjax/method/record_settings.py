@@ -1,24 +1,22 @@
 """Settings of methods with noisy means, or noisy local steps, over a machine's own records."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from flax import struct
 
-from fedprivjax.checks.numbers import host_only
 from fedprivjax.method.noisy_records import NoisyRecords
-from fedprivjax.method.own_records import OwnRecords, check_machine_targets, check_record_settings
-from fedprivjax.method.record_mechanism import Delta, RecordMechanism
+from fedprivjax.method.own_records import OwnRecords, RecordFields, check_machine_targets, check_record_settings
+from fedprivjax.method.protocol import Levels
+from fedprivjax.method.record_mechanism import RecordMechanism
 from fedprivjax.method.relative_privacy import shared_privacy
 from fedprivjax.method.small_form import BATCH
-from fedprivjax.plan.samplers import Sampler
 from fedprivjax.privacy.noise_rules import THEOREM_RULES
-from fedprivjax.privacy.terms import REPLACE_ONE
 
 
 @struct.dataclass(kw_only=True)
-class RecordSettings:
+class RecordSettings(RecordFields, Levels):
     """Settings of methods that protect records of machines, with one ε for all machines or one for each.
 
     `NoisyMinibatchSGD` documents the fields.
@@ -28,17 +26,6 @@ class RecordSettings:
     """
 
     epsilon: Any = struct.field(default=None, metadata={"traced": None})
-    noise_std: Any = None
-    step_size: Any = None
-    step_scale: Any = 1.0
-    clip: Any = None
-    relative_privacy: Sequence[float] | None = host_only(None)
-    batch: int | Sequence[int] | None = host_only(None)
-    sampler: str | Sampler = host_only("subset", traced="full")
-    rate: float | None = host_only(None)
-    relation: str = host_only(REPLACE_ONE)
-    noise_rule: str = host_only("accountant")
-    delta: Delta = host_only(None)
 
     rules: ClassVar[Collection[str]] = THEOREM_RULES
     examples: ClassVar = (

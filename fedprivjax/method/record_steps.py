@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.own_records import OwnRecords
@@ -47,7 +48,7 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
         Refusal: a setting is invalid.
     """
 
-    sampler: str | Sampler = struct.field(pytree_node=False, default="replacement")
+    sampler: str | Sampler = host_only("replacement")
 
     noise_together = noisy_steps = True
 
@@ -76,11 +77,6 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
     def work(self) -> Sampler:
         """Sampler of the records of the local steps."""
         return self.minibatches
-
-    @property
-    def traced(self) -> "NoisyRecordSteps":
-        """Copy without the settings that only the host reads."""
-        return NoisyRecordSteps(clip=self.clip)
 
     def records(self, epsilon: tuple[float, ...] | None) -> RecordMechanism:
         return replace(super().records(epsilon), by_step=True)

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.algorithm import Reads
@@ -66,14 +67,8 @@ class ReducedMomentum(MomentumPrivacy):
     """
 
     length: Any = None
-    clip: Any = None
     reset_rate: Any = None
-    batch: Any = struct.field(pytree_node=False, default=1)
-    sampler: str = struct.field(pytree_node=False, default="cyclic")
-    noise_rule: str = struct.field(pytree_node=False, default="accountant")
-    trust: str = struct.field(pytree_node=False, default="server")
-    relative_privacy: Any = struct.field(pytree_node=False, default=None)
-    allocation: str = struct.field(pytree_node=False, default="optimal")
+    allocation: str = host_only("optimal")
     slack: Any = struct.field(default=None, metadata={"derived": True})
     stds: Any = struct.field(default=None, metadata={"derived": True})
     epoch: Any = struct.field(pytree_node=False, default=None, metadata={"derived": True})

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedprivjax.checks.decorated import PYTREE
+from fedprivjax.checks.numbers import without_host_settings
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.restated import Stated
 from fedprivjax.method.algorithm import Mean, NormBound, Part, Reads
@@ -90,8 +91,8 @@ class Privacy(Part):
 
     @property
     def traced(self) -> Any:
-        """Copy without the settings that only the host reads, which is by default the object."""
-        return self
+        """Copy without the settings that only the host reads, see `host_only`."""
+        return without_host_settings(self)
 
     def event(self, facts: Any, noise_std: float) -> Event:
         """Return the event of a plan's releases with this noise.

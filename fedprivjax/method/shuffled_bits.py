@@ -1,7 +1,6 @@
 """Means in the shuffle model: vectors summed from one-bit messages (P_VEC of Cheu et al. 2022; `shuffled_sums`)."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from math import floor
 from typing import Any, final
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice, require_number
 from fedprivjax.method.algorithm import Reads
@@ -82,10 +82,10 @@ class BitMean(PrivateMean):
 
     clip: Any = None
     vector_sum: Any = struct.field(default=None, metadata={"derived": True})
-    levels: int | None = struct.field(pytree_node=False, default=None)
-    rounding: str = struct.field(pytree_node=False, default="averaged")
-    accounting: str = struct.field(pytree_node=False, default="exact")
-    honest: float = struct.field(pytree_node=False, default=1.0)
+    levels: int | None = host_only(None)
+    rounding: str = host_only("averaged")
+    accounting: str = host_only("exact")
+    honest: float = host_only(1.0)
 
     trust = "shuffler"
 
@@ -154,11 +154,6 @@ class BitMean(PrivateMean):
         return jax.random.fold_in(key, SERVER)
 
     # ---- on the host
-
-    @property
-    def traced(self) -> "BitMean":
-        """Copy without the settings that only the host reads."""
-        return replace(self, **OF_BITS)
 
     def of_noise(self, facts: RunFacts, noise_std: float, target: Target) -> dict[str, Any]:
         """Return the shuffled sums. Raise Refusal if the accounting does not cover a given noise."""
