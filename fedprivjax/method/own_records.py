@@ -45,7 +45,7 @@ class OwnRecords(RecordFields, Part):
     `NoisyRecords` documents the settings.
     """
 
-    noise_rule: str | PaperMoments = host_only("accountant")
+    noise_rule: str | PaperMoments = host_only("accountant")  # type: ignore[assignment]
     trust: str = host_only("none")
 
     def __post_init__(self):
