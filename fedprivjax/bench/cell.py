@@ -19,7 +19,8 @@ import numpy as np
 from fedprivjax.bench.timing import Line, at_most, compiled_run, side_by_side
 from fedprivjax.engine.prepare import ready
 from fedprivjax.experiment import bundle
-from fedprivjax.noise import Silent, relative_std
+from fedprivjax.noise import Silent
+from fedprivjax.noise.chooser import relative_std
 from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.participation import Uniform
 from fedprivjax.privacy.calibration import calibrate

@@ -31,7 +31,8 @@ from fedprivjax.method.local_rounds import client_state_bytes
 from fedprivjax.method.protocol import Protocol, as_leaves
 from fedprivjax.method.round import LateInputs, RoundInputs, in_a_step
 from fedprivjax.method.seen import costs_of
-from fedprivjax.noise import METHODS, Mechanism, Silent
+from fedprivjax.noise import Mechanism, Silent
+from fedprivjax.noise.chooser import METHODS
 from fedprivjax.plan.arguments import require_arguments, require_valid_plan
 from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.participation import Participation

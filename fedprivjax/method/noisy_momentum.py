@@ -13,10 +13,11 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.method.algorithm import Reads
 from fedprivjax.method.momentum_privacy import MomentumPrivacy, computed_once, record_uses
 from fedprivjax.method.release import RunFacts
-from fedprivjax.noise import Mechanism, Streamed
+from fedprivjax.noise import Mechanism
 from fedprivjax.noise.factors import FACTORS, Correlated, Factor, Path
 from fedprivjax.noise.factors.tree import tree_of
 from fedprivjax.noise.interface import MessageInputs, PerMachine
+from fedprivjax.noise.windows import Streamed
 from fedprivjax.privacy.calibration import SENSITIVITY_UNKNOWN
 from fedprivjax.privacy.events import Claim
 from fedprivjax.privacy.target import Target

@@ -1,6 +1,6 @@
 """Privacy of a momentum with noise of reduced sensitivity: gradients at anchors, and small differences between points.
 
-The noise of `noise.factors.ReducedTrees` relies on the length of the way between the points of two rounds, which must
+The noise of `noise.factors.reduced.ReducedTrees` relies on the length of the way between the points of two rounds, which must
 lie in the set on which the loss is smooth. The steps of `ReducedTreeMomentum` meet both, and no other algorithm can be
 composed with this object.
 """
@@ -18,10 +18,10 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.method.algorithm import Reads
 from fedprivjax.method.momentum_privacy import MomentumPrivacy, computed_once, record_uses
 from fedprivjax.method.release import RunFacts
-from fedprivjax.noise import Mechanism, WindowInputs, Windows
-from fedprivjax.noise.factors import (
+from fedprivjax.noise import Mechanism
+from fedprivjax.noise.factors import Correlated
+from fedprivjax.noise.factors.reduced import (
     ALLOCATIONS,
-    Correlated,
     Groups,
     Normals,
     ReducedTrees,
@@ -30,6 +30,7 @@ from fedprivjax.noise.factors import (
     paper_stds,
     total_squares,
 )
+from fedprivjax.noise.windows import WindowInputs, Windows
 from fedprivjax.plan.uses import repeats_after
 from fedprivjax.privacy.calibration import gaussian_rule
 from fedprivjax.privacy.curve import GaussianCurve

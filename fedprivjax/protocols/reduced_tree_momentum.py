@@ -8,7 +8,7 @@ iterate of each epoch. With N rounds per epoch and x_t the records of round t, w
 
 A step has length η. For an L-smooth loss, a record's sensitivity in the differences in brackets is therefore at most
 2ηL per round between the two points. A noisier sum of whole gradients enters only with weight γ. Each of the three sums
-has a separate tree (`noise.factors.ReducedTrees`).
+has a separate tree (`noise.factors.reduced.ReducedTrees`).
 
 Deviation: the identity is exact, so this implementation computes the exact momentum with one gradient per round, and
 runs the recursion on the noises only, with two rings of N vectors. A deployment computes three gradients per round.
@@ -72,7 +72,7 @@ class ReducedTreeMomentum(MomentumProtocol):
         clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.
         batch: K, number of a machine's records in a round; it must divide the number of its records.
         sampler: "cyclic", the only order for which the method is exact.
-        allocation: allocation of noise to groups of nodes, "optimal" or "paper"; see `noise.factors.ALLOCATIONS`.
+        allocation: allocation of noise to groups of nodes, "optimal" or "paper"; see `noise.factors.reduced.ALLOCATIONS`.
         noise_rule: "accountant", smallest noise for the rounds in which records are used; "paper", that of Theorem 8.
         trust: "server" (one set of trees for the mean) or "none" (one set per machine).
         relative_privacy: relative μ of the machines, as in `TreeMomentum`.

@@ -17,7 +17,8 @@ from fedprivjax.engine.prepare import ReadyRun, ready
 from fedprivjax.method.local_privacy import UNITS
 from fedprivjax.method.small_form import examples_of
 from fedprivjax.noise import NOISE_SCHEDULES
-from fedprivjax.noise.factors import ALLOCATIONS, FACTORS
+from fedprivjax.noise.factors import FACTORS
+from fedprivjax.noise.factors.reduced import ALLOCATIONS
 from fedprivjax.noise.rounds import INDEPENDENT, ROUND_FACTORS
 from fedprivjax.noise.sums import SUM_FACTORS
 from fedprivjax.plan.participation import Full, Participation, Uniform, Varying

@@ -10,7 +10,7 @@ import pytest
 
 from fedprivjax import Ball, DPMu2, Seeds, Softmax, Uniform, calibrate, linear_problem, simulate, sweep
 from fedprivjax.experiment import bundle
-from fedprivjax.noise import relative_std
+from fedprivjax.noise.chooser import relative_std
 
 pytestmark = pytest.mark.optimised
 

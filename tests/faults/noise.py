@@ -24,7 +24,8 @@ from fedprivjax.method.linear import of_record
 from fedprivjax.method.message_noise import CancelledNoise, CorrelatedNoise
 from fedprivjax.method.release import Released
 from fedprivjax.method.round import add_noise, cohort_sum
-from fedprivjax.noise import Cancelling, Fresh, PerMachine, choose
+from fedprivjax.noise import Fresh, PerMachine, choose
+from fedprivjax.noise.covariance import Cancelling
 from fedprivjax.noise.factors.interface import Path
 from fedprivjax.noise.factors.tree import Tree
 from fedprivjax.noise.interface import MessageInputs

@@ -13,9 +13,9 @@ from noise_distributions import LIMIT, SAMPLES, misfit, path, standing_covarianc
 from scipy.stats import kstest, norm
 
 from fedprivjax import DPMu2, Full, Given, Uniform, draw_plan
-from fedprivjax.noise import Cancelling, Fresh, PerMachine, Silent, choose, relative_std
-from fedprivjax.noise.chooser import cheapest
-from fedprivjax.noise.covariance import Covariance, factor, padded
+from fedprivjax.noise import Fresh, PerMachine, Silent, choose
+from fedprivjax.noise.chooser import cheapest, relative_std
+from fedprivjax.noise.covariance import Cancelling, Covariance, factor, padded
 from fedprivjax.plan.schedule import Schedule, Size
 from fedprivjax.sweeps.configurations import stacked
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from cases import sparing
 
-from fedprivjax.noise.factors import FACTORS, Independent, Tree, compose
+from fedprivjax.noise.factors import FACTORS, Independent, Tree
+from fedprivjax.noise.factors.tree import compose
 from fedprivjax.plan.uses import Uses
 
 SETTINGS = [(1, 0.5), (7, 0.3), (64, 0.1), (200, 1 / 60_000), (300, 1.0), (1023, 0.001)]

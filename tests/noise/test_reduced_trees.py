@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from oracles.reduced_momentum import TREES, Literal, asked_nodes, dyadic, group_of
 
-from fedprivjax.noise import WindowInputs, Windows
-from fedprivjax.noise.factors import Groups, Independent, ReducedTrees, Tree, compose, optimal_stds, window
-from fedprivjax.noise.factors.reduced import empty
+from fedprivjax.noise.factors import Independent, Tree
+from fedprivjax.noise.factors.reduced import Groups, ReducedTrees, empty, optimal_stds
+from fedprivjax.noise.factors.tree import compose, window
 from fedprivjax.noise.interface import normals
-from fedprivjax.noise.windows import node_key
+from fedprivjax.noise.windows import WindowInputs, Windows, node_key
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.plan.uses import Uses
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from fedprivjax import Full, Uniform, Varying
-from fedprivjax.noise import NOISE_SCHEDULES, exposure, relative_std, server_std
+from fedprivjax.noise import NOISE_SCHEDULES
+from fedprivjax.noise.chooser import exposure, relative_std, server_std
 from fedprivjax.plan.schedule import Schedule
 
 # machine 0 takes part in rounds 1, 2, 4; machine 1 in 1, 3; machine 2 in 2, 3, 4; machine 3 never

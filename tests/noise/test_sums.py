@@ -12,7 +12,7 @@ from restating import planted, unsealed
 
 from fedprivjax import DPMu2, Dropouts, Full, NoisyMessages, Refusal, Uniform, Varying, audit, simulate
 from fedprivjax.engine.prepare import ready
-from fedprivjax.noise import relative_std
+from fedprivjax.noise.chooser import relative_std
 from fedprivjax.noise.covariance import Triangular, covariance_bands
 from fedprivjax.noise.interface import normals
 from fedprivjax.noise.sums import (

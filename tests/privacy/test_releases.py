@@ -15,7 +15,8 @@ from dp_accounting.privacy_accountant import NeighboringRelation
 from dp_accounting.rdp import RdpAccountant
 
 from fedprivjax.engine.prepare import ready
-from fedprivjax.noise.factors import FACTORS, Groups, ReducedTrees
+from fedprivjax.noise.factors import FACTORS
+from fedprivjax.noise.factors.reduced import Groups, ReducedTrees
 from fedprivjax.plan.samplers import Disjoint, Full, Poisson, Replacement, Subset
 from fedprivjax.plan.uses import Uses
 from fedprivjax.privacy import PrivacyGuarantee, gdp

@@ -11,8 +11,7 @@ from flax import struct
 
 import fedprivjax
 from fedprivjax import Ball, L1Ball
-from fedprivjax.noise import RoundedNormal
-from fedprivjax.noise.binomial import LiteralBits
+from fedprivjax.noise.binomial import LiteralBits, RoundedNormal
 from fedprivjax.problem.program import classes_of, typed_jit
 from fedprivjax.protocols.noisy_sgd import SGD
 

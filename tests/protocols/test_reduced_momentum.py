@@ -17,8 +17,7 @@ from fedprivjax.engine.simulate import execute
 from fedprivjax.engine.transcript import replay
 from fedprivjax.method.clipping import clip
 from fedprivjax.method.reduced_momentum import LONGEST
-from fedprivjax.noise.factors import ReducedTrees
-from fedprivjax.noise.factors.reduced import empty
+from fedprivjax.noise.factors.reduced import ReducedTrees, empty
 from fedprivjax.noise.interface import normals
 from fedprivjax.noise.windows import node_key
 from fedprivjax.plan.seeds import round_keys

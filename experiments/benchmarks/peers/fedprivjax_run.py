@@ -8,7 +8,7 @@ import job
 import numpy as np
 
 from fedprivjax import Given, NoisySGD, Softmax, linear_problem, simulate
-from fedprivjax.noise import METHODS
+from fedprivjax.noise.chooser import METHODS
 
 
 def main() -> None:

@@ -5,17 +5,7 @@ Algorithm 2 of Tran & Cutkosky computes a momentum.
 """
 
 from fedprivjax.noise.factors.interface import Correlated, Factor, Independent, Path
-from fedprivjax.noise.factors.reduced import (
-    ALLOCATIONS,
-    Groups,
-    Normals,
-    ReducedTrees,
-    Rings,
-    optimal_stds,
-    paper_stds,
-    total_squares,
-)
-from fedprivjax.noise.factors.tree import Tree, compose, window
+from fedprivjax.noise.factors.tree import Tree
 
 FACTORS: dict[str, Factor] = {
     "tree": Tree(),
@@ -23,21 +13,4 @@ FACTORS: dict[str, Factor] = {
     "independent": Independent(),
 }
 
-__all__ = [
-    "ALLOCATIONS",
-    "FACTORS",
-    "Correlated",
-    "Factor",
-    "Groups",
-    "Independent",
-    "Normals",
-    "Path",
-    "ReducedTrees",
-    "Rings",
-    "Tree",
-    "compose",
-    "optimal_stds",
-    "paper_stds",
-    "total_squares",
-    "window",
-]
+__all__ = ["FACTORS", "Correlated", "Factor", "Independent", "Path", "Tree"]
