@@ -202,7 +202,7 @@ def ready(
         eval_every: rounds between evaluations; None evaluates about 20 times. The last round is always evaluated.
         delta: δ at which the guarantee states ε.
         order: order of the samples, see `plan.ORDERS`.
-        noise_method: name of the noise sampler, see `fedprivjax.noise.METHODS`. All have the same distribution, except
+        noise_method: name of the noise sampler, see `noise.chooser.METHODS`. All have the same distribution, except
             "normal", which is an approximation.
         target: privacy target of the calibration; None is the protocol's target.
         mesh: mesh of devices with an axis "machines", or their number as {"machines": 4}, over which the messages of a

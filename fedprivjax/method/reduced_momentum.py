@@ -1,6 +1,6 @@
 """Privacy of a momentum with noise of reduced sensitivity: gradients at anchors, and small differences between points.
 
-The noise of `noise.factors.reduced.ReducedTrees` relies on the length of the way between the points of two rounds, which must
+The noise of `noise.factors.reduced` relies on the length of the way between the points of two rounds, which must
 lie in the set on which the loss is smooth. The steps of `ReducedTreeMomentum` meet both, and no other algorithm can be
 composed with this object.
 """

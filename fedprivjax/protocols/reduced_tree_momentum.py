@@ -72,7 +72,7 @@ class ReducedTreeMomentum(MomentumProtocol):
         clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.
         batch: K, number of a machine's records in a round; it must divide the number of its records.
         sampler: "cyclic", the only order for which the method is exact.
-        allocation: allocation of noise to groups of nodes, "optimal" or "paper"; see `noise.factors.reduced.ALLOCATIONS`.
+        allocation: allocation of noise to groups of nodes, "optimal" or "paper"; see `factors.reduced.ALLOCATIONS`.
         noise_rule: "accountant", smallest noise for the rounds in which records are used; "paper", that of Theorem 8.
         trust: "server" (one set of trees for the mean) or "none" (one set per machine).
         relative_privacy: relative μ of the machines, as in `TreeMomentum`.

@@ -15,9 +15,6 @@ from .privacy import composition_zcdp as composition_zcdp
 from .privacy import momentum_epsilon as momentum_epsilon
 from .privacy import momentum_max_epsilon as momentum_max_epsilon
 from .privacy import momentum_multiplier as momentum_multiplier
-from .privacy import reduced_epsilon as reduced_epsilon
-from .privacy import reduced_max_epsilon as reduced_max_epsilon
-from .privacy import reduced_multiplier as reduced_multiplier
 from .privacy import reduced_sensitivities as reduced_sensitivities
 from .privacy import residual_sensitivity as residual_sensitivity
 from .problem import Federated as Federated

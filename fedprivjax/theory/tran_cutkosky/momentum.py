@@ -246,7 +246,7 @@ def reduced_noise_norm(
     Args:
         problem: constants with N of at least 2.
         settings: T, η, α of at least 1/N, and γ in (0, 1/2].
-        noise_multiplier: σ, `reduced_multiplier`.
+        noise_multiplier: σ, `momentum_multiplier` of "reduced".
 
     Source: Tran & Cutkosky 2022, Lemma 7 ("paper"), and its proof with the sum of the weights ("corrected"). Explicit.
 

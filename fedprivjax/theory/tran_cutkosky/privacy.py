@@ -21,6 +21,7 @@ from fedprivjax.theory.tran_cutkosky import problem as tree
 from fedprivjax.theory.tran_cutkosky.problem import ProblemConstants
 
 _FORMS = ("exact", "renyi", "paper")
+_ALGORITHMS = {"tree": (1, 2.0), "reduced": (3, 4.0)}  # groups of nodes, and σ·ε/√log(1/δ) of the paper
 
 
 def composition_zcdp(*, nodes: ArrayLike, ratio: ArrayLike) -> Any:
@@ -69,87 +70,73 @@ def composition_epsilon(*, nodes: ArrayLike, ratio: ArrayLike, delta: ArrayLike,
     return _epsilon_of(mu, delta, form)
 
 
-def momentum_epsilon(*, noise_multiplier: ArrayLike, delta: ArrayLike, form: str = "exact") -> Any:
-    """ε of Algorithm 1: "exact" is the ε of 1/σ-GDP, "renyi" is `1/(2σ²) + √(2·log(1/δ))/σ`.
+def momentum_epsilon(
+    *, noise_multiplier: ArrayLike, delta: ArrayLike, form: str = "exact", algorithm: str = "tree"
+) -> Any:
+    """ε at noise multiplier σ: "exact" is the ε of √k/σ-GDP, "renyi" is `k/(2σ²) + √(2k·log(1/δ))/σ`.
 
-    Source: Tran & Cutkosky 2022, Theorem 4 ("renyi").
+    Args:
+        algorithm: "tree" for Algorithm 1, with k = 1 group of nodes, or "reduced" for Algorithm 2, with k = 3.
+
+    Source: Tran & Cutkosky 2022, Theorems 4 and 8 ("renyi").
 
     >>> momentum_epsilon(noise_multiplier=2.0, delta=1e-5, form="renyi")
     2.524...
     >>> momentum_epsilon(noise_multiplier=2.0, delta=1e-5)
     1.993...
     """
-    return _epsilon(1, noise_multiplier, delta, form)
+    require_choice("form", form, ("exact", "renyi"))
+    require_choice("algorithm", algorithm, _ALGORITHMS)
+    return _epsilon_of(np.sqrt(_ALGORITHMS[algorithm][0]) / positive("noise_multiplier", noise_multiplier), delta, form)
 
 
-def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "exact") -> Any:
-    """Noise multiplier σ at which Algorithm 1 is (ε, δ)-DP.
+def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "exact", algorithm: str = "tree") -> Any:
+    """Noise multiplier σ at which Algorithm 1 or 2 is (ε, δ)-DP, see `momentum_epsilon`.
 
     * "exact" and "renyi": the smallest σ, by the inverse of `momentum_epsilon`; "renyi" is
-      `1/(√(2·log(1/δ) + 2ε) − √(2·log(1/δ)))`;
-    * "paper": `2·√log(1/δ)/ε`, which suffices for `ε ≤ momentum_max_epsilon(δ)`, about 2.34·log(1/δ).
+      `√k/(√(2·log(1/δ) + 2ε) − √(2·log(1/δ)))`;
+    * "paper": `2·√log(1/δ)/ε` for Algorithm 1 and `4·√log(1/δ)/ε` for Algorithm 2, which suffice for
+      `ε ≤ momentum_max_epsilon(δ)`, about 2.34·log(1/δ) and 4.13·log(1/δ).
 
     Raises:
         Refusal: if the condition of "paper" does not hold.
 
-    Source: Tran & Cutkosky 2022, Theorem 4, whose condition δ ≥ exp(−ε) has the inequality reversed.
+    Source: Tran & Cutkosky 2022, Theorem 4, whose condition δ ≥ exp(−ε) has the inequality reversed, and Theorem 8,
+    which states no condition.
 
     >>> settings = {"epsilon": 2.0, "delta": 1e-5}
     >>> [round(momentum_multiplier(form=form, **settings), 2) for form in ("exact", "renyi", "paper")]
     [1.99, 2.5, 3.39]
-    """
-    return _multiplier(1, epsilon, delta, form)
-
-
-def momentum_max_epsilon(delta: ArrayLike) -> Any:
-    """Largest ε for which the paper's σ of Algorithm 1 suffices by Rényi divergences: `4(2 − √2)·log(1/δ)`.
-
-    Source: derived here, to replace the condition of Tran & Cutkosky 2022, Theorem 4.
-
-    >>> round(momentum_max_epsilon(1e-6), 1)
-    32.4
-    """
-    return _max_epsilon(1, delta)
-
-
-def reduced_epsilon(*, noise_multiplier: ArrayLike, delta: ArrayLike, form: str = "exact") -> Any:
-    """ε of Algorithm 2: "exact" is the ε of √3/σ-GDP, "renyi" is `3/(2σ²) + 2√(3·log(1/δ)/(2σ²))`.
-
-    Source: Tran & Cutkosky 2022, Theorem 8 ("renyi").
-
-    >>> reduced_epsilon(noise_multiplier=12**0.5, delta=1e-5, form="renyi")
-    2.524...
-    """
-    return _epsilon(3, noise_multiplier, delta, form)
-
-
-def reduced_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "exact") -> Any:
-    """Noise multiplier σ at which Algorithm 2 is (ε, δ)-DP.
-
-    * "exact" and "renyi": the smallest σ, by the inverse of `reduced_epsilon`;
-    * "paper": `4·√log(1/δ)/ε`, which suffices for `ε ≤ reduced_max_epsilon(δ)`, about 4.13·log(1/δ).
-
-    Raises:
-        Refusal: if the condition of "paper" does not hold.
-
-    Source: Tran & Cutkosky 2022, Theorem 8, which states no condition.
-
-    >>> settings = {"epsilon": 2.0, "delta": 1e-5}
-    >>> [round(reduced_multiplier(form=form, **settings), 2) for form in ("exact", "renyi", "paper")]
+    >>> settings["algorithm"] = "reduced"
+    >>> [round(momentum_multiplier(form=form, **settings), 2) for form in ("exact", "renyi", "paper")]
     [3.45, 4.33, 6.79]
     """
-    return _multiplier(3, epsilon, delta, form)
+    require_choice("form", form, _FORMS)
+    require_choice("algorithm", algorithm, _ALGORITHMS)
+    groups, factor = _ALGORITHMS[algorithm]
+    if form != "paper":
+        return plain(np.sqrt(groups) / _mu_of(positive("epsilon", epsilon), delta, form))
+    epsilon, most = np.broadcast_arrays(positive("epsilon", epsilon), momentum_max_epsilon(delta, algorithm))
+    wrong = epsilon > most * (1 + 1e-9)
+    if wrong.any():
+        raise Refusal(f"epsilon must be at most {most[wrong][0]:.6g} for the paper's σ, got {epsilon[wrong][0]:.6g}")
+    return plain(factor * np.sqrt(np.log(1 / probability("delta", delta))) / epsilon)
 
 
-def reduced_max_epsilon(delta: ArrayLike) -> Any:
-    """Largest ε for which the paper's σ of Algorithm 2 suffices: `(32/3 − 8√(2/3))·log(1/δ)`.
+def momentum_max_epsilon(delta: ArrayLike, algorithm: str = "tree") -> Any:
+    """Largest ε for which the paper's σ suffices by Rényi divergences: it solves μ²/2 + μ√(2·log(1/δ)) = ε at μ = √k/σ.
 
-    Source: derived here; Tran & Cutkosky 2022, Theorem 8 states no condition.
+    It is `4(2 − √2)·log(1/δ)` for Algorithm 1 (k = 1), and `(32/3 − 8√(2/3))·log(1/δ)` for Algorithm 2 (k = 3).
 
-    >>> round(reduced_max_epsilon(1e-6), 1)
-    57.1
+    Source: derived here, to replace the condition of Tran & Cutkosky 2022, Theorem 4; Theorem 8 states none.
+
+    >>> round(momentum_max_epsilon(1e-6), 1), round(momentum_max_epsilon(1e-6, algorithm="reduced"), 1)
+    (32.4, 57.1)
     """
-    return _max_epsilon(3, delta)
+    require_choice("algorithm", algorithm, _ALGORITHMS)
+    groups, factor = _ALGORITHMS[algorithm]
+    slope = factor / np.sqrt(groups)  # ε = slope·μ·√log(1/δ)
+    return plain(2 * slope * (slope - np.sqrt(2)) * np.log(1 / probability("delta", delta)))
 
 
 def _epsilon_of(mu: ArrayLike, delta: ArrayLike, form: str) -> Any:
@@ -175,32 +162,6 @@ def _simple(mu: np.ndarray, delta: np.ndarray) -> Any:
             f"ratio must be at most {most[wrong][0]:.6g}/√nodes for the paper's ε, got {mu[wrong][0]:.6g}/√nodes"
         )
     return plain(2 * mu * root)
-
-
-def _epsilon(groups: int, noise_multiplier: ArrayLike, delta: ArrayLike, form: str) -> Any:
-    require_choice("form", form, ("exact", "renyi"))
-    return _epsilon_of(np.sqrt(groups) / positive("noise_multiplier", noise_multiplier), delta, form)
-
-
-def _multiplier(groups: int, epsilon: ArrayLike, delta: ArrayLike, form: str) -> Any:
-    require_choice("form", form, _FORMS)
-    if form != "paper":
-        return plain(np.sqrt(groups) / _mu_of(positive("epsilon", epsilon), delta, form))
-    epsilon, most = np.broadcast_arrays(positive("epsilon", epsilon), _max_epsilon(groups, delta))
-    wrong = epsilon > most * (1 + 1e-9)
-    if wrong.any():
-        raise Refusal(f"epsilon must be at most {most[wrong][0]:.6g} for the paper's σ, got {epsilon[wrong][0]:.6g}")
-    return plain(_factor(groups) * np.sqrt(np.log(1 / probability("delta", delta))) / epsilon)
-
-
-def _max_epsilon(groups: int, delta: ArrayLike) -> Any:
-    """Return the ε that solves μ²/2 + μ√(2·log(1/δ)) = ε at μ = √groups/σ, with the paper's σ."""
-    slope = _factor(groups) / np.sqrt(groups)  # ε = slope·μ·√log(1/δ)
-    return plain(2 * slope * (slope - np.sqrt(2)) * np.log(1 / probability("delta", delta)))
-
-
-def _factor(groups: int) -> float:
-    return 2.0 if groups == 1 else 4.0
 
 
 class Sensitivities(NamedTuple):

@@ -22,7 +22,7 @@ def momentum(records, dimension, *, form="counted", logs=True, rounds=None, epsi
 def reduced(records, dimension, *, form="corrected", logs=True, rounds=None, epsilon=1.0):
     """Bound of Theorem 9 without the sampling term 6G√α; `logs=False` divides the noise by its factor log₂N."""
     settings = tc.reduced_settings(records=records, epsilon=epsilon, dimension=dimension, rounds=rounds)
-    sigma = tc.reduced_multiplier(epsilon=epsilon, delta=1e-6, form="paper")
+    sigma = tc.momentum_multiplier(algorithm="reduced", epsilon=epsilon, delta=1e-6, form="paper")
     problem = tc.ProblemConstants(records=records, dimension=dimension, lipschitz=1.0, smoothness=1.0)
     noise = tc.reduced_noise_norm(problem, settings, noise_multiplier=sigma, form=form)
     bound = tc.reduced_bound(problem, settings, gap=1.0, noise=noise if logs else noise / np.log2(records))

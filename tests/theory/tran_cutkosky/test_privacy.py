@@ -1,5 +1,7 @@
 """Theorems 4, 8 and 10: inverse conversions; the paper's σ suffices up to the stated ε and not beyond."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -7,9 +9,10 @@ from fedprivjax import Refusal
 from fedprivjax.privacy import gdp
 from fedprivjax.theory import tran_cutkosky as tc
 
+FUNCTIONS = tc.momentum_epsilon, tc.momentum_multiplier, tc.momentum_max_epsilon
 METHODS = {
-    "momentum": (tc.momentum_epsilon, tc.momentum_multiplier, tc.momentum_max_epsilon, 1),
-    "reduced": (tc.reduced_epsilon, tc.reduced_multiplier, tc.reduced_max_epsilon, 3),
+    name: (*(partial(function, algorithm=name) for function in FUNCTIONS), groups)
+    for name, groups in (("tree", 1), ("reduced", 3))
 }
 FORMS = ("exact", "renyi", "paper")
 DELTAS = np.array([1e-2, 1e-5, 1e-12])
