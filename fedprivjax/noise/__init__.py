@@ -8,14 +8,4 @@ state of the federation's size.
 from fedprivjax.noise.chooser import NOISE_SCHEDULES, choose
 from fedprivjax.noise.interface import Fresh, Mechanism, PerMachine, PerStep, Randomised, Silent
 
-__all__ = [
-    "METHODS",
-    "NOISE_SCHEDULES",
-    "Fresh",
-    "Mechanism",
-    "PerMachine",
-    "PerStep",
-    "Randomised",
-    "Silent",
-    "choose",
-]
+__all__ = ["NOISE_SCHEDULES", "Fresh", "Mechanism", "PerMachine", "PerStep", "Randomised", "Silent", "choose"]
