@@ -47,6 +47,38 @@ def test_a_page_is_readable(browser, page):
     assert faults(browser, SITE / page) == []
 
 
+SEARCHES = {
+    "FedAvg": "methods/fedavg",
+    "FedProx": "methods/fedavg",
+    "DP-SGD": "methods/noisy_minibatch_sgd",
+    "DP-FTRL": "mechanisms",
+    "client-level": "guarantees",
+    "user-level": "guarantees",
+    "add or remove": "guarantees",
+    "GPU": "10_on_a_gpu",
+    "Slurm": "clusters",
+    "CIFAR": "faq",
+    "LSTM": "recipes",
+    "transformer": "faq",
+    "secure aggregation": "adversaries",
+    "compression": "methods/fedavg",
+    "personalization": "personal",
+    "asynchronous": "topology",
+    "how to cite": "faq",
+    "license": "faq",
+    "BibTeX": "faq",
+    "W&B": "logging",
+    "checkpoint": "faq",
+    "memory": "faq",
+}
+
+
+def test_a_search_finds_its_page_first(browser):
+    browser.open(SITE / "search.html")
+    first = "(word => Search._performSearch(...Search._parseQuery(word)).pop()[0])"
+    assert {word: browser.value(f"{first}({word!r})") for word in SEARCHES} == SEARCHES
+
+
 FAULTY = """<!doctype html><html lang="en"><body style="margin: 0; font: 16px sans-serif"><article>
 <p style="color: #777; background: #eee">pale</p>
 <div style="width: 5em; overflow: hidden; white-space: nowrap">a line that its box cuts</div>
