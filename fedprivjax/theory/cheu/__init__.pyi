@@ -15,7 +15,6 @@ from .gd import gd_paper_rounds as gd_paper_rounds
 from .gd import gd_phases as gd_phases
 from .gd import gd_scan as gd_scan
 from .gd import gd_step as gd_step
-from .noise import analyzer_time as analyzer_time
 from .noise import bits_per_user as bits_per_user
 from .noise import bits_rate as bits_rate
 from .noise import gaussian_noise_constant as gaussian_noise_constant
@@ -24,7 +23,6 @@ from .noise import oracle_variance as oracle_variance
 from .noise import pan_private_noise_constant as pan_private_noise_constant
 from .noise import paper_noise_constant as paper_noise_constant
 from .noise import rounding_constant as rounding_constant
-from .noise import runtime_rate as runtime_rate
 from .one_pass import Choice as Choice
 from .one_pass import sgd_best_per_round as sgd_best_per_round
 from .one_pass import sgd_bound as sgd_bound

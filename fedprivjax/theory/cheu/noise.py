@@ -134,7 +134,7 @@ def rounding_constant(*, users: ArrayLike, levels: ArrayLike, dimension: int) ->
 
 
 def messages_per_user(*, dimension: int, levels: ArrayLike, trials: ArrayLike, sums: ArrayLike = 1) -> Any:
-    """Number of one-bit messages of a user: `d·(g + q)` per sum. Exact.
+    """Number of one-bit messages of a user: `d·(g + q)` per sum. Exact. The analyzer adds up those of all users.
 
     Args:
         levels: g, rounding levels of a coordinate.
@@ -168,20 +168,6 @@ def bits_per_user(
     return plain(np.asarray(messages) * (1 + label))
 
 
-def analyzer_time(
-    *, users: ArrayLike, dimension: int, levels: ArrayLike, trials: ArrayLike, sums: ArrayLike = 1
-) -> Any:
-    """Number of messages that the analyzer adds up: `n·d·(g + q)` per sum of a user. Exact.
-
-    For a one-pass method, `users` is the number of users in all rounds together.
-
-    >>> analyzer_time(users=1000, dimension=10, levels=64, trials=6)
-    700000.0
-    """
-    sent = messages_per_user(dimension=dimension, levels=levels, trials=trials, sums=sums)
-    return plain(at_least_one("users", users) * sent)
-
-
 def bits_rate(
     *,
     summed: ArrayLike,
@@ -192,6 +178,8 @@ def bits_rate(
     printed: bool = False,
 ) -> Any:
     """Order of the number of bits of a user, with constant 1: `d·T·[√b + ln²(d/δ)/ε_r²]`.
+
+    The run time has n times this order, for n users in all, without the time of smoothing.
 
     Args:
         summed: users per sum: b for the one-pass methods (Corollaries B.8–B.10), n for P_GD (B.11).
@@ -213,26 +201,3 @@ def bits_rate(
     noise = log if printed else share * (np.log(dimension) + log) ** 2
     each = np.sqrt(at_least_one("summed", summed)) + noise / positive("epsilon", epsilon) ** 2
     return plain(dimension * t * each)
-
-
-def runtime_rate(
-    *,
-    users: ArrayLike,
-    summed: ArrayLike,
-    dimension: int,
-    epsilon: ArrayLike,
-    delta: float,
-    rounds: ArrayLike = 1,
-    printed: bool = False,
-) -> Any:
-    """Order of the run time, with constant 1 and without the time of smoothing: n times `bits_rate`.
-
-    Arguments other than n, the number of users in all, are as for `bits_rate`.
-
-    Source: Cheu et al. 2022, Corollaries B.8–B.11.
-
-    >>> runtime_rate(users=1000, summed=100, dimension=10, epsilon=1.0, delta=np.exp(-10.0), printed=True)
-    200000.0
-    """
-    settings = {"summed": summed, "dimension": dimension, "epsilon": epsilon, "delta": delta}
-    return plain(at_least_one("users", users) * bits_rate(**settings, rounds=rounds, printed=printed))

@@ -70,7 +70,6 @@ from .problem import client_diversity as client_diversity
 from .problem import client_variance as client_variance
 from .problem import equivalent_load as equivalent_load
 from .problem import expected_top as expected_top
-from .problem import fixed_cohort as fixed_cohort
 from .problem import harmonic_machines as harmonic_machines
 from .problem import privacy_load as privacy_load
 from .problem import second_moment_machines as second_moment_machines

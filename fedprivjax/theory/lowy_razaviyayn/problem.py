@@ -133,22 +133,8 @@ def precision(problem: ProblemConstants, load: ArrayLike) -> np.ndarray:
     return np.minimum(problem.records, inverse(problem.dimension * nonnegative("load", load)))
 
 
-def fixed_cohort(*, machines: int, per_round: int) -> np.ndarray:
-    """Pmf of M_r for a fixed number of machines in every round; shape [machines].
-
-    Raises:
-        Refusal: if per_round exceeds machines.
-
-    >>> fixed_cohort(machines=3, per_round=2)
-    array([0., 1., 0.])
-    """
-    counts(machines=machines, per_round=per_round)
-    ordered("per_round", per_round, "machines", machines)
-    return uniform_cohort(machines=machines, min_machines=per_round, max_machines=per_round)
-
-
 def uniform_cohort(*, machines: int, min_machines: int, max_machines: int) -> np.ndarray:
-    """Pmf of M_r that is uniform from `min_machines` to `max_machines`; shape [machines].
+    """Pmf of M_r that is uniform from `min_machines` to `max_machines`, which may be equal; shape [machines].
 
     Raises:
         Refusal: unless 1 ≤ min_machines ≤ max_machines ≤ machines.

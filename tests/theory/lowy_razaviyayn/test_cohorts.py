@@ -8,7 +8,7 @@ from fedprivjax.theory import lowy_razaviyayn as lr
 
 @pytest.mark.parametrize(("machines", "per_round"), [(1, 1), (7, 1), (7, 4), (7, 7)])
 def test_a_fixed_number_is_both_means(machines, per_round):
-    pmf = lr.fixed_cohort(machines=machines, per_round=per_round)
+    pmf = lr.uniform_cohort(machines=machines, min_machines=per_round, max_machines=per_round)
     assert lr.harmonic_machines(pmf) == pytest.approx(per_round)
     assert lr.second_moment_machines(pmf) == pytest.approx(per_round)
 
@@ -55,8 +55,8 @@ def test_refuses_a_bad_pmf(pmf, message):
 
 
 def test_refuses_bad_sizes():
-    with pytest.raises(ValueError, match=r"per_round must be at most machines \(3\), got 4"):
-        lr.fixed_cohort(machines=3, per_round=4)
+    with pytest.raises(ValueError, match=r"max_machines must be at most machines \(3\), got 4"):
+        lr.uniform_cohort(machines=3, min_machines=4, max_machines=4)
     with pytest.raises(ValueError, match="max_machines must be at least 3, got 2"):
         lr.uniform_cohort(machines=5, min_machines=3, max_machines=2)
     with pytest.raises(ValueError, match="rate must be above 0 and at most 1, got 0"):
