@@ -2,8 +2,9 @@
 
 import difflib
 import inspect
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import MISSING, fields
 from functools import wraps
 from math import inf, log10
 from types import FunctionType
@@ -212,6 +213,28 @@ def require_keywords(name: str, given: Iterable[str], known: Iterable[str]) -> N
     every = list(known)
     for word in given:
         require_choice(f"setting of {name}", word, every, listed=len(every))
+
+
+def of_table(name: str, table: Mapping[str, Any], kinds: Mapping[str, Callable[..., Any]]) -> Any:
+    """Return the object that a table of its kind and settings describes, as in an experiment file.
+
+    Args:
+        name: setting that holds the table, for messages.
+        kinds: dataclasses by kind.
+
+    Raises:
+        Refusal: unless the table has a known kind, known keys, and all fields without defaults.
+    """
+    settings = {key: value for key, value in table.items() if key != "kind"}
+    kind = table.get("kind", "")
+    require_choice(f"kind of {name}", kind, kinds)
+    known: Any = fields(kinds[kind])  # type: ignore[arg-type]
+    for key in settings:
+        require_choice(f"key of {name} {kind!r}", key, [one.name for one in known] or ["kind"])
+    for one in known:
+        if one.default is MISSING and one.name not in settings:
+            raise Refusal(f"{one.name} must be given with {name} of kind {kind!r}, got none")
+    return kinds[kind](**settings)
 
 
 def require_one(name: str, value: Any) -> None:

@@ -1,7 +1,7 @@
 """Graphs of machines, by name or by edges."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from fedprivjax.checks.refusal import Refusal, Undefined
-from fedprivjax.checks.values import called, require_at_least, require_choice
+from fedprivjax.checks.values import called, of_table, require_at_least
 
 
 class Graph:
@@ -191,22 +191,10 @@ def as_graph(graph: Any) -> Graph:
     if isinstance(graph, str):
         graph = {"kind": graph}
     if isinstance(graph, Mapping) and "kind" in graph:
-        return _of_table(dict(graph))
+        return of_table("graph", graph, GRAPHS)
     if hasattr(graph, "nodes") and hasattr(graph, "edges"):
         return _of_networkx(graph)
     return _of_matrix(graph)
-
-
-def _of_table(table: dict[str, Any]) -> Graph:
-    kind = table.pop("kind")
-    require_choice("graph", kind, GRAPHS)
-    made: Any = GRAPHS[kind]
-    keys = [one.name for one in fields(made)]
-    for key in table:
-        require_choice(f"key of the graph {kind!r}", key, keys or ["kind"])
-    if kind == "torus" and len(table) < len(keys):
-        raise Refusal(f"graph 'torus' must have rows and columns, such as Torus(4, 4), got {table or 'neither'}")
-    return made(**table)
 
 
 def _of_networkx(graph: Any) -> Graph:

@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_choice
+from fedprivjax.checks.values import of_table, require_at_least
 from fedprivjax.noise.graphs import Graph, as_graph, require_connected
 
 SUMS = 1e-6  # largest distance of a row's or column's sum from 1
@@ -148,10 +148,7 @@ def _turn(given: Any) -> Any:
     if isinstance(given, Matchings | GivenWeights):
         return given
     if isinstance(given, Mapping) and given.get("kind") == "matchings":
-        settings = {key: value for key, value in given.items() if key != "kind"}
-        for key in settings:
-            require_choice("key of matchings", key, ("rounds", "seed"))
-        return Matchings(**settings)
+        return of_table("mixing", given, {"matchings": Matchings})
     try:
         matrix = np.zeros(0) if hasattr(given, "nodes") else np.asarray(given, float)
     except (TypeError, ValueError):

@@ -10,7 +10,7 @@ does not cancel. Guarantees do not count it, so they also hold if the survivors 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, final
 
@@ -21,7 +21,7 @@ from flax import struct
 
 from fedprivjax.checks.decorated import FROZEN, Decorated
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice, require_positive
+from fedprivjax.checks.values import of_table, require_choice, require_positive
 from fedprivjax.noise.graphs import Graph, as_graph
 from fedprivjax.noise.interface import Fresh, Mechanism, MessageInputs, PerMachine, mean_of_fresh, normals
 from fedprivjax.plan.schedule import Schedule
@@ -222,7 +222,4 @@ def as_pairwise(noise: Any) -> Any:
     """
     if not (isinstance(noise, Mapping) and noise.get("kind") == "pairwise"):
         return noise
-    settings = {key: value for key, value in noise.items() if key != "kind"}
-    for key in settings:
-        require_choice("key of pairwise noise", key, [one.name for one in fields(Pairwise)])
-    return Pairwise(**settings)
+    return of_table("noise", noise, {"pairwise": Pairwise})

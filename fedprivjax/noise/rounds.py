@@ -5,13 +5,13 @@ machines return late and seldom.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_choice, require_keywords
+from fedprivjax.checks.values import of_table, require_at_least, require_choice
 from fedprivjax.noise.factors.exposures import exposures
 from fedprivjax.noise.factors.interface import INDEPENDENT as INDEPENDENT
 from fedprivjax.noise.factors.interface import Factor, require_by_matrix
@@ -185,7 +185,7 @@ def require_own(factor: np.ndarray) -> None:
 
 
 ROUND_FACTORS: dict[str, type[Factor]] = {"tree": Tree, "toeplitz": ToeplitzFactor, "optimal": OptimalFactor}
-KINDS: dict[Any, type[Factor]] = {"banded": Banded, "blt": BLT, "any_schedule": AnySchedule}  # of a table in a file
+KINDS: dict[str, type[Factor]] = {"banded": Banded, "blt": BLT, "any_schedule": AnySchedule}  # of a table in a file
 
 
 def over_rounds(noise_schedule: Any) -> Any:
@@ -202,7 +202,8 @@ def over_rounds(noise_schedule: Any) -> Any:
     if hasattr(noise_schedule, "materialize"):
         return MaterialisedFactor(noise_schedule)
     if isinstance(noise_schedule, Mapping):
-        return _of_table(noise_schedule) if "kind" in noise_schedule else tree_of("noise_schedule", noise_schedule)
+        table = "kind" in noise_schedule
+        return of_table("noise_schedule", noise_schedule, KINDS) if table else tree_of("noise_schedule", noise_schedule)
     if isinstance(noise_schedule, str):
         require_choice("noise_schedule", noise_schedule, (INDEPENDENT, *ROUND_FACTORS))
         return noise_schedule
@@ -217,19 +218,6 @@ def over_rounds(noise_schedule: Any) -> Any:
         if isinstance(error, Refusal):
             raise
         raise Refusal(wrong) from None
-
-
-def _of_table(table: Mapping[str, Any]) -> Factor:
-    """Return the factor that a table of its kind and settings describes."""
-    settings = dict(table)
-    kind = settings.pop("kind", None)
-    require_choice("kind of noise_schedule", kind, KINDS)
-    cls: Any = KINDS[kind]
-    require_keywords(str(kind), settings, [one.name for one in fields(cls)])
-    for one in fields(cls):
-        if one.default is MISSING and one.name not in settings:
-            raise Refusal(f"{one.name} must be given with noise_schedule of kind {kind!r}, got none")
-    return cls(**settings)
 
 
 def round_factor(noise_schedule: Any) -> Factor | None:

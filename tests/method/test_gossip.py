@@ -270,7 +270,7 @@ MADE = {
     "shape": (lambda: fpj.DSGD(mixing=np.full((2, 3), 0.5)), r"must be a square matrix, got shape \[2, 3\]"),
     "name": (lambda: fpj.DSGD(mixing="rings"), "unknown graph 'rings'"),
     "nothing": (lambda: fpj.DSGD(mixing=[]), "must have a graph or a matrix, got none"),
-    "key": (lambda: fpj.DSGD(mixing={"kind": "matchings", "round": 3}), "key of matchings 'round'"),
+    "key": (lambda: fpj.DSGD(mixing={"kind": "matchings", "round": 3}), "key of mixing 'matchings' 'round'"),
     "nan": (lambda: fpj.DSGD(mixing=np.full((2, 2), np.nan)), "no negative weights, got nan"),
     "gossip of gossip": (lambda: fpj.Gossip(fpj.Gossip()), "steps must be those of one machine"),
     "momentum": (lambda: gossip_with(fpj.NoisyMomentum(clip=1.0, batch=2)), "privacy must be a NoisyMessages or a Noi"),

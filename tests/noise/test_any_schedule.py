@@ -271,7 +271,7 @@ REFUSED = {
     "kind": (lambda: over_rounds({"kind": "band"}), "unknown kind of noise_schedule 'band', did you mean 'banded'"),
     "key": (
         lambda: over_rounds({"kind": "banded", "band": 2}),
-        "unknown setting of banded 'band', did you mean 'bands'",
+        "unknown key of noise_schedule 'banded' 'band', did you mean 'bands'",
     ),
     "missing": (lambda: over_rounds({"kind": "banded"}), "bands must be given"),
     "bands": (lambda: Banded(0), "bands must be at least 1, got 0"),

@@ -204,7 +204,10 @@ REFUSED = {
         "encoder must be left out",
     ),
     "other": (lambda: fpj.NoisyRecords(batch=1, noise="uniform"), "noise must be 'independent' or a Pairwise"),
-    "key": (lambda: fpj.NoisyMessages(noise={"kind": "pairwise", "share": 1}), "unknown key of pairwise noise 'share'"),
+    "key": (
+        lambda: fpj.NoisyMessages(noise={"kind": "pairwise", "share": 1}),
+        "unknown key of noise 'pairwise'",
+    ),
     "dp_mu2": (lambda: fpj.DPMu2(noise_schedule=RING), "noise_schedule must be"),
 }
 
