@@ -55,6 +55,7 @@ from .minibatch_strong import strong_rate as strong_rate
 from .minibatch_strong import strong_rounds as strong_rounds
 from .minibatch_strong import strong_step as strong_step
 from .minibatch_strong import strong_step_bound as strong_step_bound
+from .one_pass import OnePassConstants as OnePassConstants
 from .one_pass import one_pass_batch as one_pass_batch
 from .one_pass import one_pass_bound as one_pass_bound
 from .one_pass import one_pass_rate as one_pass_rate

@@ -47,6 +47,7 @@ VALUES = {
     "round_deltas": [1e-16],
 }
 CONSTANTS = ("records", "per_round", "dimension", "diameter", "lipschitz")
+ONE_PASS = ("epsilon", "delta", "smoothness", "deviation", "machines", "diversity")
 LOSS, STEP, CURVATURE, PURE = (1, 0), (-1, 2), (1, -2), (0, 0)
 FUNCTIONS = {
     "minibatch_step": STEP,
@@ -98,7 +99,9 @@ def call(name, loss, model):
     }
     if name in VARIANCES:
         values["variance"] = lr.Variance(*(values["variance"] * np.array([0.2, 0.3, 0.5])))
-    values["problem"] = lr.ProblemConstants(**{key: values[key] for key in CONSTANTS})
+    one_pass = name.startswith("one_pass")
+    kind, constants = (lr.OnePassConstants, CONSTANTS + ONE_PASS) if one_pass else (lr.ProblemConstants, CONSTANTS)
+    values["problem"] = kind(**{key: values[key] for key in constants})
     function = getattr(lr, name)
     return function(**{key: values[key] for key in inspect.signature(function).parameters if key in values})
 
