@@ -71,6 +71,7 @@ nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # outputs may have tables
 myst_enable_extensions = ["dollarmath", "deflist"]
 os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # a kernel's warning about debuggers is no output of a guide
 compile_quickly()  # guides compile much and run little

@@ -102,12 +102,15 @@
 
     // the page
     const root = document.documentElement;
-    if (root.scrollWidth > window.innerWidth + 1) {
+    const inner = document.querySelector('.content');  // on phones it would scroll in the place of the page
+    const sticks = Math.max(root.scrollWidth - window.innerWidth, inner ? inner.scrollWidth - inner.clientWidth : 0);
+    if (sticks > 1) {
         const wide = [...document.querySelectorAll('body *')].filter(element => {
             const rect = element.getBoundingClientRect();
-            return rect.right > window.innerWidth + 1 && visible(rect, element.parentElement).right > window.innerWidth + 1 && getComputedStyle(element).position !== 'fixed';
+            const scrolls = ancestors(element.parentElement).some(box => box !== inner && !/visible|hidden/.test(getComputedStyle(box).overflowX));
+            return rect.right > window.innerWidth + 1 && !scrolls && getComputedStyle(element).position !== 'fixed';
         });
-        add('overflow', wide.length ? place(wide.at(-1)) : 'page', `${root.scrollWidth} px in a window of ${window.innerWidth} px`);
+        add('overflow', wide.length ? place(wide.at(-1)) : 'page', `by ${sticks} px`);
     }
     if (window.innerWidth >= 1280 && root.scrollHeight > MOST_HEIGHT) add('tall', 'page', `${root.scrollHeight} px`);
     for (const image of document.images) {
