@@ -118,15 +118,13 @@ def reproduce(
 
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="a results folder")]) -> None:
-    """Print the tables of finished results, and rewrite the plots and the page, from the saved dataset.
-
-    If all runs are finished but no process wrote the results, write them.
-    """
+    """Print the tables of finished results, and rewrite the plots and the page, from the saved dataset."""
     from fedprivjax.experiment import folder as results_folder
     from fedprivjax.experiment.results import load as load_results
 
     if results_folder.begun(folder) and not (folder / results_folder.RESULTS).is_file():
-        _join(folder, folder / results_folder.SPEC)
+        command = f"fedprivjax run SPEC --out {shlex.quote(str(folder))} --resume"
+        raise Refusal(f"results folder {folder} holds an unfinished run. Finish it with {command}")
     results = load_results(folder)
     finish(show(results.spec, results, folder).failures)
 
@@ -268,26 +266,6 @@ def _run(one: Named, done: dict[str, Any], *, keep: bool = True, judge: bool = F
     if found is None or not is_first():
         return Outcome({})
     return show(one.experiment, load_results(folder), folder, partition=not judge)
-
-
-def _join(folder: Path, spec: Path) -> None:
-    """Write the results of a folder whose runs are finished.
-
-    Raises:
-        Refusal: with the command that computes what is missing, or if the experiment names modules of the user, or the
-            chunks are behind a link, which only a run follows.
-    """
-    from fedprivjax.experiment import run as runner
-    from fedprivjax.experiment.folder import CHUNKS
-    from fedprivjax.experiment.names import unimported
-    from fedprivjax.experiment.read import parse, read_toml
-
-    experiment = parse(read_toml(spec, follow=False), folder, recorded={})  # imports no user code
-    custom = bool(unimported(experiment)) or (folder / CHUNKS).is_symlink()  # chunks that may be another folder's
-    if custom or runner.run_part(_ready(Named(experiment, folder, resume=True, source={})), folder, None) is None:
-        given = "SPEC" if custom else shlex.quote(str(spec))
-        command = f"fedprivjax run {given} --out {shlex.quote(str(folder))} --resume"
-        raise Refusal(f"results folder {folder} holds an unfinished run. Finish it with {command}")
 
 
 def _ready(one: Named, *, judge: bool = False):

@@ -221,11 +221,11 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
     return parse(raw, path.parent)
 
 
-def read_toml(path: Path, *, follow: bool = True) -> dict[str, Any]:
-    """Return a TOML file as a mapping. Raise Refusal if it is not valid TOML, or a link that is not to be followed."""
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return a TOML file as a mapping. Raise Refusal if it is not valid TOML."""
     text = ""
     try:
-        text = text_of(path, TOML_BYTES, follow=follow)
+        text = text_of(path, TOML_BYTES)
         return toml_value(text)
     except Unreadable as error:
         _require_brackets(path.name, text)

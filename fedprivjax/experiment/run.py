@@ -27,7 +27,7 @@ from fedprivjax.experiment.read import IN_TUNING
 from fedprivjax.experiment.tuning import at_choices, choices, with_choices
 from fedprivjax.problem.program import make_room
 from fedprivjax.sweeps.evaluations import OnEvaluation, OnRun, by_evaluation
-from fedprivjax.sweeps.execute import complete, execute, execute_together
+from fedprivjax.sweeps.execute import execute, execute_together
 from fedprivjax.sweeps.part import CLAIM, Part, any_free, claimed
 from fedprivjax.sweeps.prepare import ReadySweep
 from fedprivjax.sweeps.results import with_alone
@@ -119,7 +119,7 @@ def _saved(
 
 
 def run_part(
-    ready: ReadyExperiment, folder: Path, part: Part | None, *, progress: Progress | None = None
+    ready: ReadyExperiment, folder: Path, part: Part, *, progress: Progress | None = None
 ) -> dict[str, xr.Dataset] | None:
     """Run a prepared experiment together with other parts, which share the folder.
 
@@ -128,16 +128,13 @@ def run_part(
 
     Args:
         folder: results folder.
-        part: part of this process, or None to compute no runs, but to write the results if all runs are finished.
+        part: part of this process.
         progress: as in `run`.
 
     Returns:
         The results, as in `run`, or None while other parts compute the missing chunks or write the results.
     """
     _check_tuning(ready, folder)
-    if part is None:
-        results_folder.check_inputs(folder, ready.inputs)
-        return _run_part(ready, folder, folder / results_folder.CHUNKS, None, None)
     if jax.process_count() > 1:
         raise Refusal(f"part must be left out in a job of {jax.process_count()} processes that compute together")
     results_folder.claim(folder, ready.experiment, ready.inputs, ready.source, shared=True)
@@ -150,7 +147,7 @@ def run_part(
 
 
 def _run_part(
-    ready: ReadyExperiment, folder: Path, chunks: Path, part: Part | None, progress: Progress | None
+    ready: ReadyExperiment, folder: Path, chunks: Path, part: Part, progress: Progress | None
 ) -> dict[str, xr.Dataset] | None:
     if results_folder.finished(folder):
         return results_folder.load(folder)
@@ -158,18 +155,13 @@ def _run_part(
     if ready.before is not None:
         said = shifted(progress, 0, ready.runs)
         while (found := run_part(ready.before, folder / results_folder.CHOICE, part, progress=said)) is None:
-            if part is None:
-                return None
             sleep(WAIT)
         chosen = choices(ready.experiment, ready.before.experiment, found)
         todo, finished = jobs(at_choices(ready.experiment, chosen)), ready.before.runs
     sweeps = {job.prepare: job.runs for job in {job.identity: job for job in todo}.values()}
-    if part is None:
-        all_finished = complete(sweeps, chunks)
-    else:
-        reports = _reports(todo, ready.experiment.evaluation.on_evaluation)
-        by_sweep = {job.prepare: reports[job.identity] for job in todo}
-        all_finished = execute_together(sweeps, part, chunks, shifted(progress, finished, ready.runs), by_sweep)
+    reports = _reports(todo, ready.experiment.evaluation.on_evaluation)
+    by_sweep = {job.prepare: reports[job.identity] for job in todo}
+    all_finished = execute_together(sweeps, part, chunks, shifted(progress, finished, ready.runs), by_sweep)
     writing = chunks / f"results{CLAIM}"
     while all_finished and not results_folder.finished(folder):
         with claimed(writing) as mine:

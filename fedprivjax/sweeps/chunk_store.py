@@ -66,10 +66,6 @@ class ChunkStore:
             raise Refusal(f"the run in {self.folder} must be resumed by the code that began it, and it has changed")
         return self.sizes
 
-    def begun(self) -> bool:
-        """Return True if a run of the sweep was started in this folder."""
-        return self._sizes_path().is_file()
-
     def has(self, index: int) -> bool:
         """Return True if a chunk is finished."""
         return self._path(index).is_file()

@@ -1,6 +1,6 @@
 """Execution of a prepared sweep in chunks: `vmap` over configurations inside `vmap` over draws."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -155,16 +155,6 @@ def execute_together(
             make_room()
         if not (computed or any_free(missing)):
             return not missing
-
-
-def complete(sweeps: Iterable[Callable[[], ReadySweep]], folder: Path) -> bool:
-    """Return True if the folder holds all chunks of the sweeps, which are prepared by functions."""
-    for prepare in sweeps:
-        start = prepare()
-        store = ChunkStore(folder, sweep_fingerprint(start), start.sizes)
-        if not store.begun() or _missing(store, list(chunks(start.runs, store.settle()))):
-            return False
-    return True
 
 
 def _execute_part(

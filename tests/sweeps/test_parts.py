@@ -216,21 +216,16 @@ def test_any_number_of_parts_gives_equal_bits_and_computes_the_same_chunks(softm
     same(sweep(*arguments, folder=tmp_path / "one", **OPTIONS), whole)
 
 
-def test_finished_runs_are_joined_and_missing_ones_are_not(tmp_path, monkeypatch):
+def test_a_part_joins_finished_runs(tmp_path, monkeypatch):
     """As after a stop between the last chunk and the results. The seconds are those of all parts."""
     ready = ready_experiment(experiment.parse(ALONE))
     with monkeypatch.context() as stopped:
         stopped.setattr(run_module, "_saved", lambda *_, **__: None)
         run_part(ready, tmp_path, Part(1, 2))
-    chunk = next(iter((tmp_path / results_folder.CHUNKS).glob("*.npz")))
-    kept = chunk.rename(tmp_path / "kept")
-    assert run_part(ready, tmp_path, None) is None
     assert not results_folder.finished(tmp_path)
-    kept.rename(chunk)
-    assert run_part(ready, tmp_path, None) is not None
+    assert run_part(ready, tmp_path, Part(2, 2)) is not None
     for data in results_folder.load(tmp_path).values():
         assert (data["seconds"] > 0).all()
-    assert run_part(ready, tmp_path, None) is not None
 
 
 def test_a_part_in_a_folder_of_other_settings_is_refused(tmp_path):
