@@ -14,7 +14,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.datasets.as_problem import from_dataset, own_table
 from fedprivjax.engine import simulate
 from fedprivjax.experiment.data_source import Data
-from fedprivjax.experiment.names import unimported
+from fedprivjax.experiment.names import Unimported
 from fedprivjax.experiment.participation import AnyKind
 from fedprivjax.experiment.protocol import MOMENTS, ProtocolSettings
 from fedprivjax.experiment.section import THEORY
@@ -29,6 +29,7 @@ from fedprivjax.problem.constraints import Ball, WholeSpace
 from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.smoothing import Moreau
+from fedprivjax.protocols.registry import METHODS
 
 NON_PRIVATE = "non-private"
 ALONE = "alone"
@@ -50,6 +51,8 @@ def make_problem(
         records: number of records of each machine if it is swept, or None for the partition's own number.
         say: progress callback, called with a line of text; feature maps may take long.
     """
+    if not settings.source.needed:
+        Unimported(settings.dataset)()
     data, table = make_data(settings, machines, trial, records)
     if isinstance(data, Problem):
         return _whole_problem(settings, data)
@@ -91,8 +94,6 @@ def _whole_problem(settings: ProblemSettings, problem: Problem) -> Problem:
 
 def _with_features(settings: ProblemSettings, data: datasets.Dataset | datasets.Stream, say: Any) -> Any:
     """Return the data with the file's feature maps applied and its picture shape set."""
-    for one in unimported(settings.maps):
-        one()
     if not settings.maps and settings.picture is None:
         return data
     if isinstance(data, datasets.Stream):
@@ -309,7 +310,7 @@ def _non_private(settings: ProtocolSettings, over: Mapping[str, list[float]]) ->
 
     A user-defined protocol that is not imported counts as private if it has a target.
     """
-    method, given = settings.method, {*settings.settings, *settings.grid, *over}
+    method, given = METHODS.get(settings.name, settings.method), {*settings.settings, *settings.grid, *over}
     known = {field.name for field in fields(method)} if isinstance(method, type) else set(LEVELS)
     level = next((name for name in LEVELS if name in known), None)
     free = any(settings.settings.get(name) == inf for name in LEVELS)

@@ -15,7 +15,6 @@ from fedprivjax.engine.prepare import evaluation_rounds
 from fedprivjax.experiment import TRIAL, Experiment, ProtocolSettings, build, tuning_experiment, verdict
 from fedprivjax.experiment.build import Point, Problems
 from fedprivjax.experiment.inputs import Inputs, inputs_of
-from fedprivjax.experiment.names import unimported
 from fedprivjax.experiment.read import IN_TUNING, check_targets
 from fedprivjax.experiment.tuning import at_first, check_classes
 from fedprivjax.plan.draw import draw_plan, require_possible
@@ -145,8 +144,6 @@ def jobs(experiment: Experiment, say: Say = None) -> list[Job]:
         Refusal: if settings are invalid.
     """
     check_targets(experiment)
-    for one in unimported(experiment):
-        one()
     problems: Problems = {}
     found = [  # all are checked before any is calibrated
         job

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, NoReturn
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
@@ -29,30 +29,19 @@ INSTALLED = {"site-packages", "dist-packages"}  # folders of packages that are n
 
 @dataclass(frozen=True)
 class Unimported:
-    """User-defined object of finished results that is not imported. Calling it raises Refusal.
+    """A method or a user-defined object of finished results, which is not made. Calling it raises Refusal.
 
     Attributes:
-        path: its import path.
+        name: its name or import path.
     """
 
-    path: str
+    name: str
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         raise Refusal(
-            f"user code must be imported to run, got {self.path!r} of finished results. Load their spec.toml with "
+            f"settings must be loaded to run, got {self.name!r} of finished results. Load their spec.toml with "
             f"fedprivjax.experiment.load"
         )
-
-
-def unimported(settings: Any) -> list[Unimported]:
-    """Return all objects of a section, nested sections included, that are not imported."""
-    if isinstance(settings, Unimported):
-        return [settings]
-    if isinstance(settings, BaseModel):
-        settings = [getattr(settings, name) for name in type(settings).model_fields]
-    if isinstance(settings, Mapping):
-        settings = list(settings.values())
-    return [one for each in settings for one in unimported(each)] if isinstance(settings, list | tuple) else []
 
 
 def of_results(context: Mapping[str, Any] | None) -> bool:
@@ -196,10 +185,8 @@ def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: typ
         place: place of the options in the file, for messages.
 
     Raises:
-        Refusal: if options are unknown, missing or not allowed, or the object is not imported.
+        Refusal: if options are unknown, missing or not allowed.
     """
-    if isinstance(found, Unimported):
-        found()
     if isinstance(found, kind) or not (inspect.isclass(found) or inspect.isroutine(found)):
         if options:
             raise Refusal(f"{what} {path!r} takes no options, got {next(iter(options))!r}")
@@ -218,7 +205,7 @@ def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: typ
 def object_of(
     what: str, given: Any, known: Mapping[str, Any], base: type, context: Mapping[str, Any] | None, wanted: str
 ) -> Any:
-    """Return the object that a name, or a table of its `kind` and settings, describes, or `Unimported`.
+    """Return the object that a name, or a table of its `kind` and settings, describes.
 
     Args:
         what: word for the object in messages.
@@ -233,7 +220,7 @@ def object_of(
         raise Refusal(f"{wanted}, got {given!r}")
     found = resolve(what, path, known, context)
     settings = {str(key): value for key, value in table.items() if key != "kind"}
-    return found if isinstance(found, Unimported) else made(what, path, found, settings, base)
+    return made(what, path, found, settings, base)
 
 
 def _module(what: str, name: str, folder: Path | None) -> ModuleType:
@@ -307,8 +294,8 @@ class Callback:
             raise Refusal(f"callback {self.path!r} must not raise an error, got {cause(error)}. {how}") from error
 
 
-def callback_of(path: str, context: Mapping[str, Path | Any] | None) -> Callback | Unimported:
-    """Return the callback of a path "module:function", or `Unimported` for finished results.
+def callback_of(path: str, context: Mapping[str, Path | Any] | None) -> Callback:
+    """Return the callback of a path "module:function".
 
     Raises:
         Refusal: if it cannot be imported, or cannot be called with (index, round, metrics).
@@ -317,8 +304,6 @@ def callback_of(path: str, context: Mapping[str, Path | Any] | None) -> Callback
     if ":" not in path:
         raise Refusal(f"{wanted}, got no colon")
     found = resolve("callback", path, {}, context)
-    if isinstance(found, Unimported):
-        return found
     if not callable(found):
         raise Refusal(f"{wanted}, got {found!r}")
     try:

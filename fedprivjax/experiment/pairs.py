@@ -9,7 +9,7 @@ from fedprivjax.checks.decorated import without_decorator
 from fedprivjax.checks.numbers import kinds_of_parts
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.experiment.names import Unimported, made, resolve, unimported
+from fedprivjax.experiment.names import made, resolve
 from fedprivjax.method.encoders import Encoder
 from fedprivjax.method.integer_sums import IntegerSums
 from fedprivjax.method.local_algorithm import LocalAlgorithm
@@ -109,7 +109,7 @@ def without_value(kind: Any, given: Container[str]) -> dict[str, None]:
 
 
 def private(algorithm: type, table: Mapping[str, Any], part: Any, context: Any) -> Any:
-    """Return the privacy object that a table describes, or `Unimported` if custom code of finished results is needed.
+    """Return the privacy object that a table describes.
 
     Args:
         part: function from the name, the class and the table of a component to the component.
@@ -117,8 +117,6 @@ def private(algorithm: type, table: Mapping[str, Any], part: Any, context: Any) 
     """
     path, given = str(table.get("kind")), {key: value for key, value in table.items() if key != "kind"}
     kind = _custom(algorithm, path, context) if ":" in path else _built_in(algorithm, path)
-    if isinstance(kind, Unimported):
-        return kind
     for key in given:
         require_choice("key of privacy", key, ["kind", *_names(kind)])
     if kind not in KINDS.values():
@@ -127,9 +125,7 @@ def private(algorithm: type, table: Mapping[str, Any], part: Any, context: Any) 
         given["work"] = _work(given.get("work"))
     objects = kinds_of_parts(kind) | ({"encoder": Encoder} if issubclass(kind, WorkPrivacy) else {})
     parts = {name: part(name, one, given[name]) for name, one in objects.items() if name in given}
-    return next(iter(unimported(parts)), None) or made(
-        PRIVACY, path, kind, {**without_value(kind, given), **given, **parts}, kind
-    )
+    return made(PRIVACY, path, kind, {**without_value(kind, given), **given, **parts}, kind)
 
 
 def _built_in(algorithm: type, kind: str) -> type:
@@ -142,8 +138,6 @@ def _custom(algorithm: type, path: str, context: Any) -> Any:
     """Return the class of custom privacy objects for an algorithm that a path "module:Class" names."""
     base = WorkPrivacy if issubclass(algorithm, LocalAlgorithm) else MessagePrivacy
     kind = resolve(PRIVACY, path, {}, context)
-    if isinstance(kind, Unimported):
-        return kind
     if not (isinstance(kind, type) and issubclass(kind, base)):
         needed = f"a subclass of {base.__name__} for the algorithm {algorithm.__name__}"
         raise Refusal(f"privacy {path!r} must be {needed}, got {kind!r}")

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import Dataset, Stream, by_machine, table
 from fedprivjax.datasets.as_problem import described, from_dataset, test_owners
-from fedprivjax.experiment.names import Imported, Unimported, made, object_of, unimported
+from fedprivjax.experiment.names import Imported, made, object_of
 from fedprivjax.experiment.section import OWN, THEORY, Reflected, sections
 from fedprivjax.features import FeatureMap, as_maps
 from fedprivjax.problem.build import general_problem
@@ -202,8 +202,8 @@ else:
     ConstraintSettings = sections(Set, {**CONSTRAINTS, OWN: OwnSet})
 
 
-def feature_maps(given: Any, context: Mapping[str, Any] | None = None) -> tuple[FeatureMap | Unimported, ...]:
-    """Return the feature maps that a file names. If some are not imported, return only those, as `Unimported`.
+def feature_maps(given: Any, context: Mapping[str, Any] | None = None) -> tuple[FeatureMap, ...]:
+    """Return the feature maps that a file names.
 
     Args:
         given: one map or a list of them, each a name or a table with its `kind` and settings. A custom map has the name
@@ -214,7 +214,7 @@ def feature_maps(given: Any, context: Mapping[str, Any] | None = None) -> tuple[
     (Pooling(size=2), UnitNorm())
     """
     found = [_own(each, context) for each in given] if isinstance(given, list) else _own(given, context)
-    return tuple(unimported([found])) or as_maps(found)
+    return as_maps(found)
 
 
 def _own(given: Any, context: Mapping[str, Any] | None) -> Any:
@@ -223,6 +223,6 @@ def _own(given: Any, context: Mapping[str, Any] | None) -> Any:
     if not isinstance(path, str) or ":" not in path:
         return given
     one = object_of("feature map", given, {}, FeatureMap, context, "a feature map must be a name")
-    if not isinstance(one, FeatureMap | Unimported):
+    if not isinstance(one, FeatureMap):
         raise Refusal(f"feature map {path!r} must be a fedprivjax FeatureMap, got {type(one).__name__}")
     return one

@@ -12,7 +12,7 @@ from fedprivjax.checks.numbers import kinds_of_parts, numbers_of, with_numbers
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import NUMBERS, require_choice, require_positive
 from fedprivjax.experiment import pairs
-from fedprivjax.experiment.names import Unimported, made, object_of, resolve, unimported
+from fedprivjax.experiment.names import Unimported, made, object_of, of_results, resolve
 from fedprivjax.experiment.section import Settings
 from fedprivjax.method.algorithm import Algorithm
 from fedprivjax.method.encoders import ENCODERS, Encoder
@@ -80,9 +80,9 @@ class ProtocolSettings(Settings):
         if not isinstance(raw.get("name"), str):
             return {"label": "", **{key: raw[key] for key in raw if key == "name"}}  # nothing else can be checked
         name = raw["name"]
+        if of_results(context):
+            return {**_split(raw), "method": Unimported(name)}
         method = resolve("protocol", name, METHODS | ALGORITHM_CLASSES, context)
-        if isinstance(method, Unimported):
-            return {**_split(raw), "method": method}
         if pairs.is_algorithm(method):
             with within(_place(labelled(raw))):
                 return _pair_fields(raw, method, context)
@@ -96,7 +96,7 @@ class ProtocolSettings(Settings):
     @model_validator(mode="after")
     def _check_grid(self):
         with within(self.place):
-            for axis in () if unimported(self) else self.grid:
+            for axis in () if isinstance(self.method, Unimported) else self.grid:
                 require_choice("key in its grid", axis, self.sweepable)
         return self
 
@@ -143,8 +143,8 @@ class ProtocolSettings(Settings):
     @property
     def required(self) -> set[str]:
         """Names of required settings that this table does not set. A sweep must give them."""
-        for one in unimported(self):
-            one()
+        if isinstance(self.method, Unimported):
+            self.method()
         bare = {f.name for f in fields(self.method) if f.init and f.default is MISSING and f.default_factory is MISSING}
         of_parts = {
             f"{part}.{name}"
@@ -169,7 +169,7 @@ class ProtocolSettings(Settings):
 
     def has_target(self, over: Mapping[str, list[float]]) -> bool:
         """Return True if the settings, the grid, the sweep or the method's defaults give a privacy target."""
-        if unimported(self) or {*self.settings, *self.grid, *over} & set(TARGETS):
+        if {*self.settings, *self.grid, *over} & set(TARGETS):
             return True
         made = self.at({name: values[0] for name, values in self.axes(over).items()})
         return any(getattr(made, name) is not None for name in TARGETS)
@@ -219,8 +219,6 @@ def _part(field: str, kind: Any, given: Any, context: Mapping[str, Any] | None) 
         raise Refusal(f'{field} must name its optimizer, such as {{ optimizer = "adam", b1 = 0.9 }}, got {given!r}')
     path, settings = table["optimizer"], {str(key): value for key, value in table.items() if key != "optimizer"}
     factory = resolve("optimiser", path, {}, context) if ":" in path else factory_of(path)
-    if isinstance(factory, Unimported):
-        return factory
     return kind(factory, **settings) if settings else as_optimizer(field, factory)
 
 
@@ -251,13 +249,13 @@ def _pair_fields(raw: Mapping[str, Any], algorithm: type, context: Any) -> dict[
     objects = {name: part(name, kind, table[name]) for name, kind in kinds_of_parts(algorithm).items() if name in table}
     bare = pairs.without_value(algorithm, table)
     parts = {
-        pairs.ALGORITHM: next(iter(unimported(objects)), None)
-        or made("algorithm", raw["name"], algorithm, {**bare, **table, **objects}, algorithm, "this table"),
+        pairs.ALGORITHM: made(
+            "algorithm", raw["name"], algorithm, {**bare, **table, **objects}, algorithm, "this table"
+        ),
         pairs.PRIVACY: pairs.private(algorithm, settings[pairs.PRIVACY], part, context),
         **{name: part(name, Adversary, settings[name]) for name in ("adversary",) if name in settings},
     }
-    if not unimported(parts):
-        Protocol(**parts)  # refused if they do not go together
+    Protocol(**parts)  # refused if they do not go together
     return {**kept, "settings": settings, "method": Pair, "parts": parts}
 
 

@@ -19,7 +19,7 @@ from fedprivjax.engine.metric import OUTPUT, Metric
 from fedprivjax.engine.metrics import METRICS, OF_MEAN, recorded_name
 from fedprivjax.experiment.build import ALONE, natural_machines, with_baselines
 from fedprivjax.experiment.expected import ALONG_AXIS, Expected
-from fedprivjax.experiment.names import of_results, unimported
+from fedprivjax.experiment.names import of_results
 from fedprivjax.experiment.protocol import labelled
 from fedprivjax.experiment.section import STRUCTURAL, refuse
 from fedprivjax.experiment.settings import Experiment, SweepSettings, TuningSettings
@@ -29,13 +29,7 @@ IN_TUNING = "in [tuning]"  # before messages about the tuning experiment
 
 
 def check(experiment: Experiment) -> None:
-    """Raise Refusal if sections contradict one another. The message names the key.
-
-    If user-defined objects are not imported, as for finished results, only labels are checked.
-    """
-    _check_labels([settings.label for settings in experiment.protocol])
-    if unimported(experiment):
-        return
+    """Raise Refusal if sections contradict one another. The message names the key."""
     _check_sweep(experiment)
     _check_participation(experiment)
     _check_metrics(experiment)
@@ -255,8 +249,9 @@ def parse(
 
     Args:
         folder: folder that is searched first for modules of user-defined objects.
-        recorded: custom metrics by name, if the settings are those of finished results. No user code is then imported
-            (see `names.Unimported`), and the data need not exist. None for an experiment to run.
+        recorded: custom metrics by name, if the settings are those of finished results. Methods and user-defined
+            objects are then not made (see `names.Unimported`), and the data need not exist. None for an experiment to
+            run.
     """
     context = {"folder": folder, "recorded": recorded}
     try:
@@ -265,10 +260,12 @@ def parse(
         entries = raw["protocol"] if isinstance(raw.get("protocol"), list) else []
         refuse(error, Experiment, [labelled(entry) if isinstance(entry, Mapping) else "" for entry in entries])
     experiment = with_baselines(experiment)
-    if not of_results(context):
-        _require_printable(experiment)
+    _check_labels([settings.label for settings in experiment.protocol])
+    if of_results(context):
+        return experiment
+    _require_printable(experiment)
     check(experiment)
-    experiment = experiment if of_results(context) else _with_machines(experiment)
+    experiment = _with_machines(experiment)
     return experiment if experiment.tuning is None else _located(experiment, experiment.tuning)
 
 

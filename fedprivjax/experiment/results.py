@@ -42,10 +42,9 @@ class Results(Mapping[str, xr.Dataset]):
 
     @cached_property
     def spec(self) -> Experiment:
-        """The experiment's settings, read without importing user code or loading data.
+        """The experiment's settings, read without importing user code, making methods or loading data.
 
-        User-defined objects are represented by name (`Unimported`). To run the experiment again, load `spec.toml` with
-        `experiment.load`.
+        To run the experiment again, load `spec.toml` with `experiment.load`.
 
         Raises:
             Refusal: if `spec.toml` is missing or damaged.

@@ -12,7 +12,7 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.experiment.data_source import Source
 from fedprivjax.experiment.expected import Expected
-from fedprivjax.experiment.names import Imported, callback_of, resolve
+from fedprivjax.experiment.names import Imported, callback_of, of_results, resolve
 from fedprivjax.experiment.participation import AnyKind, Section, overlaid
 from fedprivjax.experiment.problem_objects import ConstraintSettings, LossSettings, ModelSettings, feature_maps
 from fedprivjax.experiment.protocol import ProtocolSettings, flattened
@@ -97,7 +97,7 @@ class ProblemSettings(Settings):
             given = raw.get("options", {})
             located = {"options": source.options(given)} if isinstance(given, Mapping) else {}
             raw = {**raw, "dataset": source.name, "source": source, **located}
-        raw = {**raw, "maps": feature_maps(raw.get("features", []), context)}
+        raw = {**raw, "maps": () if of_results(context) else feature_maps(raw.get("features", []), context)}
         for field, union in (("loss", LossSettings), ("model", ModelSettings), ("constraint", ConstraintSettings)):
             keys = owners(union)
             if field == "constraint" and raw.get(field) is None:
@@ -244,13 +244,14 @@ class EvaluationSettings(Settings, arbitrary_types_allowed=True):
 
     @classmethod
     def prepared(cls, raw: Mapping[str, Any], context: Any) -> Any:
+        if of_results(context):
+            return {**raw, "custom_metrics": context["recorded"]}
         if isinstance(raw.get("callback"), str):
             raw = {**raw, "on_evaluation": callback_of(raw["callback"], context)}
         if not isinstance(raw.get("metrics"), list):
             return raw
         paths = [name for name in raw["metrics"] if isinstance(name, str) and ":" in name]
-        recorded = (context or {}).get("recorded") or {}
-        return {**raw, "custom_metrics": recorded or {path: _metric(path, context) for path in paths}}
+        return {**raw, "custom_metrics": {path: _metric(path, context) for path in paths}}
 
     def known(self, name: str) -> Metric:
         """Return the metric that is recorded under this name, custom metrics included."""

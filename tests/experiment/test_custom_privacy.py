@@ -13,7 +13,7 @@ from sign_sgd import OneSign
 from small_file import FEDERATION
 
 from fedprivjax import LocalEpochs, Refusal, experiment, load
-from fedprivjax.experiment.names import Unimported, unimported
+from fedprivjax.experiment.names import Unimported
 from fedprivjax.experiment.read import parse, to_mapping
 from fedprivjax.experiment.run import run
 from fedprivjax.sweeps.results import of_iterate
@@ -102,7 +102,7 @@ FINISHED = {
 @pytest.mark.parametrize("what", FINISHED)
 def test_settings_of_finished_results_are_read_without_custom_modules(what):
     name, privacy, rest = FINISHED[what]
-    assert unimported(parse(raw(privacy, name=name, grid=rest), recorded={})) == [Unimported("absent:One")]
+    assert parse(raw(privacy, name=name, grid=rest), recorded={}).protocol[0].method == Unimported(name)
 
 
 OTHER = "must be a subclass of MessagePrivacy for the algorithm SGD, got"

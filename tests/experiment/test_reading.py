@@ -14,7 +14,7 @@ from fedprivjax import Refusal, cli, experiment
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
-from fedprivjax.experiment.names import Unimported, unimported
+from fedprivjax.experiment.names import Unimported
 from fedprivjax.sweeps.schema import metric_words
 
 EVIL = """
@@ -94,10 +94,7 @@ def test_no_module_is_imported(handed, name):
     assert results.spec.title == "handed on"
     assert "step_size" not in results.best["ours"].dims
     assert set(results.choices) == ({"ours"} if "tuning" in change else set())
-    if "metrics" in change.get("evaluation", {}):
-        assert results.spec.evaluation.custom_metrics["evilmod:largest"].function == Unimported("evilmod:largest")
-        return
-    with pytest.raises(Refusal, match=r"user code must be imported to run, got '|participation.machines must be given"):
+    with pytest.raises(Refusal, match=r"settings must be loaded to run, got '|participation.machines must be given"):
         listed.jobs(results.spec if "tuning" not in change else experiment.tuning_experiment(results.spec))
 
 
@@ -109,7 +106,7 @@ def test_the_report_imports_no_user_code(handed, name, monkeypatch, capsys):
         cli.main()
     assert not stopped.value.code, capsys.readouterr()
     assert (into / "report.html").is_file()
-    told = "data partition is not drawn: user code must be imported to run, got 'evilmod:load'"
+    told = "data partition is not drawn: settings must be loaded to run, got 'evilmod:load'"
     assert (told in capsys.readouterr().out) == (name == "dataset")
 
 
@@ -132,4 +129,18 @@ def test_a_custom_metric_is_described_by_the_results(found, kept, handed, tmp_pa
 def test_a_bare_name_refuses_to_be_called():
     with pytest.raises(Refusal, match=r"got 'm:f' of finished results\. Load their spec\.toml with fedprivjax\.exper"):
         Unimported("m:f")(1, rate=2)
-    assert unimported({"a": [Unimported("m:f")], "b": 3}) == [Unimported("m:f")]
+
+
+MADE = {
+    "problem": lambda spec: experiment.make_problem(spec.problem, 6),
+    "protocol": lambda spec: experiment.make_protocol(spec.protocol[0], spec.real_axes),
+    "jobs": listed.jobs,
+}
+
+
+@pytest.mark.parametrize("what", MADE)
+def test_settings_of_results_make_nothing(what):
+    """Also if all that they name is built in."""
+    spec = experiment.parse(experiment.to_mapping(experiment.parse(RAW)), recorded={})
+    with pytest.raises(Refusal, match="settings must be loaded to run, got '"):
+        MADE[what](spec)
