@@ -222,7 +222,7 @@ def test_a_figure_of_lowy_and_razaviyayn_is_reproduced(tmp_path):
 
 
 @pytest.mark.slow
-def test_tables_and_verdict_are_printed_although_by_products_fail(call, spec, monkeypatch):
+def test_tables_and_verdict_are_printed_before_files_of_results_are_written(call, spec, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device", "there/report.html")
 
@@ -242,7 +242,6 @@ def test_tables_and_verdict_are_printed_although_by_products_fail(call, spec, mo
     )
     with pytest.raises(ZeroDivisionError):  # a bug looks like one
         cli.experiments.report(Path("there"))
-    assert Path("there", "report.html").is_file()
 
 
 @pytest.mark.slow
@@ -254,8 +253,9 @@ def test_results_are_kept_if_the_output_is_on_a_full_disk(call, spec, monkeypatc
         said = refused(call("reproduce", spec, "--out", "there"))
     kept = "The results are saved. Finish with fedprivjax report there"
     assert said == f"stdout must be writable, got No space left on device. {kept}"
-    assert {"results.nc", "report.html"} <= set(os.listdir("there"))
+    assert "results.nc" in os.listdir("there")
     assert call("report", "there")[0] == 0
+    assert "report.html" in os.listdir("there")
 
 
 def test_an_experiment_without_expected_numbers_cannot_be_reproduced(call, spec):

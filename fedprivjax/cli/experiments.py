@@ -24,8 +24,7 @@ from fedprivjax.cli.console import (
     progress,
     status_line,
 )
-from fedprivjax.cli.outcome import Outcome, by_product, finish, judged, show
-from fedprivjax.cli.resuming import noting, resumable
+from fedprivjax.cli.outcome import noting, resumable, saved, show
 
 
 @app.command()
@@ -77,13 +76,10 @@ def run(
         chosen = _named([spec], change, folder, resume=resume, tiny=tiny)
     from_first(lambda: _claim_each(chosen))
     done: dict[str, Any] = {}
-    failures: list[Exception] = []
     for name, one in chosen.items():
         if len(chosen) > 1:
             out.print(f"{name}: {one.experiment.title}", style="bold", markup=False, highlight=False)
-        outcome = _run(one, done, keep=not tiny, part=None if tiny else own)
-        failures += outcome.failures
-    finish(failures)
+        _run(one, done, keep=not tiny, part=None if tiny else own)
 
 
 @app.command()
@@ -97,23 +93,14 @@ def reproduce(
     from fedprivjax.report.audits import verdict_line
 
     done: dict[str, Any] = {}
-    failures: list[Exception] = []
-    found: list[Any] = []
-    good = True
     chosen = _named(specs, change, folder, resume=resume, judge=True)
     _claim_each(chosen)
-    for name, one in chosen.items():
-        outcome = _run(one, done, judge=True)
-        failures += outcome.failures
-        with by_product(one.folder, failures):
-            found += (own := judged(name, one.experiment, outcome.best))
-            good = verdict_line(own)[1] and good
+    found = [_run(one, done, judge=name) for name, one in chosen.items()]
     if len(chosen) > 1:
-        line = f"{len(chosen)} experiments: {verdict_line(found)[0]}"
-        with by_product(next(iter(chosen.values())).folder, failures):
+        line = f"{len(chosen)} experiments: {verdict_line([cell for each in found for cell in each])[0]}"
+        with saved(next(iter(chosen.values())).folder):
             out.say(line)
-    finish(failures)
-    raise typer.Exit(0 if good else 1)
+    raise typer.Exit(0 if all(verdict_line(each)[1] for each in found) else 1)
 
 
 @app.command()
@@ -126,7 +113,7 @@ def report(folder: Annotated[Path, typer.Argument(help="a results folder")]) -> 
         command = f"fedprivjax run SPEC --out {shlex.quote(str(folder))} --resume"
         raise Refusal(f"results folder {folder} holds an unfinished run. Finish it with {command}")
     results = load_results(folder)
-    finish(show(results.spec, results, folder).failures)
+    show(results.spec, results, folder)
 
 
 @app.command()
@@ -240,11 +227,16 @@ def _claim_each(chosen: dict[str, Named]) -> None:
             results_folder.claim(one.folder, one.experiment, resume=one.resume)
 
 
-def _run(one: Named, done: dict[str, Any], *, keep: bool = True, judge: bool = False, part: Any = None) -> Outcome:
+def _run(
+    one: Named, done: dict[str, Any], *, keep: bool = True, judge: str | None = None, part: Any = None
+) -> list[Any]:
     """Run an experiment, or a part of it, into a folder, and show it if this process wrote the results.
 
     After a stop or on a full disk, the message says how to resume. Of several processes that run it together, the first
     shows it. A part that leaves chunks to others prints a line on them.
+
+    Args:
+        judge: as in `show`, whose verdicts are returned.
     """
     from fedprivjax.engine.hosts import is_first, on_all
     from fedprivjax.experiment import run as runner
@@ -252,7 +244,7 @@ def _run(one: Named, done: dict[str, Any], *, keep: bool = True, judge: bool = F
 
     title, folder = one.experiment.title, one.folder
     with resumable(folder, keep=keep) as runs:
-        ready = on_all(lambda: _ready(one, judge=judge))
+        ready = on_all(lambda: _ready(one, judge=judge is not None))
         runs[1] = ready.runs
         with progress(title if part is None else f"{title}, part {part}") as on_progress:
             noted = noting(runs, on_progress)
@@ -264,11 +256,11 @@ def _run(one: Named, done: dict[str, Any], *, keep: bool = True, judge: bool = F
         line = f"part {part} is finished. Other parts still compute, and the last of them writes the results to"
         out.say(f"{line} {folder}. If one was stopped, start it again")
     if found is None or not is_first():
-        return Outcome({})
-    return show(one.experiment, load_results(folder), folder, partition=not judge)
+        return []
+    return show(one.experiment, load_results(folder), folder, judge=judge)
 
 
-def _ready(one: Named, *, judge: bool = False):
+def _ready(one: Named, *, judge: bool):
     """Prepare an experiment, with a line on the step under way."""
     from fedprivjax.experiment.jobs import ready_experiment
 

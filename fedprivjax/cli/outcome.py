@@ -1,17 +1,20 @@
-"""Output of a finished run: tables, verdict, and the by-products in its folder."""
+"""Output of a run: tables, verdict, the files in its folder, and how to go on after a stop or on a full disk."""
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.cli.console import out
+from fedprivjax.cli.console import Stopped, out
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import xarray as xr
     from matplotlib.figure import Figure
 
@@ -20,23 +23,12 @@ if TYPE_CHECKING:
 MOST_SHOWN = 2000  # largest number of machines in the plot of the data partition
 
 
-class Outcome(NamedTuple):
-    """Results that were shown.
-
-    Attributes:
-        best: datasets by label, each protocol's grid reduced to its best point.
-        failures: exceptions of by-products that could not be written. The results themselves are saved.
-    """
-
-    best: "Mapping[str, xr.Dataset]"
-    failures: tuple[Exception, ...] = ()
-
-
-def show(experiment, results, folder: Path, *, partition: bool = True) -> Outcome:
-    """Print the tables, and write the plots, the page and the rows of the leaderboard.
+def show(experiment, results, folder: Path, *, judge: str | None = None) -> "list[Verdict]":
+    """Print the tables, then write the plots, the page and the rows of the leaderboard.
 
     Args:
-        partition: True to print lines on the data and to draw their partition, unless a guarantee hides their sizes.
+        judge: name of an experiment whose verdict is printed below the tables, and returned, in place of the lines on
+            the data and the plot of their partition. A guarantee that hides the sizes leaves these out, too.
     """
     from fedprivjax.experiment.tuning import selected
     from fedprivjax.report.display import experiment_summary, tables
@@ -44,43 +36,33 @@ def show(experiment, results, folder: Path, *, partition: bool = True) -> Outcom
     from fedprivjax.report.page import PAGE, write_page
     from fedprivjax.report.plots import all_plots
 
-    failures: list[Exception] = []
-    written: list[Path] = []
-    plots: dict[str, Figure] = {}
-    this = experiment_summary(experiment, selected(experiment, results), results.choices)
-    if partition:
-        with by_product(folder, failures):
-            this = replace(this, partition=None if this.hides_sizes else _partition_plot(experiment))
-    with by_product(folder, failures):
+    with saved(folder):
+        this = experiment_summary(experiment, selected(experiment, results), results.choices)
+        if judge is None and not this.hides_sizes:
+            this = replace(this, partition=_partition_plot(experiment))
         out.print(tables(this))
-    with by_product(folder, failures):
+        found = [] if judge is None else judged(judge, experiment, this.best)
         plots = all_plots(this)
-        written += save(plots, folder)
-    with by_product(folder, failures):
-        written.append(write_page(this, results, plots))
-    with by_product(folder, failures):
-        written += _write_rows(results, folder)
-    names = ", ".join(["results.nc", *(file.name for file in written)])
-    with by_product(folder, failures):
-        out.say(f"written to {folder}: {names}")
-        if (folder / PAGE) in written:
-            out.say(f"Open {folder / PAGE}")
-    return Outcome(this.best, tuple(failures))
+        written = [*save(plots, folder), write_page(this, results, plots), *_write_rows(results, folder)]
+        out.say(f"written to {folder}: {', '.join(['results.nc', *(file.name for file in written)])}")
+        out.say(f"Open {folder / PAGE}")
+    return found
 
 
 @contextmanager
-def by_product(folder: Path, failures: list[Exception]) -> Iterator[None]:
-    """Append an exception to `failures` instead of raising it. An error of writing becomes a Refusal with a remedy.
+def saved(folder: Path) -> Iterator[None]:
+    """Raise Refusal with a remedy if the results are saved, and text or a file made of them cannot be written.
 
     An error that names no file is one of printing.
     """
     try:
         yield
-    except Exception as error:
-        if isinstance(error, OSError) and not isinstance(error, Refusal):
-            got = f"{error.filename or 'stdout'} must be writable, got {error.strerror or error}"
-            error = Refusal(f"{got}. The results are saved. Finish with fedprivjax report {shlex.quote(str(folder))}")
-        failures.append(error)
+    except OSError as error:
+        if isinstance(error, Refusal):
+            raise
+        got = f"{error.filename or 'stdout'} must be writable, got {error.strerror or error}"
+        how = f"The results are saved. Finish with fedprivjax report {shlex.quote(str(folder))}"
+        raise Refusal(f"{got}. {how}") from error
 
 
 def judged(name: str, experiment, best: "Mapping[str, xr.Dataset]") -> "list[Verdict]":
@@ -93,12 +75,6 @@ def judged(name: str, experiment, best: "Mapping[str, xr.Dataset]") -> "list[Ver
         out.print(table)
     out.say(f"{name}: {verdict_line(found)[0]}")
     return found
-
-
-def finish(failures: Iterable[Exception]) -> None:
-    """Raise the first exception of a by-product, if any. Called after all tables and verdicts are printed."""
-    for failure in failures:
-        raise failure
 
 
 def _write_rows(results, folder: Path) -> list[Path]:
@@ -137,3 +113,45 @@ def _partition_plot(experiment) -> "Figure | None":
         return None
     names = {"class_names": data.class_names, "machine_names": data.machine_names}
     return plot_partition(data.labels, table, classes=data.classes, **names)
+
+
+def noting(runs: list[int], on_progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    """Return a progress callback that also stores the numbers of finished runs and of all runs."""
+
+    def noted(finished: int, total: int) -> None:
+        runs[:] = finished, total
+        on_progress(finished, total)
+
+    return noted
+
+
+@contextmanager
+def resumable(folder: Path, *, keep: bool = True) -> Iterator[list[int]]:
+    """Turn a stop or a failed write into a message on how to resume. The value is set to (finished runs, all runs)."""
+    runs = [0, 0]
+    try:
+        yield runs
+    except KeyboardInterrupt:
+        raise Stopped(f"stopped: {_how_to_go_on(folder, runs[0] if keep else 0, runs[1])}") from None
+    except OSError as error:
+        if not _of_writing(error, folder):
+            raise
+        how = _how_to_go_on(folder, runs[0] if keep else 0, runs[1])
+        raise Refusal(f"{error.filename or folder} must be writable, got {error.strerror or error}: {how}") from error
+
+
+def _of_writing(error: OSError, folder: Path) -> bool:
+    """Return False if an error is about data that cannot be read: a Refusal, or a file outside the results folder."""
+    if isinstance(error, Refusal):
+        return False
+    return error.filename is None or Path(error.filename).absolute().is_relative_to(folder.absolute())
+
+
+def _how_to_go_on(folder: Path, runs: int, total: int) -> str:
+    """Return a line with the number of saved runs, and the command that resumes or restarts."""
+    words = sys.argv[1:]
+    if not runs:
+        done = f"no chunk of {total} runs was finished" if total else "nothing ran yet"
+        return f"{done}, so nothing is saved. Start again with fedprivjax {shlex.join(words)}"
+    words = words if "--resume" in words else [*words, "--resume"]
+    return f"{runs} of {total} runs are saved in {folder}. Resume with fedprivjax {shlex.join(words)}"
