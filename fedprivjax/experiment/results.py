@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,6 @@ from fedprivjax.experiment import Experiment, folder, parse, tuning_experiment
 from fedprivjax.experiment.inputs import Provenance
 from fedprivjax.experiment.settings import TRIAL
 from fedprivjax.experiment.tuning import Choice, choices, selected
-from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.sweeps.schema import custom_metrics
 
 
@@ -73,34 +72,6 @@ class Results(Mapping[str, xr.Dataset]):
     def choices(self) -> dict[str, Choice]:
         """Points that `[tuning]` chose on other data, by label. Empty without `[tuning]`."""
         return choices_in(self.folder, self.spec)
-
-    @cached_property
-    def guarantees(self) -> dict[str, xr.DataArray]:
-        """Guarantees by label and point: `results.guarantees["ours"].sel(mu=2.0).item()` is a `PrivacyGuarantee`."""
-        return {label: _guarantees(data["guarantee"]) for label, data in self.datasets.items() if "guarantee" in data}
-
-    def guarantee(self, label: str, **point: float) -> PrivacyGuarantee:
-        """Return the guarantee of one protocol at one point.
-
-        Args:
-            label: label of the protocol.
-            point: value of each of its swept axes. Axes with a single value may be left out.
-
-        Raises:
-            Refusal: if the label, an axis or a value is unknown, or an axis with several values is left out.
-        """
-        require_choice("protocol label", label, self.guarantees)
-        found = self.guarantees[label]
-        for axis, value in point.items():
-            require_choice(f"axis of {label!r}", axis, [str(name) for name in found.dims])
-            near = np.isclose(found[axis].values, value, rtol=1e-6, atol=0)
-            if not near.any():
-                raise Refusal(f"{axis} of {label!r} must be one of {found[axis].values.tolist()}, got {value}")
-            found = found.isel({axis: int(np.argmax(near))})
-        found = found.squeeze()
-        if found.size != 1:
-            raise Refusal(f"point must fix {', '.join(map(str, found.dims))} of {label!r}, got {point}")
-        return found.item()
 
     def __getitem__(self, label: str) -> xr.Dataset:
         try:
@@ -173,8 +144,3 @@ def _require_of(spec: Experiment, datasets: Mapping[str, xr.Dataset]) -> None:
         if wrong := sorted(missing | found - axes - {"seed", TRIAL}):
             wanted = f"results of {one.label!r} must have the axes and values in {folder.SPEC}"
             raise Refusal(f"{wanted}, got others for {', '.join(wrong)}. Load them with the {folder.SPEC} of their run")
-
-
-def _guarantees(texts: xr.DataArray) -> xr.DataArray:
-    """Return the guarantees of JSON texts, shape as `texts`. Equal texts share one object."""
-    return xr.apply_ufunc(cache(PrivacyGuarantee.from_json), texts, vectorize=True, output_dtypes=[object])

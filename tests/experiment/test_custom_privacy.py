@@ -12,7 +12,7 @@ from laplace_messages import LaplaceMessages
 from sign_sgd import OneSign
 from small_file import FEDERATION
 
-from fedprivjax import LocalEpochs, Refusal, experiment, load
+from fedprivjax import LocalEpochs, Refusal, experiment, guarantee_of, load
 from fedprivjax.experiment.names import Unimported
 from fedprivjax.experiment.read import parse, to_mapping
 from fedprivjax.experiment.run import run
@@ -87,7 +87,7 @@ def test_its_results_are_read_without_its_module(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     kept = load(tmp_path / "kept")
     np.testing.assert_array_equal(kept["ours"].test_loss, results.test_loss)
-    stated = str(kept.guarantee("ours", **{"privacy.clip": 1.0}))
+    stated = str(guarantee_of(kept["ours"].sel({"privacy.clip": 1.0})))
     assert "the mechanism is as stated by own_messages:LaplaceMessages" in stated
 
 

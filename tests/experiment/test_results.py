@@ -75,27 +75,16 @@ def test_a_file_of_one_dataset_is_loaded_under_its_name(kept, tmp_path):
     results = fpj.load(tmp_path / "mine.nc")
     assert list(results) == ["mine"]
     xr.testing.assert_identical(results["mine"], one)
-    assert results.guarantee("mine", mu=2.0, step_size=0.1).private
+    assert guarantee_of(results["mine"].sel(mu=2.0, step_size=0.1)).private
 
 
-def test_guarantees_are_objects_by_label_and_point(kept):
+def test_guarantees_are_those_of_a_sweep(kept):
     results = fpj.load(str(kept[0]))
-    one = results.guarantees["ours"].sel(mu=2.0, step_size=0.1).item()
+    one = guarantee_of(results["ours"].sel(mu=2.0, step_size=0.1))
     assert isinstance(one, PrivacyGuarantee)
     assert str(one) == str(guarantee_of(kept[1]["ours"].sel(mu=2.0, step_size=0.1)))
-    assert results.guarantee("ours", mu=2.0, step_size=0.1) is one
     assert one.epsilon_at(1e-7) > one.epsilon
-    assert not results.guarantee("free").private
-    with pytest.raises(Refusal, match=r"point must fix step_size of 'ours', got \{'mu': 2\.0\}"):
-        results.guarantee("ours", mu=2.0)
-    with pytest.raises(Refusal, match=r"unknown protocol label 'our', did you mean 'ours'\?"):
-        results.guarantee("our")
-    with pytest.raises(Refusal, match=r"unknown axis of 'ours' 'nu' \(known: mu, step_size\)"):
-        results.guarantee("ours", nu=2.0)
-    with pytest.raises(
-        Refusal, match=r"mu of 'ours' must be one of \[1\.0, 2\.0\], got 3"
-    ):  # never another's guarantee
-        results.guarantee("ours", mu=3)
+    assert not guarantee_of(results["free"]).private
 
 
 def test_an_unknown_label_is_answered_with_the_nearest(kept):

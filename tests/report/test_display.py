@@ -152,7 +152,7 @@ def test_the_page_is_complete_and_needs_no_other_file(results):
         assert elsewhere not in text
     for sheet in tables(this).sheets:
         assert all(escape(cell) in text for column in sheet.columns for cell in column.cells)
-    guarantee = results.guarantee(EVIL, mu=1.0)
+    guarantee = fpj.guarantee_of(results[EVIL].sel(mu=1.0))
     assert guarantee.paragraph().split(" for ")[0] in text
     for words in (
         "step_size by the best mean excess_risk",

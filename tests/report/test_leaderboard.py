@@ -62,7 +62,7 @@ def test_rows_have_the_numbers_of_the_tables(results, board):
 
 def test_rows_have_the_guarantee_the_costs_and_the_origin(results, board):
     row = next(row for row in board.rows if row["method"] == "ours")
-    guarantee = results.guarantee("ours", epsilon=row["target_epsilon"])
+    guarantee = fpj.guarantee_of(results["ours"].sel(epsilon=row["target_epsilon"]))
     assert [row[name] for name in ("unit", "relation", "trust", "theorem")] == [
         guarantee.unit,
         guarantee.terms.stated_relation,
