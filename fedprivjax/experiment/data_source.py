@@ -1,7 +1,7 @@
 """The data of `[problem]`: a built-in dataset, a table in a file, or a user-defined function by import path."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -27,14 +27,12 @@ class Source:
         folder: folder of the experiment file, searched first for tables and modules.
         needed: whether the data must exist. False for finished results: data are located when they are loaded, and
             user code is not run.
-        test_examples: number of test examples to use of a built-in dataset, or None for all.
     """
 
     name: str
     function: Any = None
     folder: Path | None = field(default=None, compare=False)
     needed: bool = field(default=True, compare=False)
-    test_examples: int | None = None
     _loaded: list[tuple[dict[str, Any], Data]] = field(default_factory=list, compare=False, repr=False)
 
     @classmethod
@@ -95,7 +93,7 @@ class Source:
         if is_table(self.name):
             return datasets.read_table(self.name, **options)
         if self.function is None:
-            return _shared(self.name, options, self.test_examples)
+            return _shared(self.name, options)
         data = self.function(**options)
         if not isinstance(data, Dataset | Stream | Problem):
             kinds = "a fedprivjax Dataset, Stream or Problem"
@@ -108,22 +106,12 @@ class Source:
         return self.name, id(self.function)
 
 
-def _shared(name: str, options: Mapping[str, Any], test_examples: int | None = None) -> Dataset | Stream:
-    """Return a built-in dataset, shared by all experiments that use it, with at most `test_examples` test examples."""
-    key = repr((name, sorted(options.items()), test_examples))
+def _shared(name: str, options: Mapping[str, Any]) -> Dataset | Stream:
+    """Return a built-in dataset, shared by all experiments that use it."""
+    key = repr((name, sorted(options.items())))
     found = _in_use.get(key)
     if found is None:
-        found = datasets.load(name, **options)
-        if isinstance(found, Dataset) and found.test_features is not None and found.test_labels is not None:
-            fewer = slice(test_examples)
-            owners = None if found.test_machine_of is None else found.test_machine_of[fewer]
-            found = replace(
-                found,
-                test_features=found.test_features[fewer],
-                test_labels=found.test_labels[fewer],
-                test_machine_of=owners,
-            )
-        _in_use[key] = found
+        found = _in_use[key] = datasets.load(name, **options)
     return found
 
 

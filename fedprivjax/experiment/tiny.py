@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from fedprivjax.checks.refusal import Refusal, within
@@ -43,11 +42,9 @@ def tiny(experiment: Experiment) -> Experiment:
       sizes. Machines keep all their records if a method's settings do not allow fewer,
     * ten machines in a round, with the same participation rate, if the data can be partitioned over any number of
       machines and no setting depends on that number,
-    * 200 test examples of a built-in dataset,
     * the expected numbers of cells that it contains. They are those of the full size.
     """
-    source = replace(experiment.problem.source, test_examples=TESTED, _loaded=[])
-    small = _fewer_machines(experiment.but(problem=experiment.problem.but(source=source)))
+    small = _fewer_machines(experiment)
     with suppress(Refusal):
         return _small_runs(small)
     return _small_runs(small, fewer_records=False)
@@ -98,8 +95,7 @@ def _scaled_down_tuning(experiment: Experiment) -> TuningSettings | None:
     if tuning is None:
         return None
     other = tuning_experiment(experiment)
-    made = _with_equal_width(_fewer_examples(other.problem, _max_machines(other)), experiment.problem)
-    small = _small_runs(other.but(problem=made))
+    small = _small_runs(other.but(problem=_fewer_examples(other.problem, _max_machines(other))))
     data = small.problem.model_dump(include={"options", "partition"}, exclude_none=True)
     rounds = {"rounds": small.participation.rounds}
     over = {name: values for name, values in small.sweep.over.items() if name in flattened(tuning.sweep)}
@@ -184,18 +180,6 @@ def _fewer_examples(settings: ProblemSettings, machines: int) -> ProblemSettings
     if "machines" not in options and options.get("examples", 0) > RECORDS * machines:
         options["examples"] = RECORDS * machines
     return settings.but(options=options)
-
-
-def _with_equal_width(other: ProblemSettings, own: ProblemSettings) -> ProblemSettings:
-    """Return `other` with one more synthetic feature, if the data of `own` have a constant one.
-
-    The shapes and hence the programs of both are then equal, and are compiled once.
-    """
-    data = own.source.load(own.options)
-    features = other.options.get("features")
-    if own.maps or not isinstance(data, Dataset) or features is None or data.features.shape[-1] != features + 1:
-        return other
-    return other.but(options={**other.options, "features": features + 1})
 
 
 def _max_machines(experiment: Experiment) -> int:

@@ -382,7 +382,6 @@ def test_tiny_has_few_records_if_sizes_are_equal():
     (job,) = listed.jobs(few)
     start = job.prepare()
     assert (start.first.problem.examples, start.static.size.rounds, start.first.plan.width) == (400, 2, 2)
-    assert len(start.first.problem.test.label) == 200
     assert few.protocol[0].grid == {"radius": [4.0], "step_scale": [0.5, 2.0]}
     for partition in ({"kind": "by_label", "classes_per_machine": 2}, {"kind": "iid", "sizes": "lognormal"}):
         assert small(partition).problem.partition.records is None

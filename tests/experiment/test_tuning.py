@@ -326,13 +326,6 @@ def test_tiny_scales_tuning_down():
     assert experiment.tuning_experiment(tiny(experiment.parse(said))).problem.options["examples"] == 400
 
 
-def test_tiny_tuning_data_have_one_feature_more_for_the_constant():
-    said = raw(problem={"dataset": "digits", "options": {}})
-    for features, found in ((64, 65), (63, 63)):
-        said["tuning"]["problem"] = {"dataset": "clusters", "options": {"examples": 400, "features": features}}
-        assert tiny(experiment.parse(said)).tuning.problem["options"]["features"] == found
-
-
 @pytest.mark.parametrize(
     ("dataset", "options"),
     [("clusters", {"examples": 120}), pytest.param("stream", {}, marks=pytest.mark.slow)],
