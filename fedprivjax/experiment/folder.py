@@ -119,12 +119,6 @@ def finished(folder: Path) -> bool:
     """
     if not (folder / RESULTS).is_file():
         return False
-    for name, read in ((RESULTS, load), (PROVENANCE, load_provenance)):
-        try:
-            read(folder)
-        except Refusal:
-            warn(f"{folder / name} is damaged: it is computed again")
-            return False
     try:
         made = load_with_provenance(folder)[1]
     except Refusal as refusal:
