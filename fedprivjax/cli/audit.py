@@ -200,7 +200,7 @@ def audit(
     if each is None:
         attack = audits.scaled_down_audits(chosen, runs=runs, rounds=rounds, seed=seed, folder=folder, **small)
     else:
-        audits.refuse_scaled_down(**small)
+        _leave_out("one-run", small)
         attack = audits.one_run_audits(chosen, each=each, seed=seed)
     for line in audits.audited_at(chosen, epsilon, sizes=each is not None):
         out.say(line)

@@ -210,13 +210,6 @@ def _suffix(participation: str) -> str:
     return "" if participation == neighbouring.FIXED else f", {participation}"
 
 
-def refuse_scaled_down(**settings: Any) -> None:
-    """Raise Refusal if a setting of scaled-down audits is given to an audit in one run."""
-    for name, value in settings.items():
-        if value:
-            raise Refusal(f"{name} must be left out with --one-run, which takes the experiment's own, got {value}")
-
-
 def one_run_audits(chosen: Chosen, *, each: int, seed: int) -> Attack:
     """Return a function that audits a protocol in one full-size run on the experiment's own problem.
 
