@@ -5,7 +5,7 @@ Pydantic's validation errors become one line that names the key of the file.
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -149,24 +149,6 @@ def sections(base: type[Reflected], makers: Mapping[str, Any], extra: Mapping[st
     """
     models = [_section(base, kind, maker, extra.get(kind, {})) for kind, maker in makers.items()]
     return Annotated[Union[tuple(models)], Field(discriminator="kind")]  # noqa: UP007  # a union of a computed tuple
-
-
-def with_options(base: type[Reflected], function: Callable[..., Any], kinds: Iterable[str]) -> type[Reflected]:
-    """Return a section with the keyword-only arguments of a function as keys that a file may leave out.
-
-    Args:
-        base: keys that are declared already.
-        kinds: choices of the key `kind`.
-    """
-    options: dict[str, Any] = {
-        name: (file_type(one.annotation) | None, None)
-        for name, one in arguments(function).items()
-        if one.kind is one.KEYWORD_ONLY and name not in base.model_fields
-    }
-    kind: Any = (Literal[tuple(kinds)], ...)  # pyright: ignore[reportInvalidTypeForm]
-    model = create_model(base.__name__, __base__=base, __doc__=base.__doc__, kind=kind, **options)
-    model.maker, model.keys = function, {name: name for name in options}
-    return model
 
 
 def file_type(annotation: Any) -> Any:

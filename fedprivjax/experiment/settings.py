@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -16,16 +16,17 @@ from fedprivjax.experiment.names import Imported, callback_of, of_results, resol
 from fedprivjax.experiment.participation import AnyKind, Section, overlaid
 from fedprivjax.experiment.problem_objects import ConstraintSettings, LossSettings, ModelSettings, feature_maps
 from fedprivjax.experiment.protocol import ProtocolSettings, flattened
-from fedprivjax.experiment.section import OWN, STRUCTURAL, Reflected, Settings, kinds, owners, with_options
+from fedprivjax.experiment.section import OWN, STRUCTURAL, Reflected, Settings, kinds, owners
 from fedprivjax.features import MAPS
 from fedprivjax.features.mapped import as_picture
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.sweeps.memory import MEMORY_BUDGET, MIN_CHUNKS
 
 TRIAL = "trial"
+OF_KIND = ("classes_per_machine", "alpha", "shards_per_machine", "spread")  # options of kinds of partitions
 
 
-class Partition(Reflected):
+class PartitionSettings(Reflected):
     """`[problem] partition`: assignment of the records to machines, with the options of `datasets.partition`.
 
     Attributes:
@@ -37,18 +38,18 @@ class Partition(Reflected):
         empty: "error" rejects machines without records, "drop" leaves them out.
     """
 
-    kind: str
+    maker = partition
+    keys = {name: name for name in OF_KIND}
+    kind: Literal[tuple(KINDS)]  # pyright: ignore[reportInvalidTypeForm]
     seed: int = Field(default=0, ge=0)
     records: int | None = Field(default=None, ge=1)
     column: str | None = None
     sizes: Literal["lognormal", "dirichlet"] | list[float] | None = None
     empty: Literal["error", "drop"] = "error"
-
-
-if TYPE_CHECKING:
-    PartitionSettings = Partition
-else:
-    PartitionSettings = with_options(Partition, partition, KINDS)
+    classes_per_machine: int | None = None
+    alpha: float | None = None
+    shards_per_machine: int | None = None
+    spread: float | None = None
 
 
 class ProblemSettings(Settings):
