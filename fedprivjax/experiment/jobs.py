@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from fedprivjax.checks.refusal import Refusal, within
+from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import OUTPUT, Metric
 from fedprivjax.engine.metrics import METRICS, default_metrics, recorded_name, require_recorded
 from fedprivjax.engine.prepare import evaluation_rounds
@@ -94,10 +95,12 @@ class Job:
             draw_plan(point.problem, point.participation, point.rounds, order=order, sampler=sampler)
 
     def check_recorded(self) -> None:
-        """Raise Refusal if a metric of `averaged`, or the metric that tunes a grid, is not recorded."""
+        """Raise Refusal if a metric of `averaged` or `rounds_to`, or the metric that tunes a grid, is not recorded."""
         names = [one.name if isinstance(one, Metric) else one for one in self.options["metrics"]]
         for metric in self.point.experiment.evaluation.averaged:
             require_recorded(recorded_name(metric), names, "metric in evaluation.averaged")
+        for metric in self.point.experiment.evaluation.rounds_to:
+            require_recorded(recorded_name(metric), names, "metric in evaluation.rounds_to")
         if self.point.settings.grid:
             require_recorded(self.point.experiment.evaluation.select, names, "evaluation.select")
 
@@ -196,9 +199,14 @@ def ready_experiment(experiment: Experiment, say: Say = None, *, judge: bool = F
     """
     begun, chooses = perf_counter(), experiment.tuning is not None
     todo = jobs(at_first(experiment) if chooses else experiment, say)
-    if judge or experiment.evaluation.iterate != OUTPUT or experiment.evaluation.rounds_to:
-        judged = experiment if judge else experiment.but(expected=[])
-        verdict.check_recorded(judged, recorded(todo), records(todo))
+    first = [job for job in todo if not job.shape.get(TRIAL)]  # all trials record the same
+    if experiment.evaluation.iterate != OUTPUT:
+        known = {iterate for job in first for iterate in job.prepare().iterates}
+        require_choice("evaluation.iterate", experiment.evaluation.iterate, known)
+    for job in first if judge else ():
+        start = job.prepare()
+        evaluations = len(evaluation_rounds(start.static))
+        verdict.check_recorded(experiment.expected, job.label, recorded(start), evaluations)
     if experiment.sweep.keep:
         print_size({job.identity: (job.runs, job.problem.dimension) for job in todo}.values())
     took = perf_counter() - begun
@@ -210,19 +218,13 @@ def ready_experiment(experiment: Experiment, say: Say = None, *, judge: bool = F
         return ReadyExperiment(experiment, todo, took, ready_experiment(other, say))
 
 
-def recorded(todo: list[Job]) -> dict[str, dict[str, list[str]]]:
-    """Return the metrics that each protocol's runs record: label -> iterate -> names, "output" first."""
-    first = {job.label: job.prepare() for job in {job.label: job for job in reversed(todo)}.values()}
-    return {label: {name: _recorded(start, name) for name in start.iterates} for label, start in first.items()}
-
-
-def records(todo: list[Job]) -> dict[str, int]:
-    """Return the smallest number of evaluations of each protocol's runs, by label."""
-    counts: dict[str, int] = {}
-    for job in (job for job in todo if not job.shape.get(TRIAL)):  # all trials have the same number
-        count = len(evaluation_rounds(job.prepare().static))
-        counts[job.label] = min(count, counts.get(job.label, count))
-    return counts
+def recorded(start: ReadySweep) -> dict[str, list[str]]:
+    """Return the names of the metrics that a sweep records of each iterate, "output" first."""
+    metrics = start.static.metrics
+    return {
+        iterate: [metric.name for metric in metrics if iterate == OUTPUT or metric.of == "params"]
+        for iterate in start.iterates
+    }
 
 
 def _checked(
@@ -256,10 +258,6 @@ def _preparing(label: str, shape: dict[str, Any], say: Say) -> Callable[[str, in
         return None
     at = "".join(f", {name} {value:g}" for name, value in shape.items() if name != TRIAL)
     return lambda step, number, total: say(f"{step} of {label}{at} ({number} of {total})")
-
-
-def _recorded(start: ReadySweep, iterate: str) -> list[str]:
-    return [metric.name for metric in start.static.metrics if iterate == OUTPUT or metric.of == "params"]
 
 
 def _of_trial(seeds: int | list[int], trial: int) -> list[Seeds]:

@@ -84,30 +84,21 @@ def check_cells(experiment: Experiment) -> None:
 
 
 def check_recorded(
-    experiment: Experiment, recorded: Mapping[str, Mapping[str, Sequence[str]]], records: Mapping[str, int]
+    entries: Iterable[Expected], label: str, recorded: Mapping[str, Sequence[str]], evaluations: int
 ) -> None:
-    """Raise Refusal if runs will not record a metric or an iterate that is expected or shown.
+    """Raise Refusal if the runs of a protocol will not record a metric or an iterate that entries expect of them.
 
     Args:
-        recorded: names of recorded metrics, protocol label -> iterate -> names.
-        records: smallest number of evaluations of a run, by protocol label.
+        entries: entries of `[[expected]]`.
+        label: label of the protocol.
+        recorded: names of the recorded metrics of each iterate.
+        evaluations: number of evaluations of a run.
     """
-    if recorded:
-        require_choice(
-            "evaluation.iterate", experiment.evaluation.iterate, {name for own in recorded.values() for name in own}
-        )
-    for label, iterates in recorded.items():
-        for metric in experiment.evaluation.rounds_to:
-            if all(recorded_name(metric) not in names for names in iterates.values()):
-                names = list(dict.fromkeys(name for own in iterates.values() for name in own))
-                require_recorded(metric, names, f"metric of {label!r} in evaluation.rounds_to")
-    for expected in (e for e in experiment.expected if e.protocol in recorded):
-        iterates = recorded[expected.protocol]
-        require_choice(f"iterate of {expected.protocol} in [[expected]]", expected.iterate, iterates)
-        names = iterates[expected.iterate]
-        if recorded_name(expected.metric) not in names:
-            require_recorded(expected.metric, names, f"metric of {expected.protocol!r} in [[expected]]")
-        if expected.rounds == "mean" and records[expected.protocol] < 2:
+    for expected in (one for one in entries if one.protocol == label):
+        require_choice(f"iterate of {label} in [[expected]]", expected.iterate, recorded)
+        names = recorded[expected.iterate]
+        require_recorded(recorded_name(expected.metric), names, f"metric of {label!r} in [[expected]]")
+        if expected.rounds == "mean" and evaluations < 2:
             raise Refusal(
                 "rounds = 'mean' in [[expected]] must have several evaluations a run, got 1: lower evaluation.every"
             )

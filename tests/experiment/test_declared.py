@@ -91,7 +91,7 @@ def test_metrics_that_rounds_report_are_recorded_by_name():
     entries = [CLIPPED, {**CLIPPED, "label": "loose", "clip": 1e3}]
     made = make(entries, evaluation={"metrics": ["test_loss", "clipped_share", "message_norm"], "every": 2})
     todo = listed.jobs(made)
-    assert recorded(todo)["tight"]["output"] == ["test_loss", "clipped_share", "message_norm"]
+    assert recorded(todo[0].prepare())["output"] == ["test_loss", "clipped_share", "message_norm"]
     results = runner.run_jobs(todo)
     shares = {label: final(data, "clipped_share") for label, data in selected(made, results).items()}
     assert (shares["tight"] == 1).all()

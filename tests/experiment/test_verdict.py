@@ -9,7 +9,8 @@ import xarray as xr
 
 from fedprivjax import experiment
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.experiment import Cell, Expected, Experiment, verdict
+from fedprivjax.experiment import Cell, Expected, verdict
+from fedprivjax.experiment.jobs import jobs, ready_experiment
 from fedprivjax.experiment.read import check, read_toml
 from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.experiment.tuning import _best
@@ -31,7 +32,7 @@ def make(expected, mu=(1.0, 2.0), **evaluation):
     return experiment.parse(
         {
             "title": "small",
-            "problem": {"dataset": "digits"},
+            "problem": {"dataset": "digits", "radius": 4.0},
             "participation": {"machines": 6, "per_round": 3},
             "protocol": [{"name": "dp_mu2", "label": "ours"}, {"name": "noisy_sgd", "label": "theirs"}],
             "sweep": {"mu": list(mu)},
@@ -47,7 +48,7 @@ def judge(rule, value, *, tolerance=0.0, runs=RUNS, **more):
     return verdict.verdicts(make([entry]), best)[0]
 
 
-MANY = {"ours": 20, "published": 20}  # records of a run
+MANY = 20  # evaluations of a run
 OF_TRIALS = Expected(protocol="ours", metric="relative_rmse")
 SD = float(np.std(RUNS, ddof=1))
 
@@ -126,9 +127,9 @@ def test_rounds_to_is_refused_with_trials_and_for_metrics_that_are_not_recorded(
     swept = make([], rounds_to={"test_loss": 0.5})
     with pytest.raises(Refusal, match="rounds_to must be left out of trials, got 2 trials"):
         check(swept.but(sweep=swept.sweep.but(trials=2)))
+    jobs(swept)
     with pytest.raises(Refusal, match="rounds_to 'test_loss' must be recorded, got test_accuracy"):
-        verdict.check_recorded(swept, {"ours": {"output": ["test_accuracy"]}}, {"ours": 3})
-    verdict.check_recorded(swept, {"ours": {"output": ["test_loss"]}}, {"ours": 3})
+        jobs(swept.but(evaluation=swept.evaluation.but(metrics=["test_accuracy"])))
 
 
 @pytest.mark.parametrize("rule", ["within", "within_sd", "at_least", "at_most", "above"])
@@ -189,18 +190,19 @@ def test_cells_are_checked_before_anything_runs():
         verdict.check_cells(make([{"cells": [{"at": {"machines": 6}}]}]))
     with pytest.raises(ValueError, match=r"expected cell {} must fix mu"):
         verdict.check_cells(make([{"cells": [{"value": 1.0}]}]))
-    recorded = {"ours": {"output": ["test_accuracy", "relative_mse"], "last": ["test_accuracy"]}}
+    recorded = {"output": ["test_accuracy", "relative_mse"], "last": ["test_accuracy"]}
     with pytest.raises(ValueError, match=r"must be recorded, got test_accuracy, relative_mse\. "):
-        verdict.check_recorded(make([{}]), recorded, MANY)
+        verdict.check_recorded(make([{}]).expected, "ours", recorded, MANY)
     with pytest.raises(
         ValueError, match=r"unknown iterate of ours in \[\[expected\]\] 'average' \(known: output, last"
     ):
-        verdict.check_recorded(make([{"metric": "test_accuracy", "iterate": "average"}]), recorded, MANY)
-    verdict.check_recorded(make([{"metric": "test_accuracy", "iterate": "last"}]), recorded, MANY)
-    verdict.check_recorded(Experiment.model_construct(expected=[OF_TRIALS]), recorded, MANY)
-    verdict.check_recorded(
-        make([{"metric": "test_accuracy"}, {"protocol": "published", "rule": "shown"}]), recorded, MANY
-    )
+        verdict.check_recorded(
+            make([{"metric": "test_accuracy", "iterate": "average"}]).expected, "ours", recorded, MANY
+        )
+    verdict.check_recorded(make([{"metric": "test_accuracy", "iterate": "last"}]).expected, "ours", recorded, MANY)
+    verdict.check_recorded([OF_TRIALS], "ours", recorded, MANY)
+    entries = make([{"metric": "test_accuracy"}, {"protocol": "published", "rule": "shown"}]).expected
+    verdict.check_recorded(entries, "ours", recorded, MANY)
 
 
 @pytest.mark.parametrize("own", ["ours", "theirs"])
@@ -336,14 +338,14 @@ def test_the_noise_over_rounds_is_the_root_of_a_mean_of_squares():
 
 
 def test_a_mean_over_rounds_needs_several_evaluations():
-    recorded = {"ours": {"output": ["gradient_norm", "noise_mean_square"]}}
-    one = make([{"metric": "noise_rms", "rounds": "mean"}])
-    verdict.check_recorded(one, recorded, {"ours": 2})
+    recorded = {"output": ["gradient_norm", "noise_mean_square"]}
+    one = make([{"metric": "noise_rms", "rounds": "mean"}]).expected
+    verdict.check_recorded(one, "ours", recorded, 2)
     with pytest.raises(
         ValueError, match=r"rounds = 'mean' in \[\[expected\]\] must have several evaluations a run, got 1"
     ):
-        verdict.check_recorded(one, recorded, {"ours": 1})
-    verdict.check_recorded(make([{"metric": "gradient_norm"}]), recorded, {"ours": 1})
+        verdict.check_recorded(one, "ours", recorded, 1)
+    verdict.check_recorded(make([{"metric": "gradient_norm"}]).expected, "ours", recorded, 1)
     with pytest.raises(ValueError, match=r"unknown expected.0.rounds 'men', did you mean 'mean'"):
         make([{"rounds": "men"}])
     with pytest.raises(ValueError, match=r"unknown iterate of 'noise_rms' in \[\[expected\]\] 'last'"):
@@ -453,15 +455,8 @@ def test_slopes_are_checked_before_anything_runs():
 
 
 def test_the_iterate_that_is_shown_must_be_one_of_some_protocol():
-    recorded = {"ours": {"output": ["test_loss"], "last": ["test_loss"]}, "theirs": {"output": ["test_loss"]}}
-    for iterate in ("output", "last"):
-        verdict.check_recorded(
-            Experiment.model_construct(evaluation=EvaluationSettings(iterate=iterate)), recorded, MANY
-        )
-    with pytest.raises(Refusal, match=r"unknown evaluation.iterate 'lost'"):
-        verdict.check_recorded(
-            Experiment.model_construct(evaluation=EvaluationSettings(iterate="lost")), recorded, MANY
-        )
+    with pytest.raises(Refusal, match=r"unknown evaluation.iterate 'lost' \(known: .*output"):
+        ready_experiment(make([], iterate="lost"))
 
 
 def test_a_grid_is_chosen_from_by_the_iterate_that_is_shown():
