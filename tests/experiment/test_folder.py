@@ -263,9 +263,7 @@ def test_a_folder_without_provenance_is_not_finished(found, tmp_path):
     folder.save(found, tmp_path)
     assert folder.finished(tmp_path)
     (tmp_path / "provenance.json").unlink()
-    with pytest.warns(
-        UserWarning, match=r"are computed again: \S+ \S+ must hold provenance\.json, got"
-    ):
+    with pytest.warns(UserWarning, match=r"are computed again: \S+ \S+ must hold provenance\.json, got"):
         assert not folder.finished(tmp_path)
 
 
