@@ -14,12 +14,11 @@ from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TuningSettings
 from fedprivjax.experiment.verdict import check_cells
 from fedprivjax.plan.draw import fresh_messages, most_rounds
-from fedprivjax.privacy.of_protocol import privacy_of
 from fedprivjax.problem.problem import Problem
 
 SEEDS, ROUNDS, RECORDS, BATCH, TESTED = 2, 10, 20, 2, 200  # twenty records per machine: ten messages of two
 STEPS = 5  # local steps of a machine in a round
-COHORT = 10
+COHORT, MANY = 10, 500
 COUNTED = ("full", "uniform", "balanced", "cyclic", "one_pass")  # schemes with only numbers of machines as arguments
 
 
@@ -40,17 +39,18 @@ def tiny(experiment: Experiment) -> Experiment:
     * the two ends of every real-valued axis, and two points of each protocol's own grid,
     * two records in a message, five local steps, and 20 records on a machine if the partition is "iid" with equal
       sizes. Machines keep all their records if a method's settings do not allow fewer,
-    * ten machines in a round, with the same participation rate, if the data can be partitioned over any number of
-      machines and no setting depends on that number,
+    * ten machines in a round, with the same participation rate, if there are more than 500 machines and the data and
+      settings allow fewer,
     * the expected numbers of cells that it contains. They are those of the full size.
     """
-    small = _fewer_machines(experiment)
-    with suppress(Refusal):
-        return _small_runs(small)
-    return _small_runs(small, fewer_records=False)
+    few = _fewer_machines(experiment)
+    for made, fewer_records in ((few, True), (few, False), (experiment, True)):
+        with suppress(Refusal):
+            return _small_runs(made, fewer_records=fewer_records)
+    return _small_runs(experiment, fewer_records=False)
 
 
-def _small_runs(experiment: Experiment, *, fewer_records: bool = True) -> Experiment:
+def _small_runs(experiment: Experiment, *, fewer_records: bool) -> Experiment:
     over = {name: values if name in STRUCTURAL else _ends(values) for name, values in experiment.sweep.over.items()}
     trials = experiment.sweep.trials
     trials = None if trials is None else min(trials, 2)
@@ -95,7 +95,8 @@ def _scaled_down_tuning(experiment: Experiment) -> TuningSettings | None:
     if tuning is None:
         return None
     other = tuning_experiment(experiment)
-    small = _small_runs(other.but(problem=_fewer_examples(other.problem, _max_machines(other))))
+    small = other.but(problem=_fewer_examples(other.problem, _max_machines(other)))
+    small = _small_runs(small, fewer_records=True)
     data = small.problem.model_dump(include={"options", "partition"}, exclude_none=True)
     rounds = {"rounds": small.participation.rounds}
     over = {name: values for name, values in small.sweep.over.items() if name in flattened(tuning.sweep)}
@@ -127,38 +128,14 @@ def _ends(values: list[float]) -> list[float]:
 
 
 def _fewer_machines(experiment: Experiment) -> Experiment:
-    """Return the experiment with few machines and the same participation rate, if no setting depends on the number."""
+    """Return the experiment with few machines and the same participation rate, if it has very many."""
     participation = experiment.participation
-    given = participation.model_dump().get("per_round")
-    cohort = given or participation.machines
-    if not isinstance(cohort, int) or participation.machines is None or cohort <= COHORT:
+    machines, given = participation.machines or 0, participation.model_dump().get("per_round")
+    cohort = machines if given is None else given
+    if participation.kind not in COUNTED or machines <= MANY or not isinstance(cohort, int) or cohort <= COHORT:
         return experiment
-    if not _allows_any_number(experiment):
-        return experiment
-    fewer = {"machines": COHORT * participation.machines // cohort}
-    fewer |= {} if given is None else {"per_round": COHORT}
+    fewer = {"machines": COHORT * machines // cohort} | ({} if given is None else {"per_round": COHORT})
     return experiment.but(participation=participation.but(**fewer))
-
-
-def _allows_any_number(experiment: Experiment) -> bool:
-    """Return True if the experiment can run with any number of machines.
-
-    The data must be partitioned freely. No sizes may be swept or overridden, and no setting may be a list or a
-    graph of one number of machines.
-    """
-    participation, problem, partition = experiment.participation, experiment.problem, experiment.problem.partition
-    choice = [] if experiment.tuning is None else [experiment.tuning.participation]
-    fixed = {*experiment.sweep.over}.union(*choice, *(one.participation for one in experiment.protocol))
-    values = [value for one in experiment.protocol for value in flattened(one.settings).values()]
-    values += [problem.lipschitz, problem.machine_weights, participation.dropouts]
-    lists = any(isinstance(value, list) for value in values)
-    graphs = any(privacy_of(make_protocol(one, experiment.real_axes)).for_machines for one in experiment.protocol)
-    if participation.kind not in COUNTED or lists or graphs or fixed & {"kind", "machines", "per_round"}:
-        return False
-    if partition is not None:
-        return partition.kind == "iid" and not isinstance(partition.sizes, list)
-    data = problem.source.load(problem.options)
-    return isinstance(data, Dataset) and data.machine_of is None
 
 
 def _fewer_records(settings: ProblemSettings, machines: int) -> ProblemSettings:

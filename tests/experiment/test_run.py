@@ -392,27 +392,22 @@ def test_tiny_has_few_records_if_sizes_are_equal():
 @pytest.mark.parametrize(
     ("changed", "machines", "per_round"),
     [
-        ({}, 20, 10),
-        ({"participation": {"kind": "full"}}, 10, 10),
-        ({"participation": {"kind": "one_pass", "per_round": 25}}, 40, 10),
-        ({"participation": {"kind": "uniform", "per_round": 8}}, 100, 8),
-        ({"participation": {"kind": "uniform", "per_round": 100}}, 10, 10),
-        ({"participation": {"kind": "uniform", "per_round": 50, "dropouts": [0.1] * 100}}, 100, 50),
-        ({"problem": {"partition": {"kind": "by_label", "classes_per_machine": 2}}}, 100, 50),
-        ({"sweep": {"per_round": [50]}}, 100, 50),
+        ({"kind": "full"}, 10, 10),
+        ({"kind": "one_pass", "per_round": 30}, 200, 10),
+        ({"kind": "uniform", "per_round": 8}, 600, 8),
+        ({"kind": "uniform", "per_round": 300}, 20, 10),
+        ({"kind": "uniform", "per_round": 50, "machines": 100}, 100, 50),
+        ({"kind": "uniform", "per_round": 300, "dropouts": [0.1] * 600}, 600, 300),
     ],
 )
-def test_tiny_has_few_machines_if_no_setting_depends_on_them(changed, machines, per_round):
+def test_tiny_has_few_machines_if_there_are_many_and_no_setting_depends_on_them(changed, machines, per_round):
     said = {
         "title": "machines",
         "problem": {"dataset": "digits", "radius": 8.0, "partition": {"kind": "iid"}},
-        "participation": {"kind": "balanced", "per_round": 50},
+        "participation": {"machines": 600, **changed},
         "protocol": [{"name": "noisy_sgd", "clip": 1.0, "noise_std": 1.0}],
         "sweep": {"seeds": 1},
     }
-    said["problem"] |= changed.get("problem", {})
-    said["participation"] = {**changed.get("participation", said["participation"]), "machines": 100}
-    said["sweep"] |= changed.get("sweep", {})
     (job,) = runner.jobs(tiny(experiment.parse(said)))
     size = job.prepare().static.size
     assert (size.machines, size.per_round) == (machines, per_round)
