@@ -41,11 +41,6 @@ KINDS: dict[str, type] = {
 WORK = ("local_epochs", "local_steps", "batch", "sampler", "rate")  # keys of `work`, as in `fedavg`
 
 
-def is_algorithm(found: Any) -> bool:
-    """Return True for a class of algorithms."""
-    return isinstance(found, type) and bool(privacy_for(found))
-
-
 def keys_of(algorithm: type, taken: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """Return the keys of a `[[protocol]]` table that are settings of the algorithm, and those of the pair.
 
@@ -58,8 +53,8 @@ def keys_of(algorithm: type, taken: tuple[str, ...]) -> tuple[list[str], list[st
     """
     if "__dataclass_fields__" not in vars(algorithm):
         raise without_decorator(algorithm)
-    of_pair = _names(Pair)
-    return [name for name in _names(algorithm) if name not in (*taken, *of_pair)], of_pair
+    of_pair = names_of(Pair)
+    return [name for name in names_of(algorithm) if name not in (*taken, *of_pair)], of_pair
 
 
 def gathered(algorithm: type, settings: Mapping[str, Any], own: list[str]) -> dict[str, Any]:
@@ -116,9 +111,11 @@ def private(algorithm: type, table: Mapping[str, Any], part: Any, context: Any) 
         context: arguments of `parse`, see `names.resolve`.
     """
     path, given = str(table.get("kind")), {key: value for key, value in table.items() if key != "kind"}
-    kind = _custom(algorithm, path, context) if ":" in path else _built_in(algorithm, path)
+    if ":" not in path:
+        require_choice("kind of privacy", path, _kinds_for(algorithm))
+    kind = _custom(algorithm, path, context) if ":" in path else KINDS[path]
     for key in given:
-        require_choice("key of privacy", key, ["kind", *_names(kind)])
+        require_choice("key of privacy", key, ["kind", *names_of(kind)])
     if kind not in KINDS.values():
         _require_numbers(kind, given, PRIVACY)
     if "work" in given or kind in (LocalPrivacy, IntegerSums):
@@ -126,12 +123,6 @@ def private(algorithm: type, table: Mapping[str, Any], part: Any, context: Any) 
     objects = kinds_of_parts(kind) | ({"encoder": Encoder} if issubclass(kind, WorkPrivacy) else {})
     parts = {name: part(name, one, given[name]) for name, one in objects.items() if name in given}
     return made(PRIVACY, path, kind, {**without_value(kind, given), **given, **parts}, kind)
-
-
-def _built_in(algorithm: type, kind: str) -> type:
-    """Return the class of the package's privacy objects of a kind that goes with an algorithm."""
-    require_choice("kind of privacy", kind, _kinds_for(algorithm))
-    return KINDS[kind]
 
 
 def _custom(algorithm: type, path: str, context: Any) -> Any:
@@ -161,5 +152,6 @@ def _work(table: Any) -> LocalWork:
     return FedAvg(**table, noise_std=0.0).work
 
 
-def _names(kind: Any) -> list[str]:
+def names_of(kind: Any) -> list[str]:
+    """Return the names of the settings of a method, an algorithm or a privacy object."""
     return [one.name for one in fields(kind) if one.init and not one.metadata.get("derived")]

@@ -16,6 +16,7 @@ from fedprivjax.experiment.names import Unimported, made, object_of, of_results,
 from fedprivjax.experiment.section import Settings
 from fedprivjax.method.algorithm import Algorithm
 from fedprivjax.method.encoders import ENCODERS, Encoder
+from fedprivjax.method.pairing import privacy_for
 from fedprivjax.method.protocol import Pair, Protocol
 from fedprivjax.method.server_checks import factory_of
 from fedprivjax.method.server_optimizer import ServerOptimizer
@@ -83,7 +84,7 @@ class ProtocolSettings(Settings):
         if of_results(context):
             return {**_split(raw), "method": Unimported(name)}
         method = resolve("protocol", name, METHODS | ALGORITHM_CLASSES, context)
-        if pairs.is_algorithm(method):
+        if isinstance(method, type) and privacy_for(method):
             with within(_place(labelled(raw))):
                 return _pair_fields(raw, method, context)
         if not (isinstance(method, type) and issubclass(method, Protocol) and is_dataclass(method)):
@@ -183,7 +184,7 @@ class ProtocolSettings(Settings):
             batch: batch that replaces one which depends on ε.
         """
         fixed = {"batch": batch} if self.settings.get("batch") == MOMENTS else {}
-        names = [*_names(self.method), *numbers_of(self.parts)]
+        names = [*pairs.names_of(self.method), *numbers_of(self.parts)]
         for name in (point.keys() - names) & {*TARGETS, *POSITIVE}:
             require_positive(name, point[name], infinite=name in TARGETS)
         made = self.make({**fixed, **{name: point[name] for name in point if name in names}})
@@ -234,7 +235,7 @@ def _fields(raw: Mapping[str, Any], method: Any, context: Any) -> dict[str, Any]
     """Return the fields of `ProtocolSettings` from a table whose name stands for `method`."""
     kept = _split(raw)
     settings = kept["settings"]
-    _check_keys(settings, _names(method))
+    _check_keys(settings, pairs.names_of(method))
     kinds = {part: kind for part, kind in kinds_of_parts(method).items() if part in settings}
     parts = {part: _part(part, kind, settings[part], context) for part, kind in kinds.items()}
     return {**kept, "method": method, "parts": parts}
@@ -276,7 +277,3 @@ def labelled(raw: Mapping[str, Any]) -> str:
 
 def _place(label: str) -> str:
     return f"[[protocol]] {label!r}"
-
-
-def _names(method: type) -> list[str]:
-    return [field.name for field in fields(method) if field.init]
