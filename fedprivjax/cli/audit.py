@@ -55,10 +55,6 @@ def plan(
     method: Annotated[str | None, typer.Option(help="a method of the ranking, to show all that is known of it")] = None,
     every: Annotated[bool, typer.Option("--all", help="show all that is known of every method")] = False,
     pilot: Annotated[bool, typer.Option("--pilot", help="run the methods on synthetic data of these sizes")] = False,
-    pilot_seeds: Annotated[int | None, typer.Option(help="pilot runs of each method (default: 3)")] = None,
-    classes: Annotated[
-        int | None, typer.Option(help="classes of the pilot's data (default: 10 if d allows it)")
-    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="also write the results to this JSON file")] = None,
     picture: Annotated[Path | None, typer.Option("--plot", help="draw the bounds against ε to this PNG file")] = None,
     card: Annotated[
@@ -82,15 +78,10 @@ def plan(
     from fedprivjax.report.planned import bound_against_epsilon, plan_ranking, plan_report
 
     require_folders(json=json_file, plot=picture)
-    of_pilot = {"seeds": pilot_seeds, "classes": classes}
-    of_pilot = {name: value for name, value in of_pilot.items() if value is not None}
-    if of_pilot and not pilot:
-        raise Refusal("--pilot-seeds and --classes must go with --pilot")
-    runs = planner.Pilot(**of_pilot) if pilot else False
     settings, replaced = plan_settings(spec, {name: options[name] for name in KEYS if options[name] is not None})
     only = only if method is None else [method.partition(",")[0]]
     with progress("pilot") if pilot else nullcontext() as on_progress:
-        found = planner.plan(**settings, protocols=only, pilot=runs, progress=on_progress)
+        found = planner.plan(**settings, protocols=only, pilot=pilot, progress=on_progress)
     if method is not None and "," in method:
         require_choice("method", method, found["protocol"].values.tolist())
         found = found.sel(protocol=[method])

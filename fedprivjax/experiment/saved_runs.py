@@ -174,15 +174,13 @@ def _params(dataset: xr.Dataset) -> xr.DataArray:
     """Return the kept parameters of a dataset, all of every run."""
     if PARAMS not in dataset or STRUCTURE not in dataset[PARAMS].attrs:
         raise Refusal(f'dataset must have {PARAMS}, got none. Keep them: keep=["{PARAMS}"] of sweep or of [sweep]')
-    if PARAMETER not in dataset[PARAMS].dims:
-        raise Refusal(f"dataset must have all parameters, got one. Leave out {PARAMETER} in sel or isel")
     for name in ("seed", "guarantee"):  # missing after a mean over seeds, whose guarantee is another
         if name not in dataset:
             raise Refusal(f"dataset must have the {name} of a single run, got none. Choose a run by sel or isel")
-    sizes = [int(np.prod(shape)) for shape in json_value(dataset[PARAMS].attrs[STRUCTURE])["shapes"]]
-    if dataset.sizes[PARAMETER] != sum(sizes):
-        got = f"{sum(sizes)}, got {dataset.sizes[PARAMETER]}"
-        raise Refusal(f"dataset must have all parameters, {got}. Leave out {PARAMETER} in sel or isel")
+    every = sum(int(np.prod(shape)) for shape in json_value(dataset[PARAMS].attrs[STRUCTURE])["shapes"])
+    if (there := dataset[PARAMS].sizes.get(PARAMETER, "one")) != every:
+        wanted = f"dataset must have all {every} parameters, got {there}"
+        raise Refusal(f"{wanted}. Leave out {PARAMETER} in sel or isel")
     for name in ("round", "iterate"):
         if name in dataset.coords and name not in dataset.dims:
             got = dataset[name].item()
