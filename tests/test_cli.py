@@ -310,19 +310,8 @@ def test_plan_with_a_pilot_ranks_what_ran_on_synthetic_data(call, tmp_path, monk
     assert Path("plan.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_plan_reads_a_file_and_options_go_before_it(call, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    text = "[plan]\nmachines = 12\nper_round = 4\nsamples = 20\ndimension = 6\nepsilon = 2.0\nlipschitz = 3.0\n"
-    Path("own.toml").write_text(text, encoding="utf-8")
-    status, said, _ = call("plan", "own.toml", "--epsilon", 1, "--protocol", "noisy_sgd")
-    assert status == 0
-    assert "G = 3, L = 1 (default)" in said
-    assert "realised ε = 1:" in said
-    Path("own.toml").write_text(text + "lipshitz = 3.0\n", encoding="utf-8")
-    assert refused(call("plan", "own.toml")).startswith("unknown key in [plan] 'lipshitz', did you mean 'lipschitz'?")
-
-
 def test_plan_takes_an_experiments_problem(call, spec):
+    """Options go before it."""
     status, said, _ = call("plan", spec, "--lipschitz", 2, "--smoothness", 1, "--protocol", "noisy_sgd")
     assert status == 0
     assert "6 identical machines, 3 a round, 10 records each; d = 3" in said
@@ -349,7 +338,7 @@ def test_a_bad_plan_is_one_line(call, spec, change, message):
 
 
 def test_a_plan_needs_its_sizes(call, spec):
-    assert refused(call("plan", "--machines", 3)) == "per_round must be given, as --per-round or in a file"
+    assert refused(call("plan", "--machines", 3)) == "per_round must be given, as --per-round or by an experiment"
     assert refused(call("plan", "cheu-2022/toy")).startswith("per_round must be given, as --per-round: the file")
     Path(spec).write_text(SMALL.replace("radius = 2.0\n", ""), encoding="utf-8")
     assert refused(call("plan", spec)) == "lipschitz must be given, as --lipschitz: the file's problem has none"

@@ -25,9 +25,7 @@ from fedprivjax.cli.console import (
 
 @app.command()
 def plan(
-    spec: Annotated[
-        str | None, typer.Argument(help="a TOML file with these options in its table \\[plan], or an experiment")
-    ] = None,
+    spec: Annotated[str | None, typer.Argument(help="an experiment, for the options that are not given")] = None,
     machines: Annotated[int | None, typer.Option(help="number of machines, M")] = None,
     per_round: Annotated[int | None, typer.Option(help="machines per round, m")] = None,
     samples: Annotated[int | None, typer.Option(help="records per machine, n")] = None,

@@ -190,7 +190,6 @@ def sections() -> dict[str, Any]:
     """Return the sections of an experiment file that have no `kind` key, by heading."""
     from fedprivjax.datasets.preparation import Preparation
     from fedprivjax.experiment import expected, settings
-    from fedprivjax.method.planning.setting import Setting
 
     return {
         "file": settings.Experiment,
@@ -203,7 +202,6 @@ def sections() -> dict[str, Any]:
         "[tuning]": settings.TuningSettings,
         "[[expected]]": expected.Expected,
         "[[expected.cells]]": expected.Cell,
-        "[plan]": Setting,
     }
 
 

@@ -1,15 +1,13 @@
-"""Arguments of `planner.plan` from a file: a `[plan]` table, or an experiment's problem, participation and levels."""
+"""Arguments of `planner.plan` from an experiment: its problem, participation and privacy levels."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from math import isfinite, sqrt
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment.build import machines_of, make_participation, problem_at
-from fedprivjax.experiment.read import load, read_toml
+from fedprivjax.experiment.read import load
 from fedprivjax.experiment.section import THEORY
 from fedprivjax.experiment.settings import TRIAL, Experiment
 from fedprivjax.planner import Setting
@@ -17,13 +15,11 @@ from fedprivjax.privacy import gdp
 from fedprivjax.problem.problem import Table
 
 KEYS = {each.name: each for each in fields(Setting) if each.name != "cached"}
-
-
 UNIFORM = ("full", "uniform")  # kinds of participation that the planner models exactly
 
 
 class PlanSettings(NamedTuple):
-    """Arguments of a method comparison, from a file and the command line.
+    """Arguments of a method comparison, from an experiment and the command line.
 
     Attributes:
         arguments: keyword arguments of `planner.plan`.
@@ -35,49 +31,28 @@ class PlanSettings(NamedTuple):
 
 
 def plan_settings(spec: str | None, given: Mapping[str, Any]) -> PlanSettings:
-    """Return the arguments of `planner.plan`: a file's settings, overridden by `given`.
+    """Return the arguments of `planner.plan`: an experiment's settings, overridden by `given`.
 
-    A `[plan]` table has the keys of `planner.Setting`. An experiment gives its machines, the size and constants of its
-    problem, δ, and its swept ε. The comparison assumes equal machines, so all have the size of the smallest.
+    An experiment gives its machines, the size and constants of its problem, δ, and its swept ε. The comparison assumes
+    equal machines, so all have the size of the smallest.
 
     Args:
-        spec: path of a file, name of a bundled experiment, or None.
+        spec: path of an experiment file, name of a bundled experiment, or None.
         given: options of the command line by key.
 
     Raises:
-        Refusal: if the file does not exist, a key is unknown, or a required setting is not given.
+        Refusal: if the file does not exist, or a required setting is not given.
 
     >>> given = {"machines": 2, "per_round": 1, "samples": 3, "dimension": 4, "epsilon": 1.0}
     >>> plan_settings(None, given).arguments == given
     True
     """
-    found, replaced = _of_file(spec, given)
+    found, replaced = PlanSettings({}, []) if spec is None else _of_experiment(load(spec), given)
     settings = {**found, **given}
     for name, each in KEYS.items():
         if each.default is MISSING and settings.get(name) is None:
-            raise Refusal(f"{name} must be given, as --{name.replace('_', '-')} or in a file")
+            raise Refusal(f"{name} must be given, as --{name.replace('_', '-')} or by an experiment")
     return PlanSettings({name: value for name, value in settings.items() if value is not None}, replaced)
-
-
-def _of_file(spec: str | None, given: Mapping[str, Any]) -> PlanSettings:
-    if spec is None:
-        return PlanSettings({}, [])
-    path = Path(spec)
-    if path.suffix == ".toml" and path.is_file():
-        raw = read_toml(path)
-        if "plan" in raw:
-            return PlanSettings(_of_table(raw), [])
-    return _of_experiment(load(spec), given)
-
-
-def _of_table(raw: Mapping[str, Any]) -> dict[str, Any]:
-    for name in raw:
-        require_choice("table", name, ("plan",))
-    if not isinstance(raw["plan"], Mapping):
-        raise Refusal(f"plan must be a table, got {raw['plan']!r}")
-    for name in raw["plan"]:
-        require_choice("key in [plan]", name, KEYS)
-    return dict(raw["plan"])
 
 
 def _of_experiment(experiment: Experiment, given: Mapping[str, Any]) -> PlanSettings:
