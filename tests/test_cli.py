@@ -229,7 +229,6 @@ def test_tables_and_verdict_are_printed_before_files_of_results_are_written(call
     def faulty(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("fedprivjax.report.leaderboard.entries", faulty)
     with monkeypatch.context() as fails:
         fails.setattr("fedprivjax.report.page.write_page", full)
         status, said, line = call("reproduce", spec, "--out", "there")
@@ -240,6 +239,7 @@ def test_tables_and_verdict_are_printed_before_files_of_results_are_written(call
         "there/report.html must be writable, got No space left on device. The results are saved. Finish with "
         "fedprivjax report there\n"
     )
+    monkeypatch.setattr("fedprivjax.report.plots.all_plots", faulty)
     with pytest.raises(ZeroDivisionError):  # a bug looks like one
         cli.experiments.report(Path("there"))
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.cli.console import Stopped, out
 
@@ -24,7 +23,7 @@ MOST_SHOWN = 2000  # largest number of machines in the plot of the data partitio
 
 
 def show(experiment, results, folder: Path, *, judge: str | None = None) -> "list[Verdict]":
-    """Print the tables, then write the plots, the page and the rows of the leaderboard.
+    """Print the tables, then write the plots and the page.
 
     Args:
         judge: name of an experiment whose verdict is printed below the tables, and returned, in place of the lines on
@@ -43,7 +42,7 @@ def show(experiment, results, folder: Path, *, judge: str | None = None) -> "lis
         out.print(tables(this))
         found = [] if judge is None else judged(judge, experiment, this.best)
         plots = all_plots(this)
-        written = [*save(plots, folder), write_page(this, results, plots), *_write_rows(results, folder)]
+        written = [*save(plots, folder), write_page(this, results, plots)]
         out.say(f"written to {folder}: {', '.join(['results.nc', *(file.name for file in written)])}")
         out.say(f"Open {folder / PAGE}")
     return found
@@ -75,19 +74,6 @@ def judged(name: str, experiment, best: "Mapping[str, xr.Dataset]") -> "list[Ver
         out.print(table)
     out.say(f"{name}: {verdict_line(found)[0]}")
     return found
-
-
-def _write_rows(results, folder: Path) -> list[Path]:
-    """Write the rows that can enter the leaderboard, and return the path of their file, or [] without rows."""
-    from fedprivjax.report.leaderboard import FRONTIER, entries
-
-    if not results.provenance.get("command"):
-        return []
-    board, _ = entries(results)
-    if not board.rows:
-        return []
-    write_atomically(folder / FRONTIER, board.to_json())
-    return [folder / FRONTIER]
 
 
 def _partition_plot(experiment) -> "Figure | None":
