@@ -288,18 +288,14 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
 
 def _require_texts(settings: Mapping[str, Any]) -> None:
-    """Raise Refusal if a text cannot be written in UTF-8, such as a name of a file in Latin-1, or contains NUL."""
-    flat = _flat(settings)
-    for key, value in flat.items():
-        name = key if key.isprintable() else repr(key)
-        for text in (key, *(value if isinstance(value, list) else [value])):
-            if not isinstance(text, str):
-                continue
-            if "\0" in text:
-                raise Refusal(f"{name} must be without NUL characters, got {_value(flat, key)}")
-            if text.encode(errors="replace").decode() != text:
-                wanted = f"{name} must be text in UTF-8, got {_value(flat, key)}"
-                raise Refusal(f"{wanted}. If it is a path, rename the file or folder")
+    """Raise Refusal if a text cannot be written in UTF-8, such as a name of a file in Latin-1."""
+    text = tomli_w.dumps(settings)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        wrong = text[: error.end].splitlines()[-1]
+        wanted = f"texts must be in UTF-8, got {wrong!r}"
+        raise Refusal(f"{wanted}. If it is the name of a file or a folder, rename that") from None
 
 
 def _value(settings: Mapping[str, Any], key: str) -> str:

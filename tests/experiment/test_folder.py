@@ -178,10 +178,9 @@ def test_claiming_refuses_an_unwritable_folder(tmp_path, below):
 @pytest.mark.parametrize(
     ("changes", "source", "below", "message"),
     [
-        ({"title": "a\0b"}, {}, "", r"^title must be without NUL characters, got 'a\\x00b'$"),
-        ({"notes": "caf\udce9"}, {}, "", r"^notes must be text in UTF-8, got 'caf\\udce9'\. If it is a path, rename"),
-        ({}, {"experiment": "caf\udce9.toml"}, "", r"^experiment must be text in UTF-8, got 'caf\\udce9.toml'\. If it"),
-        ({}, {}, "caf\udce9", r"^results folder must be text in UTF-8, got "),
+        ({"notes": "caf\udce9"}, {}, "", r"""^texts must be in UTF-8, got 'notes = "caf\\udce9'\. If it is the"""),
+        ({}, {"experiment": "caf\udce9.toml"}, "", r"""^texts must be in UTF-8, got 'experiment = "caf\\udce9'\. """),
+        ({}, {}, "caf\udce9", r"""^texts must be in UTF-8, got '"results folder" = \S+caf\\udce9'\. """),
     ],
 )
 def test_texts_that_cannot_be_stored_are_refused(tmp_path, changes, source, below, message):
