@@ -8,7 +8,6 @@ from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.datasets import Dataset
 from fedprivjax.experiment import Expected, Experiment, ProblemSettings, ProtocolSettings, tuning_experiment
 from fedprivjax.experiment.build import Problems, machines_of, make_protocol, points, problem_at
-from fedprivjax.experiment.pairs import PRIVACY
 from fedprivjax.experiment.protocol import flattened
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TuningSettings
@@ -109,11 +108,7 @@ def _small_method(settings: ProtocolSettings, context: Mapping[str, Any]) -> Pro
     own = {key: value for key, value in settings.participation.items() if key != "rounds"}
     longest = max(settings.grid, key=lambda name: len(settings.grid[name]), default=None)
     grid = {name: _ends(values) if name == longest else values[:1] for name, values in settings.grid.items()}
-    fewer = _fewer(settings.settings)
-    if isinstance(settings.settings.get(PRIVACY), Mapping):  # a pair is made of its tables again
-        settings = settings.with_settings(fewer, context)
-        fewer = settings.settings
-    return settings.but(participation=own, settings=fewer, grid=grid)
+    return settings.with_settings(_fewer(settings.settings), context).but(participation=own, grid=grid)
 
 
 def _fewer(given: Mapping[str, Any]) -> dict[str, Any]:
