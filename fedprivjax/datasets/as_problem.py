@@ -59,6 +59,9 @@ def from_dataset(
         constraint, start, lipschitz, distance, machine_weights: as in `linear_problem`. `lipschitz=None` is the
             dataset's own gradient bound, if it has one.
 
+    Raises:
+        Refusal: if the loss does not fit the labels, or the partition, bounds or starting point are invalid.
+
     >>> from fedprivjax import Ball, datasets
     >>> from_dataset(datasets.load("digits"), constraint=Ball(8.0)).dimension
     650

@@ -93,6 +93,10 @@ def gradient(point: Any) -> Linear:
 
     Args:
         point: a pytree shaped like the parameters.
+
+    >>> import numpy as np
+    >>> print(2.0 * gradient(np.ones(3)) - gradient(np.zeros(3)))
+    a combination of 2 gradients
     """
     return Linear((None,), (point,))
 

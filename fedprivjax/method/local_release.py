@@ -62,6 +62,13 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
 
     Raises:
         Refusal: no theorem covers the settings.
+
+    >>> from fedprivjax import LocalEpochs
+    >>> LocalPrivacy(work=LocalEpochs(1, batch=10), unit="machine", update_clip=1.0).trust
+    'server'
+    >>> LocalPrivacy(work=LocalEpochs(1, batch=10), unit="machine", trust="shuffler")
+    Traceback (most recent call last):
+    fedprivjax.Refusal: unknown trust 'shuffler' (known: server, none)
     """
 
     work: LocalWork = struct.field(pytree_node=False, default=None)  # type: ignore[assignment]

@@ -76,6 +76,13 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
 
     Raises:
         Refusal: a setting is invalid.
+
+    >>> from fedprivjax import Ball, Full, Protocol, datasets, from_dataset, ready
+    >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
+    >>> from fedprivjax.protocols.noisy_sgd import SGD
+    >>> start = ready(Protocol(SGD(), privacy=NoisyMessages(clip=1.6), mu=2.0), problem, Full(20))
+    >>> round(float(start.protocol.noise_std), 3)  # 2·C/μ
+    1.6
     """
 
     clip: Any = None

@@ -59,6 +59,20 @@ class Protocol(Decorated):
         adversary: whose view the guarantee covers, such as `SecureSum()`, or None for that of the trust model. The
             noise is then the smallest that meets the target on the sampled public schedule.
         known: facts that are read once of the algorithm, or None before calibration.
+
+    Raises:
+        Refusal: if a setting is invalid, the two parts do not go together, or a class of another module subclasses it.
+
+    >>> import numpy as np
+    >>> from fedprivjax import Ball, Uniform, datasets, from_dataset, ready
+    >>> from fedprivjax import LocalEpochs, LocalGradientSteps, LocalPrivacy
+    >>> rows = np.arange(1420).reshape(20, 71)  # 20 machines of 71 records
+    >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0), partition_table=rows)
+    >>> privacy = LocalPrivacy(work=LocalEpochs(1, batch=10), unit="machine", update_clip=1.0)
+    >>> method = Protocol(LocalGradientSteps(), privacy=privacy, epsilon=8.0, step_size=0.1)
+    >>> start = ready(method, problem, Uniform(20, 10), rounds=10)
+    >>> round(start.guarantee.epsilon, 3), round(float(start.protocol.noise_std), 3)
+    (8.0, 0.38)
     """
 
     calibrate_to: str = struct.field(pytree_node=False, default=RULE, kw_only=True, metadata={"traced": RULE})

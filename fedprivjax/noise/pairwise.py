@@ -46,6 +46,9 @@ class Pairwise(Decorated):
             or a networkx graph with the machines 0 to n − 1. In a file also a table with `kind`, "torus" or "random".
         shared: s, standard deviation of the noise of one edge, divided by that of a machine's own noise.
 
+    Raises:
+        Refusal: if the graph is not one of these, or `shared` is not positive or above 1000.
+
     >>> Pairwise("ring", shared=3.0)
     Pairwise(graph=Ring(), shared=3.0)
     """

@@ -152,6 +152,9 @@ class Terms:
         composed: theorem of each run, in order, if several runs are composed, or empty.
         adversary: name of the adversary with its settings, or empty for that of the trust model.
         sees: what this adversary sees, as text.
+
+    >>> Terms(trust="server", theorem="Gaussian mechanism").unit
+    'one record of one machine'
     """
 
     trust: str

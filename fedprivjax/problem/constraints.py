@@ -99,6 +99,9 @@ class Ball(_Round):
     Attributes:
         radius: largest Euclidean norm of the parameters.
 
+    Raises:
+        Refusal: if the radius is not a positive number.
+
     >>> Ball(0.05).diameter
     0.1
     """

@@ -67,6 +67,9 @@ class Logistic(LinearLoss):
     Args:
         score_bound: largest absolute score, or None for no limit.
 
+    Raises:
+        Refusal: if `score_bound` is not positive.
+
     >>> Logistic().smoothness(2.0)
     1.0
     >>> round(float(Logistic(score_bound=15.0).value(jnp.array(40.0), jnp.array(0.0))), 3)

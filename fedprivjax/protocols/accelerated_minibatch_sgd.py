@@ -232,6 +232,18 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
 
     **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP), or
     for adding or removing one.
+
+    Raises:
+        Refusal: if a setting is invalid, or two of the target and the noise are given. A form needs a setting that is
+            not given.
+
+    >>> import numpy as np
+    >>> from fedprivjax import Ball, Full, datasets, from_dataset, ready
+    >>> rows = np.arange(1420).reshape(20, 71)  # 20 machines of 71 records
+    >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0), partition_table=rows)
+    >>> method = AcceleratedMinibatchSGD(epsilon=8.0, clip=1.6, sampler="full")
+    >>> round(ready(method, problem, Full(20), rounds=10).guarantee.epsilon, 3)
+    8.0
     """
 
     strong_convexity: Any = 0.0

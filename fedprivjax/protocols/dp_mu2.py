@@ -212,6 +212,15 @@ class DPMu2(MessageSettings):
 
     **Privacy**: μ-GDP per machine for replacing one of its samples, with μ = (2S/noise_std)·√Σ_k 1/r_k² over its
     messages (trusted server: 2S/m, over all rounds); S is C if clipped, and S/K stands for S with a batch.
+
+    Raises:
+        Refusal: if a setting is invalid, or two of the target and the noise are given.
+
+    >>> from fedprivjax import Ball, Full, datasets, from_dataset, ready
+    >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
+    >>> start = ready(DPMu2(epsilon=8.0, clip=1.6), problem, Full(20))
+    >>> round(start.guarantee.epsilon, 3), round(float(start.protocol.noise_std), 3)
+    (8.0, 1.921)
     """
 
     trust: str = host_only("none")

@@ -38,6 +38,17 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
 
     **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records, against everyone who sees all
     messages, as of `NoisyMinibatchSGD` with the same settings. Mixing is post-processing.
+
+    Raises:
+        Refusal: if a setting is invalid, or two of the target and the noise are given.
+
+    >>> import numpy as np
+    >>> from fedprivjax import Ball, Full, datasets, from_dataset, ready
+    >>> rows = np.arange(1420).reshape(20, 71)  # 20 machines of 71 records
+    >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0), partition_table=rows)
+    >>> method = DSGD(epsilon=8.0, clip=1.6, sampler="full", step_size=0.5, mixing="ring")
+    >>> round(ready(method, problem, Full(20), rounds=10).guarantee.epsilon, 3)
+    8.0
     """
 
     mixing: Any = host_only("ring")

@@ -150,6 +150,17 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
 
     **Privacy**: (ε_i, δ_i)-DP for replacing one record if every local step is released; messages are post-processing.
     Stronger claims hold for linear losses only.
+
+    Raises:
+        Refusal: if a setting is invalid, or two of the target and the noise are given.
+
+    >>> import numpy as np
+    >>> from fedprivjax import Ball, Full, datasets, from_dataset, ready
+    >>> rows = np.arange(1420).reshape(20, 71)  # 20 machines of 71 records
+    >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0), partition_table=rows)
+    >>> method = LocalSGD(epsilon=8.0, clip=1.6, batch=5, step_size=0.1)
+    >>> round(ready(method, problem, Full(20), rounds=10).guarantee.epsilon, 3)
+    8.0
     """
 
     server_step: Any = None

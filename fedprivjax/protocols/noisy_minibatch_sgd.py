@@ -287,6 +287,19 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
 
     **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP), or for adding or
     removing one; with a shuffler, of all shuffled messages for replacing one record of one machine.
+
+    Raises:
+        Refusal: if a setting is invalid, or two of the target and the noise are given. No theorem covers the
+            combination of sampler, relation and trust.
+
+    >>> import numpy as np
+    >>> from fedprivjax import Balanced, Ball, datasets, from_dataset, ready
+    >>> rows = np.arange(1420).reshape(20, 71)  # 20 machines of 71 records
+    >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0), partition_table=rows)
+    >>> method = NoisyMinibatchSGD(epsilon=8.0, clip=1.6, sampler="full", calibrate_to="plan")
+    >>> start = ready(method, problem, Balanced(20, 10), rounds=60)
+    >>> round(start.guarantee.epsilon, 3), round(float(start.protocol.noise_std), 3)
+    (8.0, 0.148)
     """
 
     theory = Theory(step=_step, norm=_norm, bound=_bound, uses=_uses).of(MinibatchSGD, NoisyRecords)

@@ -271,6 +271,15 @@ class NoisySGD(MessageSettings):
 
     **Privacy**: μ-GDP with μ = 2G/noise_std (trusted: 2G/(m·noise_std)) for replacing one sample. A sample affects one
     message; all else is post-processing.
+
+    Raises:
+        Refusal: if a setting is invalid, or two of the target and the noise are given.
+
+    >>> from fedprivjax import Ball, Uniform, datasets, from_dataset, ready
+    >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
+    >>> start = ready(NoisySGD(mu=2.0, clip=1.6, trust="server"), problem, Uniform(20, 10), rounds=30)
+    >>> round(float(start.protocol.noise_std), 3)  # 2·C/(m·μ)
+    0.16
     """
 
     trust: str = host_only("none")

@@ -113,6 +113,9 @@ class Scaffold(FedAvg):
 
     **Privacy**: as in `FedAvg`. The control variates are computed from what is released.
 
+    Raises:
+        Refusal: as for `FedAvg`.
+
     >>> import numpy as np
     >>> from fedprivjax import Uniform, datasets, from_dataset, simulate
     >>> problem = from_dataset(datasets.load("digits"), partition_table=np.arange(1420).reshape(20, 71))

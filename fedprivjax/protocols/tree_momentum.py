@@ -80,6 +80,17 @@ class TreeMomentum(MomentumProtocol):
     **Privacy**: μ-GDP for replacing one record, `μ² = max_records Σ_nodes (2·C/K·α·Σ_{t∈node} (1−α)^{z−t} / σ)²` over
     the rounds t that use it (in a machine's own tree; a server's tree has C/(K·M)). Nodes are Gaussian mechanisms in
     adaptive composition; all else is post-processing.
+
+    Raises:
+        Refusal: if a setting is invalid, or two of the target and the noise are given.
+
+    >>> import numpy as np
+    >>> from fedprivjax import Ball, Full, datasets, from_dataset, ready
+    >>> rows = np.arange(1420).reshape(20, 71)  # 20 machines of 71 records
+    >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0), partition_table=rows)
+    >>> method = TreeMomentum(epsilon=8.0, clip=1.6, batch=71)
+    >>> round(ready(method, problem, Full(20), rounds=10).guarantee.epsilon, 3)
+    8.0
     """
 
     factor: Any = struct.field(pytree_node=False, default="tree")

@@ -131,6 +131,15 @@ class UserAGD(UserSettings):
 
     **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of `trust`: a record enters one message in
     each round that uses it.
+
+    Raises:
+        Refusal: if a setting is invalid, or two of the target and the noise are given.
+
+    >>> from fedprivjax import Ball, OnePass, datasets, from_dataset, ready
+    >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
+    >>> start = ready(UserAGD(epsilon=8.0, clip=1.6, trust="server"), problem, OnePass(1420, 142))
+    >>> start.plan.size.rounds, round(start.guarantee.epsilon, 3)
+    (10, 8.0)
     """
 
     strong_convexity: Any = 0.0

@@ -48,6 +48,16 @@ class UserSGD(UserSettings):
 
     **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of `trust`: a record enters one message in
     each round that uses it.
+
+    Raises:
+        Refusal: if a setting is invalid, or two of the target and the noise are given. A setting of bits is given
+            with another trust than "shuffler".
+
+    >>> from fedprivjax import Ball, OnePass, datasets, from_dataset, ready
+    >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
+    >>> start = ready(UserSGD(epsilon=8.0, clip=1.6, trust="none"), problem, OnePass(1420, 142))
+    >>> start.plan.size.rounds, round(start.guarantee.epsilon, 3)
+    (10, 8.0)
     """
 
     server: Any = optimizer_field()

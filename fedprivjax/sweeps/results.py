@@ -178,6 +178,9 @@ def alone(dataset: xr.Dataset, name: str) -> tuple[xr.DataArray, xr.DataArray] |
 def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:
     """Return a metric of an iterate at each run's last evaluation, without the `round` dimension.
 
+    Raises:
+        Refusal: if the metric or the iterate is not in the dataset.
+
     >>> data = xr.Dataset({"loss": (("seed", "round"), [[2.0, 1.0, np.nan]])}, {"round": [1, 2, 3]})
     >>> final(data, "loss").values.tolist()
     [1.0]

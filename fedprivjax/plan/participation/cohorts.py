@@ -26,6 +26,9 @@ TAIL = 4.0  # standard deviations above the mean beyond which a binomial cohort 
 class Full(Participation):
     """Every machine in every round.
 
+    Raises:
+        Refusal: if `machines` is below 1.
+
     >>> Full(3).draw(2, np.random.default_rng(0)).participants.tolist()
     [[0, 1, 2], [0, 1, 2]]
     """
@@ -44,6 +47,9 @@ class Full(Participation):
 @dataclass(frozen=True)
 class Uniform(Participation):
     """Uniformly random subset of `per_round` machines, fresh each round.
+
+    Raises:
+        Refusal: if `per_round` is not within 1 and `machines`.
 
     >>> Uniform(100, 120)
     Traceback (most recent call last):
@@ -67,6 +73,12 @@ class Balanced(Participation):
 
     Args:
         reshuffle: True samples a permutation for every pass; False repeats the first.
+
+    Raises:
+        Refusal: if `per_round` is not within 1 and `machines`, or does not divide `machines`.
+
+    >>> Balanced(4, 2).draw(4, np.random.default_rng(0)).participants.tolist()
+    [[3, 2], [1, 0], [1, 3], [0, 2]]
     """
 
     machines: int

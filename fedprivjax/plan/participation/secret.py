@@ -30,6 +30,9 @@ class PoissonCohorts(Participation):
     Args:
         rate: q, probability that a machine takes part in a round, above 0 and at most 1.
 
+    Raises:
+        Refusal: if `machines` is below 1, or `rate` is not a probability above 0.
+
     >>> scheme = PoissonCohorts(1000, 0.1)
     >>> scheme.mean_size, scheme.per_round, scheme.cut < 1e-12
     (100.0, 173, True)

@@ -153,6 +153,9 @@ class BySize(Participation):
         shares: number of messages for which each machine has fresh examples, int [machines]; None takes it from the
             problem.
 
+    Raises:
+        Refusal: if fewer than `per_round` machines have examples.
+
     >>> BySize(3, 2, [4, 1, 1]).rounds_given, BySize(3, 2, [3, 2, 1]).draw(3, np.random.default_rng(0)).total.tolist()
     (2, [3, 2, 1])
     """
