@@ -119,6 +119,8 @@ nitpick_ignore = [  # not documented anywhere
     ("py:class", "pandas.DataFrame"),
 ]
 PAPERS = (".theory.cheu", ".theory.lowy_razaviyayn", ".theory.tran_cutkosky")
+CLASS_PAGES = Path(__file__).parent / "reference" / "classes"
+CLASS = re.compile(r"^\.\. autoclass:: (\S+)\n((?:   .*\n)*)", re.MULTILINE)
 MODULES = ("", ".datasets", ".noise", ".noise.factors", ".planner", ".privacy", ".testing", ".theory", *PAPERS)
 
 
@@ -208,6 +210,52 @@ def readable(app, what, name, value, options, lines):
         lines[at] = re.sub(r"^(\s*[\w, ]+: )(\w\.(?: |$))", r"\1\\\2", line)
 
 
+def without_addresses(app, what, name, value, options, signature, returned):
+    """Functions that are defaults are shown by their names, without addresses in memory."""
+    return signature and (re.sub(r"<function ([\w.]+) at 0x\w+>", r"\1", signature), returned)
+
+
+def class_pages(app):
+    """Write a page for every class that a page of the reference lists, except for the theories' classes."""
+    CLASS_PAGES.mkdir(exist_ok=True)
+    for listed in CLASS_PAGES.parent.glob("*.rst"):
+        for place, options in classes_of(listed.stem, listed.read_text(encoding="utf-8")):
+            title = place.removeprefix("fedprivjax.")
+            page, text = CLASS_PAGES / f"{title}.rst", f"{title}\n{'=' * len(title)}\n\n.. autoclass:: {place}\n{options}"
+            if not page.exists() or page.read_text(encoding="utf-8") != text:
+                page.write_text(text, encoding="utf-8")
+
+
+def classes_of(name, text):
+    """The classes that have pages, of a page of the reference: full names and options."""
+    return [] if name.startswith("theory") else CLASS.findall(text)
+
+
+def as_tables(app, docname, source):
+    """Neighbouring classes of the reference are shown as a table of names and summaries that leads to their pages."""
+    folder, _, name = docname.rpartition("/")
+    if folder == "reference" and classes_of(name, source[0]):
+        source[0] = re.sub(rf"(?:{CLASS.pattern}\n*)+", table_of, source[0] + "\n", flags=re.MULTILINE)
+
+
+def table_of(found):
+    """The table of the classes of a matched text."""
+    rows, pages = [".. list-table::", "   :widths: 30 70", ""], [".. toctree::", "   :hidden:", ""]
+    for place, _ in CLASS.findall(found[0]):
+        module, _, name = place.rpartition(".")
+        described = inspect.getdoc(getattr(importlib.import_module(module), name)) or ""
+        summary, title = [described.partition("\n")[0]], place.removeprefix("fedprivjax.")
+        readable(app=None, what="class", name=name, value=None, options=None, lines=summary)
+        rows += [f"   * - :py:obj:`{title} <{place}>`", f"     - {summary[0]}"]
+        pages.append(f"   {title} <classes/{title}>")
+    return "\n".join([*rows, "", *pages, "", ""])
+
+
+def skipped(app, what, name, value, skip, options):
+    """Skip the method `replace`, which flax adds to every class."""
+    return True if name == "replace" and getattr(value, "__module__", "") == "flax.struct" else None
+
+
 def guides_apart(app, env, docnames):
     """Two processes read two halves of the pages, each with half of the guides, which take nearly all of the time."""
     docnames[:] = docnames[::2] + docnames[1::2]
@@ -290,6 +338,10 @@ def setup(app):
     app.connect("build-finished", formulas_offline)
     app.add_directive("command-line", CommandLine)
     app.add_directive("settings", Settings)
+    app.connect("builder-inited", class_pages)
+    app.connect("source-read", as_tables)
+    app.connect("autodoc-process-signature", without_addresses)
+    app.connect("autodoc-skip-member", skipped)
     app.connect("env-before-read-docs", guides_apart)
     app.connect("source-read", opened_in_colab)
     app.connect("missing-reference", by_public_name, priority=400)  # before intersphinx

@@ -68,7 +68,8 @@ def listed() -> list[str]:
 
 
 def is_page(path: Path) -> bool:
-    return path.suffix in (".md", ".rst", ".ipynb") and not path.parent.name.startswith(".")
+    built = path.parent.name == "classes"  # of the reference, written while the site is built
+    return path.suffix in (".md", ".rst", ".ipynb") and not built and not path.parent.name.startswith(".")
 
 
 @pytest.mark.parametrize("page", [PAGES.parent / "README.md", *sorted(PAGES.rglob("*.md"))], ids=lambda page: page.stem)

@@ -34,6 +34,8 @@ def increment_bound(lipschitz: ArrayLike, smoothness: ArrayLike, diameter: Array
 
     The bound uses `(t−1)‖x_t − x_{t−1}‖ ≤ 2D`, which holds for the query points of an honest server.
 
+    Here G is the Lipschitz constant, L the smoothness, and D the diameter.
+
     Source: Reshef & Levy 2024, section 4.
 
     >>> increment_bound(1.0, 2.0, 0.5)
@@ -59,6 +61,9 @@ def full_bound(
     """Expected excess loss of full participation: `4D·[(G* + 2LD)/T + 2S√d/(μTC) + σ̃/√(TM)]`.
 
     C is M with a trusted server, and √M without one.
+
+    Here D is the diameter, G the Lipschitz constant, L the smoothness, T the number of rounds, S the bound on an
+    increment's norm, d the number of parameters, μ the GDP parameter, and M the number of machines.
 
     Args:
         trust: "server" or "none".
@@ -155,6 +160,9 @@ def step_size(
     `η = min{μDm/(2ST√d·c), 1/(4LT)}` with `c = 1` for a trusted server and `c = √M` without one. The noise schedule
     "proportional" multiplies c by `√(1 + ln T)`. Full participation is `per_round == machines`.
 
+    Here μ is the GDP parameter, D the diameter, m the number of machines in a round, S the bound on an increment's
+    norm, T the number of rounds, d the number of parameters, and M the number of machines.
+
     Args:
         trust: "server" or "none".
         noise_schedule: "uniform", "proportional", "gap", or a sequence, which has the step of "uniform".
@@ -201,6 +209,9 @@ def fresh_noise_step(
     The noise accumulates in the server's aggregate and again in the iterate, where its norm is
     `η·√d·2S·T^1.5/(μ√(3m))` after T rounds. Arguments, errors and result are as for `step_size`.
 
+    Here μ is the GDP parameter, D the diameter, m the number of machines in a round, S the bound on an increment's
+    norm, T the number of rounds, d the number of parameters, and L the smoothness.
+
     Source: the ablation of Reshef & Levy 2025. This implementation adds the step, by the rule of `step_size`.
 
     >>> fresh_noise_step(mu=2.0, per_round=3, rounds=4, dimension=9, diameter=1.0, increment=2.0, smoothness=None)
@@ -216,6 +227,8 @@ def clipped_step(*, rounds: int, diameter: ArrayLike, increment: ArrayLike, nois
 
     The second term belongs to the step `D/√(Σ_t (tC)²)`, which minimises `anytime_bound` without noise, and the first
     term to the noise-limited step η_z. For losses that are not convex it is a rule of thumb.
+
+    Here T is the number of rounds.
 
     Args:
         diameter: D, distance that the run may cover, such as the diameter of the constraint set.
@@ -239,6 +252,8 @@ def longest_step(*, rounds: int, diameter: ArrayLike, increment: ArrayLike) -> A
     The increments of T rounds have a sum of norm at most C·T. Without noise, the last step thus moves the iterate by at
     most 2D. This is a rule of thumb for few rounds, where the noise-limited step may be arbitrarily long.
 
+    Here T is the number of rounds.
+
     Args:
         diameter: D, distance that the run may cover, such as the diameter of the constraint set.
         increment: C, the clip.
@@ -256,6 +271,8 @@ def noisy_sgd_step(
     *, diameter: ArrayLike, rounds: int, lipschitz: ArrayLike, dimension: int, noise_std_of_mean: ArrayLike
 ) -> Any:
     """Step of noisy SGD that minimises its bound: `η = D/√(T(G² + dσ²))`.
+
+    Here D is the diameter, T the number of rounds, G the Lipschitz constant, and d the number of parameters.
 
     Args:
         noise_std_of_mean: σ, standard deviation per coordinate of the noise on the mean gradient of a round.
@@ -275,6 +292,8 @@ def noisy_sgd_bound(
     """Expected excess loss of the average iterate of noisy SGD at `noisy_sgd_step`: `D·√((G² + dσ²)/T)`.
 
     Arguments and source are as for `noisy_sgd_step`.
+
+    Here D is the diameter, G the Lipschitz constant, d the number of parameters, and T the number of rounds.
 
     >>> noisy_sgd_bound(diameter=1.0, rounds=4, lipschitz=3.0, dimension=4, noise_std_of_mean=2.0)
     2.5

@@ -35,6 +35,8 @@ def agd_mixing(rounds: int) -> np.ndarray:
 def agd_steps(*, rounds: int, smoothness: float, spread: float) -> np.ndarray:
     """Steps `(t + 1)/(2(β + S))` for t = 1..T; shape [rounds].
 
+    Here β is the smoothness and S the scale of `agd_spread`.
+
     Source: Cheu et al. 2022, Algorithm 4, with the missing penalty restored from Lan's proof.
 
     >>> agd_steps(rounds=2, smoothness=1.0, spread=1.0)
@@ -107,6 +109,8 @@ def agd_bound(
 
 def shrinkage(rounds: ArrayLike) -> Any:
     """Factor of the start's contribution after T rounds: `Γ = 2/((T+1)(T+2))`.
+
+    Here T is the number of rounds.
 
     >>> shrinkage(2)
     0.16666666666666666
@@ -219,6 +223,9 @@ def agd_scan(*, users: int, distance: float, smoothness: float, per_round: int |
 
     The bound uses `σ² = L²/b + L²C/b²` and a gap of L·D.
 
+    Here σ is the root of `oracle_variance`, L the Lipschitz constant, b the number of users in a batch, and C the noise
+    constant.
+
     Args:
         users: n, each used once.
         distance: D, bound on the distance from the start to the minimum.
@@ -242,6 +249,8 @@ def smoothed_scan(
     It is for losses that are not smooth. The best β at a given batch size has a closed form, so the scan is joint.
     Arguments that are not listed are as for `agd_scan`.
 
+    Here L is the Lipschitz constant.
+
     Args:
         smoothness: β, or None for the best.
 
@@ -263,6 +272,8 @@ def batches(users: int) -> np.ndarray:
 
     Of the batch sizes with equally many rounds `T = ⌊n/b⌋`, the largest is always a candidate. The candidates therefore
     include the optimum of any function that decreases in b at fixed T.
+
+    Here T is the number of rounds, n the number of users, and b the number of users in a batch.
 
     >>> batches(10)
     array([ 1,  2,  3,  5, 10])

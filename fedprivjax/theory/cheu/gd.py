@@ -37,6 +37,8 @@ def gd_bound(
     The terms are optimisation, noise, generalisation and, on envelopes, smoothing. Generalisation is by uniform
     stability, which is not proved for rounding noise, because that noise depends on the data.
 
+    Here T is the number of rounds, L the Lipschitz constant, and n the number of users.
+
     Args:
         step: η, at most 2/β for the stability.
         distance: D, bound on the distance from the start to the minimum.
@@ -79,6 +81,9 @@ def gd_step(
 
     The term 1/2 is due to envelopes with `β = 2/η`, the largest β that the step allows. A smooth loss does not have it,
     and its η is at most 2/β.
+
+    Here D is the distance from the start to the minimum, L the Lipschitz constant, T the number of rounds, n the number
+    of users, and β the smoothness.
 
     Args:
         smoothness: β of a smooth loss, or None for envelopes.
@@ -128,6 +133,8 @@ def gd_scan(
     The bound at the best step decreases in the rounds towards `L·D·√(C/n² + 2/n)`, so only the cost limits T. The scan
     evaluates numbers of rounds that are a factor 2^{1/4} apart.
 
+    Here L is the Lipschitz constant and C the noise constant.
+
     Args:
         users: n, all in every round.
         distance: D, bound on the distance from the start to the minimum.
@@ -166,6 +173,8 @@ def gd_groups(users: int) -> list[int]:
 
     Together the groups contain between two thirds of the users and all of them.
 
+    Here n is the number of users.
+
     Source: Feldman, Koren & Talwar 2020, Theorem 5.1, as used by Cheu et al. 2022, Theorem 4.9.
 
     >>> gd_groups(1000)
@@ -184,6 +193,8 @@ def gd_phases(
     Each group starts at the output of the previous group. The distances are `D_1 = min(D, 2L/λ)` and
     `D_{i+1} = min(D_i, √(2Δ_i/λ))`, where Δ_i is the bound of group i. The bound of the last group is the bound of the
     method. Every group has the whole privacy budget.
+
+    Here L is the Lipschitz constant.
 
     Args:
         diameter: D, of the constraint set, or a bound on the first distance.
@@ -207,6 +218,8 @@ def gd_phases(
 def gd_paper_rounds(*, users: int, dimension: int, epsilon: float, delta: float, printed: bool = False) -> int:
     """Number of rounds of the paper: `T = min(n, ε²n²/(d·K³))` with `K = ln(nd/δ)`, at least 1.
 
+    Here n is the number of users and d the number of parameters.
+
     Args:
         printed: use K² instead of K³, as printed in the paper. It does not give the rate that the paper states.
 
@@ -225,6 +238,8 @@ def gd_paper_budget(*, epsilon: float, delta: float, rounds: int) -> tuple[float
     """Privacy budget of one round in the paper: `ε_r = ε/(2√(2T·ln(1/δ)))`, `δ_r = δ/(T + 1)`.
 
     An accountant must check that T such budgets compose to (ε, δ). For large ε and δ they do not.
+
+    Here T is the number of rounds.
 
     Source: Cheu et al. 2022, Algorithm 5.
 
@@ -247,6 +262,8 @@ def gd_paper(
     rounds: int | None = None,
 ) -> Descent:
     """Rounds, step `η = D/(L√T)`, envelopes `β = L√T/D` and noise constants of the paper, with their bound.
+
+    Here D is the distance from the start to the minimum and L the Lipschitz constant.
 
     Args:
         rounds: T, or None for `gd_paper_rounds`.

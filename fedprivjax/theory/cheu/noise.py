@@ -31,6 +31,8 @@ def noise_at(noise: Noise, per_round: ArrayLike) -> np.ndarray:
 def oracle_variance(*, per_round: ArrayLike, lipschitz: ArrayLike, noise: Noise, sampling: bool = True) -> Any:
     """Mean squared error of a noisy mean of the gradients of b new users: `σ² = L²/b + L²C/b²`.
 
+    Here L is the Lipschitz constant and C the noise constant.
+
     Args:
         per_round: b.
         sampling: False omits L²/b, which leaves the part that is due to privacy.
@@ -52,6 +54,8 @@ def gaussian_noise_constant(
 
     σ_G is the noise standard deviation of the analytic Gaussian mechanism at sensitivity 1.
 
+    Here d is the number of parameters and g the number of rounding levels.
+
     Args:
         levels_ratio: K/g, factor by which rounding to g levels increases the sensitivity; 1 for the Gaussian mechanism
             of a trusted server.
@@ -71,6 +75,8 @@ def gaussian_noise_constant(
 
 def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: int | None = None) -> float:
     """Noise constant by the paper, without rounding: `C = 4d·29160·(1 − p)·ln((d+1)/δ)·ln(2(d+1)/δ)/ε²`.
+
+    Here d is the number of parameters.
 
     Args:
         users: n, which gives p at g = ⌈max(2√n, √d, 4)⌉ levels and the smallest number of noise trials per user; or
@@ -103,6 +109,8 @@ def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, acc
     `ζ = (2L/b)·σ_G(ε, δ)`, for "paper" `ζ² = 8L²·ln(2/δ)/(bε)²`. With this C, the bounds of AC-SA hold for the
     pan-private method.
 
+    Here d is the number of parameters, b the number of users in a batch, and L the Lipschitz constant.
+
     Raises:
         Refusal: if ε ≥ 1 for "paper".
 
@@ -126,6 +134,8 @@ def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, acc
 def rounding_constant(*, users: ArrayLike, levels: ArrayLike, dimension: int) -> Any:
     """Bound on the part of C that is due to rounding n gradients to g levels: `dn/g²`.
 
+    Here d is the number of parameters, n the number of users, and g the number of rounding levels.
+
     >>> rounding_constant(users=100, levels=20, dimension=8)
     2.0
     """
@@ -135,6 +145,8 @@ def rounding_constant(*, users: ArrayLike, levels: ArrayLike, dimension: int) ->
 
 def messages_per_user(*, dimension: int, levels: ArrayLike, trials: ArrayLike, sums: ArrayLike = 1) -> Any:
     """Number of one-bit messages of a user: `d·(g + q)` per sum. Exact. The analyzer adds up those of all users.
+
+    Here d is the number of parameters.
 
     Args:
         levels: g, rounding levels of a coordinate.
@@ -180,6 +192,8 @@ def bits_rate(
     """Order of the number of bits of a user, with constant 1: `d·T·[√b + ln²(d/δ)/ε_r²]`.
 
     The run time has n times this order, for n users in all, without the time of smoothing.
+
+    Here d is the number of parameters, b the number of users in a batch, and n the number of users.
 
     Args:
         summed: users per sum: b for the one-pass methods (Corollaries B.8–B.10), n for P_GD (B.11).

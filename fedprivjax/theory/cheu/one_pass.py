@@ -29,6 +29,8 @@ def sgd_bound(
 ) -> Any:
     """Expected excess loss of P_SGD at its best step: `D·L·√((1 + C/b²)/T)` with `T = ⌊n/b⌋`, or inf if b > n.
 
+    Here L is the Lipschitz constant and n the number of users.
+
     Args:
         users, per_round: n and b.
         distance: D, bound on the distance from the start to the minimum (in the paper, the diameter).
@@ -50,6 +52,9 @@ def sgd_step(
 ) -> Any:
     """Step that attains `sgd_bound`: `η = D/(L·√((1 + C/b²)T))`.
 
+    Here D is the distance from the start to the minimum, L the Lipschitz constant, C the noise constant, b the number
+    of users in a batch, and T the number of rounds.
+
     Source: Cheu et al. 2022, proof of Theorem 4.1, whose η has the same order.
 
     >>> sgd_step(rounds=4, per_round=1, distance=2.0, lipschitz=1.0, noise=3.0)
@@ -61,6 +66,8 @@ def sgd_step(
 
 def sgd_best_per_round(noise: ArrayLike) -> Any:
     """Batch size that minimises `sgd_bound` for large n: `b* = √C` with C the `noise`, a real number.
+
+    Here b is the number of users in a batch and C the noise constant.
 
     Source: derived here, by minimising `sgd_bound`; the paper's b = √d·ln(d/δ)/ε is of the same order.
 
@@ -98,6 +105,8 @@ def strong_phase_count(users: int, shrinking: float = 0.5) -> int:
     logarithmic scale, by `shrinking`. This factor is 1/2 on envelopes and 3/5 for smooth losses. After k = log₂ log₂ n
     phases, the exponent in n for a smooth loss is therefore −2(1 − 0.6^k), which is −1.84 for k = 5.
 
+    Here n is the number of users.
+
     Source: Cheu et al. 2022, Theorem 4.8, whose k is O(log log n).
 
     >>> [strong_phase_count(n) for n in (2, 1000, 10**5, 10**9)]
@@ -126,6 +135,8 @@ def strong_phases(
     excess loss at the start of phase j is at most `min(L·D_j, Δ_{j−1})`, or `min(L·D_j, Δ_{j−1} + L²/(2β))` on
     envelopes. The constraint set does not change. Only D_j shrinks, for which S (and β of the envelopes) is set. The
     bound of the last phase is the bound of the method.
+
+    Here n is the number of users, L the Lipschitz constant, and β the smoothness.
 
     Args:
         users: n in all, each used once.

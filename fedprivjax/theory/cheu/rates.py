@@ -93,6 +93,9 @@ TABLE_1 = {
 def sgd_rate(problem: ProblemConstants) -> Any:
     """Rate of P_SGD for convex losses: `d^{1/4}·DL·√(ln(d/δ)/(εn))`.
 
+    Here d is the number of parameters, D the distance from the start to the minimum, L the Lipschitz constant, and n
+    the number of users.
+
     Source: Cheu et al. 2022, Theorem 4.1.
 
     >>> sizes = {"users": 10**4, "dimension": 16, "diameter": 1.0, "lipschitz": 1.0}
@@ -105,6 +108,9 @@ def sgd_rate(problem: ProblemConstants) -> Any:
 
 def convex_rate(problem: ProblemConstants) -> Any:
     """Rate of one pass for convex losses, on Moreau envelopes: `DL·[1/√n + (√d·ln(d/δ)/(εn))^{2/3}]`.
+
+    Here D is the distance from the start to the minimum, L the Lipschitz constant, n the number of users, and d the
+    number of parameters.
 
     Source: Cheu et al. 2022, Theorems 4.7 and C.3 (1).
 
@@ -119,6 +125,9 @@ def convex_rate(problem: ProblemConstants) -> Any:
 
 def smooth_rate(problem: ProblemConstants, *, smoothness: ArrayLike) -> Any:
     """Rate of one pass for smooth convex losses: `DL/√n + β^{1/5}D^{6/5}·(L·√d·ln(d/δ)/(εn))^{4/5}`.
+
+    Here D is the distance from the start to the minimum, L the Lipschitz constant, n the number of users, β the
+    smoothness, and d the number of parameters.
 
     Source: Cheu et al. 2022, Theorems 4.3 and C.3 (2).
 
@@ -135,6 +144,8 @@ def smooth_rate(problem: ProblemConstants, *, smoothness: ArrayLike) -> Any:
 def strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike) -> Any:
     """Rate of one pass for strongly convex losses: `(L²/λ)·[1/n + (√d·ln(d/δ)/(εn))^{4/3}]`.
 
+    Here L is the Lipschitz constant, λ the strong convexity, n the number of users, and d the number of parameters.
+
     Source: Cheu et al. 2022, Theorems 4.8 and C.3 (3).
 
     >>> sizes = {"users": 10**4, "dimension": 16, "diameter": 1.0, "lipschitz": 1.0}
@@ -148,6 +159,9 @@ def strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike) -> An
 
 def strong_smooth_rate(problem: ProblemConstants, *, smoothness: ArrayLike, strong_convexity: ArrayLike) -> Any:
     """Rate of one pass for smooth strongly convex losses: `(L²/λ)·[1/n + √(β/λ)·d·(ln(d/δ)/(εn))²]`.
+
+    Here L is the Lipschitz constant, λ the strong convexity, n the number of users, β the smoothness, and d the number
+    of parameters.
 
     Source: Cheu et al. 2022, Theorems 4.8 and C.3 (4), with the missing powers of λ restored from the proof.
 
@@ -165,6 +179,9 @@ def strong_smooth_rate(problem: ProblemConstants, *, smoothness: ArrayLike, stro
 def full_rate(problem: ProblemConstants) -> Any:
     """Rate of P_GD for convex losses: `DL·[1/√n + √d·ln(d/δ)^{3/2}/(εn)]`, for δ ≤ 1/n.
 
+    Here D is the distance from the start to the minimum, L the Lipschitz constant, n the number of users, and d the
+    number of parameters.
+
     Source: Cheu et al. 2022, Theorem 4.9.
 
     >>> sizes = {"users": 10**4, "dimension": 16, "diameter": 1.0, "lipschitz": 1.0}
@@ -178,6 +195,8 @@ def full_rate(problem: ProblemConstants) -> Any:
 
 def full_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike) -> Any:
     """Rate of P_GD in groups for strongly convex losses: `(L²/λ)·[1/n + d·ln(d/δ)³/(εn)²]`.
+
+    Here L is the Lipschitz constant, λ the strong convexity, n the number of users, and d the number of parameters.
 
     Source: Cheu et al. 2022, Theorem 4.9.
 
@@ -193,6 +212,8 @@ def full_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike) 
 def sgd_per_round_order(problem: ProblemConstants) -> Any:
     """Order of the batch size of P_SGD: `b = √d·ln(d/δ)/ε`.
 
+    Here d is the number of parameters.
+
     Source: Cheu et al. 2022, Theorem 4.1.
 
     >>> sizes = {"users": 10**5, "dimension": 10, "diameter": 1.0, "lipschitz": 1.0}
@@ -204,6 +225,9 @@ def sgd_per_round_order(problem: ProblemConstants) -> Any:
 
 def agd_per_round_order(problem: ProblemConstants, *, smoothness: ArrayLike) -> Any:
     """Order of the batch size of P_AGD: `b = n^{3/5}·(√d·ln(d/δ)·L/(εβD))^{2/5}`.
+
+    Here n is the number of users, d the number of parameters, L the Lipschitz constant, β the smoothness, and D the
+    distance from the start to the minimum.
 
     Source: Cheu et al. 2022, Theorem 4.3.
 
@@ -221,6 +245,9 @@ def smoothed_smoothness_order(problem: ProblemConstants) -> Any:
 
     The β that minimises the order of the bound is 2.15 times as large.
 
+    Here L is the Lipschitz constant, D the distance from the start to the minimum, n the number of users, and d the
+    number of parameters.
+
     Source: Cheu et al. 2022, Theorem 4.7.
 
     >>> sizes = {"users": 10**5, "dimension": 10, "diameter": 1.0, "lipschitz": 1.0}
@@ -233,6 +260,8 @@ def smoothed_smoothness_order(problem: ProblemConstants) -> Any:
 
 def smoothed_per_round_order(problem: ProblemConstants) -> Any:
     """Order of the batch size of P_AGD on these envelopes: `b = n^{1/3}·(√d·ln(d/δ)/ε)^{2/3}`.
+
+    Here n is the number of users and d the number of parameters.
 
     Source: Cheu et al. 2022, Theorem 4.7.
 

@@ -64,6 +64,8 @@ def acsa_v(
     * "convex": `max{2β, √(2V²R(R+1)(R+2)/(3D²))}`;
     * "tight" (convex, with half the bound of "convex"): `max{2β, (V/D)·√(R(R+1)(2R+1)/12)}`.
 
+    Here β is the smoothness and R the number of rounds.
+
     Args:
         variance: V².
         diameter: D; not needed for "strong".
@@ -98,6 +100,9 @@ def acsa_bound(
 
     The second term is `8V²/(μ(R+1))` for "strong", `4V²(R+2)/(3v)` for "convex", and `V²(2R+1)/(6v)` for "tight".
 
+    Here D is the distance from the start to the optimum, R the number of rounds, and V the root mean squared error of a
+    round's gradient.
+
     Args:
         strong_convexity: μ, used by "strong" only.
 
@@ -124,6 +129,9 @@ def acsa_regularization(*, rounds: int, variance: ArrayLike, diameter: ArrayLike
     The paper's theorem has the factor 1/2 with a regulariser centred at 0. Its Lemma E.11 has the factor 1 with the
     centre at the start w_0, which is the correct centre.
 
+    Here V is the root mean squared error of a round's gradient, D the distance from the start to the optimum, and R the
+    number of rounds.
+
     Source: Lowy & Razaviyayn 2023, Theorem E.1 and Lemma E.11.
 
     >>> acsa_regularization(rounds=4, variance=16.0, diameter=2.0)
@@ -138,6 +146,8 @@ def acsa_regularized_bound(
     *, rounds: int, smoothness: ArrayLike, variance: ArrayLike, diameter: ArrayLike, factor: float = 0.5
 ) -> Any:
     """Excess loss of the regularised run with v = 2(β + λ): `4(β+λ)D²/(R(R+1)) + 8V²/(λ(R+1)) + λD²/2`.
+
+    Here β is the smoothness, D the distance from the start to the optimum, and R the number of rounds.
 
     Args:
         variance: V², positive.
@@ -167,6 +177,8 @@ def acsa_stages(
     Stage k has `R_k = ⌈max{4√(2β/μ), 128V²/(3μΔ·2^{−(k+1)})}⌉` rounds and
     `v_k = max{2β, √(μV²R_k(R_k+1)(R_k+2)/(3Δ·2^{−(k−1)}))}`. Remaining rounds are not used, but the noise is calibrated
     for all rounds. If the first stage does not fit, the result is one stage of all rounds with v = 2β.
+
+    Here β is the smoothness and μ the strong convexity.
 
     Args:
         rounds: R in all.
@@ -205,6 +217,9 @@ def acsa_stages_bound(stages: list[Stage], *, gap: float, strong_convexity: floa
 
     It is at most `Δ/2^U` for the U stages of `acsa_stages`. For a single stage of all rounds it holds as well, but may
     exceed Δ.
+
+    Here Δ is the excess loss at the start, μ the strong convexity, V the root mean squared error of a round's gradient,
+    and D the distance from the start to the optimum.
 
     Source: derived here, from `acsa_bound` with `D² = 2Δ_{k−1}/μ`.
 

@@ -21,6 +21,10 @@ def accelerated_rounds(
 ) -> int:
     """Number of rounds for a smooth convex loss: `R ≥ max{√(βD√M̃/(L√(dξ̃))), Φ̂²/(dL²ξ̃K)}`.
 
+    Here β is the smoothness, D the distance from the start to the optimum, M̃ the effective number of machines in a
+    round, L the Lipschitz constant, d the number of parameters, ξ̃ the privacy load, Φ̂ the root mean squared distance
+    of records' gradients to their mean, and K the number of records in a batch.
+
     Source: Lowy & Razaviyayn 2023, Theorem E.1.1.
 
     >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
@@ -46,6 +50,10 @@ def accelerated_strong_rounds(
 ) -> int:
     """Number of rounds for a smooth strongly convex loss: `R ≥ max{√(β/μ)·ln(ΔμM̃/(dL²ξ̃)), Φ̂²/(dL²ξ̃K)}`.
 
+    Here β is the smoothness, μ the strong convexity, M̃ the effective number of machines in a round, d the number of
+    parameters, L the Lipschitz constant, ξ̃ the privacy load, Φ̂ the root mean squared distance of records' gradients
+    to their mean, and K the number of records in a batch.
+
     Args:
         gap: Δ, bound on the excess loss at the start, such as LD.
 
@@ -69,6 +77,10 @@ def accelerated_rate(
     problem: ProblemConstants, *, rounds: int, batch: int, smoothness: ArrayLike, load: ArrayLike, spread: ArrayLike
 ) -> Any:
     """Rate of the excess empirical loss for any R, smooth and convex: `βD²/R² + DΦ̂/√(M̃KR) + LD√(dξ̃/M̃)`.
+
+    Here β is the smoothness, D the distance from the start to the optimum, R the number of rounds, Φ̂ the root mean
+    squared distance of records' gradients to their mean, K the number of records in a batch, M̃ the effective number of
+    machines in a round, L the Lipschitz constant, d the number of parameters, and ξ̃ the privacy load.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.1, whose (30) prints a stray "+ ]".
 
@@ -96,6 +108,10 @@ def accelerated_strong_rate(
 ) -> Any:
     """Rate of the excess empirical loss for any R, strongly convex: `Δ·exp(−√(μ/β)·R) + Φ̂²/(μM̃KR) + L²dξ̃/(μM̃)`.
 
+    Here Δ is the excess loss at the start, μ the strong convexity, β the smoothness, R the number of rounds, Φ̂ the
+    root mean squared distance of records' gradients to their mean, K the number of records in a batch, M̃ the effective
+    number of machines in a round, L the Lipschitz constant, d the number of parameters, and ξ̃ the privacy load.
+
     Source: Lowy & Razaviyayn 2023, Theorem E.1.2.
 
     >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
@@ -113,6 +129,9 @@ def accelerated_strong_rate(
 def empirical_rate(problem: ProblemConstants, *, load: ArrayLike) -> Any:
     """Rate of the excess empirical loss after enough rounds, for convex losses, smooth or not: `LD√(dξ̃/M̃)`.
 
+    Here L is the Lipschitz constant, D the distance from the start to the optimum, d the number of parameters, ξ̃ the
+    privacy load, and M̃ the effective number of machines in a round.
+
     Source: Lowy & Razaviyayn 2023, Theorems E.1 and 2.4.
 
     >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
@@ -126,6 +145,9 @@ def empirical_rate(problem: ProblemConstants, *, load: ArrayLike) -> Any:
 def empirical_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:
     """Rate of the excess empirical loss after enough rounds, for strongly convex losses: `(L²/μ)·dξ̃/M̃`.
 
+    Here L is the Lipschitz constant, μ the strong convexity, d the number of parameters, ξ̃ the privacy load, and M̃
+    the effective number of machines in a round.
+
     Source: Lowy & Razaviyayn 2023, Theorems E.1 and 2.4.
 
     >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
@@ -138,6 +160,9 @@ def empirical_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayL
 
 def accelerated_envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
     """Smoothness of the envelope for a convex empirical loss: `b = L√M̃/(D√(dξ̃))`.
+
+    Here L is the Lipschitz constant, M̃ the effective number of machines in a round, D the distance from the start to
+    the optimum, d the number of parameters, and ξ̃ the privacy load.
 
     Args:
         load: positive.
@@ -157,6 +182,9 @@ def accelerated_envelope_strong_smoothness(
 ) -> Any:
     """Smoothness of the envelope for a strongly convex empirical loss: `b = μM̃/(dξ̃)`.
 
+    Here μ is the strong convexity, M̃ the effective number of machines in a round, d the number of parameters, and ξ̃
+    the privacy load.
+
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
 
     >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
@@ -171,6 +199,9 @@ def nonsmooth_accelerated_rounds(
     problem: ProblemConstants, *, load: Load, batch: int, sampled: bool = True, formal: bool = False
 ) -> int:
     """Number of rounds for a convex loss that need not be smooth: `R ≥ max{√(M̃/(dξ̃)), 1/(dξ̃K)}`.
+
+    Here M̃ is the effective number of machines in a round, d the number of parameters, ξ̃ the privacy load, and K the
+    number of records in a batch.
 
     Args:
         sampled: False drops the second term, for full batches of all records.
@@ -198,6 +229,10 @@ def nonsmooth_accelerated_strong_rounds(
     """Number of rounds for a strongly convex loss that need not be smooth.
 
     `R ≥ max{√(M̃/(dξ̃))·ln(ΔμM̃/(dL²ξ̃)), 1/(dξ̃K)}`
+
+    Here R is the number of rounds, M̃ the effective number of machines in a round, d the number of parameters, ξ̃ the
+    privacy load, Δ the excess loss at the start, μ the strong convexity, L the Lipschitz constant, and K the number of
+    records in a batch.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
 

@@ -49,6 +49,8 @@ def hybrid_target(*, epsilon: float, delta: float, records: int) -> Privacy:
 
     The paper's appendix G.1 uses δ/n, without the exponential factor, which is at most e^ε.
 
+    Here n is the number of records of a machine.
+
     Source: Lowy & Razaviyayn 2023, appendix G.1, corrected.
 
     >>> hybrid_target(epsilon=2.0, delta=1e-6, records=4).epsilon
@@ -77,6 +79,8 @@ def shuffled_machines(
     """Central privacy of one round in which the datasets of the N machines are shuffled among them.
 
     `ε_r = ln[1 + (e^ε−1)/(e^ε+1)·(8√(e^{nε}·ln(4/δ'))/√N + 8e^{nε}/N)]`, `δ_r = δ' + (e^{ε_r}+1)·2Nn·e^{(n−1)ε}·δ`
+
+    Here n is the number of records of a machine and N the number of machines.
 
     Args:
         epsilon, delta: privacy of one record against one machine's message in this round; delta may be 0.
@@ -121,6 +125,8 @@ def shuffled_rounds_privacy(
     The result composes Theorem F.2 with `δ'_r = Nnδ_r` in every round: `Σ ε_r·tanh(ε_r/2) + √(2·Σ ε_r²·ln(1/δ'))`, with
     `δ' = Nn·Σδ_r` and the central ε_r. The paper states it as `O(C²ε·ln(1/(nN·min δ_r))/√N)` and `14Nn·Σδ_r`.
 
+    Here N is the number of machines, n the number of records of a machine, and R the number of rounds.
+
     Args:
         epsilon: ε of all rounds, for one record of one machine.
         round_epsilons, round_deltas: ε_r and δ_r of each round, for one record of one machine.
@@ -158,6 +164,9 @@ def shuffled_rounds_privacy(
 def shuffled_load(*, machines: int, per_round: int, records: int, rounds: int, epsilon: float, delta: float) -> float:
     """Load with a shuffler: `M·ln(RM²/(Nδ))·ln(R/δ)·ln(1/δ)/(εnN)²`.
 
+    Here M is the number of machines in a round, R the number of rounds, N the number of machines, and n the number of
+    records of a machine.
+
     Raises:
         Refusal: unless ε ≤ ln(2/δ) and M ≥ 16·ln(18RM²/(Nδ)), the hypotheses of the theorem.
 
@@ -181,6 +190,8 @@ def shuffled_load(*, machines: int, per_round: int, records: int, rounds: int, e
 def shuffled_bare_load(*, machines: int, per_round: ArrayLike, records: ArrayLike, epsilon: ArrayLike) -> Any:
     """Load with a shuffler without its logarithms: `M/(εnN)²`, for plots and informal numbers of rounds.
 
+    Here M is the number of machines in a round, n the number of records of a machine, and N the number of machines.
+
     >>> shuffled_bare_load(machines=10, per_round=4, records=2, epsilon=0.1)
     1.0
     """
@@ -197,6 +208,10 @@ def shuffled_rounds(
 
     `R ≥ max{(εnN)²/M, N/M, p, T}` with `p = min{n, (εnN)²/(dM)}`, and `T = (βD√M/L)·√p` for a convex loss or
     `T = (8β/μ)·ln(βD²μ(εnN)²/(dL²))` for a strongly convex loss.
+
+    Here R is the number of rounds, n the number of records of a machine, N the number of machines, M the number of
+    machines in a round, d the number of parameters, β the smoothness, D the distance from the start to the optimum, L
+    the Lipschitz constant, and μ the strong convexity.
 
     Source: Lowy & Razaviyayn 2023, Theorem 4.1, proved for one record of a machine per round.
 
@@ -219,6 +234,9 @@ def shuffled_rate(problem: ProblemConstants, *, load: ArrayLike) -> Any:
     """Rate of the excess population loss for a convex loss: `(LD/√M)·(1/√n + √(d·load))`, with constant 1.
 
     With `shuffled_load` it is `LD·(1/√(nM) + √(d·logs)/(εnN))`.
+
+    Here L is the Lipschitz constant, D the distance from the start to the optimum, M the number of machines in a round,
+    n the number of records of a machine, d the number of parameters, and N the number of machines.
 
     Source: Lowy & Razaviyayn 2023, Theorem 4.1.
 

@@ -34,6 +34,9 @@ def local_lower_bound(
     population loss of identical machines. With φ = 0 and C = 1 it is for the empirical loss on worst-case data, of
     algorithms symmetric in the machines, and its hypotheses imply `δ_r ≥ 2e^{−N/16}/(Nn)` of that theorem.
 
+    Here D is the distance from the start to the optimum, N the number of machines, n the number of records of a
+    machine, L the Lipschitz constant, and d the number of parameters.
+
     Args:
         epsilon: ε of all rounds, for one record of one machine.
         round_epsilons, round_deltas: (ε_r, δ_r) of each round's messages; one entry for "sequential".
@@ -67,6 +70,10 @@ def central_lower_bound(
     Convex: `φD/√(Nn) + LD·min{1, √d/(εnN)}`. Strongly convex: `φ²/(μnN) + LD·min{1, d/(εnN)²}`. For strongly convex
     losses with L near μD, the factor LD of the second term is L²/μ in the theorem; both are equal at L = μD.
 
+    Here φ is the standard deviation of a record's gradient, D the distance from the start to the optimum, N the number
+    of machines, n the number of records of a machine, L the Lipschitz constant, d the number of parameters, and μ the
+    strong convexity.
+
     Raises:
         Refusal: unless δ < 1/(nN), φ ≤ L, μD ≤ L.
 
@@ -89,6 +96,9 @@ def classical_local_lower_bound(
     *, machines: int, dimension: int, epsilon: float, diameter: float, lipschitz: float
 ) -> float:
     """Lower bound on the excess loss under local privacy with one record per machine: `LD·min{1, √d/(ε√N)}`.
+
+    Here L is the Lipschitz constant, D the distance from the start to the optimum, d the number of parameters, and N
+    the number of machines.
 
     Raises:
         Refusal: unless ε ≤ 1.

@@ -60,6 +60,9 @@ def aggregate_variance(
     Here c is 1 for sampling with replacement, (n−K)/(n−1) for subsets and for disjoint batches (marginally), and 0 for
     full batches. For a Poisson sample of rate K/n with divisor K, `(1−K/n)·(s² + ‖∇F̂_i‖²)` replaces `s²·c`.
 
+    Here N is the number of machines, d the number of parameters, K the number of records in a batch, and n the number
+    of records of a machine.
+
     Args:
         sampler: "replacement", "subset", "disjoint", "poisson" or "full".
         gradients: ∇F̂_i, shape [machines, dimension].
@@ -103,6 +106,9 @@ def population_variance(
     At the optimum, with deviations φ* and diversity υ*², this is the variance in Theorem 2.1. It assumes that records
     are new samples from the population, which holds in a single pass only.
 
+    Here M is the number of machines in a round, φ the standard deviation of a record's gradient, and d the number of
+    parameters.
+
     Args:
         deviation: φ_i, bound on the standard deviation of a record's gradient (L2 norm over coordinates), one per
             machine or one for all.
@@ -138,6 +144,8 @@ def empirical_variance(
     It holds for sampling with replacement and for subsets if the machines have equally many records. For full batches,
     use spread 0.
 
+    Here M is the number of machines in a round, K the number of records in a batch, and d the number of parameters.
+
     Args:
         spread: Φ̂², mean squared distance of all records' gradients to the empirical gradient.
         diversity: υ̂². The paper omits this term, which is wrong if M < N: one of two machines with full batches and
@@ -161,6 +169,9 @@ def empirical_variance(
 
 def worst_variance(problem: ProblemConstants, *, batch: int, noise_std: float, clients: float = 0.0) -> Variance:
     """Largest variance for a Lipschitz loss and machines with equal noise: `4L²/(MK) + Υ*²/M + dσ²/M`.
+
+    Here L is the Lipschitz constant, M the number of machines in a round, K the number of records in a batch, and d the
+    number of parameters.
 
     Args:
         clients: Υ*²/M, or 0 for identical machines.
@@ -192,6 +203,9 @@ def _clients(diversity: float, pmf: np.ndarray) -> float:
 def minibatch_step(problem: ProblemConstants, *, rounds: int, smoothness: ArrayLike, load: ArrayLike) -> Any:
     """Step for a convex loss and equally weighted iterates: `η = min{1/(4β), (D√M̃/(LR))·min{√n, 1/√(dξ̃)}}`.
 
+    Here D is the distance from the start to the optimum, L the Lipschitz constant, R the number of rounds, n the number
+    of records of a machine, and d the number of parameters.
+
     Args:
         smoothness: β; 0 drops the cap.
         load: ξ̃; 0 for no privacy.
@@ -209,6 +223,10 @@ def minibatch_step(problem: ProblemConstants, *, rounds: int, smoothness: ArrayL
 
 def minibatch_rounds(problem: ProblemConstants, *, batch: int, smoothness: float, load: Load) -> int:
     """Smallest number of rounds for `minibatch_bound`: `R ≥ max{(βD√M̃/L)·√p, p/K}` with `p = min{n, 1/(dξ̃)}`.
+
+    Here β is the smoothness, D the distance from the start to the optimum, M̃ the effective number of machines in a
+    round, L the Lipschitz constant, K the number of records in a batch, n the number of records of a machine, and d the
+    number of parameters.
 
     Args:
         load: ξ̃, or a function of the rounds; `bare_load` gives the number of rounds of the informal theorem.
@@ -236,6 +254,9 @@ def minibatch_rounds(problem: ProblemConstants, *, batch: int, smoothness: float
 def minibatch_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
     """Excess population loss at `minibatch_step` and `minibatch_rounds`: `272·(LD/√M̃)·max{1/√n, √(dξ̃)}`.
 
+    Here L is the Lipschitz constant, D the distance from the start to the optimum, M̃ the effective number of machines
+    in a round, n the number of records of a machine, d the number of parameters, and ξ̃ the privacy load.
+
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.
 
     >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
@@ -259,6 +280,8 @@ def minibatch_step_bound(
 
     With stability α = 0 it bounds the excess empirical loss, for any data. With `uniform_stability` it bounds the
     excess population loss.
+
+    Here D is the distance from the start to the optimum and R the number of rounds.
 
     Args:
         variance: at the optimum, by `population_variance` or `worst_variance`.
@@ -285,6 +308,8 @@ def uniform_stability(problem: ProblemConstants, *, step: ArrayLike, rounds: int
     It is loose if only some machines take part in a round: averaging over the choice of machines would allow the number
     of all machines instead of M.
 
+    Here L is the Lipschitz constant, R the number of rounds, and n the number of records of a machine.
+
     Source: Lowy & Razaviyayn 2023, Lemmas E.1 and E.2.
 
     >>> problem = ProblemConstants(records=5, per_round=2, dimension=25, diameter=1.0, lipschitz=1.0)
@@ -298,6 +323,8 @@ def uniform_stability(problem: ProblemConstants, *, step: ArrayLike, rounds: int
 
 def strong_stability(problem: ProblemConstants, *, strong_convexity: ArrayLike) -> Any:
     """Bound on the difference of population and empirical loss, strongly convex, any R: `α = 4L²/(μ(Mn − 1))`.
+
+    Here L is the Lipschitz constant, μ the strong convexity, and M the number of machines in a round.
 
     Raises:
         Refusal: if M·n is at most 1.

@@ -65,6 +65,8 @@ def averaging_weights(*, rounds: int, step: float, strong_convexity: float = 0.0
 
     They are equal for μ = 0. They are computed in log space, so that no number of rounds overflows.
 
+    Here μ is the strong convexity.
+
     Raises:
         Refusal: unless strong_convexity·step is below 1.
 
@@ -84,6 +86,9 @@ def strong_drift(variance: Variance) -> float:
 
     With `worst_variance` it is `8L²/(MK) + 2Υ*²/M + dσ²/M`, as Lemma E.9 requires. Some printed forms differ.
 
+    Here L is the Lipschitz constant, M the number of machines in a round, K the number of records in a batch, and d the
+    number of parameters.
+
     Source: Lowy & Razaviyayn 2023, (21).
 
     >>> strong_drift(Variance(sampling=1.0, clients=0.5, noise=2.0))
@@ -99,6 +104,9 @@ def strong_step(
 
     Average the iterates with `averaging_weights`. If c exceeds μ²D²R, the noise outweighs strong convexity, and
     `minibatch_step` with equal weights is better.
+
+    Here β is the smoothness, μ the strong convexity, D the distance from the start to the optimum, and R the number of
+    rounds.
 
     Args:
         variance: at the optimum, by `worst_variance` or `population_variance`; c is its `strong_drift`.
@@ -127,6 +135,8 @@ def strong_step_bound(
 
     With stability α = 0 it bounds the excess empirical loss. With `strong_stability` it bounds the excess population
     loss.
+
+    Here μ is the strong convexity, D the distance from the start to the optimum, and R the number of rounds.
 
     Raises:
         Refusal: if the step exceeds 1/(4·smoothness).
@@ -158,6 +168,10 @@ def strong_rounds(
 
     Here `p = min{n, 1/(dξ̃)}`.
 
+    Here β is the smoothness, μ the strong convexity, D the distance from the start to the optimum, M̃ the effective
+    number of machines in a round, d the number of parameters, L the Lipschitz constant, ξ̃ the privacy load, K the
+    number of records in a batch, and n the number of records of a machine.
+
     Args:
         load: positive, or a function of the rounds.
         formal: use the second term of the formal theorem, `1/(dξ̃)` instead of p/K, which may be larger than needed.
@@ -184,6 +198,9 @@ def strong_rounds(
 def strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:
     """Rate of the excess population loss, with constant 1 and no logarithms: `(L²/(μM̃))·(1/n + dξ̃)`.
 
+    Here L is the Lipschitz constant, μ the strong convexity, M̃ the effective number of machines in a round, n the
+    number of records of a machine, d the number of parameters, and ξ̃ the privacy load.
+
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.2.
 
     >>> problem = ProblemConstants(records=4, per_round=2, dimension=5, diameter=1.0, lipschitz=2.0)
@@ -204,6 +221,9 @@ def _below_one(rate: np.ndarray) -> np.ndarray:
 def envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
     """Smoothness of the envelope for a convex loss: `b = (L√M̃/D)·min{√n, 1/√(dξ̃)}`.
 
+    Here L is the Lipschitz constant, M̃ the effective number of machines in a round, D the distance from the start to
+    the optimum, n the number of records of a machine, d the number of parameters, and ξ̃ the privacy load.
+
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
     >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
@@ -215,6 +235,9 @@ def envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
 
 def envelope_strong_smoothness(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:
     """Smoothness of the envelope for a strongly convex loss: `b = μM̃·min{n, 1/(dξ̃)}`.
+
+    Here μ is the strong convexity, M̃ the effective number of machines in a round, n the number of records of a
+    machine, d the number of parameters, and ξ̃ the privacy load.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
@@ -231,6 +254,8 @@ def envelope_strong_convexity(*, strong_convexity: ArrayLike, smoothness: ArrayL
 
     Use it for the step unless b is much larger than μ.
 
+    Here μ is the strong convexity.
+
     >>> envelope_strong_convexity(strong_convexity=1.0, smoothness=3.0)
     0.75
     """
@@ -240,6 +265,9 @@ def envelope_strong_convexity(*, strong_convexity: ArrayLike, smoothness: ArrayL
 
 def nonsmooth_rounds(problem: ProblemConstants, *, load: Load) -> int:
     """Smallest number of rounds for `nonsmooth_bound`: `R ≥ M̃·min{n, 1/(dξ̃)}`.
+
+    Here M̃ is the effective number of machines in a round, n the number of records of a machine, d the number of
+    parameters, and ξ̃ the privacy load.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
@@ -256,6 +284,9 @@ def nonsmooth_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
 
     The paper uses 2L as the Lipschitz constant of the envelope. L suffices, with 272.5 instead of 545.
 
+    Here L is the Lipschitz constant, D the distance from the start to the optimum, M̃ the effective number of machines
+    in a round, n the number of records of a machine, d the number of parameters, and ξ̃ the privacy load.
+
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
     >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
@@ -269,6 +300,10 @@ def nonsmooth_strong_rounds(problem: ProblemConstants, *, strong_convexity: floa
     """Smallest number of rounds for `strong_rate` without smoothness: `R ≥ max{8M̃p·ln(bD²μM̃/(dL²ξ̃)), 1/(dξ̃)}`.
 
     Here `p = min{n, 1/(dξ̃)}` and `b = μM̃p`.
+
+    Here M̃ is the effective number of machines in a round, D the distance from the start to the optimum, μ the strong
+    convexity, d the number of parameters, L the Lipschitz constant, ξ̃ the privacy load, and n the number of records of
+    a machine.
 
     Args:
         load: positive, or a function of the rounds.

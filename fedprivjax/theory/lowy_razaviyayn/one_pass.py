@@ -26,6 +26,8 @@ from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, client_v
 def one_pass_rounds(*, records: int, batch: int) -> int:
     """Number of rounds of one pass, `R = ⌊n/K⌋`, without the remaining records.
 
+    Here n is the number of records of a machine and K the number of records in a batch.
+
     >>> one_pass_rounds(records=100, batch=30)
     3
     """
@@ -77,6 +79,10 @@ def one_pass_batch(problem: OnePassConstants) -> int:
 
     `K = (L/(βD))^{2/5}·n^{3/5}·(d·ln(1/δ))^{1/5}/(ε^{2/5}·M^{1/5})`, rounded and clipped to 1..n.
 
+    Here K is the number of records in a batch, L the Lipschitz constant, β the smoothness, D the distance from the
+    start to the optimum, n the number of records of a machine, d the number of parameters, and M the number of machines
+    in a round.
+
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.1.
 
     >>> sizes = {"records": 1000, "per_round": 4, "dimension": 10, "diameter": 1.0, "lipschitz": 1.0}
@@ -92,6 +98,9 @@ def one_pass_strong_batch(problem: OnePassConstants, *, strong_convexity: float,
     """Batch for a strongly convex loss: `K = n/(√κ·ln(μΔ·min{(εn)²M/(L²d·ln(1/δ)), nM/φ²}))`.
 
     Here κ = β/μ. K is rounded and clipped to 1..n, and K = n if the logarithm is not positive.
+
+    Here n is the number of records of a machine, μ the strong convexity, M the number of machines in a round, L the
+    Lipschitz constant, d the number of parameters, and φ the standard deviation of a record's gradient.
 
     Args:
         gap: Δ, bound on the excess loss at the start.
@@ -115,6 +124,11 @@ def one_pass_bound(problem: OnePassConstants, *, batch: ArrayLike) -> Any:
 
     `βD²K²/n² + φD/√(nM) + LD√(d·ln(1/δ))/(ε√(KnM)) + √K·υD/√(nM)·√((N−M)/(N−1))`
 
+    Here D is the distance from the start to the optimum, K the number of records in a batch, n the number of records of
+    a machine, φ the standard deviation of a record's gradient, M the number of machines in a round, L the Lipschitz
+    constant, d the number of parameters, υ the distance of machines' gradients to their mean, and N the number of
+    machines.
+
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.1, which prints β² for β.
 
     >>> sizes = {"records": 100, "per_round": 4, "dimension": 4, "diameter": 1.0, "lipschitz": 1.0}
@@ -136,6 +150,10 @@ def one_pass_rate(problem: OnePassConstants) -> Any:
     `φD/√(nM) + (β^{1/4}LD^{3/2}√(d·ln(1/δ))/(εn√M))^{4/5}
     + √((N−M)/(N−1))·υL^{1/5}D^{4/5}β^{−1/5}·(√(d·ln(1/δ))/(εnM³))^{1/5}`
 
+    Here φ is the standard deviation of a record's gradient, D the distance from the start to the optimum, n the number
+    of records of a machine, M the number of machines in a round, β the smoothness, L the Lipschitz constant, d the
+    number of parameters, N the number of machines, and υ the distance of machines' gradients to their mean.
+
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.1.
 
     >>> sizes = {"records": 100, "per_round": 4, "dimension": 1, "diameter": 1.0, "lipschitz": 1.0}
@@ -154,6 +172,10 @@ def one_pass_strong_rate(problem: OnePassConstants, *, strong_convexity: ArrayLi
     """Rate of the excess population loss for a strongly convex loss at the best batch.
 
     `φ²/(μnM) + √κ·L²d·ln(1/δ)/(μ(εn)²M) + υ²/(μ√κM)·(1 − (M−1)/(N−1))`
+
+    Here φ is the standard deviation of a record's gradient, μ the strong convexity, n the number of records of a
+    machine, M the number of machines in a round, L the Lipschitz constant, d the number of parameters, υ the distance
+    of machines' gradients to their mean, and N the number of machines.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.2, which omits 1/μ from the first term, and in (9) from the second.
 

@@ -79,6 +79,8 @@ def privacy_load(
 
     The noise of advanced composition is `σ² = 256·R·ψ`. All arguments but `rounds` broadcast over machines.
 
+    Here L is the Lipschitz constant and R the number of rounds.
+
     Args:
         records: n, records of a machine.
         epsilon: at most 2·ln(2/δ), or inf for no privacy (load 0).
@@ -106,6 +108,8 @@ def bare_load(*, records: ArrayLike, epsilon: ArrayLike) -> Any:
 
     It is for plots and for the informal numbers of rounds.
 
+    Here n is the number of records of a machine.
+
     >>> bare_load(records=100, epsilon=0.5)
     0.0004
     """
@@ -116,6 +120,8 @@ def equivalent_load(*, noise_std: ArrayLike, lipschitz: ArrayLike, rounds: int) 
     """Load ξ that corresponds to given noise under advanced composition: `σ²/(256·R·L²)`.
 
     It makes the step sizes of the theorems applicable to noise that an accountant calibrated.
+
+    Here R is the number of rounds and L the Lipschitz constant.
 
     Args:
         noise_std: σ, standard deviation per coordinate of a machine's message (a mean of gradients).
@@ -129,7 +135,10 @@ def equivalent_load(*, noise_std: ArrayLike, lipschitz: ArrayLike, rounds: int) 
 
 
 def precision(problem: ProblemConstants, load: ArrayLike) -> np.ndarray:
-    """Return `min{n, 1/(dξ)}`, the smaller of the statistical and the private precision."""
+    """Return `min{n, 1/(dξ)}`, the smaller of the statistical and the private precision.
+
+    Here n is the number of records of a machine, d the number of parameters, and ξ the privacy load.
+    """
     return np.minimum(problem.records, inverse(problem.dimension * nonnegative("load", load)))
 
 
@@ -281,6 +290,8 @@ def average_or_max(values: ArrayLike, pmf: ArrayLike) -> Effective:
 
 def client_variance(*, diversity: ArrayLike, machines: int, per_round: ArrayLike) -> Any:
     """Variance due to choosing the machines of a round: `Υ² = (1 − (M−1)/(N−1))·υ²`, or 0 for one machine.
+
+    Here N is the number of machines.
 
     Args:
         diversity: υ², the mean squared distance of the machines' gradients to their mean; or υ*², the mean squared norm

@@ -56,6 +56,8 @@ def momentum_settings(
     T solves `T·log₂T = εN²/√(d·log(1/δ))` and is rounded up to whole epochs. `α = εN/(T·log₂T·√(d·log(1/δ)))`, clipped
     to [1/N, 1], is 1/N at that T, and `η = 1/√(NT)`.
 
+    Here d is the number of parameters, α a gradient's weight in the momentum, and η the length of a step.
+
     Args:
         records: N.
         rounds: T, or None for that of the theorem. A smaller T, such as an upper limit, has a larger α.
@@ -100,6 +102,9 @@ def momentum_noise_norm(
       ⌊log₂(T+1)⌋ nodes;
     * "paper": `Δ = 4αG`, `V = 4(T/N)·log₂T` and log₂T nodes, for any order.
 
+    Here d is the number of parameters, α a gradient's weight in the momentum, G the Lipschitz constant, and N the
+    number of records.
+
     Args:
         rounds: T.
         noise_multiplier: σ, `momentum_multiplier`.
@@ -134,6 +139,8 @@ def momentum_bound(
     Every epoch must be shuffled independently. In a cyclic order, the iterates after the first epoch depend on the
     order, so that the term 6G√α is not proved.
 
+    Here T is the number of rounds, L the smoothness, N the number of records, and G the Lipschitz constant.
+
     Args:
         settings: T of at least N, α in [1/N, 1], and η, the length of a step.
         gap: bound on F(w_1) − inf F (the paper's R).
@@ -164,6 +171,8 @@ def momentum_bound(
 
 def momentum_rate(*, records: ArrayLike, dimension: ArrayLike, epsilon: ArrayLike, sampling: bool = True) -> Any:
     """Rate of Algorithm 1, without constants and logarithms: `d^{1/4}/√(εN) + 1/√N`.
+
+    Here d is the number of parameters and N the number of records.
 
     Args:
         sampling: False omits 1/√N.
@@ -197,6 +206,9 @@ def reduced_settings(
     `α = N^{3/4}·ε/(T^{3/4}·√d)` is clipped to at most 1 and at least 1.7/N ("corrected") or 1/N ("paper"). At the
     theorem's T, the formula gives 1/N, which is less than the paper's Proposition 14 requires. `reduced_bound` holds
     for it nevertheless.
+
+    Here d is the number of parameters, η the length of a step, γ the reset rate, and α a gradient's weight in the
+    momentum.
 
     Args:
         records: N, at least 2.
@@ -242,6 +254,9 @@ def reduced_noise_norm(
       where `C = 1/(1 − (1−α)^N/(1−γ))` is the sum of the weights of old epochs, `n = 2(1 + ⌈log₂N⌉)` is a bound on the
       nodes of an epoch, and V and δ are `reduced_node_counts` and `reduced_sensitivities`;
     * "paper": `ασ√d·log₂T·(48G + 32G√(γT/N) + 64ηNL√(T/(γN)) + 4ηNL√(3T/N))`.
+
+    Here V is the number of nodes with one record, α a gradient's weight in the momentum, d the number of parameters, G
+    the Lipschitz constant, N the number of records, γ the reset rate, η the length of a step, and L the smoothness.
 
     Args:
         problem: constants with N of at least 2.
@@ -306,6 +321,8 @@ def reduced_bound(
 
 def reduced_rate(*, records: ArrayLike, dimension: ArrayLike, epsilon: ArrayLike, sampling: bool = True) -> Any:
     """Rate of Algorithm 2, without constants and logarithms: `d^{1/3}/(εN)^{2/3} + 1/√N`.
+
+    Here d is the number of parameters and N the number of records.
 
     Args:
         sampling: False omits 1/√N.

@@ -75,6 +75,8 @@ def momentum_epsilon(
 ) -> Any:
     """ε at noise multiplier σ: "exact" is the ε of √k/σ-GDP, "renyi" is `k/(2σ²) + √(2k·log(1/δ))/σ`.
 
+    Here σ is the noise multiplier.
+
     Args:
         algorithm: "tree" for Algorithm 1, with k = 1 group of nodes, or "reduced" for Algorithm 2, with k = 3.
 
@@ -182,6 +184,8 @@ def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, fo
 
     The sensitivity of a given node is `node_sensitivity` times 2G or 2ηNL, or `residual_sensitivity`.
 
+    Here G is the Lipschitz constant, N the number of records, and L the smoothness.
+
     Args:
         problem: constants with N of at least 2.
         step_size: η.
@@ -209,6 +213,8 @@ def residual_sensitivity(
 
     Here p is the position of the record in an epoch, counted from 0. The value is attained in cyclic order. It is at
     most 2η(N−1)L for a node of N rounds, and 3.17η(N−1)L for any node.
+
+    Here α is a gradient's weight in the momentum.
 
     Args:
         first: y, counted from 1.

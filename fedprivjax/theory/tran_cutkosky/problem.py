@@ -110,13 +110,19 @@ def checked_alpha(records: ArrayLike, alpha: ArrayLike) -> np.ndarray:
 
 
 def decay(alpha: ArrayLike, steps: ArrayLike) -> np.ndarray:
-    """Return `(1 − α)^steps` for steps of at least 1."""
+    """Return `(1 − α)^steps` for steps of at least 1.
+
+    Here α is a gradient's weight in the momentum.
+    """
     with np.errstate(divide="ignore"):
         return np.exp(np.asarray(steps, float) * np.log1p(-np.asarray(alpha, float)))
 
 
 def recurrences(alpha: ArrayLike, records: ArrayLike, count: ArrayLike) -> np.ndarray:
-    """Return `Σ_{j<count} (1 − α)^{jN}`, or the whole series for a count of inf."""
+    """Return `Σ_{j<count} (1 − α)^{jN}`, or the whole series for a count of inf.
+
+    Here α is a gradient's weight in the momentum and N the number of records.
+    """
     count, epoch = np.asarray(count, float), decay(alpha, records)
     with np.errstate(divide="ignore", invalid="ignore"):
         left = np.where(count == 0, 1.0, epoch**count)
@@ -157,6 +163,8 @@ def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
     Right children are never released. About half of V would therefore suffice for shuffled epochs, and up to nine
     tenths of V for cyclic epochs (for the first record, if N is a power of 2).
 
+    Here V is the number of nodes with one record.
+
     Args:
         records: N.
         rounds: T, at least N.
@@ -181,6 +189,8 @@ def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "c
       `4(T/N)·log₂N`, which suffices also if N does not divide T.
 
     Except in the residuals' tree, only nodes of at most N rounds are used.
+
+    Here V is the number of nodes with one record.
 
     Args:
         records: N, at least 2.
@@ -209,6 +219,8 @@ def node_sensitivity(
       at most 2.59. A record may be last in one epoch and first in the next.
 
     Both values are attained.
+
+    Here α is a gradient's weight in the momentum.
 
     Args:
         first: y, counted from 1.
@@ -241,6 +253,8 @@ def sensitivity_cap(*, records: ArrayLike, alpha: ArrayLike, order: str = "cycli
 
     It is `1/(1−(1−α)^N)` for "cyclic" and `1 + (1−α)/(1−(1−α)^N)` for "reshuffled". The paper's bound is 2 (4αG). It
     holds for "cyclic"; for "reshuffled" it holds only if `(1−α)^N ≤ α`.
+
+    Here α is a gradient's weight in the momentum and N the number of records.
 
     >>> sensitivity_cap(records=1, alpha=1.0)
     1.0
