@@ -210,9 +210,9 @@ def readable(app, what, name, value, options, lines):
         lines[at] = re.sub(r"^(\s*[\w, ]+: )(\w\.(?: |$))", r"\1\\\2", line)
 
 
-def without_addresses(app, what, name, value, options, signature, returned):
-    """Functions that are defaults are shown by their names, without addresses in memory."""
-    return signature and (re.sub(r"<function ([\w.]+) at 0x\w+>", r"\1", signature), returned)
+def functions_by_name(app, what, name, value, options, signature, returned):
+    """Functions that are defaults are shown by their names: a signature with `<function f>` is none to Sphinx."""
+    return signature and (re.sub(r"<function ([\w.]+)>", r"\1", signature), returned)
 
 
 def class_pages(app):
@@ -340,7 +340,7 @@ def setup(app):
     app.add_directive("settings", Settings)
     app.connect("builder-inited", class_pages)
     app.connect("source-read", as_tables)
-    app.connect("autodoc-process-signature", without_addresses)
+    app.connect("autodoc-process-signature", functions_by_name)
     app.connect("autodoc-skip-member", skipped)
     app.connect("env-before-read-docs", guides_apart)
     app.connect("source-read", opened_in_colab)
