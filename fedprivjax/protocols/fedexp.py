@@ -1,4 +1,4 @@
-r"""FedExP: FedAvg whose server step grows with the agreement of the updates.
+r"""FedExP: FedAvg whose server step is longer if the updates of machines differ more.
 
 Jhunjhunwala, Wang & Joshi, ICLR 2023. A machine sends its update Δ_i and the square of its norm. With a the means of
 a cohort of m machines,
