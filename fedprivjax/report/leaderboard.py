@@ -146,7 +146,7 @@ class Leaderboard:
     @cached_property
     def frame(self) -> pd.DataFrame:
         """Rows as a pandas frame, with a column for each field."""
-        return pd.DataFrame(list(self.rows), columns=list(FIELDS))
+        return pd.DataFrame(list(self.rows), columns=FIELDS)
 
     @cached_property
     def tables(self) -> list[Sheet]:

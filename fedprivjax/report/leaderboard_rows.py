@@ -1,11 +1,13 @@
 """Rows of the leaderboard: their fields, the conditions to enter, and the rows of finished results."""
 
+import re
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import xarray as xr
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import DATASETS
@@ -27,41 +29,56 @@ from fedprivjax.sweeps.results import INTERVAL
 from fedprivjax.sweeps.selection import UNACCOUNTED
 
 Row = dict[str, Any]
-TEXT, NUMBER, WHOLE = (str,), (int, float), (int,)
-OPTIONAL_TEXT, OPTIONAL_NUMBER = (str, type(None)), (int, float, type(None))
-FIELDS: dict[str, tuple[type, ...]] = {
-    "experiment": TEXT,
-    "federation": TEXT,
-    "setting": (dict,),
-    "metric": TEXT,
-    "better": TEXT,
-    "target_epsilon": OPTIONAL_NUMBER,
-    "method": TEXT,
-    "protocol": TEXT,
-    "epsilon": NUMBER,
-    "delta": NUMBER,
-    "unit": TEXT,
-    "relation": TEXT,
-    "trust": TEXT,
-    "theorem": TEXT,
-    "proved": (bool,),
-    "mean": NUMBER,
-    "half_width": NUMBER,
-    "seeds": WHOLE,
-    "diverged": WHOLE,
-    "rounds": NUMBER,
-    "gradients_per_record": OPTIONAL_NUMBER,
-    "sent_bytes": NUMBER,
-    "tuned": (str,),
-    "not_covered": (str,),
-    "version": TEXT,
-    "commit": OPTIONAL_TEXT,
-    "date": TEXT,
-    "command": TEXT,
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class Fields(BaseModel):
+    """Fields of a row in their order, with the conditions to enter."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    experiment: Text
+    federation: Text
+    setting: dict[str, float]
+    metric: Text
+    better: Literal["higher", "lower"]
+    target_epsilon: float | None
+    method: Text
+    protocol: Text
+    epsilon: Annotated[float, Field(gt=0)]
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    unit: Text
+    relation: Annotated[str, Field(pattern=rf"^({'|'.join(RELATIONS)})( \(|$)")]
+    trust: Annotated[str, Field(pattern=f"^({'|'.join(TRUST)})$")]
+    theorem: Text
+    proved: bool
+    mean: float
+    half_width: Annotated[float, Field(ge=0)]
+    seeds: Annotated[int, Field(ge=INTERVAL)]
+    diverged: int
+    rounds: Annotated[float, Field(gt=0)]
+    gradients_per_record: float | None
+    sent_bytes: Annotated[float, Field(ge=0)]
+    tuned: str
+    not_covered: str
+    version: Text
+    commit: Text | None
+    date: Text
+    command: Text
+
+    @model_validator(mode="after")
+    def _at_most_its_target(self) -> Self:
+        target = self.target_epsilon
+        if target is not None and self.epsilon > (1 + TOLERANCE) * target:
+            limit = f"its target {target:g}, up to {TOLERANCE:.0%}"
+            raise Refusal(f"epsilon must be at most {limit}, got {self.epsilon}")
+        return self
+
+
+FIELDS = tuple(Fields.model_fields)
+MISSING = {  # why a field is None
+    "epsilon": "epsilon must be the realised ε of a private method, got none",
+    "half_width": f"seeds must be at least {INTERVAL} for an interval, got fewer",
 }
-MAY_BE_EMPTY = ("tuned", "not_covered")
-CHOICES = {"better": ("higher", "lower"), "trust": tuple(TRUST), "relation": tuple(RELATIONS)}
-NAMES = {str: "text", float: "a number", int: "an integer", bool: "true or false", dict: "an object"}
 DIGITS = 8  # significant digits of numbers in rows
 OF_METHODS = ("radius", "constraint", "lipschitz", "distance")  # keys of `[problem]` that do not change the federation
 COSTS = {"rounds": "taken", "gradients_per_record": "gradients", "sent_bytes": "bytes"}
@@ -77,47 +94,24 @@ def faults(row: Any) -> list[str]:
         return [f"row must be an object, got {row!r}"]
     if row.get("diverged"):  # explains a mean that is not finite, so it comes alone
         return [f"runs must not diverge, got {row['diverged']} of {row.get('seeds')} diverged"]
-    found = [_fault(name, row[name]) for name in FIELDS if name in row]
-    found = [f"{name} must be given, got none" for name in FIELDS if name not in row] + [each for each in found if each]
-    found += [f"{name} must be a known field, got {row[name]!r}" for name in row if name not in FIELDS]
-    return found or _limits(dict(row))
+    try:
+        Fields.model_validate(dict(row))
+    except ValidationError as failed:
+        return [_fault(error) for error in failed.errors()]
+    return []
 
 
-def _fault(name: str, value: Any) -> str:
-    """Return why a field's value is not acceptable, or ""."""
-    types = FIELDS[name]
-    if name == "epsilon" and value is None:
-        return "epsilon must be the realised ε of a private method, got none"
-    if name == "half_width" and value is None:
-        return f"seeds must be at least {INTERVAL} for an interval, got fewer"
-    wrong = not isinstance(value, types) or (isinstance(value, bool) and bool not in types)
-    if wrong or (isinstance(value, float) and not isfinite(value)):
-        wanted = NAMES[float] if float in types else NAMES[types[0]]
-        return f"{name} must be {wanted}, got {value!r}"
-    if isinstance(value, str) and not value.strip() and name not in MAY_BE_EMPTY:
-        return f"{name} must not be empty, got {value!r}"
-    given = str(value).partition(" (")[0] if name == "relation" else value
-    if name in CHOICES and given not in CHOICES[name]:
-        return f"{name} must be one of {list(CHOICES[name])}, got {value!r}"
-    return ""
-
-
-def _limits(row: Row) -> list[str]:
-    """Return the faults of numbers whose fields are acceptable one by one."""
-    target = row["target_epsilon"]
-    conditions = {
-        f"seeds must be at least {INTERVAL}, got {row['seeds']}": row["seeds"] >= INTERVAL,
-        f"epsilon must be positive, got {row['epsilon']}": row["epsilon"] > 0,
-        f"delta must be in (0, 1), got {row['delta']}": 0 < row["delta"] < 1,
-        f"half_width must be at least 0, got {row['half_width']}": row["half_width"] >= 0,
-        f"rounds must be positive, got {row['rounds']}": row["rounds"] > 0,
-        f"sent_bytes must be at least 0, got {row['sent_bytes']}": row["sent_bytes"] >= 0,
-        f"setting must hold numbers, got {row['setting']}": all(isinstance(v, NUMBER) for v in row["setting"].values()),
-    }
-    if target is not None:
-        text = f"epsilon must be at most its target {target:g}, up to {TOLERANCE:.0%}, got {row['epsilon']}"
-        conditions[text] = row["epsilon"] <= (1 + TOLERANCE) * target
-    return [text for text, holds in conditions.items() if not holds]
+def _fault(error: Any) -> str:
+    """Return a validation error as a line."""
+    name, given = ".".join(map(str, error["loc"])), error["input"]
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    if error["type"] == "missing":
+        return f"{name} must be given, got none"
+    if given is None and name in MISSING:
+        return MISSING[name]
+    wanted = re.sub(r"^\w+ should |^Extra inputs are not permitted", "", error["msg"]) or "be a known field"
+    return f"{name} must {wanted}, got {given!r}"
 
 
 def leaderboard_rows(results: Results) -> tuple[list[Row], list[str]]:
