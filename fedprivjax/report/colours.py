@@ -34,7 +34,6 @@ PLACES = {  # of methods, by class and by name in files
     for place, (key, one) in enumerate((METHODS | ALGORITHM_CLASSES).items())
     for name in (key, one.__name__)
 }
-NAMED_CLASSES = 20  # largest number of classes with distinct colours; more classes share one continuous scale
 INK, PAGE, LINES = ("#000000", "#e4e8ec"), ("#ffffff", "#15191d"), ("#b0b0b0", "#4a545e")  # light and dark
 CONSTANT = "#666666"
 ALONE = ("#333333", "#999999")
@@ -221,7 +220,5 @@ def looks(best: Mapping[str, xr.Dataset]) -> dict[str, dict[str, Any]]:
 
 
 def class_colour(label: int, classes: int) -> Any:
-    """Return the colour of one of `classes` classes."""
-    name = "tab10" if classes <= 10 else "tab20" if classes <= NAMED_CLASSES else "viridis"
-    colours = matplotlib.colormaps[name]
-    return colours(label) if classes <= NAMED_CLASSES else colours(label / (classes - 1))
+    """Return the colour of one of `classes` classes: one of the style's, or of a continuous scale if there are more."""
+    return colour(label) if classes <= len(LIGHT) else matplotlib.colormaps["viridis"](label / (classes - 1))

@@ -7,8 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedprivjax.datasets import Dataset
-from fedprivjax.report.colours import NAMED_CLASSES, class_colour, colour
+from fedprivjax.report.colours import class_colour, colour
 
+NAMED_CLASSES = 20  # largest number of classes that are named
 NAMED = 30  # largest number of machines that are named on the axis
 BARS = 100  # largest number of machines with a bar each; more are drawn as one area per class
 LEVELS = (5, 25, 50, 75, 95)  # percentiles of a machine's numeric labels

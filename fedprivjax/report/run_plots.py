@@ -3,6 +3,7 @@
 import numpy as np
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from fedprivjax.checks.refusal import Refusal
@@ -114,6 +115,10 @@ def participation(run: SavedRun) -> Figure:
     _whole(axis.xaxis, axis.yaxis)
     if (size.machines, size.rounds) != bins:
         figure.colorbar(image, label="share of machines and rounds")
+    else:
+        names = {1.0: "takes part", 0.5: "drops out"}
+        shown = [Patch(fc=image.to_rgba(each), ec=CONSTANT, label=names[each]) for each in names if each in share]
+        figure.legend(handles=shown, loc="outside lower center", ncols=len(shown))
     return figure
 
 
@@ -131,7 +136,9 @@ def machine_epsilons(run: SavedRun) -> Figure:
     axis.hist(values, edges.tolist(), weights=stated.counts, color=colour(0))
     axis.axvline(one.epsilon, color=CONSTANT, ls=":")
     terms = f"(δ = {power_text(one.delta)}, {relations([one.terms])})"
-    axis.set(xlabel=f"ε of a machine  {terms}", ylabel="machines", title=f"the worst: ε = {one.epsilon:.4g}")
+    worst = np.flatnonzero(one.per_machine >= (1 - 1e-9) * stated.max)
+    which = f"machine {worst[0]}" + f" and {worst.size - 1} more" * (worst.size > 1)
+    axis.set(xlabel=f"ε of a machine  {terms}", ylabel="machines", title=f"the worst: {which}, ε = {one.epsilon:.4g}")
     _whole(axis.yaxis)
     if span <= 1e-9:
         axis.set_xlim(values[0] - 1, values[0] + 1)

@@ -45,7 +45,9 @@ def test_metrics_are_curves_over_rounds(run):
 
 
 def test_participation_is_the_schedule(run):
-    shown = fpj.plot(run, "participation").axes[0].images[0].get_array()
+    figure = fpj.plot(run, "participation")
+    shown = figure.axes[0].images[0].get_array()
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["takes part", "drops out"]
     expected = np.zeros((20, 8))
     schedule = run.plan.schedule
     for t, slot in np.argwhere(schedule.scheduled):
@@ -81,6 +83,7 @@ def test_every_machine_has_its_epsilon(run):
         )
         assert patch.get_height() == inside.sum()
     assert axis.lines[0].get_xdata()[0] == pytest.approx(run.guarantee.epsilon)
+    assert axis.get_title().startswith(f"the worst: machine {every.argmax()}")
     equal = replace(run, guarantee=replace(run.guarantee, mus=Grouped.of([1.0] * 20)))
     assert max(patch.get_height() for patch in fpj.plot(equal, "machine_epsilon").axes[0].patches) == 20
 
