@@ -16,6 +16,7 @@ from fedprivjax.experiment.verdict import Verdict, describe, judged_metric, orig
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.cross_check import AGREES, entry
 from fedprivjax.report.colours import colour
+from fedprivjax.report.drawing import panelled
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.report.wording import grouped, mixed, rounds_title, title_of
 
@@ -178,14 +179,9 @@ def _achieved(one: Audit) -> str:
 
 def plot(audits: Mapping[str, Audit | OneRunAudit]) -> Figure:
     """Plot the claimed ε(δ) and its proved lower bounds, one panel per protocol."""
-    columns = min(3, max(1, len(audits)))
-    rows = -(-max(1, len(audits)) // columns)
-    figure = Figure(figsize=(4.4 * columns, 3.2 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flat
-    for label, one in audits.items():
-        _panel(next(panels), label, one)
-    for panel in panels:
-        panel.set_axis_off()
+    figure, panels = panelled(max(1, len(audits)), 4.4, 3.2, sharey=False)
+    for axis, (label, one) in zip(panels, audits.items(), strict=False):
+        _panel(axis, label, one)
     return figure
 
 
