@@ -1,22 +1,20 @@
 """Results as a pandas frame of numbers, and as a LaTeX table."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.printable import printable
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric
-from fedprivjax.report.cells import CHOSEN, Cells, is_better
+from fedprivjax.report.cells import CHOSEN, Cells, at, is_better
 from fedprivjax.report.display import Showable, recorded_by, summarised, usual_metric
 from fedprivjax.report.remarks import CHOSEN_NOTE, footnotes
 from fedprivjax.report.tables import CONSTANT, results_table
-from fedprivjax.report.wording import of_axes, points_of
+from fedprivjax.report.wording import points_of
 
 PROTOCOL, MEAN, HALF, EPSILON = "protocol", "mean", "half_width", "realised_epsilon"
 DAGGER = r"^\dagger"  # mark of a mean that is worse than the constant predictor's value
@@ -166,7 +164,7 @@ def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str
     cells = this.cells(metric)
     points = points_of(this.varied)
     columns = {label: (*interval, this.epsilon[label]) for label, interval in cells.intervals.items()}
-    rows = [[_at(each, point) for each in column] for point in points for column in columns.values()]
+    rows = [[float(at(each, point).squeeze()) for each in column] for point in points for column in columns.values()]
     keys = [(*point.values(), label) for point in points for label in columns]
     index = pd.MultiIndex.from_tuples(keys, names=[*this.varied, PROTOCOL])
     made = Frame(rows, columns=[MEAN, HALF, EPSILON], index=index)
@@ -198,11 +196,6 @@ def _setting(name: str, value: float) -> str:
 def _values(point: Any) -> tuple[float, ...]:
     """Return the settings of a point of a group-by, whose only setting has no tuple."""
     return point if isinstance(point, tuple) else (point,)
-
-
-def _at(values: xr.DataArray, point: Mapping[str, float]) -> float:
-    """Return the value at a point. Axes that the values lack are ignored."""
-    return float(values.sel(of_axes(values, point)).squeeze())
 
 
 def _within(mean: float, compared: Any, metric: Metric) -> bool:
