@@ -29,14 +29,13 @@ def show(experiment, results, folder: Path, *, judge: str | None = None) -> "lis
         judge: name of an experiment whose verdict is printed below the tables, and returned, in place of the lines on
             the data and the plot of their partition. A guarantee that hides the sizes leaves these out, too.
     """
-    from fedprivjax.experiment.tuning import selected
     from fedprivjax.report.display import experiment_summary, tables
     from fedprivjax.report.drawing import save
     from fedprivjax.report.page import PAGE, write_page
     from fedprivjax.report.plots import all_plots
 
     with saved(folder):
-        this = experiment_summary(experiment, selected(experiment, results), results.choices)
+        this = experiment_summary(experiment, results)
         if judge is None and not this.hides_sizes:
             this = replace(this, partition=_partition_plot(experiment))
         out.print(tables(this))

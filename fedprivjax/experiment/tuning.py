@@ -48,7 +48,7 @@ def selected(experiment: Experiment, results: dict[str, xr.Dataset]) -> dict[str
     it.
     """
     return {
-        settings.label: _reduced(_best(results[settings.label], list(settings.grid), experiment.evaluation))
+        settings.label: trials_as_seeds(_best(results[settings.label], list(settings.grid), experiment.evaluation))
         for settings in experiment.protocol
     }
 
@@ -60,7 +60,7 @@ def _best(data: xr.Dataset, grid: list[str], evaluation: EvaluationSettings) -> 
     return at_best(data, grid, runs_of(data, evaluation), metric, evaluation.known(metric).better)
 
 
-def _reduced(data: xr.Dataset) -> xr.Dataset:
+def trials_as_seeds(data: xr.Dataset) -> xr.Dataset:
     """Return the data with trials as seeds: the mean over each trial's runs, and the worst privacy among them."""
     if TRIAL not in data.dims:
         return data

@@ -4,16 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
 import xarray as xr
 
 from fedprivjax.engine.metric import Metric
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.report.wording import of_axes, points_of
+from fedprivjax.report.wording import of_axes
 from fedprivjax.sweeps.results import INTERVAL, alone
-from fedprivjax.sweeps.selection import POINT, UNACCOUNTED, best_point
+from fedprivjax.sweeps.selection import UNACCOUNTED
 
 CHOSEN = " ‡"  # mark of a protocol whose settings were chosen by results
 ALONE = "each machine alone"
@@ -91,22 +90,6 @@ def tunable(values: xr.DataArray, least: int = 2) -> list[str]:
     """Return the axes of at least so many values that are settings of the method, not privacy levels or sizes."""
     fixed = (*LEVELS, *STRUCTURAL, "seed")
     return [str(name) for name in values.dims if name not in fixed and values.sizes[name] >= least]
-
-
-def best_cell(cells: Cells, names: list[str], point: Point) -> dict[str, float]:
-    """Return the values of settings with the best results at a point, over all protocols that sweep them together.
-
-    The rule is that of `best_point`.
-    """
-    found = [values for values in (at(runs, point) for runs in cells.runs.values()) if set(names) <= set(values.dims)]
-    if not names or not found:
-        return {}
-    grid = {name: found[0][name].values.tolist() for name in names}
-    alike = [values for values in found if all(values[name].values.tolist() == grid[name] for name in names)]
-    points = points_of(grid)
-    runs = [values.transpose(*names, ...).values.reshape(len(points), -1) for values in alike]
-    best = best_point(xr.DataArray(np.hstack(runs), dims=(POINT, "run")), ["run"], cells.metric.better)
-    return points[int(best)]
 
 
 def alone_of(best: Mapping[str, xr.Dataset], name: str) -> dict[str, Interval]:

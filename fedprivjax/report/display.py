@@ -19,7 +19,7 @@ from fedprivjax.engine.metrics import known, require_recorded
 from fedprivjax.engine.metrics import shown as usual
 from fedprivjax.experiment import Experiment
 from fedprivjax.experiment.results import Results, load
-from fedprivjax.experiment.tuning import Choice
+from fedprivjax.experiment.tuning import selected, trials_as_seeds
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.colours import using
 from fedprivjax.report.costs import AXES, with_costs
@@ -75,11 +75,11 @@ def tables(this: Summary) -> Tables:
     return Tables(results_tables(this), footnotes(this))
 
 
-def experiment_summary(
-    experiment: Experiment, best: Mapping[str, xr.Dataset], choices: Mapping[str, Choice] | None
-) -> Summary:
-    """Return the summary of an experiment's selected results, with the points tuned on other data."""
-    return replace(summary(experiment, best), tuned=choice_table(experiment, choices) if choices else None)
+def experiment_summary(experiment: Experiment, results: Results) -> Summary:
+    """Return the summary of an experiment's results, with the points tuned on other data."""
+    tuned = choice_table(experiment, results.choices) if results.choices else None
+    grids = {label: trials_as_seeds(data) for label, data in results.items()}
+    return replace(summary(experiment, selected(experiment, dict(results))), grids=grids, tuned=tuned)
 
 
 def table(results: Showable, metric: str | Metric | None = None, *, iterate: str | None = None) -> Tables:
@@ -185,7 +185,7 @@ def summarised(results: Showable, iterate: str | None) -> Summary:
     if isinstance(results, str | Path):
         results = load(results)
     if isinstance(results, Results):
-        this = experiment_summary(results.spec, results.best, results.choices)
+        this = experiment_summary(results.spec, results)
     elif isinstance(results, xr.Dataset):
         this = _of_datasets({str(results.attrs.get("protocol", "protocol")): results})
     elif isinstance(results, Mapping) and results and all(isinstance(data, xr.Dataset) for data in results.values()):

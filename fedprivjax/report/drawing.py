@@ -253,10 +253,11 @@ def _draw_level(axes: Sequence[Axes], parts: Sequence[xr.DataArray], along: str,
             axis.axhline(float(part), lw=1.5, label=label, **style)
 
 
-def point_title(point: Point) -> str:
-    """Return a panel's title.
+def point_title(point: Point, fixed: Mapping[str, str] = {}) -> str:
+    """Return a panel's title: the panel's own point, and the values that are `fixed` in all panels.
 
-    >>> point_title({"per_round": 5, "mu": 2.0})
+    >>> point_title({"per_round": 5}, {"mu": "2"})
     'm = 5, μ = 2'
     """
-    return ", ".join(f"{SYMBOLS.get(name, name)} = {value:g}" for name, value in point.items())
+    texts = {**{name: f"{value:g}" for name, value in point.items()}, **fixed}
+    return ", ".join(f"{SYMBOLS.get(name, name)} = {text}" for name, text in texts.items())

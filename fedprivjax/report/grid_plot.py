@@ -12,66 +12,75 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metric import Metric
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report import drawing
-from fedprivjax.report.cells import Cells, Point, at, best_cell
+from fedprivjax.report.cells import CHOSEN, Cells, at, tunable
+from fedprivjax.report.remarks import CHOSEN_NOTE
 from fedprivjax.report.summary import PANELS, Summary
 from fedprivjax.report.wording import points_of
 from fedprivjax.sweeps.results import mean_interval
+from fedprivjax.sweeps.selection import POINT, best_point
 
 LEAST = 3  # smallest number of values of an axis
 WRITTEN = 8  # largest number of values along an axis of a map with numbers
+MAPS = 12  # largest number of maps with one for each privacy level; otherwise there is one for the middle level
 ACROSS = 2  # panels per row, since a phone's page is narrow
+FRAME = "#d1242f"
 COLOURS = "cividis"  # monotone in lightness, also for colour-blind readers
 
 
 def grid_axes(this: Summary) -> list[str]:
     """Return the two largest swept settings of the methods, the larger one first, or no names if there are not two."""
-    sizes = {name: max(data.sizes.get(name, 1) for data in this.best.values()) for name in this.tunable}
-    found = sorted((name for name in sizes if sizes[name] >= LEAST), key=lambda name: -sizes[name])[:2]
-    return found if len(found) == 2 and _having(this, found) else []
-
-
-def _having(this: Summary, names: list[str]) -> list[str]:
-    """Return the labels of the protocols with all of these axes."""
-    return [label for label, data in this.best.items() if set(names) <= set(data["diverged"].dims)]
+    sizes: dict[str, int] = {}
+    for data in this.whole.values():
+        for name in tunable(data["diverged"], LEAST):
+            sizes[name] = max(sizes.get(name, 0), data.sizes[name])
+    found = sorted(sizes, key=lambda name: -sizes[name])[:2]
+    held = any(set(found) <= set(data["diverged"].dims) for data in this.whole.values())
+    return found if len(found) == 2 and held else []
 
 
 def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> Figure:
     """Plot a metric over the two largest swept settings, one panel for each protocol, ε and participation.
 
-    The best cell, by the rule of `select`, has a frame. The title has its value, and the settings at the edge of the
-    grid. Further settings have their best values. The choice uses the results, so no guarantee covers it.
+    Grids of a protocol are drawn whole. More than `MAPS` panels have the middle ε only. The best cell, by the rule of
+    `select`, has a frame, and cells whose interval reaches its mean have a dotted one. The title has its value, and the
+    settings at the edge of the grid. Further settings have their best values in every cell. The choice uses the
+    results, so no guarantee covers it.
 
     Raises:
         Refusal: if the methods have no two settings of at least `LEAST` values.
     """
-    cells, axes = this.cells(metric), grid_axes(this)
+    axes, whole = grid_axes(this), replace(this, best=this.whole)
     if not axes:
         raise Refusal(f"results must have two swept settings of at least {LEAST} values to be drawn as a grid")
-    but = (*axes, *LEVELS, *PANELS)
-    fixed = this.settled(cells, but)
-    panels = [
-        (label, {**point, **fixed})
-        for label in _having(this, axes)
-        if label in cells.runs
-        for point in points_of(_levels(this.best[label]))
-    ]
-    means = [mean_interval(at(cells.runs[label], point))[0].transpose(*reversed(axes)) for label, point in panels]
+    drawn = whole.drawn(metric, (*axes, *LEVELS, *PANELS))
+    if len(_panels(drawn, metric, axes)) > MAPS:
+        drawn = whole.drawn(metric, (*axes, *PANELS))
+    cells, panels = drawn.cells(metric), _panels(drawn, metric, axes)
+    runs = [at(cells.runs[label], point).transpose(*reversed(axes), "seed") for label, point in panels]
+    means = [mean_interval(each)[0] for each in runs]
     limits = min(float(mean.min()) for mean in means), max(float(mean.max()) for mean in means)
-    figure, drawn = drawing.panelled(len(panels), 4.4, 3.6, across=ACROSS)
-    for axis, (label, point), mean in zip(drawn, panels, means, strict=True):
+    figure, maps = drawing.panelled(len(panels), 4.4, 3.6, across=ACROSS)
+    for axis, (label, point), mean, each in zip(maps, panels, means, runs, strict=True):
         _draw(axis, mean, cells, limits)
-        best = best_cell(replace(cells, runs={label: cells.runs[label]}), axes, point)
-        name = [this.labels[label]] * (len(_having(this, axes)) > 1)
-        title = ", ".join(filter(None, (*name, drawing.point_title(point), f"best {_mark(axis, mean, best, cells)}")))
-        axis.set_title(title, fontsize="medium")
-    bar = figure.colorbar(drawn[0].collections[0], ax=drawn, label=f"{cells.words}, mean over {this.over}")
+        name = [label] * (len({label for label, _ in panels}) > 1)
+        words = (*name, drawing.point_title(point, drawn.fixed), f"best {_mark(axis, each, cells.metric)}")
+        axis.set_title(", ".join(filter(None, words)), fontsize="medium")
+    bar = figure.colorbar(maps[0].collections[0], ax=maps, label=f"{cells.words}, mean over {this.over}")
+    figure.supxlabel(f"{CHOSEN_NOTE}; dotted: interval reaches the best mean", fontsize="small")
     if cells.metric.unit == "%":
         drawing.percent_ticks(bar.ax.yaxis)
     return figure
 
 
-def _levels(data: xr.Dataset) -> dict[str, list[float]]:
-    return {name: data[name].values.tolist() for name in (*PANELS, *LEVELS) if name in data.dims}
+def _panels(this: Summary, metric: str | Metric, axes: list[str]) -> list[tuple[str, dict[str, float]]]:
+    """Return the label and the point of each map."""
+    levels = (*PANELS, *LEVELS)
+    return [
+        (label, point)
+        for label, runs in this.cells(metric).runs.items()
+        if set(axes) <= set(runs.dims)
+        for point in points_of({name: runs[name].values.tolist() for name in levels if name in runs.dims})
+    ]
 
 
 def _draw(axis: Axes, mean: xr.DataArray, cells: Cells, limits: tuple[float, float]) -> None:
@@ -92,11 +101,18 @@ def _draw(axis: Axes, mean: xr.DataArray, cells: Cells, limits: tuple[float, flo
         axis.text(column + 0.5, row + 0.5, text, color="#fdfdfd" if dark else "#111111", ha="center", va="center")
 
 
-def _mark(axis: Axes, mean: xr.DataArray, best: Point, cells: Cells) -> str:
-    """Frame the best cell, and return it as text."""
-    down, across = (str(name) for name in mean.dims)
-    row, column = (int(np.flatnonzero(mean[name].values == best[name])[0]) for name in (down, across))
-    axis.add_patch(Rectangle((column + 0.05, row + 0.05), 0.9, 0.9, fill=False, ec="#d1242f", lw=2.5))
-    ends = [name for name, place in ((across, column), (down, row)) if place in (0, mean.sizes[name] - 1)]
-    edge = f"\n({' and '.join(ends)} at the grid's edge)" if ends else ""
-    return cells.metric.text(float(mean.sel(best))) + cells.metric.unit + edge
+def _mark(axis: Axes, runs: xr.DataArray, metric: Metric) -> str:
+    """Frame the best cell, and those whose interval reaches its mean. Return its value as text.
+
+    Args:
+        runs: value of each run, shape [down, across, seed].
+    """
+    mean, half = (each.values for each in mean_interval(runs))
+    best = divmod(int(best_point(runs.stack({POINT: runs.dims[:2]}), ["seed"], metric.better)), mean.shape[1])
+    for (row, column), gap in np.ndenumerate(abs(mean - mean[best])):
+        if (row, column) == best or gap <= half[row, column]:
+            line = {"ls": "-", "lw": 2.5} if (row, column) == best else {"ls": ":", "lw": 1.5}
+            axis.add_patch(Rectangle((column + 0.05, row + 0.05), 0.9, 0.9, fill=False, ec=FRAME, **line))
+    ends = [str(n) for n, place, size in zip(runs.dims, best, mean.shape, strict=False) if place in (0, size - 1)]
+    edge = f"\n({' and '.join(reversed(ends))} at the grid's edge)" if ends else ""
+    return metric.text(float(mean[best])) + metric.unit + CHOSEN + edge

@@ -22,7 +22,7 @@ from fedprivjax.privacy.target import LEVELS
 from fedprivjax.privacy.terms import RELATIONS
 from fedprivjax.problem.problem import Problem
 from fedprivjax.report.text_table import Sheet
-from fedprivjax.report.wording import epsilon_text, grouped, mixed, points_of
+from fedprivjax.report.wording import epsilon_text, grouped, mixed, points_of, range_text
 from fedprivjax.sweeps.prepare import ReadySweep
 
 
@@ -48,7 +48,7 @@ def _guarantee_table(names: tuple[str, ...], rows: list[tuple[Job, "_Row"]], del
         values += [_or_dash(each.get(relation, np.nan)) for relation in both]
         values = values if row.private else ["non-private", *[""] * (len(values) - 1)]
         setting = _in_common([_shared(job, row.points)])
-        table.add_row(job.label, setting, _range(row.noise_std), *values, _range(row.sensitivity))
+        table.add_row(job.label, setting, range_text(row.noise_std), *values, range_text(row.sensitivity))
     return table
 
 
@@ -151,8 +151,3 @@ def _first_events(start: ReadySweep) -> list[Event]:
         return [events[0] for events in start.configurations.events]
     members = zip(start.configurations.protocols, start.grid, strict=True)
     return [protocol.event(member.problem, start.first.plan) for protocol, member in members]
-
-
-def _range(values: list[float]) -> str:
-    low, high = f"{min(values):.4g}", f"{max(values):.4g}"
-    return low if low == high else f"{low} to {high}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
@@ -21,12 +22,13 @@ from fedprivjax.report import display
 from fedprivjax.report.drawing import as_address
 from fedprivjax.report.remarks import is_large, non_private_metrics
 from fedprivjax.report.summary import Summary
+from fedprivjax.report.tables import chosen_tables
 from fedprivjax.report.text_table import html_table
 
 PAGE = "report.html"
 LEADS = ("_against_epsilon", "_over_grid")  # ends of the names of plots at the top of the page, the first of each
 LONG = 24  # largest number of rows of a table that is open
-LEAST, MOST = 72, 115  # smallest and largest pixels per inch of a plot; below the smallest it is scrolled, not shrunk
+LEAST, MOST = 59, 115  # smallest and largest pixels per inch of a plot; below the smallest it is scrolled, not shrunk
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,13 @@ def write_page(this: Summary, results: Results, plots: Mapping[str, Figure]) -> 
 def page(this: Summary, results: Results, plots: Mapping[str, Figure]) -> str:
     """Return the page as HTML. User-defined text is escaped, and so are its control characters."""
     tables = display.tables(this)
+    sheets = [*tables.sheets, *chosen_tables(this)]
     drawn = {name: _plot(name, figure) for name, figure in plots.items()}
     leads = [next((name for name in drawn if name.endswith(end)), None) for end in LEADS]
     return _template().render(
         title=this.title or str(results.folder),
         notes=this.notes,
-        tables=[(sheet.title, Markup(html_table(sheet, caption=False)), len(sheet.rows)) for sheet in tables.sheets],
+        tables=[(sheet.title, Markup(html_table(sheet, caption=False)), len(sheet.rows)) for sheet in sheets],
         long=LONG,
         remarks=_joined(line for line in tables.notes if line != this.notes),
         leads=[drawn.pop(name) for name in leads if name is not None],
@@ -122,15 +125,13 @@ def _plot(name: str, figure: Figure) -> dict[str, Any]:
     return {"name": name.replace("_", " "), "address": as_address(figure), **sizes}
 
 
-def _rows(provenance: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
+def _rows(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return names and values, with the path as the name of a nested value."""
-    rows: list[tuple[str, str]] = []
-    for name, value in provenance.items():
-        if isinstance(value, Mapping):
-            rows += _rows(value, f"{above}{name} ")
-        else:
-            rows.append((above + name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
-    return rows
+    (flat,) = pd.json_normalize(dict(provenance), sep=" ").to_dict("records")
+    return [
+        (str(name), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+        for name, value in flat.items()
+    ]
 
 
 @cache

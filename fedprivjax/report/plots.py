@@ -21,13 +21,12 @@ from fedprivjax.report.colours import looks
 from fedprivjax.report.costs import AXES, differ_in_costs, run_costs, with_costs
 from fedprivjax.report.grid_plot import grid_axes, metric_over_grid
 from fedprivjax.report.summary import PANELS, Summary
-from fedprivjax.report.wording import power_text, relations, target_epsilon
+from fedprivjax.report.wording import points_of, power_text, relations
 from fedprivjax.sweeps.results import has, of_iterate, preferred, vector_axes
 
 LONGER = 3  # ratio of the longest to the shortest run above which the axis of rounds is logarithmic
 CURVE = 3  # smallest number of values of a swept setting for a curve
 SIZES = {"machines": "machines", "records": "records of a machine", "rounds": "rounds", "per_round": "machines a round"}
-USUAL = 2.0  # default ε: the nearest swept privacy level is drawn
 ENDS: dict[str, Any] = {"markevery": [-1]}  # marker at the end of a run
 BINS = 20
 
@@ -44,29 +43,24 @@ def metric_against_epsilon(
     With `realised`, ε is the realised ε of the worst run instead of the swept target. The default is to do so if the
     two differ. Non-private protocols are horizontal lines. Private protocols with a fixed target are a point at the
     worst run's ε. At least one protocol must sweep `mu` or `epsilon`. Other swept settings are as in
-    `Summary.settled`.
+    `Summary.drawn`.
     """
-    cells = this.cells(metric)
     realised = this.misses_target if realised is None else realised
     epsilon = "realised ε, worst run" if realised else "target ε" if this.misses_target else "ε"
-    chosen = this.settled(cells, (*PANELS, *LEVELS))
-    points = [{**panel, **chosen} for panel in this.panels()]
+    this = this.drawn(metric, (*PANELS, *LEVELS))
+    cells, points = this.cells(metric), this.panels()
     figure, axes = drawing.panelled(len(points))
     delta = next(iter(this.best.values())).attrs["delta"]
     terms = f"(δ = {power_text(delta)}, {relations(this.terms)})"
     for axis, point in zip(axes, points, strict=True):
-        levels: set[float] = set()
-        for index, label, data, style in _parts(this, cells, point):
-            mean, beyond = drawing.bars_of(at(cells.runs[label], point), this.evaluation.bars, cells.limits)
+        along = {}
+        for _, label, data, _ in _parts(this, cells, point):
             worst, target = at(this.epsilon[label], point), target_of(data)
-            if target is None and not np.isfinite(worst):
-                axis.axhline(float(mean), **{**style, "marker": ""})
-                continue
-            along = worst if realised or target is None else target
-            levels |= set(np.atleast_1d(along.values).tolist())
-            _draw_curve(axis, along, mean, beyond, bands and target is not None, index, len(this.best), style)
-        axis.set(xlabel=f"{epsilon}  {terms}", title=drawing.point_title(point))
-        drawing.epsilon_axis(axis, levels)
+            if target is not None or np.isfinite(worst):
+                along[label] = worst if realised or target is None else target
+        _draw_curves(axis, this, cells, point, along, bands)
+        axis.set(xlabel=f"{epsilon}  {terms}", title=drawing.point_title(point, this.fixed))
+        drawing.epsilon_axis(axis, {float(level) for each in along.values() for level in np.atleast_1d(each)})
     drawing.draw_baselines(axes, cells, points)
     return drawing.finish(figure, axes, cells.metric, _words(this, cells.words, this.evaluation.bars))
 
@@ -77,14 +71,14 @@ def metric_over_rounds(this: Summary, metric: str | Metric = "test_loss") -> Fig
     Bands need three seeds. They are 95% intervals of the mean, cut at the metric's limits. The axis of rounds is
     logarithmic if the longest run has more than three times the rounds of the shortest.
     """
-    cells = this.cells(metric)
-    points = _at_one_point(this, this.settled(cells))
+    this = this.drawn(metric, PANELS)
+    cells, points = this.cells(metric), this.panels()
     figure, axes = drawing.panelled(len(points))
-    for axis, at_point in zip(axes, points, strict=True):
-        for _, _, data, style in _parts(this, cells, at_point):
+    for axis, point in zip(axes, points, strict=True):
+        for _, _, data, style in _parts(this, cells, point):
             if cells.metric.name in data:
                 drawing.draw_path(axis, _path(this, data, cells.metric), cells.limits, **{**style, "marker": ""})
-        axis.set(xlabel="round", title=drawing.point_title(at_point))
+        axis.set(xlabel="round", title=drawing.point_title(point, this.fixed))
         _scale_rounds(axis)
     return drawing.finish(figure, axes, cells.metric, _words(this, cells.metric.words))
 
@@ -96,26 +90,22 @@ def metric_against(
 
     The metric and bars are as in `metric_against_epsilon`. An axis is logarithmic if all its values are positive and,
     for the metric, unbounded above, which an accuracy is not. The first other swept setting has a panel per value. The
-    remaining ones are as in `Summary.settled`.
+    remaining ones are as in `Summary.drawn`.
     """
-    cells = this.cells(metric)
-    points = _beside(this, cells, axis)
+    first = next(iter(this.best.values()))
+    panels = [str(name) for name in first["diverged"].dims if name not in (axis, "seed")][:1]
+    this = this.drawn(metric, (axis, *panels))
+    cells, points = this.cells(metric), points_of({name: first[name].values.tolist() for name in panels})
     figure, axes = drawing.panelled(len(points), 4.6, 4.2)
     positive = _positive(cells) and np.isinf(cells.limits[1])
+    along = {label: data[axis] for label, data in this.best.items() if axis in data.dims}
     for place, point in zip(axes, points, strict=True):
-        for index, label, data, style in _parts(this, cells, point):
-            mean, beyond = drawing.bars_of(at(cells.runs[label], point), this.evaluation.bars, cells.limits)
-            if beyond is not None and positive:  # a logarithmic axis has no zero
-                beyond = beyond.where(beyond["side"] == "above", np.minimum(beyond, 0.9 * mean))
-            if axis not in data.dims:
-                place.axhline(float(mean), **{**style, "marker": ""})
-            else:
-                _draw_curve(place, data[axis], mean, beyond, bands, index, len(this.best), style)
-        place.set(xlabel=SIZES.get(axis, axis), title=drawing.point_title(point))
+        place.set_yscale("log" if positive else "linear")
+        _draw_curves(place, this, cells, point, along, bands)
+        place.set(xlabel=SIZES.get(axis, axis), title=drawing.point_title(point, this.fixed))
         if positive:
-            place.set_yscale("log")
             drawing.plain_ticks(place.yaxis, *place.get_ylim())
-        values = np.unique(np.concatenate([data[axis].values for data in this.best.values() if axis in data.dims]))
+        values = np.unique(np.concatenate([each.values for each in along.values()]))
         if (values > 0).all():
             place.set_xscale("log")
             drawing.plain_ticks(place.xaxis, *place.get_xlim())
@@ -133,56 +123,53 @@ def metric_against_costs(
     """Plot a metric during runs against rounds, bytes sent by a machine, gradients per record, and simulated hours.
 
     Each of `costs` ("taken", the rounds, "bytes", "gradients", and "hours", of participation with delays) has a panel
-    with a logarithmic axis, and each participation a row of panels. Every swept setting has one value: for a privacy
-    level the one nearest to ε = 2, for others as in `Summary.settled`. A dot marks a
-    run's end. Bands are as in `metric_over_rounds`. A run's bytes, gradients and hours are spread evenly over its
-    rounds, which is exact for bytes and gradients of cohorts of equal size. Gradients per record are not drawn for data
-    whose examples are computed on demand.
+    with a logarithmic axis, and each participation a row of panels. Every swept setting has one value, as in
+    `Summary.drawn`. A dot marks a run's end. Bands are as in `metric_over_rounds`. A run's bytes, gradients and hours
+    are spread evenly over its rounds, which is exact for bytes and gradients of cohorts of equal size. Gradients per
+    record are not drawn for data whose examples are computed on demand.
     """
+    this = this.drawn(metric, PANELS)
     cells, best = this.cells(metric), with_costs(this.best)
-    name = cells.metric.name
-    best = {label: data for label, data in best.items() if name in data}
-    spent = {label: run_costs(data) for label, data in best.items()}
+    spent = {label: run_costs(data) for label, data in best.items() if cells.metric.name in data}
     shown = [cost for cost in costs if any(one[cost].notnull().any() for one in spent.values())]
     if not shown:
         raise Refusal(f"results must have {' or '.join(costs)} of runs to be drawn against them, got none")
-    points = [each for each in _at_one_point(this, this.settled(cells, usual=usual_level(this))) for _ in shown]
+    points = [point for point in this.panels() for _ in shown]
     figure, axes = drawing.panelled(len(points), across=len(shown))
-    for place, (axis, at_point) in enumerate(zip(axes, points, strict=True)):
+    for place, (axis, point) in enumerate(zip(axes, points, strict=True)):
         cost = shown[place % len(shown)]
-        for _, label, data, style in _parts(this, cells, at_point):
+        for _, label, data, style in _parts(this, cells, point):
             if label not in spent:
                 continue
-            amount, rounds = (float(at(spent[label][each], at_point)) for each in (cost, "taken"))
+            amount, rounds = (float(at(spent[label][each], point)) for each in (cost, "taken"))
             scale = amount / rounds
             if np.isfinite(scale):
                 drawing.draw_path(axis, _path(this, data, cells.metric), cells.limits, scale=scale, **style, **ENDS)
-        _label(axis, cost, {axis: value for axis, value in at_point.items() if axis in PANELS})
+        _label(axis, cost, point)
     drawing.draw_baselines(axes, cells, points)
     drawing.finish(figure, axes, cells.metric, _words(this, cells.metric.words), across=len(shown))
-    fixed = {axis: value for axis, value in points[0].items() if axis not in PANELS}
-    figure.suptitle(_title(fixed, next(iter(best.values())).attrs["delta"]), fontsize=matplotlib.rcParams["font.size"])
+    figure.suptitle(drawing.point_title({}, this.fixed), fontsize=matplotlib.rcParams["font.size"])
     return figure
 
 
 def client_histogram(this: Summary, metric: str | Metric) -> Figure:
     """Plot how many clients have which value of a metric at the last evaluation, one panel per participation.
 
-    A client's value is its mean over seeds. Swept settings have one value each, as in `Summary.settled`.
+    A client's value is its mean over seeds. Swept settings have one value each, as in `Summary.drawn`.
     """
-    cells = this.cells(metric)
-    points = _at_one_point(this, this.settled(cells))
+    this = this.drawn(metric, PANELS)
+    cells, points = this.cells(metric), this.panels()
     figure, axes = drawing.panelled(len(points))
-    for axis, at_point in zip(axes, points, strict=True):
+    for axis, point in zip(axes, points, strict=True):
         values = {
-            label: (_of_clients(at(cells.runs[label], at_point)) * cells.metric.scale, style)
-            for _, label, _, style in _parts(this, cells, at_point)
+            label: (_of_clients(at(cells.runs[label], point)) * cells.metric.scale, style)
+            for _, label, _, style in _parts(this, cells, point)
         }
         edges = np.histogram_bin_edges(np.concatenate([each for each, _ in values.values()]), BINS)
         for each, style in values.values():
             look = {name: style[name] for name in ("label", "color", "ls")}
             axis.hist(each, bins=edges.tolist(), histtype="step", **look)
-        axis.set(xlabel=cells.title, title=drawing.point_title(at_point))
+        axis.set(xlabel=cells.title, title=drawing.point_title(point, this.fixed))
     return drawing.finish(figure, axes, replace(cells.metric, unit=""), "clients")
 
 
@@ -237,7 +224,7 @@ def _parts(this: Summary, cells: Cells, point: Point) -> Iterator[tuple[int, str
     """Yield position, label, dataset at a point, and style of each protocol that recorded a metric."""
     for index, (label, look) in enumerate(looks(this.best).items()):
         if label in cells.runs:
-            yield index, label, at(this.best[label], point), {"label": this.label(label, point), "ms": 4, **look}
+            yield index, label, at(this.best[label], point), {"label": this.labels[label], "ms": 4, **look}
 
 
 def _words(this: Summary, words: str, bars: str = "interval") -> str:
@@ -245,35 +232,30 @@ def _words(this: Summary, words: str, bars: str = "interval") -> str:
     return f"{words}\n({drawing.over_seeds(this.best, bars)})"
 
 
-def _at_one_point(this: Summary, chosen: Point) -> list[dict[str, float]]:
-    """Return the point of each panel of a plot with one value of every swept setting."""
-    return [
-        {**panel, **{name: value for name, value in chosen.items() if name not in panel}} for panel in this.panels()
-    ]
-
-
 def _path(this: Summary, data: xr.Dataset, metric: Metric) -> xr.DataArray:
     """Return a recorded metric during runs, of the summary's iterate if the protocol has it, else of the output."""
     return of_iterate(data[metric.name], preferred(data, metric.name, this.evaluation.iterate))
 
 
-def _draw_curve(
-    axis: Axes,
-    along: xr.DataArray,
-    mean: xr.DataArray,
-    beyond: xr.DataArray | None,
-    bands: bool,
-    index: int,
-    count: int,
-    style: Mapping[str, Any],
+def _draw_curves(
+    axis: Axes, this: Summary, cells: Cells, point: Point, along: Mapping[str, xr.DataArray], bands: bool
 ) -> None:
-    """Draw means against values, with bands, or with bars that are moved aside from those of other protocols."""
-    if bands:
-        drawing.draw_band(axis, along, mean, beyond, **style)
-        return
-    bars = None if beyond is None else np.reshape(beyond.values, (2, -1))
-    drawn = axis.errorbar(np.atleast_1d(along), np.atleast_1d(mean), bars, capsize=3, **style)
-    drawing.aside(axis, drawn, index, count)
+    """Draw each protocol's means against its values `along` the axis, or as a horizontal line if it has none.
+
+    Bars are moved aside from those of other protocols.
+    """
+    for index, label, _, style in _parts(this, cells, point):
+        mean, beyond = drawing.bars_of(at(cells.runs[label], point), this.evaluation.bars, cells.limits)
+        if beyond is not None and axis.get_yscale() == "log":  # which has no zero
+            beyond = beyond.where(beyond["side"] == "above", np.minimum(beyond, 0.9 * mean))
+        if label not in along:
+            axis.axhline(float(mean), **{**style, "marker": ""})
+        elif bands and along[label].ndim:
+            drawing.draw_band(axis, along[label], mean, beyond, **style)
+        else:
+            bars = None if beyond is None else np.reshape(beyond.values, (2, -1))
+            drawn = axis.errorbar(np.atleast_1d(along[label]), np.atleast_1d(mean), bars, capsize=3, **style)
+            drawing.aside(axis, drawn, index, len(this.best))
 
 
 def _scale_rounds(axis: Axes) -> None:
@@ -285,16 +267,6 @@ def _scale_rounds(axis: Axes) -> None:
         drawing.plain_ticks(axis.xaxis, *axis.get_xlim())
 
 
-def usual_level(this: Summary) -> dict[str, float]:
-    """Return the swept privacy level that is nearest to ε = 2."""
-    chosen: dict[str, float] = {}
-    for data in this.best.values():
-        for name in (name for name in LEVELS if name in data.dims):
-            off = [abs(np.log(target_epsilon(name, value, data.attrs["delta"]) / USUAL)) for value in data[name].values]
-            chosen[name] = float(data[name].values[int(np.argmin(off))])
-    return chosen
-
-
 def _label(axis: Axes, name: str, row: Point) -> None:
     axis.set(xlabel=AXES[name], xscale="log", title=drawing.point_title(row))
     drawing.plain_ticks(axis.xaxis, *axis.get_xlim())
@@ -303,14 +275,6 @@ def _label(axis: Axes, name: str, row: Point) -> None:
         if high > 30 * low:  # fewer ticks, since "100 kB" is longer than a number
             axis.xaxis.set_major_locator(LogLocator(subs=(1, 3)) if high < 300 * low else LogLocator(numticks=6))
         axis.xaxis.set_major_formatter(EngFormatter(unit="B"))
-
-
-def _title(point: Point, delta: float) -> str:
-    """Return the point as text, with the ε of a μ."""
-    epsilon = f" (ε = {target_epsilon('mu', point['mu'], delta):.3g})" if "mu" in point else ""
-    others = {name: value for name, value in point.items() if name != "mu"}
-    level = {name: value for name, value in point.items() if name == "mu"}
-    return ", ".join(filter(None, (drawing.point_title(level) + epsilon, drawing.point_title(others))))
 
 
 def _sweeps_epsilon(this: Summary) -> bool:
@@ -326,11 +290,3 @@ def _positive(cells: Cells) -> bool:
 def _has_path(values: xr.DataArray) -> bool:
     """Return True if any run has more than one evaluation."""
     return bool((values.notnull().sum("round") > 1).any())
-
-
-def _beside(this: Summary, cells: Cells, axis: str) -> list[dict[str, float]]:
-    """Return a panel's point for each value of the first swept setting except the axis, with the others settled."""
-    data = next(iter(this.best.values()))
-    name = next((str(n) for n in data["diverged"].dims if n not in (axis, "seed")), None)
-    values = [] if name is None else data[name].values.tolist()
-    return [{**panel, **this.settled(cells, (axis, str(name)))} for panel in [{str(name): v} for v in values] or [{}]]

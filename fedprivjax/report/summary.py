@@ -1,7 +1,7 @@
 """Summary of results: means, intervals, realised ε, baselines and marks, from which all that is shown follows."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,11 +14,12 @@ from fedprivjax.experiment import Experiment
 from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.privacy.terms import Terms
-from fedprivjax.report.cells import CHOSEN, Cells, Point, alone_of, at, best_cell, marked, target_of, tunable, varied
+from fedprivjax.report.cells import Cells, alone_of, at, marked, target_of, tunable, varied
 from fedprivjax.report.text_table import Sheet
-from fedprivjax.report.wording import guarantees_in, points_of, title_of
-from fedprivjax.sweeps.results import constant, figure, has, mean_interval, preferred, rounds_of
+from fedprivjax.report.wording import guarantees_in, points_of, range_text, target_epsilon, title_of
+from fedprivjax.sweeps.results import constant, figure, has, mean_interval, preferred, rounds_of, vector_axes
 from fedprivjax.sweeps.schema import custom_metrics
+from fedprivjax.sweeps.selection import at_best
 
 PANELS = ("machines", "per_round", "rounds", "records")
 TOLERANCE = 0.01  # largest relative deviation of a realised ε from its target for which the target is shown
@@ -37,6 +38,8 @@ class Summary:
         title, notes: title and notes of the experiment.
         partition: plot of the data partition, or None.
         tuned: table of the points tuned on other data, or None.
+        grids: datasets by label with the protocols' own grids, or None if they have none.
+        fixed: settings that a figure does not draw, with their values as text.
     """
 
     best: Mapping[str, xr.Dataset]
@@ -48,12 +51,19 @@ class Summary:
     notes: str = ""
     partition: Figure | None = None
     tuned: Sheet | None = None
+    grids: Mapping[str, xr.Dataset] | None = None
+    fixed: Mapping[str, str] = field(default_factory=dict)
     _cells: dict[str, Cells] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def varied(self) -> dict[str, list[float]]:
         """Axes with more than one value."""
         return {name: values for name, values in self.axes.items() if len(values) > 1}
+
+    @property
+    def whole(self) -> Mapping[str, xr.Dataset]:
+        """Datasets by label, with the protocols' own grids."""
+        return self.best if self.grids is None else self.grids
 
     @cached_property
     def labels(self) -> dict[str, str]:
@@ -169,46 +179,36 @@ class Summary:
         data = next(iter(self.best.values()))
         return points_of({name: data[name].values.tolist() for name in PANELS if name in data.dims})
 
-    def middle(self, but: Collection[str] = PANELS) -> dict[str, float]:
-        """Return the middle value of every swept setting except those in `but`."""
-        return {
-            str(name): float(data[name].values[data.sizes[name] // 2])
-            for data in self.best.values()
-            for name in data["diverged"].dims
-            if name not in (*but, "seed")
-        }
+    def drawn(self, metric: str | Metric, axes: Collection[str]) -> "Summary":
+        """Return the summary at one value of every swept setting except those in `axes`, for a figure with these axes.
 
-    def settled(self, cells: Cells, but: Collection[str] = PANELS, usual: Point | None = None) -> dict[str, float]:
-        """Return one value of every swept setting except those in `but`, for a figure that draws no axis of it.
-
-        They have the values of `evaluation.at`. Of the others, a privacy level has its `usual` value or the middle one,
-        as has a size. Settings of the methods are chosen together by the rule of `select`: the point with the fewest
-        diverged runs and, among these, the best mean over everything drawn, of `evaluation.select` or, if it was not
-        recorded, of the cells' metric.
+        They have the values of `evaluation.at`, or the nearest ones. Of the others, a privacy level or a size has its
+        middle value. Settings of the methods are chosen by the rule of `select` for each protocol, at every value of
+        `axes`: by `evaluation.select`, or by the metric if it was not recorded.
         """
-        given = {name: value for name, value in self.evaluation.at.items() if name not in but}
-        names = [name for name in self.tunable if name not in (*but, *given)]
-        fixed = {**self.middle(but), **(usual or {}), **given}
-        select = self.evaluation.select
-        cells = self.cells(select) if self.recorded(select) else cells
-        return self.placed({**fixed, **best_cell(cells, names, {n: v for n, v in fixed.items() if n not in names})})
-
-    @cached_property
-    def tunable(self) -> list[str]:
-        """Swept settings of the methods that have several values."""
-        return list(dict.fromkeys(name for data in self.best.values() for name in tunable(data["diverged"])))
-
-    def label(self, label: str, point: Point) -> str:
-        """Return a label, with a mark if the results chose a setting of the protocol at the point."""
-        free = (name for name in tunable(self.best[label]["diverged"]) if name not in self.evaluation.at)
-        return label + CHOSEN if any(name in point for name in free) else self.labels[label]
-
-    def placed(self, point: Point) -> dict[str, float]:
-        """Return the point with every value replaced by the nearest one on its axis, as in `at`."""
-        found = dict(point)
-        for data in self.best.values():
-            found |= {name: float(at(data, {name: point[name]})[name]) for name in point if name in data.dims}
-        return found
+        cells, select = self.cells(metric), self.evaluation.select
+        reduced: dict[str, xr.Dataset] = {}
+        values: dict[str, list[float]] = {}
+        for label, data in self.best.items():
+            free = [str(name) for name in data["diverged"].dims if name not in (*axes, "seed")]
+            given = {name: value for name, value in self.evaluation.at.items() if name in free}
+            chosen = [name for name in tunable(data["diverged"]) if name in free and name not in given]
+            middle = {name: float(data[name].values[data.sizes[name] // 2]) for name in free if name not in chosen}
+            one = at(data, {**middle, **given})
+            if label in cells.runs:
+                ranked = self.cells(select) if has(data, select) else cells
+                runs = at(ranked.runs[label], {**middle, **given})
+                runs = runs.mean(vector_axes(runs, data))
+                one = at_best(one, chosen, runs, ranked.metric.name, ranked.metric.better) if chosen else one
+                for name in free:
+                    own = one[f"best_{name}" if name in chosen else name]
+                    values.setdefault(name, []).extend(own.values.ravel().tolist())
+            reduced[label] = one
+        fixed = {name: range_text(each) for name, each in values.items()}
+        if "mu" in values:
+            delta = next(iter(self.best.values())).attrs["delta"]
+            fixed["mu"] += f" (ε = {range_text([target_epsilon('mu', value, delta) for value in values['mu']])})"
+        return replace(self, best=reduced, fixed=fixed)
 
 
 def summary(experiment: Experiment, best: Mapping[str, xr.Dataset]) -> Summary:

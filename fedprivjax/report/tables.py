@@ -19,6 +19,7 @@ from fedprivjax.sweeps.results import INTERVAL, has, mean_interval, preferred, r
 CONSTANT = "constant predictor"
 WORSE = " †"  # mark of a mean that is worse than the constant predictor's value
 Columns = dict[str, tuple[Collection[Hashable], Callable[[Point], str]]]  # axes of a column, and text at their values
+BEST = "best_"  # beginning of the names of chosen settings (see `select`)
 SAME = "″"  # the protocol does not depend on the settings that changed since the row above
 
 
@@ -114,6 +115,21 @@ def _own(this: Summary, label: str) -> str:
     return "".join(
         f" (target {epsilon_text(target_epsilon(name, value, this.evaluation.delta))})" for name, value in own
     )
+
+
+def chosen_tables(this: Summary) -> list[Sheet]:
+    """Return a table of the settings that these results chose, or no table."""
+    columns: Columns = {}
+    for label, data in this.best.items():
+        for name in (str(each) for each in data.data_vars if str(each).startswith(BEST)):
+            values = varied(data[name])
+            columns[f"{label}: {name.removeprefix(BEST)}"] = values.dims, partial(_value, values)
+    title = f"settings chosen by the best mean {this.evaluation.select}, not covered by the guarantee"
+    return [_grid_table(title, this, this.varied, ["mu"], columns)] if columns else []
+
+
+def _value(values: xr.DataArray, own: Point) -> str:
+    return f"{float(values.sel(own)):g}"
 
 
 def choice_table(experiment: Experiment, choices: Mapping[str, Choice]) -> Sheet:

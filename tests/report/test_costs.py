@@ -9,7 +9,7 @@ from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 from fedprivjax.report.costs import costs_table, differ_in_costs
-from fedprivjax.report.plots import metric_against_costs, usual_level
+from fedprivjax.report.plots import metric_against_costs
 from fedprivjax.report.summary import Summary
 from fedprivjax.report.tables import results_tables
 
@@ -116,7 +116,7 @@ def test_a_panel_for_each_cost_and_a_line_for_each_protocol():
     assert [axis.get_xlabel() for axis in figure.axes] == ["rounds", "sent by a machine", "gradients a record"]
     assert {axis.get_xscale() for axis in figure.axes} == {"log"}
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ours", "theirs"]
-    assert "μ = 0.5 (ε = 1.99)" in figure.get_suptitle()
+    assert "μ = 0.5 (ε = 1.993)" in figure.get_suptitle()
     for place, data in enumerate(BEST.values()):
         whole = float(data["rounds_taken"][0])
         mean = data["test_accuracy"].sel(mu=0.5).mean("seed")
@@ -134,7 +134,7 @@ def test_a_row_of_panels_for_each_participation():
     figure = metric_against_costs(Summary(best, evaluation=EvaluationSettings(at={"mu": 4.0})))
     assert [axis.get_title() for axis in figure.axes] == ["m = 2"] * 3 + ["m = 3"] * 3
     assert [bool(axis.get_ylabel()) for axis in figure.axes] == [True, False, False] * 2
-    assert f"ε = {gdp.epsilon(4.0, DELTA):.3g}" in figure.get_suptitle()
+    assert f"ε = {gdp.epsilon(4.0, DELTA):.4g}" in figure.get_suptitle()
 
 
 def test_unlimited_records_have_no_panel():
@@ -144,11 +144,6 @@ def test_unlimited_records_have_no_panel():
     assert len(metric_against_costs(Summary(endless)).axes) == 2
     mixed = metric_against_costs(Summary({"ours": BEST["ours"], "theirs": endless["theirs"]}))
     assert [len(axis.lines) for axis in mixed.axes] == [2, 2, 1]
-
-
-def test_the_default_level_is_nearest_to_epsilon_two():
-    assert usual_level(Summary(BEST)) == {"mu": 0.5}
-    assert usual_level(Summary({"ours": dataset("mu").rename(mu="epsilon")})) == {"epsilon": 4.0}
 
 
 def test_costs_are_drawn_if_protocols_differ_in_them():
@@ -191,7 +186,7 @@ def test_a_file_may_say_where_runs_are_drawn():
 def test_titles_show_the_value_that_is_drawn():
     this = Summary(BEST, evaluation=EvaluationSettings(at={"mu": 3.7}))
     over_rounds = plots.metric_over_rounds(this, "test_accuracy")
-    assert [axis.get_title() for axis in over_rounds.axes] == ["μ = 4"]
+    assert [axis.get_title() for axis in over_rounds.axes] == ["μ = 4 (ε = 24.38)"]
     against = metric_against_costs(this)
     assert against.get_suptitle().startswith("μ = 4 (ε = ")
 

@@ -148,6 +148,8 @@ def test_the_page_is_complete_and_needs_no_other_file(results):
     assert "[bold]" in text
     assert "&lt;script&gt;" in text
     assert text.count("data:image/svg+xml;base64,") == 2
+    assert "settings chosen by the best mean excess_risk" in text
+    assert "free: step_size" in text
     for elsewhere in ('src="http', 'href="http', "url(", "@import"):
         assert elsewhere not in text
     for sheet in tables(this).sheets:

@@ -15,6 +15,7 @@ from fedprivjax.report.planned import bound_against_epsilon
 from fedprivjax.report.remarks import CHOSEN_NOTE
 from fedprivjax.report.summary import Summary
 from fedprivjax.sweeps.results import with_alone
+from fedprivjax.sweeps.selection import select
 
 DELTA = 1e-3
 AXES = {"per_round": [2, 3], "mu": [1.0, 2.0, 4.0], "step_scale": [0.1, 1.0, 10.0], "machines": [10, 100, 1000]}
@@ -111,11 +112,16 @@ def test_a_heat_map_frames_the_best_cell_of_each_privacy_level(better):
         means = data[name].isel(round=-1).sel(mu=mu).mean("seed").values
         np.testing.assert_allclose(axis.collections[0].get_array().reshape(means.shape), means)
         row, column = np.unravel_index(means.argmax() if better == "higher" else means.argmin(), means.shape)
-        (frame,) = (patch for patch in axis.patches if not patch.get_fill())
-        assert (int(frame.get_x()), int(frame.get_y())) == (column, row)
+        frames = {(int(one.get_y()), int(one.get_x())): one.get_linestyle() for one in axis.patches}
+        assert {place for place, style in frames.items() if style == "-"} == {(row, column)}
+        half = mean_interval(data[name].isel(round=-1).sel(mu=mu))[1].values
+        reaching = zip(*np.nonzero(abs(means - means[row, column]) <= half), strict=True)
+        assert {place for place, style in frames.items() if style == ":"} == {*reaching} - {(row, column)}
         assert f"μ = {mu:g}, best" in axis.get_title()
+        assert "‡" in axis.get_title()
         assert ("clip" in axis.get_title()) == (column in (0, 4))
         assert ("step_scale" in axis.get_title()) == (row in (0, 2))
+    assert figure.get_supxlabel().startswith(CHOSEN_NOTE)
     small = Summary({"ours": data.isel(clip=[0, 1])})
     assert not any("grid" in each for each in plots.all_plots(small))
     with pytest.raises(Refusal, match="must have two swept settings of at least 3 values"):
@@ -128,11 +134,37 @@ def test_paths_over_rounds(best):
     assert sorted(labels(figure)) == ["free", "ours"]
     for axis, m in zip(figure.axes, AXES["per_round"], strict=True):
         assert axis.get_xlabel() == "round"
-        assert axis.get_title() == f"m = {m}, μ = 4"
+        assert axis.get_title() == f"m = {m}, μ = 4 (ε = 19.62)"
         assert len(axis.lines) == len(axis.collections) == 2
         np.testing.assert_array_equal(axis.lines[0].get_xdata(), ROUNDS)
         mean = best["ours"]["test_loss"].sel(per_round=m, mu=4.0).mean("seed")
         np.testing.assert_allclose(axis.lines[0].get_ydata(), mean)
+
+
+def test_a_grid_is_drawn_like_its_best_points_and_whole_as_a_heat_map():
+    data = dataset("mu", "step_scale", metrics=["test_accuracy"])
+    data = data.expand_dims(clip=[1.0, 2.0, 4.0]).transpose("mu", "step_scale", "clip", "seed", "round")
+    data["test_accuracy"] = data["test_accuracy"] + np.random.default_rng(5).uniform(size=(3, 3, 3, 1, 1))
+    reduced = data.assign(diverged=data["diverged"].transpose("mu", "step_scale", "clip", "seed"))
+    reduced["realised_epsilon"] = reduced["realised_epsilon"].transpose("mu", "step_scale", "clip", "seed")
+    chosen = select(reduced, ["step_scale", "clip"])
+    assert len(set(chosen["best_clip"].values) | set(chosen["best_step_scale"].values)) > 2  # not one point
+    whole, best = Summary({"ours": reduced}), Summary({"ours": chosen}, grids={"ours": reduced})
+    for draw in (plots.metric_against_epsilon, plots.metric_over_rounds):
+        one, other = (draw(this, "test_accuracy").axes[0].lines[0] for this in (whole, best))
+        np.testing.assert_array_equal(numbers(one.get_ydata()), numbers(other.get_ydata()))
+    low, high = chosen["best_clip"].values.min(), chosen["best_clip"].values.max()
+    assert f"clip = {low:g} to {high:g}" in plots.metric_against_epsilon(whole).axes[0].get_title()
+    maps = [metric_over_grid(this).axes for this in (whole, best)]
+    assert [axis.get_title() for axis in maps[0]] == [axis.get_title() for axis in maps[1]]
+    assert "test_accuracy_over_grid" in plots.all_plots(best)
+
+
+def test_many_heat_maps_are_those_of_the_middle_level():
+    data = dataset("mu", "step_scale", metrics=["test_accuracy"]).expand_dims({"clip": [1.0, 2.0, 4.0]}, 2)
+    figure = metric_over_grid(Summary({f"ours {place}": data for place in range(5)}))
+    assert len(figure.axes) == 5 + 1 + 1  # one is empty, and one is the bar of colours
+    assert all("μ = 2" in axis.get_title() for axis in figure.axes[:5])
 
 
 def test_the_middle_is_taken_by_default(best):
