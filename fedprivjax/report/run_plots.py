@@ -117,7 +117,7 @@ def participation(run: SavedRun) -> Figure:
         figure.colorbar(image, label="share of machines and rounds")
     else:
         names = {1.0: "takes part", 0.5: "drops out"}
-        shown = [Patch(fc=image.to_rgba(each), ec=CONSTANT, label=names[each]) for each in names if each in share]
+        shown = [Patch(fc=image.get_cmap()(each), ec=CONSTANT, label=names[each]) for each in names if each in share]
         figure.legend(handles=shown, loc="outside lower center", ncols=len(shown))
     return figure
 
