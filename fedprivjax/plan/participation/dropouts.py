@@ -10,6 +10,7 @@ from fedprivjax.checks.values import require_at_least
 from fedprivjax.plan.participation.interface import (
     Around,
     Participation,
+    floats,
     moment,
     thinned,
     thinned_cohorts,
@@ -45,7 +46,7 @@ class Dropouts(Around):
         if not isinstance(self.scheme, Participation):
             raise Refusal(f"scheme must be a Participation, such as Uniform(100, 10), got {str(self.scheme)[:80]}")
         self.take()
-        rates = _numbers(self.rate)
+        rates = floats("dropouts", self.rate, "one rate or one for each machine")
         if rates.ndim and rates.shape != (self.machines,):
             raise Refusal(f"dropouts must be one rate or one for each of {self.machines} machines, got {rates.size}")
         wrong = rates[~((rates >= 0) & (rates < 1))]
@@ -55,7 +56,7 @@ class Dropouts(Around):
     @property
     def rates(self) -> np.ndarray:
         """Dropout rate of each machine, float64 [machines]."""
-        return np.broadcast_to(_numbers(self.rate), self.machines)
+        return np.broadcast_to(np.asarray(self.rate, float), self.machines)
 
     @property
     def varies(self) -> bool:
@@ -117,13 +118,6 @@ class Dropouts(Around):
     @property
     def _equal_rates(self) -> bool:
         return np.ndim(self.rate) == 0 or np.ptp(self.rates) == 0
-
-
-def _numbers(rate) -> np.ndarray:
-    try:
-        return np.asarray(rate, float)
-    except (TypeError, ValueError):
-        raise Refusal(f"dropouts must be one rate or one for each machine, got {str(rate)[:80]}") from None
 
 
 @dataclass(frozen=True)

@@ -177,6 +177,19 @@ def check_sizes(machines: int, per_round: int) -> None:
         raise Refusal(f"per_round must be at most machines ({machines}), got {per_round}")
 
 
+def floats(name: str, values: Any, wanted: str = "numbers, of one length each") -> np.ndarray:
+    """Return the values of a setting as float64. Raise Refusal with what is wanted if they are no such numbers.
+
+    >>> floats("weights", "many")
+    Traceback (most recent call last):
+    fedprivjax.Refusal: weights must be numbers, of one length each, got many
+    """
+    try:
+        return np.asarray(values, float)
+    except (TypeError, ValueError):
+        raise Refusal(f"{name} must be {wanted}, got {str(values)[:80]}") from None
+
+
 def moment(pmf: np.ndarray, power: float) -> float:
     """Return the moment E[M^power].
 

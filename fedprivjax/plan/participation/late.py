@@ -15,7 +15,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_at_least, require_choice, require_positive
-from fedprivjax.plan.participation.interface import Around, Participation
+from fedprivjax.plan.participation.interface import Around, Participation, floats
 from fedprivjax.plan.participation.validate import checked_draw
 from fedprivjax.plan.schedule import Late, Schedule
 
@@ -51,10 +51,7 @@ class Delays:
             raise Refusal(
                 f"deviation must go with log_normal delays, got {self.deviation} with {self.kind}. Leave it out"
             )
-        try:
-            hours = np.asarray(self.hours, float)
-        except (TypeError, ValueError):
-            raise Refusal(f"hours must be one number or one for each machine, got {called(self.hours)}") from None
+        hours = floats("hours", self.hours, "one number or one for each machine")
         wrong = hours[~((hours > 0) & (hours < np.inf))]
         if wrong.size or hours.ndim > 1 or not hours.size:
             given = wrong.flat[0] if wrong.size else f"shape {list(hours.shape)}"

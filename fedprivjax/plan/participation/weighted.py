@@ -26,7 +26,7 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import known_keywords, require_at_least
-from fedprivjax.plan.participation.interface import Participation
+from fedprivjax.plan.participation.interface import Participation, floats
 from fedprivjax.plan.schedule import Schedule
 
 CLOCKS = 4096  # largest number of machines for which only clocks are used
@@ -62,7 +62,7 @@ class Weighted(Participation):
 
     def __post_init__(self):
         super().__post_init__()
-        weights = _floats("weights", self.weights)
+        weights = floats("weights", self.weights)
         if weights.ndim not in (1, 2) or weights.shape[-1] != self.machines or not weights.size:
             wanted = f"[machines] or [period, machines] = [..., {self.machines}]"
             raise Refusal(f"weights must be {wanted}, got {list(weights.shape)}")
@@ -103,10 +103,10 @@ class Weighted(Participation):
         """
         require_at_least("period", period, 1)
         require_at_least("machines", machines, 1)
-        peaks = _floats("peaks", peaks)
+        peaks = floats("peaks", peaks)
         if peaks.shape != (machines,) or not np.isfinite(peaks).all():
             raise Refusal(f"peaks must be a number for each of {machines} machines, got {list(peaks.shape)}")
-        if np.ndim(strength) or not np.isfinite(_floats("strength", strength)) or strength < 0:
+        if np.ndim(strength) or not np.isfinite(floats("strength", strength)) or strength < 0:
             raise Refusal(f"strength must be a number of at least 0, got {strength}")
         waves = 1 + strength * np.cos(2 * np.pi * (np.arange(period)[:, None] - peaks) / period)
         return cls(machines, per_round, np.where(waves > NIGHT, waves, 0.0), max_uses)
@@ -212,18 +212,11 @@ class BySize(Participation):
         return Schedule(self.machines, rows)
 
 
-def _floats(name: str, values) -> np.ndarray:
-    try:
-        return np.asarray(values, float)
-    except (TypeError, ValueError):
-        raise Refusal(f"{name} must be numbers, of one length each, got {str(values)[:80]}") from None
-
-
 def _caps(name: str, values, machines: int) -> np.ndarray | None:
     """Return the caps as int [machines], or None for no bound."""
     if values is None:
         return None
-    caps = _floats(name, values)
+    caps = floats(name, values)
     if caps.ndim and caps.shape != (machines,):
         raise Refusal(f"{name} must be one integer or one for each of {machines} machines, got {caps.size}")
     wrong = caps[~((caps >= 1) & (caps % 1 == 0))]

@@ -124,7 +124,7 @@ def test_weights_of_a_machine_in_one_buffer_are_added():
         (lambda: Delays(hours=0.0), "hours must be positive and finite, .* got 0.0"),
         (lambda: Delays(hours=[1.0, np.inf]), "hours must be positive and finite, .* got inf"),
         (lambda: Delays(hours=np.ones((2, 2))), r"hours must be .* got shape \[2, 2\]"),
-        (lambda: Delays(hours="soon"), "hours must be one number or one for each machine, got 'soon'"),
+        (lambda: Delays(hours="soon"), "hours must be one number or one for each machine, got soon"),
         (lambda: Delays("gamma"), "unknown delays 'gamma'"),
         (lambda: Delays("log_normal", deviation=0.0), "deviation must be positive, got 0.0"),
         (lambda: Delays("constant", deviation=0.5), "deviation must go with log_normal delays, got 0.5 with constant"),
