@@ -19,7 +19,6 @@ from fedprivjax.method.noisy_momentum import NoisyMomentum
 from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.pairing import privacy_for
 from fedprivjax.method.private_mean import GaussianMean
-from fedprivjax.method.protocol import Pair
 from fedprivjax.method.record_steps import NoisyRecordSteps
 from fedprivjax.method.release import MessagePrivacy
 from fedprivjax.method.shuffled_bits import BitMean
@@ -39,22 +38,6 @@ KINDS: dict[str, type] = {
     "integers": IntegerSums,
 }
 WORK = ("local_epochs", "local_steps", "batch", "sampler", "rate")  # keys of `work`, as in `fedavg`
-
-
-def keys_of(algorithm: type, taken: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Return the keys of a `[[protocol]]` table that are settings of the algorithm, and those of the pair.
-
-    Args:
-        taken: keys of the table with another meaning. A setting of the algorithm that has the name of one of them, or
-            of a setting of the pair, is a key of the table `algorithm` only.
-
-    Raises:
-        Refusal: the class lacks its decorator.
-    """
-    if "__dataclass_fields__" not in vars(algorithm):
-        raise without_decorator(algorithm)
-    of_pair = names_of(Pair)
-    return [name for name in names_of(algorithm) if name not in (*taken, *of_pair)], of_pair
 
 
 def gathered(algorithm: type, settings: Mapping[str, Any], own: list[str]) -> dict[str, Any]:

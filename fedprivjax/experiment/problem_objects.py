@@ -163,11 +163,6 @@ class Set(Reflected):
         """Return the constraint set."""
         return self.made()
 
-    @property
-    def custom_sizes(self) -> tuple[str, ...]:
-        """Names of a custom set's numbers, which can be swept."""
-        return ()
-
 
 class OwnSet(Imported, Set):
     """A custom set by import path: a subclass of `ConstraintSet`, or a function that returns one.
@@ -186,10 +181,6 @@ class OwnSet(Imported, Set):
         given = self.imported(ConstraintSet, options)
         require_constraint(given)
         return given
-
-    @property
-    def custom_sizes(self):
-        return self.make().sizes
 
 
 if TYPE_CHECKING:

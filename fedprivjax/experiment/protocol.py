@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from fedprivjax.checks.decorated import without_decorator
 from fedprivjax.checks.numbers import kinds_of_parts, numbers_of, with_numbers
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import NUMBERS, require_choice, require_positive
@@ -242,8 +243,14 @@ def _fields(raw: Mapping[str, Any], method: Any, context: Any) -> dict[str, Any]
 
 
 def _pair_fields(raw: Mapping[str, Any], algorithm: type, context: Any) -> dict[str, Any]:
-    """Return the fields of `ProtocolSettings` from a table whose name stands for an algorithm."""
-    kept, (own, of_pair) = _split(raw), pairs.keys_of(algorithm, KEYS)
+    """Return the fields of `ProtocolSettings` from a table whose name stands for an algorithm.
+
+    A setting of the algorithm that has the name of another key is a key of the table `algorithm` only.
+    """
+    if "__dataclass_fields__" not in vars(algorithm):
+        raise without_decorator(algorithm)
+    kept, of_pair = _split(raw), pairs.names_of(Pair)
+    own = [name for name in pairs.names_of(algorithm) if name not in (*KEYS, *of_pair)]
     _check_keys(kept["settings"], [*own, *of_pair])
     settings = pairs.gathered(algorithm, kept["settings"], own)
     part, table = partial(_part, context=context), settings[pairs.ALGORITHM]

@@ -20,6 +20,7 @@ from fedprivjax.engine.metrics import METRICS, OF_MEAN, recorded_name
 from fedprivjax.experiment.build import ALONE, natural_machines, with_baselines
 from fedprivjax.experiment.expected import ALONG_AXIS, Expected
 from fedprivjax.experiment.names import of_results
+from fedprivjax.experiment.problem_objects import OwnSet
 from fedprivjax.experiment.protocol import labelled
 from fedprivjax.experiment.section import STRUCTURAL, refuse
 from fedprivjax.experiment.settings import Experiment, SweepSettings, TuningSettings
@@ -101,9 +102,9 @@ def _axes(experiment: Experiment) -> list[str]:
 
 
 def _custom_sizes(experiment: Experiment) -> tuple[str, ...]:
-    """Return the names of the numbers of a custom constraint set."""
+    """Return the names of the numbers of a custom constraint set, which can be swept."""
     constraint = experiment.problem.constraint
-    return () if constraint is None else constraint.custom_sizes
+    return constraint.make().sizes if isinstance(constraint, OwnSet) else ()
 
 
 def _check_distinct(name: str, values: list[float], *, whole: bool = False) -> None:

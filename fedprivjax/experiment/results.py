@@ -70,8 +70,13 @@ class Results(Mapping[str, xr.Dataset]):
 
     @cached_property
     def choices(self) -> dict[str, Choice]:
-        """Points that `[tuning]` chose on other data, by label. Empty without `[tuning]`."""
-        return choices_in(self.folder, self.spec)
+        """Points that `[tuning]` chose on other data, by label. Empty without `[tuning]` or its runs."""
+        kept = self.folder / folder.CHOICE
+        if self.spec.tuning is None or not (kept / folder.RESULTS).is_file():
+            return {}
+        if kept.is_symlink():
+            raise Refusal(f"{kept} must be a folder, got a link. Copy the folder that it names")
+        return choices(self.spec, tuning_experiment(self.spec), folder.load(kept))
 
     def __getitem__(self, label: str) -> xr.Dataset:
         try:
@@ -120,16 +125,6 @@ def load(results: str | Path) -> Results:
     found, attributes = folder.load_file(given)
     origin = {name: attributes[name] for name in folder.ORIGIN if name in attributes}
     return Results(given.parent, found, origin, str(attributes.get("settings", "")))
-
-
-def choices_in(results: Path, experiment: Experiment) -> dict[str, Choice]:
-    """Return the tuning choices of a results folder, by label, or an empty dict if it holds no tuning runs."""
-    kept = results / folder.CHOICE
-    if experiment.tuning is None or not (kept / folder.RESULTS).is_file():
-        return {}
-    if kept.is_symlink():
-        raise Refusal(f"{kept} must be a folder, got a link. Copy the folder that it names")
-    return choices(experiment, tuning_experiment(experiment), folder.load(kept))
 
 
 def _require_of(spec: Experiment, datasets: Mapping[str, xr.Dataset]) -> None:

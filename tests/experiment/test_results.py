@@ -10,7 +10,7 @@ import fedprivjax as fpj
 from fedprivjax import PrivacyGuarantee, Refusal, experiment, guarantee_of
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import run as runner
-from fedprivjax.experiment.results import choices_in
+from fedprivjax.experiment.results import Results
 
 
 def make():
@@ -143,9 +143,10 @@ def test_results_of_another_experiment_are_refused(kept, tmp_path):
 
 def test_a_linked_folder_of_choices_is_refused(kept, tmp_path):
     (tmp_path / "choice").symlink_to(kept[0])
-    tuned = make().model_copy(update={"tuning": object()})
+    results = Results(tmp_path, {}, {}, "")
+    vars(results)["spec"] = make().model_copy(update={"tuning": object()})
     with pytest.raises(Refusal, match=r"choice must be a folder, got a link\. Copy the folder that it names$"):
-        choices_in(tmp_path, tuned)
+        results.choices  # noqa: B018
 
 
 @pytest.mark.parametrize(("name", "wrong"), [("wall_seconds", "x"), ("date", [1]), ("fedprivjax", 3), ("device", {})])
