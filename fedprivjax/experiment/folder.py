@@ -226,10 +226,10 @@ def load_with_provenance(folder: str | Path) -> tuple[dict[str, xr.Dataset], Pro
     """
     found, attributes = load_file(_existing(Path(folder) / RESULTS), follow=False)
     made = load_provenance(folder)
-    dates = {"there": str(attributes.get("date")), "here": str(made.get("date"))}
-    if dates["there"] != dates["here"]:
-        there, here = (_value(dates, name) for name in dates)
-        wanted = f"{Path(folder) / PROVENANCE} must be of the same run as {RESULTS}, which is of {there}, got {here}"
+    there, here = str(attributes.get("date")), str(made.get("date"))
+    if there != here:
+        of_run = f"must be of the same run as {RESULTS}, which is of {there!r:.60}, got {here!r:.60}"
+        wanted = f"{Path(folder) / PROVENANCE} {of_run}"
         raise Refusal(f"{wanted}. Repair the folder by the same run with --resume")
     return found, made
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import jax
 import numpy as np
 from flax import linen as nn
-from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import Field, model_validator
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import Dataset, Stream, by_machine, table
@@ -63,20 +63,6 @@ class OwnLoss(Imported, Smoothable):
         return self.imported(LinearLoss, self.loss_options)
 
 
-def _widths(value: Any, info: ValidationInfo) -> Any:
-    """Raise Refusal if `value` has integers but is not a list of layer widths. Other types are left to validation."""
-    numbers = value if isinstance(value, list) else [value]
-    if not all(isinstance(each, int) and not isinstance(each, bool) for each in numbers):
-        return value
-    if not isinstance(value, list) or min(value, default=1) < 1:
-        wanted = f"problem.{info.field_name} must be a list of layer widths, each at least 1, got {value}"
-        raise Refusal(f"{wanted}. Write {info.field_name} = [64], or leave model out for a linear predictor")
-    return value
-
-
-Widths = Annotated[list[int], BeforeValidator(_widths)]
-
-
 class Model(Reflected):
     """A model in place of the linear predictor.
 
@@ -88,7 +74,7 @@ class Model(Reflected):
     """
 
     filled = ("scores", "tokens", "each", "parent", "name")
-    types = {tuple[int, ...]: Widths}
+    types = {tuple[int, ...]: list[Annotated[int, Field(ge=1)]]}
     start_seed: int = Field(default=0, ge=0)
     convolutions: Convolutions = "auto"
     clipping: Clipping = "auto"

@@ -489,11 +489,7 @@ def test_a_network_is_reached_by_its_settings(settings, network):
         ({"hidden": [4]}, "problem.hidden must go with model 'mlp' or 'cnn' or 'lstm', got none"),
         ({"channels": [4]}, "problem.channels must go with model 'cnn', got none"),
         ({"model": "mlp", "channels": [4]}, "problem.channels must go with model 'cnn', got model 'mlp'"),
-        (
-            {"model": "mlp", "hidden": [0]},
-            "problem.hidden must be a list of layer widths, each at least 1, got [0]. Write hidden = [64], "
-            "or leave model out for a linear predictor",
-        ),
+        ({"model": "mlp", "hidden": [0]}, "problem.hidden.0 must be greater than or equal to 1, got 0"),
         ({"model": "mlp", "activation": "thanh"}, "unknown problem.activation 'thanh', did you mean 'tanh'?"),
         ({"model": "cnn", "channels": [1, 1, 1, 1]}, "channels must have at most 3 entries for images of 8×8"),
         (
