@@ -257,7 +257,7 @@ class Levels:
 
 @final
 @struct.dataclass
-class Pair(Protocol):
+class Pair(Levels, Protocol):
     """The protocol of any algorithm with any privacy object that proves it, made by `Protocol(algorithm, privacy=…)`.
 
     Attributes:
@@ -272,10 +272,6 @@ class Pair(Protocol):
     algorithm: Any = struct.field(metadata={"part": Part})
     privacy: Any = struct.field(kw_only=True, metadata={"part": Privacy})
     mu: Any = struct.field(default=None, kw_only=True)
-    epsilon: Any = struct.field(default=None, kw_only=True)
-    noise_std: Any = struct.field(default=None, kw_only=True)
-    step_size: Any = struct.field(default=None, kw_only=True)
-    step_scale: Any = struct.field(default=1.0, kw_only=True)
 
     def __post_init__(self):
         if type(self.privacy) is type:

@@ -218,16 +218,6 @@ def product_variation(totals, probability: float, dimension: int) -> float:
     return min(1.0, float(dimension * np.dot(counts, each)))
 
 
-def grid_variation(deviation: float) -> float:
-    """Return a bound on the increase of `total_variation` by float32 normals, which take 2²³ values up to 5.42.
-
-    Each integer in range gains or loses at most one of these equally likely values. The bound exceeds `total_variation`
-    from a standard deviation near 50 on (p = 1/2). Mass moves only between neighbouring integers: no distribution
-    function changes by more than 2⁻²³.
-    """
-    return min(1.0, (2 * 5.42 * deviation + 1) * 2.0**-24 + 2 * float(scipy.special.ndtr(-5.42)))
-
-
 def require_drawable(trials, dtype: str = "float32") -> None:
     """Raise Refusal if jax.random.binomial is wrong for so many trials. In float32 its variance is wrong from 4e6 on.
 

@@ -126,19 +126,18 @@ def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
         return inf
     single = privacy.batch * privacy.sensitivity(increment, plan.schedule)  # of one sample's increment
     mu = single / (protocol.noise_std * wider) if protocol.noise_std else inf
-    settings = {
-        "mu": mu,
-        "per_round": max(1, round(plan.schedule.divisor)),
-        "rounds": size.rounds,
-        "dimension": problem.dimension,
-        "diameter": problem.travel if clip is None else gathered_reach(problem),
-        "increment": increment,
-    }
-    theory = partial(reshef_levy.fresh_noise_step, **settings)
-    if privacy.noise != INDEPENDENT:
-        named = privacy.noise if isinstance(privacy.noise, str) else "uniform"
-        known = {"trust": privacy.trust, "noise_schedule": named, "machines": size.machines}
-        theory = partial(reshef_levy.step_size, **known, **settings)
+    theory = partial(
+        reshef_levy.step_size,
+        trust=privacy.trust,
+        noise_schedule=privacy.noise if isinstance(privacy.noise, str) else "uniform",
+        mu=mu,
+        machines=size.machines,
+        per_round=max(1, round(plan.schedule.divisor)),
+        rounds=size.rounds,
+        dimension=problem.dimension,
+        diameter=problem.travel if clip is None else gathered_reach(problem),
+        increment=increment,
+    )
     theory_step = step_by_theory(problem, theory, mu=mu, clip=clip, rounds=size.rounds, batch=privacy.batch)
     return theory_step * noise.gain(plan) if isinstance(noise, CorrelatedNoise) else theory_step
 

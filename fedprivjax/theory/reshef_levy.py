@@ -14,7 +14,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.theory._numbers import counts, nonnegative, one, plain, positive, positive_or_inf
 
-_SCHEDULES = ("uniform", "proportional", "gap")
+_SCHEDULES = ("independent", "uniform", "proportional", "gap")
 
 
 class AnytimeBound(NamedTuple):
@@ -160,12 +160,16 @@ def step_size(
     `η = min{μDm/(2ST√d·c), 1/(4LT)}` with `c = 1` for a trusted server and `c = √M` without one. The noise schedule
     "proportional" multiplies c by `√(1 + ln T)`. Full participation is `per_round == machines`.
 
+    Without noise cancellation ("independent", no trusted server), noise accumulates in the server's aggregate and again
+    in the iterate, where its norm is `η·√d·2S·T^1.5/(μ√(3m))` after T rounds. Then
+    `η = min{μD√(3m)/(2S·T^1.5·√d), 1/(4LT)}`.
+
     Here μ is the GDP parameter, D the diameter, m the number of machines in a round, S the bound on an increment's
     norm, T the number of rounds, d the number of parameters, and M the number of machines.
 
     Args:
         trust: "server" or "none".
-        noise_schedule: "uniform", "proportional", "gap", or a sequence, which has the step of "uniform".
+        noise_schedule: "independent", "uniform", "proportional", "gap", or a sequence, which has the step of "uniform".
         mu: positive GDP parameter; inf (non-private) leaves the cap only.
         smoothness: L, or None to drop the cap, as for clipped increments.
 
@@ -175,11 +179,14 @@ def step_size(
     Raises:
         Refusal: if a number is out of range, or neither noise nor smoothness bounds the step.
 
-    Source: Reshef & Levy 2024 (both trust models), 2025 (`proportional`); `uniform` and `gap` by the same rule.
+    Source: Reshef & Levy 2024 (both trust models), 2025 (`proportional`, and the ablation without cancellation);
+    `independent`, `uniform` and `gap` by the same rule.
 
-    >>> step_size(trust="none", mu=2.0, machines=4, per_round=4, rounds=10, dimension=25, diameter=1.0, increment=2.0,
-    ...           smoothness=None)
+    >>> known = {"trust": "none", "mu": 2.0, "diameter": 1.0, "increment": 2.0, "smoothness": None}
+    >>> step_size(machines=4, per_round=4, rounds=10, dimension=25, **known)
     0.02
+    >>> step_size(noise_schedule="independent", machines=4, per_round=3, rounds=4, dimension=9, **known)
+    0.0625
     """
     require_choice("trust", trust, ("server", "none"))
     if isinstance(noise_schedule, str):
@@ -191,35 +198,9 @@ def step_size(
     if isinstance(noise_schedule, str) and noise_schedule == "proportional":
         cost *= 1 + np.log(rounds)
     signal = positive_or_inf("mu", mu) * positive("diameter", diameter) / positive("increment", increment)
+    if isinstance(noise_schedule, str) and noise_schedule == "independent":
+        return _capped(signal * np.sqrt(3 * per_round / dimension) / (2 * rounds**1.5), rounds, smoothness)
     return _capped(signal * per_round / (2 * rounds * np.sqrt(dimension * cost)), rounds, smoothness)
-
-
-def fresh_noise_step(
-    *,
-    mu: ArrayLike,
-    per_round: int,
-    rounds: int,
-    dimension: int,
-    diameter: ArrayLike,
-    increment: ArrayLike,
-    smoothness: ArrayLike | None,
-) -> Any:
-    """Default step of DP-μ²-FL without noise cancellation: `η = min{μD√(3m)/(2S·T^1.5·√d), 1/(4LT)}`.
-
-    The noise accumulates in the server's aggregate and again in the iterate, where its norm is
-    `η·√d·2S·T^1.5/(μ√(3m))` after T rounds. Arguments, errors and result are as for `step_size`.
-
-    Here μ is the GDP parameter, D the diameter, m the number of machines in a round, S the bound on an increment's
-    norm, T the number of rounds, d the number of parameters, and L the smoothness.
-
-    Source: the ablation of Reshef & Levy 2025. This implementation adds the step, by the rule of `step_size`.
-
-    >>> fresh_noise_step(mu=2.0, per_round=3, rounds=4, dimension=9, diameter=1.0, increment=2.0, smoothness=None)
-    0.0625
-    """
-    counts(per_round=per_round, rounds=rounds, dimension=dimension)
-    signal = positive_or_inf("mu", mu) * positive("diameter", diameter) / positive("increment", increment)
-    return _capped(signal * np.sqrt(3 * per_round / dimension) / (2 * rounds**1.5), rounds, smoothness)
 
 
 def clipped_step(*, rounds: int, diameter: ArrayLike, increment: ArrayLike, noise_step: ArrayLike = np.inf) -> Any:
@@ -233,8 +214,7 @@ def clipped_step(*, rounds: int, diameter: ArrayLike, increment: ArrayLike, nois
     Args:
         diameter: D, distance that the run may cover, such as the diameter of the constraint set.
         increment: C, the clip.
-        noise_step: η_z, at which the accumulated noise has norm D: `step_size` or `fresh_noise_step` without
-            smoothness.
+        noise_step: η_z, at which the accumulated noise has norm D: `step_size` without smoothness.
 
     Source: derived here.
 

@@ -44,9 +44,7 @@ def test_fresh_noise_in_the_last_iterate_has_norm_of_the_diameter():
     per_round, rounds, mu, dimension = 10, 200, 4.0, 4000
     noise = rng.normal(0, 2 * 118.1 / mu / np.sqrt(per_round), (rounds, dimension))
     total = np.cumsum(noise, axis=0).sum(axis=0)
-    eta = theory.fresh_noise_step(
-        mu=mu, per_round=per_round, rounds=rounds, dimension=dimension, diameter=0.1, increment=118.1, smoothness=None
-    )
+    eta = step(noise_schedule="independent", per_round=per_round, rounds=rounds, dimension=dimension)
     assert eta * np.linalg.norm(total) == pytest.approx(0.1, rel=0.05)
 
 
@@ -71,8 +69,7 @@ def test_cap():
     assert step(mu=np.inf, smoothness=3.0) == pytest.approx(cap)
     assert step(mu=1e9, smoothness=3.0) == pytest.approx(cap)
     assert step(mu=1e-9, smoothness=3.0) == step(mu=1e-9) < cap
-    fresh = {**NUMBERS, "per_round": 10}
-    assert theory.fresh_noise_step(mu=np.inf, smoothness=3.0, **fresh) == pytest.approx(cap)
+    assert step(noise_schedule="independent", mu=np.inf, smoothness=3.0) == pytest.approx(cap)
     np.testing.assert_allclose(step(mu=[1e-9, np.inf], smoothness=3.0), [step(mu=1e-9), cap])
 
 
