@@ -268,17 +268,11 @@ class IntegerSums(WorkPrivacy):
         scale = self.scale_for(noise_std, schedule.divisor, numbers)
         norm = rounded_norm(scale * self._norm, self.beta, numbers)
         values = {"numbers": numbers, "bits": self.bits, "scale": scale, "norm": norm}
-        clipped = Assumption("clipped updates", {"bound": self._norm})
+        clipped, integers = Assumption("clipped updates", {"bound": self._norm}), Assumption("integers", values)
         of = DISTRIBUTIONS[self.distribution]
-        facts_of = (
-            PUBLIC_PARTICIPATION,
-            clipped,
-            Assumption("integers", values),
-            Assumption("sampler", {"of": of.sampled}),
-        )
-        terms = Terms(
-            self.trust, of.theorem, (*facts_of, Assumption("not covered")), unit=MACHINE, relation=self.relation
-        )
+        assumed = (PUBLIC_PARTICIPATION, clipped, integers, Assumption("sampler", {"of": of.sampled}))
+        assumed += (Assumption("not covered"),)
+        terms = Terms(self.trust, of.theorem, assumed, unit=MACHINE, relation=self.relation)
         norms = norms_of(norm, numbers, vectors_changed(self.relation))
         return IntegerEvent(self.distribution, scale * noise_std, norms, schedule.total, terms)
 

@@ -252,10 +252,8 @@ def of_record(message: Linear) -> Callable[[Callable], Any]:
 
 def _form(point: Any) -> tuple:
     """Return a point's structure, and the types and shapes of its leaves."""
-    leaves = jax.tree.leaves(point)
-    arrays = [isinstance(leaf, ARRAYS) for leaf in leaves]
-    forms = [
-        (str(jnp.result_type(leaf)), jnp.shape(leaf)) if array else called(leaf)
-        for leaf, array in zip(leaves, arrays, strict=True)
-    ]
-    return jax.tree.structure(point), forms
+
+    def form(leaf: Any) -> Any:
+        return (str(jnp.result_type(leaf)), jnp.shape(leaf)) if isinstance(leaf, ARRAYS) else called(leaf)
+
+    return jax.tree.structure(point), list(map(form, jax.tree.leaves(point)))

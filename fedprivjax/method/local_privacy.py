@@ -223,14 +223,8 @@ class NoisyUpdates:
             return self._late(plan.schedule, noise_std, self.sensitivity(plan), facts)
         terms = Terms(self.trust, PAIRS if self.adaptive else UPDATES, facts, unit=MACHINE, relation=self.relation)
         rounds = grouped_once(plan.schedule, plan.schedule.total, lambda total, _: np.sqrt(total))
-        return GaussianEvent(
-            float(noise_std),
-            self.sensitivity(plan),
-            rounds,
-            terms,
-            partial(_of_machine, plan.schedule.total),
-            in_order=True,
-        )
+        releases = partial(_of_machine, plan.schedule.total)
+        return GaussianEvent(float(noise_std), self.sensitivity(plan), rounds, terms, releases, in_order=True)
 
     def _late(self, schedule: Schedule, noise_std: float, sensitivity: float, facts: tuple[Assumption, ...]) -> Event:
         """Event of late answers: those of one machine in one buffer move its sum together, by their weights' sum."""

@@ -224,16 +224,13 @@ class LocalRounds:
         """
         idle = nan
         if plan.schedule.secret is None:
-            steps = np.where(
-                plan.schedule.present, self.steps_of_machines(problem, plan)[plan.schedule.participants], 0
-            )
+            steps = self.steps_of_machines(problem, plan)[plan.schedule.participants]
+            steps = np.where(plan.schedule.present, steps, 0)
             per_round = plan.size.per_round
             classes, together = self._classes(per_round), self.together(problem, per_round, plan.width)
             idle = idle_share(steps if self.uneven else np.ones_like(steps), classes, together)
-        return {
-            "idle_steps": idle,
-            "client_state_bytes": float(client_state_bytes(self.of.protocol, problem, plan.size)),
-        }
+        state = float(client_state_bytes(self.of.protocol, problem, plan.size))
+        return {"idle_steps": idle, "client_state_bytes": state}
 
     def steps_of_machines(self, problem: Problem, plan: Plan) -> np.ndarray:
         """Return the number of every machine's local steps in a round, int [machines]."""

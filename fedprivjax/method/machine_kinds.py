@@ -59,9 +59,8 @@ def _grouped(sizes: np.ndarray, sampler: Sampler, each: Sequence[Any]) -> Kinds:
     require_records(sizes)
     sizes = _public_sizes(sizes, sampler)
     names = ("lipschitz", "epsilon", "delta", "machine_weights")
-    given = [
-        machine_values(name, value, sizes.size) for name, value in zip(names, each, strict=True) if value is not None
-    ]
+    own = {name: value for name, value in zip(names, each, strict=True) if value is not None}
+    given = [machine_values(name, value, sizes.size) for name, value in own.items()]
     batch = sampler.batches(sizes)
     first, kind = group_identical([sizes, batch, *given])
     return Kinds(first, kind, sizes[first], batch[first])

@@ -13,6 +13,7 @@ from flax import struct
 from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_positive
+from fedprivjax.method import linear
 from fedprivjax.method.algorithm import (
     MEAN,
     Algorithm,
@@ -25,16 +26,7 @@ from fedprivjax.method.algorithm import (
     lipschitz_bound,
     planned_algorithm,
 )
-from fedprivjax.method.linear import (
-    Linear,
-    form_of,
-    gradients_of,
-    is_plain,
-    points_of,
-    require_coefficient,
-    require_message,
-    statistic_of,
-)
+from fedprivjax.method.linear import Linear
 from fedprivjax.method.per_record import require_isolated_message, sent_problem
 from fedprivjax.method.release import Limits, RunFacts
 from fedprivjax.method.round import RoundInputs, require_one_gradient
@@ -106,12 +98,12 @@ class MeanRounds(Rounds):
         return ServerAndMemory(self.call("serve", state.server, read, at), memory), info
 
     def query(self, state: ServerAndMemory) -> Any:
-        return points_of(self.first_message(self.planned, self.server_of(state)))[0]
+        return linear.points_of(self.first_message(self.planned, self.server_of(state)))[0]
 
     def broadcast(self, state: ServerAndMemory) -> Any:
         """Return the points of a message other than the query, unless machines recall them, and envelopes' strength."""
         strength = self.planned.smoothing(state.server)
-        others = () if self.planned.recalls else points_of(self.first_message(self.planned, state.server))[1:]
+        others = () if self.planned.recalls else linear.points_of(self.first_message(self.planned, state.server))[1:]
         return others if strength is None else (*others, strength)
 
     def messages(self, problem: Problem, state: Any, inputs: RoundInputs, noise, key):
@@ -156,10 +148,10 @@ class MeanRounds(Rounds):
             Refusal: it has not the form that was read before.
         """
         name = type(self.planned).__name__
-        check = partial(require_message, start=problem.start, name=name)
+        check = partial(linear.require_message, start=problem.start, name=name)
         message = self.call(function, *arguments, check=check)
-        known, found = self._known, gradients_of(message)
-        if form_of(statistic_of(message)) != (known.statistic, known.shape):
+        known, found = self._known, linear.gradients_of(message)
+        if linear.form_of(linear.statistic_of(message)) != (known.statistic, known.shape):
             before = "gradients" if known.shape is None else f"the function {known.statistic}, of shape {known.shape}"
             raise Refusal(f"message of {name} must be as in the first round, {before}, got {message}")
         if found != known.gradients:
@@ -167,7 +159,7 @@ class MeanRounds(Rounds):
                 f"message of {name} must have the same number of gradients in every round, got {known.gradients} and "
                 f"{found}"
             )
-        if known.plain and not is_plain(message):
+        if known.plain and not linear.is_plain(message):
             raise Refusal(f"message of {name} must be a gradient without a coefficient in every round, got {message}")
         return message
 
@@ -201,11 +193,11 @@ class MeanRounds(Rounds):
         reads = self.required_reads(algorithm)
         parts = planned_algorithm(algorithm, 1, 1.0), public.start
         message = _first_message(parts, public._replace(start=None), self.first_message)
-        plain, gradients = is_plain(message), gradients_of(message)
+        plain, gradients = linear.is_plain(message), linear.gradients_of(message)
         statistic = require_isolated_message(problem, message)
         norm = float(_stated(algorithm, public, plain).norm)
         limit = norm if self.privacy.clip is None and norm < inf else None
-        return Known(limit, None, reads, gradients, plain, *form_of(statistic), machines)
+        return Known(limit, None, reads, gradients, plain, *linear.form_of(statistic), machines)
 
     def required_reads(self, algorithm: Algorithm) -> Reads:
         """Return what the algorithm's server reads. Raise Refusal unless this class computes it."""
@@ -287,7 +279,7 @@ class MeanRounds(Rounds):
 def require_strength(strength: Any) -> Any:
     """Return the strength of envelopes. Raise Refusal unless it is one real number, or None."""
     if strength is not None:
-        require_coefficient(strength, "the strength of envelopes")
+        linear.require_coefficient(strength, "the strength of envelopes")
     return strength
 
 
@@ -311,8 +303,8 @@ def _first_message(parts: tuple[Algorithm, Any], public: Public, message_of: Cal
         algorithm, start = parts
         one, name = jnp.float32(1), type(algorithm).__name__
         server = algorithm.init(public.with_start(start), one)
-        message = require_message(message_of(algorithm, server), start, name)
-        statistic, key = statistic_of(message), random_key(0)
+        message = linear.require_message(message_of(algorithm, server), start, name)
+        statistic, key = linear.statistic_of(message), random_key(0)
         at = At(one, one, public.constraint.project, start, key, one, public.with_start(start))
         read = jax.tree.map(jnp.zeros_like, start) if statistic is None else jnp.zeros(statistic.shape)
         require_served(name, server, Calls(algorithm, isolated=True)("serve", server, read, at))

@@ -146,8 +146,14 @@ def momentum_theory(
     """
 
     def choices(protocol: Any, problem: Problem) -> TheoryChoices:
+        def chosen(machines: int, target: Target) -> int:
+            if target.given_noise is not None:
+                rule = f"{theorem.partition(',')[0]} chooses them from an ε or a μ"
+                raise Refusal(f"rounds must be given if the target is a noise: {rule}")
+            return rounds(protocol, problem, machines, target)
+
         least = partial(protocol.privacy.checked_rounds_of_epoch, problem, protocol.algorithm.alpha)
-        return TheoryChoices(rounds=partial(rounds, protocol, problem), min_rounds=least)
+        return TheoryChoices(rounds=chosen, min_rounds=least)
 
     def bound_of(protocol: Any, run: PlannedRun) -> Bound:
         if not run.setting.full:
@@ -173,12 +179,6 @@ def momentum_step(protocol: Any, problem: Problem, plan: Plan, target: Target) -
 def scaled_to_set(protocol: Any, problem: Problem) -> bool:
     """Return True if the default step scales with the set's size: for clipped gradients in a set of known distance."""
     return binds(problem, protocol.privacy.clip) and isfinite(problem.travel)
-
-
-def require_level(target: Target, theorem: str) -> None:
-    """Raise Refusal if the target has no privacy level from which the theorem could choose the rounds."""
-    if target.given_noise is not None:
-        raise Refusal(f"rounds must be given if the target is a noise: {theorem} chooses them from an ε or a μ")
 
 
 def normalised(vector):

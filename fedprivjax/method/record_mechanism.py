@@ -302,9 +302,8 @@ class RecordMechanism:
     def _needed(self, m: MachineTable, rounds: int) -> np.ndarray:
         """σ of every machine in the table by the noise rule."""
         flags = {"acknowledged": self.acknowledged, "whole_message": self.whole_message, "relation": self.relation}
-        return noise_stds(
-            self.noise_rule, epsilon=m.epsilon, rounds=self._releases(m, rounds), **flags, **self._rule(m)
-        )
+        releases = self._releases(m, rounds)
+        return noise_stds(self.noise_rule, epsilon=m.epsilon, rounds=releases, **flags, **self._rule(m))
 
     def _claim(self, problem: Problem, plan: Plan, noise_std: float) -> Claim | None:
         """Claim of a published rule about the noise, for the machine with the largest claimed ε, or None."""

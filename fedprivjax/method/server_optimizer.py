@@ -17,16 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from fedprivjax.method.server_checks import (
-    RATE,
-    check_runs,
-    check_settings,
-    factory_of,
-    free_names,
-    name_of,
-    parameters,
-    traced_names,
-)
+from fedprivjax.method import server_checks
 from fedprivjax.problem.program import typed_jit
 
 if TYPE_CHECKING:
@@ -70,9 +61,9 @@ class ServerOptimizer:
     fixed: tuple[tuple[str, Any], ...]
 
     def __init__(self, factory: Any, **settings: Any):
-        factory = factory_of(factory)
-        check_settings(factory, settings)
-        numbers = {name: settings[name] for name in traced_names(factory, settings)}
+        factory = server_checks.factory_of(factory)
+        server_checks.check_settings(factory, settings)
+        numbers = {name: settings[name] for name in server_checks.traced_names(factory, settings)}
         fixed = tuple((name, settings[name]) for name in sorted(settings) if name not in numbers)
         self._fill(factory, tuple(numbers), tuple(numbers.values()), fixed)
 
@@ -104,7 +95,7 @@ class ServerOptimizer:
     @property
     def name(self) -> str:
         """Name in messages and results."""
-        return name_of(self.factory)
+        return server_checks.name_of(self.factory)
 
     @property
     def own_step(self) -> bool:
@@ -114,16 +105,15 @@ class ServerOptimizer:
     def leaves(self) -> dict[str, Any]:
         """Numbers that can be swept, by name; None for those at the factory's default."""
         given = dict(zip(self.names, self.values, strict=True))
-        free = free_names(self.factory) - dict(self.fixed).keys()
+        free = server_checks.free_names(self.factory) - dict(self.fixed).keys()
         return {name: given.get(name) for name in sorted({*free, *given})}
 
     def with_values(self, values: Mapping[str, Any]) -> "ServerOptimizer":
         """Return a copy with other numbers; None means the factory's default."""
-        settings = {**dict(self.fixed), **dict(zip(self.names, self.values, strict=True)), **values}
         fixed = dict(self.fixed)
-        return ServerOptimizer(
-            self.factory, **{name: one for name, one in settings.items() if one is not None or name in fixed}
-        )
+        settings = {**fixed, **dict(zip(self.names, self.values, strict=True)), **values}
+        given = {name: one for name, one in settings.items() if one is not None or name in fixed}
+        return ServerOptimizer(self.factory, **given)
 
     # ---- traced
 
@@ -134,8 +124,8 @@ class ServerOptimizer:
         if self.own_step:
             return optax.chain(self.factory, optax.scale(step))
         settings = {**dict(zip(self.names, self.values, strict=True)), **dict(self.fixed)}
-        if RATE in parameters(self.factory):
-            return self.factory(**{RATE: step}, **settings)
+        if server_checks.RATE in server_checks.parameters(self.factory):
+            return self.factory(**{server_checks.RATE: step}, **settings)
         made: Any = self.factory(**settings)
         return optax.chain(optax.scale_by_schedule(cast(Any, made)) if callable(made) else made, optax.scale(-step))
 
@@ -160,7 +150,7 @@ class ServerOptimizer:
                 shapes, its updates have other shapes than the parameters, or it raises an exception.
         """
         leaves, tree = jax.tree.flatten(params)
-        check_runs(self._blank, tuple(np.shape(leaf) for leaf in leaves), tree)
+        server_checks.check_runs(self._blank, tuple(np.shape(leaf) for leaf in leaves), tree)
 
     def mean_length(self, params, norm: float, rounds: int) -> float:
         """Return the mean length of T updates at learning rate 1 along a constant direction of the given norm.

@@ -24,16 +24,7 @@ from fedprivjax.method.release import Limits, RunFacts
 from fedprivjax.method.round import Machine, RoundInputs, flat_rows, messages, slot_keys
 from fedprivjax.method.settings import require_clip
 from fedprivjax.method.shuffled_sums import CHUNK_NUMBERS, VectorSum, require_countable
-from fedprivjax.noise import Mechanism
-from fedprivjax.noise.binomial import (
-    HostNoise,
-    HostSampled,
-    LiteralBits,
-    RoundedNormal,
-    product_variation,
-    require_drawable,
-    sample_binomial_noise,
-)
+from fedprivjax.noise import Mechanism, binomial
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import binomial_stream
@@ -185,21 +176,21 @@ class BitMean(PrivateMean):
         if schedule.announced and method != "auto":
             raise Refusal(f"noise method must be 'auto' for cohorts of several sizes, got {method!r}")
         if method == "materialised":
-            return LiteralBits(messages)
+            return binomial.LiteralBits(messages)
         if method == "auto":
-            return HostSampled(messages)
+            return binomial.HostSampled(messages)
         if self.accounting != "gaussian-limit":
             raise Refusal(
                 "noise method 'normal' must go with accounting = 'gaussian-limit', which states the approximation, "
                 f"got {self.accounting!r}"
             )
-        return RoundedNormal(messages)
+        return binomial.RoundedNormal(messages)
 
     def check_method(self, method: str) -> None:
         if method == "materialised":
-            require_drawable(self.vector_sum.trials)
+            binomial.require_drawable(self.vector_sum.trials)
 
-    def host_noise(self, plan: Plan, dimension: int, seed: int) -> HostNoise:
+    def host_noise(self, plan: Plan, dimension: int, seed: int) -> binomial.HostNoise:
         """Noise of every round in levels, with the exact binomial distribution."""
         totals = self._totals(plan, self.vector_sum)
         return _host_noise(seed, tuple(totals.tolist()), float(self.vector_sum.probability), dimension)
@@ -240,7 +231,7 @@ class BitMean(PrivateMean):
             return (honest,)
         sums = self._sums(problem, plan, noise_std, bound)
         totals = self._totals(plan, sums)
-        distance = product_variation(totals, float(sums.probability), problem.dimension)
+        distance = binomial.product_variation(totals, float(sums.probability), problem.dimension)
         return honest, Assumption("rounded normals", {"distance": distance})
 
     def needed_noise(self, facts: RunFacts, target: Target) -> float:
@@ -300,9 +291,9 @@ class BitMean(PrivateMean):
 
 
 @lru_cache(maxsize=2)  # configurations that differ only in their steps share the noise
-def _host_noise(seed: int, totals: tuple[int, ...], probability: float, dimension: int) -> HostNoise:
-    noise, remainder = sample_binomial_noise(binomial_stream(seed), np.array(totals), probability, dimension)
-    return HostNoise(noise, np.asarray(remainder, np.float32))
+def _host_noise(seed: int, totals: tuple[int, ...], probability: float, dimension: int) -> binomial.HostNoise:
+    noise, remainder = binomial.sample_binomial_noise(binomial_stream(seed), np.array(totals), probability, dimension)
+    return binomial.HostNoise(noise, np.asarray(remainder, np.float32))
 
 
 def _one_sample(inputs: RoundInputs):

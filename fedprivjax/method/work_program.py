@@ -89,9 +89,8 @@ class WorkProgram(Rounds):
         server = self.call("init", Public.of(problem, size.machines, key), self.step)
         if self._known.versions is None:
             return ServedState(server, self.privacy.start())
-        versions = jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf, (self._known.versions, *jnp.shape(leaf))), self.call("sends", server)
-        )
+        count, sent = self._known.versions, self.call("sends", server)
+        versions = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), sent)
         return ServedState(server, self.privacy.start(), versions)
 
     def client_init(self, problem: Problem) -> Any:

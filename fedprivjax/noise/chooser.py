@@ -156,11 +156,8 @@ def cheapest(size: Size, bandwidth: int, dimension: int) -> str:
     """
     _, m, _ = size
     factors = 4 * size.rounds * (bandwidth + 1)  # two float64 copies during the computation
-    kept = {
-        "materialised": size.machines * dimension,
-        "replayed": dimension,
-        "covariance": bandwidth * dimension + factors,
-    }
+    state = bandwidth * dimension + factors
+    kept = {"materialised": size.machines * dimension, "replayed": dimension, "covariance": state}
     time = {
         "materialised": m * (NORMAL + 3 * MEMORY_PASS),
         "replayed": m * (2 * NORMAL + MEMORY_PASS),
@@ -179,9 +176,8 @@ def _replayed(schedule: Schedule, relative: np.ndarray) -> Replayed:
 def sent_inputs(schedule: Schedule, relative: np.ndarray) -> MessageInputs:
     """Return inputs of mechanisms with memory of machines' noise. In empty slots the noise is 0, of no machine."""
     machine = np.where(schedule.present, schedule.participants, schedule.machines).astype(np.int32)
-    return MessageInputs(
-        np.where(schedule.present, relative, 0.0).astype(np.float32), round_divisors(schedule), machine
-    )
+    noise = np.where(schedule.present, relative, 0.0).astype(np.float32)
+    return MessageInputs(noise, round_divisors(schedule), machine)
 
 
 def round_divisors(schedule: Schedule, divisor: np.ndarray | None = None) -> np.ndarray | None:

@@ -207,9 +207,8 @@ def over_rounds(noise_schedule: Any) -> Any:
     if isinstance(noise_schedule, str):
         require_choice("noise_schedule", noise_schedule, (INDEPENDENT, *ROUND_FACTORS))
         return noise_schedule
-    wrong = (
-        f"noise_schedule must be a name or a matrix as a list of rows, got {' '.join(str(noise_schedule).split()):.60}"
-    )
+    got = f"{' '.join(str(noise_schedule).split()):.60}"
+    wrong = f"noise_schedule must be a name or a matrix as a list of rows, got {got}"
     if not (isinstance(noise_schedule, Sequence) or hasattr(noise_schedule, "__array__")):
         raise Refusal(wrong)
     try:

@@ -75,9 +75,8 @@ def target_of(protocol, *, mu: float | None = None, epsilon: Any = None, delta: 
         mu, epsilon = protocol.mu, protocol.epsilon
     if protocol.noise_std is not None and np.ndim(epsilon):
         epsilon = None
-    return privacy_of(protocol).machine_target(
-        Target(mu=mu, epsilon=epsilon, noise_std=protocol.noise_std, delta=delta)
-    )
+    target = Target(mu=mu, epsilon=epsilon, noise_std=protocol.noise_std, delta=delta)
+    return privacy_of(protocol).machine_target(target)
 
 
 def given_target(protocol, target: Target, delta: float) -> Target:

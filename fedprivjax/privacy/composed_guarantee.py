@@ -217,9 +217,8 @@ def _with_curve(
 
 def _differ(*each: Grouped) -> bool:
     """Return True if machines differ, and the group of each is known."""
-    return any(one.values.size > 1 for one in each) and all(
-        one.group is not None or one.values.size == 1 for one in each
-    )
+    several = [one for one in each if one.values.size > 1]
+    return bool(several) and all(one.group is not None for one in several)
 
 
 def _mus(first: Grouped, second: Grouped, records: str, by_machine: bool) -> Grouped:

@@ -92,9 +92,8 @@ class Target:
     @property
     def non_private(self) -> bool:
         """True if the target requires no noise."""
-        return (
-            self.mu == inf or self.noise_std == 0 or (self.epsilon is not None and bool(np.isinf(self.epsilon).all()))
-        )
+        unlimited = self.epsilon is not None and bool(np.isinf(self.epsilon).all())
+        return self.mu == inf or self.noise_std == 0 or unlimited
 
     @property
     def cache_key(self) -> tuple[Any, ...]:

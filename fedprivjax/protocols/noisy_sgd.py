@@ -108,12 +108,8 @@ def _norm(protocol: Any, problem: Problem, plan: Plan) -> float:
 def _bound_and_noise(protocol: Any, plan: Plan, problem: Problem) -> tuple[float, float]:
     """Return the bound on a message's norm, and the noise of the mean of m machines, 1/√m of one machine's."""
     privacy, machines = protocol.privacy, plan.size.machines
-    trusted = privacy.trust == "server"
-    of_mean = (
-        protocol.noise_std
-        * noise_of_shares(privacy.relative_privacy, machines)
-        / (1.0 if trusted else plan.schedule.divisor**0.5)
-    )
+    noise = protocol.noise_std * noise_of_shares(privacy.relative_privacy, machines)
+    of_mean = noise / (1.0 if privacy.trust == "server" else plan.schedule.divisor**0.5)
     return protocol.rounds.bound(problem, machines).norm, of_mean
 
 
@@ -234,9 +230,8 @@ def _bound_of_users(protocol: Any, run: PlannedRun) -> Bound:
     return explicit(POPULATION, "Cheu et al. 2022, proof of Theorem 4.9", **terms)
 
 
-OF_USERS = Theory(step=_step_of_users, bound=_bound_of_users, uses=_uses_of_users, choices=_choices_of_users).of(
-    SGD, GaussianMean, BitMean
-)
+OF_USERS = Theory(step=_step_of_users, bound=_bound_of_users, uses=_uses_of_users, choices=_choices_of_users)
+OF_USERS = OF_USERS.of(SGD, GaussianMean, BitMean)
 
 
 @struct.dataclass(kw_only=True)

@@ -21,7 +21,7 @@ from typing import Any
 from flax import struct
 
 from fedprivjax.checks.numbers import host_only
-from fedprivjax.method.momentum import MomentumProtocol, momentum_step, momentum_theory, require_level, scaled_to_set
+from fedprivjax.method.momentum import MomentumProtocol, momentum_step, momentum_theory, scaled_to_set
 from fedprivjax.method.reduced_momentum import ReducedMomentum, require_smooth
 from fedprivjax.method.small_form import of_short_epochs
 from fedprivjax.plan.plan import Plan
@@ -35,7 +35,6 @@ PLANNED_EPOCHS = 4  # smallest number, required by Theorem 9
 
 def _rounds(protocol: Any, problem: Problem, machines: int, target: Target) -> int:
     """Return the number of rounds of Theorem 9, in whole epochs; it is very large."""
-    require_level(target, "Theorem 9")
     epoch = protocol.privacy.rounds_of_epoch(problem)
     epsilon = protocol.privacy.gain(problem, machines) * target.worst_epsilon
     return theory.reduced_settings(records=epoch, epsilon=epsilon, dimension=problem.dimension).rounds

@@ -90,9 +90,8 @@ class ControlVariates(LocalGradientSteps):
     def serve(self, server: Any, mean: Any, at: AtServer) -> Any:
         update, change = mean
         part = server.share * at.cohort / self._scale(at)
-        return Controlled(
-            super().serve(server.average, update, at), add(server.control, mul(part, change)), server.share
-        )
+        average = super().serve(server.average, update, at)
+        return Controlled(average, add(server.control, mul(part, change)), server.share)
 
     def point(self, server: Any) -> Any:
         return super().point(server.average)

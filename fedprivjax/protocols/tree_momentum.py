@@ -16,13 +16,7 @@ from typing import Any
 
 from flax import struct
 
-from fedprivjax.method.momentum import (
-    MomentumProtocol,
-    NormalisedSteps,
-    momentum_step,
-    momentum_theory,
-    require_level,
-)
+from fedprivjax.method.momentum import MomentumProtocol, NormalisedSteps, momentum_step, momentum_theory
 from fedprivjax.method.noisy_momentum import NoisyMomentum, as_factor
 from fedprivjax.method.server_step import optimizer_field
 from fedprivjax.plan.plan import Plan
@@ -40,7 +34,6 @@ def _theorem_6(privacy: NoisyMomentum, problem: Problem, per_round: int, target:
 
 def _rounds(protocol: Any, problem: Problem, machines: int, target: Target) -> int:
     """Return the number of rounds of Theorem 6, in whole epochs."""
-    require_level(target, "Theorem 6")
     return _theorem_6(protocol.privacy, problem, machines, target).rounds
 
 
@@ -100,9 +93,8 @@ class TreeMomentum(MomentumProtocol):
         object.__setattr__(self, "factor", as_factor(self.factor))
         super().__post_init__()
 
-    theory = momentum_theory("reshuffled", 1, "Theorem 6", _rounds, _bound, momentum_step).of(
-        NormalisedSteps, NoisyMomentum
-    )
+    theory = momentum_theory("reshuffled", 1, "Theorem 6", _rounds, _bound, momentum_step)
+    theory = theory.of(NormalisedSteps, NoisyMomentum)
 
     @property
     def privacy(self) -> NoisyMomentum:

@@ -99,9 +99,8 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
     known = {"rounds": size.rounds, "smoothness": s.smoothness, "distance": s.diameter, "gap": s.first_gap}
     if run.plan.repeats:
         return missing("P_AGD's theorem is for one pass")
-    sampling, variance = (
-        cheu.oracle_variance(per_round=size.per_round, lipschitz=s.lipschitz, noise=each) for each in (0.0, noise)
-    )
+    oracle = partial(cheu.oracle_variance, per_round=size.per_round, lipschitz=s.lipschitz)
+    sampling, variance = oracle(noise=0.0), oracle(noise=noise)
     total = cheu.agd_bound(spread=1 / run.step - s.smoothness, variance=variance, **known)
     steps = cheu.agd_bound(spread=0.0, variance=0.0, **known)
     sampled = (total - steps) * sampling / variance

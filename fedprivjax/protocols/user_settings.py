@@ -47,12 +47,10 @@ class UserSettings(Levels, Protocol):
     @property
     def privacy(self) -> BitMean | GaussianMean:
         """Private mean of gradients in the method's trust model."""
+        kind, names = GaussianMean, ("clip", "trust", "relative_privacy", "noises")
         if self.trust == SHUFFLER:
-            return BitMean(
-                clip=self.clip, vector_sum=self.vector_sum, **{name: getattr(self, name) for name in OF_BITS}
-            )
-        names = ("clip", "trust", "relative_privacy", "noises")
-        return GaussianMean(**{name: getattr(self, name) for name in names})
+            kind, names = BitMean, ("clip", "vector_sum", *OF_BITS)
+        return kind(**{name: getattr(self, name) for name in names})
 
     @property
     def traced(self):

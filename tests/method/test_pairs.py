@@ -170,7 +170,7 @@ def test_numbers_of_both_parts_are_swept_in_one_program():
 
 def test_a_pair_is_printed_and_pickled():
     pair = heavy_ball(beta=0.5)
-    assert str(pair) == "HeavyBall(beta = 0.5) with NoisyMessages(clip = 0.5), mu = 4, step_size = 0.05"
+    assert str(pair) == "HeavyBall(beta = 0.5) with NoisyMessages(clip = 0.5), step_size = 0.05, mu = 4"
     assert pair.name == "HeavyBall"
     assert "HeavyBall(beta=0.5, nesterov=False)" in repr(pair)
     assert pickle.loads(pickle.dumps(pair)) == pair

@@ -125,9 +125,8 @@ class Setting:
     @property
     def split(self) -> Problem:
         """The same problem with machines that sample from their own records, which are not distinguished."""
-        return self._once(
-            "split", lambda: replace(self.problem, partition_table=EqualTable(self.machines, self.samples))
-        )
+        table = EqualTable(self.machines, self.samples)
+        return self._once("split", lambda: replace(self.problem, partition_table=table))
 
     @property
     def owned(self) -> Problem:

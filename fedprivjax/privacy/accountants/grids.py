@@ -125,10 +125,8 @@ def mixed(shift: float, occurrences: Occurrences, absent: float, spacing: float,
         grids = [_grid(places[0], one, sums(-1), spacing)]
     else:
         other = _normal(edges, 0.0)
-        grids = [
-            _grid(places[0], one, other, spacing),
-            _grid(-places[-1], _reversed(other), _reversed(one), spacing),
-        ]
+        back = _grid(-places[-1], _reversed(other), _reversed(one), spacing)
+        grids = [_grid(places[0], one, other, spacing), back]
     return [grid._replace(infinite=grid.infinite + RAREST) for grid in grids]
 
 

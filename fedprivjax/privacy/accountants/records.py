@@ -179,11 +179,8 @@ class Sampled(RecordAccountant):
             ("dp-accounting PLD", PLDAccountant(relation, SPACING), EXACT if exact else UPPER),
             ("dp-accounting RDP", RdpAccountant(neighboring_relation=relation), UPPER),
         ]
-        results = [
-            AccountantResult(name, _epsilon_of(one, tree, delta), kind)
-            for name, one, kind in found
-            if one.supports(tree)
-        ]
+        supported = [each for each in found if each[1].supports(tree)]
+        results = [AccountantResult(name, _epsilon_of(one, tree, delta), kind) for name, one, kind in supported]
         return (*(one for one in results if one.epsilon < MOST), attained)
 
     def dp_event(self, ratio: float, records: int, batch: int, releases: int) -> "DpEvent":

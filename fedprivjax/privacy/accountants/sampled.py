@@ -308,9 +308,8 @@ def profile(epsilon, times: np.ndarray, chances: np.ndarray, z: float) -> np.nda
     """
     epsilon = np.asarray(epsilon, float)
     with np.errstate(over="ignore"):
-        inner = np.where(
-            epsilon < 30, np.log1p(np.expm1(np.minimum(epsilon, 30)) / chances.sum()), epsilon - log(chances.sum())
-        )
+        near = np.log1p(np.expm1(np.minimum(epsilon, 30)) / chances.sum())
+        inner = np.where(epsilon < 30, near, epsilon - log(chances.sum()))
     parts = (chance * gdp.delta(inner, 2 * j / z) for j, chance in zip(times, chances, strict=True))
     return sum(parts, np.full(epsilon.shape, RAREST))
 

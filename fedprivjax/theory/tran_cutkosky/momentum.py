@@ -82,9 +82,8 @@ def momentum_settings(
     counts(rounds=rounds)
     tree.checked_rounds(records, rounds)
     alpha = load / records / (float(rounds) * np.log2(max(float(rounds), 2.0)))
-    return MomentumSettings(
-        rounds, float(np.clip(alpha, 1 / records, 1)), 1 / float(np.sqrt(float(records) * float(rounds)))
-    )
+    step_size = 1 / float(np.sqrt(float(records) * float(rounds)))
+    return MomentumSettings(rounds, float(np.clip(alpha, 1 / records, 1)), step_size)
 
 
 def momentum_noise_norm(
