@@ -552,7 +552,7 @@ def test_a_stop_elsewhere_is_one_line(call, spec, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("always:.*damaged")
+@pytest.mark.filterwarnings("always:.*computed again")
 def test_damaged_results_are_computed_again(call, spec):
     assert call("run", spec, "--out", "there")[0] == 0
     Path("there", "results.nc").write_bytes(b"half")
