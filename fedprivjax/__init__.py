@@ -24,7 +24,7 @@ def __getattr__(name: str):
     except AttributeError as error:
         if name in __all__ or name.startswith("_"):
             raise
-        from fedprivjax.checks.values import OTHER_WORDS, RENAMED, nearest_name
+        from fedprivjax.checks.suggestions import OTHER_WORDS, RENAMED, nearest_name
 
         for new in RENAMED.get(name, ()):
             raise AttributeError(f"{error}: it is now {new!r}") from None

@@ -260,13 +260,13 @@ from .report.frame import Frame as Frame
 from .report.frame import frame as frame
 from .report.leaderboard import Leaderboard as Leaderboard
 from .report.leaderboard import leaderboard as leaderboard
+from .sweeps.intervals import mean_interval as mean_interval
 from .sweeps.results import averaged as averaged
 from .sweeps.results import bytes_to as bytes_to
 from .sweeps.results import final as final
 from .sweeps.results import gradients_to as gradients_to
 from .sweeps.results import guarantee_of as guarantee_of
 from .sweeps.results import hours_to as hours_to
-from .sweeps.results import mean_interval as mean_interval
 from .sweeps.results import rounds_to as rounds_to
 from .sweeps.selection import select as select
 from .sweeps.sweep import sweep as sweep

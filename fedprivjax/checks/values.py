@@ -1,8 +1,7 @@
 """Validation of single values and of keyword arguments, shared by the whole package."""
 
-import difflib
 import inspect
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields
 from functools import wraps
@@ -14,56 +13,12 @@ import numpy as np
 
 from fedprivjax.checks.printable import is_hidden
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.suggestions import unknown
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 LIST = 10  # largest number of choices that a message lists; with more, it names the nearest
-NEAREST = 3
 NAMED = 80  # characters of a text in a message
-OTHER_WORDS: dict[str, tuple[str, str]] = {  # names in other libraries: the name here, and any difference
-    "learning_rate": ("step_size", ""),
-    "lr": ("step_size", ""),
-    "eta": ("step_size", ""),
-    "noise_multiplier": ("noise_std", " It is a standard deviation, not a multiple of the clip"),
-    "sigma": ("noise_std", ""),
-    "max_grad_norm": ("clip", ""),
-    "l2_norm_clip": ("clip", ""),
-    "clip_norm": ("clip", ""),
-    "batch_size": ("batch", ""),
-    "eps": ("epsilon", ""),
-    **dict.fromkeys(
-        ("balls_in_bins", "b_min_sep"),
-        ("cyclic_poisson", " Sampling by balls in bins or by b-min-sep has no guarantee here"),
-    ),
-    "mu": ("epsilon", " This method takes an ε. A sweep of mu is converted to it"),
-    "table": ("dataset", ""),
-    "bernoulli": ("binomial", ""),
-    **dict.fromkeys(("noniid", "non_iid", "non-iid"), ("dirichlet", " by_label and shards are not iid either")),
-    "fedavg": ("fedavg", ""),
-    "fedprox": ("fedavg", " FedProx is FedAvg with prox"),
-    "dp_fedavg": ("fedavg", " DP-FedAvg is FedAvg with unit = 'machine'"),
-    "dp_scaffold": ("scaffold", " DP-SCAFFOLD is SCAFFOLD with unit = 'record'"),
-    **dict.fromkeys(
-        ("dp_ftrl", "dpftrl", "ftrl"),
-        ("fedavg", " DP-FTRL is FedAvg with unit = 'machine' and noise_schedule = 'tree'"),
-    ),
-    "dp_sgd": ("noisy_minibatch_sgd", " It is also known as DP-SGD"),
-    "dpsgd": ("noisy_minibatch_sgd", " It is also known as DP-SGD"),
-}
-RENAMED: dict[str, tuple[str, ...]] = {  # former names, and their possible replacements
-    "ByShare": ("BySize",),
-    "by_share": ("by_size",),
-    "choose": ("tuning",),
-    "every": ("eval_every",),
-    "law": ("scheme",),
-    "least": ("min_machines",),
-    "most": ("max_uses", "max_machines"),
-    "profile": ("relative_privacy",),
-    "record": ("evaluation", "metrics"),
-    "refuse": ("error",),
-    "table": ("partition_table",),
-    "test_share": ("test_fraction",),
-}
 FLOAT32 = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # sizes that are not 0 or infinite
 NUMBERS = ("mu", "noise_std", "step_size", "step_scale")  # settings of a protocol that take a single number
 
@@ -166,41 +121,7 @@ def require_choice(name: str, value: Any, choices: Iterable[str], *, listed: int
     known = list(dict.fromkeys(choices))
     if not np.ndim(value) and value in known:
         return
-    require_current(name, value, known)
-    word, difference = OTHER_WORDS.get(str(value).lower(), ("", ""))
-    if word in known:
-        raise Refusal(f"unknown {name} {value!r}, did you mean {word!r}?{difference}")
-    near = difflib.get_close_matches(str(value), known, n=NEAREST)
-    hint = f", did you mean '{near[0]}'?" if near else ""
-    if len(known) <= listed:
-        raise Refusal(f"unknown {name} {value!r}{hint} (known: {', '.join(known)})")
-    near = near or difflib.get_close_matches(str(value), known, n=NEAREST, cutoff=0.0)
-    others = f" (nearest: {', '.join(near)})" if len(near) > 1 else ""
-    raise Refusal(f"unknown {name} {value!r}{hint}{others}")
-
-
-def nearest_name(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is nearest, apart from case and underscores, or "" if none is near.
-
-    >>> nearest_name("DPSGD", ["NoisySGD", "NoisyMinibatchSGD"]), nearest_name("Fedavg", ["FedAvg"])
-    ('NoisyMinibatchSGD', 'FedAvg')
-    """
-    plain = {one.replace("_", "").lower(): one for one in known}
-    word = OTHER_WORDS.get(name.lower(), (name, ""))[0].replace("_", "").lower()
-    near = [word] if word in plain else difflib.get_close_matches(word, plain, n=1, cutoff=0.7)
-    return plain[near[0]] if near else ""
-
-
-def require_current(name: str, value: Any, known: Container[str]) -> None:
-    """Raise Refusal if the value is a former name whose replacement is one of `known`.
-
-    >>> require_current("key", "most", ["weights", "max_uses"])
-    Traceback (most recent call last):
-    fedprivjax.Refusal: unknown key 'most': it is now 'max_uses'
-    """
-    for new in RENAMED.get(str(value), ()):
-        if new in known:
-            raise Refusal(f"unknown {name} {value!r}: it is now {new!r}")
+    raise Refusal(unknown(name, value, known, listed))
 
 
 def require_keywords(name: str, given: Iterable[str], known: Iterable[str]) -> None:

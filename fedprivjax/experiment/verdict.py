@@ -12,7 +12,8 @@ from fedprivjax.engine.metric import OUTPUT, Metric, nothing
 from fedprivjax.engine.metrics import known, recorded_name, require_recorded
 from fedprivjax.experiment import Cell, Expected, Experiment
 from fedprivjax.experiment.expected import ORDER, RULES
-from fedprivjax.sweeps.results import figure, mean_interval, preferred, rounds_to
+from fedprivjax.sweeps.intervals import mean_interval
+from fedprivjax.sweeps.results import figure, preferred, rounds_to
 
 ROUNDS = Metric("rounds", nothing, of="mean", digits=1)
 COMPARISON = "comparison within the run"

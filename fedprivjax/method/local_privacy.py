@@ -35,6 +35,7 @@ from fedprivjax.privacy.accountants.records import Sampled, SampledMachines
 from fedprivjax.privacy.events import Event, GaussianEvent
 from fedprivjax.privacy.per_machine import Grouped, grouped_once
 from fedprivjax.privacy.record_event import RecordEvent, Releases
+from fedprivjax.privacy.relations import vectors_changed
 from fedprivjax.privacy.terms import (
     MACHINE,
     PUBLIC_PARTICIPATION,
@@ -43,7 +44,6 @@ from fedprivjax.privacy.terms import (
     Assumption,
     Terms,
     lipschitz_values,
-    vectors_changed,
 )
 from fedprivjax.problem.problem import Problem
 

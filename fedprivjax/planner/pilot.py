@@ -24,7 +24,7 @@ from fedprivjax.method.seen import costs_of
 from fedprivjax.privacy.target import PLAN
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.problem import Problem
-from fedprivjax.sweeps.results import mean_interval
+from fedprivjax.sweeps.intervals import mean_interval
 
 WARNING = "pilot on synthetic data: reads no private data, costs no privacy. Results on real data may differ"
 USUAL_CLASSES, TEST_EXAMPLES = 10, 10_000

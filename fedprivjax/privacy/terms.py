@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedprivjax.checks.values import require_choice
+from fedprivjax.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE
 
 TRUST = {
     "none": "every message a machine sends (no trusted server)",
@@ -12,11 +13,6 @@ TRUST = {
     "server": "the query points that other machines see (trusted server)",
 }
 RECORD, MACHINE = "one record of one machine", "all records of one machine"
-REPLACE_ONE, ADD_OR_REMOVE = "replace-one", "add-or-remove-one"
-RELATIONS = {
-    REPLACE_ONE: "one is replaced by another",
-    ADD_OR_REMOVE: "one is added or left out",
-}
 
 SENTENCES = {
     "used once": "each record is used once",
@@ -81,11 +77,6 @@ SENTENCES = {
     "stated by": "the mechanism is as stated by {source}, which the package does not prove",
     "stated": "{text}",
 }
-
-
-def vectors_changed(relation: str) -> int:
-    """Return the number of vectors by which a sum changes: 2 if one is replaced, 1 if one is added or removed."""
-    return 1 if relation == ADD_OR_REMOVE else 2
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from fedprivjax.report.cells import CHOSEN, Cells, at, tunable
 from fedprivjax.report.remarks import CHOSEN_NOTE
 from fedprivjax.report.summary import PANELS, Summary
 from fedprivjax.report.wording import points_of
-from fedprivjax.sweeps.results import mean_interval
+from fedprivjax.sweeps.intervals import mean_interval
 from fedprivjax.sweeps.selection import POINT, best_point
 
 LEAST = 3  # smallest number of values of an axis

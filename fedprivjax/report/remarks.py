@@ -12,7 +12,8 @@ from fedprivjax.report.costs import EXPECTED
 from fedprivjax.report.summary import TOLERANCE, Summary
 from fedprivjax.report.tables import CONSTANT, WORSE, realised_differs
 from fedprivjax.report.wording import grouped, terms_of
-from fedprivjax.sweeps.results import alone, mean_interval
+from fedprivjax.sweeps.intervals import mean_interval
+from fedprivjax.sweeps.results import alone
 from fedprivjax.sweeps.selection import NO_EFFECT, UNACCOUNTED, clip_has_no_effect
 
 CHOSEN_NOTE = "‡ chosen by results, not covered by the guarantee"

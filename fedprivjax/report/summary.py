@@ -17,7 +17,8 @@ from fedprivjax.privacy.terms import Terms
 from fedprivjax.report.cells import Cells, alone_of, at, marked, target_of, tunable, varied
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.report.wording import guarantees_in, points_of, range_text, target_epsilon, title_of
-from fedprivjax.sweeps.results import constant, figure, has, mean_interval, preferred, rounds_of, vector_axes
+from fedprivjax.sweeps.intervals import mean_interval
+from fedprivjax.sweeps.results import constant, figure, has, preferred, rounds_of, vector_axes
 from fedprivjax.sweeps.schema import custom_metrics
 from fedprivjax.sweeps.selection import at_best
 

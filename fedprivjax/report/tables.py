@@ -14,7 +14,8 @@ from fedprivjax.report.costs import costs_table, with_costs
 from fedprivjax.report.summary import Summary
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.report.wording import epsilon_text, mixed, of_axes, points_of, rounds_title, target_epsilon
-from fedprivjax.sweeps.results import INTERVAL, has, mean_interval, preferred, rounds_to
+from fedprivjax.sweeps.intervals import mean_interval
+from fedprivjax.sweeps.results import INTERVAL, has, preferred, rounds_to
 
 CONSTANT = "constant predictor"
 WORSE = " †"  # mark of a mean that is worse than the constant predictor's value

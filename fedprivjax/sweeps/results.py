@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import scipy
 import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
@@ -15,10 +14,10 @@ from fedprivjax.engine.metric import OUTPUT
 from fedprivjax.engine.metrics import known, recorded_name
 from fedprivjax.privacy.composed_guarantee import NOISE, PARTICIPATION, SAMPLES, Streams
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.sweeps.intervals import INTERVAL, mean_interval, of_iterate
 from fedprivjax.sweeps.schema import ALONE, CONSTANT, HALF, PARAMETER, PARAMS, custom_metrics
 
 DO_NOT_COMPOSE = "whose guarantees do not compose"  # end of the attribute `noise`, if configurations share their noise
-INTERVAL = 3  # smallest number of seeds with an interval; for two, its half-width is 12.7 times their standard error
 
 
 def sweep_dataset(
@@ -91,19 +90,6 @@ def _streams(dataset: xr.Dataset, found: PrivacyGuarantee) -> Streams:
     own = [(seed, *trials) for seed in seeds] if trials else seeds  # a trial has its own streams
     used = {(name, seed) for name in secret for seed in own}
     return Streams(used, {(name, seed) for name, seed in used if secret[name]})
-
-
-def of_iterate(values: xr.DataArray, iterate: str = OUTPUT) -> xr.DataArray:
-    """Return a metric of one iterate, without the `iterate` dimension. Without that dimension only "output" exists.
-
-    >>> of_iterate(xr.DataArray([1.0, 2.0], {"iterate": ["output", "last"]}), "last").item()
-    2.0
-    """
-    if "iterate" not in values.dims:
-        require_choice("iterate", iterate, [OUTPUT])
-        return values
-    require_choice("iterate", iterate, values["iterate"].values.tolist())
-    return values.sel(iterate=iterate, drop=True)
 
 
 def preferred(dataset: xr.Dataset, name: str, iterate: str) -> str:
@@ -254,25 +240,6 @@ def _recorded(dataset: xr.Dataset, name: str, iterate: str) -> xr.DataArray:
 
 def _made(name: str, values: xr.DataArray, reduced: xr.DataArray) -> xr.DataArray:
     return reduced if values.name == name else known(name).function(reduced)
-
-
-def mean_interval(
-    values: xr.DataArray, level: float = 0.95, iterate: str = OUTPUT
-) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return the mean over seeds and the half-width of its Student-t interval (NaN for one seed), of an iterate.
-
-    A diverged run makes both NaN, because the mean of the other runs would be too optimistic.
-
-    >>> mean, half = mean_interval(xr.DataArray([0.0, 1.0, 2.0], dims="seed"))
-    >>> float(mean), round(float(half), 2)
-    (1.0, 2.48)
-    """
-    values = of_iterate(values, iterate)
-    count = values.sizes["seed"]
-    if count == 1:
-        return values.mean("seed", skipna=False), values.isel(seed=0, drop=True) * np.nan
-    width = scipy.stats.t.ppf(0.5 + level / 2, count - 1) / np.sqrt(count)
-    return values.mean("seed", skipna=False), width * values.std("seed", ddof=1, skipna=False)
 
 
 def bytes_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT) -> xr.DataArray:

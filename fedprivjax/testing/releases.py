@@ -18,7 +18,8 @@ from fedprivjax.noise import PerStep
 from fedprivjax.plan.seeds import protocol_key
 from fedprivjax.privacy.adversaries import UNSEEN
 from fedprivjax.privacy.of_protocol import privacy_of
-from fedprivjax.privacy.terms import RECORD, vectors_changed
+from fedprivjax.privacy.relations import vectors_changed
+from fedprivjax.privacy.terms import RECORD
 from fedprivjax.problem.random_keys import random_key
 from fedprivjax.testing.trial import Trial, first_noise
 

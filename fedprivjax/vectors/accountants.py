@@ -24,7 +24,7 @@ from fedprivjax.privacy.accountants.dp_accounting_backend import LOWER
 from fedprivjax.privacy.accountants.records import Shuffled
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.pure import composed_epsilon
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE, vectors_changed
+from fedprivjax.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE, vectors_changed
 
 NAME = "accountants.csv"
 DIGITS = 6  # significant digits of bounds; lower bounds are rounded down, upper bounds up

@@ -25,7 +25,7 @@ from fedprivjax import (
     simulate,
     sweep,
 )
-from fedprivjax.checks.values import RENAMED
+from fedprivjax.checks.suggestions import RENAMED
 from fedprivjax.engine.prepare import ready
 
 PROBLEM = linear_problem(np.eye(4), np.zeros(4), Squared(), feature_bound=1.0)

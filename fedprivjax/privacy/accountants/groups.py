@@ -32,7 +32,7 @@ from fedprivjax.plan.samplers.minibatch import RAREST
 from fedprivjax.privacy.accountants import composition
 from fedprivjax.privacy.accountants.grids import mixed
 from fedprivjax.privacy.accountants.tilted import Composed
-from fedprivjax.privacy.terms import vectors_changed
+from fedprivjax.privacy.relations import vectors_changed
 
 SPACING = 5e-4  # distance of neighbouring losses, if a standard deviation then has an allowed number of cells
 COARSEST, FINEST = 10, 100  # least and largest number of cells per standard deviation of a loss

@@ -21,7 +21,7 @@ from fedprivjax.privacy.accountants.dp_accounting_backend import (
 )
 from fedprivjax.privacy.accountants.sampled import SampledReleases, resolved, sampled_epsilon, shift_distribution
 from fedprivjax.privacy.accountants.shuffled import shuffled_epsilon
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE, vectors_changed
+from fedprivjax.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE, vectors_changed
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

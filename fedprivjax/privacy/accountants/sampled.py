@@ -42,8 +42,8 @@ from fedprivjax.privacy.accountants import composition, grids
 from fedprivjax.privacy.accountants.dp_accounting_backend import LossGrid, dp_accounting_relation
 from fedprivjax.privacy.accountants.groups import group_epsilon, group_occurrences
 from fedprivjax.privacy.accountants.tilted import Composed
+from fedprivjax.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE, vectors_changed
 from fedprivjax.privacy.target import search_min_noise
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE, vectors_changed
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

@@ -1,0 +1,42 @@
+"""Interval of a cell of a table: the mean over seeds, and the half-width of its Student-t interval."""
+
+import numpy as np
+import scipy
+import xarray as xr
+
+from fedprivjax.checks.values import require_choice
+from fedprivjax.engine.metric import OUTPUT
+
+INTERVAL = 3  # smallest number of seeds with an interval; for two, its half-width is 12.7 times their standard error
+
+
+def of_iterate(values: xr.DataArray, iterate: str = OUTPUT) -> xr.DataArray:
+    """Return a metric of one iterate, without the `iterate` dimension. Without that dimension only "output" exists.
+
+    >>> of_iterate(xr.DataArray([1.0, 2.0], {"iterate": ["output", "last"]}), "last").item()
+    2.0
+    """
+    if "iterate" not in values.dims:
+        require_choice("iterate", iterate, [OUTPUT])
+        return values
+    require_choice("iterate", iterate, values["iterate"].values.tolist())
+    return values.sel(iterate=iterate, drop=True)
+
+
+def mean_interval(
+    values: xr.DataArray, level: float = 0.95, iterate: str = OUTPUT
+) -> tuple[xr.DataArray, xr.DataArray]:
+    """Return the mean over seeds and the half-width of its Student-t interval (NaN for one seed), of an iterate.
+
+    A diverged run makes both NaN, because the mean of the other runs would be too optimistic.
+
+    >>> mean, half = mean_interval(xr.DataArray([0.0, 1.0, 2.0], dims="seed"))
+    >>> float(mean), round(float(half), 2)
+    (1.0, 2.48)
+    """
+    values = of_iterate(values, iterate)
+    count = values.sizes["seed"]
+    if count == 1:
+        return values.mean("seed", skipna=False), values.isel(seed=0, drop=True) * np.nan
+    width = scipy.stats.t.ppf(0.5 + level / 2, count - 1) / np.sqrt(count)
+    return values.mean("seed", skipna=False), width * values.std("seed", ddof=1, skipna=False)
