@@ -61,7 +61,7 @@
             const other = items[next];
             const wide = Math.min(one.right, other.right) - Math.max(one.left, other.left);
             const high = Math.min(one.bottom, other.bottom) - other.top;
-            if (one.owner !== other.owner && wide > 2 && high > 1) add('overlap', `${place(one.element)} | ${place(other.element)}`, `${short(one.text)} and ${short(other.text)} by ${wide.toFixed()} × ${high.toFixed()}`);
+            if (one.owner !== other.owner && wide > 3 && high > 1) add('overlap', `${place(one.element)} | ${place(other.element)}`, `${short(one.text)} and ${short(other.text)} by ${wide.toFixed()} × ${high.toFixed()}`);
         }
     });
 
