@@ -47,13 +47,14 @@ class Dataset:
         noise_lipschitz: Lipschitz constant of the default loss with which the authors of an experiment calibrate its
             noise, or None. It is a statistic of private data, so noise calibrated with it is not private.
         loss: default loss, which `optimum` minimises. None is the default of `from_dataset` for such labels.
-        picture: height, width and channels of the image at the start of a feature vector, row by row, or None. A
-            constant follows it. Networks see the image.
+        picture: height, width and channels of the image that a feature vector holds row by row, before a last entry
+            that is constant, or None. Networks receive the image alone.
         class_names, machine_names: names of classes and machines, in their order, or empty if unknown.
         not_covered: texts on parts that were computed from private data. No guarantee covers them, and results repeat
             the texts.
-        machines_from: text on machines that are values found in the data, or empty if they are public. Guarantees cover
-            it only if neighbouring datasets have the same machines.
+        machines_from: origin of the list of machines, as text, if it was found in the data, or empty if the list is
+            public. A list from the data may itself leak, so guarantees then assume that neighbouring datasets have the
+            same machines.
         columns: columns of the table from which the dataset was made, by name, shape [examples] each, or None.
         target: name of the predicted column, or empty.
         raw_rows: preparation of further raw rows, for predictions, or None if they are given as `features`.

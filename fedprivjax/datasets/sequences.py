@@ -64,8 +64,8 @@ def from_sequences(
 ) -> Dataset:
     """Return a dataset of sequences of tokens, padded to one length. A record is a sequence.
 
-    Without labels, each token is the label of those before it. Features are then the padding and all tokens but the
-    last.
+    Without labels, the model predicts each token from those before it: the labels are the tokens, and the features are
+    the same tokens one place later, after a padding in the first place.
 
     Args:
         sequences: lists of tokens, or rows of `encode`. Longer ones are cut off.

@@ -34,7 +34,9 @@ class Statistic(NamedTuple):
 @final
 @jax.tree_util.register_pytree_node_class
 class Linear:
-    """An opaque message of one record, Σ_k c_k·∇f(x_k; record). Only +, − and products with numbers are defined.
+    """An opaque message of one record, Σ_k c_k·∇f(x_k; record) with points x_k and numbers c_k.
+
+    Only +, − and products with numbers are defined.
 
     A message of `per_record` is another function of the record, times a number.
 

@@ -34,7 +34,7 @@ SLACK = 1e-5  # relative tolerance of norms in float32
 
 @struct.dataclass
 class VectorSum:
-    """P_VEC: private sum of vectors in the ball of radius `bound`. Real-valued settings are leaves.
+    """Private sum of vectors of norm at most `bound`, in bits through a shuffler (P_VEC of Cheu et al. 2022).
 
     Attributes:
         bound: D, bound on the norm of every user's vector.

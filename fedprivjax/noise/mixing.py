@@ -91,10 +91,10 @@ class Mixing:
         return next((turn.nodes for turn in self.turns if turn.nodes is not None), None)
 
     def weights(self, machines: int) -> np.ndarray:
-        """Return W of every round until they repeat, float64 [period, machines, machines].
+        """Return each round's matrix of weights until they repeat, float64, shape [period, machines, machines].
 
         Raises:
-            Refusal: the graphs are not connected together, or have another number of machines.
+            Refusal: if the union of the graphs is not connected, or a graph has another number of machines.
         """
         for turn in self.turns:
             if turn.nodes not in (None, machines):

@@ -182,8 +182,9 @@ class Huber(LinearLoss):
 class Robust(LinearLoss):
     """Base class of bounded losses of `r = s − y`: `r²/2` near zero and constant far away, robust to outliers.
 
-    They are smooth and not convex. With `u = r/scale` the residual is `scale·ψ(u)`. ψ has its steepest slope 1 at zero,
-    so G = scale·max ψ·B and L = B².
+    They are smooth and not convex. With `u = r/scale`, the residual (the derivative by the score s) is
+    `scale·ψ(u)`. ψ has its steepest slope 1 at zero, so the Lipschitz constant is G = scale·max ψ·B and the smoothness
+    L = B², for features of norm at most B.
 
     Args:
         scale: error at which the loss reaches half its limit (`GemanMcClure`) or its limit (`Tukey`).

@@ -69,7 +69,8 @@ class Rings(NamedTuple):
 
     Attributes:
         last: noise of the last round, [d].
-        rows: H and B of the latest round at every position in an epoch, [N, 2, d].
+        rows: H_t and B_t (see the formulas of this module) of the latest round t at every position in an epoch of N
+            rounds, [N, 2, d].
         newest: H and B of the last round, not yet written to `rows`, [2, d].
         residual: state of the residuals' tree.
     """
@@ -255,7 +256,10 @@ def empty(round: Any, epoch: int) -> Any:
 
 
 def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
-    """Return τ with `τ_k² ∝ √(B_k/A_k)`, which minimises the noise `Σ A_k·τ_k²` for a fixed `Σ B_k/τ_k²`.
+    """Return the standard deviations τ_k of the groups' noise that is smallest for a fixed privacy loss.
+
+    With A_k and B_k the largest totals of the arguments over rounds and over records, `τ_k² ∝ √(B_k/A_k)` minimises the
+    noise `Σ A_k·τ_k²` for a fixed privacy loss `Σ B_k/τ_k²`.
 
     A group without records has no noise.
 

@@ -167,7 +167,10 @@ def _simple(mu: np.ndarray, delta: np.ndarray) -> Any:
 
 
 class Sensitivities(NamedTuple):
-    """Sensitivities for gradients at anchors (G in the paper), their differences over an epoch (Δ), residuals (r)."""
+    """Sensitivities for gradients at anchors (G in the paper), their differences over an epoch (Δ), residuals (r).
+
+    An anchor is an epoch's first iterate. A residual is a gradient minus that of the same record at the anchor.
+    """
 
     anchors: Any
     differences: Any
@@ -217,8 +220,8 @@ def residual_sensitivity(
     Here α is a gradient's weight in the momentum.
 
     Args:
-        first: y, counted from 1.
-        last: z.
+        first: y, first round of the node, counted from 1.
+        last: z, last round of the node.
         records: N.
         step_size: η.
         smoothness: L.

@@ -223,8 +223,8 @@ def node_sensitivity(
     Here α is a gradient's weight in the momentum.
 
     Args:
-        first: y, counted from 1.
-        last: z.
+        first: y, first round of the node, counted from 1.
+        last: z, last round of the node.
         records: N.
 
     Source: "cyclic": Tran & Cutkosky 2022, Theorem 4, whose count ⌈(z−y)/N⌉ is 0 for a leaf. "reshuffled": derived
