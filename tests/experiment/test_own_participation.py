@@ -9,8 +9,6 @@ from fedprivjax import Full, Refusal, Uniform, experiment
 from fedprivjax.experiment import audit as audits
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
-from fedprivjax.experiment import verdict
-from fedprivjax.experiment.jobs import recorded, records
 from fedprivjax.experiment.planned import plan_settings
 from fedprivjax.experiment.tiny import tiny
 from fedprivjax.privacy.calibration import target_of
@@ -160,20 +158,17 @@ def ran():
 
 
 def test_evaluations_end_with_each_methods_rounds(ran):
-    _, todo, found = ran
+    _, _, found = ran
     assert {label: data["round"].values.tolist() for label, data in found.items()} == {"single": [3, 6], "several": [2]}
-    assert records(todo) == {"single": 2, "several": 1}
     assert all_plots(Summary(found))
 
 
 def test_a_mean_over_rounds_needs_several_evaluations_of_the_method(ran):
-    made, todo, _ = ran
-    for label, fits in (("single", True), ("several", False)):
-        expected = [experiment.Expected(protocol=label, rule="shown", rounds="mean")]
-        judged = made.model_copy(update={"expected": expected})
-        known = recorded(todo), records(todo)
-        if fits:
-            verdict.check_recorded(judged, *known)
-        else:
-            with pytest.raises(Refusal, match="must have several evaluations a run, got 1"):
-                verdict.check_recorded(judged, *known)
+    made, _, _ = ran
+    single, several = (
+        made.but(expected=[experiment.Expected(protocol=label, rule="shown", rounds="mean")])
+        for label in ("single", "several")
+    )
+    listed.ready_experiment(single, judge=True)
+    with pytest.raises(Refusal, match="must have several evaluations a run, got 1"):
+        listed.ready_experiment(several, judge=True)
