@@ -22,7 +22,6 @@ from fedprivjax.experiment.results import Results, load
 from fedprivjax.experiment.tuning import selected, trials_as_seeds
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.colours import using
-from fedprivjax.report.costs import AXES, with_costs
 from fedprivjax.report.grid_plot import grid_axes, metric_over_grid
 from fedprivjax.report.plots import (
     all_plots,
@@ -36,7 +35,7 @@ from fedprivjax.report.plots import (
 from fedprivjax.report.remarks import footnotes
 from fedprivjax.report.run_plots import plot_run
 from fedprivjax.report.summary import Summary, summary, summary_of
-from fedprivjax.report.tables import choice_table, results_table, results_tables
+from fedprivjax.report.tables import AXES, choice_table, results_table, results_tables, with_costs
 from fedprivjax.report.text_table import Sheet, html_table, plain
 from fedprivjax.sweeps.results import require_scalars, vector_axes
 

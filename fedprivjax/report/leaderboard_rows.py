@@ -21,9 +21,9 @@ from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.privacy.terms import RELATIONS, TRUST
 from fedprivjax.report.cells import Cells, Point
-from fedprivjax.report.costs import run_costs
 from fedprivjax.report.display import summarised, usual_metric
 from fedprivjax.report.summary import TOLERANCE, Summary
+from fedprivjax.report.tables import run_costs
 from fedprivjax.report.wording import guarantees_in, of_axes, points_of
 from fedprivjax.sweeps.results import INTERVAL
 from fedprivjax.sweeps.selection import UNACCOUNTED

@@ -18,9 +18,9 @@ from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report import drawing
 from fedprivjax.report.cells import Cells, Point, at, target_of
 from fedprivjax.report.colours import looks
-from fedprivjax.report.costs import AXES, differ_in_costs, run_costs, with_costs
 from fedprivjax.report.grid_plot import grid_axes, metric_over_grid
 from fedprivjax.report.summary import PANELS, Summary
+from fedprivjax.report.tables import AXES, differ_in_costs, run_costs, with_costs
 from fedprivjax.report.wording import points_of, power_text, relations
 from fedprivjax.sweeps.results import has, of_iterate, preferred, vector_axes
 

@@ -8,13 +8,11 @@ import xarray as xr
 from fedprivjax.engine.simulate import STEPS
 from fedprivjax.privacy.guarantee import LARGE_EPSILON
 from fedprivjax.report.cells import ALONE, Cells, along, tunable
-from fedprivjax.report.costs import EXPECTED
 from fedprivjax.report.summary import TOLERANCE, Summary
-from fedprivjax.report.tables import CONSTANT, WORSE, realised_differs
+from fedprivjax.report.tables import CONSTANT, EXPECTED, WORSE, realised_differs
 from fedprivjax.report.wording import grouped, terms_of
-from fedprivjax.sweeps.intervals import mean_interval
 from fedprivjax.sweeps.results import alone
-from fedprivjax.sweeps.selection import NO_EFFECT, UNACCOUNTED, clip_has_no_effect
+from fedprivjax.sweeps.selection import NO_EFFECT, POINT, UNACCOUNTED, best_point, clip_has_no_effect, edges
 
 CHOSEN_NOTE = "‡ chosen by results, not covered by the guarantee"
 NAIVE_NOTE = (
@@ -128,19 +126,10 @@ def sweep_notes(best: Mapping[str, xr.Dataset], cells: Cells) -> list[str]:
         for axis in tunable(values, 3):
             if axis == "clip" and label in without_effect:
                 continue
-            ends = _at_edge(values, axis, cells)
-            if ends.any():
-                where = "" if ends.size == 1 else f" in {int(ends.sum())} of {ends.size} cells"
-                words = cells.metric.words
-                lines.append(f"{label}: the best cell is at the edge of the swept {axis}{where}, by {words}")
+            chosen = values[axis].values[best_point(values.rename({axis: POINT}), ["seed"], cells.metric.better)]
+            if remark := edges({axis: values[axis].values}, {axis: chosen}):
+                lines.append(f"{label}: best value{remark}, by {cells.metric.words}")
     return lines
-
-
-def _at_edge(values: xr.DataArray, axis: str, cells: Cells) -> np.ndarray:
-    """Return whether the best mean along the axis is at an end; bool, one for each cell of the other axes."""
-    score = (1 if cells.metric.better == "higher" else -1) * mean_interval(values)[0]
-    place = score.sortby(axis).fillna(-np.inf).argmax(axis).values
-    return np.ravel((place == 0) | (place == values.sizes[axis] - 1))
 
 
 def is_large(data: xr.Dataset) -> bool:

@@ -8,10 +8,9 @@ from fedprivjax import Refusal, experiment, plot
 from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
-from fedprivjax.report.costs import costs_table, differ_in_costs
 from fedprivjax.report.plots import metric_against_costs
 from fedprivjax.report.summary import Summary
-from fedprivjax.report.tables import results_tables
+from fedprivjax.report.tables import costs_table, differ_in_costs, results_tables
 
 DELTA, SEEDS = 1e-5, 4
 EVALUATION = EvaluationSettings(delta=DELTA)

@@ -268,7 +268,7 @@ def test_footnotes_name_a_clip_without_effect_and_a_best_cell_at_the_edge(best):
     def notes(data):
         return sweep_notes({"ours": data}, Summary({"ours": data}).cells("test_accuracy"))
 
-    edge = "ours: the best cell is at the edge of the swept clip in 1 of 2 cells, by test accuracy"
+    edge = "ours: best value (clip at the edge of its grid in 1 of 2 cells), by test accuracy"
     assert notes(data) == [f"ours: {NO_EFFECT}"]
     fixed = data.assign(step_size=data["step_size"] * 0 + 1.0)
     assert notes(fixed) == [edge]
