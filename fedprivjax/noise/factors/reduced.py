@@ -258,8 +258,8 @@ def empty(round: Any, epoch: int) -> Any:
 def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
     """Return the standard deviations τ_k of the groups' noise that is smallest for a fixed privacy loss.
 
-    With A_k and B_k the largest totals of the arguments over rounds and over records, `τ_k² ∝ √(B_k/A_k)` minimises the
-    noise `Σ A_k·τ_k²` for a fixed privacy loss `Σ B_k/τ_k²`.
+    With A_k the mean of `variances` over rounds and B_k the largest of `squares` over records, `τ_k² ∝ √(B_k/A_k)`
+    minimises the noise `Σ A_k·τ_k²` for a fixed privacy loss `Σ B_k/τ_k²`.
 
     A group without records has no noise.
 
