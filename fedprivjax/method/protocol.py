@@ -102,7 +102,7 @@ class Protocol(Decorated):
             noise_std: Any = None,
             step_size: Any = None,
             step_scale: Any = 1.0,
-            calibrate_to: str = RULE,
+            calibrate_to: Any = RULE,
             adversary: Any = None,
         ) -> None: ...
 
