@@ -187,7 +187,7 @@ def total_variation(total: int, probability: float) -> float:
     """Return the total variation distance of ⌊m·p⌋ + rint(√(m·p·(1 − p))·N(0, 1) + remainder) to Binomial(m, p).
 
     It is summed term by term up to a standard deviation of 1000. Beyond that its Edgeworth expansion is used, with
-    relative error below 1e-5. The distance is for exact normals; `grid_variation` bounds the effect of float32.
+    relative error below 1e-5. The distance is for exact normals, not for those of float32.
 
     >>> f"{total_variation(400, 0.5):.2g}"
     '0.00019'

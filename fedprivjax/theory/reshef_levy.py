@@ -60,10 +60,8 @@ def full_bound(
 ) -> Any:
     """Expected excess loss of full participation: `4D·[(G* + 2LD)/T + 2S√d/(μTC) + σ̃/√(TM)]`.
 
-    C is M with a trusted server, and √M without one.
-
-    Here D is the diameter, G the Lipschitz constant, L the smoothness, T the number of rounds, S the bound on an
-    increment's norm, d the number of parameters, μ the GDP parameter, and M the number of machines.
+    Here D is the diameter, L the smoothness, T the number of rounds, S the bound on an increment's norm, d the number
+    of parameters, and M the number of machines. C is M with a trusted server, and √M without one.
 
     Args:
         trust: "server" or "none".

@@ -93,7 +93,7 @@ TABLE_1 = {
 def sgd_rate(problem: ProblemConstants) -> Any:
     """Rate of P_SGD for convex losses: `d^{1/4}·DL·√(ln(d/δ)/(εn))`.
 
-    Here d is the number of parameters, D the distance from the start to the minimum, L the Lipschitz constant, and n
+    Here d is the number of parameters, D the diameter of the constraint set, L the Lipschitz constant, and n
     the number of users.
 
     Source: Cheu et al. 2022, Theorem 4.1.
@@ -109,7 +109,7 @@ def sgd_rate(problem: ProblemConstants) -> Any:
 def convex_rate(problem: ProblemConstants) -> Any:
     """Rate of one pass for convex losses, on Moreau envelopes: `DL·[1/√n + (√d·ln(d/δ)/(εn))^{2/3}]`.
 
-    Here D is the distance from the start to the minimum, L the Lipschitz constant, n the number of users, and d the
+    Here D is the diameter of the constraint set, L the Lipschitz constant, n the number of users, and d the
     number of parameters.
 
     Source: Cheu et al. 2022, Theorems 4.7 and C.3 (1).
@@ -126,7 +126,7 @@ def convex_rate(problem: ProblemConstants) -> Any:
 def smooth_rate(problem: ProblemConstants, *, smoothness: ArrayLike) -> Any:
     """Rate of one pass for smooth convex losses: `DL/√n + β^{1/5}D^{6/5}·(L·√d·ln(d/δ)/(εn))^{4/5}`.
 
-    Here D is the distance from the start to the minimum, L the Lipschitz constant, n the number of users, β the
+    Here D is the diameter of the constraint set, L the Lipschitz constant, n the number of users, β the
     smoothness, and d the number of parameters.
 
     Source: Cheu et al. 2022, Theorems 4.3 and C.3 (2).
@@ -179,7 +179,7 @@ def strong_smooth_rate(problem: ProblemConstants, *, smoothness: ArrayLike, stro
 def full_rate(problem: ProblemConstants) -> Any:
     """Rate of P_GD for convex losses: `DL·[1/√n + √d·ln(d/δ)^{3/2}/(εn)]`, for δ ≤ 1/n.
 
-    Here D is the distance from the start to the minimum, L the Lipschitz constant, n the number of users, and d the
+    Here D is the diameter of the constraint set, L the Lipschitz constant, n the number of users, and d the
     number of parameters.
 
     Source: Cheu et al. 2022, Theorem 4.9.
@@ -227,7 +227,7 @@ def agd_per_round_order(problem: ProblemConstants, *, smoothness: ArrayLike) -> 
     """Order of the batch size of P_AGD: `b = n^{3/5}·(√d·ln(d/δ)·L/(εβD))^{2/5}`.
 
     Here n is the number of users, d the number of parameters, L the Lipschitz constant, β the smoothness, and D the
-    distance from the start to the minimum.
+    diameter of the constraint set.
 
     Source: Cheu et al. 2022, Theorem 4.3.
 
@@ -245,7 +245,7 @@ def smoothed_smoothness_order(problem: ProblemConstants) -> Any:
 
     The β that minimises the order of the bound is 2.15 times as large.
 
-    Here L is the Lipschitz constant, D the distance from the start to the minimum, n the number of users, and d the
+    Here L is the Lipschitz constant, D the diameter of the constraint set, n the number of users, and d the
     number of parameters.
 
     Source: Cheu et al. 2022, Theorem 4.7.

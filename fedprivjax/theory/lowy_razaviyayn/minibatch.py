@@ -58,10 +58,8 @@ def aggregate_variance(
     `E[1/M_r]·mean_i(s_i²·c_i/K_i) + E[(N−M_r)/((N−1)M_r)]·υ̂² + E[1/M_r]·d·mean_i σ_i²`
 
     Here c is 1 for sampling with replacement, (n−K)/(n−1) for subsets and for disjoint batches (marginally), and 0 for
-    full batches. For a Poisson sample of rate K/n with divisor K, `(1−K/n)·(s² + ‖∇F̂_i‖²)` replaces `s²·c`.
-
-    Here N is the number of machines, d the number of parameters, K the number of records in a batch, and n the number
-    of records of a machine.
+    full batches. For a Poisson sample of rate K/n with divisor K, `(1−K/n)·(s² + ‖∇F̂_i‖²)` replaces `s²·c`. N is the
+    number of machines, d the number of parameters, K the records of a batch, and n those of a machine.
 
     Args:
         sampler: "replacement", "subset", "disjoint", "poisson" or "full".

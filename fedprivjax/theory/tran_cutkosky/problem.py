@@ -163,8 +163,6 @@ def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
     Right children are never released. About half of V would therefore suffice for shuffled epochs, and up to nine
     tenths of V for cyclic epochs (for the first record, if N is a power of 2).
 
-    Here V is the number of nodes with one record.
-
     Args:
         records: N.
         rounds: T, at least N.
@@ -189,8 +187,6 @@ def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "c
       `4(T/N)·log₂N`, which suffices also if N does not divide T.
 
     Except in the residuals' tree, only nodes of at most N rounds are used.
-
-    Here V is the number of nodes with one record.
 
     Args:
         records: N, at least 2.
