@@ -32,6 +32,9 @@ from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import tran_cutkosky
 from fedprivjax.theory.tran_cutkosky import MomentumSettings, ProblemConstants
 
+MAX_EPOCHS = 64  # the theorem's own number is huge
+LAST = "last"  # iterate that a pilot run reports instead of the output, which is a random iterate for the theorem
+
 
 class MomentumState(NamedTuple):
     """Iterate w_t, one of w_1 … w_{t−1} sampled uniformly (before the first round w_1), and the optimiser's state."""
@@ -191,10 +194,6 @@ def one_of(sampled, newest, round, key):
     """Return the newest iterate with probability 1/t, else `sampled`: reservoir sampling, uniform over t iterates."""
     chosen = jax.random.uniform(key) * round < 1
     return jax.tree.map(lambda old, new: jnp.where(chosen, new, old), sampled, newest)
-
-
-MAX_EPOCHS = 64  # the theorem's own number is huge
-LAST = "last"  # iterate that a pilot run reports instead of the output, which is a random iterate for the theorem
 
 
 def epochs_of_records(method: type, sampler: str, least: int) -> Callable[[Setting], Iterator[Draft]]:

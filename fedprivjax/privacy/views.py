@@ -9,6 +9,8 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 
 SYMMETRIC = 1e-9  # relative difference of a covariance's two halves that counts as rounding
+ROUNDING = float(np.finfo(float).eps)
+UNSEEN_PART = 1e-9  # largest part of a message outside of the noisy directions that counts as rounding
 
 
 class FullView(NamedTuple):
@@ -98,10 +100,6 @@ class SentNoise(NamedTuple):
                 f"variances of sent_noise must be finite, at least 0 and of shape {slots}, one for each message, got "
                 f"{str(variances[:1])[:60]} of shape {variances.shape}"
             )
-
-
-ROUNDING = float(np.finfo(float).eps)
-UNSEEN_PART = 1e-9  # largest part of a message outside of the noisy directions that counts as rounding
 
 
 def squares_of(

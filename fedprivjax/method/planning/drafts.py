@@ -13,6 +13,8 @@ from fedprivjax.problem.problem import Problem
 from fedprivjax.theory import lowy_razaviyayn as theory
 from fedprivjax.theory.cheu.agd import geometric_counts
 
+PASSES = 40  # of a pilot run over machines' records, if they are used repeatedly; suits image datasets
+
 
 def one_pass(method: type, *trusts: str, **settings: Any) -> Callable[[Setting], Iterator[Draft]]:
     """Return drafts of one pass: messages of one record each, or of the setting's batch, with every record used once.
@@ -64,9 +66,6 @@ def capped(s: Setting, rounds: int, batch: int = 1) -> tuple[int, str]:
     """Return the rounds within the limit on planned uses, and a note if they are cut."""
     most = max(1, MAX_USES // (s.per_round * batch))
     return min(rounds, most), f"{most} of {rounds} rounds, more are not planned" if rounds > most else ""
-
-
-PASSES = 40  # of a pilot run over machines' records, if they are used repeatedly; suits image datasets
 
 
 def full_batches(method: type, rounds_of: Callable[[Setting], int]) -> Callable[[Setting], Iterator[Draft]]:

@@ -12,6 +12,22 @@ from fedprivjax.plan.samplers import LocalEpochs
 from fedprivjax.privacy.events import Event
 from fedprivjax.problem.problem import Problem
 
+EXPLICIT, ORDER, GRADIENT, MISSING = "explicit", "order only", "gradient norm", "missing"
+KINDS = {
+    EXPLICIT: "excess loss with all constants proved: comparable between methods",
+    ORDER: "excess loss without its constants: a rate",
+    GRADIENT: "norm of the gradient instead of the excess loss: for non-convex losses",
+    MISSING: "no theorem covers this use of the method",
+}
+TERMS = {
+    "optimisation": "too few or too short steps",
+    "sampling": "sampling of records and machines in a round",
+    "noise": "cost of privacy",
+    "stability": "overfitting to reused records",
+    "bias": "gradients at old points",
+}
+POPULATION, TRAINING, STATIONARITY = "population", "training", "gradient"
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -54,23 +70,6 @@ class Use:
     drafts: Callable[[Setting], Iterator[Draft]]
     passes: int | None = None
     iterate: str | None = None
-
-
-EXPLICIT, ORDER, GRADIENT, MISSING = "explicit", "order only", "gradient norm", "missing"
-KINDS = {
-    EXPLICIT: "excess loss with all constants proved: comparable between methods",
-    ORDER: "excess loss without its constants: a rate",
-    GRADIENT: "norm of the gradient instead of the excess loss: for non-convex losses",
-    MISSING: "no theorem covers this use of the method",
-}
-TERMS = {
-    "optimisation": "too few or too short steps",
-    "sampling": "sampling of records and machines in a round",
-    "noise": "cost of privacy",
-    "stability": "overfitting to reused records",
-    "bias": "gradients at old points",
-}
-POPULATION, TRAINING, STATIONARITY = "population", "training", "gradient"
 
 
 @dataclass(frozen=True)
