@@ -52,7 +52,7 @@ def make_problem(
         say: progress callback, called with a line of text; feature maps may take long.
     """
     if not settings.source.needed:
-        Unimported(settings.dataset)()
+        Unimported(settings.dataset)()  # raises Refusal
     data, table = make_data(settings, machines, trial, records)
     if isinstance(data, Problem):
         return _whole_problem(settings, data)

@@ -178,8 +178,9 @@ def _params(dataset: xr.Dataset) -> xr.DataArray:
         if name not in dataset:
             raise Refusal(f"dataset must have the {name} of a single run, got none. Choose a run by sel or isel")
     every = sum(int(np.prod(shape)) for shape in json_value(dataset[PARAMS].attrs[STRUCTURE])["shapes"])
-    if (there := dataset[PARAMS].sizes.get(PARAMETER, "one")) != every:
-        wanted = f"dataset must have all {every} parameters, got {there}"
+    kept = dataset[PARAMS].sizes.get(PARAMETER, "one")
+    if kept != every:
+        wanted = f"dataset must have all {every} parameters, got {kept}"
         raise Refusal(f"{wanted}. Leave out {PARAMETER} in sel or isel")
     for name in ("round", "iterate"):
         if name in dataset.coords and name not in dataset.dims:

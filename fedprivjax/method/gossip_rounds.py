@@ -170,9 +170,10 @@ class GossipRounds(MeanRounds):
                 f'Local(), or Coalition(1, Local()) for another machine; in a file "local", or '
                 f'{{ kind = "coalition", size = 1, server = "local" }}'
             )
-        size, hidden = schedule.size, schedule.secret is not None or schedule.late is not None
+        size = schedule.size
         everyone = np.tile(np.arange(schedule.machines), (size.rounds, 1))
-        if hidden or schedule.varies or not np.array_equal(schedule.participants, everyone):
+        full = np.array_equal(schedule.participants, everyone) and not schedule.varies
+        if not full or schedule.secret is not None or schedule.late is not None:
             raise Refusal(
                 f"participation must be Full with gossip, without dropouts, secrets or buffers, got {size.per_round} "
                 f"slots of {size.machines} machines{', some of them empty' if schedule.varies else ''}. Use Full"

@@ -261,10 +261,14 @@ class IntegerSums(WorkPrivacy):
         scale = self.scale_for(noise_std, schedule.divisor, numbers)
         norm = rounded_norm(scale * self._norm, self.beta, numbers)
         values = {"numbers": numbers, "bits": self.bits, "scale": scale, "norm": norm}
-        clipped, integers = Assumption("clipped updates", {"bound": self._norm}), Assumption("integers", values)
         of = DISTRIBUTIONS[self.distribution]
-        assumed = (PUBLIC_PARTICIPATION, clipped, integers, Assumption("sampler", {"of": of.sampled}))
-        assumed += (Assumption("not covered"),)
+        assumed = (
+            PUBLIC_PARTICIPATION,
+            Assumption("clipped updates", {"bound": self._norm}),
+            Assumption("integers", values),
+            Assumption("sampler", {"of": of.sampled}),
+            Assumption("not covered"),
+        )
         terms = Terms(self.trust, of.theorem, assumed, unit=MACHINE, relation=self.relation)
         norms = norms_of(norm, numbers, vectors_changed(self.relation))
         return IntegerEvent(self.distribution, scale * noise_std, norms, schedule.total, terms)

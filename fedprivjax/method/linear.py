@@ -258,4 +258,4 @@ def _form(point: Any) -> tuple:
     def form(leaf: Any) -> Any:
         return (str(jnp.result_type(leaf)), jnp.shape(leaf)) if isinstance(leaf, ARRAYS) else called(leaf)
 
-    return jax.tree.structure(point), list(map(form, jax.tree.leaves(point)))
+    return jax.tree.structure(point), [form(leaf) for leaf in jax.tree.leaves(point)]

@@ -89,7 +89,8 @@ class WorkProgram(Rounds):
         server = self.call("init", Public.of(problem, size.machines, key), self.step)
         if self._known.versions is None:
             return ServedState(server, self.privacy.start())
-        count, sent = self._known.versions, self.call("sends", server)
+        count = self._known.versions
+        sent = self.call("sends", server)
         versions = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), sent)
         return ServedState(server, self.privacy.start(), versions)
 

@@ -47,9 +47,10 @@ class UserSettings(Levels, Protocol):
     @property
     def privacy(self) -> BitMean | GaussianMean:
         """Private mean of gradients in the method's trust model."""
-        kind, names = GaussianMean, ("clip", "trust", "relative_privacy", "noises")
         if self.trust == SHUFFLER:
             kind, names = BitMean, ("clip", "vector_sum", *OF_BITS)
+        else:
+            kind, names = GaussianMean, ("clip", "trust", "relative_privacy", "noises")
         return kind(**{name: getattr(self, name) for name in names})
 
     @property

@@ -59,11 +59,13 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
     runs = [at(cells.runs[label], point).transpose(*reversed(axes), "seed") for label, point in panels]
     means = [mean_interval(each)[0] for each in runs]
     limits = min(float(mean.min()) for mean in means), max(float(mean.max()) for mean in means)
+    several = len({label for label, _ in panels}) > 1
     figure, maps = drawing.panelled(len(panels), 4.4, 3.6, across=ACROSS)
     for axis, (label, point), mean, each in zip(maps, panels, means, runs, strict=True):
         _draw(axis, mean, cells, limits)
-        name = [label] * (len({label for label, _ in panels}) > 1)
-        words = (*name, drawing.point_title(point, drawn.fixed), f"best {_mark(axis, each, cells.metric)}")
+        words = [drawing.point_title(point, drawn.fixed), f"best {_mark(axis, each, cells.metric)}"]
+        if several:
+            words.insert(0, label)
         axis.set_title(", ".join(filter(None, words)), fontsize="medium")
     bar = figure.colorbar(maps[0].collections[0], ax=maps, label=f"{cells.words}, mean over {this.over}")
     figure.supxlabel(f"{CHOSEN_NOTE}; dotted: interval reaches the best mean", fontsize="small")
@@ -113,6 +115,7 @@ def _mark(axis: Axes, runs: xr.DataArray, metric: Metric) -> str:
         if (row, column) == best or gap <= half[row, column]:
             line = {"ls": "-", "lw": 2.5} if (row, column) == best else {"ls": ":", "lw": 1.5}
             axis.add_patch(Rectangle((column + 0.05, row + 0.05), 0.9, 0.9, fill=False, ec=FRAME, **line))
-    ends = [str(n) for n, place, size in zip(runs.dims, best, mean.shape, strict=False) if place in (0, size - 1)]
-    edge = f"\n({' and '.join(reversed(ends))} at the grid's edge)" if ends else ""
+    down, across, _ = (str(name) for name in runs.dims)
+    ends = [name for name, dim in ((across, 1), (down, 0)) if best[dim] in (0, mean.shape[dim] - 1)]
+    edge = f"\n({' and '.join(ends)} at the grid's edge)" if ends else ""
     return metric.text(float(mean[best])) + metric.unit + CHOSEN + edge

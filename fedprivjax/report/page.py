@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
@@ -125,13 +124,15 @@ def _plot(name: str, figure: Figure) -> dict[str, Any]:
     return {"name": name.replace("_", " "), "address": as_address(figure), **sizes}
 
 
-def _rows(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _rows(provenance: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
     """Return names and values, with the path as the name of a nested value."""
-    (flat,) = pd.json_normalize(dict(provenance), sep=" ").to_dict("records")
-    return [
-        (str(name), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
-        for name, value in flat.items()
-    ]
+    rows: list[tuple[str, str]] = []
+    for name, value in provenance.items():
+        if isinstance(value, Mapping):
+            rows += _rows(value, f"{above}{name} ")
+        else:
+            rows.append((above + name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
+    return rows
 
 
 @cache

@@ -137,7 +137,7 @@ def machine_epsilons(run: SavedRun) -> Figure:
     axis.axvline(one.epsilon, color=CONSTANT, ls=":")
     terms = f"(δ = {power_text(one.delta)}, {relations([one.terms])})"
     worst = np.flatnonzero(one.per_machine >= (1 - 1e-9) * stated.max)
-    which = f"machine {worst[0]}" + f" and {worst.size - 1} more" * (worst.size > 1)
+    which = f"machine {worst[0]}" if worst.size == 1 else f"machine {worst[0]} and {worst.size - 1} more"
     axis.set(xlabel=f"ε of a machine  {terms}", ylabel="machines", title=f"the worst: {which}, ε = {one.epsilon:.4g}")
     _whole(axis.yaxis)
     if span <= 1e-9:
