@@ -3,10 +3,12 @@
 import base64
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 WIDTHS, THEMES = (1280, 390), ("light", "dark")
 HEIGHT = 900
 SETTLED = """(async () => {

@@ -7,18 +7,16 @@
 
 import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
-from browser import THEMES, WIDTHS, Browser
+from browser import CHROMIUM, THEMES, WIDTHS, Browser
 
 ROOT = Path(__file__).parents[2]
 SITE = Path(os.environ.get("FEDPRIVJAX_SITE", ROOT / "build" / "site"))
 NOT_OURS = re.compile(r"_static|_modules/(?!index|fedprivjax)")  # such as the source of a decorator of Python
 PAGES = [page.relative_to(SITE).as_posix() for page in sorted(SITE.rglob("*.html"))]
 PAGES = [page for page in PAGES if not NOT_OURS.match(page)]
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 FAULTS = Path(__file__).with_name("page_faults.js").read_text(encoding="utf-8")
 MOST_HEIGHT = 12_000  # pixels
 LEAST_CONTRAST = 4.5  # of text to its background
