@@ -9,8 +9,7 @@ from flax import struct
 
 from fedprivjax import USED_ONCE, Assumption, GaussianEvent, Grouped, MessagePrivacy, Terms
 from fedprivjax.noise import Mechanism
-from fedprivjax.privacy.adversaries import squares
-from fedprivjax.privacy.views import SentNoise
+from fedprivjax.privacy.views import SentNoise, squares
 
 
 @struct.dataclass

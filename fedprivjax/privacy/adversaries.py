@@ -23,7 +23,6 @@ from fedprivjax.plan.seeds import shuffler_rng
 from fedprivjax.privacy.custom_adversary import require_rows_only
 from fedprivjax.privacy.terms import TRUST
 from fedprivjax.privacy.views import FullView, SentNoise, View, squares_of
-from fedprivjax.privacy.views import squares as squares
 
 NAMED, HIDDEN, SUMMED = "named", "hidden", "summed"  # messages in a view: with senders, without them, functions of them
 

@@ -13,10 +13,10 @@ import fedprivjax as fpj
 from fedprivjax.experiment.read import parse
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy import coalition
-from fedprivjax.privacy.adversaries import BY_TRUST, LinearAdversary, Local, squares
+from fedprivjax.privacy.adversaries import BY_TRUST, LinearAdversary, Local
 from fedprivjax.privacy.adversary_names import ADVERSARIES
 from fedprivjax.privacy.against import event_against
-from fedprivjax.privacy.views import FullView, SentNoise
+from fedprivjax.privacy.views import FullView, SentNoise, squares
 from fedprivjax.protocols.noisy_sgd import SGD
 
 RNG = np.random.default_rng(0)
