@@ -16,7 +16,7 @@ from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.method.seen import costs_of
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.of_protocol import privacy_of
-from fedprivjax.privacy.terms import REPLACE_ONE
+from fedprivjax.privacy.relations import REPLACE_ONE
 
 PREPARING = 8192  # runs per neighbouring dataset that fix weights and thresholds
 PREPARED = 2**20  # offset of their seeds from those of the counted runs

@@ -32,7 +32,7 @@ from fedprivjax.plan.participation import (
 from fedprivjax.plan.samplers import LocalEpochs
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.of_protocol import privacy_of
-from fedprivjax.privacy.terms import ADD_OR_REMOVE
+from fedprivjax.privacy.relations import ADD_OR_REMOVE
 from fedprivjax.problem.problem import Table
 
 MACHINES, RECORDS, ROUNDS = 4, 12, 12

@@ -5,7 +5,8 @@ from typing import Any
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Poisson, Sampler
-from fedprivjax.privacy.terms import REPLACE_ONE, Assumption
+from fedprivjax.privacy.relations import REPLACE_ONE
+from fedprivjax.privacy.terms import Assumption
 
 SAMPLES_KNOWN = "adaptive composition of Gaussian mechanisms; which records are used is known"
 PER_MACHINE = "records"  # a δ of 1/n² for a machine of n records

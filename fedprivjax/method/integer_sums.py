@@ -43,8 +43,8 @@ from fedprivjax.plan.seeds import binomial_stream
 from fedprivjax.privacy.accountants.integer_sums import BETA, DISTRIBUTIONS, norms_of, rounded_norm
 from fedprivjax.privacy.adversaries import SecureSum
 from fedprivjax.privacy.integer_event import IntegerEvent
-from fedprivjax.privacy.relations import vectors_changed
-from fedprivjax.privacy.terms import MACHINE, PUBLIC_PARTICIPATION, RELATIONS, REPLACE_ONE, Assumption, Terms
+from fedprivjax.privacy.relations import RELATIONS, REPLACE_ONE, vectors_changed
+from fedprivjax.privacy.terms import MACHINE, PUBLIC_PARTICIPATION, Assumption, Terms
 from fedprivjax.privacy.views import SentNoise
 from fedprivjax.problem.models import Dense
 

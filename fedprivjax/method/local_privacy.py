@@ -35,16 +35,8 @@ from fedprivjax.privacy.accountants.records import Sampled, SampledMachines
 from fedprivjax.privacy.events import Event, GaussianEvent
 from fedprivjax.privacy.per_machine import Grouped, grouped_once
 from fedprivjax.privacy.record_event import RecordEvent, Releases
-from fedprivjax.privacy.relations import vectors_changed
-from fedprivjax.privacy.terms import (
-    MACHINE,
-    PUBLIC_PARTICIPATION,
-    RECORD,
-    REPLACE_ONE,
-    Assumption,
-    Terms,
-    lipschitz_values,
-)
+from fedprivjax.privacy.relations import REPLACE_ONE, vectors_changed
+from fedprivjax.privacy.terms import MACHINE, PUBLIC_PARTICIPATION, RECORD, Assumption, Terms, lipschitz_values
 from fedprivjax.problem.problem import Problem
 
 EVERY_STEP = "every local step released (post-processing); composed profile of the Gaussian mechanism on its records"

@@ -31,8 +31,8 @@ from fedprivjax.noise.pairwise import Pairwise, as_pairwise
 from fedprivjax.noise.rounds import INDEPENDENT, over_rounds
 from fedprivjax.plan.samplers import LocalSteps, LocalWork
 from fedprivjax.privacy.events import Event
+from fedprivjax.privacy.relations import RELATIONS, REPLACE_ONE
 from fedprivjax.privacy.target import Target
-from fedprivjax.privacy.terms import RELATIONS, REPLACE_ONE
 from fedprivjax.privacy.views import SentNoise
 from fedprivjax.problem.models import Dense
 from fedprivjax.problem.problem import Problem
@@ -53,7 +53,7 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
         update_clip: bound on the norm of a machine's whole message, required with unit = "machine": a number, or an
             `AdaptiveClip`.
         trust: "server" or "none". Default: "server" with unit = "machine", else "none".
-        relation: neighbouring relation, a key of `fedprivjax.privacy.terms.RELATIONS`.
+        relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`.
         noise: correlation of a trusted server's noise over rounds, as `noise_schedule` of `FedAvg`; or, with
             unit = "machine" and trust = "none", a `Pairwise` for noise that machines share in addition.
         encoder: `Encoder` of the messages, or None.

@@ -37,7 +37,7 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
         clip: C, bound that is enforced on the norm of every record's message. None enforces the largest Lipschitz
             constant that the loss states, and relies on each machine's; a combination of gradients needs a clip.
         batch, sampler, rate: as in `NoisyMinibatchSGD`.
-        relation: neighbouring relation, a key of `fedprivjax.privacy.terms.RELATIONS`. "add-or-remove-one" needs
+        relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. "add-or-remove-one" needs
             Poisson samples of a public `rate`.
         noise_rule: rule that computes the noise from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. With a
             given noise it may also be a `PaperMoments`, which gives the proportions of the machines' noises.

@@ -19,8 +19,8 @@ from fedprivjax.noise import Mechanism
 from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.noise_rules import THEOREM_RULES, PaperMoments
+from fedprivjax.privacy.relations import RELATIONS, REPLACE_ONE
 from fedprivjax.privacy.target import LEVELS, Target
-from fedprivjax.privacy.terms import RELATIONS, REPLACE_ONE
 from fedprivjax.problem.problem import Problem
 
 

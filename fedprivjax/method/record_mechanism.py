@@ -38,9 +38,9 @@ from fedprivjax.privacy.events import Claim
 from fedprivjax.privacy.noise_rules import CLAIMS, claimed_epsilon, noise_stds, proportions
 from fedprivjax.privacy.per_machine import group_identical
 from fedprivjax.privacy.record_event import RecordEvent, Releases
-from fedprivjax.privacy.relations import vectors_changed
+from fedprivjax.privacy.relations import REPLACE_ONE, vectors_changed
 from fedprivjax.privacy.target import Target
-from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, REPLACE_ONE, Assumption, Terms, lipschitz_values
+from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, Assumption, Terms, lipschitz_values
 from fedprivjax.problem.problem import Problem
 
 Delta = float | Sequence[float] | str | None

@@ -12,7 +12,7 @@ from fedprivjax.method.release import Privacy
 from fedprivjax.method.round import RoundInputs
 from fedprivjax.noise.rounds import INDEPENDENT, round_factor
 from fedprivjax.plan.plan import Plan
-from fedprivjax.privacy.terms import REPLACE_ONE
+from fedprivjax.privacy.relations import REPLACE_ONE
 from fedprivjax.problem.problem import Problem
 
 
@@ -61,7 +61,7 @@ class WorkPrivacy(Privacy):
     Attributes:
         work: sampler of the records of the local steps.
         unit: protected unit, "record" or "machine", or None for no privacy.
-        relation: neighbouring relation, a key of `fedprivjax.privacy.terms.RELATIONS`.
+        relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`.
         clip: bound that is enforced on every record's message in a local step, or None.
         update_clip: bound on the norm of a machine's whole message, or None.
         noise: correlation of a trusted server's noise over rounds.

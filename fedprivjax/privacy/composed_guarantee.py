@@ -14,7 +14,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice
 from fedprivjax.privacy.curve import ParallelCurve, SequentialCurve
 from fedprivjax.privacy.per_machine import Grouped
-from fedprivjax.privacy.terms import RECORD, REPLACE_ONE, Assumption, Terms
+from fedprivjax.privacy.relations import REPLACE_ONE
+from fedprivjax.privacy.terms import RECORD, Assumption, Terms
 
 if TYPE_CHECKING:  # the guarantee's module imports this one
     from fedprivjax.privacy.guarantee import PrivacyGuarantee

@@ -11,8 +11,9 @@ from fedprivjax.plan.participation import PUBLIC, Participation
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy.events import Event, GaussianEvent
 from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.relations import REPLACE_ONE
 from fedprivjax.privacy.target import PLAN
-from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, REPLACE_ONE, Assumption, Terms
+from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, Assumption, Terms
 from fedprivjax.problem.problem import Origin
 from fedprivjax.problem.program import require_isolated_records
 from fedprivjax.problem.projection_check import require_true_projection

@@ -17,7 +17,8 @@ from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, Liste
 from fedprivjax.privacy.groups import group_guarantee
 from fedprivjax.privacy.paragraph import headline, paragraph, statement
 from fedprivjax.privacy.per_machine import Grouped
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, RECORD, RELATIONS, REPLACE_ONE, Assumption, Terms
+from fedprivjax.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE
+from fedprivjax.privacy.terms import RECORD, Assumption, Terms
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

@@ -16,7 +16,7 @@ from fedprivjax.checks.values import require_at_least, require_choice, require_f
 from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.privacy.accountants.sampled import SampledReleases, noise_multiplier_for, shift_distribution
 from fedprivjax.privacy.per_machine import group_identical
-from fedprivjax.privacy.terms import REPLACE_ONE
+from fedprivjax.privacy.relations import REPLACE_ONE
 
 NOISE_RULES = {
     "accountant": "the smallest noise whose accounted ε for the sampler is at most the target",

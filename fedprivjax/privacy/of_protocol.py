@@ -127,7 +127,7 @@ def with_relation(protocol: Any, relation: str) -> Any:
     """Return a copy of a protocol with the same noise whose guarantee is for another neighbouring relation.
 
     Args:
-        relation: a key of `fedprivjax.privacy.terms.RELATIONS`.
+        relation: a key of `fedprivjax.privacy.relations.RELATIONS`.
 
     Raises:
         Refusal: the method has no setting `relation`, or does not support this one; or each machine's ε sets its noise.

@@ -15,8 +15,9 @@ from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled, Sa
 from fedprivjax.privacy.accountants.sampled import require_known
 from fedprivjax.privacy.events import Claim, Event, Mixture, median_sender
 from fedprivjax.privacy.per_machine import Grouped, group_identical
+from fedprivjax.privacy.relations import REPLACE_ONE
 from fedprivjax.privacy.target import Target, TargetRatio, cached_min_noise
-from fedprivjax.privacy.terms import REPLACE_ONE, Assumption, Terms
+from fedprivjax.privacy.terms import Assumption, Terms
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

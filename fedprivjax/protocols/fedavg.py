@@ -43,7 +43,7 @@ from fedprivjax.method.settings import check_numbers
 from fedprivjax.method.small_form import BATCH
 from fedprivjax.noise.rounds import INDEPENDENT
 from fedprivjax.plan.samplers import LocalEpochs, LocalSteps, LocalWork, Sampler, as_sampler
-from fedprivjax.privacy.terms import REPLACE_ONE
+from fedprivjax.privacy.relations import REPLACE_ONE
 
 
 class ServerState(NamedTuple):
@@ -135,7 +135,7 @@ class FedAvg(Protocol):
         rate: public probability of every record in a step with sampler = "poisson", which needs no dataset sizes. The
             sum is still divided by B. Default: B divided by a machine's number of records.
         trust: "none" or "server". Default: "server" with unit = "machine", else "none".
-        relation: neighbouring relation, a key of `fedprivjax.privacy.terms.RELATIONS`. Default: "replace-one". With
+        relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one". With
             unit = "machine" and "add-or-remove-one", a machine's update is present or zero. With unit = "record", it
             needs Poisson samples of a public `rate`.
         noise_schedule: correlation of a trusted server's noise over rounds, with unit = "machine": "independent",

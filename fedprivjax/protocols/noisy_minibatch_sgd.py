@@ -273,7 +273,7 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
             batch.
         rate: public probability of every record in a message with sampler = "poisson", which needs no dataset sizes.
             The sum is still divided by K. Default: K divided by a machine's number of records.
-        relation: neighbouring relation, a key of `fedprivjax.privacy.terms.RELATIONS`. Default: "replace-one".
+        relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
             "add-or-remove-one" needs Poisson samples of a public `rate`, and noise_rule = "accountant".
         noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
         delta: δ of every machine, or one for each, at most the run's; "records" is 1/n_i²; None is the run's.

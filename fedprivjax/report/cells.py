@@ -11,7 +11,8 @@ from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.wording import of_axes
-from fedprivjax.sweeps.results import INTERVAL, alone
+from fedprivjax.sweeps.intervals import INTERVAL
+from fedprivjax.sweeps.results import alone
 from fedprivjax.sweeps.selection import UNACCOUNTED
 
 CHOSEN = " ‡"  # mark of a protocol whose settings were chosen by results

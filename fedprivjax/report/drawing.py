@@ -23,8 +23,7 @@ from fedprivjax.report.cells import CHOSEN, Cells, Point, at
 from fedprivjax.report.colours import letter_width, new_figure, themed_svg
 from fedprivjax.report.remarks import CHOSEN_NOTE
 from fedprivjax.report.tables import CONSTANT
-from fedprivjax.sweeps.intervals import mean_interval
-from fedprivjax.sweeps.results import INTERVAL
+from fedprivjax.sweeps.intervals import INTERVAL, mean_interval
 
 ACROSS = 3  # panels per row
 APART, SPREAD = 3.5, 14.0  # largest offset in points between bars of neighbouring curves, and of the first and last

@@ -18,8 +18,8 @@ from fedprivjax.privacy.cross_check import entry
 from fedprivjax.privacy.event_on_plan import event_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.of_protocol import with_relation
+from fedprivjax.privacy.relations import RELATIONS
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.privacy.terms import RELATIONS
 from fedprivjax.problem.problem import Problem
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.report.wording import epsilon_text, grouped, mixed, points_of, range_text

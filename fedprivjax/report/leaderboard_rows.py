@@ -18,14 +18,15 @@ from fedprivjax.experiment import to_mapping
 from fedprivjax.experiment.inputs import checksums
 from fedprivjax.experiment.results import Results
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.relations import RELATIONS
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.privacy.terms import RELATIONS, TRUST
+from fedprivjax.privacy.terms import TRUST
 from fedprivjax.report.cells import Cells, Point
 from fedprivjax.report.display import summarised, usual_metric
 from fedprivjax.report.summary import TOLERANCE, Summary
 from fedprivjax.report.tables import run_costs
 from fedprivjax.report.wording import guarantees_in, of_axes, points_of
-from fedprivjax.sweeps.results import INTERVAL
+from fedprivjax.sweeps.intervals import INTERVAL
 from fedprivjax.sweeps.selection import UNACCOUNTED
 
 Row = dict[str, Any]

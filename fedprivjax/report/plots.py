@@ -22,7 +22,8 @@ from fedprivjax.report.grid_plot import grid_axes, metric_over_grid
 from fedprivjax.report.summary import PANELS, Summary
 from fedprivjax.report.tables import AXES, differ_in_costs, run_costs, with_costs
 from fedprivjax.report.wording import points_of, power_text, relations
-from fedprivjax.sweeps.results import has, of_iterate, preferred, vector_axes
+from fedprivjax.sweeps.intervals import of_iterate
+from fedprivjax.sweeps.results import has, preferred, vector_axes
 
 LONGER = 3  # ratio of the longest to the shortest run above which the axis of rounds is logarithmic
 CURVE = 3  # smallest number of values of a swept setting for a curve

@@ -23,8 +23,8 @@ from fedprivjax.report.wording import (
     rounds_title,
     target_epsilon,
 )
-from fedprivjax.sweeps.intervals import mean_interval
-from fedprivjax.sweeps.results import INTERVAL, has, preferred, rounds_to
+from fedprivjax.sweeps.intervals import INTERVAL, mean_interval
+from fedprivjax.sweeps.results import has, preferred, rounds_to
 
 CONSTANT = "constant predictor"
 COUNTED = {

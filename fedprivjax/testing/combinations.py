@@ -28,7 +28,8 @@ from fedprivjax.plan.participation import Full, Participation, PoissonCohorts, S
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import SAMPLERS, LocalEpochs, LocalSteps, Poisson
 from fedprivjax.privacy.event_on_plan import event_of, require_trusted
-from fedprivjax.privacy.terms import MACHINE, RECORD, RELATIONS, TRUST, Terms
+from fedprivjax.privacy.relations import RELATIONS
+from fedprivjax.privacy.terms import MACHINE, RECORD, TRUST, Terms
 from fedprivjax.problem.build import general_problem, linear_problem
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.losses import Logistic

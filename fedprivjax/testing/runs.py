@@ -31,8 +31,8 @@ from fedprivjax.problem.problem import Table
 from fedprivjax.problem.traces import equations
 from fedprivjax.sweeps.configurations import RADIUS
 from fedprivjax.sweeps.execute import chunk_arguments, run_chunk
+from fedprivjax.sweeps.intervals import of_iterate
 from fedprivjax.sweeps.prepare import ready_sweep
-from fedprivjax.sweeps.results import of_iterate
 from fedprivjax.sweeps.sweep import sweep
 from fedprivjax.testing.privacy import aggregated
 from fedprivjax.testing.trial import PROBE, TARGETS, Trial, apart, close, default_of, first_rounds, programs_after

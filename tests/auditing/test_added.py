@@ -12,7 +12,7 @@ from fedprivjax import AdaptiveClip, FedAvg, LocalPrivacy, NoisyMinibatchSGD
 from fedprivjax.auditing.audit import audit
 from fedprivjax.auditing.canary_model import labels_of
 from fedprivjax.auditing.neighbouring import small_federation, worlds
-from fedprivjax.privacy.terms import ADD_OR_REMOVE
+from fedprivjax.privacy.relations import ADD_OR_REMOVE
 
 LOUD = 4  # ratio of the stated noise to the noise in a planted fault
 COMMON = {"relation": ADD_OR_REMOVE, "epsilon": 4.0, "batch": 3, "step_size": 0.1}

@@ -12,7 +12,8 @@ from fedprivjax.auditing.audit import audit
 from fedprivjax.auditing.canary_search import for_replaced
 from fedprivjax.privacy import PrivacyGuarantee
 from fedprivjax.privacy.per_machine import Grouped
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE, Terms
+from fedprivjax.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE
+from fedprivjax.privacy.terms import Terms
 
 RUNS = 1000
 

@@ -11,8 +11,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment import folder as results_folder
 from fedprivjax.experiment.jobs import jobs, ready_experiment
 from fedprivjax.experiment.run import run, run_jobs, run_part
+from fedprivjax.sweeps.intervals import of_iterate
 from fedprivjax.sweeps.part import Part
-from fedprivjax.sweeps.results import of_iterate
 
 LOGS = """
 CALLS = []

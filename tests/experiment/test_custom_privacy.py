@@ -16,7 +16,7 @@ from fedprivjax import LocalEpochs, Refusal, experiment, guarantee_of, load
 from fedprivjax.experiment.names import Unimported
 from fedprivjax.experiment.read import parse, to_mapping
 from fedprivjax.experiment.run import run
-from fedprivjax.sweeps.results import of_iterate
+from fedprivjax.sweeps.intervals import of_iterate
 
 GRID = "grid = { privacy.clip = [0.01, 1.0] }"
 MINE = """

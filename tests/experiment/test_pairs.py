@@ -33,7 +33,7 @@ from fedprivjax.experiment.tiny import tiny
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.noise.sums import Toeplitz
 from fedprivjax.protocols import ALGORITHMS
-from fedprivjax.sweeps.results import of_iterate
+from fedprivjax.sweeps.intervals import of_iterate
 
 FILE = (
     """

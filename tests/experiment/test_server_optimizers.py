@@ -13,7 +13,7 @@ from fedprivjax.experiment.build import make_protocol
 from fedprivjax.experiment.read import parse, to_mapping
 from fedprivjax.experiment.run import run
 from fedprivjax.experiment.tuning import selected
-from fedprivjax.sweeps.results import of_iterate
+from fedprivjax.sweeps.intervals import of_iterate
 
 FILE = (
     """

@@ -35,7 +35,7 @@ from fedprivjax.method.server_checks import optimizers as named
 from fedprivjax.protocols import ReleasedLocalSGD, ReleasedMinibatchSGD
 from fedprivjax.sweeps.chunk_store import program_text
 from fedprivjax.sweeps.execute import run_chunk
-from fedprivjax.sweeps.results import of_iterate
+from fedprivjax.sweeps.intervals import of_iterate
 
 ADAM = ServerOptimizer("adam", b1=0.8, b2=0.9)
 LOCAL = {"batch": 3, "step_size": 0.5}

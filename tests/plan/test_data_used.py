@@ -31,7 +31,8 @@ from fedprivjax import (
     simulate,
 )
 from fedprivjax.privacy.event_on_plan import event_of
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE, Assumption
+from fedprivjax.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE
+from fedprivjax.privacy.terms import Assumption
 
 
 def problem(*sizes):

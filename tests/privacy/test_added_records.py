@@ -33,7 +33,7 @@ from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.privacy.event_on_plan import event_of
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE
+from fedprivjax.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE
 from fedprivjax.problem.random_keys import random_key
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
 

@@ -17,7 +17,7 @@ from fedprivjax.plan.participation import draw_schedule
 from fedprivjax.plan.samplers import Poisson
 from fedprivjax.privacy.accountants.records import SampledMachines
 from fedprivjax.privacy.calibration import event_of
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE
+from fedprivjax.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE
 
 CLIP, DELTA = 0.5, 1e-5
 WORK = {"unit": "machine", "update_clip": CLIP, "local_epochs": 1, "batch": 2, "step_size": 0.1}

@@ -11,7 +11,8 @@ from fedprivjax.privacy.attack_metrics import advantage, smallest_mu, trade_off,
 from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, GroupCurve, ListedCurve, spread
 from fedprivjax.privacy.paragraph import up
 from fedprivjax.privacy.per_machine import Grouped
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, RECORD, REPLACE_ONE, Terms
+from fedprivjax.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE
+from fedprivjax.privacy.terms import RECORD, Terms
 
 DELTA = 1e-5
 TERMS = Terms("none", "a theorem", unit=RECORD)

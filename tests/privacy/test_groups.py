@@ -17,7 +17,8 @@ from fedprivjax.privacy.accountants.records import Sampled, Shuffled
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.curve import GroupCurve
 from fedprivjax.privacy.record_event import RecordEvent, Releases
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE, Terms
+from fedprivjax.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE
+from fedprivjax.privacy.terms import Terms
 
 DELTA = 1e-5
 BOTH = [ADD_OR_REMOVE, REPLACE_ONE]

@@ -8,7 +8,7 @@ from fedprivjax.plan.samplers import Poisson, Subset
 from fedprivjax.privacy.accountants.grids import added, replaced, subsampled
 from fedprivjax.privacy.accountants.sampled import SampledReleases, resolved, sampled_epsilon, shift_distribution
 from fedprivjax.privacy.accountants.tilted import Composed
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE
+from fedprivjax.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE
 
 RELATIONS = (ADD_OR_REMOVE, REPLACE_ONE)
 

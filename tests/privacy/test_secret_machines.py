@@ -33,7 +33,7 @@ from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_epsilo
 from fedprivjax.privacy.accountants.records import Sampled, SampledMachines
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.privacy.event_on_plan import event_of
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE
+from fedprivjax.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE
 
 RELATIONS = REPLACE_ONE, ADD_OR_REMOVE
 THEIRS = dict(zip(RELATIONS, (NeighboringRelation.REPLACE_ONE, NeighboringRelation.ADD_OR_REMOVE_ONE), strict=True))

@@ -14,14 +14,8 @@ from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsi
 from fedprivjax.privacy.curve import AccountedCurve, GaussianCurve, ListedCurve, ParallelCurve, SequentialCurve
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.per_machine import Grouped
-from fedprivjax.privacy.terms import (
-    ADD_OR_REMOVE,
-    MACHINE,
-    PUBLIC_PARTICIPATION,
-    RECORD,
-    Assumption,
-    Terms,
-)
+from fedprivjax.privacy.relations import ADD_OR_REMOVE
+from fedprivjax.privacy.terms import MACHINE, PUBLIC_PARTICIPATION, RECORD, Assumption, Terms
 
 TERMS = Terms("none", "theorem A")
 KARY = np.array([0.7, 0.2, 0.1]), np.array([0.1, 0.2, 0.7])

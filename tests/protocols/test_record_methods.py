@@ -24,7 +24,7 @@ from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import execute, run_program
 from fedprivjax.noise.interface import step_noise
 from fedprivjax.plan.seeds import round_keys
-from fedprivjax.sweeps.results import of_iterate
+from fedprivjax.sweeps.intervals import of_iterate
 from fedprivjax.testing.trial import PROBE
 
 METRICS = ("train_loss", PROBE)

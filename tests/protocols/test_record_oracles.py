@@ -17,7 +17,7 @@ from fedprivjax import (
     sweep,
 )
 from fedprivjax.protocols.released import ReleasedMinibatchSGD
-from fedprivjax.sweeps.results import of_iterate
+from fedprivjax.sweeps.intervals import of_iterate
 
 MACHINES, RECORDS, FEATURES, BATCH, ROUNDS, WINDOW, SEEDS = 5, 6, 4, 3, 12, 8, 200
 RNG = np.random.default_rng(7)

@@ -23,8 +23,8 @@ from fedprivjax.noise.windows import node_key
 from fedprivjax.plan.seeds import round_keys
 from fedprivjax.plan.uses import Uses
 from fedprivjax.problem.models import Dense
+from fedprivjax.sweeps.intervals import of_iterate
 from fedprivjax.sweeps.memory import chunk_sizes, run_bytes
-from fedprivjax.sweeps.results import of_iterate
 from fedprivjax.sweeps.sweep import sweep
 from fedprivjax.testing.trial import PROBE
 

@@ -14,7 +14,8 @@ from fedprivjax.experiment import Expected, verdict
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.per_machine import Grouped
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, MACHINE, RECORD, REPLACE_ONE, Terms
+from fedprivjax.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE
+from fedprivjax.privacy.terms import MACHINE, RECORD, Terms
 from fedprivjax.report import audits, guarantees, plots, remarks, tables
 from fedprivjax.report.remarks import sweep_notes
 from fedprivjax.report.summary import Summary, summary

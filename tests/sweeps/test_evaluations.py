@@ -8,9 +8,9 @@ from cases import sparing
 from fedprivjax import DPMu2, Uniform, sweep
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.sweeps import execute, memory
+from fedprivjax.sweeps.intervals import of_iterate
 from fedprivjax.sweeps.memory import run_bytes
 from fedprivjax.sweeps.prepare import ready_sweep
-from fedprivjax.sweeps.results import of_iterate
 
 METHOD, SCHEME = DPMu2(clip=1.0, step_size=0.1), Uniform(6, 3)
 MESH = jax.make_mesh((1,), ("runs",), devices=jax.devices()[:1])

@@ -7,7 +7,7 @@ import pytest
 
 from fedprivjax import Refusal
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.terms import ADD_OR_REMOVE, REPLACE_ONE
+from fedprivjax.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE
 from fedprivjax.vectors import check_accountants, read_accountants
 from fedprivjax.vectors.accountants import NAME, TOLERANCE, Mechanism, bounds, mechanisms
 

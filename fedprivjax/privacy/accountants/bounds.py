@@ -26,7 +26,7 @@ from fedprivjax.privacy.accountants.sampled import (
     sampled_epsilon,
     shift_distribution,
 )
-from fedprivjax.privacy.terms import ADD_OR_REMOVE
+from fedprivjax.privacy.relations import ADD_OR_REMOVE
 
 COARSE = 16  # spacing divided by the finer grid's: takes a tenth of the time
 SHARES = (0.02, 0.1, 0.3)  # fractions of δ spent on each of shuffling's two parts; the best is used

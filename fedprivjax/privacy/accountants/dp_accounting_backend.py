@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.terms import ADD_OR_REMOVE
+from fedprivjax.privacy.relations import ADD_OR_REMOVE
 
 if TYPE_CHECKING:
     from dp_accounting import ComposedDpEvent

@@ -21,7 +21,7 @@ from fedprivjax.plan.samplers import Occurrences
 from fedprivjax.plan.samplers.minibatch import RAREST
 from fedprivjax.privacy.accountants.composition import LARGEST
 from fedprivjax.privacy.accountants.dp_accounting_backend import LossGrid
-from fedprivjax.privacy.terms import ADD_OR_REMOVE
+from fedprivjax.privacy.relations import ADD_OR_REMOVE
 
 REACH = 10.5  # standard deviations; normals beyond them, of probability 4e-26, count as infinite loss
 MOST_CELLS = 2**21

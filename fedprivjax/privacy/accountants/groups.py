@@ -62,7 +62,7 @@ def group_epsilon(shift: float, rate: float, size: int, rounds: int, relation: s
         size: k.
         rounds: number of releases.
 
-    >>> from fedprivjax.privacy.terms import ADD_OR_REMOVE
+    >>> from fedprivjax.privacy.relations import ADD_OR_REMOVE
     >>> round(group_epsilon(0.5, 1 / 14, 2, 100, ADD_OR_REMOVE, 1e-5), 2)
     3.54
     """
