@@ -218,7 +218,17 @@ def _smoothness(method: Pass, rounds: np.ndarray, distance: np.ndarray) -> list[
     return [first, first * np.sqrt(1 + still)]
 
 
-def agd_scan(*, users: int, distance: float, smoothness: float, per_round: int | None = None, **settings: Any) -> Phase:
+def agd_scan(
+    *,
+    users: int,
+    distance: float,
+    lipschitz: float,
+    smoothness: float,
+    noise: Noise,
+    per_round: int | None = None,
+    sampling: bool = True,
+    form: str = "optimal",
+) -> Phase:
     """Return the batch size with the smallest `agd_bound` for a β-smooth loss, and its settings.
 
     The bound uses `σ² = L²/b + L²C/b²` and a gap of L·D.
@@ -229,8 +239,8 @@ def agd_scan(*, users: int, distance: float, smoothness: float, per_round: int |
     Args:
         users: n, each used once.
         distance: D, bound on the distance from the start to the minimum.
+        noise, sampling, form: as in `Pass`.
         per_round: batch size, or None for the best.
-        settings: `lipschitz`, `noise` (C, or a function of b) and the optional settings of `Pass`.
 
     Source: Cheu et al. 2022, Theorem 4.3 with explicit constants. The order of the paper's batch size is
     `agd_per_round_order`.
@@ -238,11 +248,21 @@ def agd_scan(*, users: int, distance: float, smoothness: float, per_round: int |
     >>> agd_scan(users=20_000, distance=1.0, lipschitz=1.0, smoothness=1.0, noise=862.0)[:3]
     (20000, 500, 40)
     """
-    return _scan(Pass(smoothness=smoothness, envelope=False, **settings), users, distance, per_round)
+    own = {"smoothness": smoothness, "envelope": False, "sampling": sampling, "form": form}
+    return _scan(Pass(lipschitz=lipschitz, noise=noise, **own), users, distance, per_round)
 
 
 def smoothed_scan(
-    *, users: int, distance: float, smoothness: float | None = None, per_round: int | None = None, **settings: Any
+    *,
+    users: int,
+    distance: float,
+    lipschitz: float,
+    noise: Noise,
+    per_round: int | None = None,
+    smoothness: float | None = None,
+    sampling: bool = True,
+    form: str = "optimal",
+    paper_2L: bool = False,
 ) -> Phase:
     """Return the batch size and the smoothness β of the envelopes with the smallest `agd_bound + L²/(2β)`.
 
@@ -253,13 +273,15 @@ def smoothed_scan(
 
     Args:
         smoothness: β, or None for the best.
+        paper_2L: as in `Pass`.
 
     Source: Cheu et al. 2022, Theorem 4.7 with explicit constants.
 
     >>> smoothed_scan(users=20_000, distance=1.0, lipschitz=1.0, noise=862.0)[:3]
     (20000, 108, 185)
     """
-    return _scan(Pass(smoothness=smoothness, envelope=True, **settings), users, distance, per_round)
+    own = {"smoothness": smoothness, "envelope": True, "sampling": sampling, "form": form, "paper_2L": paper_2L}
+    return _scan(Pass(lipschitz=lipschitz, noise=noise, **own), users, distance, per_round)
 
 
 def _scan(method: Pass, users: int, distance: float, per_round: int | None) -> Phase:

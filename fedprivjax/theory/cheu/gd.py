@@ -186,20 +186,29 @@ def gd_groups(users: int) -> list[int]:
 
 
 def gd_phases(
-    *, users: int, diameter: float, lipschitz: float, strong_convexity: float, **settings: Any
+    *,
+    users: int,
+    diameter: float,
+    lipschitz: float,
+    strong_convexity: float,
+    noise: RoundNoise,
+    smoothness: float | None = None,
+    max_rounds: int | None = None,
+    tolerance: float = 0.1,
+    generalization: bool = True,
 ) -> list[Descent]:
     """Settings of P_GD on disjoint groups of users, for strongly convex losses.
 
     Each group starts at the output of the previous group. The distances are `D_1 = min(D, 2L/λ)` and
     `D_{i+1} = min(D_i, √(2Δ_i/λ))`, where Δ_i is the bound of group i. The bound of the last group is the bound of the
-    method. Every group has the whole privacy budget.
+    method. Every group has the whole privacy budget. Arguments that are not listed are as for `gd_scan`.
 
     Here L is the Lipschitz constant.
 
     Args:
         diameter: D, of the constraint set, or a bound on the first distance.
         strong_convexity: λ.
-        settings: `noise` and the optional settings of `gd_scan` for each group.
+        max_rounds: largest number of rounds of each group.
 
     Source: Cheu et al. 2022, Theorem 4.9 and Lemma B.7, with explicit constants.
 
@@ -208,9 +217,11 @@ def gd_phases(
     [(50, 2.0), (100, 1.16), (200, 0.732), (401, 0.513)]
     """
     distance, modulus = first_distance(diameter, lipschitz, strong_convexity)
+    problem = {"lipschitz": lipschitz, "noise": noise, "smoothness": smoothness, "max_rounds": max_rounds}
+    settings = {"tolerance": tolerance, "generalization": generalization}
     phases = []
     for group in gd_groups(users):
-        phases.append(gd_scan(users=group, distance=distance, lipschitz=lipschitz, **settings))
+        phases.append(gd_scan(users=group, distance=distance, **problem, **settings))
         distance = min(distance, (2 * phases[-1].bound / modulus) ** 0.5)
     return phases
 

@@ -123,11 +123,15 @@ def strong_phases(
     *,
     users: int,
     diameter: float,
+    lipschitz: float,
     strong_convexity: float,
+    noise: Noise,
     smoothness: float | None = None,
     phases: int | None = None,
     per_round: int | Sequence[int] | None = None,
-    **settings: Any,
+    sampling: bool = True,
+    form: str = "optimal",
+    paper_2L: bool = False,
 ) -> list[Phase]:
     """Settings of the k phases of `⌊n/k⌋` new users each, with the best or the given batch sizes.
 
@@ -146,7 +150,7 @@ def strong_phases(
         phases: k, or None for ⌈log₂ log₂ n⌉.
         per_round: one batch size for all phases (`strong_per_round` finds the best), one for each phase, or None for
             the best of each phase.
-        settings: as for `smoothed_scan`.
+        noise, sampling, form, paper_2L: as for `smoothed_scan`.
 
     Source: Cheu et al. 2022, Theorem 4.8, with explicit constants and the smaller of two bounds at a phase's start.
 
@@ -154,9 +158,10 @@ def strong_phases(
     >>> [(p.users, p.per_round, round(p.distance, 3)) for p in strong_phases(users=10**6, **problem)][:3]
     [(200000, 1449, 2.0), (200000, 3846, 0.169), (200000, 6666, 0.045)]
     """
-    method = Pass(smoothness=smoothness, envelope=smoothness is None, **settings)
+    own = {"envelope": smoothness is None, "sampling": sampling, "form": form, "paper_2L": paper_2L}
+    method = Pass(lipschitz=lipschitz, noise=noise, smoothness=smoothness, **own)
     count, each = _split(users, phases)
-    distance, modulus = first_distance(diameter, method.lipschitz, strong_convexity)
+    distance, modulus = first_distance(diameter, lipschitz, strong_convexity)
     sequence, gap = [], np.inf
     for tried in _tried(each, per_round, count):
         sequence.append(best_phase(method, each, tried, distance, gap))
@@ -169,10 +174,14 @@ def strong_per_round(
     *,
     users: int,
     diameter: float,
+    lipschitz: float,
     strong_convexity: float,
+    noise: Noise,
     smoothness: float | None = None,
     phases: int | None = None,
-    **settings: Any,
+    sampling: bool = True,
+    form: str = "optimal",
+    paper_2L: bool = False,
 ) -> int:
     """Return the batch size that, used in all phases, has the smallest bound after the last phase.
 
@@ -182,9 +191,10 @@ def strong_per_round(
     >>> strong_per_round(users=10**6, **problem)
     5405
     """
-    method = Pass(smoothness=smoothness, envelope=smoothness is None, **settings)
+    own = {"envelope": smoothness is None, "sampling": sampling, "form": form, "paper_2L": paper_2L}
+    method = Pass(lipschitz=lipschitz, noise=noise, smoothness=smoothness, **own)
     count, each = _split(users, phases)
-    distance, modulus = first_distance(diameter, method.lipschitz, strong_convexity)
+    distance, modulus = first_distance(diameter, lipschitz, strong_convexity)
     tried = candidates(each, None)
     distances, gap = np.full(tried.shape, distance), np.full(tried.shape, np.inf)
     for _ in range(count):
