@@ -25,7 +25,8 @@ class FeatureMap(Decorated):
     guarantee, is per example.
 
     Attributes:
-        cached: whether the output is cached on disk. If True, the `repr` must state all settings.
+        cached: whether the output is cached on disk. The `repr` is part of the cache key, so it must then state all
+            settings.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class Public(NamedTuple):
         start: initial parameters, a pytree.
         constraint: set of allowed parameters.
         lipschitz, lipschitz_note: stated bound on the norm of a record's gradient, and its source.
-        smoothness: stated bound on the change of a gradient, divided by that of the point.
+        smoothness: stated Lipschitz constant of a record's gradient.
         machines: number of machines.
         key: key of the server's own randomness before the first round, in `init` and `own`; else None.
     """
@@ -96,7 +96,7 @@ class Growing:
 
 @struct.dataclass
 class Momentum:
-    """The server reads the noisy momentum of the rounds' means s_t, m_t = (1−α)·m_{t−1} + α·s_t. It starts at 0.
+    """The server reads the noisy momentum m_t = (1−α)·m_{t−1} + α·s_t of the rounds' means s_t, with m_0 = 0.
 
     Attributes:
         alpha: α, above 0 and at most 1.

@@ -140,17 +140,18 @@ class Privacy(Part):
 
 
 class MessagePrivacy(Privacy):
-    """Base of the privacy objects of messages, with their common defaults. Those of the package are sealed.
+    """Base of the privacy objects of messages, with their common defaults.
 
-    A custom one is a `flax.struct.dataclass` that defines `event` and `mechanism`. By default every record's message is
-    clipped to `clip`, and the server reads the mean with `noise_std` times the mechanism's sample. For another release
-    it defines `release` and `messages`.
+    Those of the package are sealed: they cannot be subclassed. A custom one is a `flax.struct.dataclass` that defines
+    `event` and `mechanism`. By default every record's message is clipped to `clip`, and the server reads the mean with
+    `noise_std` times the mechanism's sample. For another release it defines `release` and `messages`.
 
     Attributes:
         clip: bound that is enforced on the norm of every record's message, or None for the stated one.
         several_epochs: True if the event accounts for public reuse of samples in several rounds.
-        gradients_each: number of gradients that a machine computes for one gradient of a message.
-        why_means: reason why the server reads no other statistic than means, in messages.
+        gradients_each: number of gradients that a machine computes for each gradient in its message, for the costs of a
+            run. It is above 1 if the object needs gradients at further points.
+        why_means: reason why the server may read means only, as the end of a clause of the error message.
     """
 
     several_epochs: ClassVar[bool] = False

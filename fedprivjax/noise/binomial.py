@@ -38,11 +38,14 @@ class HostNoise(NamedTuple):
 
 
 def sample_binomial_noise(stream: np.random.SeedSequence, totals, probability: float, dimension: int) -> HostNoise:
-    """Sample a run's noise exactly: Z ~ Binomial(totals, probability) per round and coordinate, centred in int64.
+    """Sample a run's noise exactly: Z ~ Binomial(m, p) for every round and coordinate, minus its mean m·p.
+
+    The mean need not be an integer, so the result has two parts: Z − ⌊m·p⌋, and the remainder m·p − ⌊m·p⌋.
 
     Args:
         stream: `plan.seeds.binomial_stream`.
         totals: m of each round, users present × trials; int, shape [rounds].
+        probability: p.
         dimension: d.
 
     >>> from fedprivjax.plan.seeds import binomial_stream

@@ -93,7 +93,11 @@ class EveryInteger(Mechanism):
 
 @struct.dataclass
 class SummedIntegers(Mechanism):
-    """Noise of the integer sums, sampled on the host. inputs: divisor of the sum, float32 [rounds]."""
+    """Noise of rounds' sums of integer messages, sampled on the host.
+
+    Attributes:
+        inputs: divisor of each round's sum, float32 [rounds].
+    """
 
     inputs: Any
 

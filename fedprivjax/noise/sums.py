@@ -223,10 +223,10 @@ def anytime(rounds: int) -> np.ndarray:
 
 
 def anytime_workload(schedule: Schedule, shares: np.ndarray, messages: int) -> np.ndarray:
-    """Return V, float64 [messages, messages], for anytime averages.
+    """Return the matrix V that weighs the noise of a factor F in anytime averages, float64 [messages, messages].
 
-    `tr(V·(FᵀF)⁻¹)` is the variance of one coordinate of the noise in x_2, …, x_{T+1}, summed over rounds, at step and σ
-    equal to 1. All machines use one factor F with unit columns.
+    All machines use one F with unit columns. At step and σ equal to 1, `tr(V·(FᵀF)⁻¹)` is the variance of one
+    coordinate of the noise in the averages x_2, …, x_{T+1}, see `anytime`, summed over the T rounds.
 
     Args:
         schedule: the participation schedule as sampled.

@@ -234,7 +234,7 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
     for adding or removing one.
 
     Raises:
-        Refusal: if a setting is invalid, or two of the target and the noise are given. A form needs a setting that is
+        Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given. A form needs a setting that is
             not given.
 
     >>> import numpy as np

@@ -213,7 +213,7 @@ class DPMu2(MessageSettings):
     messages (trusted server: 2S/m, over all rounds); S is C if clipped, and S/K stands for S with a batch.
 
     Raises:
-        Refusal: if a setting is invalid, or two of the target and the noise are given.
+        Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.
 
     >>> from fedprivjax import Ball, Full, datasets, from_dataset, ready
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))

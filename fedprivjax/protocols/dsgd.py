@@ -40,7 +40,7 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
     messages, as of `NoisyMinibatchSGD` with the same settings. Mixing is post-processing.
 
     Raises:
-        Refusal: if a setting is invalid, or two of the target and the noise are given.
+        Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given.
 
     >>> import numpy as np
     >>> from fedprivjax import Ball, Full, datasets, from_dataset, ready

@@ -157,8 +157,8 @@ class FedAvg(Protocol):
     **Privacy**: none, or (ε, δ)-DP for replacing one record, or for one machine, in the view of the trust model.
 
     Raises:
-        Refusal: if a setting is invalid, or two of the target and the noise are given. Neither or both of
-            `local_epochs` and `local_steps` are given. No theorem covers the combination of settings.
+        Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given. Neither or both
+            of `local_epochs` and `local_steps` are given. No theorem covers the combination of settings.
 
     >>> import numpy as np
     >>> from fedprivjax import Uniform, datasets, from_dataset, simulate

@@ -152,7 +152,7 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
     Stronger claims hold for linear losses only.
 
     Raises:
-        Refusal: if a setting is invalid, or two of the target and the noise are given.
+        Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given.
 
     >>> import numpy as np
     >>> from fedprivjax import Ball, Full, datasets, from_dataset, ready

@@ -289,7 +289,7 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
     removing one; with a shuffler, of all shuffled messages for replacing one record of one machine.
 
     Raises:
-        Refusal: if a setting is invalid, or two of the target and the noise are given. No theorem covers the
+        Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given. No theorem covers the
             combination of sampler, relation and trust.
 
     >>> import numpy as np

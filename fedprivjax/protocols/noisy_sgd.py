@@ -268,7 +268,7 @@ class NoisySGD(MessageSettings):
     message; all else is post-processing.
 
     Raises:
-        Refusal: if a setting is invalid, or two of the target and the noise are given.
+        Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.
 
     >>> from fedprivjax import Ball, Uniform, datasets, from_dataset, ready
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))

@@ -51,7 +51,8 @@ class ControlVariates(LocalGradientSteps):
     """FedAvg's local steps and server with control variates.
 
     Attributes:
-        scaled: True to send changes of control variates times K·η, as parts of a clipped message.
+        scaled: True to send the change of a control variate times K·η, with K the largest number of local steps and η
+            the step. It then has the scale of the update, with which it is clipped as one message.
     """
 
     scaled: bool = struct.field(pytree_node=False, default=True)

@@ -75,7 +75,7 @@ class TreeMomentum(MomentumProtocol):
     adaptive composition; all else is post-processing.
 
     Raises:
-        Refusal: if a setting is invalid, or two of the target and the noise are given.
+        Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.
 
     >>> import numpy as np
     >>> from fedprivjax import Ball, Full, datasets, from_dataset, ready

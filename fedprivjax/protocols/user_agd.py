@@ -115,12 +115,13 @@ class UserAGD(UserSettings):
     Attributes:
         epsilon, noise_std, step_scale, clip, trust, levels, rounding, accounting, honest: as in `UserSGD`.
         relative_privacy, vector_sum, noises: as in `UserSGD`.
-        step_size: 1/(β + S) of every phase. None is the theory's, or 1/v of `acsa.clipped_v` if a clip is below the
-            Lipschitz constant and no modulus or variance is given (no theorem is claimed).
+        step_size: 1/(β + S) of every phase, with the smoothness β and S of `theory.cheu.agd_spread`. None is the
+            theory's, or 1/v of `acsa.clipped_v` if a clip is below the Lipschitz constant and no modulus or variance is
+            given (no theorem is claimed).
         strong_convexity: modulus λ of the loss; if positive, the run has phases.
         spread: rule of S, "optimal" (minimises the explicit bound) or "paper".
         variance: bound on the mean squared error of a round's gradient; None is that of noise, rounding and sampling.
-        phases: number of phases; None is ⌈log₂ log₂ n⌉, see `theory.cheu.strong_phase_count`.
+        phases: number of phases; None is ⌈log₂ log₂ n⌉ for n users, see `theory.cheu.strong_phase_count`.
         smoothing: "given", the problem's envelopes (if any), or "phases", the best envelope for every phase.
         server: as in `AcceleratedMinibatchSGD`, without a modulus.
         sampling: False excludes the sampling error of batches from steps and sizes, which then depend on the noise
@@ -132,7 +133,7 @@ class UserAGD(UserSettings):
     each round that uses it.
 
     Raises:
-        Refusal: if a setting is invalid, or two of the target and the noise are given.
+        Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given.
 
     >>> from fedprivjax import Ball, OnePass, datasets, from_dataset, ready
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))

@@ -50,7 +50,7 @@ class UserSGD(UserSettings):
     each round that uses it.
 
     Raises:
-        Refusal: if a setting is invalid, or two of the target and the noise are given. A setting of bits is given
+        Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given. A setting of bits is given
             with another trust than "shuffler".
 
     >>> from fedprivjax import Ball, OnePass, datasets, from_dataset, ready

@@ -48,7 +48,7 @@ def agd_steps(*, rounds: int, smoothness: float, spread: float) -> np.ndarray:
 
 
 def agd_spread(*, rounds: ArrayLike, deviation: ArrayLike, distance: ArrayLike, form: str = "optimal") -> Any:
-    """Scale S that shortens the steps because of the noise.
+    """Scale S in the steps `(t + 1)/(2(β + S))`, which shortens them because of the noise.
 
     * "optimal" minimises `agd_bound`: `S = (σ/(2D))·√(Σ_{t≤T} (t+1)²)`, about `(T+2)^{3/2}·σ/(√12·D)`;
     * "paper": `S = (T+2)^{3/2}·σ/D`.

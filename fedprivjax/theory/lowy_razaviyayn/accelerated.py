@@ -40,6 +40,10 @@ def acsa_step_weights(rounds: int, v: float) -> np.ndarray:
 
     They multiply the proximal term, so small weights give long steps.
 
+    Args:
+        rounds: R.
+        v: scale of the weights, see `acsa_v`.
+
     Source: Lowy & Razaviyayn 2023, appendix E.5 (Ghadimi & Lan 2012).
 
     >>> acsa_step_weights(3, v=3.0)
@@ -183,7 +187,7 @@ def acsa_stages(
     Args:
         rounds: R in all.
         gap: Δ, bound on the excess loss at the start.
-        variance: V².
+        variance: V², mean squared error of a round's gradient.
         printed: use the paper's v_k, with R_k(R_k+1)(R_k+2) in the denominator, which makes v_k equal to 2β. It does
             not minimise the bound of the stage.
 

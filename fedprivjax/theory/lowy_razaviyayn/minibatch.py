@@ -142,12 +142,17 @@ def empirical_variance(
     It holds for sampling with replacement and for subsets if the machines have equally many records. For full batches,
     use spread 0.
 
-    Here M is the number of machines in a round, K the number of records in a batch, and d the number of parameters.
+    Here M is the harmonic mean of the number of machines in a round, M′ its `second_moment_machines`, K the number of
+    records in a batch, and d the number of parameters. Σ² is `expected_top` of the noise variances σ_i², σ²_max the
+    largest of them, and Υ² the `client_variance` of the diversity.
 
     Args:
         spread: Φ̂², mean squared distance of all records' gradients to the empirical gradient.
-        diversity: υ̂². The paper omits this term, which is wrong if M < N: one of two machines with full batches and
-            gradients ±1 has variance 1.
+        batch: K, number of records in a batch.
+        noise_std: σ_i, one per machine or one for all.
+        pmf: probabilities of 1, 2, …, machines in a round.
+        diversity: υ̂², mean squared distance of the machines' gradients to their mean. The paper omits this term, which
+            is wrong if M < N: one of two machines with full batches and gradients ±1 has variance 1.
         total_records: Ñ. If given, the first term is dropped if MK ≥ Ñ, as by the paper's indicator, which is wrong for
             sampling with replacement.
 

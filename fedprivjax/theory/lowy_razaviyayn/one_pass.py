@@ -41,7 +41,7 @@ class OnePassConstants(ProblemConstants):
     """Constants of a smooth problem, with the privacy of one pass over its records.
 
     Attributes:
-        epsilon: ε, at most 8·ln(1/δ).
+        epsilon: ε, at most 8·ln(1/δ), the hypothesis of the theorems.
         delta: δ.
         smoothness: β.
         deviation: φ, bound on the standard deviation of a record's gradient (L2 norm over coordinates).

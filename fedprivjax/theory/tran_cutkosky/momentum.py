@@ -53,14 +53,14 @@ def momentum_settings(
 ) -> MomentumSettings:
     """Rounds, α and step of Theorem 6.
 
-    T solves `T·log₂T = εN²/√(d·log(1/δ))` and is rounded up to whole epochs. `α = εN/(T·log₂T·√(d·log(1/δ)))`, clipped
-    to [1/N, 1], is 1/N at that T, and `η = 1/√(NT)`.
+    T solves `T·log₂T = εN²/√(d·log(1/δ))` and is rounded up to whole epochs. `α = εN/(T·log₂T·√(d·log(1/δ)))` is
+    clipped to [1/N, 1], and `η = 1/√(NT)`. At the theorem's T, α is 1/N.
 
     Here d is the number of parameters, α a gradient's weight in the momentum, and η the length of a step.
 
     Args:
         records: N.
-        rounds: T, or None for that of the theorem. A smaller T, such as an upper limit, has a larger α.
+        rounds: T, or None for that of the theorem. α is larger for a smaller T.
 
     Raises:
         Refusal: if T, given or by the theorem, is smaller than N.

@@ -75,9 +75,8 @@ def momentum_epsilon(
 ) -> Any:
     """ε at noise multiplier σ: "exact" is the ε of √k/σ-GDP, "renyi" is `k/(2σ²) + √(2k·log(1/δ))/σ`.
 
-    Here σ is the noise multiplier.
-
     Args:
+        noise_multiplier: σ.
         algorithm: "tree" for Algorithm 1, with k = 1 group of nodes, or "reduced" for Algorithm 2, with k = 3.
 
     Source: Tran & Cutkosky 2022, Theorems 4 and 8 ("renyi").
@@ -99,6 +98,8 @@ def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "ex
       `√k/(√(2·log(1/δ) + 2ε) − √(2·log(1/δ)))`;
     * "paper": `2·√log(1/δ)/ε` for Algorithm 1 and `4·√log(1/δ)/ε` for Algorithm 2, which suffice for
       `ε ≤ momentum_max_epsilon(δ)`, about 2.34·log(1/δ) and 4.13·log(1/δ).
+
+    Here k is the number of groups of nodes: 1 for Algorithm 1 ("tree"), 3 for Algorithm 2 ("reduced").
 
     Raises:
         Refusal: if the condition of "paper" does not hold.
@@ -214,8 +215,9 @@ def residual_sensitivity(
 ) -> float:
     """Sensitivity of a node of the residuals' tree to one record: `2ηL·max_p p·Σ_{t at p} (1−α)^{z−t}`.
 
-    Here p is the position of the record in an epoch, counted from 0. The value is attained in cyclic order. It is at
-    most 2η(N−1)L for a node of N rounds, and 3.17η(N−1)L for any node.
+    The node sums the rounds t = y, …, z. The inner sum is over those of them that use the record at position p of an
+    epoch, counted from 0. The value is attained in cyclic order. It is at most 2η(N−1)L for a node of N rounds, and
+    3.17η(N−1)L for any node.
 
     Here α is a gradient's weight in the momentum.
 
