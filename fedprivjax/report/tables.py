@@ -20,6 +20,7 @@ from fedprivjax.report.wording import (
     number_text,
     of_axes,
     points_of,
+    range_text,
     rounds_title,
     target_epsilon,
 )
@@ -148,7 +149,8 @@ def chosen_tables(this: Summary) -> list[Sheet]:
 
 
 def _value(values: xr.DataArray, own: Point) -> str:
-    return f"{float(values.sel(own)):g}"
+    """Return the chosen value at a point, or the smallest and the largest of its trials."""
+    return range_text(values.sel(own).values.ravel().tolist())
 
 
 def with_costs(best: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
