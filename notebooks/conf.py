@@ -69,7 +69,7 @@ default_role = "ours"
 
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
-nb_execution_timeout = 120
+nb_execution_timeout = 600
 nb_merge_streams = True
 nb_render_markdown_format = "myst"  # outputs may have tables
 myst_enable_extensions = ["dollarmath", "deflist"]
