@@ -4,7 +4,6 @@ import json
 import math
 import time
 
-import jax
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -85,18 +84,9 @@ SMALL = {  # sizes of all groups, which are measured in this process here
 
 
 @pytest.fixture
-def small(monkeypatch):
-    """Measure every group once, at the sizes of `SMALL`, without other processes and with programs not optimised."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    monkeypatch.setenv(AT_MOST, "1")
-    for module, sizes in SMALL.items():
-        for name, value in sizes.items():
-            monkeypatch.setattr(module, name, value)
-        if hasattr(module, "in_a_process"):
-            monkeypatch.setattr(module, "in_a_process", lambda function, *arguments, **_: function(*arguments))
-    cell.make.cache_clear()
-    yield
-    cell.make.cache_clear()
+def small(measured_once):
+    """Measure every group once, at the sizes of `SMALL`."""
+    measured_once(SMALL, (cell.make,))
 
 
 @pytest.mark.slow

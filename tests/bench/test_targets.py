@@ -21,7 +21,6 @@ import sequences
 import tree_noise
 
 from fedprivjax.bench import cell, fedavg
-from fedprivjax.bench.timing import AT_MOST
 from fedprivjax.engine.simulate import run_program
 from fedprivjax.noise import Silent
 from fedprivjax.problem.networks import MLP
@@ -116,20 +115,9 @@ def test_a_ratio_has_a_warm_up():
 
 
 @pytest.fixture
-def small(monkeypatch):
-    """Measure every group once, at the sizes of `SMALL`, without other processes and with programs not optimised."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    monkeypatch.setenv(AT_MOST, "1")
-    for module, sizes in SMALL.items():
-        for name, value in sizes.items():
-            monkeypatch.setattr(module, name, value)
-        if hasattr(module, "in_a_process"):
-            monkeypatch.setattr(module, "in_a_process", lambda function, *arguments, **_: function(*arguments))
-    for function in CACHED:
-        function.cache_clear()
-    yield
-    for function in CACHED:
-        function.cache_clear()
+def small(measured_once):
+    """Measure every group once, at the sizes of `SMALL`."""
+    measured_once(SMALL, CACHED)
 
 
 @pytest.mark.slow
