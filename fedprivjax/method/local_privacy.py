@@ -28,9 +28,10 @@ from fedprivjax.noise.interface import MessageInputs
 from fedprivjax.noise.pairwise import Pairwise
 from fedprivjax.noise.rounds import INDEPENDENT, column_norm, round_factor
 from fedprivjax.plan.participation import CyclicPoisson, Participation, PoissonCohorts, SecretSubsets
-from fedprivjax.plan.plan import Minibatches, Plan, repeated_uses
+from fedprivjax.plan.plan import Minibatches, Plan
 from fedprivjax.plan.samplers import Full, LocalWork, Poisson, Subset
 from fedprivjax.plan.schedule import Schedule
+from fedprivjax.plan.uses import repeated_uses
 from fedprivjax.privacy.accountants.records import Sampled, SampledMachines
 from fedprivjax.privacy.events import Event, GaussianEvent
 from fedprivjax.privacy.per_machine import Grouped, grouped_once

@@ -28,9 +28,10 @@ from fedprivjax.method.addable_records import (
 from fedprivjax.method.machine_kinds import Kinds, MachineTable, kinds_of
 from fedprivjax.noise import Fresh, Mechanism, PerMachine
 from fedprivjax.noise.interface import MessageInputs
-from fedprivjax.plan.plan import Minibatches, Plan, machine_values, repeated_uses
+from fedprivjax.plan.plan import Minibatches, Plan, machine_values
 from fedprivjax.plan.samplers import Full, Sampler
 from fedprivjax.plan.schedule import Size
+from fedprivjax.plan.uses import repeated_uses
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled
 from fedprivjax.privacy.accountants.sampled import SampledReleases

@@ -24,12 +24,11 @@ from fedprivjax.plan.plan import (
     assign_pool,
     assign_shares,
     draw_minibatches,
-    epoch_uses,
 )
 from fedprivjax.plan.samplers import Sampler
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.plan.seeds import Seeds, as_seeds, participation_rng, samples_rng
-from fedprivjax.plan.uses import warn_of_unused_data
+from fedprivjax.plan.uses import epoch_uses, warn_of_unused_data
 from fedprivjax.problem.devices import require_counted, require_room
 from fedprivjax.problem.problem import Problem
 

@@ -86,26 +86,6 @@ def _filled(records: np.ndarray, used: np.ndarray) -> np.ndarray:
     return np.where(used, records, first[:, None, None]).astype(np.int32)
 
 
-def repeated_uses(batches: Minibatches, rows: np.ndarray, power: int = 2) -> np.ndarray:
-    """Return √Σ_messages j^power of each machine's most used record, j its occurrences in a message, [machines].
-
-    Args:
-        rows: record indices of each machine, [machines, max_records], padded with −1.
-        power: 2 if a message is a mean, 1 if each occurrence is a message, or 0 if its sensitivity does not depend on
-            j.
-
-    >>> drawn = Minibatches(np.array([[[0, 0, 1]], [[0, 2, 1]]]), np.ones((2, 1, 3)))
-    >>> repeated_uses(drawn, np.array([[0, 1, 2]])) ** 2
-    array([5.])
-    """
-    records = rows.max() + 1
-    rounds, slots, places = np.nonzero(batches.weights)
-    message = rounds * batches.samples.shape[1] + slots
-    entries, times = np.unique(message * records + batches.samples[rounds, slots, places], return_counts=True)
-    squares = np.bincount(entries % records, times ** float(power), minlength=records)
-    return np.sqrt(np.where(rows >= 0, squares[rows], 0).max(axis=1))
-
-
 def machine_values(name: str, value: Any, machines: int) -> np.ndarray:
     """Return a setting, given as one number or one per machine, for every machine: float64 [machines].
 
@@ -158,12 +138,6 @@ def assign_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator
         )
     place = np.maximum(schedule.counts - 1, 0)  # places of absent machines are not used
     return np.maximum(np.take_along_axis(rows, places_in_order(rows, rng), axis=1)[schedule.participants, place], 0)
-
-
-def epoch_uses(problem: Problem, schedule: Schedule) -> np.ndarray:
-    """Return the number of rounds that use each machine's most used record in epochs without dropouts, [machines]."""
-    assert problem.partition_table is not None
-    return -(-schedule.total // problem.partition_table.sizes)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Uses of records: their rounds if samples are public, the data that a run uses, and a warning of unused data.
+"""Uses of records: their rounds and repetitions, the data that a run uses, and a warning of unused data.
 
 Data are counted if the plan is public, and are expected values if samples or participation are secret. A count of a
 secret sample is a function of the coins that hide a record. Expected values depend on numbers of records and public
@@ -15,8 +15,9 @@ import scipy
 from fedprivjax.checks.refusal import warn
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.participation.weighted import rounds_filled
-from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.plan import Minibatches, Plan
 from fedprivjax.plan.samplers import Epochs, Full, LocalWork, Poisson, Sampler
+from fedprivjax.plan.schedule import Schedule
 from fedprivjax.problem.problem import Problem
 
 HALF = 50  # percent of the data; a run limited by the smallest dataset that uses less causes a warning
@@ -36,6 +37,32 @@ class Uses(NamedTuple):
     record: np.ndarray
     weight: np.ndarray
     records: int
+
+
+def repeated_uses(batches: Minibatches, rows: np.ndarray, power: int = 2) -> np.ndarray:
+    """Return √Σ_messages j^power of each machine's most used record, j its occurrences in a message, [machines].
+
+    Args:
+        rows: record indices of each machine, [machines, max_records], padded with −1.
+        power: 2 if a message is a mean, 1 if each occurrence is a message, or 0 if its sensitivity does not depend on
+            j.
+
+    >>> drawn = Minibatches(np.array([[[0, 0, 1]], [[0, 2, 1]]]), np.ones((2, 1, 3)))
+    >>> repeated_uses(drawn, np.array([[0, 1, 2]])) ** 2
+    array([5.])
+    """
+    records = rows.max() + 1
+    rounds, slots, places = np.nonzero(batches.weights)
+    message = rounds * batches.samples.shape[1] + slots
+    entries, times = np.unique(message * records + batches.samples[rounds, slots, places], return_counts=True)
+    squares = np.bincount(entries % records, times ** float(power), minlength=records)
+    return np.sqrt(np.where(rows >= 0, squares[rows], 0).max(axis=1))
+
+
+def epoch_uses(problem: Problem, schedule: Schedule) -> np.ndarray:
+    """Return the number of rounds that use each machine's most used record in epochs without dropouts, [machines]."""
+    assert problem.partition_table is not None
+    return -(-schedule.total // problem.partition_table.sizes)
 
 
 def repeats_after(plan: Plan, rounds: int) -> bool:

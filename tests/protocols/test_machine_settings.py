@@ -23,8 +23,9 @@ from fedprivjax import (
     transcript,
 )
 from fedprivjax.datasets import table
-from fedprivjax.plan.plan import Minibatches, repeated_uses
+from fedprivjax.plan.plan import Minibatches
 from fedprivjax.plan.samplers import Sampler
+from fedprivjax.plan.uses import repeated_uses
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.calibration import calibrate, guarantee
