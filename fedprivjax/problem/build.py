@@ -46,22 +46,23 @@ def linear_problem(
         features: [examples, features], or [machines, examples, features] for data already split over machines.
         labels: [examples] or [machines, examples].
         loss: a `LinearLoss`: `Softmax`, `Logistic`, `Hinge`, `Moreau(Absolute(), 1.0)`, …
-        feature_bound: public bound on the norm of a feature vector; needed by protocols that do not clip.
+        feature_bound: public bound on the L2 norm of a feature vector. Without a clip, the noise depends on it.
         constraint: `Ball(radius)`, `Box(low, high)`, `Simplex(scale)`, `L1Ball(radius)`, or a custom
             `ConstraintSet`. None is the whole space.
         test: held-out (features, labels).
-        start: first point, or None for the point of the set nearest to zero. The guarantee of a run that starts from
-            another's parameters covers that run alone, see `PrivacyGuarantee.then`.
+        start: first parameters, or None for the point of the set nearest to zero. If a private run computed them,
+            the new run's guarantee does not cover that run. `PrivacyGuarantee.then` combines both guarantees.
         optimum: exact minimiser, if known.
         excess: exact excess risk as a function of the parameters, if known. Otherwise it is evaluated against `optimum`
             on the test set.
-        partition_table: int [machines, most], padded with −1: which examples each machine owns.
+        partition_table: indices of the examples that each machine owns, int [machines, max_records], padded with −1.
         test_machine_of: machine of each test example, int [tests], for metrics of every client; None if unknown.
-        lipschitz: declared G, which replaces the loss's: one number, or one per machine. It is not verified.
+        lipschitz: declared bound G on the gradient norm of one example's loss, which replaces the bound that follows
+            from `feature_bound`: one number, or one per machine. It is not verified.
         distance: public bound on the distance from the start to the optimum, or None for the set's diameter.
-        machine_weights: weights p_i of the objective Σ_i p_i·F_i, positive with sum 1, for methods that sample records
-            of each machine. "sizes" is proportional to the machines' numbers of records, which are then public. None
-            is equal weights.
+        machine_weights: weights p_i of the machines' mean losses F_i in the objective Σ_i p_i·F_i, positive, with
+            sum 1. "sizes" is proportional to the machines' numbers of records, which are then public. None is equal
+            weights. Only methods that sample records of each machine accept others.
 
     Raises:
         ValueError: if features or parameters are not finite, labels are out of range or not integers for classes,
@@ -123,14 +124,15 @@ def general_problem(
     convolutions: Convolutions = "auto",
     clipping: Clipping = "auto",
 ) -> Problem:
-    """Return the problem of any scalar loss of parameters and one example, such as a loss on a flax module's `apply`.
+    """Return the problem of any scalar loss of parameters and one example, such as the loss of a flax module.
 
     Args:
         function: `(params, example) -> scalar`.
-        pool: pytree with leaves [examples, ...] (with `split`, [machines, examples, ...]).
+        pool: examples of all machines, a pytree with leaves [examples, ...], or [machines, examples, ...] with `split`.
         start: first parameters, a pytree.
-        lipschitz: G on the constraint set, if known: one number, or one per machine. Needed without a clip.
-        smoothness: L on the constraint set, if known. Needed without a clip.
+        lipschitz: bound G on the gradient norm of one example's loss on the constraint set, or None if unknown: one
+            number, or one per machine. Methods that do not clip need it.
+        smoothness: Lipschitz constant L of that gradient on the constraint set, or None if unknown. Needed likewise.
         correct: `(params, example) -> 1.0 if the prediction is correct, otherwise 0.0`, for accuracies.
         test, optimum, excess, partition_table, test_machine_of, distance, machine_weights: as in `linear_problem`.
         split: True if the pool's leaves have a leading machines axis.
@@ -138,10 +140,10 @@ def general_problem(
             and matrix products, "xla" for XLA's own, or "auto" for products on a CPU, where XLA's gradients are slow in
             loops. Transposed convolutions, and values without a gradient, stay XLA's. Results differ by rounding.
         clipping: computation of clipped gradients. "rows" computes every record's gradient. "ghost" computes norms from
-            the inputs of dense layers and the gradients of their outputs, and the clipped sum as a matrix product.
-            Messages must then be the gradient at one point. "auto" is "ghost" for such messages of a network of at
-            least 50,000 parameters with half of them in dense layers, else "rows". Shuffled bits, and growing sums of
-            one record each, are computed from rows with every value, also "ghost".
+            the inputs of dense layers and the gradients of their outputs, and the clipped sum as a matrix product,
+            without any record's gradient. It needs messages that are the gradient at one point. "auto" is "ghost" for
+            such messages of a network of at least 50,000 parameters with half of them in dense layers, else "rows".
+            Bits of the shuffle model, and sums that grow by one record a round, always use every record's gradient.
 
     Raises:
         ValueError: if the loss is not a scalar, data or parameters are not finite, leaves do not match, or the start
@@ -204,7 +206,7 @@ def procedural_problem(
 
     Args:
         generate: pure function `(key, machine) -> example`, (features, label) for a linear predictor. Each
-            participation of a machine has its own key, so examples are independent.
+            participation of a machine has its own random key, so examples are independent.
         loss: a `LinearLoss`, or `(params, example) -> scalar` as in `general_problem`.
         seed: seed of the data.
         start: first parameters. Required unless the predictor is linear.

@@ -35,7 +35,7 @@ FAR = 16  # more than 1, so that rounding at this distance cannot affect the pro
 
 
 class ConstraintSet(Decorated):
-    """Base class of convex sets of parameters. Subclasses define `project` and, if theory needs them, the sizes.
+    """Base class of convex sets of parameters. Subclasses define `project`, and `diameter` and `radius` if finite.
 
     Attributes:
         diameter: largest Euclidean distance between two points. Step sizes, and noise without a clip, depend on it.
@@ -52,21 +52,21 @@ class ConstraintSet(Decorated):
         raise Undefined(f"{type(self).__name__} must define project(params)")
 
     def contains(self, params) -> bool:
-        """Return True if concrete `params` are in the set, up to float32 rounding. Default: the projection is exact."""
+        """Return True if `params` are in the set up to float32 rounding. Default: their projection equals them."""
         before, after = flat(params), flat(self.project(params))
         return bool(np.linalg.norm(after - before) <= CLOSE * (1 + np.linalg.norm(before)))
 
     def within(self, other) -> bool:
-        """Return True if this set is known to be a subset of the other, so that constants declared there hold here."""
+        """Return True if this set is known to be a subset of `other`, so that constants declared there hold here."""
         return False
 
     def of(self, params):
-        """Return the set for parameters of this structure, since a size may depend on their number."""
+        """Return the set for parameters like `params`: a `Box` stores their number, on which its diameter depends."""
         return self
 
     @property
     def described(self) -> str:
-        """Description of the set in messages."""
+        """Text that names the set in messages."""
         return f"{self}"
 
     @property

@@ -49,11 +49,11 @@ class LinearLoss:
 
     @property
     def unsmoothed(self) -> "LinearLoss":
-        """Loss of which this is the envelope (`Moreau`); otherwise the loss itself."""
+        """The loss before smoothing, if this is a Moreau envelope (`Moreau`); otherwise the loss itself."""
         return self
 
     def for_norm(self, feature_norm: jax.Array) -> "LinearLoss":
-        """Return the loss for features of this norm. Only `Moreau` depends on the norm."""
+        """Return the loss for features of this norm: `self`, but for `Moreau`, whose value depends on the norm."""
         return self
 
     def correct(self, score: jax.Array, label: jax.Array) -> jax.Array | None:
@@ -76,7 +76,7 @@ class LinearLoss:
         raise Undefined("a linear loss must define lipschitz(feature_bound, radius)")
 
     def smoothness(self, feature_bound: float) -> float:
-        """Return the largest curvature for features of norm at most `feature_bound`."""
+        """Return the largest Lipschitz constant of the gradient for features of norm at most `feature_bound`."""
         raise Undefined("a linear loss must define smoothness(feature_bound)")
 
     def shape(self, features: int) -> tuple[int, ...]:

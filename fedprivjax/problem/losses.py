@@ -14,8 +14,8 @@ from fedprivjax.problem.linear_loss import CONSTANTS, Kinked, LinearLoss
 class Softmax(LinearLoss):
     """Cross-entropy of a softmax over `classes` scores; labels 0 … classes − 1.
 
-    The residual `p − e_label` has norm at most √2 and its Jacobian `diag(p) − ppᵀ` norm at most 1/2, so G = √2·B and
-    L = B²/2 for features of norm at most B.
+    Its gradient in the scores has norm at most √2, its Hessian at most 1/2. For features of norm at most B, the loss
+    thus has Lipschitz constant G = √2·B and smoothness L = B²/2 in the parameters.
 
     >>> Softmax(10).lipschitz(28.0)
     39.59...
@@ -57,12 +57,12 @@ class Softmax(LinearLoss):
 class Logistic(LinearLoss):
     """Binary cross-entropy for labels 0 and 1, with scores clipped to `score_bound` if given.
 
-    The loss is `log(1 + e^s) − y·s`: G = B, L = B²/4.
+    The loss is `log(1 + e^s) − y·s` for score s and label y. For features of norm at most B, it has Lipschitz constant
+    G = B and smoothness L = B²/4.
 
     With a `score_bound` b it is the loss in the experiments of Lowy & Razaviyayn 2023 (b = 15). With
-    `c = clip(s, −b, b)` and `p = sigmoid(c)`, the value is `−y·log(10⁻¹² + p) − (1 − y)·log(10⁻¹² + 1 − p)` and the
-    residual `p − y`. Beyond the bound the value is constant, hence not convex, but the residual stays at its last
-    value. G and L do not change.
+    `c = clip(s, −b, b)` and `p = sigmoid(c)`, the value is `−y·log(10⁻¹² + p) − (1 − y)·log(10⁻¹² + 1 − p)`. Beyond
+    the bound the value is constant, hence not convex, but the derivative that methods use is `p − y` everywhere.
 
     Args:
         score_bound: largest absolute score, or None for no limit.
@@ -116,9 +116,10 @@ class Logistic(LinearLoss):
 
 @dataclass(frozen=True)
 class Squared(LinearLoss):
-    """Half the squared error, `(s − y)²/2`.
+    """Half the squared error, `(s − y)²/2`, for score s and label y with `|y| ≤ label_bound`.
 
-    Labels have `|y| ≤ label_bound`. The gradient is bounded on a ball only: G = B·(B·radius + label_bound), L = B².
+    For features of norm at most B and parameters in a ball of a given radius, it has Lipschitz constant
+    G = B·(B·radius + label_bound), infinite without a ball, and smoothness L = B².
 
     >>> Squared(label_bound=1.0).lipschitz(1.0, radius=2.0)
     3.0
@@ -148,7 +149,8 @@ class Squared(LinearLoss):
 class Huber(LinearLoss):
     """Huber loss: squared for small errors, linear for large ones.
 
-    `(s − y)²/2` where `|s − y| ≤ width`, else `width·(|s − y| − width/2)`: G = width·B, L = B².
+    It is `(s − y)²/2` for score s and label y with `|s − y| ≤ width`, else `width·(|s − y| − width/2)`. For features of
+    norm at most B, it has Lipschitz constant G = width·B and smoothness L = B².
 
     Args:
         width: largest absolute error at which the loss is squared.
@@ -206,9 +208,8 @@ class Robust(LinearLoss):
 class GemanMcClure(Robust):
     """Geman-McClure loss for robust regression: smooth, bounded and not convex.
 
-    The loss is `(c²/2)·u²/(1 + u²)` with u = (s − y)/c, c the `scale`: G = (3√3/16)·c·B, L = B².
-
-    The residual `c·u/(1 + u²)²` is largest at u² = 1/3. Its slope `(1 − 3u²)/(1 + u²)³` is in [−1/4, 1].
+    The loss is `(c²/2)·u²/(1 + u²)` with u = (s − y)/c for score s, label y and `scale` c. For features of norm at
+    most B, it has Lipschitz constant G = (3√3/16)·c·B and smoothness L = B².
 
     >>> round(GemanMcClure(2.0).lipschitz(1.0), 4), GemanMcClure(2.0).smoothness(3.0)
     (0.6495, 9.0)
@@ -233,10 +234,8 @@ class GemanMcClure(Robust):
 class Tukey(Robust):
     """Tukey's biweight loss for robust regression: smooth, bounded and not convex.
 
-    The loss is `(c²/6)·(1 − (1 − u²)³)` where `|u| ≤ 1`, u = (s − y)/c, else c²/6; c is the `scale`.
-
-    The residual `c·u·(1 − u²)²` is largest at u² = 1/5, and 0 for `|u| ≥ 1`. Its slope `(1 − u²)·(1 − 5u²)` is in
-    [−4/5, 1]. G = (16/(25√5))·c·B, L = B².
+    With u = (s − y)/c for score s, label y and `scale` c, the loss is `(c²/6)·(1 − (1 − u²)³)` where `|u| ≤ 1`, else
+    c²/6. For features of norm at most B, it has Lipschitz constant G = (16/(25√5))·c·B and smoothness L = B².
 
     >>> round(Tukey(2.0).lipschitz(1.0), 4), float(Tukey(2.0).residual(jnp.array(9.0), jnp.array(1.0)))
     (0.5724, 0.0)
@@ -258,7 +257,8 @@ class Tukey(Robust):
 class Hinge(Kinked):
     """Hinge loss for labels 0 and 1.
 
-    The loss is `max(0, 1 − a·s)`, with a = −1 for class 0 and a = +1 for class 1: G = B, L infinite.
+    The loss is `max(0, 1 − a·s)` for score s, with a = −1 for class 0 and a = +1 for class 1. For features of norm at
+    most B, it has Lipschitz constant G = B. It is not smooth; see `Moreau`.
 
     >>> float(Hinge().value(jnp.array(-0.5), jnp.array(1.0)))
     1.5
@@ -285,9 +285,9 @@ class Hinge(Kinked):
 
 @dataclass(frozen=True)
 class Absolute(Kinked):
-    """Absolute error, `|s − y|`.
+    """Absolute error, `|s − y|`, for score s and label y.
 
-    G = B, L infinite.
+    For features of norm at most B, it has Lipschitz constant G = B. It is not smooth; see `Moreau`.
 
     >>> float(Absolute().residual(jnp.array(2.0), jnp.array(3.0)))
     -1.0
@@ -307,7 +307,8 @@ class Absolute(Kinked):
 class Pinball(Kinked):
     """Pinball loss, for regression of a quantile.
 
-    The loss is `max(q·(y − s), (q − 1)·(y − s))` at the quantile q: G = max(q, 1 − q)·B, L infinite.
+    The loss is `max(q·(y − s), (q − 1)·(y − s))` for `quantile` q, score s and label y. For features of norm at most B,
+    it has Lipschitz constant G = max(q, 1 − q)·B. It is not smooth; see `Moreau`.
 
     Args:
         quantile: level of the quantile, between 0 and 1.

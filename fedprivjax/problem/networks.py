@@ -68,7 +68,7 @@ class MLP(nn.Module):
 class CNN(nn.Module):
     """Convolutional network on pictures: 3×3 convolutions, each with an activation and a 2×2 mean, then dense layers.
 
-    A convolution is one matrix product on patches, on every device.
+    Each convolution is computed as one matrix product over image patches, on every device.
 
     Attributes:
         channels: output channels of each convolution. Each convolution halves height and width.

@@ -118,14 +118,14 @@ class Problem:
         optimum: exact minimiser, with the structure of `start`, or None if unknown.
         model: loss of one example, and its gradient.
         feature_bound: public bound on the norm of a feature vector (not a statistic of the data).
-        own_lipschitz: declared Lipschitz constant on the constraint set, which replaces the model's: one number, or
-            one per machine.
-        own_smoothness: declared smoothness constant, which replaces the model's.
-        lipschitz_note: note on the Lipschitz constant for guarantees.
+        own_lipschitz: declared bound on the gradient norm of one example's loss on the constraint set, which replaces
+            the model's: one number, or one per machine.
+        own_smoothness: declared Lipschitz constant of that gradient, which replaces the model's.
+        lipschitz_note: remark on the first constant, such as its source, which guarantees repeat.
         partition_table: fixed partition of the pool over machines, or None if records are assigned in order of use.
-        machine_weights: weights p_i of the objective Σ_i p_i·F_i, with sum 1, for methods that sample records of each
-            machine. "sizes" is proportional to the machines' numbers of records, which are then public. None is equal
-            weights. Evaluated training losses weight all records equally.
+        machine_weights: weights p_i, with sum 1, of the machines' mean losses F_i in the objective Σ_i p_i·F_i. "sizes"
+            is proportional to the machines' numbers of records, which are then public. None is equal weights.
+            Evaluated training losses weight all records equally.
         distance: public bound on the distance from the start to the optimum, or None for the set's diameter.
         excess: exact excess risk `params -> scalar`, or None if unknown.
         not_covered: descriptions of quantities computed from private records before any run, which no guarantee covers.
@@ -209,16 +209,15 @@ class Problem:
 
     @property
     def distance_to_optimum(self) -> float:
-        """D: the declared bound, or the constraint set's diameter (inf if unbounded)."""
+        """D, bound on the distance from the start to the optimum: `distance`, or the set's diameter (may be inf)."""
         return self.constraint.diameter if self.distance is None else self.distance
 
     @property
     def travel(self) -> float:
-        """Distance scale of default steps: the set's diameter, or the declared distance if the set is unbounded.
+        """Distance in default step sizes: the set's diameter, or the declared `distance` if the set is unbounded.
 
-        Without either, a nonlinear model uses the diameter of the ball about zero with the start on its boundary. This
-        is a rule of thumb: a network's solution is about as far from the start as the start is from zero. It uses
-        public quantities only. It is inf for a start at zero.
+        A nonlinear model with neither uses twice the norm of its start, which is public. This is a rule of thumb: a
+        network's solution is about as far from the start as the start is from zero. It is inf for a start at zero.
         """
         if isfinite(self.constraint.diameter) or self.distance is not None or self.model.factored:
             return self.constraint.diameter if isfinite(self.constraint.diameter) else self.distance_to_optimum
@@ -226,9 +225,9 @@ class Problem:
 
     @property
     def reach(self) -> float:
-        """Bound on the distance from the start to the optimum: the declared distance, or the largest in the set.
+        """Bound on the distance from the start to the optimum: `distance`, or the largest distance within the set.
 
-        For a network without either it is `travel`.
+        If both are unknown it is `travel`, which for a nonlinear model is a rule of thumb and no bound.
         """
         if self.distance is not None:
             return self.distance
@@ -241,12 +240,12 @@ class Problem:
 
     @property
     def message_factors(self) -> float | np.ndarray:
-        """Factor of each machine's messages: p_i times the number of machines, or 1.0 for equal weights."""
+        """Factor that multiplies a machine's messages: its weight p_i times the number of machines. 1.0 if equal."""
         return 1.0 if self.weights is None else len(self.weights) * np.array(self.weights)
 
     @property
     def weights(self) -> tuple[float, ...] | None:
-        """Weight p_i of each machine as a number, also for "sizes", or None for equal weights."""
+        """Weights p_i of the machines in the objective as numbers, also for "sizes". None if they are equal."""
         if self.weighted_by_size:
             assert self.partition_table is not None
             return tuple((self.partition_table.sizes / self.partition_table.sizes.sum()).tolist())
@@ -259,14 +258,14 @@ class Problem:
 
     @property
     def smoothness(self) -> float:
-        """L: bound on the curvature of one example's loss, or inf if unknown."""
+        """L: bound on the Lipschitz constant of the gradient of one example's loss, or inf if unknown."""
         if self.own_smoothness is not None:
             return self.own_smoothness
         return inf if self.feature_bound is None else self.model.smoothness(self.feature_bound)
 
     @property
     def traced(self) -> "Problem":
-        """The problem without host-only fields, so that other constants or partitions do not recompile."""
+        """Copy without the fields that compiled programs do not read, so that changing these does not recompile."""
         host = ("partition_table", "feature_bound", "own_lipschitz", "own_smoothness", "machine_weights", "distance")
         return replace(self, **dict.fromkeys(host), raw_rows=None, lipschitz_note="", not_covered=())
 

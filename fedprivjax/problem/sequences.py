@@ -72,8 +72,8 @@ class LSTM(nn.Module):
         hidden: widths of the LSTM layers.
         embedding: width of the embedding.
         scores: number of scores, or None for the number that the loss needs.
-        tokens: number of tokens with the padding, which is the last one, or None for the dataset's.
-        each: True for scores of each token, False for those of the sequence, or None for what the labels need.
+        tokens: number of different tokens, the padding included, which is the last; None for the dataset's number.
+        each: True for scores at each token, False for scores of the sequence, or None to follow the labels.
 
     >>> from fedprivjax import datasets, from_dataset
     >>> data = datasets.from_sequences([[0, 1, 2], [2, 1]], tokens=3, length=3)

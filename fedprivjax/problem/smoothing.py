@@ -32,19 +32,22 @@ BALL_BISECTIONS = 60  # one bit of the slope per bisection
 
 @dataclass(frozen=True)
 class Moreau(LinearLoss):
-    """Moreau envelope of each record's loss over the whole space. G is that of the loss, L is `strength`.
+    """Smooth version of each record's loss f: the Moreau envelope `f_b(w) = min over v of f(v) + (b/2)·‖w − v‖²`.
 
-    It is in closed form for `Hinge`, `Absolute` and `Pinball`, whose residual becomes `clip((s − kink)/τ, low, high)`.
-    For a smooth loss of one score it uses a fixed number of bisections and Newton steps. Features of norm 0 have
-    gradient 0. A run evaluates the losses and excess risk of the envelope, unless the problem defines its excess risk.
+    Its gradient has Lipschitz constant b, the `strength`. The envelope keeps the loss's own Lipschitz constant G, and
+    is at most G²/(2b) below the loss. The minimum is over all v, whatever the constraint set; see `ball_envelope`.
+
+    It is in closed form for `Hinge`, `Absolute` and `Pinball`. For a smooth loss of one score it uses a fixed number of
+    bisections and Newton steps. A run evaluates the losses and excess risk of the envelope, unless the problem defines
+    its excess risk.
 
     Args:
-        loss: a `Kinked` loss, or a convex smooth loss of one score.
-        strength: b, the smoothness of the envelope, which is at most G²/(2b) below the loss.
+        loss: `Hinge`, `Absolute`, `Pinball`, or a convex smooth loss of one score.
+        strength: b, positive.
 
     Raises:
         ValueError: if the strength is not positive, or the loss has several scores, is not convex, is already smoothed,
-            or is neither smooth nor `Kinked`.
+            or is neither smooth nor piecewise linear with one kink.
 
     >>> from fedprivjax import Absolute, linear_problem
     >>> problem = linear_problem(jnp.eye(2), jnp.ones(2), Moreau(Absolute(), 4.0), feature_bound=1.0)
@@ -146,19 +149,19 @@ def _smooth_prox(loss: LinearLoss, score, label, tau):
 
 
 def ball_envelope(loss: Kinked, strength: float, radius: float) -> Callable[[Any, Any], Any]:
-    """Return the Moreau envelope of each record's loss over a ball: the exact variant of `Moreau` with v in the ball.
+    """Return the Moreau envelope of each record's loss over a ball: the variant of `Moreau` with v in the ball.
 
-        f_b(w) = min over ‖v‖ ≤ radius of h(⟨v, x⟩) + (b/2)·‖w − v‖²,    ∇f_b(w) = b·(w − v)
+        f_b(w) = min over ‖v‖ ≤ radius of h(⟨v, x⟩) + (b/2)·‖w − v‖²
 
-    The minimiser is the projection of `w − c·x/b`, where c is the slope of h at the minimiser's score. The score
-    decreases in c, so bisection between the two slopes finds c. The envelope equals `Moreau` if the minimiser of that
-    is in the ball. It needs a full gradient vector, while `Moreau` stays factored. On the ball, G and L are those of
-    `Moreau`.
+    Here h is the loss as a function of the score ⟨v, x⟩ of the features x. The gradient is b·(w − v) at the minimiser
+    v, which bisection finds. On the ball, the Lipschitz constants of the envelope and its gradient are those of
+    `Moreau`. Both envelopes are equal if the minimiser of `Moreau` is in the ball. `Moreau` is faster for a linear
+    predictor, because its gradient is a multiple of x.
 
     Args:
         loss: `Hinge`, `Absolute` or `Pinball`.
-        strength: b.
-        radius: radius of the ball, the problem's constraint.
+        strength: b, positive.
+        radius: radius of the ball, which is also the problem's constraint set.
 
     Returns:
         A function `(params [features], example) -> scalar` for `general_problem`, differentiable in the parameters. An
