@@ -117,9 +117,9 @@ def may_share(
 ) -> bool:
     """Return True if two datasets, given by their names in experiment files, may share records.
 
-    Custom tables and functions may share records with any real dataset. A synthetic dataset shares none with these, and
-    none with another draw: synthetic datasets may share records only if `seed` and `trial` are equal, since then
-    they use the same random numbers.
+    Custom tables and functions may share records with any real dataset. A synthetic dataset shares none with these. Two
+    synthetic datasets may share records only if `seed` and `trial` are equal, since then they use the same random
+    numbers.
 
     Args:
         name: name of the first dataset.
@@ -151,7 +151,7 @@ def _other_draw(options: Mapping[str, Any], other_options: Mapping[str, Any]) ->
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raise Refusal if a dataset or one of its options does not exist, or if a value is not a number but must be."""
+    """Raise Refusal if a dataset or one of its options does not exist, or if an option must be a number and is not."""
     require_choice("dataset", name, DATASETS)
     _check_known(name, inspect.signature(DATASETS[name].loader).parameters, options)
 

@@ -47,11 +47,12 @@ def from_dataset(
 
     Args:
         loss: loss function. None is the dataset's own, or else the logistic loss for two classes, softmax for more, and
-            half the squared error for regression. An envelope of it (`Moreau`) keeps its optimum and excess risk.
+            half the squared error for regression. With `Moreau` of the dataset's own loss, the problem still has the
+            dataset's optimum and excess risk.
         network: flax module, linen or nnx, from a batch to scores, [1, features] to [1, classes], such as `MLP` or
-            `CNN`. It receives images as [1, height, width, channels], without the constant, and sequences as tokens
-            [1, length], from which it gives [1, length, classes] for a label per token. Its constants and optimum are
-            unknown, and it has dense gradients. None is the linear predictor.
+            `CNN`. It receives images as [1, height, width, channels], without the appended constant feature, and
+            sequences as tokens [1, length], from which it gives [1, length, classes] for a label per token. Its
+            Lipschitz and smoothness constants and its optimum are unknown. None is the linear predictor.
         start_seed: seed of the initial parameters of a linen module, if `start` is None.
         convolutions, clipping: as in `general_problem`, for a network.
         partition_table: as in `linear_problem`. None is the dataset's own partition, if it has one.

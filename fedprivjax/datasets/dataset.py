@@ -47,8 +47,8 @@ class Dataset:
         noise_lipschitz: Lipschitz constant of the default loss with which the authors of an experiment calibrate its
             noise, or None. It is a statistic of private data, so noise calibrated with it is not private.
         loss: default loss, which `optimum` minimises. None is the default of `from_dataset` for such labels.
-        picture: height, width and channels of the image that a feature vector holds row by row, before a last entry
-            that is constant, or None. Networks receive the image alone.
+        picture: height, width and channels of the image that a feature vector holds row by row, or None. A constant
+            feature may follow the image. Networks receive the image alone.
         class_names, machine_names: names of classes and machines, in their order, or empty if unknown.
         not_covered: texts on parts that were computed from private data. No guarantee covers them, and results repeat
             the texts.

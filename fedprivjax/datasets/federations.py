@@ -46,8 +46,8 @@ def from_leaf(
 ) -> Dataset:
     """Load a federation that LEAF wrote, such as FEMNIST, Shakespeare or Sent140. Its users are the machines.
 
-    Numbers are pixels or others in −1 … 1, and rows of 784 numbers are images of 28×28 pixels. Texts become tokens by
-    `encode`. A tweet of Sent140 is the fifth entry of its row. A label that is a character is its token.
+    Rows of numbers are features in −1 … 1, and rows of 784 numbers are images of 28×28 pixels. Texts become tokens by
+    `encode`, and so do labels that are characters. A row of Sent140 has its tweet in the fifth entry.
 
     Args:
         folder: folder with the folders `train` and `test` of JSON files, as `preprocess.sh -t sample` writes them.
@@ -75,8 +75,8 @@ def from_tff(
 ) -> Dataset:
     """Load a federation from HDF5 files of TensorFlow Federated: EMNIST, CIFAR-100, Shakespeare or Stack Overflow.
 
-    Snippets of Shakespeare and sentences of Stack Overflow become tokens by `encode`, and each token is the label of
-    those before it. A record is a snippet or a sentence, cut off after `length` tokens.
+    Snippets of Shakespeare and sentences of Stack Overflow become tokens by `encode`. The model predicts each token
+    from those before it. A record is a snippet or a sentence, cut off after `length` tokens.
 
     Args:
         file: file with a group "examples", which has a group of arrays for each client, such as fed_emnist_train.h5.

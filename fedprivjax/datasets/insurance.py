@@ -33,14 +33,13 @@ def insurance(machines: int = 3, *, trial: int = 0, path: str | None = None) -> 
     different as possible. Each machine holds out a random fifth of its records, rounded up, as its test set: for 3
     machines 1068 training and 270 test records in total. Features are a constant 1, then age, sex, bmi, children,
     smoker and region in this order. Words are replaced by their alphabetical rank. Age and bmi are standardised with
-    the mean and standard deviation (n − 1 in the denominator) of the machine's training records. Labels are raw
-    charges.
+    the mean and the unbiased standard deviation of the machine's training records. Labels are raw charges.
 
     Neither the partition nor the standardisation is private, and no guarantee covers them.
 
-    `feature_bound` holds for all possible records. Among n numbers standardised by their mean and deviation none
-    exceeds (n − 1)/√n. Children are at most 20, and the other features at most their largest code. A test record may be
-    further out than any training record, and is then clipped to (n − 1)/√n, which is above 10 for 10 machines.
+    `feature_bound` holds for all possible records. If a machine has n training records, no standardised value of them
+    exceeds (n − 1)/√n. Test records are clipped to it, which is above 10 for 10 machines. Children are at most 20, and
+    the other features at most their largest code.
 
     Args:
         machines: number of machines.

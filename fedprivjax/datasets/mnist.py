@@ -44,15 +44,15 @@ BLOCK = 5000  # images converted to float64 at once
 
 
 def load_digits() -> Dataset:
-    """Return handwritten digits of 8×8 pixels in 0 … 16: 1437 training and 360 test examples, fixed stratified split.
+    """Return handwritten digits of 8×8 pixels: 1437 training and 360 test examples, in a fixed stratified split.
 
-    Features are pixels/16 and a constant 1, so their norm is at most √65 for every image. The images are read from the
-    file of the installed scikit-learn, which is not imported. The split is stored: it is that of scikit-learn's
+    Features are pixels/16, in 0 … 1, and a constant 1, so their norm is at most √65 for every image. The images are
+    read from the file of the installed scikit-learn, which is not imported. The split is that of scikit-learn's
     `train_test_split` for a fifth of the examples, stratified by label, with `random_state=0`.
 
     Raises:
         DataNotFound: if scikit-learn or its file is not found.
-        DataError: if the file cannot be read, is truncated, or its payload has another SHA-256.
+        DataError: if the file cannot be read, is truncated, or its content has another SHA-256 digest than expected.
 
     >>> load_digits()
     Dataset('digits': 1437 training and 360 test examples, 65 features, 10 classes)
@@ -80,7 +80,7 @@ def load_mnist() -> Dataset:
     not, are searched for in `$FEDPRIVJAX_DATA/mnist` and in the cache, then downloaded into the cache.
 
     Raises:
-        DataError: if a file is truncated, or its payload has another SHA-256.
+        DataError: if a file is truncated, or its content has another SHA-256 digest than expected.
         DataNotFound: if there is no file and no mirror responds.
     """
     arrays = [read_idx(file.read()) for file in files()]
@@ -132,17 +132,17 @@ def mnist_pairs(
     """Load even (label 1) against odd (label 0) digits on 25 machines, one per pair of an even and an odd digit.
 
     Features are the first principal components of pixels/255, centred on the mean of all 60,000 training images and
-    without a constant. A machine samples `2·per_digit` records, of which `round((1 − p)·2·per_digit)` are of its pair,
-    with p the similarity. A fixed fifth of them, rounded up, is its test set. With 774 per digit, a machine has 1238
-    training and 310 test records.
+    without a constant. A machine samples `2·per_digit` records. Of these, `round((1 − p)·2·per_digit)` are of its two
+    digits, with p the `similarity`. A fixed fifth of a machine's records, rounded up, is its test set: with 774 per
+    digit, it has 1238 training and 310 test records.
 
     * `bootstrap`, as in the authors' code: a digit's pool is its first `per_digit` images. Records are sampled with
       replacement from the pools of the machine's pair, and the rest from all ten. Images therefore recur within and
       across machines, and at p = 0 about 55% of a machine's test records are also among its training records.
     * `disjoint`, as in the paper's text: each trial samples `5·per_digit` images of each digit from the training set
-      and divides them among the 5 machines that use the digit. Each machine retains a random `round((1 − p)·…)` of its
-      records. All other records are shuffled and divided again. No image is used twice. The sizes are the same, and
-      `per_digit` is at most ⌊5421/5⌋ = 1084.
+      and divides them among the 5 machines that use the digit. Each machine keeps `round((1 − p)·2·per_digit)` random
+      ones of its records. All others are shuffled and divided again. No image is used twice. The sizes are the same.
+      `per_digit` is at most ⌊5421/5⌋ = 1084, since the rarest digit has 5421 images.
 
     The components and their mean are computed from the training images, which no guarantee covers.
 
@@ -152,13 +152,12 @@ def mnist_pairs(
         per_digit: number of images of each digit from which a machine samples.
         draw: "bootstrap" or "disjoint".
         trial: seed of the sampling.
-        lipschitz: "public" calibrates noise with `feature_bound`. "as run" sets `noise_lipschitz` to twice the largest
-            norm among the training records of machine 1, as in the authors' code.
+        lipschitz: constant with which noise is calibrated. "public" is that of `feature_bound`. "as run" is that of the
+            authors' code, twice the largest norm among the training records of machine 1, which is not private.
 
     Returns:
-        A `Dataset` with features [25·n, components] in the order of `machine_of` and test features [25·tested,
-        components]. Its `feature_bound` is 28, since the distance of two images in [0, 1]^784 is at most 28 and a
-        projection does not increase it.
+        A `Dataset` with features [training records, components], machine by machine. Its `feature_bound` is 28, since
+        the distance of two images in [0, 1]^784 is at most 28 and a projection does not increase it.
 
     Raises:
         ValueError: if an option is out of range.

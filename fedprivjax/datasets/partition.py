@@ -58,8 +58,8 @@ def partition(
 ) -> Parts:
     """Partition examples over machines, each example to at most one machine.
 
-    By all kinds but `iid` and `by_value`, one changed label may move many other records, which no guarantee covers.
-    The result and its `table` carry a text on this, and results of a problem with this table repeat it.
+    With all kinds but `iid` and `by_value`, one changed label may move other records to other machines, which no
+    guarantee covers. The returned list, and the `table` made from it, carry a text on this that results repeat.
 
     * `iid`: a random permutation, cut into equal parts, or with `sizes` into unequal ones. The remainder of
       examples/machines is dropped.
@@ -143,7 +143,9 @@ def table_of(parts: list[np.ndarray], origin: Origin) -> np.ndarray:
 
 
 def table(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the partition table of parts. It has the origin of the parts of `partition`.
+    """Return parts, one array of example indices per machine, as one padded array.
+
+    If the parts are those of `partition`, the array carries the same text on what no guarantee covers.
 
     Returns:
         Indices, int32 [machines, max_records], padded with −1, and the sizes, int32 [machines].

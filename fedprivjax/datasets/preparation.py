@@ -53,8 +53,8 @@ class Preparation:
         fill: public values for missing ones, by column.
         test_fraction: fraction of each client's rows that is held out for testing; every client keeps at least one row.
         seed: seed of the held-out rows.
-        feature_bound: public bound on the norm of a row's features, before the constant; longer rows are shortened to
-            it. None is √(number of columns), no restriction if all of them have public bounds or categories.
+        feature_bound: public bound on the norm of a row's features, before the constant; longer rows are scaled down to
+            it. None is √(number of columns), which no row exceeds if all columns have public bounds or categories.
         bias: whether a constant feature 1 is appended.
         empty: "error" rejects clients in `clients` without a row, "drop" leaves them out.
 

@@ -18,9 +18,10 @@ CODES = 0x110000  # of characters
 
 
 def encode(texts: Sequence[str], vocabulary: str | Sequence[str] = CHARACTERS, length: int = 80) -> np.ndarray:
-    """Return the tokens of texts, int32, shape [texts, length], of V words or characters and two others.
+    """Return texts as tokens, int32, shape [texts, length].
 
-    Token V is any other word or character, and V + 1 the padding after a shorter text. A longer text is cut off.
+    Tokens 0 … V − 1 are the V words or characters of the vocabulary. Token V is any other word or character, and V + 1
+    the padding after a shorter text. A longer text is cut off.
 
     Args:
         vocabulary: public characters as one text, by default the 80 of LEAF's Shakespeare in their order, or a list of
@@ -65,7 +66,7 @@ def from_sequences(
     """Return a dataset of sequences of tokens, padded to one length. A record is a sequence.
 
     Without labels, the model predicts each token from those before it: the labels are the tokens, and the features are
-    the same tokens one place later, after a padding in the first place.
+    the same tokens moved one place to the right, with a padding in the first place.
 
     Args:
         sequences: lists of tokens, or rows of `encode`. Longer ones are cut off.

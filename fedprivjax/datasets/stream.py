@@ -66,12 +66,15 @@ def stream(
     test_examples: int = 1000,
     seed: int = 0,
 ) -> Stream:
-    """Return a stream of `x = (c_y + spread·u)/‖c_y + spread·u‖` with unit centres c and independent uniform u.
+    """Return a stream of classes on the unit sphere, one random centre per class.
+
+    An example of class y is `x = v/‖v‖` with `v = c_y + spread·u`: a random unit centre c_y, and independent uniform
+    entries of u, which has mean squared norm 1.
 
     Args:
         features: number of features.
         classes: number of classes.
-        spread: root mean square norm of u.
+        spread: scale of the noise u relative to the centres.
         heterogeneity: probability that an example is of its machine's main class, machine mod classes.
         test_examples: number of test examples, of uniform class.
         seed: seed of the data.
@@ -128,17 +131,21 @@ def clusters(
     trial: int = 0,
     seed: int = 0,
 ) -> Dataset:
-    """Return a Gaussian mixture with one component per class and an image-like spectrum over cosines.
+    """Return classes with a frequency spectrum like that of images: a Gaussian mixture with one component per class.
 
-    Q is the orthonormal cosine transform, whose first column is constant, and λ_j ∝ (j + 6)^(−1.5). Then
+    An example of class y, out of C classes, is
 
-        x = Q(c·e_0 + Λ^½·(s·u_y + z)),    z ~ N(0, I),
+        x = Q(c·e_0 + Λ^½·(s·u_y + z)),    z ~ N(0, I).
 
-    where u_1, …, u_C are orthonormal with random directions in the 5C lowest cosines after the first, and 0 elsewhere.
-    The components have one covariance and equal distances, so the optimal classifier is linear without a bias. The
-    scale s is chosen for the given accuracy. The default is about as hard as MNIST's pixels (MNIST's accuracies in
-    brackets): with 60,000 examples softmax regression has 93 % (92). On 100 machines, untrusted, at μ = 0.5, clipped
-    full batches have 87 % (87) and DP-μ²-FL in one pass 77 % (82).
+    Q is the orthonormal cosine transform, and Λ is diagonal with entries proportional to (j + 6)^(−1.5) at frequency j,
+    so low frequencies dominate. The term c·e_0 is a constant brightness. The orthonormal vectors u_1, …, u_C separate
+    the classes; their directions are random within the 5C lowest frequencies after the constant. The scale s is chosen
+    for the given `accuracy`. All components have one covariance and equal distances, so the best classifier is linear
+    without a bias.
+
+    The defaults are about as hard as MNIST's pixels (MNIST's accuracies in brackets): with 60,000 examples, softmax
+    regression reaches 93% (92). On 100 machines without a trusted server, at μ = 0.5 of Gaussian differential privacy,
+    clipped full batches reach 87% (87) and DP-μ²-FL in one pass 77% (82).
 
     Args:
         examples: number of training examples, a multiple of `machines`.

@@ -28,10 +28,11 @@ def least_squares(
     machines: int | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """Return linear regression data `y = ⟨w_i, x⟩ + z` with bounded noise, for the loss `(⟨w, x⟩ − y)²/2`.
+    """Return linear regression data with bounded label noise and a known optimum, for the loss `(⟨w, x⟩ − y)²/2`.
 
-    Machine i has `w_i = w* + heterogeneity·u_i`, with u_i uniform on the sphere and then centred, `Σ u_i = 0`. Then w*
-    is exactly the optimum of the machines' mean population risk
+    Features x are uniform on the unit sphere. On machine i the label is `y = ⟨w_i, x⟩ + z` with noise z. There
+    `w_i = w* + heterogeneity·u_i`, with u_i uniform on the sphere and then centred, `Σ u_i = 0`. Thus w* is exactly
+    the optimum of the machines' mean population risk, with p the number of features:
 
         F(w) = ½(‖w − w*‖²/p + mean_i ‖w_i − w*‖²/p + noise²).
 
@@ -46,7 +47,7 @@ def least_squares(
         seed: seed of the data.
 
     Returns:
-        A `Dataset` whose `population` is a `LeastSquaresPopulation`.
+        A `Dataset` whose `population`, the exact excess risk, is a `LeastSquaresPopulation`.
 
     >>> data = least_squares(100, 5, machines=4, heterogeneity=0.5)
     >>> float(data.population(data.optimum)), np.bincount(data.machine_of).tolist()
@@ -76,7 +77,9 @@ def least_squares(
 def logistic(
     examples: int, features: int, *, test_examples: int = 1000, optimum_norm: float = 5.0, seed: int = 0
 ) -> Dataset:
-    """Return logistic regression data, `P(y = 1 | x) = σ(⟨w*, x⟩)`, labels 0 and 1, with population optimum w*.
+    """Return logistic regression data with labels 0 and 1 and a known optimum w* of the population risk.
+
+    Features x are uniform on the unit sphere. Label 1 has probability `1/(1 + e^(−⟨w*, x⟩))`.
 
     Args:
         examples: number of training examples.
@@ -86,7 +89,7 @@ def logistic(
         seed: seed of the data.
 
     Returns:
-        A `Dataset` whose `population` is a `LogisticPopulation`, for the loss `Logistic()`.
+        A `Dataset` whose `population`, the exact excess risk, is a `LogisticPopulation`, for the loss `Logistic()`.
 
     >>> data = logistic(100, 5)
     >>> data.classes, float(data.population(data.optimum))
@@ -113,22 +116,23 @@ def least_absolute(
     machines: int | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """Return median regression data `y = ⟨w*, x⟩ + z`, z uniform on ±noise, for the loss `|⟨w, x⟩ − y|`, optimum w*.
+    """Return median regression data with a known optimum w*, for the loss `|⟨w, x⟩ − y|`.
 
-    The loss of an example is not smooth, but the population risk is. For `‖w − w*‖ ≤ noise` it is quadratic. On a ball
-    with diameter at most `noise` it is therefore strongly convex with modulus `1/(noise·p)`.
+    Features x are uniform on the unit sphere. The label is `y = ⟨w*, x⟩ + z` with z uniform in [−noise, noise]. The
+    loss of an example is not smooth, but the population risk is. It is quadratic for `‖w − w*‖ ≤ noise`, and therefore
+    strongly convex with modulus `1/(noise·p)`, p the number of features, on a ball of diameter at most `noise`.
 
     Args:
         examples: number of training examples, a multiple of `machines`.
         test_examples: number of test examples. No test set if 0.
         features: number of features p, at least 2.
-        noise: half the width of the range of the label noise z, positive.
+        noise: largest absolute label noise z, positive.
         optimum_norm: norm ‖w*‖ of the optimum, whose direction is random.
         machines: number of machines among which the examples are divided in order; None leaves them undivided.
         seed: seed of the data.
 
     Returns:
-        A `Dataset` whose `population` is a `LeastAbsolutePopulation`, and whose loss is `Absolute()`.
+        A `Dataset` whose `population`, the exact excess risk, is a `LeastAbsolutePopulation`. Its loss is `Absolute()`.
 
     >>> data = least_absolute(100, 5)
     >>> data.loss, float(data.population(data.optimum))
@@ -161,11 +165,12 @@ def robust_regression(
     machines: int | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """Return robust regression data `y = ⟨w*, x⟩ + z`, z uniform on ±√3·noise, or for outliers on ±outlier_size.
+    """Return linear regression data with outliers and a known optimum w*, for the robust loss `GemanMcClure(1.0)`.
 
-    The loss is not convex and is flat far from w*, so the gradient norm is the metric to use. w* minimises the
-    population risk of every loss that is even and increasing in `|s − y|`: the density of z is even and decreasing in
-    `|z|`, so each `E ρ(t − z)` is smallest at t = 0 (Anderson 1955).
+    Features x are uniform on the unit sphere. The label is `y = ⟨w*, x⟩ + z` with z uniform in [−√3·noise, √3·noise],
+    or for outliers in [−outlier_size, outlier_size]. The loss is not convex and is flat far from w*, so the gradient
+    norm is the metric to use. w* minimises the population risk of every loss that is an increasing function of
+    |prediction − label|, since the density of z is even and decreasing in |z| (Anderson 1955).
 
     Args:
         examples: number of training examples, a multiple of `machines`.
@@ -173,7 +178,7 @@ def robust_regression(
         features: number of features p, at least 2.
         noise: standard deviation of z, which is uniform on ±√3·noise.
         outliers: expected fraction of examples whose label is an outlier.
-        outlier_size: half the width of the range of an outlier's label noise.
+        outlier_size: largest absolute label noise of an outlier.
         optimum_norm: norm ‖w*‖ of the optimum, whose direction is random.
         machines: number of machines among which the examples are divided in order; None leaves them undivided.
         seed: seed of the data.

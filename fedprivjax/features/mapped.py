@@ -38,7 +38,7 @@ MAPS: dict[str, type[FeatureMap]] = {
 
 
 def as_maps(said: Said | Sequence[Said]) -> tuple[FeatureMap, ...]:
-    """Return feature maps as objects.
+    """Return feature maps, given by name or as a table of a name (`kind`) and settings, as a tuple of objects.
 
     >>> as_maps(["scattering", {"kind": "group_norm", "groups": 27}])
     (Scattering(scales=2, angles=8, order=2), GroupNorm(groups=27, floor=1e-05))
@@ -81,9 +81,10 @@ def built_in(each: FeatureMap) -> bool:
 
 
 def cache() -> Path | None:
-    """Return the folder of computed features, within the cache folder. Its files may be deleted at any time.
+    """Return the folder where outputs of slow feature maps are cached. Its files may be deleted at any time.
 
-    `$FEDPRIVJAX_CACHE` names another cache folder. If the variable is empty, nothing is cached, and this is None.
+    It is within the package's cache folder, which `$FEDPRIVJAX_CACHE` can change. If that variable is set but empty,
+    nothing is cached, and this is None.
     """
     folder = cache_folder()
     return None if folder is None else folder / "features"
@@ -157,9 +158,9 @@ def mapped(
     """Return a dataset with one or several feature maps applied in order.
 
     The maps receive an image as [height, width, channels], without the constant feature that may follow it. `Constant`
-    appends one. Other features are passed unchanged. The output of the last expensive map (`FeatureMap.cached`,
-    `Scattering`) is cached on disk under a digest of the data and of the maps up to it. Later maps are computed at each
-    call.
+    appends one. Features that are no image are passed unchanged. If a map is slow, such as `Scattering`, its output is
+    cached on disk (`FeatureMap.cached`) under a digest of the data and of the maps up to it. Maps after the last such
+    map are computed at each call.
 
     **Privacy.** An example's features are a public function of that example alone, so every per-record guarantee
     remains valid. A custom map is applied to one example at a time, so it cannot mix examples. `feature_bound` is
@@ -169,12 +170,12 @@ def mapped(
         maps: one or several `FeatureMap`s, names, or tables with a name as `kind` and settings.
         picture: height, width (and channels, default 1) of the image at the start of an example, row by row, if the
             dataset does not state it.
-        keep: whether to cache expensive maps on disk, in `cache()` or in a given folder.
+        keep: whether to cache outputs of slow maps on disk: True for the folder `cache()`, or another folder.
         say: progress callback, called with text.
 
     Returns:
-        The dataset with new features, bound and picture. Its optimum, its population, its authors' noise and the
-        preparation of raw rows belong to the old features and are dropped.
+        The dataset with new features, bound and picture. Fields that belong to the old features are dropped: `optimum`,
+        `population`, `noise_lipschitz` and `raw_rows`.
 
     Raises:
         Refusal: if a map does not fit its input or has unknown settings. Nothing is computed then.

@@ -21,8 +21,8 @@ class FeatureMap(Decorated):
     """Base class of feature maps: functions of single examples that depend on no data and have no privacy cost.
 
     Subclasses are frozen dataclasses of their settings. They define the output's shape, a bound on its norm, and the
-    map itself. A custom map is called with one example at a time (`jax.vmap`), since the bound, and with it every
-    guarantee, is per example.
+    map itself. A custom map is called under `jax.vmap`, so it sees one example at a time and cannot mix examples,
+    which would void the guarantees.
 
     Attributes:
         cached: whether the output is cached on disk. The `repr` is part of the cache key, so it must then state all
@@ -75,11 +75,11 @@ def require_picture(name: str, shape: Shape) -> None:
 
 @dataclass(frozen=True)
 class GroupNorm(FeatureMap):
-    r"""Mean zero and variance one within groups of an example's channels, over all positions.
+    r"""Group normalisation: each group of an example's channels is brought to mean zero and variance one.
 
-        x ↦ (x − mean)/√(variance + floor)        over the numbers of one group of one example
+        x ↦ (x − mean)/√(variance + floor)        over all positions and channels of one group of one example
 
-    A normalised group of n numbers has norm below √n for every example. No statistic of the data is used.
+    A normalised group of n numbers has norm below √n for every example. No statistic over examples is used.
 
     Attributes:
         groups: number of equal groups of neighbouring channels. None is a group for each channel.

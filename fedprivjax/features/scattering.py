@@ -82,11 +82,12 @@ def _folded(values: np.ndarray, height: int, width: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Scattering(FeatureMap):
-    """Scattering transform with Morlet wavelets, applied to every channel of an image separately.
+    """Scattering transform: local means of absolute wavelet coefficients, of every channel of an image separately.
 
-    Each modulus is smoothed and subsampled. Images are extended by reflection, 2^scales pixels on each side. The output
-    channels are in the order of the formula above: 1 + J·L + L²·J·(J − 1)/2 for J scales and L angles, so 81 × 7 × 7
-    numbers for 28 × 28 pixels. Coefficients of scale j are computed on every 2^j-th pixel.
+    The output channels are, in this order, the smoothed image, the smoothed absolute values of its Morlet wavelet
+    coefficients, and the same of these absolute values before smoothing. For J scales and L angles these are
+    1 + J·L + L²·J·(J − 1)/2 channels at every 2^J-th pixel, so 81 × 7 × 7 numbers for 28 × 28 pixels. Images are first
+    extended by reflection, 2^J pixels on each side. Coefficients of scale j are computed at every 2^j-th pixel.
 
     Attributes:
         scales: number of scales J. Both sides of an image must be multiples of 2^J, and larger than it.
