@@ -1,13 +1,15 @@
 """Noble, Bellet & Dieuleveut 2022 (DP-SCAFFOLD): the ε that the authors publish.
 
-In each of T rounds, a random part l of M machines takes K local steps, each on a random part s of its R records, with
-Gaussian noise of σ times a step's sensitivity. The authors bound the Rényi divergence of order α for someone who sees
-the server's points: that of one step with noise σ√(lM), amplified by sampling records (rate s), K times, amplified by
-sampling machines (rate l), T times, each by Theorem 9 of Wang, Balle & Kasiviswanathan 2019.
+In each of T rounds, a random fraction l of M machines takes K local steps, each on a random fraction s of its records.
+The Gaussian noise of a step is σ times the step's sensitivity. The authors bound the Rényi divergence for an adversary
+who sees the server's points, as follows. One step has noise σ√(lM), because lM machines add theirs. Sampling records
+amplifies its privacy, and K steps compose. Sampling machines amplifies this again, and T rounds compose. Both
+amplifications are by Theorem 9 of Wang, Balle & Kasiviswanathan 2019.
 
 **The second amplification does not hold for neighbours in one record.** It needs that a machine's message is as close
 to another machine's message as it is to its own message with one record replaced. A machine's data may differ from
-another's in all records, so that its presence is visible in a round, and only the δ of the round is multiplied by l.
+another's in all records, so that a round may show that it takes part. Sampling then multiplies only δ of the round by
+l, and not ε.
 """
 
 from collections.abc import Callable
@@ -34,15 +36,15 @@ def published_epsilon(
 ) -> float:
     """Return the ε of DP-SCAFFOLD as published, which is not a valid bound for neighbours in one record.
 
-    A `Scaffold` with unit = "record" states a valid ε.
+    `Scaffold` with unit = "record" states a valid ε.
 
     Args:
         noise_multiplier: σ, noise of one machine's step divided by its sensitivity to replacing one record.
-        machines: M.
-        rounds: T.
-        steps: K, local steps of a round.
-        machine_rate: l, part of the machines in a round.
-        record_rate: s, part of a machine's records in a step.
+        machines: M, number of all machines.
+        rounds: T, number of rounds.
+        steps: K, number of local steps in a round.
+        machine_rate: l, fraction of the machines in a round.
+        record_rate: s, fraction of a machine's records in a step.
         delta: δ in (0, 1).
 
     Raises:

@@ -18,7 +18,10 @@ _SCHEDULES = ("independent", "uniform", "proportional", "gap")
 
 
 class AnytimeBound(NamedTuple):
-    """Terms of a bound on the expected excess loss of x_T: too few or short steps, sampled records, and noise."""
+    """Terms of a bound on the expected excess loss of a method's output, by cause.
+
+    `optimisation` is due to too few or too short steps, `sampling` to sampled records, and `noise` to privacy.
+    """
 
     optimisation: float
     sampling: float
@@ -30,11 +33,11 @@ class AnytimeBound(NamedTuple):
 
 
 def increment_bound(lipschitz: ArrayLike, smoothness: ArrayLike, diameter: ArrayLike) -> Any:
-    """Largest L2 norm of an increment `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`: `S = G + 2LD`.
+    """Largest L2 norm of an increment of DP-μ²-FL, `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`: `S = G + 2LD`.
 
-    The bound uses `(t−1)‖x_t − x_{t−1}‖ ≤ 2D`, which holds for the query points of an honest server.
-
-    Here G is the Lipschitz constant, L the smoothness, and D the diameter.
+    In round t, f is one record's loss and x_t the query point. G is the Lipschitz constant, L the smoothness, and D the
+    diameter of the constraint set. The bound uses `(t−1)‖x_t − x_{t−1}‖ ≤ 2D`, which holds because an honest server
+    queries running averages.
 
     Source: Reshef & Levy 2024, section 4.
 
@@ -58,16 +61,20 @@ def full_bound(
     optimum_gradient: ArrayLike = 0.0,
     deviation: ArrayLike = 0.0,
 ) -> Any:
-    """Expected excess loss of full participation: `4D·[(G* + 2LD)/T + 2S√d/(μTC) + σ̃/√(TM)]`.
+    """Bound on the expected excess loss of DP-μ²-FL if all machines take part in every round.
 
-    Here D is the diameter, L the smoothness, T the number of rounds, S the bound on an increment's norm, d the number
-    of parameters, and M the number of machines. C is M with a trusted server, and √M without one.
+    `4D·[(G* + 2LD)/T + 2S√d/(μTC) + σ̃/√(TM)]`
+
+    Here D is the diameter of the constraint set, L the smoothness, T the number of rounds, S the bound on an
+    increment's norm (`increment_bound`), d the number of parameters, and M the number of machines. C is M with a
+    trusted server, and √M without one.
 
     Args:
         trust: "server" or "none".
-        mu: GDP parameter of every machine; inf drops the middle term.
+        mu: μ, the GDP (Gaussian differential privacy) parameter of every machine; inf drops the middle term.
         optimum_gradient: G*, norm of the gradient at the constrained optimum; 0 if the optimum is interior.
-        deviation: σ̃ = σ_gradient + 2·D·σ_smoothness, the standard deviation of one record's increment.
+        deviation: σ̃, the standard deviation of one record's increment. It is the deviation of the gradient plus 2D
+            times the deviation of the smoothness.
 
     Source: Reshef & Levy 2024, trusted and untrusted server.
 
@@ -96,27 +103,31 @@ def anytime_bound(
     noise: ArrayLike,
     fresh: bool,
 ) -> AnytimeBound:
-    """Expected excess loss of DP-μ²-FL for any step and participation, by term. The bound is `.total`.
+    """Bound on the expected excess loss of DP-μ²-FL for any step and participation, by term.
 
-    Let R be the radius of a ball that contains the iterates, e_t = σ̃·√(t/m), and z_t the norm of the noise. Then
+    The bound is `.total`. In round t of T, z_t is the norm of the noise in the server's aggregate, and e_t = σ̃·√(t/m)
+    the error that m machines' sampled records cause in it. G is the Lipschitz constant, η the step, and R the radius of
+    a ball that contains the iterates. Then the bound is
 
         2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t)² + R·Σ_t e_t  +  (η/2)·Σ_t z_t² ]            independent noise
         2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t + z_t)² + R·Σ_t (e_t + z_t) ]            noise that persists
 
-    Proof: x_T is the mean of w_1, …, w_T with weights t. Its excess loss is therefore at most
-    2/(T(T+1))·Σ_t ⟨t∇F(x_t), w_t − w*⟩ (anytime averaging), and the server's aggregate is q̃_t = t∇F(x_t) + E_t + Z_t.
-    Projected steps have Σ_t ⟨q̃_t, w_t − w*⟩ ≤ (2R)²/(2η) + (η/2)·Σ_t ‖q̃_t‖². E_t is the sum of the errors of t
-    increments. Each error has mean 0 given the earlier ones, so E‖E_t‖² ≤ e_t². Since E_t has mean 0,
-    E⟨E_t, w* − w_t⟩ = E⟨E_t, c − w_t⟩ ≤ R·e_t for the centre c of the ball. The same holds for Z_t. If Z_t is
-    independent of w_t, it adds nothing to this inner product, and only its square to E‖q̃_t‖².
+    Proof: the output x_T is the mean of the iterates w_1, …, w_T with weights t. Its excess loss over the minimum w* of
+    the loss F is therefore at most 2/(T(T+1))·Σ_t ⟨t∇F(x_t), w_t − w*⟩ (anytime averaging). The server's aggregate is
+    q̃_t = t∇F(x_t) + E_t + Z_t, with an error E_t of sampling and noise Z_t. Projected steps have Σ_t ⟨q̃_t, w_t − w*⟩
+    ≤ (2R)²/(2η) + (η/2)·Σ_t ‖q̃_t‖². E_t is the sum of the errors of t increments. Each error has mean 0 given the
+    earlier ones, so E‖E_t‖² ≤ e_t². Since E_t has mean 0, E⟨E_t, w* − w_t⟩ = E⟨E_t, c − w_t⟩ ≤ R·e_t for the centre c
+    of the ball. The same holds for Z_t. If Z_t is independent of w_t, it adds nothing to this inner product, and only
+    its square to E‖q̃_t‖².
 
-    The bound holds for machines whose records have the same distribution, under any public schedule. It is loose for
-    noise that cancels at partial participation, because it does not use that most of Z_t is older than w_t.
+    The bound holds for machines whose records have the same distribution, under any public participation schedule. It
+    is loose for noise that machines cancel in a later round, because it ignores that most of Z_t is older than w_t.
 
     Args:
         step: η.
+        rounds, per_round: T and m.
         radius: R, half the diameter of a ball.
-        deviation: σ̃, the root mean squared error of one increment; S is always an upper bound.
+        deviation: σ̃, the root mean squared error of one increment; the norm bound of increments is an upper bound.
         noise: z_t, the root mean squared norm of the noise in q̃_t; one number, or one per round, shape [rounds].
         fresh: whether the noise of a round is independent of all earlier rounds, as with a trusted server or at full
             participation.
@@ -153,22 +164,24 @@ def step_size(
     increment: ArrayLike,
     smoothness: ArrayLike | None,
 ) -> Any:
-    """Default step of DP-μ²-FL, at which the accumulated noise in the last iterate has norm D, up to a cap.
+    """Default step η of DP-μ²-FL: the noise that accumulates in the last iterate then has norm D, the diameter.
 
-    `η = min{μDm/(2ST√d·c), 1/(4LT)}` with `c = 1` for a trusted server and `c = √M` without one. The noise schedule
-    "proportional" multiplies c by `√(1 + ln T)`. Full participation is `per_round == machines`.
+    `η = min{μDm/(2ST√d·c), 1/(4LT)}`, with `c = 1` for a trusted server and `c = √M` without one
 
-    Without noise cancellation ("independent", no trusted server), noise accumulates in the server's aggregate and again
-    in the iterate, where its norm is `η·√d·2S·T^1.5/(μ√(3m))` after T rounds. Then
-    `η = min{μD√(3m)/(2S·T^1.5·√d), 1/(4LT)}`.
+    Here μ is the GDP parameter, m the number of machines in a round, M that of all machines, S the bound on an
+    increment's norm, T the number of rounds, and d the number of parameters. The cap 1/(4LT) keeps steps stable for
+    losses of smoothness L. The noise schedule "proportional" multiplies c by `√(1 + ln T)`.
 
-    Here μ is the GDP parameter, D the diameter, m the number of machines in a round, S the bound on an increment's
-    norm, T the number of rounds, d the number of parameters, and M the number of machines.
+    The noise schedule "independent" without a trusted server has no noise cancellation. Noise then accumulates in the
+    server's aggregate and again in the iterate, where its norm is `η·√d·2S·T^1.5/(μ√(3m))` after T rounds. The step is
+    therefore `η = min{μD√(3m)/(2S·T^1.5·√d), 1/(4LT)}`.
 
     Args:
         trust: "server" or "none".
-        noise_schedule: "independent", "uniform", "proportional", "gap", or a sequence, which has the step of "uniform".
-        mu: positive GDP parameter; inf (non-private) leaves the cap only.
+        noise_schedule: "independent", "uniform", "proportional" or "gap" (see `NOISE_SCHEDULES`), or a sequence of
+            shares of the budget, which has the step of "uniform".
+        machines, per_round: M and m; they are equal at full participation.
+        mu: μ, positive; inf (non-private) leaves the cap only.
         smoothness: L, or None to drop the cap, as for clipped increments.
 
     Returns:
@@ -248,9 +261,10 @@ def longest_step(*, rounds: int, diameter: ArrayLike, increment: ArrayLike) -> A
 def noisy_sgd_step(
     *, diameter: ArrayLike, rounds: int, lipschitz: ArrayLike, dimension: int, noise_std_of_mean: ArrayLike
 ) -> Any:
-    """Step of noisy SGD that minimises its bound: `η = D/√(T(G² + dσ²))`.
+    """Step of noisy SGD that minimises `noisy_sgd_bound`: `η = D/√(T(G² + dσ²))`.
 
-    Here D is the diameter, T the number of rounds, G the Lipschitz constant, and d the number of parameters.
+    Here D is the diameter of the constraint set, T the number of rounds, G the Lipschitz constant, and d the number of
+    parameters.
 
     Args:
         noise_std_of_mean: σ, standard deviation per coordinate of the noise on the mean gradient of a round.
@@ -267,11 +281,10 @@ def noisy_sgd_step(
 def noisy_sgd_bound(
     *, diameter: ArrayLike, rounds: int, lipschitz: ArrayLike, dimension: int, noise_std_of_mean: ArrayLike
 ) -> Any:
-    """Expected excess loss of the average iterate of noisy SGD at `noisy_sgd_step`: `D·√((G² + dσ²)/T)`.
+    """Bound on the expected excess loss of noisy SGD's average iterate: `D·√((G² + dσ²)/T)`.
 
-    Arguments and source are as for `noisy_sgd_step`.
-
-    Here D is the diameter, G the Lipschitz constant, d the number of parameters, and T the number of rounds.
+    Here D is the diameter of the constraint set, G the Lipschitz constant, d the number of parameters, T the number of
+    rounds, and σ the `noise_std_of_mean`. Arguments, step and source are those of `noisy_sgd_step`.
 
     >>> noisy_sgd_bound(diameter=1.0, rounds=4, lipschitz=3.0, dimension=4, noise_std_of_mean=2.0)
     2.5

@@ -23,7 +23,7 @@ _MAX_USERS = 10**12
 
 
 def agd_mixing(rounds: int) -> np.ndarray:
-    """Weights of the new point in the running average, `α_t = 2/(t + 2)` for t = 1..T; shape [rounds].
+    """Weights of the new point in AC-SA's running average, `α_t = 2/(t + 2)` for rounds t = 1..T; shape [rounds].
 
     >>> agd_mixing(2)
     array([0.66666667, 0.5       ])
@@ -33,7 +33,7 @@ def agd_mixing(rounds: int) -> np.ndarray:
 
 
 def agd_steps(*, rounds: int, smoothness: float, spread: float) -> np.ndarray:
-    """Steps `(t + 1)/(2(β + S))` for t = 1..T; shape [rounds].
+    """Steps of AC-SA, `(t + 1)/(2(β + S))` for rounds t = 1..T; shape [rounds].
 
     Here β is the smoothness and S the scale of `agd_spread`.
 
@@ -48,14 +48,16 @@ def agd_steps(*, rounds: int, smoothness: float, spread: float) -> np.ndarray:
 
 
 def agd_spread(*, rounds: ArrayLike, deviation: ArrayLike, distance: ArrayLike, form: str = "optimal") -> Any:
-    """Scale S in the steps `(t + 1)/(2(β + S))`, which shortens them because of the noise.
+    """Scale S in the steps `(t + 1)/(2(β + S))` of AC-SA, where β is the smoothness and t the round.
+
+    A larger S means shorter steps, which average out more of the noise.
 
     * "optimal" minimises `agd_bound`: `S = (σ/(2D))·√(Σ_{t≤T} (t+1)²)`, about `(T+2)^{3/2}·σ/(√12·D)`;
     * "paper": `S = (T+2)^{3/2}·σ/D`.
 
     Args:
         rounds: T.
-        deviation: σ, the square root of `oracle_variance`.
+        deviation: σ, root mean squared error of a round's gradient (the square root of `oracle_variance`).
         distance: D, bound on the distance from the start to the minimum (on its root mean square for a random start).
 
     Source: "paper": Cheu et al. 2022, Lemma 4.4. "optimal": derived here.
@@ -80,18 +82,19 @@ def agd_bound(
     variance: ArrayLike,
     gap: ArrayLike,
 ) -> Any:
-    """Expected excess loss after T rounds, for any S > 0, and also for S = 0 if σ = 0.
+    """Bound on the expected excess loss of AC-SA after T rounds, with the steps of `agd_steps`.
 
     `2/((T+1)(T+2))·[gap + (β + S)·D² + σ²·Σ_{t≤T} (t+1)²/(4S)]`
 
-    At the optimal S it is about `2βD²/T² + 1.155·σD/√T + 2·gap/T²`. At the paper's S, 2.17 replaces 1.155.
+    It holds for any S > 0, and without noise (σ = 0) also for S = 0. At the optimal S it is about
+    `2βD²/T² + 1.155·σD/√T + 2·gap/T²`. At the paper's S, 2.17 replaces 1.155.
 
     Args:
         rounds: T.
         smoothness: β.
-        spread: S.
+        spread: S, which shortens the steps because of the noise (`agd_spread`).
         distance: D, bound on the distance from the start to the minimum (on its root mean square for a random start).
-        variance: σ², `oracle_variance`.
+        variance: σ², mean squared error of a round's gradient (`oracle_variance`).
         gap: bound on the excess loss at the start, such as L·D.
 
     Source: derived here by Lan's proof. Cheu et al. 2022, Lemma 4.4 states its order, with σ for σ². Explicit.
@@ -125,11 +128,11 @@ def _squares(rounds: np.ndarray) -> np.ndarray:
 
 
 class Phase(NamedTuple):
-    """Settings of one AC-SA pass, and the bound on the expected excess loss of its output.
+    """Settings of one pass of AC-SA over its users, and the bound on the expected excess loss of its output.
 
-    `smoothness` is the β of its steps, of the loss or of its envelopes. `distance` is the bound for which `spread` was
-    set, on the (root mean square) distance from the start of the pass to the minimum. `users` includes the remainder if
-    `per_round` does not divide it.
+    `smoothness` is β of the loss or of its Moreau envelopes, and `spread` is S in the steps of `agd_steps`. `distance`
+    bounds the (root mean square) distance from the start of the pass to the minimum. `users` counts all users of the
+    pass, also those who are left over if `per_round` does not divide it.
     """
 
     users: int
@@ -143,15 +146,17 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """Settings of one pass, which all batch sizes share.
+    """Settings of one pass of AC-SA over the users, apart from the batch size b (users in a round).
 
     Attributes:
-        noise: C (`gaussian_noise_constant`, d·s² by an accountant, `pan_private_noise_constant`), or a function of b.
-        smoothness: β of the loss or of its envelopes, or None for the best envelopes of every batch size.
-        envelope: True to add the distance L²/(2β) of the envelopes to bounds.
-        sampling: False omits L²/b from σ².
+        noise: C, the noise variance of a sum of gradients over all coordinates, divided by L²; or a function of b that
+            returns C. See `gaussian_noise_constant` and `pan_private_noise_constant`.
+        lipschitz: Lipschitz constant L of the loss.
+        smoothness: β of the loss or of its Moreau envelopes, or None for the best envelopes of every batch size.
+        envelope: True if β is of an envelope, which is at most L²/(2β) below the loss: bounds then include this term.
+        sampling: False omits the variance L²/b of sampled users from σ², the mean squared error of a round's gradient.
         form: "optimal" or "paper", as in `agd_spread`.
-        paper_2L: use the paper's Lipschitz constant 2L of the envelopes, in σ and at the start, although L suffices.
+        paper_2L: True takes 2L as the Lipschitz constant of the envelopes, as the paper does, although L suffices.
     """
 
     lipschitz: float
@@ -229,18 +234,17 @@ def agd_scan(
     sampling: bool = True,
     form: str = "optimal",
 ) -> Phase:
-    """Return the batch size with the smallest `agd_bound` for a β-smooth loss, and its settings.
+    """Return the batch size with the smallest `agd_bound` for a smooth loss, and the settings of that pass.
 
-    The bound uses `σ² = L²/b + L²C/b²` and a gap of L·D.
-
-    Here σ is the root of `oracle_variance`, L the Lipschitz constant, b the number of users in a batch, and C the noise
-    constant.
+    The bound takes `σ² = L²/b + L²C/b²` as the mean squared error of a round's gradient (`oracle_variance`), and L·D as
+    the excess loss at the start. Here L is the Lipschitz constant and b the number of users in a batch.
 
     Args:
         users: n, each used once.
         distance: D, bound on the distance from the start to the minimum.
-        noise, sampling, form: as in `Pass`.
-        per_round: batch size, or None for the best.
+        smoothness: β.
+        noise: C, the noise constant, or a function of b, as in `Pass`; `sampling` and `form` are as there, too.
+        per_round: b, or None for the best.
 
     Source: Cheu et al. 2022, Theorem 4.3 with explicit constants. The order of the paper's batch size is
     `agd_per_round_order`.
@@ -264,12 +268,11 @@ def smoothed_scan(
     form: str = "optimal",
     paper_2L: bool = False,
 ) -> Phase:
-    """Return the batch size and the smoothness β of the envelopes with the smallest `agd_bound + L²/(2β)`.
+    """Return the batch size and the smoothness β of Moreau envelopes with the smallest bound, for any convex loss.
 
-    It is for losses that are not smooth. The best β at a given batch size has a closed form, so the scan is joint.
-    Arguments that are not listed are as for `agd_scan`.
-
-    Here L is the Lipschitz constant.
+    The loss need not be smooth: AC-SA descends on its envelope, a smooth lower approximation. The bound is `agd_bound`
+    plus `L²/(2β)`, the largest distance of the envelope from a loss with Lipschitz constant L. Arguments that are not
+    listed are as for `agd_scan`.
 
     Args:
         smoothness: β, or None for the best.

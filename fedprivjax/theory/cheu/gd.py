@@ -32,18 +32,20 @@ def gd_bound(
     envelope: bool = True,
     generalization: bool = True,
 ) -> Any:
-    """Expected excess population loss: `D²/(2ηT) + (η/2)·L²(1 + C_r/n²) + L²Tη/n + L²/(2β)`.
+    """Bound on the expected excess population loss of P_GD, gradient descent with all users in every round.
 
-    The terms are optimisation, noise, generalisation and, on envelopes, smoothing. Generalisation is by uniform
-    stability, which is not proved for rounding noise, because that noise depends on the data.
+    `D²/(2ηT) + (η/2)·L²(1 + C_r/n²) + L²Tη/n + L²/(2β)`
+
+    The terms are due to optimisation, noise, generalisation and, on Moreau envelopes, smoothing. The third is by
+    uniform stability. Noise that comes from rounding gradients depends on the data, and stability is not proved for it.
 
     Here T is the number of rounds, L the Lipschitz constant, and n the number of users.
 
     Args:
-        step: η, at most 2/β for the stability.
+        step: η, at most 2/β, as uniform stability requires.
         distance: D, bound on the distance from the start to the minimum.
-        round_noise: C_r.
-        smoothness: β, of the envelopes or the loss.
+        round_noise: C_r, noise variance of one round's sum of gradients over all coordinates, divided by L².
+        smoothness: β of the loss, or of its Moreau envelopes.
         envelope: False for a smooth loss, which has no last term.
         generalization: False omits the third term, for the empirical excess loss.
 
@@ -77,13 +79,13 @@ def gd_step(
     smoothness: ArrayLike | None = None,
     generalization: bool = True,
 ) -> Any:
-    """Step that minimises `gd_bound`: `η = D/(L·√(T·(1 + C_r/n² + 2T/n + 1/2)))`.
+    """Step of P_GD that minimises `gd_bound`: `η = D/(L·√(T·(1 + C_r/n² + 2T/n + 1/2)))`.
 
-    The term 1/2 is due to envelopes with `β = 2/η`, the largest β that the step allows. A smooth loss does not have it,
-    and its η is at most 2/β.
+    The term 1/2 is due to Moreau envelopes of smoothness `β = 2/η`, the largest that the step allows. For a smooth loss
+    it is 0, and η is at most 2/β.
 
-    Here D is the distance from the start to the minimum, L the Lipschitz constant, T the number of rounds, n the number
-    of users, and β the smoothness.
+    Here D is the distance from the start to the minimum, L the Lipschitz constant, T the number of rounds, and n the
+    number of users. C_r is the noise variance of one round's sum of gradients over all coordinates, divided by L².
 
     Args:
         smoothness: β of a smooth loss, or None for envelopes.
@@ -102,10 +104,10 @@ def gd_step(
 
 
 class Descent(NamedTuple):
-    """Settings of one run of P_GD, and the bound on the expected excess loss of its output.
+    """Settings of gradient descent with all its users in every round, and the bound on its expected excess loss.
 
-    `round_noise` is C_r, and `smoothness` is β of the envelopes or the loss. `distance` is the bound for which the step
-    was set, on the (root mean square) distance from the start to the minimum.
+    `round_noise` is C_r of `gd_bound`, and `smoothness` is β of the loss or of its Moreau envelopes. `distance` bounds
+    the (root mean square) distance from the start to the minimum. The step was set for this bound.
     """
 
     users: int
@@ -128,18 +130,16 @@ def gd_scan(
     tolerance: float = 0.1,
     generalization: bool = True,
 ) -> Descent:
-    """Return the fewest rounds with a nearly minimal bound, with their best step and envelopes.
+    """Return settings of P_GD with the fewest rounds T at which `gd_bound` is nearly minimal.
 
-    The bound at the best step decreases in the rounds towards `L·D·√(C/n² + 2/n)`, so only the cost limits T. The scan
-    evaluates numbers of rounds that are a factor 2^{1/4} apart.
-
-    Here L is the Lipschitz constant and C the noise constant.
+    More rounds never harm: the bound at the best step decreases towards `L·D·√(C/n² + 2/n)`. Few rounds only save
+    computation. The scan evaluates numbers of rounds that are a factor 2^{1/4} apart. L is the Lipschitz constant.
 
     Args:
         users: n, all in every round.
         distance: D, bound on the distance from the start to the minimum.
-        noise: C of a single release at the whole budget, with `C_r = T·C` (the Gaussian limit); or a function from T to
-            C_r, such as an exact accountant's.
+        noise: C, the noise constant of a single release at the whole budget. T releases that share the budget then have
+            `C_r = T·C` each, which is exact for Gaussian noise. Or a function from T to C_r, such as an accountant's.
         smoothness: β of a smooth loss, or None for Moreau envelopes with β = 2/η.
         max_rounds: upper limit of T, or None for n.
         tolerance: relative excess over the smallest evaluated bound that counts as nearly minimal.
@@ -169,11 +169,10 @@ def gd_scan(
 
 
 def gd_groups(users: int) -> list[int]:
-    """Group sizes for strongly convex losses: `n_i = ⌊2^{i−2}·n/log₂ n⌋`, at least 1, for i = 1..⌈log₂ log₂ n⌉.
+    """Sizes of the groups of users that `gd_phases` uses one after the other, for strongly convex losses.
 
-    Together the groups contain between two thirds of the users and all of them.
-
-    Here n is the number of users.
+    They are `n_i = ⌊2^{i−2}·n/log₂ n⌋`, at least 1, for i = 1..⌈log₂ log₂ n⌉, where n is the number of users. Together
+    the groups contain between two thirds of the users and all of them.
 
     Source: Feldman, Koren & Talwar 2020, Theorem 5.1, as used by Cheu et al. 2022, Theorem 4.9.
 
@@ -197,16 +196,15 @@ def gd_phases(
     tolerance: float = 0.1,
     generalization: bool = True,
 ) -> list[Descent]:
-    """Settings of P_GD on disjoint groups of users, for strongly convex losses.
+    """Settings of gradient descent on disjoint groups of users, one after the other, for strongly convex losses.
 
-    Each group starts at the output of the previous group. The distances are `D_1 = min(D, 2L/λ)` and
-    `D_{i+1} = min(D_i, √(2Δ_i/λ))`, where Δ_i is the bound of group i. The bound of the last group is the bound of the
-    method. Every group has the whole privacy budget. Arguments that are not listed are as for `gd_scan`.
-
-    Here L is the Lipschitz constant.
+    Each group starts at the output of the previous group, with the whole privacy budget. The distance from its start to
+    the minimum is at most `D_1 = min(D, 2L/λ)` for the first group. For group i + 1 it is at most `D_{i+1} = min(D_i,
+    √(2Δ_i/λ))`, where Δ_i bounds the excess loss of group i. The bound of the last group is that of the method. L is
+    the Lipschitz constant. Arguments that are not listed are as for `gd_scan`.
 
     Args:
-        diameter: D, of the constraint set, or a bound on the first distance.
+        diameter: D, diameter of the constraint set, or a bound on the first distance.
         strong_convexity: λ.
         max_rounds: largest number of rounds of each group.
 
@@ -227,9 +225,9 @@ def gd_phases(
 
 
 def gd_paper_rounds(*, users: int, dimension: int, epsilon: float, delta: float, printed: bool = False) -> int:
-    """Number of rounds of the paper: `T = min(n, ε²n²/(d·K³))` with `K = ln(nd/δ)`, at least 1.
+    """Number of rounds of P_GD in the paper: `T = min(n, ε²n²/(d·K³))` with `K = ln(nd/δ)`, at least 1.
 
-    Here n is the number of users and d the number of parameters.
+    Here n is the number of users, d the number of parameters, and (ε, δ) the budget of the whole run.
 
     Args:
         printed: use K² instead of K³, as printed in the paper. It does not give the rate that the paper states.
@@ -248,9 +246,8 @@ def gd_paper_rounds(*, users: int, dimension: int, epsilon: float, delta: float,
 def gd_paper_budget(*, epsilon: float, delta: float, rounds: int) -> tuple[float, float]:
     """Privacy budget of one round in the paper: `ε_r = ε/(2√(2T·ln(1/δ)))`, `δ_r = δ/(T + 1)`.
 
-    An accountant must check that T such budgets compose to (ε, δ). For large ε and δ they do not.
-
-    Here T is the number of rounds.
+    Here (ε, δ) is the budget of all T rounds. An accountant must check that T such budgets compose to it. For large ε
+    and δ they do not.
 
     Source: Cheu et al. 2022, Algorithm 5.
 
@@ -272,11 +269,14 @@ def gd_paper(
     lipschitz: float,
     rounds: int | None = None,
 ) -> Descent:
-    """Rounds, step `η = D/(L√T)`, envelopes `β = L√T/D` and noise constants of the paper, with their bound.
+    """Settings of P_GD as the paper chooses them, with their bound.
 
-    Here D is the distance from the start to the minimum and L the Lipschitz constant.
+    The step is `η = D/(L√T)`, and the Moreau envelopes have smoothness `β = L√T/D`. Here D is `diameter`, a bound on
+    the distance from the start to the minimum, and L the Lipschitz constant.
 
     Args:
+        dimension: number of parameters.
+        epsilon, delta: budget of the whole run.
         rounds: T, or None for `gd_paper_rounds`.
 
     Source: Cheu et al. 2022, Algorithm 5 and Theorem 4.9.

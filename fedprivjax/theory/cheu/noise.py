@@ -31,7 +31,7 @@ def noise_at(noise: Noise, per_round: ArrayLike) -> np.ndarray:
 def oracle_variance(*, per_round: ArrayLike, lipschitz: ArrayLike, noise: Noise, sampling: bool = True) -> Any:
     """Mean squared error of a noisy mean of the gradients of b new users: `σ² = L²/b + L²C/b²`.
 
-    Here L is the Lipschitz constant and C the noise constant.
+    Here L is the Lipschitz constant. C is the noise variance of their sum over all coordinates, divided by L².
 
     Args:
         per_round: b.
@@ -50,16 +50,16 @@ def oracle_variance(*, per_round: ArrayLike, lipschitz: ArrayLike, noise: Noise,
 def gaussian_noise_constant(
     epsilon: float, delta: float, dimension: int, levels_ratio: float = 1.0, releases: int = 1
 ) -> float:
-    """Noise constant in the Gaussian limit: `C = d·(2·σ_G·K/g)²·T`.
+    """Noise constant of Gaussian noise: `C = d·(2·σ_G·K/g)²·T`.
 
-    σ_G is the noise standard deviation of the analytic Gaussian mechanism at sensitivity 1.
-
-    Here d is the number of parameters and g the number of rounding levels.
+    C is the noise variance of a sum of gradients over all d coordinates, divided by the squared Lipschitz constant. σ_G
+    is the noise standard deviation that (ε, δ)-DP requires at sensitivity 1.
 
     Args:
-        levels_ratio: K/g, factor by which rounding to g levels increases the sensitivity; 1 for the Gaussian mechanism
-            of a trusted server.
-        releases: T, sums to which one user contributes; they share the budget.
+        epsilon, delta: budget of all releases together.
+        levels_ratio: K/g, factor by which rounding gradients to g levels increases the sensitivity; 1 without rounding,
+            as with a trusted server.
+        releases: T, number of sums to which one user contributes. They share the budget.
 
     Source: the analytic Gaussian mechanism (Balle & Wang 2018). For binomial noise this is a limit and not a proved
     guarantee, which only the exact accountant gives.
@@ -74,13 +74,14 @@ def gaussian_noise_constant(
 
 
 def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: int | None = None) -> float:
-    """Noise constant by the paper, without rounding: `C = 4d·29160·(1 − p)·ln((d+1)/δ)·ln(2(d+1)/δ)/ε²`.
+    """Noise constant C of the paper's shuffled sums: `4d·29160·(1 − p)·ln((d+1)/δ)·ln(2(d+1)/δ)/ε²`.
 
-    Here d is the number of parameters.
+    C is the variance of the sum's binomial noise over all d coordinates, divided by the squared Lipschitz constant. The
+    error of rounding is not included. p is the probability with which a noise bit is 1, and (ε, δ) the budget.
 
     Args:
-        users: n, which gives p at g = ⌈max(2√n, √d, 4)⌉ levels and the smallest number of noise trials per user; or
-            None for the limit p = 1/2.
+        users: n, from which p follows, with g = ⌈max(2√n, √d, 4)⌉ rounding levels and the fewest noise bits per user;
+            or None for the limit p = 1/2.
 
     Raises:
         Refusal: if ε > 15 or δ ≥ 1/2, outside the theorem.
@@ -103,13 +104,14 @@ def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: in
 
 
 def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, accounting: str = "exact") -> float:
-    """Noise constant of pan-private AC-SA: `C = 2dζ²b²/L²`.
+    """Noise constant of pan-private AC-SA: `C = 2dζ²b²/L²`, with which the bounds of AC-SA hold for this method.
 
-    A mean gradient has two Gaussian noises of variance ζ² per coordinate. For `accounting` "exact" it is
-    `ζ = (2L/b)·σ_G(ε, δ)`, for "paper" `ζ² = 8L²·ln(2/δ)/(bε)²`. With this C, the bounds of AC-SA hold for the
-    pan-private method.
+    Pan-private means that the server's state is noisy at all times. A mean gradient therefore gets two Gaussian noises,
+    each of variance ζ² per coordinate. Here d is the number of parameters, b the number of users in a batch, and L the
+    Lipschitz constant. L and b cancel in C.
 
-    Here d is the number of parameters, b the number of users in a batch, and L the Lipschitz constant.
+    * `accounting` "exact": `ζ = (2L/b)·σ_G`, with σ_G the noise that (ε, δ)-DP requires at sensitivity 1;
+    * "paper": `ζ² = 8L²·ln(2/δ)/(bε)²`.
 
     Raises:
         Refusal: if ε ≥ 1 for "paper".
@@ -132,9 +134,10 @@ def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, acc
 
 
 def rounding_constant(*, users: ArrayLike, levels: ArrayLike, dimension: int) -> Any:
-    """Bound on the part of C that is due to rounding n gradients to g levels: `dn/g²`.
+    """Bound on what randomly rounding gradients adds to the noise constant C: `dn/g²`.
 
-    Here d is the number of parameters, n the number of users, and g the number of rounding levels.
+    Here d is the number of parameters, n the number of users, and g the number of levels to which a coordinate is
+    rounded.
 
     >>> rounding_constant(users=100, levels=20, dimension=8)
     2.0
@@ -144,14 +147,15 @@ def rounding_constant(*, users: ArrayLike, levels: ArrayLike, dimension: int) ->
 
 
 def messages_per_user(*, dimension: int, levels: ArrayLike, trials: ArrayLike, sums: ArrayLike = 1) -> Any:
-    """Number of one-bit messages of a user: `d·(g + q)` per sum. Exact. The analyzer adds up those of all users.
+    """Number of one-bit messages that a user sends: `d·(g + q)` per sum. Exact.
 
-    Here d is the number of parameters.
+    The server adds up the bits of all users. Here d is the number of parameters.
 
     Args:
-        levels: g, rounding levels of a coordinate.
-        trials: q, noise trials per user and coordinate.
-        sums: number of sums to which the user contributes; T for P_GD.
+        levels: g, number of levels to which a coordinate is rounded.
+        trials: q, number of noise bits per user and coordinate.
+        sums: number of sums to which the user contributes: 1 in one pass, the number of rounds if all users take part
+            in every round.
 
     Source: Cheu et al. 2022, Algorithms 1 and 2.
 
@@ -166,7 +170,9 @@ def messages_per_user(*, dimension: int, levels: ArrayLike, trials: ArrayLike, s
 def bits_per_user(
     *, dimension: int, levels: ArrayLike, trials: ArrayLike, sums: ArrayLike = 1, labelled: bool = True
 ) -> Any:
-    """Number of bits of a user: one per message, and ⌈log₂ d⌉ for the label of its coordinate. Exact.
+    """Number of bits that a user sends: per message one, and ⌈log₂ d⌉ for the label of its coordinate, 1 to d. Exact.
+
+    Arguments that are not listed are as for `messages_per_user`.
 
     Args:
         labelled: False if every coordinate has a separate shuffler, so that no labels are sent.
@@ -189,17 +195,17 @@ def bits_rate(
     rounds: ArrayLike = 1,
     printed: bool = False,
 ) -> Any:
-    """Order of the number of bits of a user, with constant 1: `d·T·[√b + ln²(d/δ)/ε_r²]`.
+    """Number of bits that a user sends, up to a constant factor: `d·T·[√b + ln²(d/δ)/ε_r²]`.
 
-    The run time has n times this order, for n users in all, without the time of smoothing.
-
-    Here d is the number of parameters, b the number of users in a batch, and n the number of users.
+    The run time of all n users is n times this, up to a constant and without the computation of Moreau envelopes. Here
+    d is the number of parameters and ε_r the budget of one sum.
 
     Args:
-        summed: users per sum: b for the one-pass methods (Corollaries B.8–B.10), n for P_GD (B.11).
-        epsilon: ε of all sums together.
-        rounds: T, sums of one user. It is 1 for one pass, with `ε_r = ε`; otherwise the budget of one sum is
-            `ε_r² = ε²/(8T·ln(1/δ))`.
+        summed: b, number of users in a sum: a batch for one-pass methods (Corollaries B.8–B.10), or all n users for
+            P_GD, gradient descent with all of them (B.11).
+        epsilon, delta: ε and δ of all sums together.
+        rounds: T, number of sums to which one user contributes. For T = 1, `ε_r = ε`. For more, the budget of one sum
+            is `ε_r² = ε²/(8T·ln(1/δ))`.
         printed: use the paper's `d·T·[√b + ln(1/δ)/ε²]`. It omits a logarithm that is due to splitting the budget over
             the coordinates and, for P_GD, the factor that is due to splitting it over the rounds.
 

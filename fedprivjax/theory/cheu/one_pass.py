@@ -16,7 +16,7 @@ from fedprivjax.theory.cheu.noise import Noise, noise_at
 
 
 class Choice(NamedTuple):
-    """Batch size with its rounds, step, and bound on the expected excess loss."""
+    """Batch size (users in a round) of one-pass SGD, rounds, step, and bound on the expected excess loss."""
 
     per_round: int
     rounds: int
@@ -27,14 +27,14 @@ class Choice(NamedTuple):
 def sgd_bound(
     *, users: ArrayLike, per_round: ArrayLike, distance: ArrayLike, lipschitz: ArrayLike, noise: Noise
 ) -> Any:
-    """Expected excess loss of P_SGD at its best step: `D·L·√((1 + C/b²)/T)` with `T = ⌊n/b⌋`, or inf if b > n.
+    """Bound on the expected excess loss of one-pass SGD at its best step: `D·L·√((1 + C/b²)/T)`.
 
-    Here L is the Lipschitz constant and n the number of users.
+    Here L is the Lipschitz constant and `T = ⌊n/b⌋` the number of rounds. The bound is inf if b > n.
 
     Args:
-        users, per_round: n and b.
+        users, per_round: number n of users, and b of them in a round.
         distance: D, bound on the distance from the start to the minimum (in the paper, the diameter).
-        noise: C.
+        noise: C, the noise variance of a round's sum of gradients over all coordinates, divided by L².
 
     Source: Cheu et al. 2022, proof of Theorem 4.1. Explicit.
 
@@ -50,10 +50,10 @@ def sgd_bound(
 def sgd_step(
     *, rounds: ArrayLike, per_round: ArrayLike, distance: ArrayLike, lipschitz: ArrayLike, noise: Noise
 ) -> Any:
-    """Step that attains `sgd_bound`: `η = D/(L·√((1 + C/b²)T))`.
+    """Step of one-pass SGD that attains `sgd_bound`: `η = D/(L·√((1 + C/b²)T))`.
 
-    Here D is the distance from the start to the minimum, L the Lipschitz constant, C the noise constant, b the number
-    of users in a batch, and T the number of rounds.
+    Here D is the distance from the start to the minimum, L the Lipschitz constant, b the number of users in a round,
+    and T the number of rounds. C is `noise`, the noise variance of a round's sum over all coordinates, divided by L².
 
     Source: Cheu et al. 2022, proof of Theorem 4.1, whose η has the same order.
 
@@ -65,9 +65,9 @@ def sgd_step(
 
 
 def sgd_best_per_round(noise: ArrayLike) -> Any:
-    """Batch size that minimises `sgd_bound` for large n: `b* = √C` with C the `noise`, a real number.
+    """Number of users in a round that minimises `sgd_bound` if there are many users: `√C`, a real number.
 
-    Here b is the number of users in a batch and C the noise constant.
+    Here C is `noise`, the noise variance of a round's sum of gradients over all coordinates, divided by L².
 
     Source: derived here, by minimising `sgd_bound`; the paper's b = √d·ln(d/δ)/ε is of the same order.
 
@@ -78,7 +78,9 @@ def sgd_best_per_round(noise: ArrayLike) -> Any:
 
 
 def sgd_scan(*, users: int, distance: float, lipschitz: float, noise: Noise, per_round: int | None = None) -> Choice:
-    """Return the integer batch size with the smallest `sgd_bound`, or the given one, with its rounds, step and bound.
+    """Return the batch size of one-pass SGD with the smallest `sgd_bound`, and its rounds, step and bound.
+
+    Arguments are as for `sgd_bound`, but `per_round` is the batch size to take, or None for the best.
 
     >>> sgd_scan(users=20_000, distance=2.0, lipschitz=1.0, noise=862.0)
     Choice(per_round=29, rounds=689, step=0.0535..., bound=0.108...)
@@ -99,13 +101,11 @@ def _length(per_round: np.ndarray, lipschitz: ArrayLike, noise: Noise) -> np.nda
 
 
 def strong_phase_count(users: int, shrinking: float = 0.5) -> int:
-    """Number of phases: `k = ⌈ln log₂ n / ln(1/shrinking)⌉`, at least 1.
+    """Number of phases of `strong_phases` for n users: `⌈ln log₂ n / ln(1/shrinking)⌉`, at least 1.
 
-    It is `⌈log₂ log₂ n⌉` for shrinking 1/2. A phase multiplies the distance of its bound from the fixed point, on a
-    logarithmic scale, by `shrinking`. This factor is 1/2 on envelopes and 3/5 for smooth losses. After k = log₂ log₂ n
-    phases, the exponent in n for a smooth loss is therefore −2(1 − 0.6^k), which is −1.84 for k = 5.
-
-    Here n is the number of users.
+    The bounds of the phases approach a limit. Each phase multiplies the logarithm of the bound's ratio to its limit by
+    `shrinking`, which is 1/2 on Moreau envelopes and 3/5 for smooth losses. With 1/2, the number is `⌈log₂ log₂ n⌉`.
+    With 3/5, k phases reach the exponent −2(1 − 0.6^k) of n instead of −2, which is −1.84 for k = 5.
 
     Source: Cheu et al. 2022, Theorem 4.8, whose k is O(log log n).
 
@@ -133,18 +133,18 @@ def strong_phases(
     form: str = "optimal",
     paper_2L: bool = False,
 ) -> list[Phase]:
-    """Settings of the k phases of `⌊n/k⌋` new users each, with the best or the given batch sizes.
+    """Settings of passes of AC-SA one after the other, for strongly convex losses, each on new users.
 
-    The distances are `D_1 = min(D, 2L/λ)` and `D_{j+1} = min(D_j, √(2Δ_j/λ))`, where Δ_j is the bound of phase j. The
-    excess loss at the start of phase j is at most `min(L·D_j, Δ_{j−1})`, or `min(L·D_j, Δ_{j−1} + L²/(2β))` on
-    envelopes. The constraint set does not change. Only D_j shrinks, for which S (and β of the envelopes) is set. The
-    bound of the last phase is the bound of the method.
-
-    Here n is the number of users, L the Lipschitz constant, and β the smoothness.
+    Each of the k phases has `⌊n/k⌋` users and starts at the previous output. The distance from its start to the minimum
+    is at most `D_1 = min(D, 2L/λ)` in the first phase. In phase j + 1 it is at most `D_{j+1} = min(D_j, √(2Δ_j/λ))`,
+    where Δ_j bounds the excess loss of phase j. The constraint set does not change: only the steps, and the Moreau
+    envelopes if there are any, are set for D_j. The excess loss at the start of phase j is at most
+    `min(L·D_j, Δ_{j−1})`, on envelopes `min(L·D_j, Δ_{j−1} + L²/(2β))`. The bound of the last phase is that of the
+    method. L is the Lipschitz constant.
 
     Args:
         users: n in all, each used once.
-        diameter: D, of the constraint set, or a bound on the first distance.
+        diameter: D, diameter of the constraint set, or a bound on the first distance.
         strong_convexity: λ.
         smoothness: β of the loss, or None for Moreau envelopes.
         phases: k, or None for ⌈log₂ log₂ n⌉.
@@ -183,9 +183,10 @@ def strong_per_round(
     form: str = "optimal",
     paper_2L: bool = False,
 ) -> int:
-    """Return the batch size that, used in all phases, has the smallest bound after the last phase.
+    """Return the batch size with the smallest bound of `strong_phases`, if all phases have the same batch size.
 
-    Runs with equally large cohorts need one batch size. Arguments are as for `strong_phases`.
+    Participation schemes with a fixed number of users in a round need one batch size. Arguments are as for
+    `strong_phases`.
 
     >>> problem = {"diameter": 2.0, "lipschitz": 1.0, "strong_convexity": 0.5, "smoothness": 1.0, "noise": 862.0}
     >>> strong_per_round(users=10**6, **problem)

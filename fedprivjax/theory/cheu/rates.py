@@ -24,11 +24,10 @@ class ProblemConstants:
     Attributes:
         users: n.
         dimension: d, parameters of the model.
-        diameter: D, of the constraint set.
+        diameter: D, diameter of the constraint set.
         lipschitz: L, bound on the gradient norm of one record's loss.
-        epsilon: ε.
-        delta: δ.
-        trust: "shuffler" or "pan-private".
+        epsilon, delta: privacy budget (ε, δ) of the whole run.
+        trust: "shuffler", or "pan-private" for a trusted server whose state must stay private.
         sampling: False omits the term of sampled records from rates.
 
     Raises:
@@ -70,7 +69,7 @@ class ProblemConstants:
 
 
 class Exponents(NamedTuple):
-    """Exponents of a privacy term in the dimension, ε and the number of users."""
+    """Exponents a, b and c of a term d^a·ε^b·n^c in a bound, for d parameters, the budget ε and n users."""
 
     dimension: float
     epsilon: float
@@ -87,14 +86,17 @@ TABLE_1 = {
     ("strong-smooth", "sequential"): Exponents(1.0, -2.0, -2.0),
     ("strong-smooth", "full"): Exponents(1.0, -2.0, -2.0),
 }
-"""Table 1 by loss and interaction: exponents of the terms that are due to privacy, without logarithms."""
+"""Table 1 of the paper: exponents of the privacy term in its bounds, without logarithms.
+
+The keys are a kind of loss, and "sequential" (every user takes part once) or "full" (all users in every round).
+"""
 
 
 def sgd_rate(problem: ProblemConstants) -> Any:
-    """Rate of P_SGD for convex losses: `d^{1/4}·DL·√(ln(d/δ)/(εn))`.
+    """Excess loss of one-pass SGD for convex losses, up to a constant: `d^{1/4}·DL·√(ln(d/δ)/(εn))`.
 
-    Here d is the number of parameters, D the diameter of the constraint set, L the Lipschitz constant, and n
-    the number of users.
+    Here d is the number of parameters, D the diameter of the constraint set, L the Lipschitz constant, n the number of
+    users, and (ε, δ) the privacy budget.
 
     Source: Cheu et al. 2022, Theorem 4.1.
 
@@ -107,10 +109,12 @@ def sgd_rate(problem: ProblemConstants) -> Any:
 
 
 def convex_rate(problem: ProblemConstants) -> Any:
-    """Rate of one pass for convex losses, on Moreau envelopes: `DL·[1/√n + (√d·ln(d/δ)/(εn))^{2/3}]`.
+    """Excess loss of one pass of AC-SA for convex losses that need not be smooth, up to a constant.
 
-    Here D is the diameter of the constraint set, L the Lipschitz constant, n the number of users, and d the
-    number of parameters.
+    `DL·[1/√n + (√d·ln(d/δ)/(εn))^{2/3}]`
+
+    The pass is on Moreau envelopes, smooth lower approximations of the loss. Here D is the diameter of the constraint
+    set, L the Lipschitz constant, n the number of users, d the number of parameters, and (ε, δ) the privacy budget.
 
     Source: Cheu et al. 2022, Theorems 4.7 and C.3 (1).
 
@@ -124,10 +128,12 @@ def convex_rate(problem: ProblemConstants) -> Any:
 
 
 def smooth_rate(problem: ProblemConstants, *, smoothness: ArrayLike) -> Any:
-    """Rate of one pass for smooth convex losses: `DL/√n + β^{1/5}D^{6/5}·(L·√d·ln(d/δ)/(εn))^{4/5}`.
+    """Excess loss of one pass of AC-SA for smooth convex losses, up to a constant.
 
-    Here D is the diameter of the constraint set, L the Lipschitz constant, n the number of users, β the
-    smoothness, and d the number of parameters.
+    `DL/√n + β^{1/5}D^{6/5}·(L·√d·ln(d/δ)/(εn))^{4/5}`
+
+    Here D is the diameter of the constraint set, L the Lipschitz constant, n the number of users, β the smoothness, d
+    the number of parameters, and (ε, δ) the privacy budget.
 
     Source: Cheu et al. 2022, Theorems 4.3 and C.3 (2).
 
@@ -142,9 +148,12 @@ def smooth_rate(problem: ProblemConstants, *, smoothness: ArrayLike) -> Any:
 
 
 def strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike) -> Any:
-    """Rate of one pass for strongly convex losses: `(L²/λ)·[1/n + (√d·ln(d/δ)/(εn))^{4/3}]`.
+    """Excess loss of one pass in phases for strongly convex losses, up to a constant.
 
-    Here L is the Lipschitz constant, λ the strong convexity, n the number of users, and d the number of parameters.
+    `(L²/λ)·[1/n + (√d·ln(d/δ)/(εn))^{4/3}]`
+
+    Here L is the Lipschitz constant, λ the strong convexity, n the number of users, d the number of parameters, and (ε,
+    δ) the privacy budget.
 
     Source: Cheu et al. 2022, Theorems 4.8 and C.3 (3).
 
@@ -158,10 +167,12 @@ def strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike) -> An
 
 
 def strong_smooth_rate(problem: ProblemConstants, *, smoothness: ArrayLike, strong_convexity: ArrayLike) -> Any:
-    """Rate of one pass for smooth strongly convex losses: `(L²/λ)·[1/n + √(β/λ)·d·(ln(d/δ)/(εn))²]`.
+    """Excess loss of one pass in phases for smooth strongly convex losses, up to a constant.
 
-    Here L is the Lipschitz constant, λ the strong convexity, n the number of users, β the smoothness, and d the number
-    of parameters.
+    `(L²/λ)·[1/n + √(β/λ)·d·(ln(d/δ)/(εn))²]`
+
+    Here L is the Lipschitz constant, λ the strong convexity, n the number of users, β the smoothness, d the number of
+    parameters, and (ε, δ) the privacy budget.
 
     Source: Cheu et al. 2022, Theorems 4.8 and C.3 (4), with the missing powers of λ restored from the proof.
 
@@ -177,10 +188,12 @@ def strong_smooth_rate(problem: ProblemConstants, *, smoothness: ArrayLike, stro
 
 
 def full_rate(problem: ProblemConstants) -> Any:
-    """Rate of P_GD for convex losses: `DL·[1/√n + √d·ln(d/δ)^{3/2}/(εn)]`, for δ ≤ 1/n.
+    """Excess loss of gradient descent with all users in every round, for convex losses, up to a constant.
 
-    Here D is the diameter of the constraint set, L the Lipschitz constant, n the number of users, and d the
-    number of parameters.
+    `DL·[1/√n + √d·ln(d/δ)^{3/2}/(εn)]`, which the theorem states for δ ≤ 1/n
+
+    Here D is the diameter of the constraint set, L the Lipschitz constant, n the number of users, d the number of
+    parameters, and (ε, δ) the privacy budget.
 
     Source: Cheu et al. 2022, Theorem 4.9.
 
@@ -210,9 +223,9 @@ def full_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike) 
 
 
 def sgd_per_round_order(problem: ProblemConstants) -> Any:
-    """Order of the batch size of P_SGD: `b = √d·ln(d/δ)/ε`.
+    """Batch size of one-pass SGD in the paper, up to a constant: `√d·ln(d/δ)/ε`.
 
-    Here d is the number of parameters.
+    Here d is the number of parameters, and (ε, δ) the privacy budget.
 
     Source: Cheu et al. 2022, Theorem 4.1.
 
@@ -224,10 +237,10 @@ def sgd_per_round_order(problem: ProblemConstants) -> Any:
 
 
 def agd_per_round_order(problem: ProblemConstants, *, smoothness: ArrayLike) -> Any:
-    """Order of the batch size of P_AGD: `b = n^{3/5}·(√d·ln(d/δ)·L/(εβD))^{2/5}`.
+    """Batch size of one pass of AC-SA in the paper, up to a constant: `n^{3/5}·(√d·ln(d/δ)·L/(εβD))^{2/5}`.
 
-    Here n is the number of users, d the number of parameters, L the Lipschitz constant, β the smoothness, and D the
-    diameter of the constraint set.
+    Here n is the number of users, d the number of parameters, L the Lipschitz constant, β the smoothness, D the
+    diameter of the constraint set, and (ε, δ) the privacy budget.
 
     Source: Cheu et al. 2022, Theorem 4.3.
 
@@ -241,12 +254,12 @@ def agd_per_round_order(problem: ProblemConstants, *, smoothness: ArrayLike) -> 
 
 
 def smoothed_smoothness_order(problem: ProblemConstants) -> Any:
-    """Order of the smoothness of the envelopes of P_AGD: `β = (L/D)·(εn/(√d·ln(d/δ)))^{2/3}`.
+    """Smoothness β of the Moreau envelopes on which the paper runs AC-SA, up to a constant.
 
-    The β that minimises the order of the bound is 2.15 times as large.
+    `β = (L/D)·(εn/(√d·ln(d/δ)))^{2/3}`; the β that minimises the order of the bound is 2.15 times as large
 
-    Here L is the Lipschitz constant, D the diameter of the constraint set, n the number of users, and d the
-    number of parameters.
+    Here L is the Lipschitz constant, D the diameter of the constraint set, n the number of users, d the number of
+    parameters, and (ε, δ) the privacy budget.
 
     Source: Cheu et al. 2022, Theorem 4.7.
 
@@ -259,9 +272,11 @@ def smoothed_smoothness_order(problem: ProblemConstants) -> Any:
 
 
 def smoothed_per_round_order(problem: ProblemConstants) -> Any:
-    """Order of the batch size of P_AGD on these envelopes: `b = n^{1/3}·(√d·ln(d/δ)/ε)^{2/3}`.
+    """Batch size of one pass of AC-SA on Moreau envelopes in the paper, up to a constant.
 
-    Here n is the number of users and d the number of parameters.
+    `n^{1/3}·(√d·ln(d/δ)/ε)^{2/3}`, for envelopes of `smoothed_smoothness_order`
+
+    Here n is the number of users, d the number of parameters, and (ε, δ) the privacy budget.
 
     Source: Cheu et al. 2022, Theorem 4.7.
 

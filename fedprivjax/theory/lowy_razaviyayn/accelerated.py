@@ -17,14 +17,14 @@ _FORMS = ("strong", "convex", "tight")
 
 
 class Stage(NamedTuple):
-    """One run of Algorithm 2 from the previous output: its rounds, and v in its `acsa_step_weights`."""
+    """One of several runs of AC-SA, each from the previous output: its rounds, and v of its `acsa_step_weights`."""
 
     rounds: int
     v: float
 
 
 def acsa_mixing(rounds: int) -> np.ndarray:
-    """Weights of the new point in the running average, `α_r = 2/(r + 1)` for r = 1..R; shape [rounds].
+    """Weights of the new point in AC-SA's running average, `α_r = 2/(r + 1)` for rounds r = 1..R; shape [rounds].
 
     Source: Lowy & Razaviyayn 2023, section 2 and appendix E.5 (Ghadimi & Lan 2012).
 
@@ -36,9 +36,9 @@ def acsa_mixing(rounds: int) -> np.ndarray:
 
 
 def acsa_step_weights(rounds: int, v: float) -> np.ndarray:
-    """Weights of the squared distance to the previous point, `η_r = 4v/(r(r + 1))` for r = 1..R; shape [rounds].
+    """Weights of AC-SA's proximal term, `η_r = 4v/(r(r + 1))` for rounds r = 1..R; shape [rounds].
 
-    They multiply the proximal term, so small weights give long steps.
+    The term is the squared distance to the previous point, so that small weights give long steps.
 
     Args:
         rounds: R.
@@ -62,17 +62,16 @@ def acsa_v(
     variance: ArrayLike = 0.0,
     diameter: ArrayLike | None = None,
 ) -> Any:
-    """Scale v of a single stage.
+    """Scale v in `acsa_step_weights` for a single run of AC-SA.
 
-    * "strong" (μ > 0, or a regulariser of modulus λ with β including λ): `2β`;
+    * "strong": `2β`, for strongly convex losses, or a convex loss with a regulariser, whose modulus then belongs to β;
     * "convex": `max{2β, √(2V²R(R+1)(R+2)/(3D²))}`;
     * "tight" (convex, with half the bound of "convex"): `max{2β, (V/D)·√(R(R+1)(2R+1)/12)}`.
 
-    Here β is the smoothness and R the number of rounds.
-
     Args:
-        variance: V².
-        diameter: D; not needed for "strong".
+        rounds, smoothness: R and β.
+        variance: V², mean squared error of a round's gradient; not needed for "strong".
+        diameter: D, bound on the distance from the start to the optimum; not needed for "strong".
 
     Source: derived here, by minimising `acsa_bound`. The paper leaves "some choice" open (appendix E.5).
 
@@ -100,14 +99,17 @@ def acsa_bound(
     form: str = "tight",
     strong_convexity: ArrayLike | None = None,
 ) -> Any:
-    """Excess loss after one stage, for any v of at least 2β: `2vD²/(R(R+1))` plus a term for the variance.
+    """Bound on the excess loss after one run of AC-SA: `2vD²/(R(R+1))` plus a term for the gradients' variance V².
 
-    The second term is `8V²/(μ(R+1))` for "strong", `4V²(R+2)/(3v)` for "convex", and `V²(2R+1)/(6v)` for "tight".
-
-    Here D is the distance from the start to the optimum, R the number of rounds, and V the root mean squared error of a
-    round's gradient.
+    The second term depends on `form`. It is `8V²/(μ(R+1))` for "strong" (strongly convex losses), and for convex losses
+    `4V²(R+2)/(3v)` for "convex", as in the literature, or the smaller `V²(2R+1)/(6v)` for "tight".
 
     Args:
+        rounds: R, number of rounds.
+        variance: V², mean squared error of a round's gradient.
+        v: scale of the steps (`acsa_v`), at least 2β for the smoothness β.
+        diameter: D, bound on the distance from the start to the optimum.
+        variance: V², mean squared error of a round's gradient.
         strong_convexity: μ, used by "strong" only.
 
     Source: derived here, from Ghadimi & Lan 2012.
@@ -128,13 +130,15 @@ def acsa_bound(
 
 
 def acsa_regularization(*, rounds: int, variance: ArrayLike, diameter: ArrayLike, factor: float = 0.5) -> Any:
-    """Modulus of the regulariser `(λ/2)‖w − w_0‖²` for a convex loss: `λ = factor·V/(D√R)`.
+    """Modulus λ of a regulariser `(λ/2)‖w − w_0‖²` that makes a convex loss strongly convex: `λ = factor·V/(D√R)`.
 
     The paper's theorem has the factor 1/2 with a regulariser centred at 0. Its Lemma E.11 has the factor 1 with the
     centre at the start w_0, which is the correct centre.
 
-    Here V is the root mean squared error of a round's gradient, D the distance from the start to the optimum, and R the
-    number of rounds.
+    Args:
+        rounds: R, number of rounds.
+        variance: V², mean squared error of a round's gradient.
+        diameter: D, bound on the distance from the start to the optimum.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1 and Lemma E.11.
 
@@ -149,12 +153,14 @@ def acsa_regularization(*, rounds: int, variance: ArrayLike, diameter: ArrayLike
 def acsa_regularized_bound(
     *, rounds: int, smoothness: ArrayLike, variance: ArrayLike, diameter: ArrayLike, factor: float = 0.5
 ) -> Any:
-    """Excess loss of the regularised run with v = 2(β + λ): `4(β+λ)D²/(R(R+1)) + 8V²/(λ(R+1)) + λD²/2`.
+    """Bound on the excess loss of AC-SA with a regulariser of modulus λ (`acsa_regularization`).
 
-    Here β is the smoothness, D the distance from the start to the optimum, and R the number of rounds.
+    `4(β+λ)D²/(R(R+1)) + 8V²/(λ(R+1)) + λD²/2`, for the scale v = 2(β + λ) of its steps
 
     Args:
-        variance: V², positive.
+        rounds, smoothness: R and β.
+        diameter: D, bound on the distance from the start to the optimum.
+        variance: V², mean squared error of a round's gradient, positive.
 
     Source: derived here, from `acsa_bound` with μ := λ and the value of the regulariser at the optimum.
 
@@ -176,15 +182,14 @@ def acsa_stages(
     variance: float,
     printed: bool = False,
 ) -> list[Stage]:
-    """Stages that halve the excess loss of a strongly convex loss, as many as fit into the rounds.
+    """Runs of AC-SA (stages) that each halve the bound on the excess loss, for strongly convex losses.
 
-    Stage k has `R_k = ⌈max{4√(2β/μ), 128V²/(3μΔ·2^{−(k+1)})}⌉` rounds and
-    `v_k = max{2β, √(μV²R_k(R_k+1)(R_k+2)/(3Δ·2^{−(k−1)}))}`. Remaining rounds are not used, but the noise is calibrated
-    for all rounds. If the first stage does not fit, the result is one stage of all rounds with v = 2β.
-
-    Here β is the smoothness and μ the strong convexity.
+    There are as many as fit into the rounds. Stage k has `R_k = ⌈max{4√(2β/μ), 128V²/(3μΔ·2^{−(k+1)})}⌉` rounds and
+    `v_k = max{2β, √(μV²R_k(R_k+1)(R_k+2)/(3Δ·2^{−(k−1)}))}`. Remaining rounds are not used, although the noise is
+    calibrated for all rounds. If the first stage does not fit, the result is one stage of all rounds with v = 2β.
 
     Args:
+        smoothness, strong_convexity: β and μ.
         rounds: R in all.
         gap: Δ, bound on the excess loss at the start.
         variance: V², mean squared error of a round's gradient.
@@ -215,15 +220,19 @@ def acsa_stages(
 
 
 def acsa_stages_bound(stages: list[Stage], *, gap: float, strong_convexity: float, variance: float) -> float:
-    """Bound on the excess loss after the stages, by recursion from the excess loss at the start.
+    """Bound on the excess loss after the runs of AC-SA in `stages`, by recursion over the runs.
 
     `Δ_k = 4v_kΔ_{k−1}/(μR_k(R_k+1)) + V²·min{(2R_k+1)/(6v_k), 8/(μ(R_k+1))}`
+
+    Run k has R_k rounds and the scale v_k. Δ_k bounds the excess loss at its end, and Δ_{k−1} at its start.
 
     It is at most `Δ/2^U` for the U stages of `acsa_stages`. For a single stage of all rounds it holds as well, but may
     exceed Δ.
 
-    Here Δ is the excess loss at the start, μ the strong convexity, V the root mean squared error of a round's gradient,
-    and D the distance from the start to the optimum.
+    Args:
+        gap: Δ, bound on the excess loss at the start.
+        strong_convexity: μ.
+        variance: V², mean squared error of a round's gradient.
 
     Source: derived here, from `acsa_bound` with `D² = 2Δ_{k−1}/μ`.
 

@@ -19,11 +19,15 @@ from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, curvatur
 def accelerated_rounds(
     problem: ProblemConstants, *, smoothness: float, load: Load, spread: float, batch: int, formal: bool = False
 ) -> int:
-    """Number of rounds for a smooth convex loss: `R ≥ max{√(βD√M̃/(L√(dξ̃))), Φ̂²/(dL²ξ̃K)}`.
+    """Number R of rounds of AC-SA for a smooth convex loss: `R ≥ max{√(βD√M̃/(L√(dξ̃))), Φ̂²/(dL²ξ̃K)}`.
 
-    Here β is the smoothness, D the distance from the start to the optimum, M̃ the effective number of machines in a
-    round, L the Lipschitz constant, d the number of parameters, ξ̃ the privacy load, Φ̂ the root mean squared distance
-    of records' gradients to their mean, and K the number of records in a batch.
+    Args:
+        problem: constants M̃ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
+            (Lipschitz constant).
+        smoothness: β.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+        spread: Φ̂², mean squared distance of all records' gradients to their mean.
+        batch: K, number of records in a batch.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.1.
 
@@ -48,13 +52,17 @@ def accelerated_strong_rounds(
     batch: int,
     formal: bool = False,
 ) -> int:
-    """Number of rounds for a smooth strongly convex loss: `R ≥ max{√(β/μ)·ln(ΔμM̃/(dL²ξ̃)), Φ̂²/(dL²ξ̃K)}`.
+    """Number R of rounds of AC-SA for a smooth strongly convex loss.
 
-    Here β is the smoothness, μ the strong convexity, M̃ the effective number of machines in a round, d the number of
-    parameters, L the Lipschitz constant, ξ̃ the privacy load, Φ̂ the root mean squared distance of records' gradients
-    to their mean, and K the number of records in a batch.
+    `R ≥ max{√(β/μ)·ln(ΔμM̃/(dL²ξ̃)), Φ̂²/(dL²ξ̃K)}`
 
     Args:
+        problem: constants M̃ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
+            (Lipschitz constant).
+        smoothness, strong_convexity: β and μ.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+        spread: Φ̂², mean squared distance of all records' gradients to their mean.
+        batch: K, number of records in a batch.
         gap: Δ, bound on the excess loss at the start, such as LD.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.2.
@@ -76,11 +84,18 @@ def accelerated_strong_rounds(
 def accelerated_rate(
     problem: ProblemConstants, *, rounds: int, batch: int, smoothness: ArrayLike, load: ArrayLike, spread: ArrayLike
 ) -> Any:
-    """Rate of the excess empirical loss for any R, smooth and convex: `βD²/R² + DΦ̂/√(M̃KR) + LD√(dξ̃/M̃)`.
+    """Excess empirical loss of AC-SA after R rounds for a smooth convex loss, up to a constant.
 
-    Here β is the smoothness, D the distance from the start to the optimum, R the number of rounds, Φ̂ the root mean
-    squared distance of records' gradients to their mean, K the number of records in a batch, M̃ the effective number of
-    machines in a round, L the Lipschitz constant, d the number of parameters, and ξ̃ the privacy load.
+    `βD²/R² + DΦ̂/√(M̃KR) + LD√(dξ̃/M̃)`
+
+    Args:
+        problem: constants M̃ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
+            (Lipschitz constant).
+        rounds: R, number of rounds.
+        batch: K, number of records in a batch.
+        smoothness: β.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+        spread: Φ̂², mean squared distance of all records' gradients to their mean.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.1, whose (30) prints a stray "+ ]".
 
@@ -106,11 +121,18 @@ def accelerated_strong_rate(
     load: ArrayLike,
     spread: ArrayLike,
 ) -> Any:
-    """Rate of the excess empirical loss for any R, strongly convex: `Δ·exp(−√(μ/β)·R) + Φ̂²/(μM̃KR) + L²dξ̃/(μM̃)`.
+    """Excess empirical loss of AC-SA after R rounds for a smooth strongly convex loss, up to a constant.
 
-    Here Δ is the excess loss at the start, μ the strong convexity, β the smoothness, R the number of rounds, Φ̂ the
-    root mean squared distance of records' gradients to their mean, K the number of records in a batch, M̃ the effective
-    number of machines in a round, L the Lipschitz constant, d the number of parameters, and ξ̃ the privacy load.
+    `Δ·exp(−√(μ/β)·R) + Φ̂²/(μM̃KR) + L²dξ̃/(μM̃)`
+
+    Args:
+        problem: constants M̃ (machines in a round), d (parameters) and L (Lipschitz constant).
+        rounds: R, number of rounds.
+        batch: K, number of records in a batch.
+        smoothness, strong_convexity: β and μ.
+        gap: Δ, bound on the excess loss at the start.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+        spread: Φ̂², mean squared distance of all records' gradients to their mean.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.2.
 
@@ -127,10 +149,14 @@ def accelerated_strong_rate(
 
 
 def empirical_rate(problem: ProblemConstants, *, load: ArrayLike) -> Any:
-    """Rate of the excess empirical loss after enough rounds, for convex losses, smooth or not: `LD√(dξ̃/M̃)`.
+    """Excess empirical loss of AC-SA after enough rounds for a convex loss, up to a constant: `LD√(dξ̃/M̃)`.
 
-    Here L is the Lipschitz constant, D the distance from the start to the optimum, d the number of parameters, ξ̃ the
-    privacy load, and M̃ the effective number of machines in a round.
+    The loss need not be smooth.
+
+    Args:
+        problem: constants M̃ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
+            (Lipschitz constant).
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
 
     Source: Lowy & Razaviyayn 2023, Theorems E.1 and 2.4.
 
@@ -143,10 +169,14 @@ def empirical_rate(problem: ProblemConstants, *, load: ArrayLike) -> Any:
 
 
 def empirical_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:
-    """Rate of the excess empirical loss after enough rounds, for strongly convex losses: `(L²/μ)·dξ̃/M̃`.
+    """Excess empirical loss of AC-SA after enough rounds for a strongly convex loss, up to a constant.
 
-    Here L is the Lipschitz constant, μ the strong convexity, d the number of parameters, ξ̃ the privacy load, and M̃
-    the effective number of machines in a round.
+    `(L²/μ)·dξ̃/M̃`; the loss need not be smooth
+
+    Args:
+        problem: constants M̃ (machines in a round), d (parameters) and L (Lipschitz constant).
+        strong_convexity: μ.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
 
     Source: Lowy & Razaviyayn 2023, Theorems E.1 and 2.4.
 
@@ -159,12 +189,13 @@ def empirical_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayL
 
 
 def accelerated_envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
-    """Smoothness of the envelope for a convex empirical loss: `b = L√M̃/(D√(dξ̃))`.
+    """Smoothness of the Moreau envelope on which to run AC-SA, for a convex loss that need not be smooth.
 
-    Here L is the Lipschitz constant, M̃ the effective number of machines in a round, D the distance from the start to
-    the optimum, d the number of parameters, and ξ̃ the privacy load.
+    `b = L√M̃/(D√(dξ̃))`
 
     Args:
+        problem: constants M̃ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
+            (Lipschitz constant).
         load: positive.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
@@ -180,10 +211,14 @@ def accelerated_envelope_smoothness(problem: ProblemConstants, *, load: ArrayLik
 def accelerated_envelope_strong_smoothness(
     problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike
 ) -> Any:
-    """Smoothness of the envelope for a strongly convex empirical loss: `b = μM̃/(dξ̃)`.
+    """Smoothness of the Moreau envelope on which to run AC-SA, for a strongly convex loss that need not be smooth.
 
-    Here μ is the strong convexity, M̃ the effective number of machines in a round, d the number of parameters, and ξ̃
-    the privacy load.
+    `b = μM̃/(dξ̃)`
+
+    Args:
+        problem: constants M̃ (machines in a round) and d (parameters).
+        strong_convexity: μ.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
 
@@ -198,12 +233,12 @@ def accelerated_envelope_strong_smoothness(
 def nonsmooth_accelerated_rounds(
     problem: ProblemConstants, *, load: Load, batch: int, sampled: bool = True, formal: bool = False
 ) -> int:
-    """Number of rounds for a convex loss that need not be smooth: `R ≥ max{√(M̃/(dξ̃)), 1/(dξ̃K)}`.
-
-    Here M̃ is the effective number of machines in a round, d the number of parameters, ξ̃ the privacy load, and K the
-    number of records in a batch.
+    """Number R of rounds of AC-SA for a convex loss that need not be smooth: `R ≥ max{√(M̃/(dξ̃)), 1/(dξ̃K)}`.
 
     Args:
+        problem: constants M̃ (machines in a round) and d (parameters).
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+        batch: K, number of records in a batch.
         sampled: False drops the second term, for full batches of all records.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
@@ -226,13 +261,16 @@ def nonsmooth_accelerated_strong_rounds(
     sampled: bool = True,
     formal: bool = False,
 ) -> int:
-    """Number of rounds for a strongly convex loss that need not be smooth.
+    """Number R of rounds of AC-SA for a strongly convex loss that need not be smooth.
 
     `R ≥ max{√(M̃/(dξ̃))·ln(ΔμM̃/(dL²ξ̃)), 1/(dξ̃K)}`
 
-    Here R is the number of rounds, M̃ the effective number of machines in a round, d the number of parameters, ξ̃ the
-    privacy load, Δ the excess loss at the start, μ the strong convexity, L the Lipschitz constant, and K the number of
-    records in a batch.
+    Args:
+        problem: constants M̃ (machines in a round), d (parameters) and L (Lipschitz constant).
+        strong_convexity: μ.
+        gap: Δ, bound on the excess loss at the start.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+        batch: K, number of records in a batch.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
 

@@ -23,16 +23,16 @@ from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
 
 
 class Privacy(NamedTuple):
-    """Guarantee of (ε, δ)-DP."""
+    """ε and δ of an (ε, δ)-DP guarantee."""
 
     epsilon: float
     delta: float
 
 
 def group_privacy(*, epsilon: float, delta: float, records: int) -> Privacy:
-    """Privacy of a group of n records from that of one record: `(nε, n·e^{(n−1)ε}·δ)`.
+    """Privacy of a group of n records that follows from (ε, δ)-DP of one record: `(nε, n·e^{(n−1)ε}·δ)`.
 
-    If n is the size of a machine's dataset, this is user-level privacy.
+    If n is the size of a machine's dataset, this is user-level privacy. `records` is n.
 
     Source: Dwork & Roth 2014, section 2.3; Lowy & Razaviyayn 2023, appendix D.
 
@@ -49,7 +49,9 @@ def hybrid_target(*, epsilon: float, delta: float, records: int) -> Privacy:
 
     The paper's appendix G.1 uses δ/n, without the exponential factor, which is at most e^ε.
 
-    Here n is the number of records of a machine.
+    Args:
+        epsilon, delta: ε and δ, which the whole dataset shall have.
+        records: n, number of records of a machine.
 
     Source: Lowy & Razaviyayn 2023, appendix G.1, corrected.
 
@@ -62,7 +64,9 @@ def hybrid_target(*, epsilon: float, delta: float, records: int) -> Privacy:
 
 
 def compositionality(*, round_epsilons: Sequence[float], epsilon: float) -> float:
-    """Smallest C for which an algorithm is C-compositional: `√(Σ_r ε_r²)/ε`.
+    """Ratio of the root sum of squares of the rounds' ε_r to the ε of the whole run: `C = √(Σ_r ε_r²)/ε`.
+
+    The paper calls an algorithm C-compositional if this ratio is at most C. Its lower bounds assume this.
 
     Source: Lowy & Razaviyayn 2023, section 3 and appendix F.
 
@@ -76,15 +80,15 @@ def compositionality(*, round_epsilons: Sequence[float], epsilon: float) -> floa
 def shuffled_machines(
     *, epsilon: float, delta: float, failure: float, machines: int, records: int, printed: bool = False
 ) -> Privacy:
-    """Central privacy of one round in which the datasets of the N machines are shuffled among them.
+    """Privacy of one record in one round, if a trusted shuffler permutes the datasets of all N machines first.
 
     `ε_r = ln[1 + (e^ε−1)/(e^ε+1)·(8√(e^{nε}·ln(4/δ'))/√N + 8e^{nε}/N)]`, `δ_r = δ' + (e^{ε_r}+1)·2Nn·e^{(n−1)ε}·δ`
 
-    Here n is the number of records of a machine and N the number of machines.
-
     Args:
+        machines: N, number of all machines.
+        records: n, number of records of a machine.
         epsilon, delta: privacy of one record against one machine's message in this round; delta may be 0.
-        failure: δ', a freely chosen part of the resulting delta.
+        failure: δ', a part of the resulting δ_r that can be chosen freely. A smaller δ' means a larger ε_r.
         printed: omit the factor `e^{ε_r} + 1`, as in the printed theorem, although its proof (Lemma F.6) needs it.
 
     Raises:
@@ -120,14 +124,15 @@ def shuffled_rounds_privacy(
     records: int,
     printed: bool = False,
 ) -> Privacy:
-    """Central privacy of all rounds, if the datasets of the machines are shuffled independently in each round.
+    """Privacy of one record in all rounds, if a trusted shuffler permutes the machines' datasets in each of them.
 
-    The result composes Theorem F.2 with `δ'_r = Nnδ_r` in every round: `Σ ε_r·tanh(ε_r/2) + √(2·Σ ε_r²·ln(1/δ'))`, with
-    `δ' = Nn·Σδ_r` and the central ε_r. The paper states it as `O(C²ε·ln(1/(nN·min δ_r))/√N)` and `14Nn·Σδ_r`.
-
-    Here N is the number of machines, n the number of records of a machine, and R the number of rounds.
+    The permutations are independent. The result composes Theorem F.2 with `δ'_r = Nnδ_r` in every round:
+    `Σ ε_r·tanh(ε_r/2) + √(2·Σ ε_r²·ln(1/δ'))`, with `δ' = Nn·Σδ_r` and the ε_r that `shuffled_machines` returns. The
+    paper states it as `O(C²ε·ln(1/(nN·min δ_r))/√N)` and `14Nn·Σδ_r`.
 
     Args:
+        machines: N, number of all machines.
+        records: n, number of records of a machine.
         epsilon: ε of all rounds, for one record of one machine.
         round_epsilons, round_deltas: ε_r and δ_r of each round, for one record of one machine.
         printed: as for `shuffled_machines`.
@@ -162,10 +167,17 @@ def shuffled_rounds_privacy(
 
 
 def shuffled_load(*, machines: int, per_round: int, records: int, rounds: int, epsilon: float, delta: float) -> float:
-    """Load with a shuffler: `M·ln(RM²/(Nδ))·ln(R/δ)·ln(1/δ)/(εnN)²`.
+    """Privacy load with a trusted shuffler: `M·ln(RM²/(Nδ))·ln(R/δ)·ln(1/δ)/(εnN)²`.
 
-    Here M is the number of machines in a round, R the number of rounds, N the number of machines, and n the number of
-    records of a machine.
+    The privacy load is proportional to the variance of a machine's noise (`privacy_load`).
+
+    Args:
+        machines: N, number of all machines.
+        per_round: M, number of machines in a round.
+        records: n, number of records of a machine.
+        rounds: R, number of rounds.
+        epsilon: ε of the privacy budget.
+        delta: δ of the privacy budget.
 
     Raises:
         Refusal: unless ε ≤ ln(2/δ) and M ≥ 16·ln(18RM²/(Nδ)), the hypotheses of the theorem.
@@ -188,9 +200,15 @@ def shuffled_load(*, machines: int, per_round: int, records: int, rounds: int, e
 
 
 def shuffled_bare_load(*, machines: int, per_round: ArrayLike, records: ArrayLike, epsilon: ArrayLike) -> Any:
-    """Load with a shuffler without its logarithms: `M/(εnN)²`, for plots and informal numbers of rounds.
+    """Privacy load with a trusted shuffler without its logarithms: `M/(εnN)²`.
 
-    Here M is the number of machines in a round, n the number of records of a machine, and N the number of machines.
+    It is for plots and for the paper's informal numbers of rounds. The load is proportional to the noise variance.
+
+    Args:
+        machines: N, number of all machines.
+        per_round: M, number of machines in a round.
+        records: n, number of records of a machine.
+        epsilon: ε of the privacy budget.
 
     >>> shuffled_bare_load(machines=10, per_round=4, records=2, epsilon=0.1)
     1.0
@@ -204,14 +222,18 @@ def shuffled_bare_load(*, machines: int, per_round: ArrayLike, records: ArrayLik
 def shuffled_rounds(
     problem: ProblemConstants, *, machines: int, epsilon: float, smoothness: float, strong_convexity: float = 0.0
 ) -> int:
-    """Number of rounds with a shuffler, enough for the ε of one round to be small enough for amplification.
+    """Number R of rounds with a trusted shuffler.
 
-    `R ≥ max{(εnN)²/M, N/M, p, T}` with `p = min{n, (εnN)²/(dM)}`, and `T = (βD√M/L)·√p` for a convex loss or
-    `T = (8β/μ)·ln(βD²μ(εnN)²/(dL²))` for a strongly convex loss.
+    With so many rounds, ε of one round is small enough for the theorem on shuffling: `R ≥ max{(εnN)²/M, N/M, p, T}`
+    with `p = min{n, (εnN)²/(dM)}`, and `T = (βD√M/L)·√p` for a convex loss or `T = (8β/μ)·ln(βD²μ(εnN)²/(dL²))` for a
+    strongly convex loss.
 
-    Here R is the number of rounds, n the number of records of a machine, N the number of machines, M the number of
-    machines in a round, d the number of parameters, β the smoothness, D the distance from the start to the optimum, L
-    the Lipschitz constant, and μ the strong convexity.
+    Args:
+        problem: constants n (records of a machine), M (machines in a round), d (parameters), D (distance from the start
+            to the optimum) and L (Lipschitz constant).
+        machines: N, number of all machines.
+        epsilon: ε of the privacy budget.
+        smoothness, strong_convexity: β and μ.
 
     Source: Lowy & Razaviyayn 2023, Theorem 4.1, proved for one record of a machine per round.
 
@@ -231,12 +253,14 @@ def shuffled_rounds(
 
 
 def shuffled_rate(problem: ProblemConstants, *, load: ArrayLike) -> Any:
-    """Rate of the excess population loss for a convex loss: `(LD/√M)·(1/√n + √(d·load))`, with constant 1.
+    """Excess population loss with a trusted shuffler for a convex loss, up to a constant.
 
-    With `shuffled_load` it is `LD·(1/√(nM) + √(d·logs)/(εnN))`.
+    `(LD/√M)·(1/√n + √(d·load))`, which is of order `LD·(1/√(nM) + √d/(εnN))` for the load of `shuffled_load`, with N
+    machines in all and without logarithms
 
-    Here L is the Lipschitz constant, D the distance from the start to the optimum, M the number of machines in a round,
-    n the number of records of a machine, d the number of parameters, and N the number of machines.
+    Args:
+        problem: constants n (records of a machine), M (machines in a round), d (parameters), D (distance from the start
+            to the optimum) and L (Lipschitz constant).
 
     Source: Lowy & Razaviyayn 2023, Theorem 4.1.
 

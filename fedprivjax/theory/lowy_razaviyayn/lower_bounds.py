@@ -28,27 +28,28 @@ def local_lower_bound(
     compositionality: float = 1.0,
     strong_convexity: float = 0.0,
 ) -> float:
-    """Lower bound on the excess loss under inter-silo record-level privacy.
+    """Lower bound on the excess loss if each machine's messages protect its records, without a trusted server.
 
     Convex: `φD/√(Nn) + LD·min{1, √d/(εn√N·C²)}`. Strongly convex: `φ²/(μnN) + LD·min{1, d/((εn)²N·C⁴)}`. It is for the
-    population loss of identical machines. With φ = 0 and C = 1 it is for the empirical loss on worst-case data, of
-    algorithms symmetric in the machines, and its hypotheses imply `δ_r ≥ 2e^{−N/16}/(Nn)` of that theorem.
-
-    Here D is the distance from the start to the optimum, N the number of machines, n the number of records of a
-    machine, L the Lipschitz constant, and d the number of parameters.
+    population loss of N machines whose records have the same distribution. With φ = 0 and C = 1 it is for the empirical
+    loss on worst-case data, and for algorithms that treat all machines alike.
 
     Args:
+        problem: constants n (records of a machine), d (parameters), D (distance from the start to the optimum) and L
+            (Lipschitz constant).
         epsilon: ε of all rounds, for one record of one machine.
         round_epsilons, round_deltas: (ε_r, δ_r) of each round's messages; one entry for "sequential".
-        deviation: φ, at most L; 0 for the empirical loss.
+        deviation: φ, bound on the standard deviation of a record's gradient, at most L; 0 for the empirical loss.
         interaction: "sequential" (every machine sends one message) or "compositional".
-        compositionality: C; 1 for sequential or compositional algorithms, √R for the one-pass Algorithm 2.
+        compositionality: C, a bound on √Σε_r² divided by ε (see `compositionality`): 1 for "sequential", and √R for R
+            rounds of one-pass AC-SA.
         strong_convexity: μ, or 0 for a convex loss.
 
     Raises:
         Refusal: unless ε ≤ √N, ε_r ≤ 1/n, N ≥ 16·ln(2/(n·min δ_r)), δ (Σδ_r) < 1/(nN)², √Σε_r² ≤ Cε, φ ≤ L, μD ≤ L.
 
-    Source: Lowy & Razaviyayn 2023, Theorems 3.1 and F.4.
+    Source: Lowy & Razaviyayn 2023, Theorems 3.1 and F.4. The hypothesis `δ_r ≥ 2e^{−N/16}/(Nn)` of F.4 follows from
+    those above.
 
     >>> problem = ProblemConstants(records=25, per_round=400, dimension=100, diameter=1.0, lipschitz=1.0)
     >>> messages = {"round_epsilons": [0.04], "round_deltas": [1e-9]}
@@ -65,17 +66,22 @@ def local_lower_bound(
 def central_lower_bound(
     problem: ProblemConstants, *, epsilon: float, delta: float, deviation: float = 0.0, strong_convexity: float = 0.0
 ) -> float:
-    """Lower bound on the excess loss with a trusted server: of the population, or of the data if φ = 0.
+    """Lower bound on the excess loss with a trusted server.
 
-    Convex: `φD/√(Nn) + LD·min{1, √d/(εnN)}`. Strongly convex: `φ²/(μnN) + LD·min{1, d/(εnN)²}`. For strongly convex
-    losses with L near μD, the factor LD of the second term is L²/μ in the theorem; both are equal at L = μD.
+    Convex: `φD/√(Nn) + LD·min{1, √d/(εnN)}`. Strongly convex: `φ²/(μnN) + LD·min{1, d/(εnN)²}`. It is for the
+    population loss or, with φ = 0, for the empirical loss. For strongly convex losses with L near μD, the factor LD of
+    the second term is L²/μ in the theorem; both are equal at L = μD.
 
-    Here φ is the standard deviation of a record's gradient, D the distance from the start to the optimum, N the number
-    of machines, n the number of records of a machine, L the Lipschitz constant, d the number of parameters, and μ the
-    strong convexity.
+    Args:
+        problem: constants n (records of a machine), d (parameters), D (distance from the start to the optimum) and L
+            (Lipschitz constant).
+        epsilon: ε of the privacy budget.
+        delta: δ of the privacy budget.
+        deviation: φ, bound on the standard deviation of a record's gradient; 0 for the empirical loss.
+        strong_convexity: μ, or 0 for a convex loss.
 
     Raises:
-        Refusal: unless δ < 1/(nN), φ ≤ L, μD ≤ L.
+        Refusal: unless δ < 1/(nN), φ ≤ L and μD ≤ L, for N machines: the hypotheses of the theorems.
 
     Source: Lowy & Razaviyayn 2023, Theorems F.3 (Bassily et al. 2019) and F.5 (Bassily, Smith & Thakurta 2014).
     Section 3 prints φ²/√(Nn) for φD/√(Nn).
@@ -95,10 +101,16 @@ def central_lower_bound(
 def classical_local_lower_bound(
     *, machines: int, dimension: int, epsilon: float, diameter: float, lipschitz: float
 ) -> float:
-    """Lower bound on the excess loss under local privacy with one record per machine: `LD·min{1, √d/(ε√N)}`.
+    """Lower bound on the excess loss if each of N machines has one record and protects it locally.
 
-    Here L is the Lipschitz constant, D the distance from the start to the optimum, d the number of parameters, and N
-    the number of machines.
+    `LD·min{1, √d/(ε√N)}`
+
+    Args:
+        machines: N, number of all machines.
+        dimension: d, number of parameters.
+        epsilon: ε of the privacy budget.
+        diameter: D, bound on the distance from the start to the optimum.
+        lipschitz: L.
 
     Raises:
         Refusal: unless ε ≤ 1.

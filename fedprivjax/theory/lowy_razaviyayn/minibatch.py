@@ -31,7 +31,10 @@ from fedprivjax.theory.lowy_razaviyayn.problem import (
 
 
 class Variance(NamedTuple):
-    """Mean squared error of the server's mean gradient, summed over coordinates, by cause."""
+    """Mean squared error of the server's mean gradient in a round, summed over coordinates, by cause.
+
+    `sampling` is due to sampled records, `clients` to sampled machines, and `noise` to privacy.
+    """
 
     sampling: float
     clients: float
@@ -53,19 +56,22 @@ def aggregate_variance(
     noise_std: ArrayLike,
     pmf: ArrayLike,
 ) -> Variance:
-    """Exact variance of one round's mean around the empirical gradient, for M_r uniformly chosen machines.
+    """Variance of one round's mean gradient around the gradient of the empirical loss, exactly.
 
-    `E[1/M_r]·mean_i(s_i²·c_i/K_i) + E[(N−M_r)/((N−1)M_r)]·υ̂² + E[1/M_r]·d·mean_i σ_i²`
+    A random number M_r of machines is chosen uniformly from N. The terms are due to sampled records, sampled machines
+    and noise: `E[1/M_r]·mean_i(s_i²·c_i/K_i) + E[(N−M_r)/((N−1)M_r)]·υ̂² + E[1/M_r]·d·mean_i σ_i²`
 
-    Here c is 1 for sampling with replacement, (n−K)/(n−1) for subsets and for disjoint batches (marginally), and 0 for
-    full batches. For a Poisson sample of rate K/n with divisor K, `(1−K/n)·(s² + ‖∇F̂_i‖²)` replaces `s²·c`. N is the
-    number of machines, d the number of parameters, K the records of a batch, and n those of a machine.
+    The factor c_i is 1 for sampling with replacement, 0 for full batches, and (n_i−K_i)/(n_i−1) for subsets and for
+    disjoint batches, each of which is a random subset. For a Poisson sample of rate K/n with divisor K,
+    `(1−K/n)·(s² + ‖∇F̂_i‖²)` replaces `s²·c`. υ̂² is the mean squared distance of the gradients ∇F̂_i to their mean,
+    and d the number of parameters.
 
     Args:
         sampler: "replacement", "subset", "disjoint", "poisson" or "full".
-        gradients: ∇F̂_i, shape [machines, dimension].
+        gradients: ∇F̂_i, gradient of machine i's empirical loss; shape [machines, dimension].
         spread: s_i², mean squared distance of a machine's per-record gradients to their mean ∇F̂_i; shape [machines].
-        records, batch, noise_std: n_i, K_i and σ_i, one per machine or one for all; batch must be n for "full".
+        records, batch, noise_std: n_i records of a machine, K_i of them in a batch, and the standard deviation σ_i of
+            its noise, one per machine or one for all. The batch must be n_i for "full".
         pmf: probabilities of 1, 2, …, machines in a round.
 
     Raises:
@@ -97,22 +103,22 @@ def aggregate_variance(
 def population_variance(
     *, deviation: ArrayLike, batch: int, noise_std: ArrayLike, dimension: int, diversity: float, pmf: ArrayLike
 ) -> Variance:
-    """Bound of the paper on the variance around the population gradient.
+    """Bound of the paper on the variance of a round's mean gradient around the population gradient.
 
     `min{Φ²/(M′K), φ²_max/(MK)} + Υ²/M + d·min{Σ²/M′, σ²_max/M}`
 
-    At the optimum, with deviations φ* and diversity υ*², this is the variance in Theorem 2.1. It assumes that records
-    are new samples from the population, which holds in a single pass only.
-
-    Here M is the number of machines in a round, φ the standard deviation of a record's gradient, and d the number of
-    parameters.
+    M is the harmonic mean of the number of machines in a round, M′ its `second_moment_machines`, and Υ² the
+    `client_variance`. Φ² and Σ² are `expected_top` of the φ_i² and σ_i²; φ²_max and σ²_max are their largest. The bound
+    assumes that records are new samples from the population, which holds in a single pass only. Theorem 2.1 uses it at
+    the optimum.
 
     Args:
+        dimension: d, number of parameters.
         deviation: φ_i, bound on the standard deviation of a record's gradient (L2 norm over coordinates), one per
             machine or one for all.
         batch: K, the smallest batch.
-        noise_std: σ_i, one per machine or one for all.
-        diversity: υ².
+        noise_std: σ_i, standard deviation of a machine's noise, one per machine or one for all.
+        diversity: υ², mean squared distance of the machines' gradients to their mean.
         pmf: probabilities of 1, 2, …, machines in a round.
 
     Source: Lowy & Razaviyayn 2023, Lemma E.5.
@@ -137,24 +143,25 @@ def empirical_variance(
     diversity: float,
     total_records: int | None = None,
 ) -> Variance:
-    """Bound on the variance around the empirical gradient: `Φ̂²/(MK) + Υ²/M + d·min{Σ²/M′, σ²_max/M}`.
+    """Bound on the variance of a round's mean gradient around the gradient of the empirical loss.
 
-    It holds for sampling with replacement and for subsets if the machines have equally many records. For full batches,
-    use spread 0.
+    `Φ̂²/(MK) + Υ²/M + d·min{Σ²/M′, σ²_max/M}`
 
-    Here M is the harmonic mean of the number of machines in a round, M′ its `second_moment_machines`, K the number of
-    records in a batch, and d the number of parameters. Σ² is `expected_top` of the noise variances σ_i², σ²_max the
-    largest of them, and Υ² the `client_variance` of the diversity.
+    M is the harmonic mean of the number of machines in a round, M′ its `second_moment_machines`, and Υ² the
+    `client_variance`. Σ² is `expected_top` of the noise variances σ_i², and σ²_max the largest. The bound holds for
+    sampling with replacement, and for subsets if the machines have equally many records. For full batches, use spread
+    0.
 
     Args:
+        dimension: d, number of parameters.
         spread: Φ̂², mean squared distance of all records' gradients to the empirical gradient.
         batch: K, number of records in a batch.
-        noise_std: σ_i, one per machine or one for all.
+        noise_std: σ_i, standard deviation of a machine's noise, one per machine or one for all.
         pmf: probabilities of 1, 2, …, machines in a round.
         diversity: υ̂², mean squared distance of the machines' gradients to their mean. The paper omits this term, which
             is wrong if M < N: one of two machines with full batches and gradients ±1 has variance 1.
-        total_records: Ñ. If given, the first term is dropped if MK ≥ Ñ, as by the paper's indicator, which is wrong for
-            sampling with replacement.
+        total_records: number of all machines' records, or None. If given, the first term is dropped for MK of at least
+            this number, as the paper does. This is wrong for sampling with replacement.
 
     Source: Lowy & Razaviyayn 2023, Lemma E.5, corrected.
 
@@ -171,13 +178,16 @@ def empirical_variance(
 
 
 def worst_variance(problem: ProblemConstants, *, batch: int, noise_std: float, clients: float = 0.0) -> Variance:
-    """Largest variance for a Lipschitz loss and machines with equal noise: `4L²/(MK) + Υ*²/M + dσ²/M`.
+    """Largest variance of a round's mean gradient for a Lipschitz loss: `4L²/(MK) + Υ*²/M + dσ²/M`.
 
-    Here L is the Lipschitz constant, M the number of machines in a round, K the number of records in a batch, and d the
-    number of parameters.
+    All machines have the same noise.
 
     Args:
-        clients: Υ*²/M, or 0 for identical machines.
+        problem: constants M (machines in a round), d (parameters) and L (Lipschitz constant).
+        batch: K, number of records in a batch.
+        noise_std: σ, standard deviation of a machine's noise per coordinate.
+        clients: Υ*²/M, variance due to sampled machines at the optimum (see `client_variance`); 0 for identical
+            machines.
 
     Source: Lowy & Razaviyayn 2023, (21).
 
@@ -204,14 +214,16 @@ def _clients(diversity: float, pmf: np.ndarray) -> float:
 
 
 def minibatch_step(problem: ProblemConstants, *, rounds: int, smoothness: ArrayLike, load: ArrayLike) -> Any:
-    """Step for a convex loss and equally weighted iterates: `η = min{1/(4β), (D√M̃/(LR))·min{√n, 1/√(dξ̃)}}`.
+    """Step of minibatch SGD for a convex loss, if the output is the mean of the iterates.
 
-    Here D is the distance from the start to the optimum, L the Lipschitz constant, R the number of rounds, n the number
-    of records of a machine, and d the number of parameters.
+    `η = min{1/(4β), (D√M̃/(LR))·min{√n, 1/√(dξ̃)}}`
 
     Args:
-        smoothness: β; 0 drops the cap.
-        load: ξ̃; 0 for no privacy.
+        problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
+            start to the optimum) and L (Lipschitz constant).
+        rounds: R, number of rounds.
+        smoothness: β; 0 drops the cap 1/(4β).
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); 0 for no privacy.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1, which prints √M̃ for M̃.
 
@@ -225,14 +237,15 @@ def minibatch_step(problem: ProblemConstants, *, rounds: int, smoothness: ArrayL
 
 
 def minibatch_rounds(problem: ProblemConstants, *, batch: int, smoothness: float, load: Load) -> int:
-    """Smallest number of rounds for `minibatch_bound`: `R ≥ max{(βD√M̃/L)·√p, p/K}` with `p = min{n, 1/(dξ̃)}`.
-
-    Here β is the smoothness, D the distance from the start to the optimum, M̃ the effective number of machines in a
-    round, L the Lipschitz constant, K the number of records in a batch, n the number of records of a machine, and d the
-    number of parameters.
+    """Smallest number R of rounds for `minibatch_bound`: `R ≥ max{(βD√M̃/L)·√p, p/K}` with `p = min{n, 1/(dξ̃)}`.
 
     Args:
-        load: ξ̃, or a function of the rounds; `bare_load` gives the number of rounds of the informal theorem.
+        problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
+            start to the optimum) and L (Lipschitz constant).
+        batch: K, number of records in a batch.
+        smoothness: β.
+        load: ξ̃, privacy load, which is proportional to the noise variance; or a function of the rounds. `bare_load`
+            gives the number of rounds of the informal theorem.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.
 
@@ -255,10 +268,14 @@ def minibatch_rounds(problem: ProblemConstants, *, batch: int, smoothness: float
 
 
 def minibatch_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
-    """Excess population loss at `minibatch_step` and `minibatch_rounds`: `272·(LD/√M̃)·max{1/√n, √(dξ̃)}`.
+    """Bound on the excess population loss of minibatch SGD: `272·(LD/√M̃)·max{1/√n, √(dξ̃)}`.
 
-    Here L is the Lipschitz constant, D the distance from the start to the optimum, M̃ the effective number of machines
-    in a round, n the number of records of a machine, d the number of parameters, and ξ̃ the privacy load.
+    It is for a convex loss, the step of `minibatch_step` and the rounds of `minibatch_rounds`.
+
+    Args:
+        problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
+            start to the optimum) and L (Lipschitz constant).
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.
 
@@ -279,16 +296,19 @@ def minibatch_step_bound(
     variance: Variance,
     stability: ArrayLike = 0.0,
 ) -> Any:
-    """Excess loss at any step up to 1/(4β): `α + D²/(ηR) + 2η·(sampling + clients + noise/2)`.
+    """Bound on the excess loss of minibatch SGD at a step η of at most 1/(4β).
+
+    `α + D²/(ηR) + 2η·(sampling + clients + noise/2)`, where the last three are the fields of `variance`
 
     With stability α = 0 it bounds the excess empirical loss, for any data. With `uniform_stability` it bounds the
     excess population loss.
 
-    Here D is the distance from the start to the optimum and R the number of rounds.
-
     Args:
-        variance: at the optimum, by `population_variance` or `worst_variance`.
-        stability: α.
+        step, rounds: η and R.
+        diameter: D, bound on the distance from the start to the optimum.
+        smoothness: β.
+        variance: `Variance` of a round's gradient at the optimum, by `population_variance` or `worst_variance`.
+        stability: α, bound on the difference of population and empirical loss.
 
     Raises:
         Refusal: if the step exceeds 1/(4·smoothness).
@@ -306,12 +326,16 @@ def minibatch_step_bound(
 
 
 def uniform_stability(problem: ProblemConstants, *, step: ArrayLike, rounds: int) -> Any:
-    """Bound on the difference of population and empirical loss, convex: `α = 2L²Rη/(nM)`, for η ≤ 1/β.
+    """Bound on the difference of population and empirical loss after SGD on a convex loss: `α = 2L²Rη/(nM)`.
+
+    It holds for a step η of at most 1/β, for the smoothness β.
 
     It is loose if only some machines take part in a round: averaging over the choice of machines would allow the number
     of all machines instead of M.
 
-    Here L is the Lipschitz constant, R the number of rounds, and n the number of records of a machine.
+    Args:
+        problem: constants n (records of a machine), M (machines in a round) and L (Lipschitz constant).
+        step, rounds: η and R.
 
     Source: Lowy & Razaviyayn 2023, Lemmas E.1 and E.2.
 
@@ -325,9 +349,13 @@ def uniform_stability(problem: ProblemConstants, *, step: ArrayLike, rounds: int
 
 
 def strong_stability(problem: ProblemConstants, *, strong_convexity: ArrayLike) -> Any:
-    """Bound on the difference of population and empirical loss, strongly convex, any R: `α = 4L²/(μ(Mn − 1))`.
+    """Bound on the difference of population and empirical loss after SGD on a strongly convex loss.
 
-    Here L is the Lipschitz constant, μ the strong convexity, and M the number of machines in a round.
+    `α = 4L²/(μ(Mn − 1))`, for any number of rounds
+
+    Args:
+        problem: constants n (records of a machine), M (machines in a round) and L (Lipschitz constant).
+        strong_convexity: μ.
 
     Raises:
         Refusal: if M·n is at most 1.

@@ -19,10 +19,17 @@ from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, curvatur
 
 
 def recursion_step(*, contraction: ArrayLike, cap: ArrayLike, start: ArrayLike, drift: ArrayLike, rounds: int) -> Any:
-    """Stich's step for `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`: `η = min{1/g, ln(max{2, a²r_0T²/c})/(aT)}`.
+    """Step η for T rounds of a method with errors `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`, by Stich.
+
+    `η = min{1/g, ln(max{2, a²r_0T²/c})/(aT)}`. For SGD on a strongly convex loss, r_t is the squared distance to the
+    optimum and s_t the excess loss.
 
     Args:
-        contraction, cap, start, drift: a, g, r_0 and c, which may be 0.
+        contraction: a, factor by which a step shrinks the error.
+        cap: g, reciprocal of the largest step.
+        start: r_0.
+        drift: c, error that a step adds, such as of `strong_drift`; may be 0.
+        rounds: T.
 
     Source: Lowy & Razaviyayn 2023, Lemma E.9 (Stich 2019).
 
@@ -37,12 +44,12 @@ def recursion_step(*, contraction: ArrayLike, cap: ArrayLike, start: ArrayLike, 
 
 
 def recursion_bound(*, contraction: ArrayLike, start: ArrayLike, drift: ArrayLike, rounds: int, step: ArrayLike) -> Any:
-    """Bound on b times the weighted mean of s in the recursion of `recursion_step`, at any step.
+    """Bound on the weighted mean s̄ of the s_t in `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`, times b.
 
-    `b·s̄ ≤ a·r_0/((1 − aη)^{−T} − 1) + cη`
+    `b·s̄ ≤ a·r_0/((1 − aη)^{−T} − 1) + cη`, for T rounds and any step η
 
-    The weights are `averaging_weights`, for which the sum telescopes exactly. At Stich's step the bound is
-    `Õ(g·r_0·exp(−aT/g) + c/(aT))`.
+    The symbols and arguments are those of `recursion_step`, and the weights are `averaging_weights`. At the step of
+    `recursion_step`, with its cap g, the bound is `Õ(g·r_0·exp(−aT/g) + c/(aT))`.
 
     Raises:
         Refusal: unless contraction·step is below 1.
@@ -61,11 +68,13 @@ def recursion_bound(*, contraction: ArrayLike, start: ArrayLike, drift: ArrayLik
 
 
 def averaging_weights(*, rounds: int, step: float, strong_convexity: float = 0.0) -> np.ndarray:
-    """Weights of the iterates w_0..w_{R−1} in the output, `γ_r ∝ (1 − μη)^{−(r+1)}` with sum 1; shape [rounds].
+    """Weights of the iterates w_0..w_{R−1} in the output of minibatch SGD on a strongly convex loss; shape [rounds].
 
-    They are equal for μ = 0. They are computed in log space, so that no number of rounds overflows.
+    They are proportional to `(1 − μη)^{−(r+1)}` and sum to 1, and are equal for μ = 0. Their computation in log space
+    prevents overflow.
 
-    Here μ is the strong convexity.
+    Args:
+        rounds, step, strong_convexity: R, η and μ.
 
     Raises:
         Refusal: unless strong_convexity·step is below 1.
@@ -82,12 +91,10 @@ def averaging_weights(*, rounds: int, step: float, strong_convexity: float = 0.0
 
 
 def strong_drift(variance: Variance) -> float:
-    """Constant c of the recursion for Algorithm 1: `2·(sampling + clients) + noise`, for a variance at the optimum.
+    """Constant c of `recursion_step` for minibatch SGD: `2·(sampling + clients) + noise`, the fields of `variance`.
 
-    With `worst_variance` it is `8L²/(MK) + 2Υ*²/M + dσ²/M`, as Lemma E.9 requires. Some printed forms differ.
-
-    Here L is the Lipschitz constant, M the number of machines in a round, K the number of records in a batch, and d the
-    number of parameters.
+    `variance` is the variance of a round's gradient at the optimum. With `worst_variance`, the result is what Lemma E.9
+    requires. Some forms that the paper prints differ.
 
     Source: Lowy & Razaviyayn 2023, (21).
 
@@ -100,16 +107,17 @@ def strong_drift(variance: Variance) -> float:
 def strong_step(
     *, rounds: int, diameter: ArrayLike, smoothness: ArrayLike, strong_convexity: ArrayLike, variance: Variance
 ) -> Any:
-    """Step for a strongly convex loss: `η = min{1/(4β), ln(max{2, μ²D²R²/c})/(μR)}`.
+    """Step of minibatch SGD for a strongly convex loss: `η = min{1/(4β), ln(max{2, μ²D²R²/c})/(μR)}`.
 
     Average the iterates with `averaging_weights`. If c exceeds μ²D²R, the noise outweighs strong convexity, and
     `minibatch_step` with equal weights is better.
 
-    Here β is the smoothness, μ the strong convexity, D the distance from the start to the optimum, and R the number of
-    rounds.
-
     Args:
-        variance: at the optimum, by `worst_variance` or `population_variance`; c is its `strong_drift`.
+        rounds: R, number of rounds.
+        diameter: D, bound on the distance from the start to the optimum.
+        smoothness, strong_convexity: β and μ.
+        variance: `Variance` of a round's gradient at the optimum, by `worst_variance` or `population_variance`; c is
+            its `strong_drift`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.2 and Lemma E.9.
 
@@ -131,12 +139,20 @@ def strong_step_bound(
     variance: Variance,
     stability: ArrayLike = 0.0,
 ) -> Any:
-    """Excess loss of the weighted mean at any step up to 1/(4β): `α + μD²/((1 − μη)^{−R} − 1) + cη`.
+    """Bound on the excess loss of minibatch SGD on a strongly convex loss, at a step η of at most 1/(4β).
+
+    `α + μD²/((1 − μη)^{−R} − 1) + cη`, for the mean of the iterates with `averaging_weights`, and c the `strong_drift`
+    of `variance`
 
     With stability α = 0 it bounds the excess empirical loss. With `strong_stability` it bounds the excess population
     loss.
 
-    Here μ is the strong convexity, D the distance from the start to the optimum, and R the number of rounds.
+    Args:
+        step, rounds: η and R.
+        diameter: D, bound on the distance from the start to the optimum.
+        smoothness, strong_convexity: β and μ.
+        variance: `Variance` of a round's gradient at the optimum, as for `strong_step`.
+        stability: α, bound on the difference of population and empirical loss.
 
     Raises:
         Refusal: if the step exceeds 1/(4·smoothness).
@@ -164,17 +180,17 @@ def strong_rounds(
     load: Load,
     formal: bool = False,
 ) -> int:
-    """Smallest number of rounds for `strong_rate`: `R ≥ max{(8β/μ)·ln(βD²μM̃/(dL²ξ̃)), p/K}`.
+    """Smallest number R of rounds for `strong_rate` and a smooth loss: `R ≥ max{(8β/μ)·ln(βD²μM̃/(dL²ξ̃)), p/K}`.
 
     Here `p = min{n, 1/(dξ̃)}`.
 
-    Here β is the smoothness, μ the strong convexity, D the distance from the start to the optimum, M̃ the effective
-    number of machines in a round, d the number of parameters, L the Lipschitz constant, ξ̃ the privacy load, K the
-    number of records in a batch, and n the number of records of a machine.
-
     Args:
-        load: positive, or a function of the rounds.
-        formal: use the second term of the formal theorem, `1/(dξ̃)` instead of p/K, which may be larger than needed.
+        problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
+            start to the optimum) and L (Lipschitz constant).
+        batch: K, number of records in a batch.
+        smoothness, strong_convexity: β and μ.
+        load: ξ̃, privacy load, which is proportional to the noise variance; positive, or a function of the rounds.
+        formal: True takes 1/(dξ̃) instead of p/K, as the formal theorem does, which may be more than needed.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.2, informal and formal.
 
@@ -196,10 +212,15 @@ def strong_rounds(
 
 
 def strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:
-    """Rate of the excess population loss, with constant 1 and no logarithms: `(L²/(μM̃))·(1/n + dξ̃)`.
+    """Excess population loss of minibatch SGD for a strongly convex loss: `(L²/(μM̃))·(1/n + dξ̃)`.
 
-    Here L is the Lipschitz constant, μ the strong convexity, M̃ the effective number of machines in a round, n the
-    number of records of a machine, d the number of parameters, and ξ̃ the privacy load.
+    It is up to a constant and logarithms.
+
+    Args:
+        problem: constants n (records of a machine), M̃ (machines in a round), d (parameters) and L (Lipschitz
+            constant).
+        strong_convexity: μ.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.2.
 
@@ -219,10 +240,14 @@ def _below_one(rate: np.ndarray) -> np.ndarray:
 
 
 def envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
-    """Smoothness of the envelope for a convex loss: `b = (L√M̃/D)·min{√n, 1/√(dξ̃)}`.
+    """Smoothness b of the Moreau envelope on which to run minibatch SGD, for a convex loss that need not be smooth.
 
-    Here L is the Lipschitz constant, M̃ the effective number of machines in a round, D the distance from the start to
-    the optimum, n the number of records of a machine, d the number of parameters, and ξ̃ the privacy load.
+    `b = (L√M̃/D)·min{√n, 1/√(dξ̃)}`
+
+    Args:
+        problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
+            start to the optimum) and L (Lipschitz constant).
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
@@ -234,10 +259,14 @@ def envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
 
 
 def envelope_strong_smoothness(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:
-    """Smoothness of the envelope for a strongly convex loss: `b = μM̃·min{n, 1/(dξ̃)}`.
+    """Smoothness b of the Moreau envelope on which to run minibatch SGD, for a strongly convex loss.
 
-    Here μ is the strong convexity, M̃ the effective number of machines in a round, n the number of records of a
-    machine, d the number of parameters, and ξ̃ the privacy load.
+    `b = μM̃·min{n, 1/(dξ̃)}`; the loss need not be smooth
+
+    Args:
+        problem: constants n (records of a machine), M̃ (machines in a round) and d (parameters).
+        strong_convexity: μ.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
@@ -250,11 +279,13 @@ def envelope_strong_smoothness(problem: ProblemConstants, *, strong_convexity: A
 
 
 def envelope_strong_convexity(*, strong_convexity: ArrayLike, smoothness: ArrayLike) -> Any:
-    """Strong convexity of the envelope of smoothness b of a strongly convex loss: `μb/(μ + b)`.
+    """Strong convexity of the Moreau envelope of a strongly convex loss: `μb/(μ + b)`.
 
-    Use it for the step unless b is much larger than μ.
+    Here b is `smoothness`, that of the envelope, which is a smooth lower approximation of the loss. Use the result for
+    the step, unless b is much larger than μ.
 
-    Here μ is the strong convexity.
+    Args:
+        strong_convexity: μ.
 
     >>> envelope_strong_convexity(strong_convexity=1.0, smoothness=3.0)
     0.75
@@ -264,10 +295,11 @@ def envelope_strong_convexity(*, strong_convexity: ArrayLike, smoothness: ArrayL
 
 
 def nonsmooth_rounds(problem: ProblemConstants, *, load: Load) -> int:
-    """Smallest number of rounds for `nonsmooth_bound`: `R ≥ M̃·min{n, 1/(dξ̃)}`.
+    """Smallest number R of rounds for `nonsmooth_bound`: `R ≥ M̃·min{n, 1/(dξ̃)}`.
 
-    Here M̃ is the effective number of machines in a round, n the number of records of a machine, d the number of
-    parameters, and ξ̃ the privacy load.
+    Args:
+        problem: constants n (records of a machine), M̃ (machines in a round) and d (parameters).
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
@@ -280,12 +312,17 @@ def nonsmooth_rounds(problem: ProblemConstants, *, load: Load) -> int:
 
 
 def nonsmooth_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
-    """Excess population loss for a convex loss that need not be smooth: `545·(LD/√M̃)·max{1/√n, √(dξ̃)}`.
+    """Bound on the excess population loss of minibatch SGD for a convex loss that need not be smooth.
 
-    The paper uses 2L as the Lipschitz constant of the envelope. L suffices, with 272.5 instead of 545.
+    `545·(LD/√M̃)·max{1/√n, √(dξ̃)}`
 
-    Here L is the Lipschitz constant, D the distance from the start to the optimum, M̃ the effective number of machines
-    in a round, n the number of records of a machine, d the number of parameters, and ξ̃ the privacy load.
+    SGD runs on the Moreau envelope of `envelope_smoothness`. The paper uses 2L as the Lipschitz constant of the
+    envelope. L suffices, with 272.5 instead of 545.
+
+    Args:
+        problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
+            start to the optimum) and L (Lipschitz constant).
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
@@ -297,16 +334,17 @@ def nonsmooth_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
 
 
 def nonsmooth_strong_rounds(problem: ProblemConstants, *, strong_convexity: float, load: Load) -> int:
-    """Smallest number of rounds for `strong_rate` without smoothness: `R ≥ max{8M̃p·ln(bD²μM̃/(dL²ξ̃)), 1/(dξ̃)}`.
+    """Smallest number R of rounds for `strong_rate` and a loss that need not be smooth.
+
+    `R ≥ max{8M̃p·ln(bD²μM̃/(dL²ξ̃)), 1/(dξ̃)}`
 
     Here `p = min{n, 1/(dξ̃)}` and `b = μM̃p`.
 
-    Here M̃ is the effective number of machines in a round, D the distance from the start to the optimum, μ the strong
-    convexity, d the number of parameters, L the Lipschitz constant, ξ̃ the privacy load, and n the number of records of
-    a machine.
-
     Args:
-        load: positive, or a function of the rounds.
+        problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
+            start to the optimum) and L (Lipschitz constant).
+        strong_convexity: μ.
+        load: ξ̃, privacy load, which is proportional to the noise variance; positive, or a function of the rounds.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 

@@ -24,9 +24,11 @@ from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, client_v
 
 
 def one_pass_rounds(*, records: int, batch: int) -> int:
-    """Number of rounds of one pass, `R = ⌊n/K⌋`, without the remaining records.
+    """Number of rounds of one pass over the records: `⌊n/K⌋`. Remaining records are not used.
 
-    Here n is the number of records of a machine and K the number of records in a batch.
+    Args:
+        records: n, number of records of a machine.
+        batch: K, number of records in a batch.
 
     >>> one_pass_rounds(records=100, batch=30)
     3
@@ -38,10 +40,12 @@ def one_pass_rounds(*, records: int, batch: int) -> int:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OnePassConstants(ProblemConstants):
-    """Constants of a smooth problem, with the privacy of one pass over its records.
+    """Constants of a smooth problem, with the privacy budget of one pass over its records.
+
+    The first five fields are as in `ProblemConstants`.
 
     Attributes:
-        epsilon: ε, at most 8·ln(1/δ), the hypothesis of the theorems.
+        epsilon: ε, at most 8·ln(1/δ), as the theorems require.
         delta: δ.
         smoothness: β.
         deviation: φ, bound on the standard deviation of a record's gradient (L2 norm over coordinates).
@@ -75,13 +79,15 @@ class OnePassConstants(ProblemConstants):
 
 
 def one_pass_batch(problem: OnePassConstants) -> int:
-    """Batch for a convex loss, at which the optimisation error equals the error due to noise.
+    """Number K of records in a batch of one pass for a convex loss.
+
+    With it, the error of optimisation equals the error due to noise.
 
     `K = (L/(βD))^{2/5}·n^{3/5}·(d·ln(1/δ))^{1/5}/(ε^{2/5}·M^{1/5})`, rounded and clipped to 1..n.
 
-    Here K is the number of records in a batch, L the Lipschitz constant, β the smoothness, D the distance from the
-    start to the optimum, n the number of records of a machine, d the number of parameters, and M the number of machines
-    in a round.
+    Args:
+        problem: constants n (records of a machine), M (machines in a round), d (parameters), D (distance from the start
+            to the optimum), L (Lipschitz constant), β (smoothness) and ε and δ (privacy budget).
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.1.
 
@@ -95,14 +101,16 @@ def one_pass_batch(problem: OnePassConstants) -> int:
 
 
 def one_pass_strong_batch(problem: OnePassConstants, *, strong_convexity: float, gap: float) -> int:
-    """Batch for a strongly convex loss: `K = n/(√κ·ln(μΔ·min{(εn)²M/(L²d·ln(1/δ)), nM/φ²}))`.
+    """Number K of records in a batch of one pass of AC-SA for a strongly convex loss.
 
-    Here κ = β/μ. K is rounded and clipped to 1..n, and K = n if the logarithm is not positive.
+    `K = n/(√κ·ln(μΔ·min{(εn)²M/(L²d·ln(1/δ)), nM/φ²}))`.
 
-    Here n is the number of records of a machine, μ the strong convexity, M the number of machines in a round, L the
-    Lipschitz constant, d the number of parameters, and φ the standard deviation of a record's gradient.
+    Here κ = β/μ. K is rounded and clipped to 1..n, and is n if the logarithm is not positive.
 
     Args:
+        problem: constants n (records of a machine), M (machines in a round), d (parameters), L (Lipschitz constant), β
+            (smoothness), φ (standard deviation of a record's gradient) and ε and δ (privacy budget).
+        strong_convexity: μ.
         gap: Δ, bound on the excess loss at the start.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.2.
@@ -120,14 +128,16 @@ def one_pass_strong_batch(problem: OnePassConstants, *, strong_convexity: float,
 
 
 def one_pass_bound(problem: OnePassConstants, *, batch: ArrayLike) -> Any:
-    """Rate of the excess population loss for a convex loss and any batch, which may be a real number.
+    """Excess population loss of one pass for a smooth convex loss and any batch size, up to a constant.
 
     `βD²K²/n² + φD/√(nM) + LD√(d·ln(1/δ))/(ε√(KnM)) + √K·υD/√(nM)·√((N−M)/(N−1))`
 
-    Here D is the distance from the start to the optimum, K the number of records in a batch, n the number of records of
-    a machine, φ the standard deviation of a record's gradient, M the number of machines in a round, L the Lipschitz
-    constant, d the number of parameters, υ the distance of machines' gradients to their mean, and N the number of
-    machines.
+    Args:
+        problem: constants n (records of a machine), M (machines in a round), d (parameters), D (distance from the start
+            to the optimum), L (Lipschitz constant), β (smoothness), φ (standard deviation of a record's gradient), υ
+            (root mean squared distance of the machines' gradients to their mean), N (all machines) and ε and δ (privacy
+            budget).
+        batch: K, number of records in a batch; may be a real number.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.1, which prints β² for β.
 
@@ -145,14 +155,16 @@ def one_pass_bound(problem: OnePassConstants, *, batch: ArrayLike) -> Any:
 
 
 def one_pass_rate(problem: OnePassConstants) -> Any:
-    """Rate of the excess population loss for a convex loss at the best batch, before its rounding.
+    """Excess population loss of one pass for a smooth convex loss, up to a constant, at the best batch size.
 
     `φD/√(nM) + (β^{1/4}LD^{3/2}√(d·ln(1/δ))/(εn√M))^{4/5}
     + √((N−M)/(N−1))·υL^{1/5}D^{4/5}β^{−1/5}·(√(d·ln(1/δ))/(εnM³))^{1/5}`
 
-    Here φ is the standard deviation of a record's gradient, D the distance from the start to the optimum, n the number
-    of records of a machine, M the number of machines in a round, β the smoothness, L the Lipschitz constant, d the
-    number of parameters, N the number of machines, and υ the distance of machines' gradients to their mean.
+    Args:
+        problem: constants n (records of a machine), M (machines in a round), d (parameters), D (distance from the start
+            to the optimum), L (Lipschitz constant), β (smoothness), φ (standard deviation of a record's gradient), υ
+            (root mean squared distance of the machines' gradients to their mean), N (all machines) and ε and δ (privacy
+            budget).
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.1.
 
@@ -169,13 +181,15 @@ def one_pass_rate(problem: OnePassConstants) -> Any:
 
 
 def one_pass_strong_rate(problem: OnePassConstants, *, strong_convexity: ArrayLike) -> Any:
-    """Rate of the excess population loss for a strongly convex loss at the best batch.
+    """Excess population loss of one pass for a smooth strongly convex loss, up to a constant, at the best batch size.
 
     `φ²/(μnM) + √κ·L²d·ln(1/δ)/(μ(εn)²M) + υ²/(μ√κM)·(1 − (M−1)/(N−1))`
 
-    Here φ is the standard deviation of a record's gradient, μ the strong convexity, n the number of records of a
-    machine, M the number of machines in a round, L the Lipschitz constant, d the number of parameters, υ the distance
-    of machines' gradients to their mean, and N the number of machines.
+    Args:
+        problem: constants n (records of a machine), M (machines in a round), d (parameters), L (Lipschitz constant), φ
+            (standard deviation of a record's gradient), υ (root mean squared distance of the machines' gradients to
+            their mean), N (all machines) and ε and δ (privacy budget).
+        strong_convexity: μ.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.2, which omits 1/μ from the first term, and in (9) from the second.
 

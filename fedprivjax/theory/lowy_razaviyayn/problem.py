@@ -40,8 +40,9 @@ class ProblemConstants:
 
     Attributes:
         records: n, records of one machine; the fewest if machines differ.
-        per_round: machines in a round, a number or a mean: M̃ by `average_or_max` for Algorithm 1 and the empirical
-            rates, else M. Both are equal if machines are identical and their number is fixed.
+        per_round: M, number of machines in a round. If the number is random, it is a mean: M̃ of `average_or_max` for
+            minibatch SGD (Algorithm 1) and for bounds on the empirical loss, otherwise `harmonic_machines`. Both are M
+            if the number is fixed and machines are identical.
         dimension: d, parameters of the model.
         diameter: D, bound on the distance from the start to the optimum.
         lipschitz: L, bound on the gradient norm of one record's loss; the largest if machines differ.
@@ -75,13 +76,14 @@ def curvatures(strong_convexity: ArrayLike, smoothness: ArrayLike) -> tuple[np.n
 def privacy_load(
     *, records: ArrayLike, epsilon: ArrayLike, delta: ArrayLike, rounds: int, lipschitz: ArrayLike = 1.0
 ) -> Any:
-    """Privacy load `ξ = ψ/L²` with the default `lipschitz`, else `ψ = (L/(nε))²·ln(2.5R/δ)·ln(2/δ)`.
+    """Privacy load of a machine, a number proportional to its noise variance: `ψ = (L/(nε))²·ln(2.5R/δ)·ln(2/δ)`.
 
-    The noise of advanced composition is `σ² = 256·R·ψ`. All arguments but `rounds` broadcast over machines.
-
-    Here L is the Lipschitz constant and R the number of rounds.
+    The theorems take noise of variance `σ² = 256·R·ψ` per coordinate, by advanced composition of R rounds. With the
+    default `lipschitz` of 1, the result is the load `ξ = ψ/L²`. All arguments but `rounds` broadcast over machines.
 
     Args:
+        delta: δ of the privacy budget.
+        rounds, lipschitz: R and L.
         records: n, records of a machine.
         epsilon: at most 2·ln(2/δ), or inf for no privacy (load 0).
 
@@ -104,11 +106,14 @@ def privacy_load(
 
 
 def bare_load(*, records: ArrayLike, epsilon: ArrayLike) -> Any:
-    """Load ξ without its logarithms, `1/(nε)²`, as in the paper's informal theorems.
+    """Privacy load without its logarithms: `1/(nε)²`.
 
-    It is for plots and for the informal numbers of rounds.
+    It is for plots and for the numbers of rounds in the paper's informal theorems. The privacy load is proportional to
+    the noise variance (`privacy_load`).
 
-    Here n is the number of records of a machine.
+    Args:
+        records: n, number of records of a machine.
+        epsilon: ε of the privacy budget.
 
     >>> bare_load(records=100, epsilon=0.5)
     0.0004
@@ -117,13 +122,12 @@ def bare_load(*, records: ArrayLike, epsilon: ArrayLike) -> Any:
 
 
 def equivalent_load(*, noise_std: ArrayLike, lipschitz: ArrayLike, rounds: int) -> Any:
-    """Load ξ that corresponds to given noise under advanced composition: `σ²/(256·R·L²)`.
+    """Privacy load at which the paper's theorems would use the given noise: `σ²/(256·R·L²)`.
 
-    It makes the step sizes of the theorems applicable to noise that an accountant calibrated.
-
-    Here R is the number of rounds and L the Lipschitz constant.
+    With it, the step sizes of the theorems apply to noise that an accountant calibrated.
 
     Args:
+        lipschitz, rounds: L and R.
         noise_std: σ, standard deviation per coordinate of a machine's message (a mean of gradients).
 
     >>> equivalent_load(noise_std=32.0, lipschitz=1.0, rounds=4)
@@ -143,7 +147,7 @@ def precision(problem: ProblemConstants, load: ArrayLike) -> np.ndarray:
 
 
 def uniform_cohort(*, machines: int, min_machines: int, max_machines: int) -> np.ndarray:
-    """Pmf of M_r that is uniform from `min_machines` to `max_machines`, which may be equal; shape [machines].
+    """Probabilities of 1, 2, …, machines in a round, equal from `min_machines` to `max_machines`; shape [machines].
 
     Raises:
         Refusal: unless 1 ≤ min_machines ≤ max_machines ≤ machines.
@@ -161,7 +165,9 @@ def uniform_cohort(*, machines: int, min_machines: int, max_machines: int) -> np
 
 
 def binomial_cohort(*, machines: int, rate: float) -> np.ndarray:
-    """Pmf of M_r if every machine takes part with probability `rate`, given that M_r > 0; shape [machines].
+    """Probabilities of 1, 2, …, machines in a round if each takes part with probability `rate`; shape [machines].
+
+    They are conditional on at least one machine.
 
     Raises:
         Refusal: if the rate is outside (0, 1].
@@ -177,7 +183,7 @@ def binomial_cohort(*, machines: int, rate: float) -> np.ndarray:
 
 
 def harmonic_machines(pmf: ArrayLike) -> float:
-    """Harmonic mean of the number of machines in a round: `M = 1/E[1/M_r]`.
+    """Harmonic mean of the random number M_r of machines in a round: `M = 1/E[1/M_r]`.
 
     Args:
         pmf: probabilities of 1, 2, …, machines.
@@ -192,7 +198,9 @@ def harmonic_machines(pmf: ArrayLike) -> float:
 
 
 def second_moment_machines(pmf: ArrayLike) -> float:
-    """Second-moment mean of the number of machines in a round: `M′ = 1/√E[1/M_r²]`, at most M.
+    """Mean of the random number M_r of machines in a round by the second moment of 1/M_r: `M′ = 1/√E[1/M_r²]`.
+
+    It is at most M, the harmonic mean (`harmonic_machines`).
 
     The paper prints the root inside the expectation, which would make M′ equal to M. Its proofs use a second moment.
 
@@ -225,7 +233,7 @@ def sizes(pmf: np.ndarray) -> np.ndarray:
 
 
 class Effective(NamedTuple):
-    """Effective number of machines in a round and effective value (a load or a variance) in a bound."""
+    """Number of machines in a round and value of all machines, a load or a variance, as they enter a bound."""
 
     per_round: float
     value: float
@@ -237,7 +245,9 @@ class Effective(NamedTuple):
 
 
 def top_averages(values: ArrayLike) -> np.ndarray:
-    """Means of the m largest values, `ā_m = (1/m)·Σ_{i≤m} a_(i)` for m = 1, …, machines; shape [machines].
+    """Means of the m largest values, for m = 1, …, machines; shape [machines].
+
+    `ā_m = (1/m)·Σ_{i≤m} a_(i)`, where `a_(1) ≥ a_(2) ≥ …` are the sorted values.
 
     Source: Lowy & Razaviyayn 2023, appendix E.1.
 
@@ -249,10 +259,10 @@ def top_averages(values: ArrayLike) -> np.ndarray:
 
 
 def expected_top(values: ArrayLike, pmf: ArrayLike) -> float:
-    """Root mean square of `top_averages` over a random number of machines: `√E[(ā_{M_r})²]`.
+    """Root mean square of the mean of the M_r largest values, for a random number M_r of machines: `√E[(ā_{M_r})²]`.
 
-    In the paper it is Φ² for the squared deviations φ_i², Σ² for the noise variances σ_i², and Ψ and Ξ for the loads
-    ψ_i and ξ_i.
+    Here `ā_m` is the mean of the m largest values (`top_averages`). The paper writes Φ² for the result if the values
+    are squared deviations φ_i² of records' gradients, Σ² for noise variances σ_i², and Ψ and Ξ for loads ψ_i and ξ_i.
 
     Args:
         values: one per machine, or one for all.
@@ -268,15 +278,18 @@ def expected_top(values: ArrayLike, pmf: ArrayLike) -> float:
 
 
 def average_or_max(values: ArrayLike, pmf: ArrayLike) -> Effective:
-    """Return the smaller of two bounds on `E[ā_{M_r}/M_r]`, as its number of machines and its value.
+    """Return the number of machines and the value that a bound uses for machines with different values.
+
+    Bounds contain `E[ā_{M_r}/M_r]`: M_r is the random number of machines in a round, and ā_m the mean of the m largest
+    values (`top_averages`). The result's value divided by its number of machines is the smaller of two bounds on it.
 
     Args:
         values: one per machine, or one for all: loads, noise variances, squared deviations.
         pmf: probabilities of 1, 2, …, machines in a round.
 
     Returns:
-        (M′, √E[ā²]) if its ratio √E[ā²]/M′ is at most the ratio of the largest value to M, else (M, largest value). The
-        paper prints √M′ and √M for the first entry, but uses M′ and M.
+        `(M′, √E[ā²])`, or `(M, largest value)` if its ratio is smaller. M′ is `second_moment_machines`, √E[ā²]
+        `expected_top`, and M `harmonic_machines`. The paper prints √M′ and √M for the first entry, but uses M′ and M.
 
     Source: Lowy & Razaviyayn 2023, appendix E.1.
 
@@ -289,11 +302,12 @@ def average_or_max(values: ArrayLike, pmf: ArrayLike) -> Effective:
 
 
 def client_variance(*, diversity: ArrayLike, machines: int, per_round: ArrayLike) -> Any:
-    """Variance due to choosing the machines of a round: `Υ² = (1 − (M−1)/(N−1))·υ²`, or 0 for one machine.
+    """Variance due to choosing the machines of a round at random: `Υ² = (1 − (M−1)/(N−1))·υ²`, or 0 if N = 1.
 
-    Here N is the number of machines.
+    Υ²/M is the mean squared error that the choice causes in a round's mean gradient.
 
     Args:
+        machines: N, number of all machines.
         diversity: υ², the mean squared distance of the machines' gradients to their mean; or υ*², the mean squared norm
             of their gradients at the optimum.
         per_round: M, the harmonic mean of the number of machines in a round.
@@ -312,7 +326,7 @@ def client_variance(*, diversity: ArrayLike, machines: int, per_round: ArrayLike
 
 
 def client_diversity(gradients: ArrayLike) -> float:
-    """Diversity υ² at a point: the mean squared distance of the machines' gradients to their mean.
+    """Diversity υ² of machines: the mean squared distance of their gradients at one point to their mean.
 
     Args:
         gradients: gradient of each machine, shape [machines, dimension].

@@ -20,7 +20,10 @@ _MIN_ALPHA = {"corrected": 1.7, "paper": 1.0}  # times 1/N; Proposition 14 requi
 
 
 class MomentumSettings(NamedTuple):
-    """Settings T, α and η of Algorithm 1: numbers, or arrays for the bounds of many runs."""
+    """Rounds T, weight α of a gradient in the momentum, and step length η of Algorithm 1.
+
+    Each is a number, or an array for the bounds of many runs.
+    """
 
     rounds: Any
     alpha: Any
@@ -28,7 +31,10 @@ class MomentumSettings(NamedTuple):
 
 
 class GradientBound(NamedTuple):
-    """Terms of a bound on E‖∇F(w)‖ for a uniformly random iterate w.
+    """Terms of a bound on the expected norm of the gradient at a uniformly random iterate.
+
+    Here T is the number of rounds, η the length of a step, L the smoothness, N the number of records, G the Lipschitz
+    constant, and α a gradient's weight in the momentum.
 
     * `optimisation`: `3·gap/(2ηT) + 3Lη/4`;
     * `bias`: `6ηNL + 3ηL/α`, due to gradients at old iterates;
@@ -51,15 +57,15 @@ class GradientBound(NamedTuple):
 def momentum_settings(
     *, records: int, epsilon: float, delta: float, dimension: int, rounds: int | None = None
 ) -> MomentumSettings:
-    """Rounds, α and step of Theorem 6.
+    """Settings of Algorithm 1 by Theorem 6: rounds T, weight α of a gradient in the momentum, and step length η.
 
     T solves `T·log₂T = εN²/√(d·log(1/δ))` and is rounded up to whole epochs. `α = εN/(T·log₂T·√(d·log(1/δ)))` is
     clipped to [1/N, 1], and `η = 1/√(NT)`. At the theorem's T, α is 1/N.
 
-    Here d is the number of parameters, α a gradient's weight in the momentum, and η the length of a step.
-
     Args:
         records: N.
+        epsilon, delta: privacy budget.
+        dimension: d, number of parameters.
         rounds: T, or None for that of the theorem. α is larger for a smaller T.
 
     Raises:
@@ -95,17 +101,19 @@ def momentum_noise_norm(
     order: str = "reshuffled",
     form: str = "counted",
 ) -> Any:
-    """Bound on the mean norm of Algorithm 1's noise in a round, with equal noise on every node: `Δσ·√(d·V·nodes)`.
+    """Bound on the expected norm of the noise of Algorithm 1 in a round: `Δσ·√(d·V·nodes)`.
 
-    * "counted": Δ is 2αG times `sensitivity_cap` of the order, V is `node_count`, and the sum of a round has
-      ⌊log₂(T+1)⌋ nodes;
-    * "paper": `Δ = 4αG`, `V = 4(T/N)·log₂T` and log₂T nodes, for any order.
+    The momentum of a round is the sum of a few nodes of a binary tree over the rounds, which all have the same noise. Δ
+    bounds the sensitivity of a node, V is the number of nodes that contain one record, and `nodes` the number in a sum.
 
-    Here d is the number of parameters, α a gradient's weight in the momentum, G the Lipschitz constant, and N the
-    number of records.
+    * "counted": Δ is 2αG times `sensitivity_cap`, V is `node_count`, and a sum has ⌊log₂(T+1)⌋ nodes;
+    * "paper": `Δ = 4αG`, `V = 4(T/N)·log₂T`, and a sum has log₂T nodes.
+
+    Here d is the number of parameters, G the Lipschitz constant, and N the number of records.
 
     Args:
         rounds: T.
+        alpha: α, weight of a gradient in the momentum.
         noise_multiplier: σ, `momentum_multiplier`.
         order: order of the records in an epoch, "cyclic" or "reshuffled"; not used by "paper".
 
@@ -130,21 +138,22 @@ def momentum_noise_norm(
 def momentum_bound(
     problem: ProblemConstants, settings: MomentumSettings, *, gap: ArrayLike, noise: ArrayLike
 ) -> GradientBound:
-    """Expected gradient norm of Algorithm 1's output, by term. The bound is `.total`.
+    """Bound on the expected gradient norm at the output of Algorithm 1, by term. The bound is `.total`.
 
     `3·gap/(2ηT) + 3Lη/4 + 6ηNL + 3ηL/α + 6G√α + 3·noise + 3G(1−α)/(αT)`
 
     It holds for any T, step, α and noise; `momentum_settings(rounds=T)` returns the theorem's α and step for a given T.
-    Every epoch must be shuffled independently. In a cyclic order, the iterates after the first epoch depend on the
-    order, so that the term 6G√α is not proved.
+    Every epoch, a pass over the records, must be shuffled independently. With one order for all epochs, the iterates
+    after the first epoch depend on the order, so that the term 6G√α is not proved.
 
-    Here T is the number of rounds, L the smoothness, N the number of records, and G the Lipschitz constant.
+    Here T is the number of rounds, L the smoothness, N the number of records, G the Lipschitz constant, and α a
+    gradient's weight in the momentum.
 
     Args:
         settings: T of at least N, α in [1/N, 1], and η, the length of a step.
         gap: bound on F(w_1) − inf F (the paper's R).
-        noise: mean over rounds of the mean norm of the noise in the momentum: √d times the root mean square of the
-            mechanism in use, or `momentum_noise_norm`.
+        noise: expected norm of the noise in the momentum, mean over rounds: √d times the root mean square of its d
+            coordinates, or `momentum_noise_norm`.
 
     Source: Tran & Cutkosky 2022, Lemmas 5 and 11. Explicit. With the paper's noise, this bound has a factor 48 where
     Theorem 6 has 12, and d^{1/4} where it has d^{1/4}·d^{1/4}.
@@ -169,12 +178,12 @@ def momentum_bound(
 
 
 def momentum_rate(*, records: ArrayLike, dimension: ArrayLike, epsilon: ArrayLike, sampling: bool = True) -> Any:
-    """Rate of Algorithm 1, without constants and logarithms: `d^{1/4}/√(εN) + 1/√N`.
+    """Expected gradient norm of Algorithm 1, up to constants and logarithms: `d^{1/4}/√(εN) + 1/√N`.
 
-    Here d is the number of parameters and N the number of records.
+    Here d is the number of parameters, N the number of records, and ε the privacy budget.
 
     Args:
-        sampling: False omits 1/√N.
+        sampling: False omits 1/√N, the part that is not due to privacy.
 
     Source: Tran & Cutkosky 2022, Theorem 6.
 
@@ -188,7 +197,10 @@ def momentum_rate(*, records: ArrayLike, dimension: ArrayLike, epsilon: ArrayLik
 
 
 class ReducedSettings(NamedTuple):
-    """Settings T, α, η and γ of Algorithm 2: numbers, or arrays for the bounds of many runs."""
+    """Rounds T, weight α of a gradient in the momentum, step length η and reset rate γ of Algorithm 2.
+
+    Each is a number, or an array for the bounds of many runs.
+    """
 
     rounds: Any
     alpha: Any
@@ -199,18 +211,17 @@ class ReducedSettings(NamedTuple):
 def reduced_settings(
     *, records: int, epsilon: float, dimension: int, rounds: int | None = None, form: str = "corrected"
 ) -> ReducedSettings:
-    """Rounds, α, step and reset rate of Theorem 9.
+    """Settings of Algorithm 2 by Theorem 9: rounds T, weight α of a gradient, step length η and reset rate γ.
 
     `T = N^{7/3}·ε^{4/3}/d^{2/3}` is rounded up to whole epochs, `η = 1/√(NT)` and `γ = ηN`.
     `α = N^{3/4}·ε/(T^{3/4}·√d)` is clipped to at most 1 and at least 1.7/N ("corrected") or 1/N ("paper"). At the
     theorem's T, the formula gives 1/N, which is less than the paper's Proposition 14 requires. `reduced_bound` holds
     for it nevertheless.
 
-    Here d is the number of parameters, η the length of a step, γ the reset rate, and α a gradient's weight in the
-    momentum.
-
     Args:
         records: N, at least 2.
+        epsilon: privacy budget ε.
+        dimension: d, number of parameters.
         rounds: T, or None for that of the theorem, which is very large.
 
     Raises:
@@ -246,20 +257,24 @@ def reduced_noise_norm(
     noise_multiplier: ArrayLike,
     form: str = "corrected",
 ) -> Any:
-    """Bound on the mean norm of Algorithm 2's noise in a round, with noise of `√V·σδ` on every node.
+    """Bound on the expected norm of the noise of Algorithm 2 in a round.
 
-    * "corrected": `ασ√d` times the square root of
-      `δ_G²·V_<·(⌊log₂N⌋ + nC²) + nC²/(γ(2−γ))·V_>·(γ²δ_G² + (1−γ)²δ_Δ²) + ⌊log₂(T+1)⌋·V_>·δ_r²`,
-      where `C = 1/(1 − (1−α)^N/(1−γ))` is the sum of the weights of old epochs, `n = 2(1 + ⌈log₂N⌉)` is a bound on the
-      nodes of an epoch, and V and δ are `reduced_node_counts` and `reduced_sensitivities`;
+    The momentum is a sum of nodes of three binary trees over the rounds: of gradients at anchors (an epoch's first
+    iterate), of their differences, and of residuals (see `Sensitivities`). A node of sensitivity δ has noise `√V·σδ`,
+    where V counts the nodes that contain one record.
+
+    * "corrected": `ασ√d` times the square root of `δ_G²·V_<·(⌊log₂N⌋ + nC²) + nC²/(γ(2−γ))·V_>·(γ²δ_G² + (1−γ)²δ_Δ²) +
+      ⌊log₂(T+1)⌋·V_>·δ_r²`, where `C = 1/(1 − (1−α)^N/(1−γ))` is the sum of the weights of old epochs,
+      `n = 2(1 + ⌈log₂N⌉)` is a bound on the nodes of an epoch, and V and δ are `reduced_node_counts` and
+      `reduced_sensitivities`;
     * "paper": `ασ√d·log₂T·(48G + 32G√(γT/N) + 64ηNL√(T/(γN)) + 4ηNL√(3T/N))`.
 
-    Here V is the number of nodes with one record, α a gradient's weight in the momentum, d the number of parameters, G
-    the Lipschitz constant, N the number of records, γ the reset rate, η the length of a step, and L the smoothness.
+    Here d is the number of parameters, G the Lipschitz constant, N the number of records, and L the smoothness.
 
     Args:
         problem: constants with N of at least 2.
-        settings: T, η, α of at least 1/N, and γ in (0, 1/2].
+        settings: rounds T, step length η, weight α of a gradient in the momentum, at least 1/N, and reset rate γ in (0,
+            1/2].
         noise_multiplier: σ, `momentum_multiplier` of "reduced".
 
     Source: Tran & Cutkosky 2022, Lemma 7 ("paper"), and its proof with the sum of the weights ("corrected"). Explicit.
@@ -290,21 +305,21 @@ def reduced_noise_norm(
 def reduced_bound(
     problem: ProblemConstants, settings: ReducedSettings, *, gap: ArrayLike, noise: ArrayLike
 ) -> GradientBound:
-    """Expected gradient norm of Algorithm 2's output, by term. The bound is `.total`.
+    """Bound on the expected gradient norm at the output of Algorithm 2, by term. The bound is `.total`.
 
-    The terms are those of `momentum_bound`, because both methods are equal without noise. The reset rate, at most 1/2,
-    only affects the noise.
+    The terms are those of `momentum_bound`, because both methods are equal without noise. The reset rate γ only affects
+    the noise.
 
-    The bound is explicit, but its term 6G√α is proved only for epochs that are shuffled independently, whereas the
-    method requires the same order in all epochs. The paper does not mention this. With `reduced_noise_norm`, the bound
-    is below that of Algorithm 1 only for N above about 10¹² (at d = 100, ε = 1). The actual noise of the mechanism is
-    much smaller.
+    The bound is explicit, but one term is proved only for epochs that are shuffled independently. The term is 6G√α,
+    with the Lipschitz constant G and a gradient's weight α. The method, however, requires the same order in all epochs.
+    The paper does not mention this. With `reduced_noise_norm`, the bound is below that of Algorithm 1 only for N above
+    about 10¹² (at d = 100, ε = 1). The actual noise of the mechanism is much smaller.
 
     Args:
         settings: as for `momentum_bound`, and γ in (0, 1/2].
         gap: bound on F(w_1) − inf F (the paper's R).
-        noise: mean over rounds of the mean norm of the noise in the momentum: √d times the root mean square of the
-            mechanism in use, or `reduced_noise_norm`.
+        noise: expected norm of the noise in the momentum, mean over rounds: √d times the root mean square of its d
+            coordinates, or `reduced_noise_norm`.
 
     Source: Tran & Cutkosky 2022, Theorem 9 (Lemmas 5, 7 and 11), with the term of a momentum that starts at 0.
 
@@ -319,12 +334,12 @@ def reduced_bound(
 
 
 def reduced_rate(*, records: ArrayLike, dimension: ArrayLike, epsilon: ArrayLike, sampling: bool = True) -> Any:
-    """Rate of Algorithm 2, without constants and logarithms: `d^{1/3}/(εN)^{2/3} + 1/√N`.
+    """Expected gradient norm of Algorithm 2, up to constants and logarithms: `d^{1/3}/(εN)^{2/3} + 1/√N`.
 
-    Here d is the number of parameters and N the number of records.
+    Here d is the number of parameters, N the number of records, and ε the privacy budget.
 
     Args:
-        sampling: False omits 1/√N.
+        sampling: False omits 1/√N, the part that is not due to privacy.
 
     Source: Tran & Cutkosky 2022, Theorem 9.
 

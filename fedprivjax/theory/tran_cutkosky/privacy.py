@@ -25,9 +25,9 @@ _ALGORITHMS = {"tree": (1, 2.0), "reduced": (3, 4.0)}  # groups of nodes, and σ
 
 
 def composition_zcdp(*, nodes: ArrayLike, ratio: ArrayLike) -> Any:
-    """zCDP parameter of releasing sums of records with noise proportional to their sensitivities: `Vρ²/2`.
+    """zCDP parameter of releasing sums of records, each with Gaussian noise in proportion to its sensitivity: `Vρ²/2`.
 
-    The release is √V·ρ-GDP, so its Rényi divergence of order a is `a·Vρ²/2`. Later releases may depend on earlier ones.
+    The Rényi divergence of order a is then `a·Vρ²/2`, for every a. Later releases may depend on earlier ones.
 
     Args:
         nodes: V, largest number of sums that contain one record.
@@ -42,10 +42,12 @@ def composition_zcdp(*, nodes: ArrayLike, ratio: ArrayLike) -> Any:
 
 
 def composition_epsilon(*, nodes: ArrayLike, ratio: ArrayLike, delta: ArrayLike, form: str = "exact") -> Any:
-    """ε of releasing sums of records with noise proportional to their sensitivities.
+    """ε of releasing sums of records, each with Gaussian noise in proportion to its sensitivity.
 
-    * "exact": the ε of √V·ρ-GDP;
-    * "renyi": at the best order, `Vρ²/2 + ρ·√(2V·log(1/δ))`;
+    Here V and ρ are `nodes` and `ratio`, and ε is for a given δ.
+
+    * "exact": the smallest ε, that of Gaussian differential privacy (GDP) with parameter √V·ρ;
+    * "renyi": by Rényi divergences of the best order, `Vρ²/2 + ρ·√(2V·log(1/δ))`;
     * "paper": `2ρ·√(V·log(1/δ))`, which is at least "renyi" if `ρ√V ≤ 2(2 − √2)·√log(1/δ)`. The factor 2(2 − √2) is
       1.17; the paper has 1.
 
@@ -73,11 +75,15 @@ def composition_epsilon(*, nodes: ArrayLike, ratio: ArrayLike, delta: ArrayLike,
 def momentum_epsilon(
     *, noise_multiplier: ArrayLike, delta: ArrayLike, form: str = "exact", algorithm: str = "tree"
 ) -> Any:
-    """ε at noise multiplier σ: "exact" is the ε of √k/σ-GDP, "renyi" is `k/(2σ²) + √(2k·log(1/δ))/σ`.
+    """ε of Algorithm 1 or 2 at a given noise multiplier σ, for a given δ.
+
+    * "exact": the smallest ε, that of Gaussian differential privacy (GDP) with parameter √k/σ;
+    * "renyi": by Rényi divergences, `k/(2σ²) + √(2k·log(1/δ))/σ`.
 
     Args:
         noise_multiplier: σ.
-        algorithm: "tree" for Algorithm 1, with k = 1 group of nodes, or "reduced" for Algorithm 2, with k = 3.
+        algorithm: "tree" for Algorithm 1, which has k = 1 binary tree of noisy sums, or "reduced" for Algorithm 2, k =
+            3.
 
     Source: Tran & Cutkosky 2022, Theorems 4 and 8 ("renyi").
 
@@ -99,7 +105,7 @@ def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "ex
     * "paper": `2·√log(1/δ)/ε` for Algorithm 1 and `4·√log(1/δ)/ε` for Algorithm 2, which suffice for
       `ε ≤ momentum_max_epsilon(δ)`, about 2.34·log(1/δ) and 4.13·log(1/δ).
 
-    Here k is the number of groups of nodes: 1 for Algorithm 1 ("tree"), 3 for Algorithm 2 ("reduced").
+    Here k is the number of trees of noisy sums: 1 for Algorithm 1 ("tree"), 3 for Algorithm 2 ("reduced").
 
     Raises:
         Refusal: if the condition of "paper" does not hold.
@@ -127,9 +133,10 @@ def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "ex
 
 
 def momentum_max_epsilon(delta: ArrayLike, algorithm: str = "tree") -> Any:
-    """Largest ε for which the paper's σ suffices by Rényi divergences: it solves μ²/2 + μ√(2·log(1/δ)) = ε at μ = √k/σ.
+    """Largest ε for which the noise multiplier σ of the paper suffices.
 
-    It is `4(2 − √2)·log(1/δ)` for Algorithm 1 (k = 1), and `(32/3 − 8√(2/3))·log(1/δ)` for Algorithm 2 (k = 3).
+    It solves μ²/2 + μ√(2·log(1/δ)) = ε with μ = √k/σ: the left side is ε by Rényi divergences. It is
+    `4(2 − √2)·log(1/δ)` for Algorithm 1, which has k = 1 tree, and `(32/3 − 8√(2/3))·log(1/δ)` for Algorithm 2, k = 3.
 
     Source: derived here, to replace the condition of Tran & Cutkosky 2022, Theorem 4; Theorem 8 states none.
 
@@ -168,9 +175,10 @@ def _simple(mu: np.ndarray, delta: np.ndarray) -> Any:
 
 
 class Sensitivities(NamedTuple):
-    """Sensitivities for gradients at anchors (G in the paper), their differences over an epoch (Δ), residuals (r).
+    """Sensitivities of a node in each of the three trees of Algorithm 2, to one record.
 
-    An anchor is an epoch's first iterate. A residual is a gradient minus that of the same record at the anchor.
+    `anchors` is for gradients at an anchor, an epoch's first iterate (G in the paper). `differences` is for their
+    differences from epoch to epoch (Δ). `residuals` is for gradients minus those of the same record at the anchor (r).
     """
 
     anchors: Any
@@ -179,7 +187,10 @@ class Sensitivities(NamedTuple):
 
 
 def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, form: str = "corrected") -> Sensitivities:
-    """Bounds on the sensitivity of a node of Algorithm 2 to one record, if records are cyclic and α ≥ 1/N.
+    """Bounds on the sensitivity of a node of Algorithm 2 to one record, one for each of its trees.
+
+    A node is a discounted sum over rounds y to z. δ_G, δ_Δ and δ_r are for the trees of `Sensitivities`. The bounds
+    hold if all epochs have the same order of records, and a gradient's weight in the momentum is at least 1/N.
 
     * "corrected": `δ_G = 4G` and `δ_Δ = δ_r = 4ηNL`, for nodes of any length;
     * "short": `2G`, `2ηNL` and `2η(N−1)L`, for nodes of at most N rounds, which contain a record once. In the trees of
@@ -188,11 +199,9 @@ def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, fo
 
     The sensitivity of a given node is `node_sensitivity` times 2G or 2ηNL, or `residual_sensitivity`.
 
-    Here G is the Lipschitz constant, N the number of records, and L the smoothness.
-
     Args:
-        problem: constants with N of at least 2.
-        step_size: η.
+        problem: constants G (Lipschitz constant), L (smoothness) and N (records, at least 2).
+        step_size: η, length of a step.
 
     Source: Tran & Cutkosky 2022, Theorem 8, with the geometric factor that its δ_Δ and δ_r lack. The constants of
     Lemma 7 correspond to 8ηNL.
@@ -213,19 +222,18 @@ def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, fo
 def residual_sensitivity(
     *, first: int, last: int, records: int, alpha: float, step_size: float, smoothness: float
 ) -> float:
-    """Sensitivity of a node of the residuals' tree to one record: `2ηL·max_p p·Σ_{t at p} (1−α)^{z−t}`.
+    """Sensitivity to one record of a sum of residuals over rounds y to z: `2ηL·max_p p·Σ_{t at p} (1−α)^{z−t}`.
 
-    The node sums the rounds t = y, …, z. The inner sum is over those of them that use the record at position p of an
-    epoch, counted from 0. The value is attained in cyclic order. It is at most 2η(N−1)L for a node of N rounds, and
-    3.17η(N−1)L for any node.
-
-    Here α is a gradient's weight in the momentum.
+    A residual is a gradient minus that of the same record at the epoch's first iterate. The sum discounts older ones.
+    In the formula, t runs over the rounds that use the record at position p of an epoch, counted from 0. The value is
+    attained in cyclic order. It is at most 2η(N−1)L for N rounds, and 3.17η(N−1)L for any number.
 
     Args:
-        first: y, first round of the node, counted from 1.
-        last: z, last round of the node.
+        first: y, first round of the sum, counted from 1.
+        last: z, last round of the sum.
         records: N.
-        step_size: η.
+        alpha: α, weight of a gradient in the momentum.
+        step_size: η, length of a step.
         smoothness: L.
 
     Source: derived here, for F^r of Tran & Cutkosky 2022, Theorem 8.

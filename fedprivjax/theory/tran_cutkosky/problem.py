@@ -23,10 +23,10 @@ class ProblemConstants:
     """Constants of a smooth Lipschitz problem. All but the dimension may be arrays.
 
     Attributes:
-        records: N, also the rounds of an epoch.
+        records: N, also the number of rounds of an epoch.
         dimension: d, parameters of the model.
-        lipschitz: G, bound on the gradient norm of one record's loss; for noise in general, half of a leaf's
-            sensitivity.
+        lipschitz: G, bound on the gradient norm of one record's loss. Bounds on noise read it as half of the
+            sensitivity of one round's gradient, which is 2G when a record is replaced.
         smoothness: L.
 
     Raises:
@@ -48,7 +48,11 @@ class ProblemConstants:
 
 
 class Federated(NamedTuple):
-    """Rounds of an epoch (N of the theorems), sensitivity of a leaf, and ratio of the average's noise to one tree's."""
+    """Constants of `federated`.
+
+    `epoch` is the number of rounds of an epoch (N of the theorems), and `sensitivity` that of one round's gradient.
+    `noise` is the standard deviation of the server's noise divided by that of one tree.
+    """
 
     epoch: int
     sensitivity: float
@@ -56,23 +60,23 @@ class Federated(NamedTuple):
 
 
 def federated(*, machines: int, records: int, batch: int, trust: str, lipschitz: float = 1.0) -> Federated:
-    """Constants of trees over M machines that each use K of their n records per round, without replacement.
+    """Constants that carry the theorems, which are for one machine, over to M machines.
 
-    An epoch has n/K rounds.
+    Each machine uses K of its n records per round, without replacement, so that an epoch has n/K rounds.
 
-    * "server": one tree on the mean gradient, with sensitivity 2G/(KM) of a leaf;
-    * "none": one tree per machine on the machine's gradient, with sensitivity 2G/K of a leaf. The server averages the
+    * "server": one tree of noisy sums, of the mean gradient; one record changes a round's gradient by 2G/(KM);
+    * "none": one tree per machine, of the machine's gradient; one record changes it by 2G/K. The server averages the
       trees. The standard deviation of the average is 1/√M of that of one tree, and √M times that of "server".
 
-    The theorems on privacy and noise hold with `epoch` as N and, for the noise, `lipschitz=sensitivity/2`. The number
-    of rounds is the number of participations. Neighbours replace one record. A record belongs to one machine, so there
-    is no composition over machines.
+    The theorems on privacy and noise hold with `epoch` as N and, for the noise, `lipschitz=sensitivity/2`. Rounds in
+    which a machine does not take part do not count. Neighbours replace one record. A record belongs to one machine, so
+    there is no composition over machines.
 
     Args:
         machines: M.
         records: n, records of one machine.
         batch: K, a divisor of n.
-        lipschitz: G.
+        lipschitz: G, Lipschitz constant of one record's loss.
 
     Source: derived here; the paper has one machine.
 
@@ -146,9 +150,10 @@ def whole_epochs(records: int, rounds: float) -> int:
 
 
 class ReducedNodes(NamedTuple):
-    """Node counts V of Algorithm 2: `early` for nodes that end by round 2N, `late` for all others.
+    """Numbers of tree nodes of Algorithm 2 that contain one record, by which their noise is scaled.
 
-    All nodes of the residuals' tree are late.
+    `early` is for nodes that end by round 2N, for N records, and `late` for all others. All nodes of the tree of
+    residuals count as late.
     """
 
     early: Any
@@ -156,12 +161,11 @@ class ReducedNodes(NamedTuple):
 
 
 def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
-    """Bound on the number of nodes of the whole tree that contain one record.
+    """Bound on the number of nodes of a binary tree over T rounds that contain one record.
 
-    `V = (min(R, ⌊log₂N⌋) + 1)·⌈T/N⌉ + Σ_{j=⌊log₂N⌋+1}^{R} ⌊T/2^j⌋` with `R = ⌊log₂T⌋`, at most `4(T/N)·log₂T`.
-
-    Right children are never released. About half of V would therefore suffice for shuffled epochs, and up to nine
-    tenths of V for cyclic epochs (for the first record, if N is a power of 2).
+    A node is the sum over 2^j successive rounds. `V = (min(R, ⌊log₂N⌋) + 1)·⌈T/N⌉ + Σ_{j=⌊log₂N⌋+1}^{R} ⌊T/2^j⌋` with
+    `R = ⌊log₂T⌋`. It is at most `4(T/N)·log₂T`. Right children are never released. About half of V would therefore
+    suffice for shuffled epochs, and up to nine tenths of V if all epochs have the same order.
 
     Args:
         records: N.
@@ -180,13 +184,15 @@ def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
 
 
 def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "corrected") -> ReducedNodes:
-    """Numbers of nodes `V_<` and `V_>` that scale the noise of Algorithm 2.
+    """Numbers of tree nodes of Algorithm 2 that contain one record, by which their noise is scaled.
+
+    `V_<` is for nodes that end by round 2N, and `V_>` for all others.
 
     * "paper": `3·log₂N` and `4(T/N)·log₂N`;
     * "corrected": `3(⌊log₂N⌋ + 1)`, because up to round 2N a record occurs twice in one tree and once in the other; and
       `4(T/N)·log₂N`, which suffices also if N does not divide T.
 
-    Except in the residuals' tree, only nodes of at most N rounds are used.
+    Except in the tree of residuals, only nodes of at most N rounds are used.
 
     Args:
         records: N, at least 2.
@@ -206,9 +212,9 @@ def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "c
 def node_sensitivity(
     *, first: ArrayLike, last: ArrayLike, records: ArrayLike, alpha: ArrayLike, order: str = "cyclic"
 ) -> Any:
-    """Sensitivity of a node in units of α times that of a leaf.
+    """Largest weight of one record in a node, the discounted sum over rounds y to z, divided by α.
 
-    It is the largest weight of one record in the discounted sum of the node.
+    The sensitivity of the node is this, times α, times the sensitivity of one round's gradient.
 
     * "cyclic", with the same order in every epoch: `Σ_{j<⌈(z−y+1)/N⌉} (1−α)^{jN}`, at most 1.59 for α ≥ 1/N;
     * "reshuffled", with the worst orders: `Σ_e (1−α)^{z − min(z, (e+1)N)}` over the epochs e that intersect the node,
@@ -216,12 +222,11 @@ def node_sensitivity(
 
     Both values are attained.
 
-    Here α is a gradient's weight in the momentum.
-
     Args:
         first: y, first round of the node, counted from 1.
         last: z, last round of the node.
-        records: N.
+        records: N, also the number of rounds of an epoch.
+        alpha: α, weight of a gradient in the momentum.
 
     Source: "cyclic": Tran & Cutkosky 2022, Theorem 4, whose count ⌈(z−y)/N⌉ is 0 for a leaf. "reshuffled": derived
     here, for the orders in the paper's experiments.
@@ -245,10 +250,10 @@ def node_sensitivity(
 
 
 def sensitivity_cap(*, records: ArrayLike, alpha: ArrayLike, order: str = "cyclic") -> Any:
-    """Upper bound on `node_sensitivity` of any node.
+    """Upper bound on `node_sensitivity`, the largest weight of one record in a node divided by α, for any node.
 
     It is `1/(1−(1−α)^N)` for "cyclic" and `1 + (1−α)/(1−(1−α)^N)` for "reshuffled". The paper's bound is 2 (4αG). It
-    holds for "cyclic"; for "reshuffled" it holds only if `(1−α)^N ≤ α`.
+    holds for "cyclic" (one order of records in all epochs). For "reshuffled" it holds only if `(1−α)^N ≤ α`.
 
     Here α is a gradient's weight in the momentum and N the number of records.
 
