@@ -38,19 +38,25 @@ RANGE = SMALLEST_CLIP, 1e12  # of the clip in float32: a norm's squares neither 
 
 @struct.dataclass(kw_only=True)
 class AdaptiveClip(Decorated):
-    """A clip that follows a quantile of the norms of the machines' updates, as `update_clip` of a method.
+    """Clip that follows a quantile of the norms of the machines' updates, privately; the `update_clip` of a method.
 
-    Its numbers can be swept, such as `over={"update_clip.start": [0.1, 1.0]}`. With it, the method's `noise_std` is the
-    noise multiplier z of the pair of update and bit, because the clip changes. Rounds report their clip as `clip`.
+    A machine sends its clipped update, and a bit that says whether its norm was at most the clip. From the noisy mean
+    of the bits, the server moves the clip such that a fraction `quantile` of the bits is 1. Because the clip changes,
+    the method's `noise_std` is then a noise multiplier z: the noise on update and bit together, divided by the bound on
+    their joint norm. Rounds report their clip as the metric `clip`. Numbers can be swept, such as
+    `over={"update_clip.start": [0.1, 1.0]}`.
 
     Attributes:
         quantile: γ in (0, 1), the fraction of updates that the clip leaves unchanged.
         start: C_1, the clip of the first round, in the units of the update.
         rate: η_C, learning rate of the logarithm of the clip.
         count_noise: σ_b, standard deviation of the noise in the sum of the bits, or in every machine's own bit with
-            `trust = "none"`; more than z/2. None is max(m̄/20, z) with a trusted server, and z without.
+            `trust = "none"`; more than z/2. None is z, but with a trusted server at least a twentieth of the mean
+            number of participants.
 
     **Privacy**: update and bit are one Gaussian mechanism of multiplier z, and the clip is computed from its releases.
+
+    Source: Andrew et al., NeurIPS 2021.
 
     Raises:
         Refusal: if the quantile is not in (0, 1), or another number is not positive.
@@ -90,12 +96,12 @@ class AdaptiveClip(Decorated):
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def with_values(self, values: Mapping[str, Any]) -> "AdaptiveClip":
-        """Return a copy with other numbers. None means the default, and for `start` no change."""
+        """Return a copy with other numbers, by name. None means the default, and for `start` no change."""
         default = {field.name: field.default for field in fields(self)} | {"start": self.start}
         return replace(self, **{name: default[name] if one is None else one for name, one in values.items()})
 
     def check(self, multiplier: float) -> None:
-        """Raise Refusal if the start is missing, or the count has too little noise for the pair's multiplier z."""
+        """Raise Refusal if `start` is missing, or `count_noise` is not above half of the noise multiplier."""
         if self.start is None:
             raise Refusal("start of AdaptiveClip must be given, got none. Set it to the clip of the first round")
         if self.count_noise is not None and self.count_noise <= multiplier / 2 * (1 + 1e-5):
@@ -107,33 +113,40 @@ class AdaptiveClip(Decorated):
     # ---- traced
 
     def bit_factor(self, multiplier, least) -> Any:
-        """Return u = z/(2σ_b), the norm of the bit's part of a message, or ½ in a run without noise.
+        """Return u = z/(2σ_b), the norm of the bit in a message of norm at most 1, or ½ in a run without noise.
 
         Args:
-            multiplier: z.
-            least: smallest default σ_b: m̄/20 with a trusted server, otherwise 0.
+            multiplier: noise multiplier z.
+            least: smallest default of the bits' noise σ_b (`count_noise`): a twentieth of the mean number of
+                participants with a trusted server, otherwise 0.
         """
         count_noise = jnp.maximum(least, multiplier) if self.count_noise is None else self.count_noise
         return jnp.where(multiplier > 0, multiplier / (2 * count_noise), EVEN)
 
     def update_factor(self, factor) -> Any:
-        """Return √(1 − u²), the norm of the update's part of a message."""
+        """Return √(1 − u²), the largest norm of the update in a message whose bit has norm u (`factor`)."""
         return jnp.sqrt((1 - factor) * (1 + factor))
 
     def pair(self, update, unclipped, clip, factor) -> tuple[Any, Any]:
-        """Return a machine's message, its clipped update and its bit, whose joint norm is scaled to 1 or less.
+        """Return a machine's message, its clipped update and its bit, scaled to a joint norm of at most 1.
 
         Args:
             update: update of norm at most `clip`.
             unclipped: True if clipping did not change it.
-            clip: C_r.
-            factor: u, from `bit_factor`.
+            clip: clip of the round.
+            factor: norm u of the bit, from `bit_factor`.
         """
         scale = self.update_factor(factor) / clip
         return jax.tree.map(lambda leaf: scale * leaf, update), factor * jnp.where(unclipped, 1.0, -1.0)
 
     def released(self, mean: tuple[Any, Any], clip, factor) -> tuple[Any, Any]:
-        """Return the mean update and C_{r+1}, from the mean message with its noise, C_r and u."""
+        """Return the mean update and the next round's clip, from the noisy mean of the messages.
+
+        Args:
+            mean: mean of the messages that `pair` returns, with noise.
+            clip: clip of the round.
+            factor: norm u of the bit, from `bit_factor`.
+        """
         scale, fraction = clip / self.update_factor(factor), 0.5 + mean[1] / (2 * factor)
         after = clip * jnp.exp(-self.rate * (fraction - self.quantile))
         return jax.tree.map(lambda leaf: scale * leaf, mean[0]), jnp.clip(after, *RANGE)

@@ -32,7 +32,7 @@ class Public(NamedTuple):
         lipschitz, lipschitz_note: stated bound on the norm of a record's gradient, and its source.
         smoothness: stated Lipschitz constant of a record's gradient.
         machines: number of machines.
-        key: key of the server's own randomness before the first round, in `init` and `own`; else None.
+        key: random key for `init` of the server and `own` of a machine; None elsewhere.
     """
 
     start: Any
@@ -59,10 +59,10 @@ class At(NamedTuple):
 
     Attributes:
         t: number of the round, from 1, float32.
-        step: η, `step_scale` included.
+        step: step size η, times `step_scale`.
         project: projection onto the constraint set.
         start: initial parameters.
-        key: key of the server's own randomness in the round.
+        key: random key for the server's own choices in the round.
         cohort: number of participants in the round.
         public: public facts of the problem, as `init` receives them.
     """
@@ -78,25 +78,31 @@ class At(NamedTuple):
 
 @struct.dataclass
 class Mean:
-    """The server reads the noisy mean of each round's messages."""
+    """Value of `Algorithm.reads` if the server reads the noisy mean of each round's messages."""
 
 
 @struct.dataclass
 class Sum:
-    """The server reads the noisy running sum of the rounds' means. Only its noisy value is ever released."""
+    """Value of `Algorithm.reads` if the server reads the running sum of the rounds' mean messages, with noise.
+
+    Only the noisy sum is ever released, not the means.
+    """
 
 
 @struct.dataclass
 class Growing:
-    """The server reads the noisy mean of sums that grow at every machine, q_i ← u + (t−1)/t'·q_i in its rounds.
+    """Value of `Algorithm.reads` if machines sum their own messages, and the server reads the noisy mean of the sums.
 
-    u is the machine's increment in round t, and t' its previous round. The un-noised sums stay at the machines.
+    When machine i takes part in round t, its sum becomes q_i ← u + (t−1)/t'·q_i, with u its increment
+    (`Algorithm.increment`) and t' its previous round. Sums without noise stay at the machines.
     """
 
 
 @struct.dataclass
 class Momentum:
-    """The server reads the noisy momentum m_t = (1−α)·m_{t−1} + α·s_t of the rounds' means s_t, with m_0 = 0.
+    """Value of `Algorithm.reads` if the server reads a momentum of the rounds' mean messages, with noise.
+
+    With s_t the mean of round t, it is m_t = (1−α)·m_{t−1} + α·s_t, from m_0 = 0.
 
     Attributes:
         alpha: α, above 0 and at most 1.
@@ -110,7 +116,7 @@ MEAN = Mean()
 
 
 class Before(NamedTuple):
-    """A machine's previous round, as the increment of an algorithm that reads `Growing()` receives it.
+    """Facts of a machine's previous round, which `Algorithm.increment` receives.
 
     Attributes:
         received: what `remember` returned in that round, zeros before the first one.
@@ -177,11 +183,13 @@ class Part(Decorated):
 
 
 class Algorithm(Part):
-    """Base class of algorithms. A subclass is a `flax.struct.dataclass` with `init` and `serve`.
+    """Base class of algorithms: what machines send, and what the server computes from released numbers alone.
+
+    A subclass is a `flax.struct.dataclass` that defines `init`, `message`, `serve` and `point`.
 
     Attributes:
-        recalls: True if machines know all points of a message but the first from earlier messages, so that the server
-            does not send them again.
+        recalls: True if machines still have the second and later points of a message from an earlier round, so that
+            the server does not send these again. It only affects the counted costs.
 
     >>> import jax
     >>> from flax import struct
@@ -214,14 +222,14 @@ class Algorithm(Part):
 
     @property
     def reads(self) -> Reads:
-        """Statistic of the sequence of mean messages that the server reads, by default the means themselves.
+        """Statistic of the rounds' messages that the server reads: `Mean()`, `Sum()`, `Growing()` or `Momentum(alpha)`.
 
-        It is read once, before anything is compiled.
+        Default: `Mean()`. It is read once, before anything is compiled.
         """
         return MEAN
 
     def check(self, public: Public) -> None:
-        """Raise Refusal if the algorithm cannot be run on such a problem, before it is traced. Default: optimisers."""
+        """Raise Refusal if the algorithm cannot be run on such a problem. Default: checks of its optimisers."""
         check_optimizers(self, public.start)
 
     def init(self, public: Public, step: Any) -> Any:
@@ -229,29 +237,33 @@ class Algorithm(Part):
         raise Undefined(f"{type(self).__name__} must define init(public, step)")
 
     def message(self, server: Any, t: Any) -> Linear:
-        """Return what a machine sends of one record in round t: a combination of `gradient(point)`, or `per_record`."""
+        """Return what a machine sends for one record in round t: a combination of gradients, or `per_record(…)`.
+
+        The combination is written as sums and multiples of `gradient(point)`.
+        """
         raise Undefined(f"{type(self).__name__} must define message(server, t)")
 
     def smoothing(self, server: Any) -> Any:
-        """Return the strength of the Moreau envelopes whose gradients machines compute, or None for the losses' own.
+        """Return the strength of the Moreau envelopes whose gradients machines compute. None is the problem's strength.
 
-        The problem's loss must be a `Moreau`. Every envelope has the bound of its loss on the norm of a gradient.
+        The problem's loss must be a `Moreau`. Noise does not depend on the strength, because the bound on a gradient's
+        norm is that of the loss for every envelope.
         """
         return None
 
     def increment(self, server: Any, t: Any, before: Before) -> Linear:
-        """Return u of one record in round t, as `message`. An algorithm that reads `Growing()` defines it instead."""
+        """Return what one record adds to its machine's sum in round t, for `Growing()`, instead of `message`."""
         raise Undefined(f"{type(self).__name__} must define increment(server, t, before)")
 
     def remember(self, server: Any) -> Any:
-        """Return what a machine stores of a round's broadcast for its next increment, a pytree of numbers."""
+        """Return what a machine stores of the server's state until its next `increment`, a pytree of numbers."""
         raise Undefined(f"{type(self).__name__} must define remember(server)")
 
     def serve(self, server: Any, read: Any, at: At) -> Any:
         """Return the server's state after a round.
 
         Args:
-            read: what `reads` names, shaped like the parameters or the value of `per_record`, with its noise.
+            read: the statistic named by `reads`, with noise, shaped like the parameters or the value of `per_record`.
         """
         raise Undefined(f"{type(self).__name__} must define serve(server, read, at)")
 
@@ -267,13 +279,14 @@ class Algorithm(Part):
         """Raise Refusal if a run cannot have this number of rounds. Default: any number."""
 
     def planned(self, rounds: int, step: float) -> Any:
-        """Return a copy with what depends on the number of rounds or the step, on the host. Default: itself."""
+        """Return a copy with values filled in that depend on the number of rounds or the step size. Default: itself."""
         return self
 
     def bound(self, public: Public) -> NormBound:
-        """Return the bound on a message's norm that holds without a clip. It is enforced as a clip in private runs.
+        """Return the bound on a message's norm if no clip is set. Private runs enforce it by clipping.
 
-        Default: the loss's Lipschitz constant. It counts only for a message that is one gradient, or if it is defined.
+        Default: the loss's Lipschitz constant, which bounds a message that is one gradient. For other messages, an
+        algorithm must define this function, or its privacy object must have a clip.
         """
         return lipschitz_bound(public)
 

@@ -21,7 +21,7 @@ FLOAT = 32  # bits of a number
 
 
 class Encoder(Decorated):
-    """Base class of encoders. A custom encoder is a frozen dataclass that defines `encode` and `bits`.
+    """Base class of encoders, which compress messages. A custom one is a frozen dataclass with `encode` and `bits`.
 
     >>> from fedprivjax import FedAvg
     >>> @dataclass(frozen=True)
@@ -53,10 +53,10 @@ class Encoder(Decorated):
     def norm_bound(self, norm: float, dimension: int) -> float:
         """Return a bound on the L2 norm of every encoded message. Default: inf, no bound.
 
-        A trusted server's noise needs a bound.
+        It must be finite with a trusted server, whose noise is calibrated to it.
 
         Args:
-            norm: bound on the norm of the message before.
+            norm: bound on the norm of the message before encoding.
             dimension: number of numbers in a message.
         """
         return inf
@@ -66,9 +66,10 @@ class Encoder(Decorated):
 class Quantiser(Encoder):
     r"""Unbiased random rounding to few levels: QSGD of Alistarh et al., NeurIPS 2017.
 
-    With s levels, a coordinate x_j becomes ‖x‖·sign(x_j)·ξ_j/s, where ξ_j is s·abs(x_j)/‖x‖ rounded at random to one
-    of the two nearest integers, with this mean. The squared error is at most min(d/s², √d/s)·‖x‖² on average. The norm
-    is at most (1 + √d/s)·‖x‖. A message is the norm, and d signs and levels of ⌈log₂(2s + 1)⌉ bits.
+    A message x has d numbers. With s levels, x_j becomes ‖x‖·sign(x_j)·ξ_j/s, where ξ_j is s·abs(x_j)/‖x‖ rounded at
+    random to one of the two nearest integers, with this mean. The expected squared error is at most
+    min(d/s², √d/s)·‖x‖². The norm is at most (1 + √d/s)·‖x‖. Sent are ‖x‖ as a float32, and ⌈log₂(2s + 1)⌉ bits for the
+    sign and level of each number.
 
     Attributes:
         levels: s, number of levels above 0.
@@ -103,8 +104,8 @@ class Quantiser(Encoder):
 class Sparsifier(Encoder):
     """Unbiased random choice of coordinates: those chosen are divided by their fraction, the others are 0.
 
-    The squared error is (d/k − 1)·‖x‖² on average for k of d coordinates. The norm is at most (d/k)·‖x‖. A message is k
-    numbers; their places follow from a seed that the server knows.
+    If k of the d numbers of a message x are chosen, the expected squared error is (d/k − 1)·‖x‖², and the norm is at
+    most (d/k)·‖x‖. Only the k numbers are sent: their places follow from a seed that the server knows.
 
     Attributes:
         fraction: k/d in (0, 1]. k is rounded, and at least 1.

@@ -21,10 +21,10 @@ class StepState(NamedTuple):
 
 @struct.dataclass(kw_only=True)
 class GradientSteps(Algorithm):
-    """Projected gradient steps from the last iterate, which is reported.
+    """Projected gradient descent on the parameters, which reports the last iterate.
 
     Attributes:
-        server: any optax transformation or schedule instead of the plain step, as in `NoisySGD`.
+        server: optax transformation or schedule that replaces the plain step, as in `NoisySGD`. None is the plain step.
     """
 
     server: Any = optimizer_field()
@@ -52,10 +52,12 @@ class Gossip(Algorithm):
     Σ_j W_ij·s_j. All machines take part in every round, and the mean of their points is reported.
 
     Attributes:
-        steps: algorithm that reads means, whose server's state every machine holds. All its floats are mixed.
-        mixing: W, see `Mixing`: "ring", "complete", a `Torus(rows, columns)`, a `RandomRings(rings, seed)`, a networkx
-            graph or a matrix, or a list of them, which are used in turn; or `Matchings(rounds, seed)`.
-        weights: W of every round until they repeat, [period, machines, machines], before calibration None.
+        steps: algorithm that reads means, whose server's state every machine holds. All floating-point numbers of the
+            state are averaged with the neighbours'.
+        mixing: rule for the weights W, see `Mixing`: "ring", "complete", a `Torus(rows, columns)`, a
+            `RandomRings(rings, seed)`, a networkx graph or a matrix, or a list of them, which are used in turn; or
+            `Matchings(rounds, seed)`.
+        weights: W of each round until the rounds repeat, [period, machines, machines]; set by calibration.
 
     >>> from fedprivjax import Full, NoisyMessages, Protocol, datasets, from_dataset, simulate
     >>> method = Protocol(Gossip(mixing="ring"), privacy=NoisyMessages(clip=1.0), epsilon=8.0, step_size=0.1)

@@ -63,22 +63,27 @@ class Rotation(NamedTuple):
 @final
 @struct.dataclass(kw_only=True)
 class IntegerSums(WorkPrivacy):
-    """Integer noise of every machine in integer sums modulo 2^b, under secure aggregation, for any local work.
+    """Integer noise from every machine in sums under secure aggregation, which protects all records of a machine.
+
+    A machine clips its update, rotates it, multiplies it by a public scale s, rounds it at random to integers, adds
+    integer noise, and sends the result modulo 2^b. The server sees the sum of a round modulo 2^b alone.
 
     Attributes:
         work: sampler of the records of the local steps: `LocalEpochs` or `LocalSteps`.
         update_clip: C, bound on the norm of a machine's whole update.
         distribution: distribution of the noise, "skellam" or "discrete-gaussian".
         bits: b, number of bits of a coordinate, from 2 to 24.
-        scale: s, integers per unit of the update. None leaves room for `deviations` standard deviations of the sum.
-        deviations: k, with which the default scale is computed.
-        beta: β in [0, 1), which gives Δ₂. A rounding beyond Δ₂, of probability at most β, is repeated, which biases it.
-        relation: neighbouring relation. "add-or-remove-one" is zero-out: a machine sends its update or zeros, with its
-            noise in both cases.
+        scale: s, integers per unit of the update. None is the largest scale at which `deviations` standard deviations
+            of a coordinate of the sum are in the range of b bits.
+        deviations: number of standard deviations for the default scale.
+        beta: β in [0, 1). Rounding may increase a norm. It is repeated if the norm exceeds a bound, which has
+            probability at most β. A larger β gives a smaller bound and less noise, but more bias from repetitions.
+        relation: neighbouring relation. With "add-or-remove-one", a removed machine still sends zeros with noise.
         planned_scale: s of a calibrated protocol.
 
-    **Privacy**: (ε, δ)-DP for one machine, by default against a `SecureSum`. `noise_std` is σ, the noise of a machine's
-    update. Runs with `noise_std=0` send integers without noise.
+    **Privacy**: (ε, δ)-DP for one machine, by default against a `SecureSum`, which sees the sums alone. `noise_std` is
+    the standard deviation of a machine's noise in units of the update. Runs with `noise_std=0` send integers without
+    noise.
 
     Raises:
         Refusal: a setting is invalid.
@@ -140,12 +145,12 @@ class IntegerSums(WorkPrivacy):
         return self.work.batch if self.work.of_step.independent else None
 
     def scale_for(self, noise_std: float, machines: float, numbers: int) -> float:
-        """Return s, which is public.
+        """Return the public scale s, integers per unit of the update.
 
         Args:
-            noise_std: σ.
-            machines: n, expected number of machines in a sum.
-            numbers: D.
+            noise_std: standard deviation of a machine's noise, in units of the update.
+            machines: expected number of machines in a sum.
+            numbers: number of coordinates of a message: the dimension, rounded up to a power of two.
 
         >>> from fedprivjax import LocalEpochs
         >>> private = IntegerSums(work=LocalEpochs(1), update_clip=1.0, bits=12)
@@ -167,7 +172,8 @@ class IntegerSums(WorkPrivacy):
     def wrap_probability(self, noise_std: float, machines: float, numbers: int) -> float:
         """Return an estimate of the probability that a coordinate of a sum leaves the range of b bits.
 
-        The coordinate counts as normal, with the variance of the sum of n updates of norm C in one direction.
+        It is that of a normal coordinate, for updates that all have the largest norm and the same direction. The
+        arguments are those of `scale_for`.
 
         >>> from fedprivjax import LocalEpochs
         >>> private = IntegerSums(work=LocalEpochs(1), update_clip=1.0, bits=8, scale=70.0)

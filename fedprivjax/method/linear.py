@@ -34,11 +34,10 @@ class Statistic(NamedTuple):
 @final
 @jax.tree_util.register_pytree_node_class
 class Linear:
-    """An opaque message of one record, Σ_k c_k·∇f(x_k; record) with points x_k and numbers c_k.
+    """Message of one record: Σ_k c_k·∇f(x_k; record), gradients of the record's loss f at points x_k times numbers c_k.
 
-    Only +, − and products with numbers are defined.
-
-    A message of `per_record` is another function of the record, times a number.
+    It holds points and numbers, but no gradient: the privacy object computes and bounds the message. Messages can be
+    added, subtracted and multiplied by numbers. A message of `per_record` is another function of the record.
 
     >>> x, before = jnp.ones(2), jnp.zeros(2)
     >>> 3.0 * gradient(x) - 2.0 * gradient(before)
@@ -104,10 +103,10 @@ def gradient(point: Any) -> Linear:
 
 
 def per_record(function: Callable[..., Any], point: Any, *public: Any, shape: tuple[int, ...] = ()) -> Linear:
-    """Return the message that is another function of one record than a gradient, such as a difference of losses.
+    """Return a message that is a function of one record other than its gradient, such as a difference of losses.
 
-    It is evaluated for one record at a time, and clipped as a whole. Its function sees one `Record` and the public
-    numbers that follow it, and nothing else.
+    It is evaluated for one record at a time, and clipped as a whole. The function sees a `Record`, the `point` and the
+    `public` numbers, and nothing else.
 
     Args:
         function: `(record, point, *public) -> value`, a function of a module, without a closure or defaults. Its

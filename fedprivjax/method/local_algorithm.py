@@ -16,7 +16,7 @@ class Work(NamedTuple):
     """Public facts of a machine's local work in a round.
 
     Attributes:
-        step: η, `step_scale` included.
+        step: step size η, times `step_scale`.
         planned: largest number of local steps of any machine in a round, a constant.
         taken: number of steps that this machine takes in the round.
         project: projection onto the constraint set.
@@ -33,12 +33,12 @@ class AtServer(NamedTuple):
 
     Attributes:
         t: number of the round, from 1, float32.
-        step: η of the local steps, `step_scale` included.
+        step: step size η of the local steps, times `step_scale`.
         planned: largest number of local steps of any machine in a round.
         cohort: public divisor of the messages' sum, or the sum of their weights.
         project: projection onto the constraint set.
         start: initial parameters.
-        key: key of the server's own randomness in the round.
+        key: random key for the server's own choices in the round.
     """
 
     t: Any
@@ -53,13 +53,15 @@ class AtServer(NamedTuple):
 class LocalAlgorithm(Part):
     """Base class of algorithms with local work. A subclass is a `flax.struct.dataclass`.
 
-    It defines `init`, `move`, `serve` and `point`. A local step evaluates the message of `ask` for every record of the
-    machine's minibatch, and moves along the mean. All that leaves the machine is the message of `leave`. By default, a
-    machine walks from the received point along gradients, and sends how far it moved: the carry is its point, or a
-    `Walk` with an optimiser.
+    It defines `init`, `move`, `serve` and `point`. In a round, `enter` returns a machine's carry, the state of its
+    local steps. Each step evaluates the message of `ask` for every record of a minibatch, and `move` updates the carry
+    by their mean. The machine then sends the message of `leave`, and nothing else. By default, the carry is a point
+    that starts at the received one (a `Walk` with an optimiser), `ask` is the gradient there, and the message is how
+    far the point moved.
 
     Attributes:
-        equal_weights: True if messages must have equal weights.
+        equal_weights: True to average messages with equal weights, also if the privacy object would weigh them by the
+            machines' numbers of records.
         local: optimiser of the local steps of an algorithm with such a field, else None.
     """
 
@@ -76,17 +78,22 @@ class LocalAlgorithm(Part):
         return server
 
     def own(self, public: Public) -> Any:
-        """Return what one machine holds before its first round, a pytree. Default: (), nothing."""
+        """Return what one machine holds between rounds, as it is before its first one; a pytree. Default: ()."""
         return ()
 
     def enter(self, received: Any, own: Any) -> Any:
-        """Return the carry of a machine's local steps before the first one. Default: a walk from `received`."""
+        """Return the carry before a machine's first local step. Default: the received point, or a `Walk` from it.
+
+        Args:
+            received: what `sends` returned.
+            own: what the machine holds.
+        """
         return begun(self.local, received)
 
     def ask(self, carry: Any) -> Linear:
-        """Return the message of one record in the next local step, whose first point is where the machine stands.
+        """Return the message of one record in the next local step. Default: the gradient at the machine's point.
 
-        Default: the gradient at the walk's point.
+        Its first point must be where the machine is, for metrics and transcripts.
         """
         return gradient(point_of(carry))
 
@@ -101,7 +108,7 @@ class LocalAlgorithm(Part):
     def leave(self, carry: Any, received: Any, own: Any, work: Work) -> Any:
         """Return the machine's message after its local steps, a pytree of floats. A machine without a step sends 0.
 
-        Default: the walk's point less `received`.
+        Default: the machine's point minus `received`.
         """
         return sub(point_of(carry), received)
 
@@ -119,13 +126,13 @@ class LocalAlgorithm(Part):
         return own
 
     def adapt(self, own: Any, g: Any, received: Any, work: Work) -> Any:
-        """Return a machine's personal part after a personal step, in place of `hold` and `keep`. Default: no such part.
+        """Return a machine's personal parameters after a step on them. Default: machines have none.
 
-        What a machine holds is then a personal part, on which no message may depend: `enter`, `move` and `leave`
-        receive zeros in its place.
+        An algorithm that defines it holds personal parameters at its machines (`own`), and defines no `hold` and
+        `keep`. Messages must not depend on them: `enter`, `move` and `leave` receive zeros in their place.
 
         Args:
-            g: mean gradient of the step's minibatch at `personal(received, own)`, without bound and without noise.
+            g: mean gradient of the step's minibatch at `personal(received, own)`, without clipping and noise.
         """
         raise Undefined(f"{type(self).__name__} must define adapt(own, g, received, work)")
 
@@ -150,13 +157,13 @@ class LocalAlgorithm(Part):
         return point
 
     def planned(self, rounds: int) -> Any:
-        """Return a copy with what depends on the number of rounds, on the host. Default: itself."""
+        """Return a copy with values filled in that depend on the number of rounds. Default: itself."""
         return self
 
     def check(self, public: Public) -> None:
         """Raise Refusal if the algorithm cannot run on the problem, before anything is traced.
 
-        Default: checks of optimisers, and of functions that would not be called.
+        Default: checks of its optimisers, and that it does not define `hold` or `keep` beside `adapt`.
         """
         check_optimizers(self, public.start)
         unused = [name for name in ("hold", "keep") if defines(self, name)]

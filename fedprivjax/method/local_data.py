@@ -57,10 +57,10 @@ class Minibatch:
         return self.mean(lambda gradient: gradient(w), divisor=divisor, clip=clip)
 
     def mean(self, message: Callable[[Callable], Any], *, divisor: Any = None, clip: Any = None) -> Any:
-        """Return the mean of the records' messages, as `gradient` does.
+        """Return the mean of the records' messages, with the arguments of `gradient`.
 
         Args:
-            message: message of a record, as a function of its gradient oracle.
+            message: function that returns a record's message from its oracle, a function from points to gradients.
         """
         divisor = jnp.maximum(self.count, 1.0) if divisor is None else divisor
         each = jnp.where(self.used, 1.0 / divisor, 0.0)
@@ -76,7 +76,7 @@ class LocalData:
         samples: indices of the records, [steps, width].
         weights: weights of the records in the plan, [steps, width], 0 for padding.
         machine: index of the machine.
-        longest: number of steps after which no machine computed together takes another, or None if unknown.
+        longest: largest number of steps among the machines that are computed together, or None if unknown.
         skips: True if steps without records are skipped, False if every step is taken.
         all_records: True if no record is padding.
     """

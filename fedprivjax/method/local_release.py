@@ -42,7 +42,7 @@ from fedprivjax.problem.program import isolated
 @final
 @struct.dataclass(kw_only=True)
 class LocalPrivacy(TakesPairwise, WorkPrivacy):
-    """Privacy of machines with local work: none, for one record, or for one machine.
+    """Privacy of methods with local steps: none, for one record of a machine, or for all records of a machine.
 
     Attributes:
         work: sampler of the records of the local steps: `LocalEpochs` or `LocalSteps`.
@@ -56,12 +56,12 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`.
         noise: correlation of a trusted server's noise over rounds, as `noise_schedule` of `FedAvg`; or, with
             unit = "machine" and trust = "none", a `Pairwise` for noise that machines share in addition.
-        encoder: `Encoder` of the messages, or None.
+        encoder: `Encoder`, which compresses messages, or None.
 
-    **Privacy**: none, or (ε, δ)-DP for replacing one record, or for one machine, in the view of the trust model.
+    **Privacy**: none, or (ε, δ)-DP for replacing one record or for one machine, against the adversary of `trust`.
 
     Raises:
-        Refusal: no theorem covers the settings.
+        Refusal: if no theorem covers the settings.
 
     >>> from fedprivjax import LocalEpochs
     >>> LocalPrivacy(work=LocalEpochs(1, batch=10), unit="machine", update_clip=1.0).trust

@@ -33,7 +33,9 @@ PAPER_NODES = ("tree", "sensitivity tree")
 @final
 @struct.dataclass(kw_only=True)
 class NoisyMomentum(MomentumPrivacy):
-    """Noise on the momentum of means over epochs of machines' own records, which protects one record of one machine.
+    """Gaussian noise on a momentum of the rounds' mean messages, correlated over rounds; protects one record.
+
+    Machines go through their own records in epochs. The server reads the noisy momentum alone.
 
     Attributes:
         clip: C, bound that is enforced on the norm of every record's message. None enforces the bound that the loss, or
@@ -43,7 +45,7 @@ class NoisyMomentum(MomentumPrivacy):
     **Privacy**: μ-GDP for replacing one record, as in `TreeMomentum`, for any algorithm that reads `Momentum(alpha)`.
 
     Raises:
-        Refusal: a setting is invalid.
+        Refusal: if a setting is invalid.
     """
 
     factor: Any = struct.field(pytree_node=False, default="tree")

@@ -31,27 +31,29 @@ SHUFFLED = (
 @final
 @struct.dataclass(kw_only=True)
 class NoisyRecords(TakesPairwise, RecordPrivacy):
-    """Noise on means over machines' own records, which protects one record of one machine.
+    """Gaussian noise on each machine's mean over samples of its own records; protects one record of one machine.
 
     Attributes:
         clip: C, bound that is enforced on the norm of every record's message. None enforces the largest Lipschitz
-            constant that the loss states, and relies on each machine's; a combination of gradients needs a clip.
+            constant stated for any machine, while each machine's noise follows from its own constant, unverified. A
+            message that combines gradients needs a clip, since no Lipschitz constant bounds it.
         batch, sampler, rate: as in `NoisyMinibatchSGD`.
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. "add-or-remove-one" needs
             Poisson samples of a public `rate`.
         noise_rule: rule that computes the noise from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. With a
             given noise it may also be a `PaperMoments`, which gives the proportions of the machines' noises.
-        delta: δ of every machine, or one for each, at most the run's; "records" is 1/n_i²; None is the run's.
+        delta: δ of every machine, or one for each, at most the run's; "records" is 1/n_i² for a machine with n_i
+            records; None is the run's.
         relative_privacy: relative ε of the machines, one number each: the largest corresponds to the target. Each
             machine gets exactly the noise that it needs. Default: equal.
         trust: "none", or "shuffler" for messages of one record each that are seen without their senders.
         noise: "independent", or a `Pairwise` for noise that machines share in addition.
 
-    **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records, or for adding or removing
+    **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records, or for adding or removing
     one; with a shuffler, of all shuffled messages for replacing one record of one machine.
 
     Raises:
-        Refusal: a setting is invalid, or no theorem covers the settings.
+        Refusal: if a setting is invalid, or no theorem covers the settings.
 
     >>> from fedprivjax import Protocol
     >>> from fedprivjax.protocols.noisy_sgd import SGD

@@ -168,11 +168,12 @@ def round_noise(protocol: Any, problem: Problem, plan: Plan) -> float:
 @final
 @struct.dataclass(kw_only=True)
 class GaussianMean(PrivateMean):
-    """Means of users' messages with noise N(0, σ²·I) on each, or N(0, b·σ²·I) on the sum for full cohorts of size b.
+    """Gaussian noise on messages of users, machines with one record each; protects the record.
 
-    With trust "pan-private" (Cheu et al. 2022, Algorithm 6), the sum starts from one such vector of half the variance,
-    and another is added at the end. For an intruder who reads the memory once, and for observers of the outputs, each
-    record is protected by exactly one of the two.
+    Every message has noise N(0, σ²·I), or the sum of the b messages of a full round has noise N(0, b·σ²·I). With trust
+    "pan-private" (Cheu et al. 2022, Algorithm 6), the server protects its memory, too. The sum starts from noise, and
+    the same amount is added at the end. An intruder reads the memory once. Each record is then protected by one of the
+    two noises: it enters the sum either before or after the intrusion.
 
     Attributes:
         clip: C, bound that is enforced on the norm of every record's message. None enforces the bound that the loss, or
@@ -185,7 +186,7 @@ class GaussianMean(PrivateMean):
     means.
 
     Raises:
-        Refusal: a setting is invalid.
+        Refusal: if a setting is invalid.
 
     >>> from fedprivjax import Protocol
     >>> from fedprivjax.protocols.noisy_sgd import SGD

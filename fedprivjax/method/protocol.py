@@ -41,12 +41,12 @@ from fedprivjax.problem.problem import Problem
 
 @struct.dataclass
 class Protocol(Decorated):
-    """An `algorithm`, which sees only what is released, composed with the `privacy` object that releases it.
+    """A method: an `algorithm`, which sees only released numbers, and the `privacy` object that releases them.
 
-    `Protocol(algorithm, privacy=…)` is the protocol of any two parts that go together, see `Pair`. A named method of
-    the package, such as `FedAvg`, has settings as fields, from which it builds both parts. It may give `examples`,
-    settings for audits and comparisons (`fedprivjax.method.small_form.examples_of`). A class of another module is
-    refused where it is defined: a custom method is an `Algorithm` or a `LocalAlgorithm` with a privacy object.
+    `Protocol(algorithm, privacy=…)` combines any two parts that go together, see `Pair`. A named method of the package,
+    such as `FedAvg`, has settings as fields, from which it builds both parts. It may give `examples`, settings for
+    audits and comparisons. Classes outside the package cannot subclass it: a custom method is an `Algorithm` or a
+    `LocalAlgorithm` with a privacy object.
 
     A protocol is a frozen pytree (`flax.struct.dataclass`). Real-valued settings are leaves, which can be swept.
     Settings that determine a shape or a branch are static. What its parts compute is in its `rounds`. `init`, `round`,
@@ -56,9 +56,9 @@ class Protocol(Decorated):
         calibrate_to: rule that computes the noise from a target, a key of `CALIBRATIONS`. "rule" is the method's own
             rule. "plan" is the smallest noise with which the sampled public schedule meets the target, so that the ε
             of the worst machine equals the target. It has no effect with a `noise_std`.
-        adversary: whose view the guarantee covers, such as `SecureSum()`, or None for that of the trust model. The
-            noise is then the smallest that meets the target on the sampled public schedule.
-        known: facts that are read once of the algorithm, or None before calibration.
+        adversary: adversary against whom the guarantee holds, such as `SecureSum()`, or None for that of the trust
+            model. With one, the noise is the smallest that meets the target on the sampled public schedule.
+        known: facts about the algorithm, such as the bound on its messages; set by calibration.
 
     Raises:
         Refusal: if a setting is invalid, the two parts do not go together, or a class of another module subclasses it.
@@ -152,7 +152,7 @@ class Protocol(Decorated):
 
     @property
     def rounds(self) -> MeanRounds | WorkRounds:
-        """Rounds of the protocol, which compute what its two parts define."""
+        """Object that computes the rounds, from what the protocol's two parts define."""
         algorithm = self.algorithm
         if isinstance(algorithm, LocalAlgorithm):
             return WorkRounds(self)
@@ -172,16 +172,16 @@ class Protocol(Decorated):
         Args:
             inputs: the round's number, participants and their examples. Some slots may be empty, with weight 0.
             noise: the round's noise, as returned by `noise`, or None in a run without noise.
-            key: key of the round, for its own randomness; `slot_keys` folds it by participant.
+            key: random key of the round.
         """
         return self.rounds.round(problem, state, inputs, noise, key)
 
     def output(self, state: Any) -> Any:
-        """Return the reported point."""
+        """Return the reported parameters."""
         return self.rounds.output(state)
 
     def iterates(self, state: Any) -> dict[str, Any]:
-        """Return other iterates by name, points like the output, which are evaluated in addition to it."""
+        """Return further parameters by name, such as a mean of iterates, which are evaluated besides the output."""
         return self.rounds.iterates(state)
 
     @property
@@ -194,16 +194,16 @@ class Protocol(Decorated):
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         """Return the mechanism that samples noise once per seed, shared by all configurations of a sweep.
 
-        It depends on no leaf of the protocol, and on no target except those in `noise_follows`.
+        It depends on none of the protocol's real-valued settings, except the targets in `noise_follows`.
         """
         return self.rounds.mechanism(problem, plan, method)
 
     def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
-        """Return the state of the noise and the round's noise, from the mechanism's sample and the protocol's leaves.
+        """Return the next state of the noise, and the round's noise: the mechanism's sample, scaled by the settings.
 
         Args:
             drawn: the mechanism's sample for the round.
-            host_noise: the round's pre-sampled host noise from `host_noise`, or None.
+            host_noise: the round's part of the noise that was sampled on the host before the run, or None.
         """
         return self.rounds.noise(state, drawn, host_noise)
 
@@ -214,7 +214,7 @@ class Protocol(Decorated):
         self.rounds.check(problem, plan)
 
     def event(self, problem: Problem, plan: Plan) -> Event:
-        """Return the event of the calibrated protocol on a plan: its mechanisms with their noise."""
+        """Return the event of the calibrated protocol on a plan: what is released, with which noise, for accounting."""
         event = self.rounds.event(problem, plan)
         usual = BY_TRUST.get(self.privacy.trust)
         adversary: Any = usual if self.adversary is None else self.adversary
@@ -224,7 +224,7 @@ class Protocol(Decorated):
         return event_against(adversary, event, sent, plan.schedule, independent=alone)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target) -> Any:
-        """Return a copy with `noise_std` and `step_size` set, its target cleared, and what is `known`.
+        """Return a copy with `noise_std`, `step_size` and `known` set, and its privacy target cleared.
 
         The target stays if it has an ε for each machine, because these fix the proportions of the noises.
         """

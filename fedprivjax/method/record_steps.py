@@ -29,23 +29,23 @@ EVERY_STEP = "every local step released (post-processing); composed profile of t
 @final
 @struct.dataclass(kw_only=True)
 class NoisyRecordSteps(OwnRecords, WorkPrivacy):
-    """Noise in local steps on single records, which protects one record of one machine without a trusted server.
+    """Gaussian noise in local steps on single records; protects one record of one machine without a trusted server.
 
     Attributes:
-        clip: C, bound that is enforced on the norm of every record's message. None enforces the largest Lipschitz
-            constant that the loss states, and relies on each machine's; a combination of gradients needs a clip.
+        clip: C, bound that is enforced on the norm of every record's message, as in `NoisyRecords`.
         batch: K, number of local steps in a round, with one record each.
         sampler: sampler of the K records: "replacement", "disjoint", or a `Sampler` of either kind.
-        noise_rule, delta, relative_privacy: as in `NoisyRecords`. The noise rule is applied to R·K releases of one
-            record each.
+        noise_rule, delta, relative_privacy: as in `NoisyRecords`. The rule counts every local step as a release of one
+            record, so R·K releases in R rounds.
         rate: always None, because a release uses exactly one record of its machine.
         relation: always "replace-one", for the same reason.
         trust: always "none".
 
-    **Privacy**: (ε_i, δ_i)-DP for replacing one record if every local step is released; messages are post-processing.
+    **Privacy**: (ε_i, δ_i)-DP of machine i for replacing one of its records, even if every local step were released.
+    Messages are post-processing of the steps.
 
     Raises:
-        Refusal: a setting is invalid.
+        Refusal: if a setting is invalid.
     """
 
     sampler: str | Sampler = host_only("replacement")

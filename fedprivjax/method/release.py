@@ -140,18 +140,20 @@ class Privacy(Part):
 
 
 class MessagePrivacy(Privacy):
-    """Base of the privacy objects of messages, with their common defaults.
+    """Base class of privacy objects of messages: they bound messages, add noise, and state what is released.
 
-    Those of the package are sealed: they cannot be subclassed. A custom one is a `flax.struct.dataclass` that defines
-    `event` and `mechanism`. By default every record's message is clipped to `clip`, and the server reads the mean with
-    `noise_std` times the mechanism's sample. For another release it defines `release` and `messages`.
+    A custom one is a `flax.struct.dataclass` that defines `event` (what is released, for accounting) and `mechanism`
+    (the noise). By default every record's message is clipped to `clip`, and the server reads the mean with `noise_std`
+    times the mechanism's sample. For another release it defines `release` and `messages`. The package's own privacy
+    objects cannot be subclassed.
 
     Attributes:
-        clip: bound that is enforced on the norm of every record's message, or None for the stated one.
-        several_epochs: True if the event accounts for public reuse of samples in several rounds.
+        clip: bound that is enforced on the norm of every record's message, or None for the bound that the loss or the
+            algorithm states.
+        several_epochs: True if `event` accounts for records that are used again in later rounds.
         gradients_each: number of gradients that a machine computes for each gradient in its message, for the costs of a
             run. It is above 1 if the object needs gradients at further points.
-        why_means: reason why the server may read means only, as the end of a clause of the error message.
+        why_means: reason why the server may read means only, for the error message, or "".
     """
 
     several_epochs: ClassVar[bool] = False
@@ -164,27 +166,31 @@ class MessagePrivacy(Privacy):
         return None
 
     def memory(self, start: Any, reads: Reads) -> Any:
-        """Return the memory before the first round. Default: (), nothing, for a server that reads means."""
+        """Return the object's memory before the first round, such as a sum without noise. Default: (), nothing.
+
+        Raises:
+            Refusal: by default, if the server reads another statistic than means.
+        """
         self._require_mean(reads)
         return ()
 
     def release(
         self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, memory: Any, limits: Limits, key: Any
     ) -> Released:
-        """Return what the server reads in a round. Default: the `mean` of the cohort's messages."""
+        """Return what the server reads in a round, the new memory, and metrics. Default: the `mean` of the messages."""
         bound = self.enforced(limits, private=noise is not None)
         read, info = self.mean(problem, of_record(message), inputs, noise, key, bound)
         return Released(read, memory, {} if self.clip is None else info)
 
     def mean(self, problem: Problem, machine: Machine, inputs: RoundInputs, noise, key, bound) -> tuple[Any, dict]:
-        """Return the server's estimate of the mean of the cohort's messages, and the clipping metrics of the round.
+        """Return the server's estimate of the mean of a round's messages, and the clipping metrics of the round.
 
-        Default: the `total` over the `divisor`, with the noise [d].
+        Default: the `total` divided by the `divisor`, plus the noise of shape [d].
 
         Args:
-            machine: message of one record, as a function of its gradient oracle.
+            machine: function that returns a record's message from its oracle, a function from points to gradients.
             noise: the round's noise, as returned by `round_noise`, or None in a run without noise.
-            key: key of the round, for randomness in addition to the noise's.
+            key: random key of the round, for random choices other than the noise.
             bound: bound on the norm of a message, or None.
         """
         total, info = self.total(problem, machine, inputs, bound)
@@ -192,11 +198,11 @@ class MessagePrivacy(Privacy):
         return add_noise(problem, jax.tree.map(lambda g: g / divisor, total), noise), info
 
     def total(self, problem: Problem, machine: Machine, inputs: RoundInputs, bound: Any) -> tuple[Any, dict]:
-        """Return the sum of the cohort's bounded messages, and scalars of the round, see `cohort_sum`."""
+        """Return the sum of the round's bounded messages, and metrics of the round, see `cohort_sum`."""
         return cohort_sum(problem, machine, inputs, bound)
 
     def divisor(self, inputs: RoundInputs) -> Any:
-        """Return the divisor of that sum: the number of participants."""
+        """Return the divisor of the `total`. Default: the number of participants."""
         return jnp.sum(inputs.filled)
 
     def _require_mean(self, reads: Reads) -> None:
@@ -220,13 +226,13 @@ class MessagePrivacy(Privacy):
         """Return the participants' bounded messages without their noise, leaves [per_round, ...].
 
         Args:
-            key: key of the round, for randomness in addition to the noise's.
+            key: random key of the round, for random choices other than the noise.
         """
         bound = self.enforced(limits, private=noise is not None)
         return cohort_messages(problem, of_record(message), inputs, bound)
 
     def enforced(self, limits: Limits, *, private: bool) -> Any:
-        """Return the bound on every record's message: the clip, or in a private run the stated bound, or None."""
+        """Return the norm to which records' messages are clipped: `clip`, else the stated bound in a private run."""
         return limits.bound if self.clip is None and private else self.clip
 
     def noise_state(self, dimension: int, rounds: int) -> Any:
@@ -234,42 +240,42 @@ class MessagePrivacy(Privacy):
         return ()
 
     def round_noise(self, state: Any, drawn: Any, noise_std: Any, reads: Reads, host_noise: Any) -> tuple[Any, Any]:
-        """Return the state of the noise and the round's noise, as `Protocol.noise`. Default: `noise_std` times it."""
+        """Return the next state of the noise, and the round's noise. Default: `noise_std` times the sample `drawn`."""
         return state, jax.tree.map(lambda z: noise_std * z, drawn)
 
     def of_message(self, own_noise: Any, reads: Reads) -> Any:
-        """Return the noise that is added to each participant's message, [per_round, d]. Default: its own noise."""
+        """Return the noise in each participant's message, [per_round, d]. Default: `own_noise`."""
         return own_noise
 
     def server_key(self, key: Any) -> Any:
-        """Return the key of the server's own randomness. Default: the round's key, which no release makes use of."""
+        """Return the random key for the server's choices. Default: the round's key, which `release` must not use."""
         return key
 
     def stored(self, server: Any) -> Any:
-        """Return what an intruder would read of the server's state. Default: (), nothing."""
+        """Return the part of the server's state that an intruder could read (pan-privacy). Default: (), nothing."""
         return ()
 
     def check_method(self, method: str) -> None:
         """Raise Refusal if the noise method is not possible with the planned settings."""
 
     def host_noise(self, plan: Plan, dimension: int, seed: int) -> Any:
-        """Return noise that is pre-sampled on the host, as `OfPrivacy.host_noise`. Default: None."""
+        """Return noise that is sampled on the host before a run, leaves [rounds, ...], or None (the default)."""
         return None
 
     def server_noise(self, plan: Plan) -> float:
-        """Return the standard deviation of a trusted server's noise, as `OfPrivacy.server_noise`. Default: 1."""
+        """Return the standard deviation of a trusted server's first noise, divided by `noise_std`. Default: 1."""
         return 1.0
 
     def view(self, full: FullView) -> View:
-        """Return the view of the trust model's adversary."""
+        """Return what the adversary of the trust model sees of a run."""
         return BY_TRUST[self.trust].view(full)
 
     def costs(self, problem: Problem, plain: dict[str, float]) -> dict[str, float]:
-        """Return the costs of one machine in a round, from those of one message of numbers. Default: these."""
+        """Return a machine's costs in a round, by name. Default: `plain`, those of one message of float32 numbers."""
         return plain
 
     def vectors_in_memory(self, problem: Problem, size: Size) -> int:
-        """Return the number of vectors in memory besides clipped gradients. Default: 0."""
+        """Return the number of vectors [d] in memory besides clipped gradients, to size chunks. Default: 0."""
         return 0
 
     def bounded(self, stated: NormBound, *, plain: bool) -> NormBound:
@@ -286,9 +292,9 @@ class MessagePrivacy(Privacy):
         """Raise Refusal if the guarantee does not cover the problem or the plan, for a protocol of this name."""
 
     def planned(self, facts: RunFacts) -> dict[str, Any]:
-        """Return the settings that follow from a plan, by name. Default: none."""
+        """Return settings of this object that calibration computes from a plan, by name. Default: none."""
         return {}
 
     def of_noise(self, facts: RunFacts, noise_std: float, target: Target) -> dict[str, Any]:
-        """Return the settings that follow from the noise, by name. Default: none."""
+        """Return settings of this object that calibration computes from the noise, by name. Default: none."""
         return {}

@@ -34,19 +34,18 @@ class LateInputs(NamedTuple):
 
 
 class RoundInputs(NamedTuple):
-    """Inputs of a round.
+    """Inputs of a round: its participants and their records.
 
-    Minibatch protocols have `weights` and `present`. Every protocol has them, and `expected`, if the number of
-    participants varies.
+    Arrays have `per_round` slots, the largest number of participants. If fewer take part, some slots are empty.
 
     Attributes:
         round: number of the round, from 1.
-        samples: record index of each participant, [per_round], or [per_round, width] for minibatches.
-        machine: index of each participant, [per_round].
-        participation: number of the participant's messages so far, this one included; shape [per_round].
-        weights: weight of each sample, [per_round, width], or None.
+        samples: record index in each slot, [per_round], or [per_round, width] for minibatches.
+        machine: index of the machine in each slot, [per_round].
+        participation: number of that machine's messages so far, this one included; shape [per_round].
+        weights: weight of each record, [per_round, width], or None for one record of weight 1 in each slot.
         present: 1 for filled slots and 0 for empty slots, [per_round], or None if all are filled.
-        expected: E[M_r], the same in all rounds, or None if the number of participants is fixed.
+        expected: expected number of participants of a round, or None if the number is fixed.
         late: `LateInputs`, or None if all participants start from the server's current state.
     """
 
@@ -66,7 +65,7 @@ class RoundInputs(NamedTuple):
 
     @property
     def divisor(self) -> Any:
-        """Divisor of sums that is the same in all rounds: E[M_r] if the number of participants varies."""
+        """Divisor of sums that is the same in all rounds: the number of participants, or its mean if it varies."""
         return self.samples.shape[0] if self.expected is None else self.expected
 
     @property
@@ -76,18 +75,17 @@ class RoundInputs(NamedTuple):
 
 
 def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: Any = None) -> tuple[Any, dict]:
-    """Return the sum of the participants' messages (of weighted records), each clipped to norm C if a bound is given.
+    """Return the weighted sum of the messages of all records in a round, each first clipped to norm `bound` if given.
 
-    A linear predictor's messages stay factored until one matrix product. For other models, messages without a clip are
-    linear in the gradient and are computed once from the cohort's summed gradient. Clipped messages are materialised,
-    a chunk at a time.
-
-    If machines are divided over devices, each computes the sum over its part of the slots.
+    For a linear predictor, the sum is one matrix product. For other models, messages without a clip are computed once,
+    from the summed gradient. With a clip, the messages are computed a chunk of records at a time. If machines are
+    divided over devices, each device sums its part of the slots.
 
     Args:
-        machine: message of one machine before clipping, as a function of its gradient oracle; linear in the gradient.
+        machine: function that returns a record's message from its oracle, a function from points to gradients. It must
+            be linear in the gradients.
         inputs: the round's participants and their examples.
-        bound: C, or None.
+        bound: bound on the norm of a record's message, or None.
 
     Returns:
         The sum, with the structure of the parameters. For clipped messages also the metrics `clipped_share` and

@@ -27,16 +27,15 @@ if TYPE_CHECKING:
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False, repr=False)
 class ServerOptimizer:
-    """An optax optimiser: its factory, which is static, and its settings, whose real numbers are leaves.
+    """An optax optimiser for server or local steps, whose real-valued settings can be swept without recompiling.
 
-    If it is the `server` of a protocol, its b1 is swept as `over={"server.b1": [0.5, 0.9]}`, in one program; likewise
-    "local.b1" of local steps. The learning rate is the protocol's step. A factory with the argument `learning_rate`
-    receives it. The updates of any other factory are directions, which are multiplied by −step, and the values of a
-    schedule are factors on the step. Integers, flags, names and numbers on which a schedule of optax branches are
-    static.
+    If it is the `server` of a protocol, its b1 is swept as `over={"server.b1": [0.5, 0.9]}`; likewise "local.b1" for
+    local steps. The learning rate is the protocol's step: a factory with the argument `learning_rate` receives it. The
+    updates of any other factory are directions, which are multiplied by −step. A schedule's values are factors on the
+    step. Integers, flags, names and numbers on which a schedule of optax branches are static.
 
-    A transformation, such as `optax.adam(0.1)`, has its own step and no numbers to sweep. Its updates are multiplied by
-    the protocol's step, which is then 1.
+    An optax transformation, such as `optax.adam(0.1)`, has its own step and no numbers to sweep. Its updates are
+    multiplied by the protocol's step, which then defaults to 1.
 
     Args:
         factory: function that returns an `optax.GradientTransformation` or a schedule, such as `optax.adam`, or its

@@ -51,7 +51,7 @@ OF_BITS = {"levels": None, "rounding": "averaged", "accounting": "exact", "hones
 @final
 @struct.dataclass(kw_only=True)
 class BitMean(PrivateMean):
-    """Means of users' messages that are sent as one-bit messages with binomial noise through a shuffler.
+    """Binomial noise on messages of users, machines with one record each, sent as bits through a shuffler.
 
     Attributes:
         clip: C, bound that is enforced on the norm of every record's message. None enforces the bound that the loss, or
@@ -63,7 +63,7 @@ class BitMean(PrivateMean):
     for any algorithm that reads means.
 
     Raises:
-        Refusal: a setting is invalid.
+        Refusal: if a setting is invalid.
 
     >>> from fedprivjax import Protocol
     >>> from fedprivjax.protocols.noisy_sgd import SGD

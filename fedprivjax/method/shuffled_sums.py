@@ -36,9 +36,13 @@ SLACK = 1e-5  # relative tolerance of norms in float32
 class VectorSum:
     """Private sum of vectors of norm at most `bound`, in bits through a shuffler (P_VEC of Cheu et al. 2022).
 
+    Each of n users rounds the d coordinates of its vector x at random to integer levels 0 … g, of mean (x + D)·g/(2D).
+    For each coordinate it sends g bits, of which its level says how many are 1, and q noise bits. A shuffler permutes
+    all users' bits of a coordinate, so an adversary learns only their sum.
+
     Attributes:
         bound: D, bound on the norm of every user's vector.
-        levels: g, number of fixed-point levels.
+        levels: g, number of levels above 0.
         trials: q, number of noise bits per user and coordinate.
         probability: p, probability that a noise bit is 1.
     """
@@ -56,20 +60,17 @@ class VectorSum:
 
     @property
     def unit(self) -> Any:
-        """Value of one level, 2D/g."""
+        """Distance of neighbouring levels in units of the vectors, 2D/g."""
         return 2 * self.bound / self.levels
 
     # ---- on the device, exact in distribution
 
     def rounded(self, key: jax.Array, vectors: jax.Array) -> jax.Array:
-        """Return each user's levels, int32 [n, d] in 0..levels, with mean u. A user's key is folded from its slot."""
+        """Return the vectors [n, d] of users, rounded at random to levels 0 … g; int32, shape [n, d]."""
         return self.rounded_by(slot_keys(key, vectors.shape[0]), vectors)
 
     def rounded_by(self, keys: jax.Array, vectors: jax.Array) -> jax.Array:
-        """Return `rounded` with one key per user, [n], so results do not depend on the split of users into chunks.
-
-        The fraction is taken from x·g/(2D), before the midpoint is added, so small numbers lose no digits.
-        """
+        """Return `rounded` with one key per user, [n], so results do not depend on the split of users into chunks."""
         levels = jnp.asarray(self.levels).astype(jnp.int32)
         scaled = vectors * (levels / (2 * self.bound)) + 0.5 * (levels % 2)
         low = jnp.floor(scaled)
@@ -77,7 +78,7 @@ class VectorSum:
         return jnp.clip((low + up).astype(jnp.int32) + levels // 2, 0, levels)
 
     def rounded_sum(self, key: jax.Array, vectors: jax.Array, present: jax.Array | None = None) -> jax.Array:
-        """Return the sum of `rounded` over users, int32 [d], computed in chunks of users; see `require_countable`.
+        """Return the sum of `rounded` over users, int32 [d], computed in chunks of users.
 
         Args:
             present: 1 for users who take part and 0 for others, [n]; None means all users.
@@ -96,10 +97,10 @@ class VectorSum:
         """Return the estimated sum of the vectors, float32 [d].
 
         Args:
-            total_levels: S, sum of the levels over `users`, int32 [d].
-            noise_levels: Z − ⌊n·q·p⌋, int32 [d] (`noise.binomial.HostNoise`).
+            total_levels: sum of the levels over `users`, int32 [d].
+            noise_levels: number of noise bits that are 1, minus ⌊n·q·p⌋, int32 [d].
             users: n, number of participants; may be traced.
-            remainder: n·q·p − ⌊n·q·p⌋.
+            remainder: n·q·p − ⌊n·q·p⌋, the fraction missing in the integer that was subtracted.
         """
         span = jnp.asarray(users).astype(jnp.int32) * jnp.asarray(self.levels).astype(jnp.int32)
         counted = (total_levels - span // 2 + noise_levels).astype(jnp.float32)  # centred: both terms are below 2³⁰
@@ -110,7 +111,7 @@ class VectorSum:
     def randomizer(self, rng: np.random.Generator, vectors) -> np.ndarray:
         """Return all bits that users send for vectors [..., d], uint8 [..., d, levels + trials].
 
-        The ones come first, since the order has no effect.
+        Bits 1 come first, since the shuffler removes the order anyway.
 
         Raises:
             Refusal: if a vector is longer than `bound`.
@@ -124,15 +125,12 @@ class VectorSum:
         return (np.arange(levels + trials) < ones[..., None]).astype(np.uint8)
 
     def shuffled(self, rng: np.random.Generator, bits: np.ndarray) -> np.ndarray:
-        """Return the bits [..., n, d, k] of n users in a random order for each coordinate, [..., d, n·k]."""
+        """Return the bits [..., n, d, k] of n users, k each, in a random order for each coordinate, [..., d, n·k]."""
         bits = np.swapaxes(bits, -3, -2)
         return rng.permuted(bits.reshape(*bits.shape[:-2], -1), axis=-1)
 
     def analyzer(self, bits: np.ndarray) -> np.ndarray:
-        """Return the estimated sum of the vectors, float64 [..., d], from shuffled bits [..., d, n·k].
-
-        The number of bits determines n.
-        """
+        """Return the estimated sum of the vectors, float64 [..., d], from shuffled bits [..., d, n·(g + q)]."""
         users = bits.shape[-1] // (int(self.levels) + int(self.trials))
         counts = bits.sum(axis=-1, dtype=np.int64) - users * int(self.trials) * float(self.probability)
         return self.unit * (counts - users * int(self.levels) / 2)
@@ -140,13 +138,13 @@ class VectorSum:
     # ---- numbers, on the host
 
     def totals(self, users) -> np.ndarray:
-        """Return n·q, the number of trials in a sum over n users, int64 of the shape of `users`."""
+        """Return n·q, the number of noise bits per coordinate of n users, int64 of the shape of `users`."""
         return np.asarray(users, np.int64) * int(self.trials)
 
     def moments(self, vectors) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean and the variance of the estimate, float64 [d], for the participants' vectors [n, d].
 
-        The variance is (2D/g)²·(Σ_i f_i·(1 − f_i) + n·q·p·(1 − p)) with f the fractional part of u.
+        The variance is (2D/g)²·(Σ_i f_i·(1 − f_i) + n·q·p·(1 − p)), with f_i the fractional part of (x_i + D)·g/(2D).
         """
         vectors = np.asarray(vectors, np.float64)
         fraction = self._scaled(vectors) % 1.0
@@ -159,9 +157,9 @@ class VectorSum:
         return int(cheu.messages_per_user(dimension=dimension, levels=int(self.levels), trials=int(self.trials)))
 
     def bits_per_user(self, dimension: int, *, shared_shuffler: bool) -> int:
-        """Return the number of bits of a user in one sum.
+        """Return the number of bits that a user sends in one sum.
 
-        With one shuffler for all coordinates, a message includes its label of ⌈log₂ d⌉ bits.
+        With one shuffler for all d coordinates, each one-bit message carries its coordinate in ⌈log₂ d⌉ more bits.
 
         >>> VectorSum(1.0, 4, 6, 0.5).bits_per_user(5, shared_shuffler=True)
         200

@@ -53,10 +53,12 @@ class WorkFacts(NamedTuple):
 
 
 class WorkPrivacy(Privacy):
-    """Base of the privacy objects of local work. Its defaults are for noise in local steps only.
+    """Base class of privacy objects of methods with local steps. Its defaults suit noise in local steps only.
 
-    Those of the package are sealed. A custom one is a `flax.struct.dataclass` that defines `event` and `mechanism`, and
-    the functions in which it differs: `bounded`, `sent` and `encoded` at a machine, `divisor` and `read` at the server.
+    A custom one is a `flax.struct.dataclass` that defines `event` (what is released, for accounting) and `mechanism`
+    (the noise), and the functions in which it differs: `bounded`, `sent` and `encoded` at a machine, `divisor` and
+    `read` at the server. Between rounds it keeps a public memory, which everybody may see. The package's own privacy
+    objects cannot be subclassed.
 
     Attributes:
         work: sampler of the records of the local steps.
@@ -112,13 +114,13 @@ class WorkPrivacy(Privacy):
         """Return the noise of a machine's local step, [d].
 
         Args:
-            noise: the machine's part of the round's noise. With `noise_together` it is that noise and the machine's
-                slot, otherwise the machine's key and standard deviation.
+            noise: the round's noise and the machine's place among the participants, with `noise_together`. Otherwise
+                the machine's random key and its standard deviation.
         """
         raise Undefined(f"{type(self).__name__} must define step_noise(noise, step, dimension)")
 
     def bounded(self, message: Any, bound: Any) -> tuple[Any, dict]:
-        """Return a machine's bounded message, and scalars by name. Default: the message.
+        """Return a machine's message after clipping, and metrics by name. Default: the message, unclipped.
 
         Args:
             bound: the public memory.
@@ -130,11 +132,11 @@ class WorkPrivacy(Privacy):
         return message
 
     def encoded(self, message: Any, key: jax.Array, facts: Facts) -> Any:
-        """Return what the server reads from an encoded message. Default: the message."""
+        """Return a message as the server reads it after encoding and decoding. Default: the message."""
         return message
 
     def weight(self, data: LocalData, facts: Facts) -> Any:
-        """Return the weight of a machine's message. Default: 1."""
+        """Return the weight of a machine's message in the server's mean. Default: 1."""
         return 1.0
 
     # ---- at the server, traced
@@ -147,7 +149,7 @@ class WorkPrivacy(Privacy):
         return key, facts.noise_std * relative
 
     def of_message(self, own_noise: Any) -> Any:
-        """Return the noise that is added to each participant's message, [per_round, d]. Default: its own noise."""
+        """Return the noise in each participant's message, [per_round, d]. Default: `own_noise`."""
         return own_noise
 
     def divisor(self, weight: Any, inputs: RoundInputs) -> Any:
@@ -159,22 +161,22 @@ class WorkPrivacy(Privacy):
         return jax.tree.map(lambda leaf: leaf / divisor, total), bound
 
     def reported(self, before: Any, after: Any) -> dict[str, Any]:
-        """Return scalars of a round by name, from the public memory before and after it. Default: none."""
+        """Return metrics of a round by name, from the public memory before and after it. Default: none."""
         return {}
 
     def reduced(self, messages: Any) -> Any:
-        """Return messages, or sums of them, as an adversary sees them. Default: as they are."""
+        """Return messages, or sums of them, as an adversary sees them, such as modulo 2^b. Default: unchanged."""
         return messages
 
     def decoded(self, messages: Any) -> Any:
-        """Return a run's messages in units of the parameters, [rounds, per_round, numbers]. Default: as they are."""
+        """Return a run's messages in units of the parameters, [rounds, per_round, numbers]. Default: unchanged."""
         return messages
 
     # ---- on the host
 
     @property
     def protects_machines(self) -> bool:
-        """True if the protected unit is a machine."""
+        """True if all records of a machine are protected together, False if one record is."""
         return self.unit == "machine"
 
     @property
@@ -183,7 +185,7 @@ class WorkPrivacy(Privacy):
         return self.adaptive
 
     def server_noise(self, plan: Plan) -> float:
-        """Return a trusted server's noise in the first mean, as in `OfPrivacy.server_noise`."""
+        """Return the standard deviation of a trusted server's noise in the first round, divided by `noise_std`."""
         factor = round_factor(self.noise)
         return 1.0 if factor is None else factor.first_std(plan.schedule)
 
@@ -191,18 +193,22 @@ class WorkPrivacy(Privacy):
         """Raise Refusal if the guarantee does not cover the problem. Default: nothing."""
 
     def check_late(self, protocol: str) -> None:
-        """Raise Refusal unless the guarantee covers late answers. Default: always."""
+        """Raise Refusal unless the guarantee covers messages that arrive rounds later. Default: always raise it."""
         raise Refusal(f"participation must be synchronous for {protocol}, got late answers. Use FedAvg")
 
     def check_method(self, method: str, noise_std: float) -> None:
         """Raise Refusal if the noise method is not possible with the calibrated noise. Default: nothing."""
 
     def host_noise(self, plan: Plan, dimension: int, seed: int, noise_std: float) -> Any:
-        """Return noise that is sampled on the host before a run, as `OfPrivacy.host_noise`. Default: None."""
+        """Return noise that is sampled on the host before a run, leaves [rounds, ...], or None (the default)."""
         return None
 
     def of_noise(self, facts: WorkFacts, noise_std: float) -> dict[str, Any]:
-        """Return the settings that follow from the noise, by name. Raise Refusal if it does not fit. Default: none."""
+        """Return settings of this object that calibration computes from the noise, by name. Default: none.
+
+        Raises:
+            Refusal: if the noise does not fit the settings.
+        """
         return {}
 
     def encoded_norm(self, dimension: int) -> float | None:
@@ -210,13 +216,13 @@ class WorkPrivacy(Privacy):
         return None
 
     def message_dimension(self, dimension: int) -> int:
-        """Return the number of numbers in a message as it is sent, from that of `leave`. Default: this number."""
+        """Return the number of coordinates of a sent message, from that of the algorithm's message. Default: equal."""
         return dimension
 
     def protocol_bits(self, machines: float) -> float:
-        """Return the bits that a machine sends in a round besides its message. Default: 0."""
+        """Return the number of bits that a machine sends in a round besides its message, such as keys. Default: 0."""
         return 0.0
 
     def message_bits(self, dimension: int) -> float:
-        """Return the number of bits of a message. Default: the encoder's, or float32 numbers."""
+        """Return the number of bits of a message. Default: those of the encoder, or 32 per coordinate."""
         return 32.0 * dimension if self.encoder is None else self.encoder.bits(dimension)

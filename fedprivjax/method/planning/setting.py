@@ -38,13 +38,13 @@ class Setting:
         trust: trust model, a key of `privacy.terms.TRUST`.
         unit: protected unit, "record" for one record of a machine or "machine" for all of them.
         lipschitz: G, bound on the gradient norm of one record's loss.
-        smoothness: L, bound on its curvature.
+        smoothness: L, Lipschitz constant of that gradient.
         diameter: D, diameter of the ball of parameters.
         gap: bound on the initial excess loss; None is G·D.
         rounds: number of rounds. Default: the choice of each method's theory.
         batch: number of records of a message. Default: the choice of each method's theory.
         seed: seed of the schedules.
-        cached: cache that settings which differ only in ε share.
+        cached: cache of results that do not depend on ε; settings that differ only in ε share it.
 
     Raises:
         Refusal: if a number is out of range.

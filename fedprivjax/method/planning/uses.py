@@ -31,13 +31,13 @@ POPULATION, TRAINING, STATIONARITY = "population", "training", "gradient"
 
 @dataclass(frozen=True)
 class Draft:
-    """A protocol before calibration, with the plan of its run.
+    """Candidate of a method comparison: a protocol before calibration, with the plan of its run.
 
     Attributes:
         method: class of the protocol.
         settings: arguments of the protocol, except its privacy target.
         problem: problem of the run.
-        plan: plan of the run.
+        plan: plan of the run: who takes part in each round, with which records.
         note: remark on the plan for the user, or "".
         tuned: settings by description, of which a pilot run chooses the best; empty if there is nothing to choose.
     """
@@ -56,11 +56,11 @@ class Draft:
 
 @dataclass(frozen=True)
 class Use:
-    """One use of a method.
+    """One way to use a method in a comparison, such as in one pass over the data or in several epochs.
 
     Attributes:
         name: name of the use, or "" if the method has only one.
-        drafts: function that yields candidates in a setting; the one with the smallest bound is used.
+        drafts: function from a `Setting` to candidates, of which the one with the smallest error bound is used.
         passes: number of passes over machines' records in a pilot run, or None for the plan's. It is set for methods
             whose theory chooses an impractical number for the worst case.
         iterate: name of the iterate whose accuracy a pilot run reports, or None for the output.
