@@ -54,7 +54,6 @@ def plan(
     every: Annotated[bool, typer.Option("--all", help="show all that is known of every method")] = False,
     pilot: Annotated[bool, typer.Option("--pilot", help="run the methods on synthetic data of these sizes")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="also write the results to this JSON file")] = None,
-    picture: Annotated[Path | None, typer.Option("--plot", help="draw the bounds against ε to this PNG file")] = None,
     card: Annotated[
         str | None,
         typer.Option("--card", help="instead, memory and predicted time of an experiment on an h100, a100 or h200"),
@@ -72,10 +71,9 @@ def plan(
         return
     from fedprivjax import planner
     from fedprivjax.experiment.planned import KEYS, plan_settings
-    from fedprivjax.report.drawing import save_figure
-    from fedprivjax.report.planned import bound_against_epsilon, plan_ranking, plan_report
+    from fedprivjax.report.planned import plan_ranking, plan_report
 
-    require_folders(json=json_file, plot=picture)
+    require_folders(json=json_file)
     settings, replaced = plan_settings(spec, {name: options[name] for name in KEYS if options[name] is not None})
     only = only if method is None else [method.partition(",")[0]]
     with progress("pilot") if pilot else nullcontext() as on_progress:
@@ -89,12 +87,6 @@ def plan(
     if not whole:
         out.say("next: --method NAME (noise, costs, theorem, guarantee, reason), or --all")
     write_json(planner.mapping(found), json_file)
-    if picture is not None:
-        bounds = found
-        if found.sizes["epsilon"] == 1:
-            levels = planner.grid_around(found["epsilon"].item())
-            bounds = planner.plan(**{**settings, "epsilon": levels}, protocols=only)
-        save_figure(bound_against_epsilon(bounds, found), picture)
 
 
 def _plan_card(spec: str | None, card: str, json_file: Path | None, others: list[str]) -> None:

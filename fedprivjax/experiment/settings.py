@@ -222,7 +222,6 @@ class EvaluationSettings(Settings, arbitrary_types_allowed=True):
         every: rounds between evaluations; None evaluates about 20 times.
         delta: δ at which ε is stated.
         select: metric by which a protocol's own grid is tuned.
-        bars: error bars of plots: the 95% interval of the mean, or half the distance of the 5th and 95th percentile.
         at: values of swept settings at which plots without an axis of these are drawn, such as {mu = 0.5}.
         baselines: baselines shown next to the protocols.
         callback: "module:function" of a function `(index, round, metrics)` that `run` calls for every evaluation when
@@ -236,7 +235,6 @@ class EvaluationSettings(Settings, arbitrary_types_allowed=True):
     every: int | None = Field(default=None, ge=1)
     delta: float = 1e-5
     select: str = "test_accuracy"
-    bars: Literal["interval", "percentiles"] = "interval"
     at: dict[str, float] = {}
     baselines: list[Literal["constant", "non-private", "alone"]] = ["constant"]
     callback: str | None = None

@@ -7,7 +7,7 @@ calibrated in the same way, on a sampled run plan, for a problem without data.
 from fedprivjax.method.planning.setting import DEFAULTS, Setting
 from fedprivjax.method.planning.uses import KINDS, TERMS, Bound, Draft, Use
 from fedprivjax.planner.pilot import Pilot
-from fedprivjax.planner.survey import grid_around, mapping, plan
+from fedprivjax.planner.survey import mapping, plan
 
 __all__ = [
     "DEFAULTS",
@@ -18,7 +18,6 @@ __all__ = [
     "Pilot",
     "Setting",
     "Use",
-    "grid_around",
     "mapping",
     "plan",
 ]

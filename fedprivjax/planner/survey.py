@@ -114,15 +114,6 @@ def plan(
     return found.assign(_pilot_variables(table, pilot, progress)).assign_attrs(pilot.attributes(first.dimension))
 
 
-def grid_around(epsilon: float, points: int = 7, factor: float = 10.0) -> list[float]:
-    """Return `points` values of ε for a plot, in geometric steps from ε/factor to ε·factor.
-
-    >>> grid_around(2.0, points=3)
-    [0.2, 2.0, 20.0]
-    """
-    return [float(f"{value:.6g}") for value in epsilon * np.geomspace(1 / factor, factor, points)]
-
-
 def mapping(found: xr.Dataset) -> dict[str, Any]:
     """Return a comparison for JSON: its settings, and one entry for each protocol and ε. Unknown numbers are None.
 

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from io import BytesIO, StringIO
+from pathlib import Path
 from typing import Any
 
 import matplotlib
+import matplotlib.style
 import xarray as xr
 from matplotlib.figure import Figure
 
@@ -42,57 +43,9 @@ IN_THE_DARK = dict(zip((*LIGHT, *ALONE, CONSTANT), (*DARK, "#cccccc", "#777777",
 )
 
 
-@dataclass(frozen=True)
-class Style:
-    """Style of plots.
-
-    Attributes:
-        colours: colours of methods.
-        widths: width in inches of a figure with one panel and with several panels in a row, or None for the plot's.
-        height: height in inches of a row of panels, if `widths` are given.
-        letter: mean width in inches of a letter in a legend, at a font size of 10 points.
-        settings: matplotlib's settings for drawing and for saving.
-    """
-
-    colours: tuple[str, ...] = LIGHT
-    widths: tuple[float, float] | None = None
-    height: float = 0.0
-    letter: float = 0.08
-    settings: Mapping[Any, Any] = field(default_factory=dict)
-
-
-PAPER = Style(
-    widths=(3.35, 6.9),
-    height=2.3,
-    letter=0.065,
-    settings={
-        "font.family": "STIXGeneral",
-        "mathtext.fontset": "stix",
-        "font.size": 8,
-        "axes.labelsize": 8,
-        "axes.titlesize": 8,
-        "xtick.labelsize": 7,
-        "ytick.labelsize": 7,
-        "axes.linewidth": 0.6,
-        "lines.linewidth": 1.2,
-        "legend.frameon": False,
-        "legend.handlelength": 2.6,
-        "figure.dpi": 200,
-        "savefig.format": "pdf",
-        "pdf.fonttype": 42,  # TrueType: publishers refuse Type 3
-        "ps.fonttype": 42,
-    },
-)
-DARK_SCREEN = Style(
-    colours=DARK,
-    settings={
-        **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK[1]),
-        **dict.fromkeys(("figure.facecolor", "axes.facecolor", "legend.facecolor", "savefig.facecolor"), PAGE[1]),
-        "grid.color": LINES[1],
-    },
-)
-STYLES = {"screen": Style(), "dark": DARK_SCREEN, "paper": PAPER}
-_current: ContextVar[Style] = ContextVar("style", default=STYLES["screen"])
+WIDTHS, HEIGHT = (3.35, 6.9), 2.3  # inches of a paper's figure: with one panel and with several in a row; of a row
+LETTER = {"screen": 0.08, "dark": 0.08, "paper": 0.065}  # mean width in inches of a letter of 10 points, by style
+_current: ContextVar[str] = ContextVar("style", default="screen")
 
 
 @contextmanager
@@ -106,13 +59,19 @@ def using(name: str) -> Iterator[None]:
     ...     colour(0), colour(8)
     ('#4A6ADE', '#4A6ADE')
     """
-    require_choice("style", name, STYLES)
-    token = _current.set(STYLES[name])
+    require_choice("style", name, LETTER)
+    token = _current.set(name)
     try:
-        with matplotlib.rc_context(dict(STYLES[name].settings)):
+        with _settings(name):
             yield
     finally:
         _current.reset(token)
+
+
+def _settings(name: str) -> AbstractContextManager[None]:
+    """Return the context of a style's settings: those of its style sheet, if it has one."""
+    sheet = Path(__file__).with_name(f"{name}.mplstyle")
+    return matplotlib.style.context([sheet] if sheet.exists() else [])
 
 
 class StyledFigure(Figure):
@@ -124,7 +83,7 @@ class StyledFigure(Figure):
 
     def savefig(self, fname: Any, **options: Any) -> None:
         """Write the figure as in matplotlib. In the style "paper" a name without an ending gets ".pdf"."""
-        with matplotlib.rc_context(dict(self._style.settings)):
+        with _settings(self._style):
             super().savefig(fname, **options)
 
     def _repr_png_(self) -> bytes:
@@ -159,16 +118,14 @@ def themed_svg(figure: Figure) -> str:
 
 def new_figure(width: float, height: float, across: int, rows: int) -> Figure:
     """Return an empty figure for `rows` rows of `across` panels of this size in inches, or of the style's size."""
-    style = _current.get()
-    size = (width * across, height * rows)
-    if style.widths is not None:
-        size = (style.widths[across > 1], style.height * rows)
+    paper = _current.get() == "paper"
+    size = (WIDTHS[across > 1], HEIGHT * rows) if paper else (width * across, height * rows)
     return StyledFigure(figsize=size, layout="constrained")
 
 
 def letter_width() -> float:
     """Return the style's mean width in inches of a letter in a legend, at a font size of 10 points."""
-    return _current.get().letter
+    return LETTER[_current.get()]
 
 
 def colour(slot: int) -> str:
@@ -177,7 +134,7 @@ def colour(slot: int) -> str:
     >>> colour(0), colour(8)
     ('#1A4DA3', '#1A4DA3')
     """
-    colours = _current.get().colours
+    colours = DARK if _current.get() == "dark" else LIGHT
     return colours[slot % len(colours)]
 
 

@@ -111,7 +111,6 @@ def plot(
     against: str | None = None,
     *,
     iterate: str | None = None,
-    bands: bool = False,
     style: str = "screen",
 ) -> Figure:
     """Return a plot of results, or of one run, as a matplotlib figure.
@@ -126,8 +125,6 @@ def plot(
             machine), "gradients" (per record), "hours" (simulated), any swept setting, or "grid", heat maps over the
             two largest settings of the methods. Default: the first of these that applies.
         iterate: as in `table`.
-        bands: True draws 95% intervals of the mean as bands, instead of the experiment's bars, also against ε and
-            swept settings. Bands need three seeds.
         style: "screen", "dark" (for dark pages), or "paper": the width of a column and text of 8 points.
             `figure.savefig("name")` then writes a PDF. In every style a method keeps its colour, line style and
             marker. Eight of them differ for colour-blind readers, the first four also in greyscale.
@@ -139,21 +136,21 @@ def plot(
     >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset, sweep
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
     >>> grid = sweep(DPMu2(clip=1.6), problem, Uniform(20, 10), over={"mu": [1.0, 2.0]}, seeds=3, rounds=2)
-    >>> figure = plot(grid, "test_accuracy", against="epsilon", bands=True, style="paper")
+    >>> figure = plot(grid, "test_accuracy", against="epsilon", style="paper")
     >>> figure.get_size_inches().tolist()
     [3.35, 2.3]
     """
     with using(style):
         if isinstance(results, SavedRun):
             return plot_run(results, metric, against)
-        return _plot(summarised(results, iterate), metric, against, bands)
+        return _plot(summarised(results, iterate), metric, against)
 
 
-def _plot(this: Summary, metric: str | Metric | None, against: str | None, bands: bool) -> Figure:
+def _plot(this: Summary, metric: str | Metric | None, against: str | None) -> Figure:
     if metric is not None and against is None and known(metric).name in client_metrics(this):
         return client_histogram(this, metric)
     axes = _axes(this)
-    if metric is None and against is None and not bands:
+    if metric is None and against is None:
         if made := all_plots(this):
             return next(iter(made.values()))
         if not axes:
@@ -173,10 +170,9 @@ def _plot(this: Summary, metric: str | Metric | None, against: str | None, bands
         return metric_against_costs(this, metric, costs=AXES if against == COSTS else [against])
     if against == GRID:
         return metric_over_grid(this, metric)
-    this = replace(this, evaluation=this.evaluation.but(bars="interval")) if bands else this
     if against == EPSILON:
-        return metric_against_epsilon(this, metric, bands=bands)
-    return metric_against(this, against, metric, bands=bands)
+        return metric_against_epsilon(this, metric)
+    return metric_against(this, against, metric)
 
 
 def summarised(results: Showable, iterate: str | None) -> Summary:

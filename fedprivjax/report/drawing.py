@@ -1,7 +1,8 @@
 """Shared parts of plots: panels, points on a grid, curves with intervals, axes, and saving."""
 
 from base64 import b64encode
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,9 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
-from matplotlib.transforms import offset_copy
 
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.engine.metric import Metric
@@ -26,8 +25,6 @@ from fedprivjax.report.tables import CONSTANT
 from fedprivjax.sweeps.intervals import INTERVAL, mean_interval
 
 ACROSS = 3  # panels per row
-APART, SPREAD = 3.5, 14.0  # largest offset in points between bars of neighbouring curves, and of the first and last
-BESIDE = 0.08  # fraction of an axis left free on each side for bars that are moved aside
 TICKS = 6  # largest number of values of a swept setting that all have a tick
 LINE = 0.2  # height of a legend's line in inches
 SPACE = 0.06  # space above and below all curves, as a part of their range
@@ -35,8 +32,9 @@ LABEL = 0.3  # largest part of a figure for names beside curves
 NEAR_END = 0.8  # smallest place along the axis where a curve may end that is named at its end
 HANDLE = 0.7  # width of a legend's handle in inches
 FONT = 10.0  # font size in points at which these hold
+NO_LIMITS = -np.inf, np.inf
+Panel = tuple[Axes, Point]  # with the values of the settings that are drawn in it
 SYMBOLS = {"machines": "M", "per_round": "m", "rounds": "T", "records": "n", "mu": "μ", "epsilon": "ε"}
-Curve = Line2D | ErrorbarContainer
 
 
 def save(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
@@ -70,10 +68,18 @@ def panelled(
     return figure, axes[:count]
 
 
-def finish(figure: Figure, axes: list[Axes], metric: Metric, words: str, across: int = ACROSS) -> Figure:
+def finish(
+    figure: Figure,
+    panels: list[Panel],
+    metric: Metric,
+    words: str,
+    best: Mapping[str, xr.Dataset],
+    across: int = ACROSS,
+) -> Figure:
     """Add labels, ticks in the metric's unit, names of the curves, and space above and below all of them."""
+    axes = [axis for axis, _ in panels]
     for axis in axes[::across]:
-        axis.set_ylabel(words)
+        axis.set_ylabel(f"{words}\n({over_seeds(best)})")
     if metric.unit == "%":
         percent_ticks(axes[0].yaxis)
     if axes[0].get_yscale() == "linear":
@@ -93,31 +99,27 @@ def label_ends(axis: Axes) -> bool:
     size, (width, height) = matplotlib.rcParams["font.size"], axis.get_figure(root=True).get_size_inches()  # type: ignore[union-attr]
     if len(labels) < 2 or letter_width() * max(map(len, labels)) * size / FONT > LABEL * width:
         return False
-    if any(label.endswith(CHOSEN) for label in labels) or not all(isinstance(handle, Curve) for handle in handles):
+    if any(label.endswith(CHOSEN) for label in labels) or not all(isinstance(handle, Line2D) for handle in handles):
         return False
-    lines = [line_of(handle) for handle in handles]
-    ends = [(axis.transData + axis.transAxes.inverted()).transform(np.asarray(line.get_xydata())[-1]) for line in lines]
-    across = [end[0] if line.get_transform() == axis.transData else 1.0 for line, end in zip(lines, ends, strict=True)]
+    ends = [(axis.transData + axis.transAxes.inverted()).transform(line.get_xydata()[-1]) for line in handles]
+    across = [
+        end[0] if line.get_transform() == axis.transData else 1.0 for line, end in zip(handles, ends, strict=True)
+    ]
     heights = sorted(end[1] for end in ends)
     apart = 1.3 * size / 72 / (0.75 * height)  # of the axis, which takes about three quarters of the height
     if min(across) < NEAR_END or min(np.diff(heights)) < apart:
         return False
-    for line, label, end in zip(lines, labels, ends, strict=True):
+    for line, label, end in zip(handles, labels, ends, strict=True):
         style = {"color": line.get_color(), "fontsize": 0.9 * size, "va": "center", "annotation_clip": False}
         axis.annotate(label, (1.0, end[1]), (4, 0), "axes fraction", "offset points", **style)
     return True
 
 
-def line_of(curve: Line2D | ErrorbarContainer) -> Line2D:
-    """Return a curve without its bars."""
-    return curve.lines[0] if isinstance(curve, ErrorbarContainer) else curve
-
-
 def curves_of(axis: Axes) -> tuple[list[Any], list[str]]:
     """Return what a legend lists, and the labels: curves in the order of their right ends, the highest first."""
     found = list(zip(*axis.get_legend_handles_labels(), strict=True))
-    if all(isinstance(handle, Curve) for handle, _ in found):
-        found.sort(key=lambda pair: -float(np.asarray(line_of(pair[0]).get_ydata())[-1]))  # type: ignore[arg-type]
+    if all(isinstance(handle, Line2D) for handle, _ in found):
+        found.sort(key=lambda pair: -float(np.ravel(pair[0].get_ydata())[-1]))  # type: ignore[attr-defined]
     return [handle for handle, _ in found], [label for _, label in found]
 
 
@@ -139,16 +141,15 @@ def add_legend(figure: Figure, axes: list[Axes]) -> None:
         place("\n".join([*labels, *[note] * bool(note)]), fontsize=size)
 
 
-def over_seeds(best: Mapping[str, xr.Dataset], bars: str = "interval") -> str:
-    """Return what a figure's curves and bars are.
+def over_seeds(best: Mapping[str, xr.Dataset]) -> str:
+    """Return what a figure's curves and bands are.
 
     >>> over_seeds({"ours": xr.Dataset(coords={"seed": range(8)})})
     'mean, 95% interval, 8 seeds'
     """
     counts = sorted({data.sizes["seed"] for data in best.values()})
     seeds = f"{' or '.join(map(str, counts))} seed{'s' * (counts != [1])}"
-    shown = {"interval": "95% interval", "percentiles": "half of 5th to 95th percentile"}[bars]
-    return ", ".join(["mean"] * (counts != [1]) + [shown] * (counts[-1] >= INTERVAL) + [seeds])
+    return ", ".join(["mean"] * (counts != [1]) + ["95% interval"] * (counts[-1] >= INTERVAL) + [seeds])
 
 
 def epsilon_axis(axis: Axes, values: Collection[float] = ()) -> None:
@@ -177,80 +178,47 @@ def plain_ticks(axis: Axis, low: float, high: float) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def aside(axis: Axes, bars: ErrorbarContainer, index: int, count: int) -> None:
-    """Shift the index-th of several curves sideways, since error bars at one place would hide each other.
-
-    The data do not change.
-    """
-    apart = min(APART, SPREAD / max(1, count - 1))
-    axis.margins(x=BESIDE)
-    x = apart * (index - (count - 1) / 2)
-    moved = offset_copy(axis.transData, axis.figure, x=x, units="points")  # type: ignore[arg-type]
-    for artist in bars.get_children():
-        artist.set_transform(moved)
-
-
-def bars_of(runs: xr.DataArray, bars: str, limits: tuple[float, float]) -> tuple[xr.DataArray, xr.DataArray | None]:
-    """Return means, and lengths of bars below and above them, shape [2, ...], or None for fewer than three seeds.
-
-    Bars are 95% intervals of the mean, or with "percentiles" half the distance of the 5th and 95th percentiles of the
-    runs. They end at `limits`.
-    """
+def seen_interval(runs: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
+    """Return the mean over seeds and the half-width of its 95% interval, NaN for fewer than three seeds."""
     mean, half = mean_interval(runs)
-    if runs.sizes["seed"] < INTERVAL:
-        return mean, None
-    if bars == "percentiles":
-        half = (runs.quantile(0.95, "seed") - runs.quantile(0.05, "seed")) / 2
-    below, above = half.clip(max=mean - limits[0]), half.clip(max=limits[1] - mean)
-    return mean, xr.concat([below.clip(min=0), above.clip(min=0)], xr.Variable("side", ["below", "above"]))
+    return mean, half if runs.sizes["seed"] >= INTERVAL else np.nan * half
 
 
-def draw_path(
-    axis: Axes, values: xr.DataArray, limits: tuple[float, float], *, scale: float = 1.0, **style: Any
+def draw_curve(
+    axis: Axes, along: Any, mean: Any, half: Any, limits: tuple[float, float] = NO_LIMITS, *, color: str, **style: Any
 ) -> None:
-    """Draw means against rounds, multiplied by the cost `scale` of a round, with their intervals as a band."""
-    values = values.dropna("round", how="all")
-    mean, beyond = bars_of(values, "interval", limits)
-    draw_band(axis, scale * mean["round"], mean, beyond, **style)
-
-
-def draw_band(
-    axis: Axes, along: xr.DataArray, mean: xr.DataArray, beyond: xr.DataArray | None, *, color: str, **style: Any
-) -> None:
-    """Draw a line of means, and a band between the bars of `bars_of`."""
+    """Draw a line of means, and a band of their intervals, cut at the metric's limits. A single mean has a bar."""
     axis.plot(along, mean, color=color, **style)
-    if beyond is not None:
-        axis.fill_between(along, mean - beyond[0], mean + beyond[1], color=color, alpha=0.2, lw=0)
+    if np.isnan(half).all():
+        return
+    low, high = np.clip(mean - half, *limits), np.clip(mean + half, *limits)
+    if axis.get_yscale() == "log":  # which has no zero
+        low = np.maximum(low, 0.1 * mean)
+    if np.size(along) > 1:
+        axis.fill_between(along, low, high, color=color, alpha=0.2, lw=0)
+    else:
+        axis.vlines(along, low, high, color=color)
 
 
-def draw_baselines(axes: Sequence[Axes], cells: Cells, points: Sequence[Point], along: str = "") -> None:
+def draw_baselines(panels: list[Panel], cells: Cells, along: str = "") -> None:
     """Draw the constant predictor and the machines that train alone, unless far outside the vertical axis's limits.
 
-    They are lines, or a curve if the mean of the machines depends on the horizontal axis.
-
-    Args:
-        points: point of each panel.
-        along: name of the horizontal axis.
+    They are lines, or a curve if the mean of the machines depends on the horizontal axis, which is called `along`.
     """
-    if cells.floor is not None:
-        level = xr.DataArray(cells.floor)
-        _draw_level(axes, [level] * len(axes), along, CONSTANT, color=colours.CONSTANT, ls=":")
-    for grey, (words, (mean, _)) in zip(colours.ALONE * len(cells.runs), cells.alone.items(), strict=False):
-        parts = [at(mean, {name: value for name, value in point.items() if name != along}) for point in points]
+    baselines = [] if cells.floor is None else [(CONSTANT, xr.DataArray(cells.floor), colours.CONSTANT, ":")]
+    greys = zip(cells.alone.items(), cycle(colours.ALONE), strict=False)
+    baselines += [(words, mean, grey, "--") for (words, (mean, _)), grey in greys]
+    low, high = panels[0][0].get_ylim()
+    for label, mean, color, ls in baselines:
+        parts = [at(mean, {name: value for name, value in point.items() if name != along}) for _, point in panels]
         parts = [part.isel({name: 0 for name in part.dims if name != along}) for part in parts]
-        _draw_level(axes, parts, along, words, color=grey, ls="--")
-
-
-def _draw_level(axes: Sequence[Axes], parts: Sequence[xr.DataArray], along: str, label: str, **style: Any) -> None:
-    low, high = axes[0].get_ylim()
-    least, most = min(float(part.min()) for part in parts), max(float(part.max()) for part in parts)
-    if 2 * low - high > least or most > 2 * high - low:  # off the axis by more than its length
-        return
-    for axis, part in zip(axes, parts, strict=True):
-        if along in part.dims:
-            axis.plot(part[along], part, lw=1.5, label=label, **style)
-        else:
-            axis.axhline(float(part), lw=1.5, label=label, **style)
+        if min(map(np.min, parts)) < 2 * low - high or max(map(np.max, parts)) > 2 * high - low:
+            continue  # off the axis by more than its length
+        for (axis, _), part in zip(panels, parts, strict=True):
+            if along in part.dims:
+                axis.plot(part[along], part, lw=1.5, label=label, color=color, ls=ls)
+            else:
+                axis.axhline(float(part), lw=1.5, label=label, color=color, ls=ls)
 
 
 def point_title(point: Point, fixed: Mapping[str, str] = {}) -> str:

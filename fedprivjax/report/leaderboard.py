@@ -9,6 +9,7 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,7 +24,7 @@ from fedprivjax.experiment import bundle
 from fedprivjax.experiment.results import Results, load
 from fedprivjax.report.cells import CHOSEN
 from fedprivjax.report.colours import look, new_figure, slots
-from fedprivjax.report.drawing import epsilon_axis
+from fedprivjax.report.drawing import draw_curve, epsilon_axis
 from fedprivjax.report.leaderboard_rows import FIELDS, Row, faults, leaderboard_rows
 from fedprivjax.report.text_table import Sheet, html_table, plain
 from fedprivjax.report.wording import count_text, epsilon_text, grouped, number_text, power_text
@@ -99,9 +100,9 @@ def _draw(axis: Axes, rows: Sequence[Row]) -> None:
     protocol = {(row["method"], row["trust"]): row["protocol"] for row in rows}
     for slot, (method, trust) in zip(slots(map(protocol.__getitem__, methods)), methods, strict=True):
         own = sorted((row for row in rows if (row["method"], row["trust"]) == (method, trust)), key=_level)
-        values = [[scale * row[name] for row in own] for name in ("mean", "half_width")]
+        mean, half = (scale * np.array([row[name] for row in own]) for name in ("mean", "half_width"))
         label = method + CHOSEN * any(row["not_covered"] for row in own) + f" (trust: {trust})" * (len(trusts) > 1)
-        axis.errorbar([_level(row) for row in own], values[0], values[1], capsize=2, ms=4, label=label, **look(slot))
+        draw_curve(axis, [_level(row) for row in own], mean, half, ms=4, label=label, **look(slot))
     trust = "" if len(trusts) > 1 else f", trust: {first['trust']}"
     axis.set(
         xlabel=f"ε for {first['unit']} (δ = {power_text(first['delta'])}, {first['relation']}{trust})",

@@ -1,10 +1,10 @@
 """Plots of results, as matplotlib figures."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
-import matplotlib
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -18,6 +18,7 @@ from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report import drawing
 from fedprivjax.report.cells import Cells, Point, at, target_of
 from fedprivjax.report.colours import looks
+from fedprivjax.report.drawing import Panel
 from fedprivjax.report.grid_plot import grid_axes, metric_over_grid
 from fedprivjax.report.summary import PANELS, Summary
 from fedprivjax.report.tables import AXES, differ_in_costs, run_costs, with_costs
@@ -28,18 +29,16 @@ from fedprivjax.sweeps.results import has, preferred, vector_axes
 LONGER = 3  # ratio of the longest to the shortest run above which the axis of rounds is logarithmic
 CURVE = 3  # smallest number of values of a swept setting for a curve
 SIZES = {"machines": "machines", "records": "records of a machine", "rounds": "rounds", "per_round": "machines a round"}
-ENDS: dict[str, Any] = {"markevery": [-1]}  # marker at the end of a run
 BINS = 20
 
 
 def metric_against_epsilon(
-    this: Summary, metric: str | Metric = "test_accuracy", *, realised: bool | None = None, bands: bool = False
+    this: Summary, metric: str | Metric = "test_accuracy", *, realised: bool | None = None
 ) -> Figure:
     """Plot a metric against ε, one line per protocol, one panel per participation.
 
-    The metric is that of the summary's cells. Bars need three seeds. They are 95% intervals of the mean, or half the
-    distance of the 5th and 95th percentiles if the settings say so, and end at the metric's limits. With `bands` they
-    are drawn as bands. A dotted line is the constant predictor, a dashed line each machine alone, if it was computed.
+    The metric is that of the summary's cells. Bands need three seeds. They are 95% intervals of the mean, cut at the
+    metric's limits. A dotted line is the constant predictor, a dashed line each machine alone, if it was computed.
 
     With `realised`, ε is the realised ε of the worst run instead of the swept target. The default is to do so if the
     two differ. Non-private protocols are horizontal lines. Private protocols with a fixed target are a point at the
@@ -48,62 +47,53 @@ def metric_against_epsilon(
     """
     realised = this.misses_target if realised is None else realised
     epsilon = "realised ε, worst run" if realised else "target ε" if this.misses_target else "ε"
-    this = this.drawn(metric, (*PANELS, *LEVELS))
-    cells, points = this.cells(metric), this.panels()
-    figure, axes = drawing.panelled(len(points))
+    this, cells, figure, panels = _panelled(this, metric, LEVELS)
     delta = next(iter(this.best.values())).attrs["delta"]
-    terms = f"(δ = {power_text(delta)}, {relations(this.terms)})"
-    for axis, point in zip(axes, points, strict=True):
+    for axis, point in panels:
         along = {}
-        for _, label, data, _ in _parts(this, cells, point):
+        for label, data, _ in _parts(this, cells, point):
             worst, target = at(this.epsilon[label], point), target_of(data)
             if target is not None or np.isfinite(worst):
                 along[label] = worst if realised or target is None else target
-        _draw_curves(axis, this, cells, point, along, bands)
-        axis.set(xlabel=f"{epsilon}  {terms}", title=drawing.point_title(point, this.fixed))
+        _draw_curves(axis, this, cells, point, along)
+        axis.set_xlabel(f"{epsilon}  (δ = {power_text(delta)}, {relations(this.terms)})")
         drawing.epsilon_axis(axis, {float(level) for each in along.values() for level in np.atleast_1d(each)})
-    drawing.draw_baselines(axes, cells, points)
-    return drawing.finish(figure, axes, cells.metric, _words(this, cells.words, this.evaluation.bars))
+    drawing.draw_baselines(panels, cells)
+    return drawing.finish(figure, panels, cells.metric, cells.words, this.best)
 
 
 def metric_over_rounds(this: Summary, metric: str | Metric = "test_loss") -> Figure:
     """Plot a metric over rounds at one value of every swept setting, one panel per participation.
 
-    Bands need three seeds. They are 95% intervals of the mean, cut at the metric's limits. The axis of rounds is
-    logarithmic if the longest run has more than three times the rounds of the shortest.
+    Bands are as in `metric_against_epsilon`. The axis of rounds is logarithmic if the longest run has more than three
+    times the rounds of the shortest.
     """
-    this = this.drawn(metric, PANELS)
-    cells, points = this.cells(metric), this.panels()
-    figure, axes = drawing.panelled(len(points))
-    for axis, point in zip(axes, points, strict=True):
-        for _, _, data, style in _parts(this, cells, point):
+    this, cells, figure, panels = _panelled(this, metric)
+    for axis, point in panels:
+        for _, data, style in _parts(this, cells, point):
             if cells.metric.name in data:
-                drawing.draw_path(axis, _path(this, data, cells.metric), cells.limits, **{**style, "marker": ""})
-        axis.set(xlabel="round", title=drawing.point_title(point, this.fixed))
+                _draw_path(axis, this, data, cells, **{**style, "marker": ""})
+        axis.set_xlabel("round")
         _scale_rounds(axis)
-    return drawing.finish(figure, axes, cells.metric, _words(this, cells.metric.words))
+    return drawing.finish(figure, panels, cells.metric, cells.metric.words, this.best)
 
 
-def metric_against(
-    this: Summary, axis: str = "machines", metric: str | Metric = "excess_risk", *, bands: bool = False
-) -> Figure:
+def metric_against(this: Summary, axis: str = "machines", metric: str | Metric = "excess_risk") -> Figure:
     """Plot a metric against any swept setting, such as "machines" or "clip", one line per protocol.
 
-    The metric and bars are as in `metric_against_epsilon`. An axis is logarithmic if all its values are positive and,
+    The metric and bands are as in `metric_against_epsilon`. An axis is logarithmic if all its values are positive and,
     for the metric, unbounded above, which an accuracy is not. The first other swept setting has a panel per value. The
     remaining ones are as in `Summary.drawn`.
     """
     first = next(iter(this.best.values()))
-    panels = [str(name) for name in first["diverged"].dims if name not in (axis, "seed")][:1]
-    this = this.drawn(metric, (axis, *panels))
-    cells, points = this.cells(metric), points_of({name: first[name].values.tolist() for name in panels})
-    figure, axes = drawing.panelled(len(points), 4.6, 4.2)
+    others = [str(name) for name in first["diverged"].dims if name not in (axis, "seed")]
+    this, cells, figure, panels = _panelled(this, metric, (axis,), others[:1])
     positive = _positive(cells) and np.isinf(cells.limits[1])
     along = {label: data[axis] for label, data in this.best.items() if axis in data.dims}
-    for place, point in zip(axes, points, strict=True):
+    for place, point in panels:
         place.set_yscale("log" if positive else "linear")
-        _draw_curves(place, this, cells, point, along, bands)
-        place.set(xlabel=SIZES.get(axis, axis), title=drawing.point_title(point, this.fixed))
+        _draw_curves(place, this, cells, point, along)
+        place.set_xlabel(SIZES.get(axis, axis))
         if positive:
             drawing.plain_ticks(place.yaxis, *place.get_ylim())
         values = np.unique(np.concatenate([each.values for each in along.values()]))
@@ -111,8 +101,8 @@ def metric_against(
             place.set_xscale("log")
             drawing.plain_ticks(place.xaxis, *place.get_xlim())
         drawing.name_few(place, [f"{value:g}" for value in values])
-    drawing.draw_baselines(axes, cells, points, axis)
-    return drawing.finish(figure, axes, cells.metric, _words(this, cells.words, this.evaluation.bars))
+    drawing.draw_baselines(panels, cells, axis)
+    return drawing.finish(figure, panels, cells.metric, cells.words, this.best)
 
 
 def metric_against_costs(
@@ -125,32 +115,26 @@ def metric_against_costs(
 
     Each of `costs` ("taken", the rounds, "bytes", "gradients", and "hours", of participation with delays) has a panel
     with a logarithmic axis, and each participation a row of panels. Every swept setting has one value, as in
-    `Summary.drawn`. A dot marks a run's end. Bands are as in `metric_over_rounds`. A run's bytes, gradients and hours
-    are spread evenly over its rounds, which is exact for bytes and gradients of cohorts of equal size. Gradients per
-    record are not drawn for data whose examples are computed on demand.
+    `Summary.drawn`. A marker is at a run's end. Bands are as in `metric_against_epsilon`. A run's bytes, gradients and
+    hours are spread evenly over its rounds, which is exact for bytes and gradients of cohorts of equal size. Gradients
+    per record are not drawn for data whose examples are computed on demand.
     """
-    this = this.drawn(metric, PANELS)
-    cells, best = this.cells(metric), with_costs(this.best)
-    spent = {label: run_costs(data) for label, data in best.items() if cells.metric.name in data}
+    name = this.metric(metric).name
+    spent = {label: run_costs(data) for label, data in with_costs(this.best).items() if name in data}
     shown = [cost for cost in costs if any(one[cost].notnull().any() for one in spent.values())]
     if not shown:
         raise Refusal(f"results must have {' or '.join(costs)} of runs to be drawn against them, got none")
-    points = [point for point in this.panels() for _ in shown]
-    figure, axes = drawing.panelled(len(points), across=len(shown))
-    for place, (axis, point) in enumerate(zip(axes, points, strict=True)):
-        cost = shown[place % len(shown)]
-        for _, label, data, style in _parts(this, cells, point):
-            if label not in spent:
-                continue
-            amount, rounds = (float(at(spent[label][each], point)) for each in (cost, "taken"))
-            scale = amount / rounds
-            if np.isfinite(scale):
-                drawing.draw_path(axis, _path(this, data, cells.metric), cells.limits, scale=scale, **style, **ENDS)
-        _label(axis, cost, point)
-    drawing.draw_baselines(axes, cells, points)
-    drawing.finish(figure, axes, cells.metric, _words(this, cells.metric.words), across=len(shown))
-    figure.suptitle(drawing.point_title({}, this.fixed), fontsize=matplotlib.rcParams["font.size"])
-    return figure
+    this, cells, figure, panels = _panelled(this, metric, across=len(shown))
+    for (axis, point), cost in zip(panels, cycle(shown), strict=False):
+        for label, data, style in _parts(this, cells, point):
+            if label in spent:
+                costs_here = run_costs(data)
+                scale = float(costs_here[cost] / costs_here["taken"])
+                if np.isfinite(scale):
+                    _draw_path(axis, this, data, cells, scale, **style, markevery=[-1])
+        _label(axis, cost)
+    drawing.draw_baselines(panels, cells)
+    return drawing.finish(figure, panels, cells.metric, cells.metric.words, this.best, across=len(shown))
 
 
 def client_histogram(this: Summary, metric: str | Metric) -> Figure:
@@ -158,20 +142,15 @@ def client_histogram(this: Summary, metric: str | Metric) -> Figure:
 
     A client's value is its mean over seeds. Swept settings have one value each, as in `Summary.drawn`.
     """
-    this = this.drawn(metric, PANELS)
-    cells, points = this.cells(metric), this.panels()
-    figure, axes = drawing.panelled(len(points))
-    for axis, point in zip(axes, points, strict=True):
-        values = {
-            label: (_of_clients(at(cells.runs[label], point)) * cells.metric.scale, style)
-            for _, label, _, style in _parts(this, cells, point)
-        }
-        edges = np.histogram_bin_edges(np.concatenate([each for each, _ in values.values()]), BINS)
-        for each, style in values.values():
-            look = {name: style[name] for name in ("label", "color", "ls")}
-            axis.hist(each, bins=edges.tolist(), histtype="step", **look)
-        axis.set(xlabel=cells.title, title=drawing.point_title(point, this.fixed))
-    return drawing.finish(figure, axes, replace(cells.metric, unit=""), "clients")
+    this, cells, figure, panels = _panelled(this, metric)
+    for axis, point in panels:
+        parts = list(_parts(this, cells, point))
+        values = [_of_clients(at(cells.runs[label], point)) * cells.metric.scale for label, _, _ in parts]
+        edges = np.histogram_bin_edges(np.concatenate(values), BINS).tolist()
+        for each, (_, _, style) in zip(values, parts, strict=True):
+            axis.hist(each, edges, histtype="step", **{name: style[name] for name in ("label", "color", "ls")})
+        axis.set_xlabel(cells.title)
+    return drawing.finish(figure, panels, replace(cells.metric, unit=""), "clients", this.best)
 
 
 def _of_clients(runs: xr.DataArray) -> np.ndarray:
@@ -221,42 +200,51 @@ def curves(this: Summary) -> list[str]:
     return [name for name in long if not _sweeps_epsilon(this) or name in ("machines", "records", "rounds")]
 
 
-def _parts(this: Summary, cells: Cells, point: Point) -> Iterator[tuple[int, str, xr.Dataset, dict[str, Any]]]:
-    """Yield position, label, dataset at a point, and style of each protocol that recorded a metric."""
-    for index, (label, look) in enumerate(looks(this.best).items()):
-        if label in cells.runs:
-            yield index, label, at(this.best[label], point), {"label": this.labels[label], "ms": 4, **look}
+def _panelled(
+    this: Summary, metric: str | Metric, axes: Sequence[str] = (), panels: Sequence[str] = PANELS, across: int = 1
+) -> tuple[Summary, Cells, Figure, list[Panel]]:
+    """Return what is drawn along `axes`: a summary (see `Summary.drawn`), its cells, a figure, and titled panels.
 
-
-def _words(this: Summary, words: str, bars: str = "interval") -> str:
-    """Return the label of a vertical axis: the metric, and what curves and bars are."""
-    return f"{words}\n({drawing.over_seeds(this.best, bars)})"
-
-
-def _path(this: Summary, data: xr.Dataset, metric: Metric) -> xr.DataArray:
-    """Return a recorded metric during runs, of the summary's iterate if the protocol has it, else of the output."""
-    return of_iterate(data[metric.name], preferred(data, metric.name, this.evaluation.iterate))
-
-
-def _draw_curves(
-    axis: Axes, this: Summary, cells: Cells, point: Point, along: Mapping[str, xr.DataArray], bands: bool
-) -> None:
-    """Draw each protocol's means against its values `along` the axis, or as a horizontal line if it has none.
-
-    Bars are moved aside from those of other protocols.
+    Args:
+        panels: axes with a panel for each combination of their values.
+        across: number of panels at each of these points, in a row.
     """
-    for index, label, _, style in _parts(this, cells, point):
-        mean, beyond = drawing.bars_of(at(cells.runs[label], point), this.evaluation.bars, cells.limits)
-        if beyond is not None and axis.get_yscale() == "log":  # which has no zero
-            beyond = beyond.where(beyond["side"] == "above", np.minimum(beyond, 0.9 * mean))
-        if label not in along:
-            axis.axhline(float(mean), **{**style, "marker": ""})
-        elif bands and along[label].ndim:
-            drawing.draw_band(axis, along[label], mean, beyond, **style)
+    this = this.drawn(metric, (*axes, *panels))
+    first = next(iter(this.best.values()))
+    points = points_of({name: first[name].values.tolist() for name in panels if name in first.dims})
+    points = [point for point in points for _ in range(across)]
+    figure, places = drawing.panelled(len(points), across=across if across > 1 else drawing.ACROSS)
+    panelled: list[Panel] = list(zip(places, points, strict=True))
+    for axis, point in panelled[::across]:
+        axis.set_title(drawing.point_title(point, this.fixed))
+    return this, this.cells(metric), figure, panelled
+
+
+def _parts(this: Summary, cells: Cells, point: Point) -> Iterator[tuple[str, xr.Dataset, dict[str, Any]]]:
+    """Yield label, dataset at a point, and style of each protocol that recorded a metric."""
+    for label, look in looks(this.best).items():
+        if label in cells.runs:
+            yield label, at(this.best[label], point), {"label": this.labels[label], "ms": 4, **look}
+
+
+def _draw_path(axis: Axes, this: Summary, data: xr.Dataset, cells: Cells, scale: float = 1.0, **style: Any) -> None:
+    """Draw a recorded metric during runs against rounds, each of which costs `scale`.
+
+    It is that of the summary's iterate if the protocol has it, else of the output.
+    """
+    name = cells.metric.name
+    values = of_iterate(data[name], preferred(data, name, this.evaluation.iterate)).dropna("round", how="all")
+    drawing.draw_curve(axis, scale * values["round"], *drawing.seen_interval(values), cells.limits, **style)
+
+
+def _draw_curves(axis: Axes, this: Summary, cells: Cells, point: Point, along: Mapping[str, xr.DataArray]) -> None:
+    """Draw each protocol's means against its values `along` the axis, or as a horizontal line if it has none."""
+    for label, _, style in _parts(this, cells, point):
+        mean, half = drawing.seen_interval(at(cells.runs[label], point))
+        if label in along:
+            drawing.draw_curve(axis, along[label], mean, half, cells.limits, **style)
         else:
-            bars = None if beyond is None else np.reshape(beyond.values, (2, -1))
-            drawn = axis.errorbar(np.atleast_1d(along[label]), np.atleast_1d(mean), bars, capsize=3, **style)
-            drawing.aside(axis, drawn, index, len(this.best))
+            axis.axhline(float(mean), **{**style, "marker": ""})
 
 
 def _scale_rounds(axis: Axes) -> None:
@@ -268,8 +256,8 @@ def _scale_rounds(axis: Axes) -> None:
         drawing.plain_ticks(axis.xaxis, *axis.get_xlim())
 
 
-def _label(axis: Axes, name: str, row: Point) -> None:
-    axis.set(xlabel=AXES[name], xscale="log", title=drawing.point_title(row))
+def _label(axis: Axes, name: str) -> None:
+    axis.set(xlabel=AXES[name], xscale="log")
     drawing.plain_ticks(axis.xaxis, *axis.get_xlim())
     if name == "bytes":
         low, high = axis.get_xlim()

@@ -16,7 +16,7 @@ from fedprivjax.privacy.target import LEVELS
 from fedprivjax.privacy.terms import Terms
 from fedprivjax.report.cells import Cells, alone_of, at, marked, target_of, tunable, varied
 from fedprivjax.report.text_table import Sheet
-from fedprivjax.report.wording import guarantees_in, points_of, range_text, target_epsilon, title_of
+from fedprivjax.report.wording import guarantees_in, range_text, target_epsilon, title_of
 from fedprivjax.sweeps.intervals import mean_interval
 from fedprivjax.sweeps.results import constant, figure, has, preferred, rounds_of, vector_axes
 from fedprivjax.sweeps.schema import custom_metrics
@@ -33,7 +33,7 @@ class Summary:
     Attributes:
         best: datasets by label, each protocol's grid reduced to its best point.
         axes: names and values of swept settings, the rows of tables. The last axis changes fastest.
-        evaluation: section `[evaluation]`: δ, the iterate, metrics that are averaged, baselines and error bars.
+        evaluation: section `[evaluation]`: δ, the iterate, averaged metrics and baselines.
         targets: privacy target of each protocol, "mu" or "epsilon", by label.
         targeted: True if any protocol has a privacy target.
         title, notes: title and notes of the experiment.
@@ -174,11 +174,6 @@ class Summary:
         held = (data.get(recorded_name(metric.name), data.get(metric.name)) for data in self.best.values())
         limit = widest([float(values.attrs.get(name, none)) for values in held if values is not None], default=none)
         return float(metric.function(limit)) if metric.of == "mean" and np.isfinite(limit) else limit
-
-    def panels(self) -> list[dict[str, float]]:
-        """Return the point of each panel: one for each combination of values of the swept `PANELS`."""
-        data = next(iter(self.best.values()))
-        return points_of({name: data[name].values.tolist() for name in PANELS if name in data.dims})
 
     def drawn(self, metric: str | Metric, axes: Collection[str]) -> "Summary":
         """Return the summary at one value of every swept setting except those in `axes`, for a figure with these axes.

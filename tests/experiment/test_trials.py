@@ -10,7 +10,6 @@ from fedprivjax.experiment import folder, verdict
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.expected import Cell
-from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.privacy.noise_rules import moments_batch
 from fedprivjax.report import audits, plots, tables
@@ -234,22 +233,6 @@ def test_a_share_of_the_cells_is_enough_but_none_beyond_the_limit():
     assert not lines([0, 1, 2, 5.1])[1]
     assert not lines([0, 1, 2, -5.1])[1]
     assert "3 of 4" in lines([0, 1, -2, 4])[0]
-
-
-def test_bars_are_percentiles_on_request(steps):
-    made, data = steps
-    best = selected(made, {"ours": data})
-
-    def heights(**how):
-        this = Summary(best, evaluation=EvaluationSettings(**how))
-        (container,) = plots.metric_against_epsilon(this, "relative_rmse").axes[0].containers
-        _, _, (segments,) = container
-        return np.array([np.ptp(segment[:, 1]) / 2 for segment in segments.get_segments()])
-
-    trials = final(best["ours"], "relative_rmse")
-    half = (trials.quantile(0.95, "seed") - trials.quantile(0.05, "seed")) / 2
-    np.testing.assert_allclose(heights(bars="percentiles"), half)
-    assert (heights() > heights(bars="percentiles")).all()
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from rich.console import Console
 from fedprivjax import planner
 from fedprivjax.planner.pilot import places
 from fedprivjax.report.planned import (
-    bound_against_epsilon,
     details,
     plan_ranking,
     plan_report,
@@ -135,11 +134,3 @@ def test_a_ranking_has_every_method_and_fits_a_screen():
 
 def test_without_a_pilot_the_report_does_not_mention_one(found):
     assert "pilot" not in shown(plan_ranking(found, set())) + shown(plan_report(found, set()))
-
-
-def test_a_pilot_has_a_separate_panel(found, piloted):
-    plain = bound_against_epsilon(found).axes
-    with_pilot = bound_against_epsilon(found, piloted).axes
-    assert len(with_pilot) == len(plain) + 1
-    labels = with_pilot[-1].get_legend_handles_labels()[1]
-    assert sorted(labels) == ["dp_mu2", "noisy_sgd"]
