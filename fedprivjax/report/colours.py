@@ -43,7 +43,7 @@ IN_THE_DARK = dict(zip((*LIGHT, *ALONE, CONSTANT), (*DARK, "#cccccc", "#777777",
 )
 
 
-WIDTHS, HEIGHT = (3.35, 6.9), 2.3  # inches of a paper's figure: with one panel and with several in a row; of a row
+WIDTHS, HEIGHT = (3.25, 6.75), 2.3  # inches of a paper's figure: one panel (a column), several; a row
 LETTER = {"screen": 0.08, "dark": 0.08, "paper": 0.065}  # mean width in inches of a letter of 10 points, by style
 _current: ContextVar[str] = ContextVar("style", default="screen")
 

@@ -125,9 +125,10 @@ def plot(
             machine), "gradients" (per record), "hours" (simulated), any swept setting, or "grid", heat maps over the
             two largest settings of the methods. Default: the first of these that applies.
         iterate: as in `table`.
-        style: "screen", "dark" (for dark pages), or "paper": the width of a column and text of 8 points.
-            `figure.savefig("name")` then writes a PDF. In every style a method keeps its colour, line style and
-            marker. Eight of them differ for colour-blind readers, the first four also in greyscale.
+        style: "screen", "dark" (for dark pages), or "paper": text of 8 points, 3.25 inches wide (a column) or, with
+            several panels, 6.75 inches (LaTeX's `figure*`). `figure.savefig("name")` then writes a PDF. In every style
+            a method keeps its colour, line style and marker. Eight of them differ for colour-blind readers, the first
+            four also in greyscale.
 
     Raises:
         Refusal: if the metric was not recorded, the axis was not swept, there is nothing to draw, or there is no such
@@ -138,7 +139,7 @@ def plot(
     >>> grid = sweep(DPMu2(clip=1.6), problem, Uniform(20, 10), over={"mu": [1.0, 2.0]}, seeds=3, rounds=2)
     >>> figure = plot(grid, "test_accuracy", against="epsilon", style="paper")
     >>> figure.get_size_inches().tolist()
-    [3.35, 2.3]
+    [3.25, 2.3]
     """
     with using(style):
         if isinstance(results, SavedRun):

@@ -13,7 +13,7 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.report.cells import CHOSEN, Cells, at, is_better
 from fedprivjax.report.display import Showable, recorded_by, summarised, usual_metric
 from fedprivjax.report.remarks import CHOSEN_NOTE, footnotes
-from fedprivjax.report.tables import CONSTANT, results_table
+from fedprivjax.report.tables import CONSTANT, WORSE, results_table
 from fedprivjax.report.wording import points_of
 
 PROTOCOL, MEAN, HALF, EPSILON = "protocol", "mean", "half_width", "realised_epsilon"
@@ -73,7 +73,9 @@ class Frame(pd.DataFrame):
         require_choice("protocols", place, ("rows", "columns"))
         cells, kind = self._with_points(cells) if place == "columns" else self._with_protocols(cells)
         usual = {"escape": False, "index": False, "column_format": kind}
-        text = "".join(f"% {' '.join(note.split())}\n" for note in self.notes) + cells.to_latex(**{**usual, **options})
+        text = cells.to_latex(**{**usual, **options})
+        notes = [note for note in self.notes if DAGGER in text or not note.startswith((CONSTANT, WORSE.strip()))]
+        text = "".join(f"% {' '.join(note.split())}\n" for note in notes) + text
         below = [latex(CHOSEN_NOTE)] if self.chosen else []
         if DAGGER in text and self.cells.floor is not None:
             below.append(f"${DAGGER}$ worse than the {CONSTANT}'s {self.cells.metric.text(self.cells.floor)}")

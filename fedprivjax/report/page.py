@@ -1,5 +1,6 @@
 """Results as one self-contained HTML page: tables, plots, guarantees and their limits, settings, provenance."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from fedprivjax.atomic_write import write_atomically
@@ -139,7 +140,14 @@ def _rows(provenance: Mapping[str, Any], above: str = "") -> list[tuple[str, str
 def _template() -> Template:
     loader = PackageLoader("fedprivjax.report", "")
     options: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True}
-    return Environment(loader=loader, finalize=_printable, **options).get_template("page.html")
+    environment = Environment(loader=loader, finalize=_printable, **options)
+    environment.filters["prose"] = _prose
+    return environment.get_template("page.html")
+
+
+def _prose(text: str) -> Markup:
+    """Return escaped text, with what is in backticks as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(printable(text)))))
 
 
 def _printable(value: Any) -> Any:

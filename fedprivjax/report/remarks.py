@@ -41,7 +41,7 @@ def footnotes(this: Summary) -> list[str]:
     lines += [] if this.hides_sizes else _weights(best)
     names = non_private_metrics(best)
     if names:
-        lines.append(f"non-private metric: {', '.join(names)}")
+        lines.append(f"non-private metric{'s' * (len(names) > 1)}: {', '.join(names)}")
     for text in dict.fromkeys(data.attrs.get("non_private_data", "") for data in best.values()):
         lines += [f"NON-PRIVATE preparation of the data, which no guarantee covers: {text}"] if text else []
     if this.private and this.targeted and not realised_differs(this):

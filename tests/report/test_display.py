@@ -150,6 +150,7 @@ def test_the_page_is_complete_and_needs_no_other_file(results):
     assert text.count("data:image/svg+xml;base64,") == 2
     assert "settings chosen by the best mean excess_risk" in text
     assert "free: step_size" in text
+    assert "<code>inputs.json</code>" in text
     for elsewhere in ('src="http', 'href="http', "url(", "@import"):
         assert elsewhere not in text
     for sheet in tables(this).sheets:

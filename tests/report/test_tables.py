@@ -357,7 +357,7 @@ def test_metrics_on_private_data_are_named(best):
 def test_metrics_on_private_data_are_named_whichever_protocol_recorded_them(best):
     names = iter(("train_loss", "train_loss, clipped_share", "message_norm"))
     marked = {label: data.assign_attrs(non_private_metrics=next(names, "")) for label, data in best.items()}
-    expected = "non-private metric: train_loss, clipped_share" + (", message_norm" if len(best) > 2 else "")
+    expected = "non-private metrics: train_loss, clipped_share" + (", message_norm" if len(best) > 2 else "")
     assert expected in "\n".join(remarks.footnotes(summary(make(), marked)))
 
 
