@@ -33,7 +33,7 @@ class Frontier(SphinxDirective):
         ((experiment, _),) = Counter(name for name, _ in sorted(levels)).most_common(1)
         alt = f"Test metric against ε of the methods of {experiment}, among them {method}"
         text = f"`fedprivjax run {experiment}`, from the rows of the [leaderboard](/leaderboard.ipynb)."
-        return [picture(board.of(experiment).plot(), alt), *self.parse_text_to_nodes(text)]
+        return [picture(board.of(experiment).plot(), alt, "36rem; max-width: 100%"), *self.parse_text_to_nodes(text)]
 
 
 class Round(SphinxDirective):

@@ -92,6 +92,10 @@ class StyledFigure(Figure):
         self.savefig(written, format="png")
         return written.getvalue()
 
+    def _repr_svg_(self) -> str:
+        """Return the figure as SVG, which a page of a notebook shows in its own theme, light or dark."""
+        return themed_svg(self)
+
 
 def themed_svg(figure: Figure) -> str:
     """Return a figure as SVG whose colours follow the page that shows it, light or dark.
@@ -109,9 +113,10 @@ def themed_svg(figure: Figure) -> str:
         ";".join(f"--c{index}:{value}" for index, value in enumerate(theme))
         for theme in (IN_THE_DARK, IN_THE_DARK.values())
     )
+    swapped = "image {filter:invert(1) hue-rotate(180deg)}" * any(axis.images for axis in figure.axes)
     style = (  # glyphs inherit the fill
         f"<style>svg {{{light};fill:var({place[INK[0]]})}} "
-        f"@media (prefers-color-scheme: dark) {{svg {{{dark}}}}}</style>"
+        f"@media (prefers-color-scheme: dark) {{svg {{{dark}}} {swapped}}}</style>"
     )
     return re.sub(r"(<svg\b[^>]*>)", rf"\1{style}", drawn, count=1)
 

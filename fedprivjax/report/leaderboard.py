@@ -30,7 +30,7 @@ from fedprivjax.report.text_table import Sheet, html_table, plain
 from fedprivjax.report.wording import count_text, epsilon_text, grouped, number_text, power_text
 
 PANEL = ("experiment", "federation", "metric", "delta", "unit", "relation")  # equal within a panel, with the setting
-PANEL_SIZE = 7.5, 3.8  # width and height in inches, with the legend
+PANEL_SIZE = 5.6, 5.2  # width and height in inches, with the legend
 FORMAT = 1
 FRONTIER = "frontier.json"
 GROUP = ("experiment", "metric", "delta", "setting", "federation", "unit", "relation", "trust", "target_epsilon")
@@ -110,7 +110,7 @@ def _draw(axis: Axes, rows: Sequence[Row]) -> None:
         title=", ".join([first["experiment"], *(f"{name} {value:g}" for name, value in first["setting"].items())]),
     )
     epsilon_axis(axis, {_level(row) for row in rows})
-    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="small")
+    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, fontsize="small")
 
 
 def _level(row: Row) -> float:

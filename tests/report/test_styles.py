@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 
 from fedprivjax import Refusal, mean_interval
 from fedprivjax.report import plots
-from fedprivjax.report.colours import DARK, LIGHT, PAGE, WIDTHS, looks, themed_svg, using
+from fedprivjax.report.colours import DARK, LIGHT, PAGE, WIDTHS, looks, new_figure, themed_svg, using
 from fedprivjax.report.summary import Summary
 
 AXES = {"per_round": [2, 3], "mu": [1.0, 2.0, 4.0], "step_scale": [0.1, 1.0, 10.0], "machines": [10, 100, 1000]}
@@ -97,6 +97,14 @@ def test_a_notebook_shows_a_figure_without_the_inline_backend():
     figure = plots.metric_against(Summary({"ours": dataset("step_scale")}), "step_scale", "test_accuracy")
     shown, _ = DisplayFormatter().format(figure)
     assert shown["image/png"].startswith(b"\x89PNG")
+    assert "prefers-color-scheme: dark" in shown["image/svg+xml"]
+
+
+def test_pictures_of_cells_are_swapped_in_the_dark_and_others_are_not():
+    drawn = {name: new_figure(1.0, 1.0, 1, 1) for name in ("cells", "curve")}
+    drawn["cells"].subplots().imshow([[0.0, 1.0]])
+    drawn["curve"].subplots().plot([0.0, 1.0])
+    assert {name: "invert" in themed_svg(figure) for name, figure in drawn.items()} == {"cells": True, "curve": False}
 
 
 @pytest.mark.parametrize("theme", THEMES)
