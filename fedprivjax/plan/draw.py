@@ -186,13 +186,16 @@ def draw_plan(
     """Sample a run's participation schedule and the records of its messages, on the host.
 
     Args:
+        problem: problem with the records, and with the machine that holds each if they are partitioned.
+        participation: participation scheme.
         rounds: number of rounds, or None for as many as the records (and the schedule, if one is given) allow.
-        order: order of the examples if each message uses one example, see `ORDERS`. With a `sampler`, only "shuffled"
-            and "stored" are allowed, and epochs are samplers ("cyclic", "reshuffled").
+        order: order of the examples if each message uses one example, see `ORDERS`. With a `sampler` it must be
+            "shuffled" or "stored". For several passes in a fixed or a new order, use the samplers "cyclic" and
+            "reshuffled".
         sampler: sampler of minibatches of a machine's own records, or None for one example per message, by `order`.
 
     Raises:
-        ValueError: if the schedule needs more examples than the pool or a machine's dataset has.
+        ValueError: if the schedule needs more examples than there are, in all or at a machine.
 
     >>> import numpy as np
     >>> from fedprivjax import Full, Softmax, linear_problem

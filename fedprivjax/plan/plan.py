@@ -142,12 +142,11 @@ def assign_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator
 
 @dataclass(frozen=True)
 class Plan(Once):
-    """A run plan: the schedule, and the record indices of each message, int32 [rounds, per_round].
+    """What is sampled before a run: the machines of each round, and the records of each message (the samples).
 
-    Samples are record indices in the problem's pool. If examples are computed, samples are indices of the machine's own
-    examples, from 0. Minibatches have samples [rounds, per_round, width], and weights of the same shape. Minibatches
-    that are sampled independently for each message may be `secret`, which amplifies privacy.
-    `replace(plan, secret=False)` gives the guarantee against an adversary that knows them.
+    Samples are record indices in the problem's dataset. If examples are computed by a function, they are indices of the
+    machine's own examples, from 0. Minibatches that are sampled independently for each message may be `secret`, which
+    amplifies privacy. `replace(plan, secret=False)` gives the guarantee against an adversary that knows them.
 
     Attributes:
         schedule: participation schedule.
@@ -155,13 +154,13 @@ class Plan(Once):
         weights: weight of each record in its message, float32 [rounds, per_round, width], or None for one example per
             message.
         secret: True if the adversary does not know the samples.
-        order: a name in `ORDERS`.
+        order: order of the examples if a message uses one, a name in `ORDERS`.
         sampler: sampler of the minibatches, or None for one example per message.
-        stored: False if examples are computed.
-        examples: size of the pool, or None if examples are computed or their use is secret.
+        stored: False if examples are computed by a function.
+        examples: number of examples in the dataset, or None if examples are computed or their use is secret.
         depends_on_sizes: True if the schedule depends on the dataset sizes, which are then public.
-        planned_uses: `uses` of the planned schedule if machines may drop out, or None.
-        hides_sizes: True if machines' numbers of records, which the samples tell, are private.
+        planned_uses: `uses` if no machine had dropped out, or None if there are no dropouts.
+        hides_sizes: True if machines' numbers of records are private. The samples show them, and are then secret, too.
     """
 
     schedule: Schedule
@@ -185,10 +184,10 @@ class Plan(Once):
 
     @property
     def public(self) -> "Plan":
-        """The public part of the plan: secret participants, samples and weights have width 0.
+        """The public part of the plan, in which secret participants, samples and weights are empty arrays of width 0.
 
-        If participation is secret, samples are too: records belong to machines. They also are if they tell numbers of
-        records that are private.
+        If participation is secret, samples are too, because they show which machine takes part. Samples are also secret
+        if they show private numbers of records.
         """
         if not (self.secret or self.hides_sizes) and self.schedule.secret is None:
             return self
@@ -205,7 +204,7 @@ class Plan(Once):
 
     @cached_property
     def repeats(self) -> bool:
-        """True if an example is used twice, in an order or by a sampler that uses fresh examples."""
+        """True if an example is used twice although the order or sampler promises unused ones."""
         fresh = self.sampler is None or self.sampler.pooled or self.sampler.one_pass
         if self.order in EPOCHS or not fresh:
             return self.order in EPOCHS
@@ -226,7 +225,7 @@ class Plan(Once):
     def uses(self) -> np.ndarray:
         """Number of rounds that use the most used record of each machine; int, shape [machines].
 
-        It is defined for one record per message. With dropouts it is at least the number without them.
+        It is defined for one record per message. Machines that drop out count as if they had sent.
         """
         total = self.schedule.total
         if not self.repeats:
@@ -250,9 +249,9 @@ class Plan(Once):
 
     @property
     def part_used(self) -> float:
-        """Percentage of the pool's examples that at least one message uses.
+        """Percentage of the dataset's examples that at least one message uses.
 
-        NaN if the pool size is unknown, or if samples or participation are secret, see `plan.data_used`.
+        NaN if their number is unknown, or if samples or participation are secret, see `plan.data_used`.
         """
         if not self.examples or self.secret or self.schedule.secret is not None:
             return np.nan
@@ -274,7 +273,7 @@ class Plan(Once):
         return all(name in self.__dict__ for name in DRAWN)
 
     def will_be_of(self, problem: Problem) -> bool:
-        """Return True if the samples are not drawn yet and will use this problem's records and weights."""
+        """Return True if the samples are not drawn yet, and will be drawn from this problem's records."""
         return False
 
 

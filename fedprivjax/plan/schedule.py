@@ -29,12 +29,14 @@ class Size(NamedTuple):
 
 
 class Late(NamedTuple):
-    """Answers that may start from an earlier version of the server's state. A machine may have several in a round.
+    """Staleness and weights of answers to earlier versions of the server's state, for asynchronous participation.
+
+    A machine may have several answers in a round.
 
     Attributes:
-        staleness: number of the server's steps since the start of each answer, int32 [rounds, per_round].
+        staleness: number of the server's steps since each answer's machine started, int32 [rounds, per_round].
         weights: factor of each answer in its round's sum, float64 [rounds, per_round].
-        versions: number of versions that the server keeps: more than the largest staleness.
+        versions: number of versions of its state that the server stores, more than the largest staleness.
     """
 
     staleness: np.ndarray
@@ -46,17 +48,18 @@ class Late(NamedTuple):
 class Schedule(Once):
     """A participation schedule: the machines of each round. It is public unless `secret` is set.
 
-    If the number of machines is fixed, `mean` and `expected` are not used, and a round divides by its number of slots.
+    A round has `per_round` slots, one for each machine. Sums over a round are divided by this number if it is fixed.
+    `mean` and `expected` are for numbers that vary.
 
     Attributes:
         machines: N, the total number of machines.
         participants: machine in each slot, int32 [rounds, per_round].
         filled: number of filled slots of each round, from the left, int [rounds], or None if all are filled.
-        mean: M, the harmonic mean of the cohort-size distribution.
-        announced: True if users know the cohort size before their round.
-        dropped: slots whose machine is scheduled but sends nothing, bool [rounds, per_round], or None if there are no
-            dropouts. Guarantees count dropouts as if they had sent: no party may know them in advance.
-        expected: E[M_r], the mean number of machines that send, or None if it is fixed.
+        mean: harmonic mean of the number of machines in a round, or None if it is fixed.
+        announced: True if machines know this number before their round.
+        dropped: True for slots whose machine is scheduled but sends nothing, bool [rounds, per_round], or None if there
+            are no dropouts. Guarantees count dropouts as if they had sent, because nobody may know them in advance.
+        expected: mean number of machines that send in a round, or None if it is fixed.
         secret: participation scheme if only a trusted server knows who takes part, or None if the schedule is public.
             Rounds of a secret schedule may be empty.
         late: staleness and weights of late answers, or None if all machines of a round start at its beginning.
@@ -86,24 +89,21 @@ class Schedule(Once):
 
     @property
     def cohort(self) -> float:
-        """M, the number of machines in a round, or the harmonic mean of its distribution if it varies.
-
-        It is the mean if participation is secret.
-        """
+        """Number of machines in a round. If it varies, its harmonic mean, or its mean if participation is secret."""
         if self.secret is not None:
             return self.divisor
         return self.mean if self.varies and self.mean is not None else self.participants.shape[1]
 
     @property
     def divisor(self) -> float:
-        """Divisor of a sum over participants that does not depend on their number: E[M_r]."""
+        """Divisor of sums over a round that does not depend on who sends: the mean number of machines that send."""
         if self.secret is not None:
             return float(self.secret.mean_size if self.expected is None else self.expected)
         return self.expected if self.varies and self.expected is not None else float(self.participants.shape[1])
 
     @property
     def public(self) -> "Schedule":
-        """The public part of the schedule: if participation is secret, participants of width 0."""
+        """The public part of the schedule: the array of participants is empty, of width 0, if they are secret."""
         if self.secret is None:
             return self
         nobody = np.zeros((self.size.rounds, 0), np.int32)
@@ -117,19 +117,19 @@ class Schedule(Once):
 
     @cached_property
     def scheduled(self) -> np.ndarray:
-        """Slots with a scheduled machine, bool [rounds, per_round]."""
+        """True for slots in which a machine is scheduled, bool [rounds, per_round]."""
         slots = np.arange(self.participants.shape[1])
         most = self.participants.shape[1] if self.filled is None else self.filled[:, None]
         return np.broadcast_to(slots < most, self.participants.shape)
 
     @cached_property
     def present(self) -> np.ndarray:
-        """Filled slots, whose machine is scheduled and does not drop out, bool [rounds, per_round]."""
+        """True for slots whose machine is scheduled and does not drop out, bool [rounds, per_round]."""
         return self.scheduled if self.dropped is None else self.scheduled & ~self.dropped
 
     @cached_property
     def planned(self) -> "Schedule":
-        """The schedule without dropouts. Its sums have the same divisor."""
+        """The schedule as if no machine had dropped out. Sums over a round have the same divisor."""
         return self if self.dropped is None else replace(self, dropped=None)
 
     @property
@@ -147,7 +147,7 @@ class Schedule(Once):
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """Number of participations of each slot's machine up to this round, from 1, int32 [rounds, per_round].
+        """Number of rounds that each slot's machine has taken part in so far, from 1; int32 [rounds, per_round].
 
         >>> Schedule(2, np.array([[0], [1], [0]])).counts.ravel().tolist()
         [1, 1, 2]
@@ -171,9 +171,9 @@ class Schedule(Once):
         return order, np.append(True, machine[1:] != machine[:-1])[: order.size]
 
     def previous(self, values: np.ndarray) -> np.ndarray:
-        """Return the entry of `values` [rounds, per_round] at each machine's previous participation.
+        """Return the entry of `values` at the last earlier round of each slot's machine, [rounds, per_round].
 
-        It is zero at a machine's first participation and in empty slots.
+        `values` has this shape, too. The result is 0 in a machine's first round and in empty slots.
 
         >>> Schedule(2, np.array([[0], [1], [0]])).previous(np.array([[5.0], [6.0], [7.0]])).ravel().tolist()
         [0.0, 0.0, 5.0]
@@ -185,14 +185,14 @@ class Schedule(Once):
 
     @cached_property
     def total(self) -> np.ndarray:
-        """Number of rounds in which each machine is scheduled, n_i, int [machines]."""
+        """Number of rounds in which each machine is scheduled, int [machines]."""
         return np.bincount(self.participants[self.scheduled], minlength=self.machines)
 
     @cached_property
     def weights_by_machine(self) -> tuple[np.ndarray, np.ndarray]:
-        """Machine, and sum of its weights, of each round in which it is scheduled: two arrays, in order of rounds.
+        """Pair of arrays with one entry for each round and machine in it, by rounds: the machine, and its weight.
 
-        Weights are those of late answers, else 1.
+        The weight is that of a late answer, otherwise 1. If a machine has several answers in a round, it is their sum.
 
         >>> late = Late(np.zeros((1, 3), np.int32), np.array([[1.0, 0.5, 1.0]]), 1)
         >>> [each.tolist() for each in Schedule(2, np.array([[1, 0, 1]]), late=late).weights_by_machine]
@@ -206,7 +206,7 @@ class Schedule(Once):
 
     @cached_property
     def gaps(self) -> np.ndarray:
-        """Rounds from each participation to the machine's next one, or to the end, int32 [rounds, per_round].
+        """Number of rounds until each slot's machine takes part again, or until the end, int32 [rounds, per_round].
 
         It is 0 in empty slots.
 

@@ -24,9 +24,9 @@ PROTOCOL = 2**32 - 1  # larger than every round number
 
 
 class Seeds(NamedTuple):
-    """Seeds of a run's three independent streams: participation, record samples and noise.
+    """Seeds of the three independent sources of randomness in a run: participation, samples of records, and noise.
 
-    The configurations of a sweep can share each stream or vary it.
+    The configurations of a sweep can share each of them or vary it.
     """
 
     participation: int
@@ -34,7 +34,7 @@ class Seeds(NamedTuple):
     noise: int
 
     def resample(self, index: int) -> "Seeds":
-        """Return the seeds of independent streams for this index, derived from these seeds.
+        """Return other seeds that are derived from these and an index. Different indices give independent randomness.
 
         >>> Seeds(1, 1, 1).resample(0) != Seeds(1, 1, 1).resample(1)
         True

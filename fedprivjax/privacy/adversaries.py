@@ -32,12 +32,13 @@ class Adversary(Decorated):
 
     Attributes:
         name: name in results and files.
-        sees: text of what it sees, in guarantees.
-        trusts: trust models with which the adversary may be named, keys of `fedprivjax.privacy.terms.TRUST`.
-        senders: "named", "hidden" or "summed": whether messages in the view have senders, or are functions of several.
+        sees: what it sees, as text in guarantees.
+        trusts: trust models for which the adversary may be chosen, keys of `fedprivjax.privacy.terms.TRUST`.
+        senders: "named" if it knows who sent each message, "hidden" if it does not, or "summed" if it only sees
+            functions of several messages.
         follows_rounds: False if it sees the final model only.
-        knows_seeds: True if it knows the seeds of some machines, on which the noise of others may depend.
-        besides: text on the machines whose noise it knows, in the assumption that all others add theirs.
+        knows_seeds: True if it knows the random seeds of some machines, from which it may compute noise of others.
+        besides: text that names the machines whose noise it knows. Guarantees assume that all other machines add noise.
     """
 
     kind, decorator = "adversary", FROZEN
@@ -90,7 +91,10 @@ class Adversary(Decorated):
 @final
 @dataclass(frozen=True)
 class Local(Adversary):
-    """Everyone: messages and noisy local steps with their senders, and all broadcasts. Default with trust "none"."""
+    """An adversary who sees all messages and noisy local steps with their senders, and all broadcasts.
+
+    It is the default with trust "none".
+    """
 
     name, trusts, senders = "local", ("none",), NAMED
     sees = TRUST["none"]
@@ -146,9 +150,10 @@ class Central(Adversary):
 
 @dataclass(frozen=True)
 class LinearAdversary(Adversary):
-    """An adversary who sees all broadcasts and linear functions of each round's messages.
+    """Base class of adversaries who see all broadcasts and some linear functions of each round's messages.
 
-    A custom one is a frozen dataclass with a `name`, a text of what it `sees`, and `rows`. View and guarantee follow.
+    A custom one is a frozen dataclass with a `name`, a text of what it `sees`, and the functions as `rows`. From these,
+    the package derives its view of a run and the guarantee against it.
 
     >>> @dataclass(frozen=True)
     ... class Edges(LinearAdversary):
@@ -172,10 +177,10 @@ class LinearAdversary(Adversary):
         return type(self).rows is LinearAdversary.rows and type(self)._matrix is LinearAdversary._matrix
 
     def rows(self, machines: np.ndarray) -> Any:
-        """Return the functions that it sees in addition to the sum, [functions, n]. Default: none.
+        """Return coefficients of the functions that it sees in addition to the sum, [functions, n]. Default: none.
 
         Args:
-            machines: machine in each slot of a round, int [n]. Some may send nothing.
+            machines: machine of each of a round's n messages, int [n]. Some of them may send nothing.
         """
         return np.zeros((0, machines.size))
 
@@ -241,7 +246,7 @@ class LinearAdversary(Adversary):
 @final
 @dataclass(frozen=True)
 class SecureSum(LinearAdversary):
-    """A server that adds the messages without seeing them (secure aggregation): the sum of each round, and who sends.
+    """A server with secure aggregation: it sees the sum of each round's messages and who sends, but no single message.
 
     The noise of all machines of a round hides each of them. There is no amplification by participation.
 
@@ -257,10 +262,10 @@ class SecureSum(LinearAdversary):
 @final
 @dataclass(frozen=True)
 class ThirdParty(LinearAdversary):
-    """Someone who takes no part: all broadcasts, but neither messages nor who sends.
+    """An outsider, who sees everything that the server broadcasts, but neither messages nor who sends.
 
-    With a trusted server, the guarantee is the server's, with amplification by secret participation. With noisy
-    messages, the noise of all machines of a round hides each of them.
+    With a trusted server, the guarantee is that of the server's noise, and is stronger if participation is secret. If
+    machines add the noise, that of all machines of a round hides each of them.
     """
 
     name: ClassVar[str] = "third-party"
@@ -275,7 +280,10 @@ class ThirdParty(LinearAdversary):
 @final
 @dataclass(frozen=True)
 class FinalModel(LinearAdversary):
-    """Someone who sees the model after the last round only. The guarantee is that against a `ThirdParty`."""
+    """An outsider who sees the model after the last round only.
+
+    The guarantee is the same as against a `ThirdParty`, who sees more.
+    """
 
     name: ClassVar[str] = "final-model"
     sees: ClassVar[str] = (

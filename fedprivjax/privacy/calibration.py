@@ -26,11 +26,12 @@ def calibrate(
 ) -> Any:
     """Return a copy of the protocol with `noise_std` and `step_size` set and its target cleared.
 
-    The noise follows the protocol's rule. With `calibrate_to = "plan"` it is the smallest noise that meets the target
-    on the sampled plan. In both cases the realised privacy on the plan is checked against the target.
+    By default, the noise follows from a formula of the protocol. With `calibrate_to = "plan"` it is the smallest noise
+    that meets the target on the sampled plan. In both cases, the privacy that results on the plan is checked against
+    the target.
 
     Args:
-        plan: sampled run plan.
+        plan: sampled run plan: who takes part in each round, and the records of each message.
         mu: GDP target. Without `mu` and `epsilon`, the protocol's target or `noise_std` is used.
         epsilon: target ε at `delta`, one number or one per machine.
         delta: δ at which ε is targeted and stated.
@@ -51,8 +52,8 @@ def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee:
         protocol: calibrated protocol, or one with a target or `noise_std`.
 
     Returns:
-        μ-GDP per machine with the conversions to (ε, δ), or ε alone if records are sampled. Includes unit, relation,
-        trust model, theorem and assumptions.
+        μ of Gaussian differential privacy (GDP) of every machine, with its (ε, δ), or ε alone if records are sampled.
+        The guarantee includes the protected unit, neighbouring relation, trust model, theorem and assumptions.
     """
     protocol = require_protocol(protocol)
     require_problem(problem)

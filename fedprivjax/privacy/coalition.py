@@ -33,15 +33,18 @@ MOST_COALITIONS = 10_000  # sets of machines that are enumerated
 @final
 @dataclass(frozen=True)
 class Coalition(Adversary):
-    """A server and any `size` of the machines, with their data and seeds, against each of the other machines.
+    """An adversary made up of the server and `size` machines, who share what they see, their data and their seeds.
+
+    The guarantee is for every other machine, against the worst choice of these machines.
 
     Attributes:
         size: number of machines of the coalition, at least 1.
         server: what the server sees without them: `SecureSum()`, `Local()` or a `LinearAdversary`.
 
-    The worst coalition is found by enumeration of at most 10⁴ of them. For more, an upper bound holds: against sums,
-    the largest noises of each round count as known. Against every message with `Pairwise` noise, all edges but those of
-    the protected machine do, and of these the `size` that hide it most.
+    The worst choice is found by enumeration, if there are at most 10⁴. Otherwise an upper bound is used. If the server
+    sees sums, the largest noises of each round count as known. If it sees every message and neighbours share `Pairwise`
+    noise, the noise that other pairs share counts as known, and of the machine's own shared noises the `size` that hide
+    it most.
 
     >>> schedule = Schedule(4, np.array([[0, 1, 2, 3]]))
     >>> Coalition(2).exposures(SentNoise(np.ones((1, 4))), schedule) ** 2  # two noises are left

@@ -55,12 +55,12 @@ class Mixture(NamedTuple):
 
 
 class Event:
-    """Base class of privacy events: descriptions of the released mechanisms.
+    """Base class of events: what a run releases, and with how much noise.
 
     A custom event defines `terms`, `sensitivity` and either `epsilons` or `mus`. `sensitivity` is the largest L2 change
-    of one release by the protected unit, in units of the release's relative noise, or NaN if there is none.
-    `participation` is the secret scheme whose amplification `epsilons` includes, which must be the plan's. It is None
-    if the guarantee is for a public schedule.
+    of one release by the protected unit, divided by the release's relative noise, or NaN if there is none.
+    `participation` is None if the participation schedule is public. Otherwise it is the plan's secret scheme, and
+    `epsilons` are smaller because of it.
     """
 
     terms: Terms
@@ -80,7 +80,7 @@ class Event:
 
     @property
     def cache_key(self) -> tuple[Any, ...] | None:
-        """Values that `target_ratio` depends on except the noise and the target, see `disk_cache.digest`.
+        """Values on which `target_ratio` depends, except the noise and the target: the key of a cached noise.
 
         None if solving for the noise is fast and needs no cache.
         """
@@ -88,7 +88,7 @@ class Event:
 
     @property
     def mus(self) -> Grouped | None:
-        """GDP parameter of every machine, or None if none is stated."""
+        """Parameter μ of Gaussian differential privacy (GDP) of every machine, or None if none is stated."""
         return None
 
     def epsilons(self, delta: float) -> Grouped:
@@ -100,18 +100,20 @@ class Event:
         return self.epsilons(delta).max if self.mus is None else float(gdp.epsilon(self.mus.max, delta))
 
     def target_ratio(self, target: Target, delta: Any = None, only: Any = None) -> TargetRatio:
-        """Return the largest ratio, over machines, of the privacy parameter (ε or μ) to its target.
+        """Return the largest ratio, over machines, of ε or μ to its target: at most 1 if the target is met.
 
         Args:
+            target: privacy target.
             delta: δ of the target ε, one number or one per machine, or None for the target's δ.
-            only: the `worst` of an earlier result, to evaluate that machine alone, or None for all machines.
+            only: index of a machine, to evaluate it alone, such as the `worst` of an earlier result; or None for all
+                machines.
         """
         if self.mus is not None and not np.ndim(target.epsilon):
             return TargetRatio(self.mus.max / target.largest_mu)
         return TargetRatio(float(np.max(self.target_ratios(target))))
 
     def quick_target_ratio(self, target: Target, delta: Any = None, only: Any = None) -> TargetRatio:
-        """Return an upper bound on `target_ratio` at a fraction of its cost, or a ratio of inf if there is none."""
+        """Return an upper bound on `target_ratio` that is fast to compute, or a ratio of inf if there is none."""
         return TargetRatio(inf)
 
     def target_ratios(self, target: Target) -> np.ndarray:
@@ -123,11 +125,13 @@ class Event:
 
     @property
     def mu(self) -> float:
-        """GDP parameter of the worst machine, or NaN if none is stated."""
+        """Parameter μ of Gaussian differential privacy of the least private machine, or NaN if none is stated."""
         return np.nan if self.mus is None else self.mus.max
 
     def for_group(self, size: int, one_machine: bool = False) -> Self:
-        """Return the event with its ε for any `size` protected units that change together, without general bounds.
+        """Return the event for groups: its ε then holds if any `size` protected units change together.
+
+        The ε is computed from the mechanism. The general bound of group privacy, which is looser, is not used.
 
         Args:
             one_machine: True if all units are records of one machine.
@@ -138,14 +142,15 @@ class Event:
         raise Refusal(f"event must be Gaussian with Poisson samples for an exact group, got {type(self).__name__}")
 
     def after(self, ends: np.ndarray, sent: np.ndarray, total: np.ndarray) -> Self:
-        """Return the event of the run's first rounds, for several numbers of rounds.
+        """Return the event of a run that is stopped early, for several numbers of rounds at once.
 
-        The result has one machine for each end and machine of the run, in this order.
+        The result has `ends · machines` machines: those of the run after the first number of rounds, then after the
+        second, and so on.
 
         Args:
             ends: numbers of rounds, int [ends].
             sent: number of these rounds in which each machine takes part, int [ends, machines].
-            total: the same of the whole run, int [machines].
+            total: number of rounds of the whole run in which each machine takes part, int [machines].
 
         Raises:
             Refusal: if the noise is correlated over rounds, or the uses of records are counted. Default: always.
@@ -174,31 +179,33 @@ class Event:
         return self.restated(replace(self.terms, assumptions=kept))
 
     def restated(self, terms: Terms) -> Self:
-        """Return a copy of the event with other terms."""
+        """Return a copy of the event with other `Terms`: unit, trust model, theorem or assumptions."""
         event = copy(self)
         object.__setattr__(event, "terms", terms)
         return event
 
     def mixture(self, machine: int) -> Mixture | None:
-        """Return the distribution of one of the machine's releases under secret sampling, or None without sampling."""
+        """Return the distribution of one release of the machine if records are sampled secretly, otherwise None."""
         return None
 
     def summary(self, delta: float) -> dict[str, float]:
-        """Return the event's values in a table, by column."""
+        """Return the values at δ that a table shows for this event, by column."""
         return {"ε (at most)": self.epsilon(delta)}
 
     def accountant_results(self, delta: float) -> tuple[AccountantResult, ...]:
-        """Return other accountants' ε of the worst machine at δ, computed from its releases, not from `epsilons`."""
+        """Return ε at δ of the least private machine by other accountants, computed independently of `epsilons`."""
         return ()
 
     def dp_event(self) -> "DpEvent":
-        """Return dp-accounting's event tree of the worst machine's releases.
+        """Return the least private machine's releases as an event of the library dp-accounting.
 
-        Noise multipliers are noise divided by the shift from replacing one record. Evaluate trees of Gaussian
-        mechanisms alone with dp-accounting's default relation, ADD_OR_REMOVE_ONE, which uses the multipliers unchanged.
-        With REPLACE_ONE its PLD accountant divides by the norm of one record instead, and doubles the shift. Evaluate
-        trees with samples of a fixed size with REPLACE_ONE. Evaluate trees with Poisson samples with the guarantee's
-        relation: their multipliers are noise divided by the norm of one record, as its PLD accountant expects.
+        The accountant must be given the right neighbouring relation:
+
+        * Gaussian mechanisms alone: its default, ADD_OR_REMOVE_ONE. A noise multiplier here is the noise divided by the
+          shift from replacing one record. With REPLACE_ONE, its PLD accountant would double that shift.
+        * Samples of a fixed size: REPLACE_ONE.
+        * Poisson samples: the relation of the guarantee. A noise multiplier is here the noise divided by the norm of
+          one record, as its PLD accountant expects.
 
         Raises:
             Refusal: if dp-accounting has no such event.
@@ -212,22 +219,22 @@ def _of_mu(mus: np.ndarray, target: Target) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class GaussianEvent(Event):
-    """Gaussian mechanisms with noise fixed before the run: machine i is μ_i-GDP.
+    """Gaussian noise, fixed before the run, on all releases: machine i has μ_i-GDP (Gaussian differential privacy).
 
     `μ_i = sensitivity · exposure_i / noise_std`
 
     Attributes:
-        noise_std: noise standard deviation at relative scale 1. 0 is non-private.
-        sensitivity: largest L2 change of a release by one replaced sample.
-        exposure: sensitivity multiplier of each machine, `√Σ_k 1/r_k²` over its messages with relative noise r_k. 0 if
-            it sends none.
+        noise_std: noise standard deviation of a release with relative noise 1. 0 is non-private.
+        sensitivity: largest L2 change of a release by one replaced record.
+        exposure: `√Σ_k 1/r_k²` of each machine, over its messages k. The noise of message k has standard deviation r_k
+            times `noise_std`. 0 if the machine sends none.
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
-        releases: function from a machine to the relative noise of its releases, shape [releases]. Each is divided by
-            the largest fraction of `sensitivity` by which one sample moves that release. Computed from the plan,
-            independently of `exposure`. None counts a single release.
-        claim: claim of the published rule that set the noise, or None.
+        releases: function from a machine to the relative noise of its releases, shape [releases]. If one record moves a
+            release by less than `sensitivity`, its noise is divided by that fraction. It serves as a check of
+            `exposure`, independent of it. None counts a single release.
+        claim: what the published rule that set the noise claims, or None.
         shares: ratio of each machine's target μ to the largest one, shape [machines], or None if all are 1.
-        in_order: True if `releases` are in the order of rounds, and a sample that moves the first moves all of them.
+        in_order: True if `releases` are in the order of rounds, and a record that moves the first moves all of them.
 
     >>> event = GaussianEvent(2.0, 2.0, Grouped.of([1.0, 0.5]), Terms("none", "the Gaussian mechanism"))
     >>> event.mu, round(event.epsilon(1e-5), 2)
@@ -281,9 +288,11 @@ class GaussianEvent(Event):
 
     @property
     def multipliers(self) -> np.ndarray:
-        """Noise divided by sensitivity for each release of the worst machine; float64 [releases].
+        """Noise divided by sensitivity for each release of the least private machine; float64 [releases].
 
-        Empty if no machine is exposed.
+        The noise is meant as its standard deviation.
+
+        Empty if no machine sends a message.
         """
         with np.errstate(divide="ignore"):
             return self.noise_std * self._relative / np.float64(self.sensitivity)
@@ -304,14 +313,17 @@ class GaussianEvent(Event):
         return self.__dict__ | {"releases": None if self.releases is None else partial(_fixed, self._relative)}
 
     def accountant_results(self, delta: float) -> tuple[AccountantResult, ...]:
-        """Return dp-accounting's ε of the worst machine's releases, composed one by one."""
+        """Return ε of the least private machine by the library dp-accounting, from its releases one by one."""
         return gaussian_results(self.multipliers, delta)
 
     def dp_event(self) -> "DpEvent":
         return gaussian_event(self.multipliers)
 
     def summary(self, delta: float) -> dict[str, float]:
-        """Return μ of the worst machine and the median over senders, and the worst ε at δ by both conversions."""
+        """Return μ of the least private machine, the median μ of those that send, and the largest ε, by column.
+
+        ε is converted from μ exactly, and by the papers' looser formula.
+        """
         worst = self.mu
         return {
             "μ (worst machine)": worst,

@@ -86,7 +86,7 @@ def mu(epsilon: ArrayLike, delta: ArrayLike) -> Any:
 def rdp(mu: ArrayLike, order: ArrayLike) -> Any:
     """Return the Rényi divergence of order α > 1 that μ-GDP allows: `α·μ²/2`.
 
-    Source: Mironov 2017, Corollary 3; Reshef & Levy state their theorems in this form with ρ = μ.
+    `order` is α. Source: Mironov 2017, Corollary 3. Reshef & Levy state their theorems in this form and write ρ for μ.
 
     >>> rdp(2.0, 3.0)
     6.0
@@ -98,7 +98,7 @@ def rdp(mu: ArrayLike, order: ArrayLike) -> Any:
 
 
 def zcdp(mu: ArrayLike) -> Any:
-    """Return the zero-concentrated DP parameter of μ-GDP, `μ²/2` (Bun & Steinke 2016, Proposition 1.6).
+    """Return the parameter of zero-concentrated DP that μ-GDP implies: `μ²/2` (Bun & Steinke 2016, Proposition 1.6).
 
     >>> zcdp(2.0)
     2.0
@@ -107,9 +107,9 @@ def zcdp(mu: ArrayLike) -> Any:
 
 
 def paper_epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
-    """Return the papers' looser ε, by Rényi divergences: `ε = μ²/2 + μ·√(2·ln(1/δ))`.
+    """Return ε of μ-GDP at δ as papers convert it, by Rényi divergences: `ε = μ²/2 + μ·√(2·ln(1/δ))`.
 
-    It is never below `epsilon`.
+    It is never below the exact `epsilon`.
 
     Source: Reshef & Levy 2024 and 2025, section 2.
 
@@ -121,7 +121,9 @@ def paper_epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
 
 
 def compose(mus: ArrayLike) -> float:
-    """Return μ of an adaptive composition of Gaussian mechanisms: `√(Σ μ_k²)`, or 0 if nothing is composed.
+    """Return μ of several Gaussian mechanisms together: `√(Σ μ_k²)`, or 0 if there are none.
+
+    Mechanism k has μ_k-GDP, and may depend on the results of those before.
 
     Source: Dong, Roth & Su 2022, Corollary 3.3.
 

@@ -28,7 +28,7 @@ LARGE_EPSILON = 10.0
 
 @dataclass(frozen=True, eq=False)
 class PrivacyGuarantee:
-    """Privacy guarantee for every machine's data: μ-GDP if a μ is proved, otherwise (ε, δ)-DP.
+    """Privacy guarantee for every machine's data: μ of Gaussian differential privacy (GDP) if proved, or (ε, δ)-DP.
 
     Attributes:
         delta: δ at which ε is stated, in (0, 1).
@@ -36,12 +36,13 @@ class PrivacyGuarantee:
         mus: GDP parameter of each machine, inf if nothing is guaranteed, or None if no GDP parameter is stated.
         epsilons: ε of each machine at `delta`, or None if it follows from `mus`.
         accounting: derivation of ε, as text.
-        event: the released mechanism, used for ε at other δ, or None if it is not available.
-        listed: curve of a guarantee that was converted from another, or None.
-        proved: True if the stated values are proved upper bounds, False if they are claims. Preserved by conversions
-            and files.
-        streams: random streams of the run, by which `then` refuses runs of one seed. They are neither printed nor
-            saved: a guarantee that was read from a file, or planned without a run, has none.
+        event: `Event` that describes the releases, from which ε at another δ is computed, or None if it is not
+            available.
+        listed: points (ε, δ) of a guarantee that was converted from another, or None.
+        proved: True if the stated values are proved upper bounds, False if they are claims. Conversions and files keep
+            it.
+        streams: random streams of the run, by which `then` refuses two runs with the same seed. They are neither
+            printed nor saved. A guarantee that was read from a file, or planned without a run, has none.
 
     Raises:
         Refusal: if delta or a parameter is out of range, or if neither `mus` nor `epsilons` is given.
@@ -74,7 +75,7 @@ class PrivacyGuarantee:
 
     @property
     def stated(self) -> Grouped:
-        """Stated parameter of every machine, grouped: μ if it is stated, otherwise ε."""
+        """μ of every machine if it is stated, otherwise ε, stored as groups of equal machines."""
         if self.mus is not None:
             return self.mus
         if self.epsilons is not None:
@@ -88,22 +89,22 @@ class PrivacyGuarantee:
 
     @property
     def mu(self) -> float | None:
-        """GDP parameter of the worst machine, or None if none is stated."""
+        """Parameter μ of Gaussian differential privacy of the least private machine, or None if none is stated."""
         return None if self.mus is None else self.mus.max
 
     @cached_property
     def epsilon(self) -> float:
-        """ε of the worst machine at `delta`, exact if it follows from μ."""
+        """ε of the least private machine at `delta`. It is exact if it follows from μ, otherwise an upper bound."""
         return self.stated.max if self.mus is None else float(gdp.epsilon(self.mus.max, self.delta))
 
     @property
     def private(self) -> bool:
-        """True if every machine's stated parameter is finite."""
+        """True if every machine's μ, or ε if no μ is stated, is finite."""
         return isfinite(self.stated.max)
 
     @property
     def large(self) -> bool:
-        """True if ε is above 10. Results mark such rows."""
+        """True if ε is above 10, where it says little. Tables and plots mark such results."""
         return self.epsilon > LARGE_EPSILON
 
     @property
@@ -128,21 +129,24 @@ class PrivacyGuarantee:
 
     @property
     def paper_epsilon(self) -> float:
-        """ε of `mu` at `delta` by the papers' looser conversion."""
+        """ε of `mu` at `delta` by a looser formula of many papers, see `gdp.paper_epsilon`."""
         return float(gdp.paper_epsilon(self._gdp(), self.delta))
 
     @property
     def zcdp(self) -> float:
-        """Zero-concentrated DP parameter, `μ²/2`."""
+        """Parameter of zero-concentrated DP of the least private machine, `μ²/2`."""
         return float(gdp.zcdp(self._gdp()))
 
     def rdp(self, order: float) -> float:
-        """Return the Rényi divergence of an order above 1, `order·μ²/2`."""
+        """Return a bound on the Rényi divergence of an order above 1, for the least private machine: `order·μ²/2`."""
         return float(gdp.rdp(self._gdp(), order))
 
     @cached_property
     def curve(self) -> Curve:
-        """Privacy curve of the worst machine: exact for a μ, otherwise converted, accounted by the event, or listed."""
+        """Privacy curve of the least private machine: δ as a function of ε.
+
+        It is exact if μ is stated. Otherwise it is an upper bound, from the event or from known points.
+        """
         if self.mus is not None:
             return GaussianCurve(self.mus.max)
         if self.listed is not None:
@@ -150,41 +154,46 @@ class PrivacyGuarantee:
         return ListedCurve(self.epsilon, self.delta) if self.event is None else AccountedCurve(self.event.epsilon)
 
     def epsilon_at(self, delta: float) -> float:
-        """Return the worst machine's ε at another δ.
+        """Return ε of the least private machine at another δ.
 
         Raises:
-            Refusal: if δ is outside (0, 1), or below `delta` for a guarantee without a μ that was read from a file.
+            Refusal: if δ is outside (0, 1). Also if it is below `delta` for a guarantee without μ that was read from a
+                file, of which only one point is known.
         """
         return self.curve.epsilon(delta)
 
     def delta_at(self, epsilon: float) -> float:
-        """Return δ at another ε: exact for a μ, otherwise an upper bound."""
+        """Return δ of the least private machine at another ε: exact if μ is stated, otherwise an upper bound."""
         return self.curve.delta(epsilon)
 
     @cached_property
     def advantage(self) -> float:
-        """Largest difference of an attacker's true-positive and false-positive rates."""
+        """Largest true-positive rate minus false-positive rate of a test between neighbouring datasets."""
         return attack_metrics.advantage(self.curve)
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
-        """Return an attacker's largest true-positive rate at a false-positive rate."""
+        """Return the largest true-positive rate of a test between neighbouring datasets, at a false-positive rate."""
         return attack_metrics.true_positive_rate(self.curve, false_positive_rate)
 
     def smallest_mu(self, floor: float = attack_metrics.FLOOR) -> attack_metrics.SmallestMu:
-        """Return the smallest μ that holds for all δ ≥ `floor`, with its regret. It is `mu` if that is stated."""
+        """Return the smallest μ of Gaussian differential privacy that follows for all δ ≥ `floor`, with its regret.
+
+        It is `mu` if that is stated. The regret is what is lost by stating only this μ: the largest gap between the
+        trade-off functions of the guarantee and of μ.
+        """
         return attack_metrics.smallest_mu(self.curve, floor)
 
     def for_group(
         self, size: int, unit: str | None = None, relation: str | None = None, *, exact: bool = False
     ) -> "PrivacyGuarantee":
-        """Return the guarantee for groups of `size` units, at the same δ if it is exact.
+        """Return the guarantee for groups of k = `size` units that change together.
 
-        It is exact for Gaussian mechanisms, where μ-GDP becomes kμ-GDP, and for Poisson samples, where Binomial(k, q)
-        records of the group are in a release (see `privacy.accountants.groups`). Other guarantees follow from general
-        group privacy (see `privacy.groups`): (ε, δ) becomes `(kε, δ·(e^{kε} − 1)/(e^ε − 1))`.
+        For Gaussian mechanisms and for Poisson samples, the group's ε is computed from the mechanism, at the same δ.
+        For Gaussian mechanisms, μ becomes kμ. Other guarantees follow from general group privacy, which is looser: (ε,
+        δ) becomes `(kε, δ·(e^{kε} − 1)/(e^ε − 1))`.
 
         Args:
-            size: number of units in a group, k. They may be on different machines.
+            size: number k of units in a group. They may be on different machines.
             unit, relation: unit and relation of the result. By default, a group of the guarantee's unit, and its
                 relation.
             exact: True to raise Refusal instead of using general group privacy.
@@ -204,9 +213,9 @@ class PrivacyGuarantee:
         return group_guarantee(self, size, unit, relation or self.relation, exact=exact)
 
     def for_relation(self, relation: str) -> "PrivacyGuarantee":
-        """Return the guarantee for another relation. Only "add-or-remove-one" converts, to "replace-one".
+        """Return the guarantee for another neighbouring relation. Only "add-or-remove-one" converts, to "replace-one".
 
-        Replacing a record is removing one and adding one.
+        Replacing a record is removing one and adding one, so that the guarantee is that of two units.
 
         Raises:
             Refusal: for any other change. A guarantee for replacing a record does not cover datasets of another size.
@@ -246,19 +255,18 @@ class PrivacyGuarantee:
         """Return the guarantee of this run and another one together, such as one that starts from this one's output.
 
         On the same records, two μ give `√(μ₁² + μ₂²)` (Dong, Roth & Su 2022, Corollary 3.3). Otherwise privacy loss
-        distributions that dominate both curves are composed. Of a guarantee that was read from a file only one point
-        is known without a μ, and ε is at most ε₁ + ε₂ at δ₁ + δ₂. On disjoint records, a record is in one run, and has
-        the larger parameter (McSherry 2009, Theorem 4).
+        distributions that dominate both runs are composed. If a guarantee without μ was read from a file, only one
+        point of it is known. The result is then ε₁ + ε₂ at δ₁ + δ₂. On disjoint records, a record is in one run, and
+        has the larger parameter (McSherry 2009, Theorem 4).
 
         If both runs have the same number of machines, machine k must be the same in both, and μ are composed machine by
         machine. Else the worst machines are composed. The trust model is the weaker of the two: the result covers only
         what an adversary sees under it in both runs.
 
-        One seed is one stream of noise, whatever the method: the difference of two releases with the same noise is
-        free of it. The result assumes that the runs have different seeds, and that neither their number nor their
-        privacy parameters were chosen by results on the data. Equal seeds are refused; those of a sweep's configuration
-        are the `seed` of its dataset. The seeds of other guarantees that were read from a file, or of a planned run,
-        are not known, and not compared.
+        The runs must have different seeds, because equal seeds give equal noise, which the difference of two releases
+        does not contain. Equal seeds are refused. The seeds of a guarantee that was read from a file, or of a planned
+        run, are not known and not compared; those of a sweep's configuration are the `seed` of its dataset. The result
+        also assumes that neither the number of runs nor their privacy parameters were chosen by results on the data.
 
         Args:
             other: guarantee of the other run.
@@ -283,7 +291,7 @@ class PrivacyGuarantee:
         return composed_guarantee(self, other, records, delta)
 
     def dp_event(self) -> "DpEvent":
-        """Return dp-accounting's event tree of the releases, see `Event.dp_event`.
+        """Return the releases as an event of the library dp-accounting, see `Event.dp_event`.
 
         Without an event, it is one Gaussian mechanism with the stated μ.
 
@@ -303,7 +311,7 @@ class PrivacyGuarantee:
         return paragraph(self)
 
     def to_json(self) -> str:
-        """Return the guarantee as JSON text, with machines in groups. `from_json` reads it."""
+        """Return the guarantee as JSON text, with equal machines in groups. `from_json` reads it."""
         grouped = {name: each.as_mapping() for name in ("mus", "epsilons") if (each := getattr(self, name)) is not None}
         stated: dict[str, Any] = {"accounting": self.accounting} if self.accounting else {}
         stated |= {} if self.proved else {"proved": False}
@@ -312,10 +320,12 @@ class PrivacyGuarantee:
 
     @classmethod
     def from_json(cls, text: str) -> "PrivacyGuarantee":
-        """Return the guarantee from the text of `to_json`. Above 4096 machines, their groups are not saved.
+        """Return the guarantee from the text of `to_json`.
+
+        For more than 4096 machines, the text does not say which machine has which parameter.
 
         Raises:
-            Refusal: if the text is another one.
+            Refusal: if the text is not one of `to_json`.
 
         >>> one = PrivacyGuarantee(1e-5, Terms("none", "a theorem"), mus=Grouped.of([1.0, 2.0]))
         >>> str(PrivacyGuarantee.from_json(one.to_json())) == str(one)
@@ -333,7 +343,7 @@ class PrivacyGuarantee:
 
     @property
     def headline(self) -> str:
-        """Stated parameters of the worst machine, as text."""
+        """Parameters μ, or ε and δ, of the least private machine, as text."""
         return headline(self)
 
     def __str__(self) -> str:

@@ -15,9 +15,9 @@ SLACK = 1e-6  # of a number of messages that is computed in floating point
 
 @dataclass(frozen=True, eq=False)
 class IntegerEvent(Event):
-    """Integer messages with independent noise, composed over each machine's messages by Rényi divergences.
+    """Event of integer messages with independent noise. ε of a machine's messages is composed by Rényi divergences.
 
-    A sum modulo 2^b is post-processing.
+    A server that adds messages modulo 2^b, for b bits, only sees a function of their sum, so that the guarantee holds.
 
     Attributes:
         distribution: distribution of the noise, a key of `accountants.integer_sums.DISTRIBUTIONS`.
@@ -26,8 +26,9 @@ class IntegerEvent(Event):
         norms: bounds on the change of a message by the protected unit, in units of the integers.
         messages: number of each machine's messages, int [machines].
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
-        exposure: `noise_std` divided by the standard deviation that hides each machine's least hidden message,
-            float64 [machines], or None if it is 1. It is 1/√n if n messages with equal noise are summed.
+        exposure: `noise_std` divided by the standard deviation of the noise that the adversary does not know in each
+            machine's least hidden message, float64 [machines], or None if it is 1. It is 1/√n if the adversary sees the
+            sum of n messages with equal noise.
 
     >>> terms = Terms("none", "the Skellam mechanism")
     >>> event = IntegerEvent("skellam", 20.0, Norms(10.0, 100.0, 16), np.array([10, 0]), terms)

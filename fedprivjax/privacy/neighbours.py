@@ -21,10 +21,10 @@ MOST_OBSERVERS = 2000  # machines whose views are computed one by one
 @final
 @dataclass(frozen=True)
 class Neighbours(Adversary):
-    """Any other machine, which sees the messages of its neighbours on a graph, and all broadcasts.
+    """Another machine as the adversary: it sees its neighbours' messages on a graph, and all broadcasts.
 
-    A machine knows its own data and seeds, so that its own noise does not count. The guarantee is against the machine
-    that sees most.
+    It knows its own data and seeds, so that its own noise does not count. The guarantee is against the machine that
+    sees most.
 
     Attributes:
         graph: "ring", "complete", a `Torus`, a `RandomRings`, a symmetric matrix of 0 and 1 or a networkx graph, see
@@ -61,10 +61,10 @@ class Neighbours(Adversary):
         """Return μ of every machine against every other one, float64 [machines, observing machines].
 
         Args:
-            run: what `fpj.ready` returns for a method with this adversary.
+            run: the result of `fedprivjax.ready` for a method with this adversary.
 
         Raises:
-            Refusal: the guarantee is not one by Gaussian mechanisms with known noise, or the run is finished.
+            Refusal: the mechanisms are not Gaussian with known noise, or the run is finished.
         """
         if not hasattr(run, "problem"):
             raise Refusal(f"run must be what fpj.ready returns, with its problem and plan, got {called(run)}")

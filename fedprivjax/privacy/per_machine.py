@@ -16,7 +16,7 @@ LISTED = 4096  # largest number of machines whose groups are saved
 
 @dataclass(frozen=True, eq=False)
 class Grouped:
-    """One number per machine, stored as groups of machines that share it.
+    """One number per machine, stored once for every group of machines that have the same number.
 
     Attributes:
         values: number of each group, float64 [groups].
@@ -38,7 +38,7 @@ class Grouped:
 
     @classmethod
     def of(cls, each) -> "Grouped":
-        """Return the groups of an array of shape [machines]."""
+        """Return the groups of machines with equal numbers in an array of shape [machines]."""
         each = np.asarray(each, float)
         if each.size and (each == each[0]).all():
             return cls(each[:1].copy(), np.array([each.size]), np.zeros(each.size, np.int32))
@@ -83,18 +83,18 @@ class Grouped:
         return float(self.values[order][np.searchsorted(upto, places, side="right")].mean())
 
     def map(self, function: Callable[[np.ndarray], np.ndarray]) -> "Grouped":
-        """Apply a function to the groups' numbers. Groups stay unchanged."""
+        """Return the groups with a function applied to the number of each."""
         return replace(self, values=np.asarray(function(self.values), float))
 
     def as_mapping(self) -> dict[str, list]:
-        """Return the groups as JSON values. Each machine's group is included for at most `LISTED` machines."""
+        """Return the groups as JSON values. Above 4096 machines (`LISTED`), the group of each machine is left out."""
         listed = self.group is not None and self.values.size > 1 and self.machines <= LISTED
         group = {"group": np.asarray(self.group).tolist()} if listed else {}
         return {"values": self.values.tolist(), "counts": self.counts.tolist(), **group}
 
     @classmethod
     def from_mapping(cls, mapping) -> "Grouped":
-        """Return the groups from `as_mapping`. Raise ValueError if they do not fit each other."""
+        """Return the groups from the result of `as_mapping`. Raise ValueError if it is inconsistent."""
         group = np.array(mapping["group"], np.int32) if "group" in mapping else None
         found = cls(np.array(mapping["values"], float), np.array(mapping["counts"], int), group)
         if found.values.shape != found.counts.shape or found.values.ndim != 1 or not found.counts.size:

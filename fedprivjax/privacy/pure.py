@@ -61,10 +61,10 @@ def _log_cumulative(count: int, odds: float) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class PureEvent(Event):
-    """Messages that are ε₀-DP each, with ε₀ = 1/noise_std: machine i sends k_i of them.
+    """Event of messages that each have pure differential privacy with ε₀ = 1/noise_std. Machine i sends k_i of them.
 
     Attributes:
-        noise_std: 1/ε₀, as the scale of Laplace noise in a number of sensitivity 1. 0 is non-private.
+        noise_std: 1/ε₀, which is the scale of Laplace noise on a number of sensitivity 1. 0 is non-private.
         messages: k_i, number of messages of each machine.
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
 

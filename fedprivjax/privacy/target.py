@@ -55,7 +55,7 @@ class Target:
     """A privacy target: exactly one of `mu`, `epsilon` and `noise_std`.
 
     Attributes:
-        mu: GDP parameter. inf is non-private.
+        mu: parameter μ of Gaussian differential privacy (GDP). inf is non-private.
         epsilon: ε at `delta`, one number for all machines or one per machine. inf is non-private.
         noise_std: noise standard deviation, regardless of the resulting privacy. 0 is non-private.
         delta: δ at which ε is targeted and stated, or None if there is no ε.
@@ -97,12 +97,12 @@ class Target:
 
     @property
     def cache_key(self) -> tuple[Any, ...]:
-        """Values that identify the target, for a digest."""
+        """Values that identify the target, as the key of a cached noise."""
         return self.mu, np.asarray(self.epsilon, float), self.noise_std, self.delta
 
     @property
     def given_noise(self) -> float | None:
-        """Noise that needs no accountant: the given noise, 0 for a non-private target, or None otherwise.
+        """Noise standard deviation if the target fixes it: as given, or 0 if non-private. Otherwise None.
 
         >>> Target(noise_std=2.0).given_noise, Target(mu=inf).given_noise, Target(mu=1.0).given_noise
         (2.0, 0.0, None)
@@ -120,7 +120,7 @@ class Target:
 
     @cached_property
     def largest_mu(self) -> float:
-        """Largest GDP parameter that the target allows, or inf if the noise is given."""
+        """Largest μ of Gaussian differential privacy that the target allows, or inf if the noise is given."""
         if self.mu is not None:
             return float(self.mu)
         if self.epsilon is None or self.non_private:
@@ -137,10 +137,10 @@ class Target:
         return epsilon if self.delta is None else f"{epsilon} at δ = {self.delta:g}"
 
     def shared(self, ratios: Sequence[float] | None) -> "Target":
-        """Return the target with one ε per machine in these ratios, in any unit. The largest ε is unchanged.
+        """Return the target with one ε per machine, in proportion to the given numbers. The largest ε is unchanged.
 
         Raises:
-            Refusal: if the target is a noise, which fixes no ε.
+            Refusal: if the target is a noise, from which no ε follows.
 
         >>> Target(epsilon=4.0, delta=1e-5).shared((1.0, 2.0)).epsilon
         (2.0, 4.0)
@@ -157,7 +157,10 @@ class Target:
         return replace(self, mu=None, epsilon=each)
 
     def require_one(self) -> None:
-        """Raise Refusal if there is one ε per machine, for methods with one ε and `relative_privacy`."""
+        """Raise Refusal if there is one ε per machine.
+
+        It is for methods that take a single ε, with ratios of machines as `relative_privacy`.
+        """
         if np.ndim(self.epsilon):
             several = np.array2string(np.asarray(self.epsilon, float), separator=", ", threshold=6)
             raise Refusal(

@@ -132,14 +132,14 @@ def lipschitz_values(problem) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Terms:
-    """Guarantee statement: protected unit, relation, trust model, theorem and assumptions.
+    """What a guarantee states besides its numbers: protected unit, relation, trust model, theorem and assumptions.
 
     Attributes:
         trust: trust model, a key of `TRUST`.
-        theorem: source of the proof.
+        theorem: theorem that proves the guarantee, with its source.
         assumptions: assumptions of the guarantee.
-        unit: protected unit.
-        relation: neighbouring relation, a key of `RELATIONS`.
+        unit: protected unit, by which neighbouring datasets differ.
+        relation: neighbouring relation, a key of `RELATIONS`: whether a unit is replaced, or added or removed.
         composed: theorem of each run, in order, if several runs are composed, or empty.
         adversary: name of the adversary with its settings, or empty for that of the trust model.
         sees: what this adversary sees, as text.

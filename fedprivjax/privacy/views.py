@@ -56,16 +56,19 @@ class View(NamedTuple):
 
 
 class SentNoise(NamedTuple):
-    """Gaussian or Skellam noise of the messages that machines send, independent between rounds, divided by `noise_std`.
+    """Noise of the messages that machines send: Gaussian or Skellam, and independent between rounds.
 
     Attributes:
-        variances: variance of one coordinate of each message, float64 [rounds, per_round].
-        once: True if a unit moves one message of the run, or the event composes its messages, so that the least hidden
-            one counts. False if a unit moves all messages of its machine.
-        covariance: function from the machine in each slot of a round, int [n], and a mask of the slots that send and
-            whose seeds are not known, bool [n], to the covariance [n, n] of one coordinate of the messages given the
-            known seeds. Only rows and columns of the masked slots are read. None for independent messages.
-        cancels: True if the covariance is that of the variances in the sum of any masked slots.
+        variances: noise variance of one coordinate of each message, divided by `noise_std` squared; float64 [rounds,
+            per_round].
+        once: True if only the least hidden message of a machine counts: a unit moves one message of the run, or the
+            event composes its messages. False if a unit moves all messages of its machine.
+        covariance: function that returns the noise covariance of one coordinate of a round's n messages, [n, n], given
+            what the adversary knows. Its arguments are the machine of each message, int [n], and a mask, bool [n], of
+            the messages that are sent and whose seeds the adversary does not know. Only rows and columns under the mask
+            are read. None for independent messages.
+        cancels: True if noise that machines share cancels in sums: the sum of any masked messages has the sum of their
+            `variances` as variance.
     """
 
     variances: np.ndarray
@@ -119,11 +122,14 @@ def squares_of(
 
 
 def squares(matrix: np.ndarray | None, covariance: np.ndarray) -> np.ndarray:
-    """Return (μ·σ/Δ)² of every message j for the view A·x: (Aᵀ·(A·K·Aᵀ)⁺·A)_jj, or inf if no noise hides it.
+    """Return how exposed each of n messages is to an adversary who sees linear functions of them; float64 [n].
+
+    For message j it is `(Aᵀ·(A·K·Aᵀ)⁺·A)_jj`, or inf if no noise hides it. μ of a record is its root, times the
+    sensitivity, divided by `noise_std`.
 
     Args:
-        matrix: A, float64 [functions, n]. None is the identity.
-        covariance: K, float64 [n, n], positive semidefinite.
+        matrix: A, coefficients of the functions, float64 [functions, n]. None is the identity.
+        covariance: K, covariance of the messages' noise in units of `noise_std`, float64 [n, n], positive semidefinite.
 
     >>> squares(np.ones((1, 4)), np.eye(4))
     array([0.25, 0.25, 0.25, 0.25])

@@ -24,7 +24,7 @@ TAIL = 4.0  # standard deviations above the mean beyond which a binomial cohort 
 
 @dataclass(frozen=True)
 class Full(Participation):
-    """Every machine in every round.
+    """Participation of every machine in every round.
 
     Raises:
         Refusal: if `machines` is below 1.
@@ -46,7 +46,7 @@ class Full(Participation):
 
 @dataclass(frozen=True)
 class Uniform(Participation):
-    """Uniformly random subset of `per_round` machines, fresh each round.
+    """Participation of a uniformly random subset of `per_round` machines, sampled again in each round.
 
     Raises:
         Refusal: if `per_round` is not within 1 and `machines`.
@@ -69,10 +69,12 @@ class Uniform(Participation):
 
 @dataclass(frozen=True)
 class Balanced(Participation):
-    """Permutations of the machines cut into cohorts of `per_round`, with nearly equal gaps.
+    """Participation of `per_round` machines, in the order of random permutations of all machines.
+
+    A permutation is cut into cohorts of `per_round`, so that a machine waits about equally long between its rounds.
 
     Args:
-        reshuffle: True samples a permutation for every pass; False repeats the first.
+        reshuffle: True samples a new permutation when all machines have taken part; False repeats the first.
 
     Raises:
         Refusal: if `per_round` is not within 1 and `machines`, or does not divide `machines`.
@@ -103,7 +105,8 @@ class Balanced(Participation):
 class Cyclic(Participation):
     """Cyclic participation: `per_round` machines per round in the stored order, restarting after the last machine.
 
-    Round r (from 0) has the machines (r·m, …, r·m + m − 1) mod N; m need not divide N.
+    Round r, from 0, has the machines (r·m, …, r·m + m − 1) mod N, for m = `per_round` and N = `machines`. N need not be
+    a multiple of m.
 
     >>> Cyclic(5, 2).draw(4, np.random.default_rng(0)).participants.tolist()
     [[0, 1], [2, 3], [4, 0], [1, 2]]
@@ -123,7 +126,7 @@ class Cyclic(Participation):
 
 @dataclass(frozen=True)
 class Given(Participation):
-    """A given schedule: the machines of each round.
+    """Participation by a given schedule.
 
     Args:
         participants: indices of each round's machines, distinct within a round, int [rounds, per_round].
@@ -176,10 +179,10 @@ def _as_rows(participants) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Varying(Participation):
-    """A random number of machines in each round, then a uniformly random subset of that size.
+    """Participation of a random number of machines in each round, chosen uniformly.
 
     Args:
-        sizes: probability of each number of machines, from 1 up; its length is the largest.
+        sizes: probabilities of 1, 2, … machines in a round. Its length is the largest number.
 
     >>> Varying.binomial(100, 0.1).per_round
     22

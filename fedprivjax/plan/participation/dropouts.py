@@ -24,10 +24,11 @@ from fedprivjax.plan.schedule import Schedule
 class Dropouts(Around):
     """Any participation scheme with dropouts, independent between machines and rounds.
 
-    A machine that drops out sends nothing and uses no sample. If all machines of a round would drop out, one stays: the
-    machine with the largest ratio of its uniform random number to its rate. Among machines of equal rate, each stays
-    with the same probability. Guarantees are for the planned schedule of `scheme`: they count dropouts as if they had
-    sent. Secret rounds may be empty: none stays if all drop out, and sums are divided by the mean number that send.
+    A machine that drops out sends nothing and uses no record. If all machines of a round would drop out, one of them
+    stays. It is the one with the largest ratio of its uniform random number to its rate, so that machines of equal rate
+    stay with equal probability. Guarantees count dropouts as if they had sent, because nobody may know them in advance.
+    If participation is secret, no machine stays: a round may be empty, and sums are divided by the mean number that
+    send.
 
     Args:
         scheme: the scheme that schedules the machines.
@@ -122,7 +123,9 @@ class Dropouts(Around):
 
 @dataclass(frozen=True)
 class OnePass(Participation):
-    """Every machine at most once: the machines permuted and cut into cohorts of `per_round`, without the remainder.
+    """Participation of every machine at most once, `per_round` in a round, in a random order.
+
+    Remaining machines, too few for a round, do not take part.
 
     >>> OnePass(10, 3).draw(3, np.random.default_rng(0)).participants.shape
     (3, 3)
@@ -147,7 +150,9 @@ class OnePass(Participation):
 
 @dataclass(frozen=True)
 class Cohorts(Participation):
-    """Every machine at most once: the machines permuted and cut into cohorts of given, announced sizes.
+    """Participation of every machine at most once, in a random order, with a given number in each round.
+
+    The numbers are public: machines know them before their round.
 
     Args:
         sizes: number of machines of each round.

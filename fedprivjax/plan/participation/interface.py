@@ -20,10 +20,10 @@ UNCHANGED = (*SIZES, "examples", "most_rounds", "rounds_of_shares")  # members o
 class Participation(Decorated):
     """Base class of participation schemes. Subclass it as a frozen dataclass for a custom scheme.
 
-    A scheme must define `machines`, `per_round` and `draw`; everything else has a default. A scheme with a varying
-    number of machines also sets `varies = True` and defines `cohort_size_pmf`. A scheme does not depend on the data. It
-    is public unless it sets `secret = True`. Its schedules are checked before a run: shapes, indices in range, and no
-    machine twice in a round.
+    A scheme decides which machines take part in each round (the cohort). It must define `machines`, `per_round` and
+    `draw`; everything else has a default. A scheme with a varying number of machines also sets `varies = True` and
+    defines `cohort_size_pmf`. A scheme does not depend on the data. It is public unless it sets `secret = True`. Its
+    schedules are checked before a run: shapes, indices in range, and no machine twice in a round.
 
     Attributes:
         machines: N, the total number of machines.
@@ -33,7 +33,7 @@ class Participation(Decorated):
         exchangeable: True if a round's machines, given their number, are a uniformly random subset.
         depends_on_sizes: True if the schedule depends on the dataset sizes, which are then public.
         secret: True if only a trusted server knows who takes part. Rounds may then be empty, and sums are divided by
-            `mean_size`. Methods need an event that accounts for this scheme.
+            `mean_size`. Only methods whose accounting covers this scheme take it.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -63,13 +63,14 @@ class Participation(Decorated):
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
         """Sample a schedule of `rounds` rounds, with `rng` as the only source of randomness.
 
-        If the number of machines varies, empty slots are at the end of a row and hold other machines.
+        A row of the schedule has `per_round` slots. If the number of machines varies, the empty slots are at the end of
+        the row and contain indices of other machines, which are ignored.
         """
         raise Undefined(f"{type(self).__name__} must define draw(rounds, rng)")
 
     @property
     def cohort_size_pmf(self) -> np.ndarray:
-        """Probability mass function of the cohort size, from size 1, float64 [per_round].
+        """Probabilities of 1, 2, … machines in a round, float64 [per_round].
 
         Default: always `per_round`.
         """
@@ -79,7 +80,7 @@ class Participation(Decorated):
 
     @property
     def mean_size(self) -> float:
-        """Mean cohort size E[M_r].
+        """Mean number of machines in a round.
 
         >>> from fedprivjax import Varying
         >>> Varying.between(10, 2, 4).mean_size
@@ -88,7 +89,7 @@ class Participation(Decorated):
         return moment(self.cohort_size_pmf, 1)
 
     def inverse_moment(self, power: float = 1) -> float:
-        """Return the exact inverse moment E[M_r^(−power)] of the cohort size.
+        """Return the mean of M^(−power), where M is the number of machines in a round. Exact.
 
         >>> from fedprivjax import Varying
         >>> Varying.between(10, 1, 2).inverse_moment(), Varying.between(10, 1, 2).inverse_moment(2)
@@ -102,33 +103,41 @@ class Participation(Decorated):
         return None
 
     def examples(self, rounds: int) -> int:
-        """Return the number of examples that these rounds take from a pool, one per machine."""
+        """Return the number of examples that this many rounds take from a shared dataset, one per machine and round."""
         return rounds * self.per_round
 
     def most_rounds(self, examples: int) -> int:
-        """Return the number of rounds for which a pool of `examples` is enough."""
+        """Return the number of rounds for which a shared dataset of `examples` examples is enough."""
         return examples // self.per_round
 
     def rounds_of_shares(self, shares: np.ndarray) -> int:
-        """Return the number of rounds for which `shares` fresh messages per machine, [machines], always suffice."""
+        """Return the number of rounds for which the machines surely have enough unused examples.
+
+        Args:
+            shares: number of messages for which each machine has unused examples, int [machines].
+        """
         return int(shares.min())
 
     def fitted(self, shares: np.ndarray | None) -> Self:
-        """Return the scheme for `shares` fresh messages per machine, int [machines], or None for no limit.
+        """Return the scheme for machines with few unused examples. Default: the scheme itself.
 
-        If it is another scheme, dataset sizes are public, as with `depends_on_sizes`. Default: the scheme itself.
+        If it is another scheme, dataset sizes are public, as with `depends_on_sizes`.
+
+        Args:
+            shares: number of messages for which each machine has unused examples, int [machines], or None for no limit.
         """
         return self
 
     def sized(self, sizes: np.ndarray | None) -> Self:
-        """Return the scheme for machines with these numbers of records, int [machines], or None for a shared pool.
+        """Return the scheme for machines with these numbers of records. Default: the scheme itself.
 
-        If it is another scheme, dataset sizes are public, as with `depends_on_sizes`. Default: the scheme itself.
+        The argument is int [machines], or None if all machines share a dataset. If the result is another scheme,
+        dataset sizes are public, as with `depends_on_sizes`.
         """
         return self
 
     def resized(self, **sizes: int) -> Self:
-        """Return a copy with another `machines` or `per_round`, for a sweep over them.
+        """Return a copy with other `machines` or `per_round`, for a sweep over them.
 
         Raises:
             Refusal: if a size is not a setting of the scheme.

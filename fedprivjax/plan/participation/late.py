@@ -26,14 +26,14 @@ BLOCK = 1024  # random numbers that are sampled together
 
 @dataclass(frozen=True)
 class Delays:
-    """Times from a machine's start to its answer, in simulated hours: public, and independent of the data.
+    """Random times from a machine's start to its answer, in simulated hours: public, and independent of the data.
 
     Args:
         kind: "constant", "exponential" or "log_normal".
         hours: mean delay, for all machines or for each, [machines].
         deviation: standard deviation of the logarithm of a log-normal delay; other kinds have none.
-        per_record: True if `hours` are those of each record that a machine holds. Numbers of records are then public,
-            which only replace-one allows.
+        per_record: True if a machine's mean delay is `hours` times its number of records. These numbers are then
+            public, which only the neighbouring relation replace-one allows.
 
     >>> Delays("constant", hours=[1.0, 3.0]).of(np.array([[1, 0]]), np.random.default_rng(0)).tolist()
     [[3.0, 1.0]]
@@ -103,20 +103,21 @@ def as_delays(delays: Any) -> Delays:
 
 @dataclass(frozen=True)
 class Buffered(Participation):
-    """A server that steps when its buffer of `per_round` answers is full, while other machines still work (FedBuff).
+    """Asynchronous participation: the server steps whenever `per_round` answers have arrived (FedBuff).
 
-    A round is one step of the server. At every time `concurrency` machines work. A machine that answers is replaced by
-    one of the idle machines, itself included, uniformly at random, which starts from the server's current version.
-    Answers of the same time come before new starts. A machine may answer twice in one buffer.
+    A round is one step of the server. At every time, `concurrency` machines work. When a machine answers, one of the
+    idle machines, itself included, is chosen uniformly at random and starts from the server's current parameters.
+    Answers that arrive at the same time are all counted before new machines start. A machine may answer twice in one
+    round.
 
     An answer's staleness s is the number of the server's steps since its machine started. Its weight is (1 + s)^−power,
-    and sums are divided by `per_round`. A machine whose staleness exceeds `max_staleness` sends nothing and starts
-    again as another machine does. Delays, schedule and weights are public, and fixed before the run.
+    and sums are divided by `per_round`. A machine whose staleness exceeds `max_staleness` sends nothing, and an idle
+    machine starts instead. Delays, schedule and weights are public, and fixed before the run.
 
     Args:
         concurrency: number of machines that work at the same time. Default: all machines.
         delays: `Delays`, or the name of their kind: "constant", "exponential" or "log_normal".
-        max_staleness: largest staleness of an answer. The server's state has one version of the parameters more.
+        max_staleness: largest staleness of an answer. The server stores max_staleness + 1 versions of the parameters.
             Default: 10·concurrency/per_round, rounded up.
         power: exponent of the staleness weights, at least 0.
 
@@ -203,9 +204,9 @@ def _numbers(delays: Delays, rng: np.random.Generator) -> Iterator[tuple[float, 
 
 @dataclass(frozen=True)
 class Timed(Around):
-    """Any public scheme with simulated hours: a round lasts as long as the slowest of the machines that send.
+    """Any public participation scheme, with a simulated clock: a round lasts as long as its slowest machine.
 
-    Participants are those of the scheme alone, with the same seed.
+    Only machines that send count. The machines that take part are the same as without the clock, for the same seed.
 
     Args:
         scheme: the scheme that schedules the machines.

@@ -19,13 +19,13 @@ CUT = 1e-12  # largest probability that a round has more machines than the sched
 class PoissonCohorts(Participation):
     """Secret participation of every machine in every round, independently, with probability `rate`.
 
-    Only a trusted server learns who takes part, or how many. A round may be empty, and then releases noise. Sums
-    are divided by the public constant E|S_r| = rate·machines.
+    Only a trusted server learns who takes part, or how many. A round may be empty, and then releases noise. Sums are
+    divided by the public constant rate·machines, the mean number of machines in a round.
 
-    A schedule has room for `per_round` machines, a quantile of the binomial distribution of their number. A round of
-    more machines, which has the probability `cut`, is sampled again. Given the other machines of a round, a machine
-    then takes part with probability `rate` if there is room for it, and never otherwise. A bound for Poisson sampling
-    with this rate is therefore still a bound, and adding `cut` of every round to δ is more than enough.
+    A schedule has room for `per_round` machines. A round with more machines, which has the tiny probability `cut`, is
+    sampled again. A bound for Poisson sampling with this rate still holds: given the other machines of a round, a
+    machine takes part with probability `rate` if there is room for it, and never otherwise. Guarantees add `cut` of
+    every round to δ, which is more than enough.
 
     Args:
         rate: q, probability that a machine takes part in a round, above 0 and at most 1.
@@ -84,7 +84,7 @@ class PoissonCohorts(Participation):
 
 @dataclass(frozen=True)
 class SecretSubsets(Participation):
-    """Secret uniformly random subset of `per_round` machines, fresh each round.
+    """Secret participation of a uniformly random subset of `per_round` machines, sampled again in each round.
 
     Only a trusted server learns who takes part. `Uniform` samples the same subsets in public.
 
@@ -104,11 +104,13 @@ class SecretSubsets(Participation):
 
 @dataclass(frozen=True)
 class CyclicPoisson(Participation):
-    """Secret participation of groups in turn: in its group's rounds, a machine takes part with probability `rate`.
+    """Secret participation of fixed groups in turn: in the rounds of its group, a machine takes part at random.
+
+    In these rounds, each of its machines takes part independently with probability `rate`.
 
     Round t (from 0) samples group t mod `groups`, which has the machines g, g + groups, g + 2·groups, … of the stored
-    order. Groups are public and do not depend on the data. Only a trusted server learns who takes part, or how many.
-    Otherwise rounds are those of `PoissonCohorts` of one group.
+    order. Groups are public and do not depend on the data. Only a trusted server learns who takes part, or how many. A
+    round is otherwise one of `PoissonCohorts`, of this group alone.
 
     Args:
         groups: number of groups. It must divide machines.
@@ -164,7 +166,7 @@ class CyclicPoisson(Participation):
         return self.of_group.inverse_moment(power)
 
     def turns(self, rounds: int) -> np.ndarray:
-        """Return the number of rounds of each machine's group, int [machines]."""
+        """Return the number of rounds in which each machine's group has its turn, int [machines]."""
         return -((np.arange(self.machines) % self.groups - rounds) // self.groups)
 
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:

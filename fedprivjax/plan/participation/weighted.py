@@ -39,17 +39,17 @@ NIGHT = 1e-12  # smaller weights are 0 up to rounding
 
 @dataclass(frozen=True, eq=False)
 class Weighted(Participation):
-    """`per_round` distinct machines, sampled one after another with probability proportional to public weights.
+    """Participation of `per_round` distinct machines, sampled one after another in proportion to public weights.
 
-    With weights w of the round and c_i draws left, the next machine is i with probability ∝ w_i·1{c_i > 0} among those
-    not yet sampled in this round. If the caps leave no choice (as many draws left as rounds), such machines come first,
-    so that every round is filled. Sampling takes a few microseconds per sampled machine, for any number of machines,
-    and 24 bytes per weight. With caps, every round takes time proportional to the number of machines.
+    With `max_uses`, a machine that has taken part so often is not sampled any more. A machine that must take part in
+    all rounds left, because the others could not fill them, comes first. Sampling takes a few microseconds per sampled
+    machine, for any number of machines, and 24 bytes per weight. With caps, every round takes time proportional to the
+    number of machines.
 
     Args:
-        weights: public weight of each machine, or such a list for each round in turn. Weights are at least 0, of shape
-            [machines] or [period, machines]; weight 0 is not available.
-        max_uses: largest number of rounds of a machine, for all or for each, [machines]. None means no bound.
+        weights: weight of each machine, at least 0, shape [machines]; a machine of weight 0 is not available. Or such a
+            list for each round, repeated when it ends, shape [period, machines].
+        max_uses: largest number of rounds of a machine, for all or for each, [machines]. None means no limit.
 
     >>> Weighted(4, 2, [0.0, 1.0, 1.0, 0.0]).draw(2, np.random.default_rng(0)).total.tolist()
     [0, 2, 2, 0]
@@ -140,14 +140,15 @@ class Weighted(Participation):
 
 @dataclass(frozen=True, eq=False)
 class BySize(Participation):
-    """`per_round` distinct machines with fresh examples, sampled in proportion to their remaining examples.
+    """Participation of m = `per_round` machines, sampled in proportion to their numbers of unused examples.
 
-    With c_i messages left for machine i, the next machine is i with probability ∝ c_i among those not yet sampled in
-    this round. If a later round could otherwise not be filled, machines with as many messages left as rounds come first
-    (`draw_capped`). All T rounds are therefore full, where T is the largest number with Σ_i min(n_i, T) ≥ m·T. If
-    no machine has more than T examples, fewer than m of all examples remain unused.
+    A round samples distinct machines one after the other: machine i with probability proportional to c_i, the number of
+    messages for which it still has unused examples. A machine with c_i as large as the number of rounds left comes
+    first, because a later round could otherwise not be filled. All T rounds are therefore full, where T is the largest
+    number with Σ_i min(n_i, T) ≥ m·T and n_i is c_i at the start. If no n_i exceeds T, fewer than m of all examples
+    remain unused.
 
-    Dataset sizes are then public. Replace-one neighbouring allows this; add-or-remove-one does not.
+    Dataset sizes become public. The neighbouring relation replace-one allows this; add-or-remove-one does not.
 
     Args:
         shares: number of messages for which each machine has fresh examples, int [machines]; None takes it from the

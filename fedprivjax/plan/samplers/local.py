@@ -14,10 +14,10 @@ from fedprivjax.plan.samplers.minibatch import Full, Replacement, Subset
 
 
 class LocalWork(Sampler):
-    """Base class: a message's records are those of its local steps, in the order of the steps.
+    """Base class of samplers for messages of several local steps: they sample the records of all steps.
 
-    Samples have shape [rounds, per_round, K·B], the records of step k at the places k·B to (k+1)·B − 1, with K the
-    largest number of steps of a machine and B the largest batch of a step. Unused places have weight 0.
+    Samples have shape [rounds, per_round, K·B], with K the largest number of steps of a machine and B the largest batch
+    of a step. The records of step k, from 0, are at the places k·B to (k+1)·B − 1. Unused places have weight 0.
     """
 
     stated: ClassVar[Stated] = Stated(by=(*CLAIMS, "uses", "of_step", "divisors"), free=("variance",))
@@ -51,10 +51,10 @@ class LocalWork(Sampler):
 
 @dataclass(frozen=True)
 class LocalEpochs(LocalWork):
-    """E passes over a machine's records in every round, each in a new random order and cut into batches of B.
+    """Local steps in every round that make E passes over a machine's records, in batches of B.
 
-    The last batch of a pass is shorter if B does not divide the number of records. A machine of n records takes
-    E·⌈n/B⌉ steps, and none without records.
+    Each pass is in a new random order. Its last batch is smaller if B does not divide the number of records. A machine
+    with n records takes E·⌈n/B⌉ steps, and none without records.
 
     Attributes:
         epochs: E, number of passes in a round.
@@ -119,7 +119,7 @@ class LocalEpochs(LocalWork):
 
 @dataclass(frozen=True)
 class LocalSteps(LocalWork):
-    """K batches in every round, each sampled independently from a machine's records.
+    """K local steps in every round, each on a batch that is sampled independently from a machine's records.
 
     Attributes:
         number: K, number of local steps of every machine, or one number for each machine. These are public constants.

@@ -41,14 +41,15 @@ class Norms(NamedTuple):
 
 
 def rounded_norm(norm: Any, beta: float, dimension: int) -> Any:
-    """Return Δ₂: the bound on the L2 norm of a rounded vector, within which one rounding is with probability 1 − β.
+    """Return a bound on the L2 norm of a vector after its coordinates are rounded to integers at random.
 
-    `min(c + √D, √(c² + D/4 + √(2·ln(1/β))·(c + √D/2)))`, Theorem 1 of Kairouz, Liu & Steinke 2021.
+    `min(c + √D, √(c² + D/4 + √(2·ln(1/β))·(c + √D/2)))`, Theorem 1 of Kairouz, Liu & Steinke 2021. A random rounding
+    exceeds it with probability at most β.
 
     Args:
-        norm: c, bound on the norm of the vector in units of the integers; may be traced.
-        beta: β in [0, 1). 0 gives the bound of every rounding.
-        dimension: D.
+        norm: c, bound on the L2 norm of the vector, in units in which the integers are spaced by 1; may be traced.
+        beta: β in [0, 1). 0 gives a bound that no rounding exceeds.
+        dimension: D, number of coordinates.
 
     >>> rounded_norm(10.0, 0.0, 16), round(rounded_norm(10.0, BETA, 16), 3)
     (14.0, 10.77)
@@ -150,12 +151,15 @@ DISTRIBUTIONS = {
 def integer_epsilon(
     distribution: str, norms: Norms, variance: float, senders: int, releases: int, delta: float
 ) -> float:
-    """Return ε at δ of a number of sums, or inf without noise.
+    """Return ε at δ of several sums of integer messages with noise, or inf without noise.
 
     Args:
-        distribution: key of `DISTRIBUTIONS`.
-        variance: v, of the noise of one message.
-        senders: n, number of messages in a sum.
+        distribution: distribution of the noise, a key of `DISTRIBUTIONS`.
+        norms: bounds on the change of a sum by the protected unit.
+        variance: noise variance of one coordinate of a message.
+        senders: number of messages in a sum.
+        sums: number of sums.
+        delta: δ in (0, 1).
 
     >>> [round(integer_epsilon(name, Norms(10.0, 100.0, 16), 40.0, 10, 10, 1e-5), 2) for name in DISTRIBUTIONS]
     [8.11, 8.09]

@@ -132,16 +132,20 @@ def _least(tails: Tails, ratio: Callable[[int], float], delta: float, places: ra
 
 @dataclass(frozen=True)
 class BinomialSums(RecordAccountant):
-    """Accountant of sums of bits with binomial noise, over n users and d coordinates. Ignores `records` and `batch`.
+    """Accountant of shuffled sums: users round a vector to integers and send it in bits, together with random bits.
+
+    The random bits are binomial noise in the sum. The arguments `records` and `batch` of its functions have no effect,
+    because a user has one record.
 
     Attributes:
-        users: number of users in one sum who follow the protocol, n.
-        dimension: d.
-        levels: g.
-        rounding: "averaged", "coupled" or "independent", the bound on the records' rounding (`binomial.vector`).
-        accounting: "exact", which is proved; "gaussian-limit", the ε of a Gaussian of the same variance at the same
-            shift, which is not proved and within about one percent of single directions' exact ε if sd ≳ g; or "paper",
-            the paper's claim, composed by its own rule.
+        users: number n of users in one sum who follow the protocol.
+        dimension: number d of coordinates.
+        levels: number g of levels to which a coordinate is rounded.
+        rounding: "averaged", "coupled" or "independent", the bound on the effect of random rounding
+            (`binomial.vector`).
+        accounting: "exact", which is proved; "gaussian-limit", the ε of Gaussian noise with the same variance, which is
+            not proved; or "paper", the paper's claim, composed by its own rule. If the noise's standard deviation is
+            above g, "gaussian-limit" is within about one percent of the exact ε of a change in a single direction.
     """
 
     users: int
@@ -161,13 +165,14 @@ class BinomialSums(RecordAccountant):
         require_choice("accounting", self.accounting, ACCOUNTINGS)
 
     def accounted(self, ratio: float) -> float:
-        """Return the ratio itself. All functions round it themselves, because the sent bits follow from that."""
+        """Return the ratio of noise to shift unchanged, because the other functions round it as the sent bits require."""
         return ratio
 
     def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
-        """Return ε at δ after T releases, or inf if the noise's finite support is too small.
+        """Return ε at δ after `releases` sums, or inf if the noise has too few different values.
 
-        It is that of the bits of `bits(accounted(ratio), levels)`, which `BitMean` sends for this ratio.
+        `ratio` is the standard deviation of the noise, divided by the largest shift of a sum by one record. ε is that
+        of the bits that `BitMean` sends for this ratio.
         """
         if not ratio >= 0:
             raise Refusal(f"ratio must be at least 0, got {ratio}")
@@ -183,7 +188,7 @@ class BinomialSums(RecordAccountant):
         return paper.composed_epsilon(paper.claimed_vector(message, self.users, self.dimension, part), delta, releases)
 
     def ratio(self, epsilon: float, releases: int, *, delta: float) -> float:
-        """Return the smallest ratio, from above, whose ε is at most the given one. It is the inverse of `epsilon`.
+        """Return the smallest ratio of noise to shift whose ε is at most the given one, the inverse of `epsilon`.
 
         >>> sums = BinomialSums(users=1000, dimension=10, levels=64)
         >>> 0.9999 < sums.epsilon(sums.ratio(1.0, 1, delta=1e-6), 1, 1, 1, delta=1e-6) <= 1
@@ -202,14 +207,14 @@ class BinomialSums(RecordAccountant):
         return search_min_noise(epsilon_of, epsilon, widened * sqrt(releases / self.users) / gdp.mu(epsilon, delta))
 
     def summary(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
-        """Return the accounting's ε, and that of Gaussian noise of the same variance on a sum without rounding."""
+        """Return ε, and ε of Gaussian noise of the same variance on a sum without rounding, by column."""
         ours = self.epsilon(ratio, records, batch, releases, delta=delta)
         mu = inf if ratio == 0 else sqrt(releases / self.users) / accounted(ratio)
         return dict(zip(self.columns, (ours, float(gdp.epsilon(mu, delta))), strict=True))
 
     @property
     def proved(self) -> bool:
-        """True for the accounting "exact"."""
+        """True if ε is a proved upper bound, which is so for `accounting` "exact"."""
         return self.accounting == "exact"
 
     @property
@@ -220,10 +225,10 @@ class BinomialSums(RecordAccountant):
     def accountant_results(
         self, ratio: float, records: int, batch: int, releases: int, *, delta: float
     ) -> tuple[AccountantResult, ...]:
-        """Return a lower bound from exact tails, and the exact accounting's ε if another accounting is in use.
+        """Return a lower bound on ε, and the exact ε if `accounting` is another one.
 
-        The lower bound is for a record that differs by the whole range in one coordinate, summed over releases. It is
-        exact for one coordinate released once.
+        The lower bound is from exact tail probabilities of all sums added up, for a record that changes from one end of
+        the range to the other in one coordinate. It is ε itself for one coordinate released once.
         """
         if ratio in (0.0, inf):
             return ()
