@@ -71,10 +71,10 @@ class Audit:
 
     Attributes:
         protocol: name of the protocol.
-        guarantee: claimed guarantee on the audit's federation. The canary belongs to its worst machine.
-        found: lower bounds from every score, the likelihood ratio first.
-        attained: μ that the canary achieves under the claimed distribution of the view, or None if no μ is claimed.
-        verdict: total error probability of `refuted`, over all scores.
+        guarantee: claimed guarantee on the audit's federation. The canary belongs to its least private machine.
+        found: lower bounds from every score (test statistic), the likelihood ratio first.
+        attained: largest μ that this canary can show if the claim is right, or None if no μ is claimed.
+        verdict: probability that `refuted` names a score although the claim is right.
     """
 
     protocol: str
@@ -85,22 +85,22 @@ class Audit:
 
     @property
     def best(self) -> Found:
-        """Score with the strongest result.
+        """Result of the best score (test statistic).
 
-        It is the likelihood ratio, the tightest score if the claim is right. If scores refute the claim, it is the
-        refuting score with the largest bound.
+        It is the likelihood ratio, which is the most powerful score if the claim is right. If scores refute the claim,
+        it is the one of these with the largest bound.
         """
         refuting = [found for found in self.found if found.name in self.refuted]
         return max(refuting, key=lambda one: (one.strict.epsilon_lower, one.strict.mu_lower), default=self.found[0])
 
     @property
     def bounds(self) -> LowerBounds:
-        """Lower bounds from the best score, at 95%."""
+        """Lower bounds on the privacy loss from the best score, each with 95% confidence."""
         return self.best.bounds
 
     @property
     def epsilon_lower(self) -> float:
-        """Lower bound on ε at δ from the best score, at 95%. It is converted from the bound on μ if a μ is claimed."""
+        """Lower bound on ε at δ from the best score, with 95% confidence; by way of μ if a μ is claimed."""
         bounds = self.best.bounds
         return bounds.epsilon_lower if self.guarantee.mus is None else bounds.gdp_epsilon_lower
 
@@ -111,7 +111,7 @@ class Audit:
 
     @property
     def refuted(self) -> tuple[str, ...]:
-        """Names of the scores whose lower bounds exceed the claim, at the verdict's level."""
+        """Names of the scores whose lower bounds exceed the claim, at the error probability `verdict`."""
         return tuple(found.name for found in self.found if found.strict.refute(self.guarantee))
 
     def __str__(self) -> str:
@@ -164,24 +164,27 @@ def audit(
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> Audit:
-    """Attack a protocol with a worst-case canary, and bound its privacy loss from below.
+    """Attack a protocol with a worst-case record (the canary), and return lower bounds on its privacy loss.
+
+    The protocol runs many times on a small federation with the canary, and as often on a neighbouring dataset without
+    it. Scores of what the adversary sees tell the two apart.
 
     Args:
         protocol: a protocol with a target or a `noise_std`.
-        federation: a small federation, or None for `small_federation(protocol)`.
-        runs: number of counted runs per neighbouring dataset.
+        federation: a small federation, or None for the default one of this protocol.
+        runs: number of counted runs on each of the two datasets.
         delta: δ of the bounds on ε.
         seed: seed of all runs.
-        verdict: total error probability of `Audit.refuted`.
-        public: names of the scalars reported by rounds that are published.
+        verdict: probability that `Audit.refuted` names a score although the claim is right.
+        public: names of the numbers that rounds report and that the adversary sees, too.
         loss: "linear" or "quadratic", the canary's loss (see `Federation`), or None for the federation's.
         clipping: "ghost" or "rows" for a canary whose clipped gradients are computed as those of a network with dense
             layers (see `Federation`), or None for the federation's.
-        folder: folder for the scores of finished runs, from which a stopped audit resumes.
+        folder: folder in which scores of finished runs are stored, and from which a stopped audit resumes.
         progress: callback, called with (finished runs, all runs).
 
     Raises:
-        Refusal: if the settings cannot be run, or the canary does not achieve the sensitivity.
+        Refusal: if the settings cannot be run, or the canary changes messages by less than the claimed sensitivity.
 
     >>> from fedprivjax import Federation, Full, NoisySGD
     >>> found = audit(NoisySGD(mu=2.0, clip=0.5), Federation(Full(1), rounds=1, records=1, dimension=4), runs=1000)

@@ -39,21 +39,24 @@ class Federation:
     """A small federation for an audit: few machines with few records each, in small dimension.
 
     Attributes:
-        participation: participation scheme. Its schedule is public, or sampled again in every run if it is secret.
+        participation: participation scheme. Runs share one schedule if it is public, and sample it again if it is
+            secret.
         rounds: number of rounds.
         records: number of records per machine.
-        dimension: d. One direction is the canary's, the others show noise only.
-        canary: ratio of the norm of the canary's gradient to the clip. None is 100, or 10⁶ with the quadratic loss. A
+        dimension: number of parameters. The canary, the record of the attack, moves one direction. Others show noise
+            only.
+        canary: norm of the canary's gradient, divided by the clip. None is 100, or 10⁶ with the quadratic loss. A
             method without a clip gets a gradient of norm 1, its Lipschitz constant.
         order: order of records for methods without a sampler.
-        loss: "linear", or "quadratic", whose gradients depend on the point, for methods with a clip. With a clip both
-            achieve the same sensitivity. Only the quadratic canary detects effects of curvature, such as an unclipped
-            correction of the drift of local steps.
-        unclipped: True if the canary is just short enough not to be clipped with the positive label, for methods whose
-            messages show whether they were clipped.
-        dense: True if the canary's gradient has no coordinate that is 0, False if it has one other than 0. None is the
-            one of the two that the view shows better. A sum of clipped messages shows both equally well.
-        leaves: number of arrays of parameters, 1 or 2, each of which holds half of a dense canary. None is 2 if the
+        loss: "linear", or "quadratic", for methods with a clip. With a clip, both move a message equally far. Gradients
+            of a quadratic loss depend on the point. Only they detect effects of curvature, such as a correction of
+            local steps that is not clipped.
+        unclipped: True for a canary whose gradient is just short enough not to be clipped with one of its two labels.
+            It is for methods whose messages show whether they were clipped.
+        dense: True for a canary's gradient without a coordinate 0, False for one with a single coordinate other than 0.
+            None is the one of the two that the adversary sees better. A sum of clipped messages shows both equally
+            well.
+        leaves: number of arrays of parameters, 1 or 2, each of which holds half of a dense gradient. None is 2 if the
             method takes them.
         clipping: computation of clipped gradients, "auto" for that of a linear predictor. "ghost" and "rows" are those
             of a network, as in `general_problem`: one of two arrays is then the kernel of a dense layer.

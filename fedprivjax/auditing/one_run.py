@@ -66,9 +66,9 @@ class OneRunAudit:
         protocol: name of the protocol.
         guarantee: claimed guarantee.
         bounds: lower bounds from the correct guesses.
-        strict: the same bounds at the level of a verdict.
-        attained: μ that the first canary of each machine achieves in the run's noise, mean over machines. Approximate
-            for methods that normalise their steps: a canary's effect is measured in a run without noise.
+        strict: the same bounds at the error probability `verdict`.
+        attained: largest μ that the first canary of each machine can show, mean over machines. It is approximate for
+            methods that normalise their steps, because a canary's effect is measured in a run without noise.
     """
 
     protocol: str
@@ -79,7 +79,7 @@ class OneRunAudit:
 
     @property
     def refuted(self) -> bool:
-        """True if a lower bound exceeds the claim, at the level of a verdict."""
+        """True if a lower bound exceeds the claim, at the error probability `verdict`."""
         return self.strict.refute(self.guarantee)
 
     def as_mapping(self) -> dict[str, Any]:
@@ -117,22 +117,25 @@ def audit_one_run(
     verdict: float = 1e-4,
     guesses: int | None = None,
 ) -> OneRunAudit:
-    """Audit one run on a custom problem at full size, with canaries on every machine.
+    """Audit one run on a custom problem at full size, and return lower bounds on its privacy loss.
+
+    Every machine gets some worst-case records (canaries), each with a random sign. The bounds follow from how many
+    signs can be guessed from what the adversary sees.
 
     Args:
         protocol: a protocol with a target or a `noise_std`, and a trusted or untrusted server.
-        problem: a problem with a stored pool. Canaries replace the first records of each machine.
+        problem: a problem whose examples are stored. Canaries replace the first records of each machine.
         participation, rounds, seed: as in `simulate`.
         delta: δ of the bound on ε.
-        each: number of canaries per machine. Use more if there are few machines; only the first one is tight.
-        canary: ratio of the norm of a canary's gradient to the clip. Without a clip the norm is the Lipschitz constant.
-        level: level of each bound.
-        verdict: level of `OneRunAudit.refuted`.
-        guesses: number of guessed signs, or None for the best number under the claim.
+        each: number of canaries per machine. Use more if there are few machines, although only the first is worst-case.
+        canary: norm of a canary's gradient, divided by the clip. Without a clip the norm is the Lipschitz constant.
+        level: error probability of each bound.
+        verdict: error probability of `OneRunAudit.refuted`.
+        guesses: number of signs that are guessed, the clearest ones, or None for the best number if the claim is right.
 
     Raises:
-        Refusal: if the settings cannot be run, the trust model reveals neither messages nor query points, or the
-            canaries do not achieve the sensitivity.
+        Refusal: if the settings cannot be run, the adversary sees neither messages nor query points, or canaries change
+            messages by less than the claimed sensitivity.
 
     Source: Steinke, Nasr & Jagielski 2023; Mahloujifar, Melis & Chaudhuri 2024.
 

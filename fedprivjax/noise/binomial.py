@@ -26,7 +26,9 @@ EXACT_DEVIATION = 1000.0  # largest standard deviation for which the total varia
 
 
 class HostNoise(NamedTuple):
-    """Centred binomial noise, `noise − remainder` in levels.
+    """Binomial noise Z minus its mean m·p, in two parts, because the mean need not be an integer.
+
+    The noise is `noise − remainder`, in units of the levels to which messages are rounded.
 
     Attributes:
         noise: Z − ⌊m·p⌋, int32 [rounds, d].
@@ -43,10 +45,10 @@ def sample_binomial_noise(stream: np.random.SeedSequence, totals, probability: f
     The mean need not be an integer, so the result has two parts: Z − ⌊m·p⌋, and the remainder m·p − ⌊m·p⌋.
 
     Args:
-        stream: `plan.seeds.binomial_stream`.
-        totals: m of each round, users present × trials; int, shape [rounds].
-        probability: p.
-        dimension: d.
+        stream: random stream, of `plan.seeds.binomial_stream`.
+        totals: m, number of noise bits in each round, over all users; int, shape [rounds].
+        probability: p, probability that a noise bit is 1.
+        dimension: d, number of coordinates.
 
     >>> from fedprivjax.plan.seeds import binomial_stream
     >>> noise, remainder = sample_binomial_noise(binomial_stream(0), [10**10, 5], 0.5, 3)
@@ -123,7 +125,7 @@ class HostSampled(OfBits):
 
 @struct.dataclass
 class RoundedNormal(OfBits):
-    """One N(0, I) per round, rounded by `rounded_normal`: an approximation with error `product_variation`."""
+    """Approximate binomial noise of each round: rounded normal numbers. `product_variation` bounds the error."""
 
     label: ClassVar[str] = "rounded normal, instead of a binomial"
     uses_host_noise = False

@@ -22,16 +22,16 @@ from fedprivjax.plan.participation import Full
 from fedprivjax.plan.schedule import Schedule, Size
 
 NOISE_SCHEDULES = {
-    "uniform": "the same noise in each of a machine's messages, r² = n_i",
-    "proportional": "the paper's r_k² = (1 + ln T)·k, valid for any number of messages up to T",
-    "gap": "1/r_k² proportional to the rounds until the machine's next message: longer-lasting noise is smaller",
+    "uniform": "the same noise in all messages of a machine: r² = n for n messages",
+    "proportional": "more noise in later messages k, r_k² = (1 + ln T)·k; for any number of messages up to T",
+    "gap": "less noise if it stays longer: 1/r_k² proportional to the rounds until the machine's next message",
 }
 OF_MACHINES = {
     "auto": "the cheapest sampler that is exact in distribution",
     "materialised": "separate noise for every message",
     "replayed": "old noise regenerated from the machine's key, without state per machine",
-    "covariance": "one correlated vector per round, from the factor of the schedule's covariance",
-    "aggregate": "one sample of the participants' mean noise; only if all noise in the aggregate is fresh",
+    "covariance": "one vector per round, correlated over rounds as the schedule requires",
+    "aggregate": "one sample of the machines' mean noise, only if no noise of earlier rounds is in the aggregate",
 }
 METHODS = {**OF_MACHINES, "normal": "rounded normals instead of binomials, an approximation without a guarantee"}
 
@@ -41,11 +41,14 @@ MAX_BYTES = 2**30  # largest noise state of one run
 
 
 def relative_std(noise_schedule: str | Sequence[float], schedule: Schedule) -> np.ndarray:
-    """Return the relative noise of each planned message, float64 [rounds, per_round], 1 in unscheduled slots.
+    """Return the relative noise r of each planned message; float64 [rounds, per_round], 1 in empty slots.
+
+    The noise of a message has standard deviation r times `noise_std`. The sum of 1/r² over a machine's messages is at
+    most 1, so that `noise_std` alone fixes the privacy.
 
     Args:
-        noise_schedule: a name in `NOISE_SCHEDULES`, or a positive sequence σ_1, σ_2, … for a machine's first, second, …
-            message. Its scale is arbitrary: the machine with the largest exposure spends exactly its budget.
+        noise_schedule: a name in `NOISE_SCHEDULES`, or positive numbers for a machine's first, second, … message. Their
+            scale has no effect: it is chosen such that the least private machine spends exactly its budget.
 
     Source: Reshef & Levy 2025 for "proportional". "uniform" and "gap" need a participation schedule that is public in
     advance.
@@ -58,14 +61,17 @@ def relative_std(noise_schedule: str | Sequence[float], schedule: Schedule) -> n
 
 
 def server_std(noise_schedule: str | Sequence[float], rounds: int) -> np.ndarray:
-    """Return the relative noise of each round of a trusted server, which releases in every round; float64 [rounds]."""
+    """Return the relative noise of each round for noise of a trusted server; float64 [rounds].
+
+    The noise of a round has standard deviation `noise_std` times this. The server releases in every round.
+    """
     return relative_std(noise_schedule, Full(1).draw(rounds, np.random.default_rng(0)))[:, 0]
 
 
 def exposure(relative: np.ndarray, schedule: Schedule) -> np.ndarray:
-    """Return `√Σ_k 1/r_k²` over each machine's planned messages, float64 [machines].
+    """Return `√Σ_k 1/r_k²` over the planned messages k of each machine, with relative noise r_k; float64 [machines].
 
-    This is the machine's GDP μ in units of sensitivity/noise_std.
+    Times the sensitivity and divided by `noise_std`, it is the machine's μ of Gaussian differential privacy.
     """
     squares = np.where(schedule.scheduled, relative**-2.0, 0.0)
     return np.sqrt(np.bincount(schedule.participants.ravel(), squares.ravel(), schedule.machines))
@@ -106,18 +112,20 @@ def choose(
     accumulate: bool = False,
     divisor: np.ndarray | None = None,
 ) -> Mechanism:
-    """Return the mechanism for machines that each add their own noise to their messages.
+    """Return the `Mechanism` that samples noise if every machine adds noise to its messages.
 
-    The mechanism samples the noise in the sum of messages divided by a divisor. Empty slots add no noise.
+    It samples the noise in the server's aggregate: the sum of the messages of a round, divided by a divisor.
 
     Args:
-        relative: relative noise of each message, shape [rounds, per_round].
+        schedule: participation schedule.
+        relative: noise of each message as a multiple of `noise_std`, shape [rounds, per_round].
         dimension: number of parameters, which decides what fits in memory.
-        method: a name in `METHODS`.
-        cancel: True if a machine subtracts its previous noise, and the aggregate is a running sum.
-        accumulate: True if noise is not subtracted, and the aggregate is a running sum.
-        divisor: divisor of each round's sum, shape [rounds], if noise neither cancels nor accumulates. None is the
-            schedule's constant.
+        method: way to sample, a name in `METHODS`.
+        cancel: True if a machine subtracts the noise of its previous message, and the aggregate is a running sum over
+            rounds.
+        accumulate: True if noise is not subtracted, and the aggregate is a running sum over rounds.
+        divisor: divisor of each round's sum, shape [rounds], if the aggregate is not a running sum. None is the
+            constant of the schedule.
 
     >>> from fedprivjax import Full
     >>> everyone = Full(3).draw(2, np.random.default_rng(0))

@@ -51,7 +51,11 @@ class Banded(Mechanism):
 
 @struct.dataclass
 class Covariance(Banded):
-    """Noise `B·ξ` of a banded matrix B."""
+    """Sampler of noise that is correlated over rounds: `B·ξ`, with independent normals ξ and a banded matrix B.
+
+    B is a root of the noise's covariance over rounds, which the public schedule fixes. inputs: B, float32 [rounds,
+    bandwidth + 1].
+    """
 
     method: ClassVar[str] = "covariance"
     past_end = True
@@ -206,7 +210,11 @@ class Standing(Mechanism):
 
 @struct.dataclass
 class Cancelling(Standing):
-    """Cancelling noise with a [machines, d] array of latest noises. The only sampler that gives single messages."""
+    """Sampler of cancelling noise that stores the latest noise of each machine, [machines, d].
+
+    A message adds new noise and subtracts that of the machine's previous message. This sampler alone gives the noise of
+    single messages.
+    """
 
     method: ClassVar[str] = "materialised"
     inputs: MessageInputs
@@ -262,7 +270,11 @@ class Written(Standing):
 
 @struct.dataclass
 class Replayed(Standing):
-    """Cancelling noise that regenerates old noise from keys by machine and count, without state per machine."""
+    """Sampler of cancelling noise that stores no noise: it computes old noise again from random keys.
+
+    A message adds new noise and subtracts that of the machine's previous message. A key belongs to a machine and to the
+    number of its message.
+    """
 
     method: ClassVar[str] = "replayed"
     inputs: MessageInputs

@@ -89,7 +89,9 @@ class Complete(Graph):
 
 @dataclass(frozen=True)
 class Torus(Graph):
-    """Machines in rows and columns, each a neighbour of those beside, above and below it, around the edges too.
+    """Graph of machines in rows and columns, each a neighbour of those beside, above and below it.
+
+    The first and last machine of a row or column are neighbours, too.
 
     Attributes:
         rows, columns: size, of at least 2 machines together.
@@ -121,7 +123,9 @@ class Torus(Graph):
 
 @dataclass(frozen=True)
 class RandomRings(Graph):
-    """A union of random rings through all machines, which is connected and has at most `2·rings` neighbours a machine.
+    """Random graph: the union of random rings through all machines.
+
+    It is connected, and a machine has at most `2·rings` neighbours.
 
     Attributes:
         rings: number of rings.

@@ -1,14 +1,14 @@
 """Noise of integer messages: Skellam, the difference of two Poisson samples of equal rate, or discrete Gaussian.
 
-N_Z(0, v) has probabilities proportional to exp(−z²/(2v)). A run samples the noise of each round's sum on the host in
-float64:
+The discrete Gaussian N_Z(0, v) takes the integer z with a probability proportional to exp(−z²/(2v)). A run samples the
+noise of each round's sum on the host in float64:
 
 * A sum of Skellam noises is Skellam noise, sampled by NumPy's Poisson sampler.
-* A sum of n noises N_Z(0, v) is sampled as one N_Z(0, n·v) if τ, the bound on the distance of the two, is below the
-  rounding error of float64, which is so from v = 4 on. Otherwise n samples are added.
+* A sum of n noises N_Z(0, v) is sampled as one N_Z(0, n·v), if the distance of the two distributions is below the
+  rounding error of float64. This is so from v = 4 on. Otherwise n samples are added.
 
-A transcript samples the noise of every message on the device in float32. All are rejection samplers in floating point.
-The accounting takes them as exact.
+A transcript, the record of all messages, samples the noise of every message on the device in float32. All are rejection
+samplers in floating point. The accounting takes them as exact.
 """
 
 from collections.abc import Callable
@@ -69,7 +69,10 @@ class IntegerKeys(NamedTuple):
 
 @struct.dataclass
 class EveryInteger(Mechanism):
-    """Noise of every integer message, sampled on the device. inputs: 1 in filled slots, and the sum's divisor."""
+    """Sampler of the noise of every single integer message. It samples on the device.
+
+    inputs: 1 for slots with a message, and the divisor of each round's sum.
+    """
 
     inputs: MessageInputs
 
@@ -93,7 +96,7 @@ class EveryInteger(Mechanism):
 
 @struct.dataclass
 class SummedIntegers(Mechanism):
-    """Noise of rounds' sums of integer messages, sampled on the host.
+    """Sampler of the noise in each round's sum of integer messages. It samples on the host.
 
     Attributes:
         inputs: divisor of each round's sum, float32 [rounds].
@@ -113,12 +116,12 @@ class SummedIntegers(Mechanism):
 def summed_noise(
     distribution: str, stream: np.random.SeedSequence, deviation: float, senders: np.ndarray, dimension: int
 ) -> np.ndarray:
-    """Return the noise of the sums of a run, int32 [rounds, D].
+    """Return the noise in the sum of each round's integer messages, int32 [rounds, dimension].
 
     Args:
-        distribution: key of `SAMPLERS`.
-        stream: `plan.seeds.binomial_stream`.
-        deviation: √v, of a coordinate of one message's noise.
+        distribution: distribution of the noise, a key of `SAMPLERS`.
+        stream: random stream, of `plan.seeds.binomial_stream`.
+        deviation: standard deviation of the noise in one coordinate of a message.
         senders: number of messages in each round's sum, int [rounds].
 
     >>> from fedprivjax.plan.seeds import binomial_stream

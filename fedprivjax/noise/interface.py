@@ -17,12 +17,12 @@ from fedprivjax.problem.random_keys import random_key
 
 
 class Mechanism(Decorated):
-    """Base class of noise mechanisms: a pytree that samples a block of rounds at once.
+    """Base class of noise mechanisms: objects that sample the noise of a run, several rounds (a block) at once.
 
-    Subclass it as a `flax.struct.dataclass` for a custom distribution. It holds per-round `inputs`, leaves
-    [rounds, ...], which follow from the public schedule, and no settings. The protocol's `noise` applies the settings
-    of a configuration (a scale, a discount) to the sample. One sample therefore serves every privacy level, clip and
-    step size of a sweep.
+    Subclass it as a `flax.struct.dataclass` for a custom distribution. It holds per-round `inputs`, arrays of shape
+    [rounds, ...], which follow from the public schedule, and no settings. The protocol's function `noise` scales a
+    sample by its settings, such as `noise_std`. One sample therefore serves every privacy level, clip and step size of
+    a sweep.
     """
 
     kind, decorator = "mechanism", PYTREE
@@ -42,41 +42,58 @@ class Mechanism(Decorated):
 
     @property
     def may_pass_end(self) -> bool:
-        """`past_end` of the class that defines `draw`: a subclass that overrides it must state it again."""
+        """True if rounds may be sampled beyond the last one, as `past_end` of the class that defines `draw` states.
+
+        A subclass that overrides `draw` must therefore state `past_end` again.
+        """
         stated = next(bool(vars(each).get("past_end")) for each in type(self).__mro__ if "draw" in vars(each))
         return stated and self.past_end
 
     def init(self, dimension: int, key: jax.Array) -> Any:
-        """Return the state before the first round. `key` is the seed's, for samples by machine or by node."""
+        """Return the state before the first round.
+
+        `key` is the random key of the run, for noise that belongs to a machine or tree node instead of a round.
+        """
         return ()
 
     def draw(self, state: Any, inputs: Any, keys: jax.Array, dimension: int) -> tuple[Any, Any]:
-        """Sample a block of rounds: (state, leaves [block, ...]), or (state, None) without noise.
+        """Sample several rounds (a block): return the new state and arrays [block, ...], or None without noise.
 
         Args:
-            inputs: the block's slice of `inputs`.
-            keys: keys of the block's rounds, shape [block].
+            state: state before the block.
+            inputs: `inputs` of the block's rounds.
+            keys: random keys of the block's rounds, shape [block].
+            dimension: number d of parameters.
         """
         raise Undefined(f"{self.name} must define draw(state, inputs, keys, dimension)")
 
     def aggregate(self, noise: Any) -> jax.Array | None:
-        """Return the noise in the aggregate, [d], from the protocol's `noise`, or None if there is none."""
+        """Return the noise in the server's aggregate, [d], or None if there is none.
+
+        `noise` is the sample of one round, to which the protocol has applied its settings.
+        """
         return noise
 
     def message_memory(self, dimension: int, key: jax.Array) -> Any:
-        """Return the machines' memory of their noise before the first round of a transcript. `key` is the seed's."""
+        """Return what machines remember of their noise, before the first round.
+
+        It is for transcripts, the record of all messages. `key` is the random key of the run.
+        """
         return ()
 
     def message_noise(self, memory: Any, inputs: Any, key: jax.Array, dimension: int) -> tuple[Any, Any]:
-        """Return each participant's added noise in one round: (memory, leaves [per_round, ...] or None)."""
+        """Return the new memory, and the noise that each machine of a round adds to its message.
+
+        The noise is an array or pytree of arrays [per_round, ...], or None.
+        """
         return memory, None
 
     def align(self, others: Sequence[Any]) -> list[Any]:
-        """Return mechanisms of this class with equal shapes, which can be stacked for a `vmap` over seeds."""
+        """Return these mechanisms with their arrays padded to equal shapes, to be stacked for a `vmap` over seeds."""
         return list(others)
 
     def floats(self, dimension: int) -> int:
-        """Return the number of floats that a seed holds while a round is sampled, beyond `inputs` and the samples."""
+        """Return the number of floats of memory that sampling needs for one seed, beyond `inputs` and the samples."""
         state = jax.eval_shape(lambda: self.init(dimension, random_key(0)))
         return 2 * sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(state) if leaf.dtype == jnp.float32)
 
@@ -108,17 +125,20 @@ class Silent(Mechanism):
 
 @struct.dataclass
 class Randomised(Silent):
-    """No added noise: machines randomise their messages themselves, by their own key, in `client` or `encode`."""
+    """No noise is added, because machines randomise their messages themselves, as in randomised response.
+
+    A machine does so with its own random key, in its functions `client` or `encode`.
+    """
 
     inside = True
 
 
 @struct.dataclass
 class Fresh(Mechanism):
-    """Independent noise `z_t = r_t·N(0, I)`, one vector per round, or its running sum if `accumulate`.
+    """Independent Gaussian noise of each round t, with standard deviation r_t; its running sum if `accumulate`.
 
-    inputs: r, float32 [rounds]. This is a trusted server's noise. It is also equal in distribution to the mean of the
-    participants' independent noises, with r_t = √(Σ_j r_{t,j}²)/m.
+    inputs: r, float32 [rounds]. This is a trusted server's noise. It is also equal in distribution to the mean of m
+    machines' independent noises with standard deviations r_{t,j}, for r_t = √(Σ_j r_{t,j}²)/m.
     """
 
     past_end = True
@@ -155,10 +175,10 @@ class MessageInputs(NamedTuple):
 
 @struct.dataclass
 class PerMachine(Mechanism):
-    """Independent noise of every participant, sampled separately: `z_t = (1/m)·Σ_j r_{t,j}·N(0, I)`.
+    """Independent Gaussian noise of every machine of a round, sampled separately.
 
-    It has the same distribution as `Fresh` and is needed if single messages are inspected. If `summed`, the aggregate
-    is the sum instead of the mean.
+    The aggregate has their mean, or their sum if `summed`. Its distribution is that of `Fresh`, which is cheaper. This
+    class is needed if single messages are inspected.
     """
 
     past_end = True
@@ -243,8 +263,9 @@ class EachMessage(Mechanism):
 
 @struct.dataclass
 class PerStep(Mechanism):
-    """Noise inside the machines' local steps, not added to messages. A round receives (key, r) to sample it.
+    """Noise in the local steps of machines, instead of in their messages.
 
+    It is sampled where the steps are computed: a round receives its random key and the relative standard deviations r.
     inputs: r, float32 [rounds, per_round].
     """
 

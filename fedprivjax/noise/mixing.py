@@ -17,10 +17,10 @@ MOST_WEIGHTS = 2**26  # numbers in the matrices of all rounds
 @final
 @dataclass(frozen=True)
 class Matchings:
-    """Random pairs of machines, other ones in each round. The two machines of a pair average.
+    """Random pairs of machines for `Mixing`, sampled again for each round. The two machines of a pair average.
 
     Attributes:
-        rounds: number of rounds that are sampled, which then repeat.
+        rounds: number of rounds for which pairs are sampled. After them, the pairs repeat.
         seed: seed of the pairs, which is public.
 
     >>> Mixing(Matchings(rounds=50)).weights(4).shape
@@ -63,13 +63,15 @@ class GivenWeights:
 @final
 @dataclass(frozen=True, init=False)
 class Mixing:
-    """Public mixing matrices W of gossip, used in turn: machine i continues with Σ_j W_ij·x_j.
+    """Public weights by which machines average with their neighbours in gossip, by round.
 
-    Rows and columns of W sum to 1, so that the mean over machines does not change. A graph has Metropolis-Hastings
-    weights: W_ij = 1/(1 + max(degree_i, degree_j)) for neighbours.
+    Machine i continues with Σ_j W_ij·x_j, where x_j is what machine j sends. Rows and columns of W sum to 1, so that
+    the mean over machines does not change. For a graph, the weights are those of Metropolis and Hastings: neighbours
+    have W_ij = 1/(1 + max(degree_i, degree_j)).
 
     Args:
-        *turns: graphs as in `Pairwise`, matrices of weights or `Matchings`. A matrix of 0 and 1 is a graph.
+        *turns: graphs as in `Pairwise`, matrices W or `Matchings`, of which each round uses the next, in turn. A matrix
+            of 0 and 1 is a graph.
 
     >>> Mixing("ring").weights(4)[0].round(2).tolist()[0]
     [0.33, 0.33, 0.0, 0.33]
@@ -91,7 +93,7 @@ class Mixing:
         return next((turn.nodes for turn in self.turns if turn.nodes is not None), None)
 
     def weights(self, machines: int) -> np.ndarray:
-        """Return each round's matrix of weights until they repeat, float64, shape [period, machines, machines].
+        """Return the matrix W of each round until they repeat, float64, shape [period, machines, machines].
 
         Raises:
             Refusal: if the union of the graphs is not connected, or a graph has another number of machines.

@@ -34,10 +34,10 @@ CHUNK_FLOATS = 2**20  # numbers of edges' noise in memory at once
 @final
 @dataclass(frozen=True)
 class Pairwise(Decorated):
-    """Noise that neighbours on a graph share, in addition to each machine's own noise.
+    """Noise that pairs of machines share: one adds it and the other subtracts it, besides each machine's own noise.
 
-    It is the setting `noise` of `NoisyMessages`, `NoisyRecords` and `LocalPrivacy`, and `noise_schedule` of `FedAvg`,
-    with trust "none".
+    The pairs are the edges of a graph. In the sum of all messages, shared noise cancels. It is the setting `noise` of
+    `NoisyMessages`, `NoisyRecords` and `LocalPrivacy`, and `noise_schedule` of `FedAvg`, with trust "none".
 
     Source: Allouah et al. 2024 (DECOR).
 
@@ -158,11 +158,11 @@ class SumOfPairwise(Fresh):
 
 @struct.dataclass(kw_only=True)
 class PairwiseNoise(PerMachine):
-    """Pairwise noise of every message of a round.
+    """Sampler of the noise of every message: each machine's own, and the noise that it shares with its neighbours.
 
     Attributes:
-        ends: machines at the two ends of each edge, int32 [edges, 2].
-        shared: standard deviation of the noise of an edge.
+        ends: machines at the two ends of each edge of the graph, int32 [edges, 2].
+        shared: standard deviation of the noise of an edge, relative to a machine's own noise.
         machines: number of machines.
     """
 

@@ -1,7 +1,8 @@
-"""A trusted server's noise, correlated over rounds by a factor of the prefix sums (DP-FTRL).
+"""A trusted server's noise, correlated over rounds by a factor (DP-FTRL).
 
-The exposures of most factors are those on the sampled schedule. `AnySchedule` states those for every schedule in which
-machines return late and seldom.
+A factor is a matrix F: the server releases F·x + σξ with independent normals ξ, where x_t is the sum of round t. Most
+guarantees count the rounds of each machine on the sampled schedule. Those of `AnySchedule` hold for every schedule in
+which machines take part seldom, with enough rounds between.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,15 +34,16 @@ from fedprivjax.plan.schedule import Schedule
 @final
 @dataclass(frozen=True)
 class AnySchedule(RoundFactor):
-    """A factor whose noise is enough for every public schedule in which machines return late and seldom.
+    """Noise schedule of a trusted server that is enough for every schedule with limits on each machine's rounds.
 
-    F and exposures follow from the number of rounds, `separation` and `uses`: another schedule changes neither the
-    noise nor ε. The sampled schedule is checked. "toeplitz" and "optimal" are fitted to the worst schedule.
+    A machine takes part in at most `uses` rounds, at least `separation` rounds apart. The noise and ε follow from these
+    limits and the number of rounds, not from the schedule. A sampled schedule that exceeds them is refused. "toeplitz"
+    and "optimal" are fitted to the worst schedule within the limits.
 
     Args:
-        factor: F, anything that `noise_schedule` takes.
-        separation: b, least number of rounds from one use of a machine to its next.
-        uses: k, largest number of uses of a machine. None is the largest possible, ⌈R/b⌉.
+        factor: matrix that correlates noise over rounds, anything that `noise_schedule` takes.
+        separation: b, least number of rounds from one round of a machine to its next.
+        uses: k, largest number of rounds of a machine. None is the largest possible, ⌈R/b⌉ for R rounds.
 
     >>> AnySchedule(Banded(2), separation=2, uses=3).exposures(turns(6, 2, 3)).round(6).tolist()
     [1.732051, 1.732051]
@@ -189,10 +191,12 @@ KINDS: dict[str, type[Factor]] = {"banded": Banded, "blt": BLT, "any_schedule": 
 
 
 def over_rounds(noise_schedule: Any) -> Any:
-    """Return a noise schedule over rounds as a static setting: a name, or a factor.
+    """Return the noise schedule of a trusted server in a standard form: a name, or a factor object.
 
-    A factor is a `RoundFactor`, a stream such as `Tree()`, {"tree": rounds of a tree that restarts}, a table with a
-    `kind` in `KINDS` and its settings, a matrix, or an object with `materialize(n)`, which returns one.
+    Args:
+        given: a name; a factor, such as a `RoundFactor` or `Tree()`; {"tree": rounds} for a tree that restarts after so
+            many rounds; a table with a `kind` in `KINDS` and its settings; a matrix; or an object with
+            `materialize(n)`, which returns a matrix for n rounds.
 
     >>> over_rounds([[1.0, 0.0], [0.5, 1.0]])
     GivenFactor(rows=((1.0, 0.0), (0.5, 1.0)))

@@ -1,11 +1,12 @@
-r"""Factors of running sums: correlation of the noise over a machine's messages.
+r"""Factors of running sums: matrices F that correlate the noise over a machine's messages.
 
-A machine sends increments s_1, s_2, …, and one record changes only one of them. The machine adds the noise σ·F⁻¹ξ. It
-therefore sends F⁻¹·(F·s + σξ), which is as private as the Gaussian mechanism on F·s: with column norms at most 1, as
-private as one message with noise σ. The running sums carry the noise σ·B·ξ, see `noise.factors.interface`.
+A machine sends increments s_1, s_2, …, of which one record changes only one, and adds the noise σ·F⁻¹ξ with independent
+normals ξ. It therefore sends F⁻¹·(F·s + σξ), which is as private as F·s + σξ. If the columns of F have norm at most 1,
+this is as private as one message with noise σ. The running sums A·s, with A the matrix of ones on and below the
+diagonal, have the noise σ·A·F⁻¹ξ.
 
 Independent noise on every running sum, with relative standard deviations r, is F = diag(1/r)·A. F = A^p with 0 < p < 1
-(`Toeplitz`) has less noise, and an F fitted to the protocol's use of the sums (`Optimal`) has the least.
+(`Toeplitz`) has less noise. An F that is fitted to the protocol's use of the sums (`Optimal`) has the least.
 """
 
 from collections.abc import Callable
@@ -31,7 +32,11 @@ Workload = Callable[[int], np.ndarray]
 
 @dataclass(frozen=True)
 class SumFactor(Factor):
-    """Base class of factors over a machine's messages: a frozen dataclass of static settings. It defines `matrix`."""
+    """Base class of factors F over a machine's messages, given by their `matrix`.
+
+    A machine with increments s releases F·s + σξ with independent normals ξ. A factor is a frozen dataclass of static
+    settings.
+    """
 
     of_rounds: ClassVar[bool] = False
 
@@ -40,16 +45,19 @@ class SumFactor(Factor):
 
         Args:
             over: largest number of messages of a machine.
-            workload: function from that number to V, float64 [messages, messages]. `tr(V·(FᵀF)⁻¹)` is the variance per
-                coordinate of the noise in the protocol's reported iterates, summed over rounds and machines. Each
-                machine uses as many rows of F as it sends messages.
+            workload: function from that number to a matrix V, float64 [messages, messages], for factors that are
+                fitted. V says how the protocol uses the messages: `tr(V·(FᵀF)⁻¹)` is the noise variance of one
+                coordinate of its reported iterates, summed over rounds and machines.
         """
         raise Undefined(f"{type(self).__name__} must define matrix(messages, workload)")
 
 
 @dataclass(frozen=True)
 class Toeplitz(SumFactor):
-    """F = A^p up to a scale: every column holds the coefficients of (1 − z)^(−p).
+    """Factor F = A^p up to a scale, with A the matrix of running sums: ones on and below the diagonal.
+
+    Every column of F holds the first coefficients of the power series of (1 − z)^(−p). A machine with increments s
+    releases F·s + σξ with independent normals ξ.
 
     Attributes:
         power: p, from 0 (independent noise on every increment) to 1 (equal independent noise on every running sum).
@@ -73,7 +81,7 @@ class Toeplitz(SumFactor):
 
 @dataclass(frozen=True)
 class Optimal(SumFactor):
-    """F with nearly the smallest noise in the protocol's reported iterates, averaged over rounds.
+    """Factor that is fitted to nearly the smallest noise in the protocol's reported iterates, on average over rounds.
 
     The fit starts from `Toeplitz(0.7)` and uses the noise of all machines in the rounds in which they send. Slow fits
     are cached on disk. If half of 100 machines send in each of 1200 rounds, the noise is 10% smaller than with
@@ -102,7 +110,7 @@ class Optimal(SumFactor):
 
 @dataclass(frozen=True)
 class Given(SumFactor):
-    """A user-supplied factor with at least as many rows as a machine sends messages.
+    """Factor by a matrix that the user gives, with at least as many rows as a machine sends messages.
 
     It is truncated to the machine's number of messages, then scaled so that its largest column norm is 1.
 
@@ -149,12 +157,13 @@ SUM_FACTORS: dict[str, type[SumFactor]] = {"toeplitz": Toeplitz, "optimal": Opti
 
 
 def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> np.ndarray:
-    """Return F that nearly minimises `tr(V·(FᵀF)⁻¹)` over lower triangular factors with unit columns; float64 [n, n].
+    """Return a factor F with nearly the least noise `tr(V·(FᵀF)⁻¹)`: lower triangular, with columns of norm 1.
 
     L-BFGS optimises the entries of F, with each column divided by its norm. Every iterate is therefore a valid factor.
 
     Args:
-        workload: V = WᵀW for the workload W on the increments, shape [n, n].
+        workload: V, shape [n, n], where n is the number of messages of a machine. If the method computes W·s from the
+            increments s, it is WᵀW.
         start: initial factor, shape [n, n].
 
     >>> workload = np.array([[3.0, 1.0], [1.0, 1.0]])
@@ -183,16 +192,20 @@ def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> 
 
 
 def noise_of(workload: np.ndarray, factor: np.ndarray) -> float:
-    """Return `tr(V·(FᵀF)⁻¹)`: the noise variance of one coordinate at σ = 1, summed over rounds."""
+    """Return the noise variance of one coordinate with a factor F, summed over rounds, at σ = 1: `tr(V·(FᵀF)⁻¹)`.
+
+    V is `workload`, as for `optimal_factor`.
+    """
     inverse = inverse_of(factor)
     return float(np.sum(inverse * (workload @ inverse)))
 
 
 def noise_lower_bound(workload: np.ndarray, factor: np.ndarray) -> float:
-    """Return a lower bound on `noise_of` over all factors with column norms at most 1. Tight near the optimum.
+    """Return a lower bound on `noise_of` for all factors with column norms at most 1.
 
-    For any positive v, `tr(V·P⁻¹) + Σ v_k·P_kk ≥ 2·tr((√v·V·√v)^½)`, and P_kk ≤ 1. The vector v is computed from the
-    factor, since the multipliers at the optimum are diag(P⁻¹·V·P⁻¹).
+    It is `tr((√v·V·√v)^½)²/Σ v_k` for a positive vector v. With P = FᵀF, of which P_kk ≤ 1, it follows from
+    `tr(V·P⁻¹) + Σ v_k·P_kk ≥ 2·tr((√v·V·√v)^½)`, by the best multiple of v. The v of the given factor, diag(P⁻¹·V·P⁻¹),
+    makes it tight near the optimum.
 
     >>> workload = np.array([[3.0, 1.0], [1.0, 1.0]])
     >>> best = optimal_factor(workload, np.eye(2), 50)
@@ -225,8 +238,8 @@ def anytime(rounds: int) -> np.ndarray:
 def anytime_workload(schedule: Schedule, shares: np.ndarray, messages: int) -> np.ndarray:
     """Return the matrix V that weighs the noise of a factor F in anytime averages, float64 [messages, messages].
 
-    All machines use one F with unit columns. At step and σ equal to 1, `tr(V·(FᵀF)⁻¹)` is the variance of one
-    coordinate of the noise in the averages x_2, …, x_{T+1}, see `anytime`, summed over the T rounds.
+    DP-μ²-FL reports such averages of its iterates. All machines use one F with columns of norm 1. At a step and σ of 1,
+    `tr(V·(FᵀF)⁻¹)` is the noise variance of one coordinate of the averages, summed over the T rounds.
 
     Args:
         schedule: the participation schedule as sampled.

@@ -31,7 +31,7 @@ class WindowInputs(NamedTuple):
 
 @struct.dataclass
 class Streamed(Mechanism):
-    """Samples of another mechanism, from which the protocol computes a `Correlated` in each round.
+    """Sampler that passes on samples of another mechanism, for a momentum whose noise is computed round by round.
 
     Attributes:
         inputs: inputs of the source mechanism.
@@ -64,13 +64,14 @@ class Streamed(Mechanism):
 
 @struct.dataclass
 class Windows(Mechanism):
-    """Sampler of the `Normals` of the nodes in each round's windows, regenerated from the nodes' keys.
+    """Sampler of the normals that `ReducedTrees` needs in each round.
 
-    No node's noise is stored. A round samples `2·(2·⌈log₂(N + 1)⌉) + 1` vectors. If `place` is given, every machine has
-    its own trees, and the aggregate contains their mean.
+    They belong to the nodes of binary trees that cover the last N rounds. No node's normals are stored: they are
+    computed again from the node's random key. A round samples `2·(2·⌈log₂(N + 1)⌉) + 1` vectors. If the inputs have a
+    `place`, every machine has its own trees, and the aggregate contains their mean.
 
     Attributes:
-        epoch: N, number of rounds of a window.
+        epoch: N, number of rounds of an epoch.
     """
 
     past_end = True

@@ -49,19 +49,20 @@ OnProgress = Callable[[int, int], Any]
 
 @dataclass(frozen=True)
 class Pilot:
-    """Settings of pilot runs, which compare candidates by their accuracy on ten thousand test examples.
+    """Settings of pilot runs, in which `plan` tries methods on synthetic data.
 
-    The accuracy is that of a method's output, or of its last iterate if the output is an iterate chosen at random.
-    Methods that use records repeatedly make 40 passes over them, unless `rounds` is given or theory counts epochs.
-    Clips and steps of client-level methods are the best of twelve on the same synthetic data, with a seed of its own.
+    Methods are compared by their accuracy on ten thousand test examples. It is that of a method's output, or of its
+    last iterate if the output is an iterate chosen at random. Methods that use records repeatedly make 40 passes over
+    them, unless `rounds` is given or their theory sets a number. Methods that protect whole machines use the best of
+    twelve clips and steps, from runs on the same synthetic data with another seed.
 
     Attributes:
-        seeds: number of runs of each candidate. Schedules, order of records and noise differ, the data do not.
-        classes: number C of classes. The data have d/C features, or d for two classes. None is ten if possible, else
-            two.
-        accuracy: accuracy of the best linear rule on the data.
-        clip: clip of every gradient or increment, divided by the feature bound.
-        radius: radius of the ball of parameters, times the feature bound.
+        seeds: number of runs of each method. Schedules, order of records and noise differ, the data do not.
+        classes: number C of classes. For a model with d parameters, the data have d/C features, or d for two classes.
+            None is ten if that gives a whole number of more than ten features, otherwise two.
+        accuracy: accuracy of the best linear classifier on the data.
+        clip: clip of every gradient or increment, divided by the bound on the norm of features.
+        radius: radius of the ball that constrains the parameters, times the bound on the norm of features.
 
     Raises:
         Refusal: if a number is out of range.
@@ -86,7 +87,7 @@ class Pilot:
         require_positive("radius", self.radius)
 
     def shape(self, dimension: int) -> tuple[int, int]:
-        """Return (features, classes) of the data for a model with `dimension` parameters.
+        """Return the numbers of features and classes of the data for a model with `dimension` parameters.
 
         >>> Pilot().shape(650), Pilot().shape(57), Pilot(classes=3).shape(57)
         ((65, 10), (57, 2), (19, 3))

@@ -48,11 +48,11 @@ def plan(
 ) -> xr.Dataset:
     """Compare methods before a run: noise, guarantee, error bound and cost of every protocol, without any data.
 
-    A guarantee for trust "none" (all messages are public) also holds against weaker observers. A protocol without a
-    form for the requested trust model is therefore planned for trust "none".
+    A guarantee for trust "none" (all messages are public) also holds against adversaries who see less. A protocol that
+    is not defined for the requested trust model is therefore planned for trust "none".
 
     Args:
-        epsilon: ε that the noise must realise at `delta`, one value or several.
+        epsilon: ε at `delta` that the noise must give, one value or several.
         protocols: names in `fedprivjax.protocols.PROTOCOLS`, or of algorithms with unit = "machine"; None is all.
         pilot: True or a `Pilot` runs every candidate on synthetic data of these sizes. The runs use the method's
             defaults, clipping, and noise calibrated to ε on the sampled schedules. They read no private records.
@@ -79,7 +79,8 @@ def plan(
 
         * `bound`: error bound, the sum of its terms `bound_term`. `bound_kind` is a key of `KINDS`; only "explicit"
           bounds are comparable. `bound_of` is the loss that it bounds.
-        * `noise_std`, `realised_epsilon`, `realised_mu`, `step_size`, the costs, and the `guarantee` as JSON.
+        * `noise_std`, `realised_epsilon` and `realised_mu` on the sampled schedule, `step_size`, the costs, and the
+          `guarantee` as JSON.
         * `refusal`: reason why a method is not planned. Its numbers are then NaN.
         * With a pilot: test accuracy `pilot_accuracy`, mean over seeds, half its 95% interval `pilot_interval`,
           `pilot_place`, 1 plus the number of methods whose interval lies wholly above, wall time `pilot_seconds` of the
@@ -115,7 +116,9 @@ def plan(
 
 
 def mapping(found: xr.Dataset) -> dict[str, Any]:
-    """Return a comparison for JSON: its settings, and one entry for each protocol and ε. Unknown numbers are None.
+    """Return the result of `plan` as JSON values: its settings, and one entry for each protocol and ε.
+
+    Unknown numbers are None.
 
     >>> found = plan(machines=10, per_round=10, samples=20, dimension=5, epsilon=1.0, protocols=["stale_momentum"])
     >>> (entry,) = mapping(found)["plans"]

@@ -26,9 +26,10 @@ def of_iterate(values: xr.DataArray, iterate: str = OUTPUT) -> xr.DataArray:
 def mean_interval(
     values: xr.DataArray, level: float = 0.95, iterate: str = OUTPUT
 ) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return the mean over seeds and the half-width of its Student-t interval (NaN for one seed), of an iterate.
+    """Return the mean of a metric over seeds, and the half-width of its Student-t interval.
 
-    A diverged run makes both NaN, because the mean of the other runs would be too optimistic.
+    The half-width is NaN for one seed. A diverged run makes both NaN, because the mean of the other runs would be too
+    optimistic. If the data have several iterates, such as the last and the average, `iterate` names one.
 
     >>> mean, half = mean_interval(xr.DataArray([0.0, 1.0, 2.0], dims="seed"))
     >>> float(mean), round(float(half), 2)

@@ -60,9 +60,10 @@ def sweep_dataset(
 
 
 def guarantee_of(dataset: xr.Dataset) -> PrivacyGuarantee:
-    """Return the guarantee of one configuration of a sweep, on its least private sampled schedule.
+    """Return the guarantee of one configuration of a sweep, for the least private of its seeds' schedules.
 
-    It does not compose with that of a run with a seed of this dataset, such as of another configuration.
+    It cannot be combined by `PrivacyGuarantee.then` with a run that has a seed of this dataset, such as another
+    configuration, because equal seeds give equal noise.
 
     Args:
         dataset: dataset with every axis of the grid fixed, such as `grid.sel(mu=2.0)`.
@@ -162,7 +163,12 @@ def alone(dataset: xr.Dataset, name: str) -> tuple[xr.DataArray, xr.DataArray] |
 
 
 def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:
-    """Return a metric of an iterate at each run's last evaluation, without the `round` dimension.
+    """Return a metric at each run's last evaluation, without the dimension `round`.
+
+    Args:
+        dataset: result of `sweep` or of a run.
+        name: name of the metric.
+        iterate: iterate at which it is evaluated, if there are several, such as the last and the average.
 
     Raises:
         Refusal: if the metric or the iterate is not in the dataset.
@@ -179,10 +185,11 @@ def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray
 
 
 def averaged(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:
-    """Return the mean of a metric of an iterate over each run's evaluations, without `round`; NaN if diverged.
+    """Return the mean of a metric over each run's evaluations, without the dimension `round`; NaN if diverged.
 
-    For a gradient norm, it is the expectation at a uniformly random evaluated iterate. A metric that is a function of
-    another, such as "noise_rms" of "noise_mean_square", is that function of the mean.
+    Arguments are as for `final`. For a gradient norm, it is the expectation at a uniformly random evaluated iterate. A
+    metric that is a function of another is that function of the other's mean, such as "noise_rms", the root of
+    "noise_mean_square".
 
     >>> data = xr.Dataset({"noise_mean_square": (("seed", "round"), [[1.0, 7.0, np.nan]])}, {"round": [1, 2, 3]})
     >>> averaged(data, "noise_mean_square").item(), averaged(data, "noise_rms").item()
@@ -202,7 +209,7 @@ FIGURES = {"last": final, "mean": averaged}
 
 
 def rounds_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT) -> xr.DataArray:
-    """Return each run's first evaluated round at which a metric reaches a value, without the `round` dimension.
+    """Return each run's first evaluated round at which a metric reaches a value, without the dimension `round`.
 
     If higher is better, the metric reaches the value when it is at least the value, otherwise when it is at most the
     value. A run that never reaches it, or diverged, has NaN. A mean over the other runs alone would be too optimistic.
@@ -261,10 +268,10 @@ def bytes_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT
 
 
 def gradients_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT) -> xr.DataArray:
-    """Return the gradients per stored record in each run until a metric reaches a value.
+    """Return the number of gradients per stored record that each run computes until a metric reaches a value.
 
     As in `bytes_to`, a run's gradients are spread evenly over its rounds, and a run that never reaches the value has
-    NaN. So has a run on data whose examples are computed on demand.
+    NaN. So has a run whose examples are computed by a function instead of stored.
 
     Raises:
         Refusal: if the metric or the costs were not recorded.

@@ -40,17 +40,17 @@ def best_point(runs: xr.DataArray, over: Sequence[Hashable], better: str) -> xr.
 def select(
     grid: xr.Dataset, over: str | Sequence[str], metric: str = "test_accuracy", *, iterate: str = OUTPUT
 ) -> xr.Dataset:
-    """Return a sweep's dataset with some axes reduced to the chosen value, separately at each value of the others.
+    """Return a sweep's dataset with only the best value of some axes, for each value of the other axes.
 
-    The chosen point has the fewest diverged runs and, among these, the best mean of the metric at the last evaluation.
-    The chosen values are variables `best_<name>`. The choice uses the results themselves, so no guarantee covers it:
-    the attribute `selected` states this, and tables and plots mark the dataset.
+    The best has the fewest diverged runs and, among these, the best mean of the metric at the last evaluation. The
+    chosen values are variables `best_<name>`. The choice uses the results themselves, so no guarantee covers it: the
+    attribute `selected` states this, and tables and plots mark the dataset.
 
     Args:
         grid: dataset of a sweep.
-        over: axis or axes to choose from.
-        metric: metric that ranks the points.
-        iterate: iterate at which the metric is taken.
+        over: name of the axis, or of several, whose best value is chosen.
+        metric: metric by which values are compared.
+        iterate: iterate at which the metric is evaluated.
 
     Raises:
         Refusal: if the dataset lacks an axis, the axis is no setting, or the metric was not recorded.

@@ -136,13 +136,13 @@ def sweep(
             `noise_std`), or a size of the constraint set (`radius`, `low`, …). The grid is their product. Swept values
             replace the protocol's own. Also `machines`, `per_round` and `rounds`, with one program per value.
         seeds: number of seeds (0, 1, …), or a list of seeds. Each has its own schedule, sample order and noise.
-        rounds: T; None uses all rounds for which there are samples. Left out if `rounds` are swept.
+        rounds: number of rounds; None uses as many as there are unused records for. Left out if `rounds` are swept.
         metrics, eval_every, delta, order, noise_method, precision: as in `ready`.
         common_noise: True if configurations share each seed's noise (common random numbers), False for independent
             noise.
-        resample: swept names along which all randomness (participation, samples, noise) is resampled. Use it to select
-            along an axis: common random numbers keep each configuration's distribution, but not that of the selected
-            best.
+        resample: swept names along which all randomness (participation, samples, noise) is independent. Use it if the
+            best value of an axis is selected: with shared randomness each configuration's distribution is right, but
+            not that of the best.
         keep: ["params"] keeps the parameters of every run, which `run_of` reads. Their size is printed first.
         folder: folder for finished chunks. An interrupted sweep resumes from the chunks in it.
         part: number of this process and number of all processes that compute the sweep together in a shared `folder`,

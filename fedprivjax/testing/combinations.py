@@ -56,11 +56,11 @@ NAMES_OF_UNITS = {RECORD: "record", MACHINE: "machine"}
 
 
 class Cell(NamedTuple):
-    """A combination.
+    """A combination of an algorithm with privacy settings.
 
     Attributes:
-        algorithm: name of an algorithm, or of a method with an algorithm that has no name.
-        privacy: class of the privacy object.
+        algorithm: name of an algorithm, or of a method whose algorithm has no name.
+        privacy: class of the object that clips, adds noise and states the guarantee.
         unit: protected unit, "record" or "machine", or "none" for a run without noise.
         trust: trust model, a key of `fedprivjax.privacy.terms.TRUST`.
         noise: noise over rounds, such as "independent" or "tree".
@@ -84,10 +84,10 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Cells with the same outcome.
+    """Several combinations (`Cell`) with the same outcome.
 
     Attributes:
-        values: values of each column, by name. The cells are all their combinations.
+        values: values of each field of `Cell`, by name. The row stands for all their combinations.
         outcome: "defined", or the setting that is refused.
     """
 
@@ -96,7 +96,7 @@ class Row(NamedTuple):
 
 
 def algorithms() -> dict[str, type]:
-    """Return the classes of algorithms by name: those of experiment files, and those of methods that compose one."""
+    """Return the classes of algorithms by name: those that experiment files name, and those inside of methods."""
     found = {name: kind for name, (kind, _) in ALGORITHMS.items()}
     methods = {name: kind for name, kind in composed().items() if privacy_for(kind)}
     return found | {
@@ -116,13 +116,13 @@ def composed() -> dict[str, type]:
 
 
 def combinations(names: Iterable[str] | None = None, **chosen: Sequence[str]) -> dict[Cell, str]:
-    """Return every combination of an algorithm with settings of its privacy objects, with its outcome.
+    """Return every combination of an algorithm with privacy settings, and whether the package defines it.
 
-    A column in which a privacy object has no setting holds its only value.
+    The value is "defined", or names the setting that is refused.
 
     Args:
         names: names of algorithms, see `algorithms`. None is all of them.
-        chosen: values of columns, by name. Others are left out.
+        chosen: values of the fields of `Cell` to restrict the result to, by name.
 
     >>> found = combinations(["sgd"], unit=["record"], participation=["uniform"], relation=["replace-one"])
     >>> defined = [cell for cell in found if found[cell] == DEFINED and cell.privacy.__name__ == "NoisyMessages"]
@@ -301,7 +301,7 @@ def _outcome(terms: Terms, cell: Cell) -> str:
 
 
 def folded(outcomes: Mapping[Cell, str]) -> list[Row]:
-    """Return the cells as rows in which values that do not change the outcome are merged."""
+    """Return the combinations as fewer rows: combinations whose outcome does not depend on a value share a row."""
     forward, last = Cell._fields, Cell._fields[1:] + Cell._fields[:1]
     cells = [(_texts(cell), outcome) for cell, outcome in outcomes.items()]
     return min((_merged(cells, order) for order in (forward, forward[::-1], last)), key=len)

@@ -258,7 +258,7 @@ PROPERTIES = OF_RUNS | OF_PRIVACY
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """Result of a contract without failures.
+    """Result of `check_protocol` without failures.
 
     Attributes:
         protocol: name of the protocol's class.
@@ -291,16 +291,19 @@ def check_protocol(
     rounds: int = 12,
     properties: Iterable[str] | None = None,
 ) -> Report:
-    """Check a protocol against the contract on a problem. A small problem takes well under a minute.
+    """Check that a protocol has the properties that every protocol must have (`PROPERTIES`), on a problem.
+
+    A small problem takes well under a minute.
 
     Args:
         protocol: a protocol with a target (`mu` or `epsilon`) or a `noise_std`, and with a step size if it has no
-            default. A protocol without a guarantee, and with `noise_std = 0` or an infinite target, counts as
-            non-private: privacy properties are skipped.
+            default. A protocol without a guarantee whose `noise_std` is 0 or whose target is infinite is non-private:
+            properties about privacy are skipped.
         problem: a problem with enough examples for the rounds, and with a clip or constants that give a finite
             sensitivity.
-        participation: participation scheme. None samples half of the machines per round: of four, or of those in the
-            partition table. If the privacy is defined for one number of machines, it takes all of them.
+        participation: participation scheme. None samples half of the machines per round: of those among which the
+            problem's data are partitioned, or of four. If the privacy is defined for one number of machines, it takes
+            all of them.
         rounds: number of rounds, rounded down to a multiple of four.
         properties: names in `PROPERTIES`; None is all of them.
 

@@ -42,11 +42,11 @@ FEW = 3  # rounds to run without compilation
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A protocol and the settings of its runs.
+    """A protocol under test, and the settings of its runs.
 
     Attributes:
-        protocol: a protocol with a target or a `noise_std`; `noise_std = 0` declares it non-private.
-        problem, participation, rounds, seed: settings of its runs.
+        protocol: a protocol with a target or a `noise_std`; with `noise_std = 0` it counts as non-private.
+        problem, participation, rounds, seed: settings of its runs, as in `simulate`.
     """
 
     protocol: Any

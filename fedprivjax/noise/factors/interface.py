@@ -1,18 +1,19 @@
-r"""Factors: Gaussian noise that is correlated over entries (matrix factorization mechanism).
+r"""Factors: Gaussian noise that is correlated over rounds or messages (matrix factorization mechanism).
 
-Entries x_1, x_2, … are used through a lower triangular map A. A factor F, lower triangular, releases F·x + σξ with
-independent normals ξ. All that is used follows from this release: A·x with the noise
+A method needs A·x: sums, or a momentum, of the data-dependent vectors x_1, x_2, … (entries), for a lower triangular
+matrix A. A factor F, lower triangular, releases F·x + σξ with independent normals ξ. From this release the method
+computes A·x with the noise
 
     σ·B·ξ,        A = B·F
 
-A unit of privacy that changes some entries moves F·x by its exposure, so that the release is a Gaussian mechanism of
-sensitivity/noise exposure/σ. If entry t_j changes by a vector of norm at most w_j, the exposure is
+The norm by which a record or machine can change F·x is its exposure. The release is therefore a Gaussian mechanism
+whose sensitivity is the exposure. If entry t_j changes by a vector of norm at most w_j, the exposure is
 
     √(Σ_{j,l} w_j·w_l·abs((FᵀF)_{t_j,t_l}))
 
-and it is reached if the entries of FᵀF are at least 0. Later entries may depend on earlier releases, since F is lower
-triangular (Denisov, McMahan, Rush, Smith & Thakurta 2022; several entries of a unit: Choquette-Choo, McMahan, Rush &
-Thakurta 2023). jax_privacy calls F the strategy matrix C; its noising matrix is the inverse.
+at most, and exactly this if all entries of FᵀF are at least 0. Later entries x may depend on earlier releases, since F
+is lower triangular (Denisov, McMahan, Rush, Smith & Thakurta 2022; several entries of a unit: Choquette-Choo, McMahan,
+Rush & Thakurta 2023). jax_privacy calls F the strategy matrix C; its noising matrix is the inverse.
 
 The entries are one of
 
@@ -46,7 +47,10 @@ INDEPENDENT = "independent"
 
 
 class Path(NamedTuple):
-    """State of a stream: number of finished rounds, noise of the last round [d], and the factor's other memory."""
+    """State of noise that is computed round by round.
+
+    It holds the number of finished rounds, the noise of the last round, [d], and what else the factor stores.
+    """
 
     round: Any
     last: Any
@@ -54,18 +58,24 @@ class Path(NamedTuple):
 
 
 class Correlated(NamedTuple):
-    """Noise of a momentum in this round and in the previous round, [d] each."""
+    """Noise in a momentum in this round and in the round before, [d] each."""
 
     now: Any
     before: Any
 
     def fresh(self, alpha: Any) -> Any:
-        """Return this round's addition to α times its gradient: the noise minus the momentum's share of the last."""
+        """Return the noise to add to α times this round's gradient, so that the momentum has the noise `now`.
+
+        It is `now − (1 − α)·before`, because the momentum keeps 1 − α of its old noise.
+        """
         return self.now - (1 - alpha) * self.before
 
 
 class Factor:
-    """Base class of factors: a frozen dataclass of static settings.
+    """Base class of factors F: matrices by which noise is correlated over rounds or messages.
+
+    A factor releases F·x + σξ with independent normals ξ, where x_t is the data-dependent vector of round or message t
+    (an entry). Sums and momenta of x are computed from this release. A factor is a frozen dataclass of static settings.
 
     A custom factor of a momentum has a `name` and defines `step`, `squares` and `variances`. It also defines `memory`
     if it stores more than the noise of the last round. A custom factor by its matrix is a `SumFactor` or `RoundFactor`.
@@ -73,9 +83,9 @@ class Factor:
     Attributes:
         name: name in messages.
         theorem: theorem named in guarantees.
-        most: largest number of rounds of `known`, so that F fits in memory.
-        instead: noise schedule for more rounds.
-        of_rounds: True if entries may be the rounds of a trusted server.
+        most: largest number of rounds for which F is computed as a matrix, so that it fits in memory.
+        instead: noise schedule that messages suggest for more rounds.
+        of_rounds: True if the noise may be over the rounds of a trusted server.
     """
 
     stated: ClassVar[Stated] = Stated(by=("squares", "contributions", "exposures"), free=("variances", "theorem"))
@@ -89,28 +99,29 @@ class Factor:
         """Return F, float64 [entries, entries], lower triangular without a 0 on its diagonal.
 
         Args:
-            over: public schedule of the rounds that are the entries, or number of messages of a machine.
-            workload: see `SumFactor`.
+            over: public participation schedule for a factor over rounds, or number of messages of a machine.
+            workload: function for factors that are fitted, see `SumFactor.matrix`.
         """
         raise Undefined(f"{type(self).__name__} must define matrix(over, workload)")
 
     # ---- a stream, traced
 
     def memory(self, dimension: int, rounds: int) -> Any:
-        """Return the stream's initial memory in addition to the noise of the last round."""
+        """Return what the factor stores before the first round, in addition to the noise of the last round."""
         return ()
 
     def init(self, dimension: int, rounds: int) -> Path:
-        """Return the stream's state before the first round."""
+        """Return the state from which noise is computed round by round, before the first round."""
         return Path(jnp.zeros((), jnp.int32), jnp.zeros(dimension), self.memory(dimension, rounds))
 
     def step(self, path: Path, normal: jax.Array, alpha: Any, epoch: Any = None) -> Path:
-        """Return the state one round later. Its `last` is that round's noise at σ = 1.
+        """Return the state one round later. Its `last` is the noise in that round's momentum or sum, at σ = 1.
 
         Args:
-            normal: the round's standard normals, [d].
-            alpha: α, in (0, 1], or 0 for prefix sums.
-            epoch: rounds per epoch, if the factor's noise depends on it.
+            path: state of the round before.
+            normal: standard normals of the round, [d].
+            alpha: α, weight of a gradient in the momentum, in (0, 1]; 0 for sums over rounds.
+            epoch: number of rounds per epoch, if the factor's noise depends on it.
         """
         raise Undefined(f"{type(self).__name__} must define step(path, normal, alpha, epoch)")
 
@@ -119,16 +130,18 @@ class Factor:
     def squares(self, uses: Uses, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
         """Return the squared exposure of every record, float64 [records].
 
-        A record of weight 1 contributes 1 to the entry of a round that uses it.
+        The exposure is the largest norm by which the record changes F·x. A record of weight 1 changes x by 1 in each
+        round that uses it.
         """
         raise Undefined(f"{type(self).__name__} must define squares(uses, rounds, alpha, epoch)")
 
     def contributions(
         self, used: np.ndarray, weight: np.ndarray, rounds: int, alpha: float, epoch: float | None = None
     ) -> np.ndarray:
-        """Return one record's contribution/standard deviation in each release that it changes, at σ = 1; [releases].
+        """Return one record's change of each release, divided by the noise of the release at σ = 1; [releases].
 
-        The sum of their squares equals the record's `squares`. A factor may compute them independently.
+        Releases that the record does not change are left out. The sum of the squares equals the record's `squares`. A
+        factor may compute them in another way, as a check.
 
         Args:
             used: rounds that use the record, from 1; shape [uses].
@@ -137,13 +150,13 @@ class Factor:
         return np.sqrt(self.squares(Uses(used, np.zeros(used.size, int), weight, 1), rounds, alpha, epoch))
 
     def variances(self, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
-        """Return the variance of one coordinate of each round's noise B·ξ; float64 [rounds]."""
+        """Return the noise variance of one coordinate of each round's momentum or sum, at σ = 1; float64 [rounds]."""
         raise Undefined(f"{type(self).__name__} must define variances(rounds, alpha, epoch)")
 
     # ---- over a trusted server's rounds: x_t is a sum of updates of norm at most 1
 
     def known(self, schedule: Schedule) -> np.ndarray:
-        """Return the cached `matrix`. It does not depend on who takes part in secret.
+        """Return F for a schedule, from a cache. It does not depend on who takes part in secret.
 
         Raises:
             Refusal: if the schedule has more than `most` rounds, or as in `public_rounds`.
@@ -159,30 +172,30 @@ class Factor:
             raise Refusal(f"rounds must be at most {most}, got {schedule.size.rounds}. Use {self.instead!r}")
 
     def exposures(self, schedule: Schedule) -> np.ndarray:
-        """Return the exposure of every machine, float64 [machines]. Dropouts count as present."""
+        """Return the largest norm by which each machine changes F·x, float64 [machines]. Dropouts count."""
         machine, when = participations(schedule, schedule.scheduled)
         uses = Uses(when + 1, machine, np.ones(when.size), schedule.machines)
         return np.sqrt(self.squares(uses, schedule.size.rounds, 0.0))
 
     def releases(self, schedule: Schedule, machine: int) -> np.ndarray:
-        """Return the noise of each release that a machine moves, divided by the move, at σ = 1; [releases]."""
+        """Return the noise of each release that a machine changes, divided by this change, at σ = 1; [releases]."""
         when = rounds_of(schedule, machine) + 1
         return 1 / self.contributions(when, np.ones(when.size), schedule.size.rounds, 0.0)
 
     def mechanism(self, schedule: Schedule) -> Mechanism:
-        """Return the sampler of `z_t = (B·ξ)_t − (B·ξ)_{t−1}`, the noise of x_t."""
+        """Return the sampler of each round's noise: that in the sum over rounds, minus that of the round before."""
         return StreamOfRounds(self, schedule.size.rounds)
 
     def first_std(self, schedule: Schedule) -> float:
-        """Return the standard deviation of z_1."""
+        """Return the standard deviation of the first round's noise, at σ = 1."""
         return float(np.sqrt(self.variances(1, 0.0)[0]))
 
     def statement(self, schedule: Schedule) -> tuple[str, dict[str, int]]:
-        """Return the rule of exposures that hold for any schedule, and its limits by name. Default: none, ("", {})."""
+        """Return the rule by which exposures hold for any schedule: its name and limits. Default: `("", {})`."""
         return "", {}
 
     def check(self, schedule: Schedule, dimension: int) -> None:
-        """Raise Refusal if the factor is not possible for a schedule, or its noise does not fit in memory."""
+        """Raise Refusal if the factor cannot be used with a schedule, or its noise does not fit in memory."""
         if public_rounds(schedule) is not schedule:
             column_norm(self, schedule)
 
@@ -232,7 +245,7 @@ class StreamOfRounds(Mechanism):
         return f"{self.factor.name} over rounds"
 
     def init(self, dimension: int, key):
-        """Return the stream's state before the first round."""
+        """Return the state from which noise is computed round by round, before the first round."""
         return self.factor.init(dimension, self.rounds)
 
     def draw(self, state, inputs, keys, dimension: int):

@@ -32,10 +32,11 @@ WAYS = {
 
 @dataclass(frozen=True, eq=False)
 class CorrelatedSums:
-    """Noise on the running sums of a schedule's machines.
+    """Noise in the running sums of messages that the machines of a schedule send, correlated by a factor F.
 
     Attributes:
-        factor: F for the largest number of messages of a machine, float64 [messages, messages].
+        factor: F for the largest number of messages of a machine, float64 [messages, messages]. A machine that sends
+            increments s releases F·s + σξ, with independent normals ξ.
         schedule: the participation schedule.
         shares: ratio of each machine's μ to the largest, shape [machines].
     """

@@ -30,10 +30,11 @@ log = logging.getLogger("fedprivjax")
 
 @dataclass(frozen=True)
 class RoundFactor(Factor):
-    """Base class of factors over rounds by their `matrix(schedule)`: a frozen dataclass of static settings.
+    """Base class of factors F over the rounds of a trusted server, given by their `matrix(schedule)`.
 
-    F's scale is free, since it scales exposures and noise alike. Named factors have F(1, 1) = 1, so that the first mean
-    has noise σ.
+    The server releases F·x + σξ with independent normals ξ, where x_t is the sum of messages in round t. A factor is a
+    frozen dataclass of static settings. F may be scaled freely, because exposures and noise scale alike. The package's
+    own factors have F(1, 1) = 1, so that the first round has noise σ.
     """
 
     stated: ClassVar[Stated] = Stated(
@@ -130,10 +131,12 @@ class OptimalFactor(RoundFactor):
 
 @dataclass(frozen=True)
 class Banded(RoundFactor):
-    """Banded Toeplitz F with columns of norm at most 1, and little noise in prefix sums.
+    """Noise of a trusted server that is correlated over `bands` successive rounds, by a banded Toeplitz matrix F.
 
-    The coefficients are optimised for machines that return after `bands` rounds or more. They follow from the number of
-    rounds alone. `noise_std` is then the noise of one use of a machine.
+    The server releases F·x + σξ with independent normals ξ, where x_t is the sum of round t. The columns of F have norm
+    at most 1. If a machine takes part at least `bands` rounds apart, each of its rounds costs as much as one release
+    with noise `noise_std`. F depends only on the number of rounds, and is optimised for little noise in the sums over
+    rounds.
 
     Source: Choquette-Choo et al. 2023.
 
@@ -162,9 +165,10 @@ class Banded(RoundFactor):
 @final
 @dataclass(frozen=True)
 class BLT(RoundFactor):
-    """Buffered linear Toeplitz F: coefficients 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², …
+    """Noise of a trusted server by a buffered linear Toeplitz matrix F, with one vector of memory per buffer.
 
-    Its noise is sampled with one vector of memory per buffer. The parameters are those of jax_privacy's
+    The server releases F·x + σξ with independent normals ξ, where x_t is the sum of round t. Every column of F has the
+    entries 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², … from the diagonal down. The parameters are those of jax_privacy's
     `BufferedToeplitz`, which `buffered_toeplitz.optimize` fits to a number of rounds.
 
     Source: Dvijotham et al. 2024; several uses: McMahan, Xu & Zhang 2024.

@@ -35,10 +35,10 @@ ALLOCATIONS = {
 
 
 class Groups(NamedTuple):
-    """One number per group of nodes.
+    """One number for each group of tree nodes that have equal noise.
 
-    The trees of anchors and of differences have two groups each: nodes that end by 2N, and later nodes. All residuals
-    are one group.
+    The trees of anchors and of differences have two groups each: nodes that end by round 2N, for epochs of N rounds,
+    and later nodes. All nodes of the tree of residuals are one group.
     """
 
     anchors: Any
@@ -49,13 +49,14 @@ class Groups(NamedTuple):
 
 
 class Normals(NamedTuple):
-    """Standard normals of a round: of both windows' nodes, and of the residuals' newest node.
+    """Standard normals from which a round's noise of `ReducedTrees` is computed.
 
     Attributes:
-        nodes: normals of the anchors' and of the differences' nodes, 0 in empty slots, [2, slots, d].
-        age: rounds from each node's end to now, int [slots].
-        later: True for nodes that end after 2N, bool [slots].
-        residual: normals of the residuals' node, [d].
+        nodes: normals of the nodes that cover the last N rounds (an epoch), in the trees of anchors and of differences;
+            0 in empty slots, [2, slots, d].
+        age: number of rounds since each node's last round, int [slots].
+        later: True for nodes that end after round 2N, bool [slots].
+        residual: normals of the newest node in the tree of residuals, [d].
     """
 
     nodes: Any
@@ -65,14 +66,15 @@ class Normals(NamedTuple):
 
 
 class Rings(NamedTuple):
-    """State of a stream.
+    """State from which `ReducedTrees` computes its noise round by round.
+
+    H_t is the noise at round t without residuals, and B_t its part from the nodes of the last N rounds (an epoch).
 
     Attributes:
         last: noise of the last round, [d].
-        rows: H_t and B_t (see the formulas of this module) of the latest round t at every position in an epoch of N
-            rounds, [N, 2, d].
+        rows: H_t and B_t of the latest round t at every position in an epoch, [N, 2, d].
         newest: H and B of the last round, not yet written to `rows`, [2, d].
-        residual: state of the residuals' tree.
+        residual: state of the tree of residuals.
     """
 
     last: Any
@@ -83,7 +85,10 @@ class Rings(NamedTuple):
 
 @dataclass(frozen=True)
 class ReducedTrees:
-    """Noise of the three trees, for epochs of `epoch` rounds that use the same records in the same order.
+    """Noise of a momentum from three binary trees (Tran & Cutkosky 2022, Algorithm 2).
+
+    The trees hold gradients at anchors (an epoch's first iterate), their differences from epoch to epoch, and residuals
+    (gradients minus those at the anchor). All epochs have `epoch` rounds, which use the same records in the same order.
 
     >>> uses = Uses(np.array([1]), np.array([0]), np.ones(1), 1)
     >>> ReducedTrees(4).squares(uses, rounds=4, alpha=1e-9, reset_rate=0.5, drift=0.1).round(3).tolist()
@@ -256,16 +261,15 @@ def empty(round: Any, epoch: int) -> Any:
 
 
 def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
-    """Return the standard deviations τ_k of the groups' noise that is smallest for a fixed privacy loss.
+    """Return standard deviations τ_k of the nodes' noise, one per group, with the least noise for a privacy loss.
 
-    With A_k the mean of `variances` over rounds and B_k the largest of `squares` over records, `τ_k² ∝ √(B_k/A_k)`
-    minimises the noise `Σ A_k·τ_k²` for a fixed privacy loss `Σ B_k/τ_k²`.
-
-    A group without records has no noise.
+    They minimise the noise `Σ A_k·τ_k²` of the momentum for a fixed privacy loss `Σ B_k/τ_k²`, by `τ_k² ∝ √(B_k/A_k)`.
+    Here A_k is the mean of `variances` over rounds, and B_k the largest of `squares` over records. A group that
+    contains no record has no noise.
 
     Args:
-        squares: B, squared contribution of every record to each group, shape [records, groups].
-        variances: A, each group's contribution to the momentum's noise variance, shape [rounds, groups].
+        squares: squared norm by which every record changes the nodes of each group, shape [records, groups].
+        variances: factor of τ_k² in the noise variance of each round's momentum, shape [rounds, groups].
 
     >>> optimal_stds(np.array([[16.0, 1.0, 0, 0, 0]]), np.array([[1.0, 1.0, 1.0, 0, 0]]))
     Groups(anchors=1.0, later_anchors=0.5, differences=0.0, later_differences=0.0, residuals=0.0)
@@ -277,11 +281,13 @@ def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
 
 
 def total_squares(squares: np.ndarray, stds: Groups) -> np.ndarray:
-    """Return `Σ_k B_k/τ_k²` of every record over the groups, [records]; inf if a group with the record has no noise.
+    """Return the squared μ at σ = 1 of every record: `Σ_k B_k/τ_k²` over the groups k; [records].
+
+    It is inf if a group that contains the record has no noise.
 
     Args:
-        squares: B of every record, shape [records, groups].
-        stds: τ.
+        squares: B, squared norm by which every record changes the nodes of each group, shape [records, groups].
+        stds: τ, standard deviation of the nodes' noise of each group.
 
     >>> total_squares(np.array([[4.0, 0, 0, 0, 0], [0, 1.0, 0, 0, 0]]), Groups(2.0, 0.0, 1.0, 1.0, 1.0)).tolist()
     [1.0, inf]
@@ -291,14 +297,16 @@ def total_squares(squares: np.ndarray, stds: Groups) -> np.ndarray:
 
 
 def paper_stds(epoch: int, rounds: int, drift: float) -> Groups:
-    """Return the standard deviations of Theorem 8, `√V·δ` relative to the first, with `V_> = 4T/(3N)·V_<`.
+    """Return the standard deviations of the nodes' noise in Theorem 8, one per group, relative to the first.
 
-    `V_>` is for nodes that end after 2N and for all residuals. δ is 4G for anchors and 2ηNL for the other nodes.
+    They are `√V·δ`. V counts the nodes that contain a record: `V_<` for nodes that end by round 2N, and
+    `V_> = 4T/(3N)·V_<` for later nodes and for all residuals. δ bounds the sensitivity of a node: 4G for anchors and
+    2ηNL for other nodes.
 
     Args:
-        epoch: N.
+        epoch: N, number of rounds of an epoch.
         rounds: T.
-        drift: η·L/G.
+        drift: η·L/G, for the step length η, smoothness L and Lipschitz constant G.
 
     Source: Tran & Cutkosky 2022, Theorem 8.
 

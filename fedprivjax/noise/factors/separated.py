@@ -1,6 +1,7 @@
 r"""Exposures to a factor over rounds that hold for every schedule in which machines return late and seldom.
 
-A machine takes part in at most k rounds, at least b rounds apart. It moves F·x by at most the largest
+A trusted server releases F·x + σξ, where x_t is the sum of round t (see `noise.factors.interface`). A machine that
+takes part in at most k rounds, at least b rounds apart, changes F·x by at most the largest
 
     √(Σ_{j,l∈π} abs((FᵀF)(j, l)))
 
@@ -37,7 +38,10 @@ class SeparatedExposure(NamedTuple):
 
 
 def separated_exposure(factor: np.ndarray, separation: int, uses: int) -> SeparatedExposure:
-    """Return the exposure of a machine in at most `uses` rounds that are at least `separation` apart, or a bound.
+    """Return the largest norm by which a machine can change F·x, or an upper bound, with its kind.
+
+    The machine takes part in at most `uses` rounds, at least `separation` rounds apart, with a message of norm 1. F is
+    `matrix`, and x_t the sum of round t.
 
     >>> separated_exposure(np.eye(6), separation=1, uses=4).value
     2.0

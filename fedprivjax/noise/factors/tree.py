@@ -36,7 +36,9 @@ NODES = {
 
 
 def compose(first: int, last: int) -> list[tuple[int, int]]:
-    """Return the smallest set of dyadic nodes [c·2^k + 1, (c+1)·2^k] that partitions `first`…`last`, in order.
+    """Return the fewest nodes of a binary tree that together cover the rounds `first` to `last` once, in order.
+
+    A node is the pair of its first and last round, c·2^k + 1 and (c+1)·2^k for integers c and k.
 
     >>> compose(1, 7), compose(4, 9)
     ([(1, 4), (5, 6), (7, 7)], [(4, 4), (5, 8), (9, 9)])
@@ -47,11 +49,13 @@ def compose(first: int, last: int) -> list[tuple[int, int]]:
 
 
 def window(round: Any, epoch: int, numbers: Any = np) -> tuple[np.ndarray, Any, Any]:
-    """Return the nodes that cover the last `epoch` rounds, or all rounds if there are fewer (the paper's COMPOSE).
+    """Return the nodes of a binary tree that cover the last `epoch` rounds, or all rounds if there are fewer.
+
+    It is the paper's COMPOSE, as arrays of fixed size.
 
     Returns:
-        level, int [slots], and index, int [..., slots], of nodes [index·2^level + 1, (index + 1)·2^level]; and a mask
-        of the filled slots, bool [..., slots].
+        `level`, int [slots], and `index`, int [..., slots]: a node has the rounds from index·2^level + 1 to (index +
+        1)·2^level. Also a mask, bool [..., slots], of the slots that hold a node.
 
     >>> level, index, filled = window(9, 6)
     >>> [(i * 2**k + 1, (i + 1) * 2**k) for k, i in zip(level[filled].tolist(), index[filled].tolist())]
@@ -74,14 +78,15 @@ def window(round: Any, epoch: int, numbers: Any = np) -> tuple[np.ndarray, Any, 
 
 @dataclass(frozen=True)
 class Tree(Factor):
-    """Noise on the nodes of a binary tree over rounds.
+    """Noise by a binary tree over rounds: each node, the sum of its rounds, has noise of its own.
 
-    Over a trusted server's rounds it stores the fewest vectors. Prefix sums have less noise than with independent noise
-    only if machines seldom take part: with 100 of 1000 machines in each of 100 rounds they have 1.35 times its variance
-    at equal μ if cohorts are uniform, 0.67 times if they are cyclic.
+    A sum over the first t rounds needs one node for each set bit of t. For the noise of a trusted server, the tree
+    stores the fewest vectors of all factors. Sums over rounds have less noise than with independent noise only if
+    machines seldom take part. With 100 of 1000 machines in each of 100 rounds, they have 1.35 times its variance at
+    equal privacy if the machines are chosen uniformly, and 0.67 times if they take turns.
 
     Attributes:
-        nodes: distribution of noise over the nodes, a name in `NODES`.
+        nodes: how noise is distributed over the nodes, a name in `NODES`.
         restart: number of rounds of each tree, or None for one tree. The noise of a finished tree stays in later sums.
 
     >>> uses = Uses(np.array([1]), np.array([0]), np.ones(1), 1)

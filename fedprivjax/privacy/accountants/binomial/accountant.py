@@ -165,7 +165,7 @@ class BinomialSums(RecordAccountant):
         require_choice("accounting", self.accounting, ACCOUNTINGS)
 
     def accounted(self, ratio: float) -> float:
-        """Return the ratio of noise to shift unchanged, because the other functions round it as the sent bits require."""
+        """Return the ratio of noise to shift unchanged. The other functions round it as the bits require."""
         return ratio
 
     def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
