@@ -159,11 +159,11 @@ SUM_FACTORS: dict[str, type[SumFactor]] = {"toeplitz": Toeplitz, "optimal": Opti
 def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> np.ndarray:
     """Return a factor F with nearly the least noise `tr(V·(FᵀF)⁻¹)`: lower triangular, with columns of norm 1.
 
-    L-BFGS optimises the entries of F, with each column divided by its norm. Every iterate is therefore a valid factor.
+    A machine with increments s releases F·s + σξ, with independent normals ξ. L-BFGS optimises the entries of F, with
+    each column divided by its norm. Every iterate is therefore a valid factor.
 
     Args:
-        workload: V, shape [n, n], where n is the number of messages of a machine. If the method computes W·s from the
-            increments s, it is WᵀW.
+        workload: V, shape [n, n], where n is the number of messages of a machine. It is WᵀW if the method uses W·s.
         start: initial factor, shape [n, n].
 
     >>> workload = np.array([[3.0, 1.0], [1.0, 1.0]])
@@ -192,9 +192,9 @@ def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> 
 
 
 def noise_of(workload: np.ndarray, factor: np.ndarray) -> float:
-    """Return the noise variance of one coordinate with a factor F, summed over rounds, at σ = 1: `tr(V·(FᵀF)⁻¹)`.
+    """Return the noise variance of one coordinate with a factor F, summed over rounds: `tr(V·(FᵀF)⁻¹)`.
 
-    V is `workload`, as for `optimal_factor`.
+    V is `workload`, as for `optimal_factor`. The noise is for `noise_std` = 1.
     """
     inverse = inverse_of(factor)
     return float(np.sum(inverse * (workload @ inverse)))

@@ -18,7 +18,9 @@ _HALVINGS = 120  # more than enough to shrink a bracket below the spacing of flo
 
 
 def delta(epsilon: ArrayLike, mu: ArrayLike) -> Any:
-    """Return the δ at which μ-GDP gives (ε, δ)-DP: `δ = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2)`.
+    """Return the smallest δ at which Gaussian differential privacy with parameter μ (μ-GDP) gives (ε, δ)-DP.
+
+    `δ = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2)`.
 
     Args:
         epsilon: ε, at least 0. Broadcasts against mu.
@@ -36,7 +38,7 @@ def delta(epsilon: ArrayLike, mu: ArrayLike) -> Any:
 
 
 def epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
-    """Return the smallest ε at which μ-GDP gives (ε, δ)-DP, the exact inverse of `delta`.
+    """Return the smallest ε at which Gaussian differential privacy with parameter μ (μ-GDP) gives (ε, δ)-DP. Exact.
 
     Args:
         mu: μ, at least 0. 0 gives 0, inf gives inf.
@@ -58,7 +60,7 @@ def epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
 
 
 def mu(epsilon: ArrayLike, delta: ArrayLike) -> Any:
-    """Return the largest μ for which μ-GDP gives (ε, δ)-DP, the inverse that calibration needs.
+    """Return the largest μ for which Gaussian differential privacy with parameter μ (μ-GDP) gives (ε, δ)-DP.
 
     Args:
         epsilon: ε, at least 0. inf gives inf.
@@ -84,7 +86,7 @@ def mu(epsilon: ArrayLike, delta: ArrayLike) -> Any:
 
 
 def rdp(mu: ArrayLike, order: ArrayLike) -> Any:
-    """Return the Rényi divergence of order α > 1 that μ-GDP allows: `α·μ²/2`.
+    """Return the largest Rényi divergence of order α > 1 under Gaussian differential privacy (GDP) with μ: `α·μ²/2`.
 
     `order` is α. Source: Mironov 2017, Corollary 3. Reshef & Levy state their theorems in this form and write ρ for μ.
 
@@ -98,7 +100,9 @@ def rdp(mu: ArrayLike, order: ArrayLike) -> Any:
 
 
 def zcdp(mu: ArrayLike) -> Any:
-    """Return the parameter of zero-concentrated DP that μ-GDP implies: `μ²/2` (Bun & Steinke 2016, Proposition 1.6).
+    """Return the parameter of zero-concentrated DP that Gaussian differential privacy with μ implies: `μ²/2`.
+
+    Source: Bun & Steinke 2016, Proposition 1.6.
 
     >>> zcdp(2.0)
     2.0
@@ -107,7 +111,9 @@ def zcdp(mu: ArrayLike) -> Any:
 
 
 def paper_epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
-    """Return ε of μ-GDP at δ as papers convert it, by Rényi divergences: `ε = μ²/2 + μ·√(2·ln(1/δ))`.
+    """Return ε of Gaussian differential privacy with μ as papers convert it: `ε = μ²/2 + μ·√(2·ln(1/δ))`.
+
+    The formula is by Rényi divergences.
 
     It is never below the exact `epsilon`.
 
@@ -123,7 +129,7 @@ def paper_epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
 def compose(mus: ArrayLike) -> float:
     """Return μ of several Gaussian mechanisms together: `√(Σ μ_k²)`, or 0 if there are none.
 
-    Mechanism k has μ_k-GDP, and may depend on the results of those before.
+    Mechanism k has Gaussian differential privacy with μ_k, and may depend on the results of those before.
 
     Source: Dong, Roth & Su 2022, Corollary 3.3.
 

@@ -17,7 +17,8 @@ SLACK = 1e-6  # of a number of messages that is computed in floating point
 class IntegerEvent(Event):
     """Event of integer messages with independent noise. ε of a machine's messages is composed by Rényi divergences.
 
-    A server that adds messages modulo 2^b, for b bits, only sees a function of their sum, so that the guarantee holds.
+    The guarantee also holds if a server adds messages of b bits modulo 2^b, because the result is a function of their
+    sum.
 
     Attributes:
         distribution: distribution of the noise, a key of `accountants.integer_sums.DISTRIBUTIONS`.
@@ -26,9 +27,9 @@ class IntegerEvent(Event):
         norms: bounds on the change of a message by the protected unit, in units of the integers.
         messages: number of each machine's messages, int [machines].
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
-        exposure: `noise_std` divided by the standard deviation of the noise that the adversary does not know in each
-            machine's least hidden message, float64 [machines], or None if it is 1. It is 1/√n if the adversary sees the
-            sum of n messages with equal noise.
+        exposure: `noise_std` divided by the standard deviation of the noise that hides a message of each machine from
+            the adversary, for its least hidden message; float64 [machines], or None if it is 1. It is 1/√n if the
+            adversary sees the sum of n messages with equal noise.
 
     >>> terms = Terms("none", "the Skellam mechanism")
     >>> event = IntegerEvent("skellam", 20.0, Norms(10.0, 100.0, 16), np.array([10, 0]), terms)

@@ -124,8 +124,8 @@ def squares_of(
 def squares(matrix: np.ndarray | None, covariance: np.ndarray) -> np.ndarray:
     """Return how exposed each of n messages is to an adversary who sees linear functions of them; float64 [n].
 
-    For message j it is `(Aᵀ·(A·K·Aᵀ)⁺·A)_jj`, or inf if no noise hides it. μ of a record is its root, times the
-    sensitivity, divided by `noise_std`.
+    For message j it is `(Aᵀ·(A·K·Aᵀ)⁺·A)_jj`, or inf if no noise hides it. The root of this, times the sensitivity and
+    divided by `noise_std`, is μ of the message's machine.
 
     Args:
         matrix: A, coefficients of the functions, float64 [functions, n]. None is the identity.

@@ -144,7 +144,8 @@ def sweep(
             best value of an axis is selected: with shared randomness each configuration's distribution is right, but
             not that of the best.
         keep: ["params"] keeps the parameters of every run, which `run_of` reads. Their size is printed first.
-        folder: folder for finished chunks. An interrupted sweep resumes from the chunks in it.
+        folder: folder for finished chunks (groups of runs that are computed together). An interrupted sweep resumes
+            from the chunks in it.
         part: number of this process and number of all processes that compute the sweep together in a shared `folder`,
             such as (3, 16). Each computes its share first, then chunks that no other process computes. The result is
             None while others still compute.

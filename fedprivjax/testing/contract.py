@@ -59,7 +59,10 @@ def stable_structure(trial: Trial) -> None:
 
 
 def jit_equals_eager(trial: Trial) -> None:
-    """Check that two rounds without compilation give the compiled program's metrics, whose scale is that of the run."""
+    """Check that two rounds give the same metrics with and without compilation.
+
+    Differences are compared with the largest values in a run.
+    """
     with jax.disable_jit():
         values = trajectory(*_first_rounds(trial, 2, eval_every=2))[1]
     for name, value in values.items():
@@ -83,7 +86,7 @@ def new_numbers_do_not_recompile(trial: Trial) -> None:
 def prefix_of_a_longer_run(trial: Trial) -> None:
     """Check that a run of half the rounds, with the same noise, is the first half of the run.
 
-    The two runs differ in `eval_every`, which must not matter.
+    The two runs evaluate after different numbers of rounds, which must not matter.
     """
     every = trial.rounds // 4
     _, values = run_program(*_first_rounds(trial, 2 * every, every))
@@ -187,7 +190,9 @@ def query_is_where_gradients_are_taken(trial: Trial) -> str | None:
 
 
 def number_of_gradients_is_as_stated(trial: Trial) -> str | None:
-    """Check that each record use of the first rounds takes `gradients_per_use` − `gradients_spared` gradients.
+    """Check that the first rounds take as many gradients for each use of a record as the protocol states.
+
+    This is `gradients_per_use` − `gradients_spared`.
 
     Empty places of minibatches, and of the chunks in which a secret cohort is computed, may take as many. A protocol
     that takes no gradients of the problem's model passes.

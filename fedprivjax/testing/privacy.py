@@ -209,7 +209,7 @@ def target_is_met(trial: Trial) -> None:
 
 
 def transcript_follows_the_run(trial: Trial) -> None:
-    """Check that the transcript follows the same trajectory as a run with materialised noise, and has its plan."""
+    """Check that a transcript has the trajectory and plan of a run that samples separate noise for every message."""
     view = _view(trial)
     if view is None:
         return

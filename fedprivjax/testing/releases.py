@@ -31,10 +31,10 @@ QUICKLY_COMPILED = {"xla_backend_optimization_level": 0}
 
 
 def no_message_exceeds_its_bound(trial: Trial) -> str | None:
-    """Check by brute force that the first round's messages have at most the norm for which the noise is.
+    """Check by brute force that messages of the first round are no longer than the noise is calibrated for.
 
-    Servers' states are random, and records large, infinite and undefined. With noise in local steps, it is the steps
-    whose norm is bounded.
+    The server's state is random, and records contain large numbers, infinity and NaN. With noise in local steps, the
+    norms of steps are checked instead.
 
     Returns:
         The reason why this does not apply.
@@ -58,7 +58,9 @@ def no_message_exceeds_its_bound(trial: Trial) -> str | None:
 
 
 def machines_are_isolated(trial: Trial) -> str | None:
-    """Check that other data of a machine, or of a record from a shared pool, change no bit of other messages.
+    """Check that a change of one machine's data changes no bit of other messages.
+
+    The change is of a single record if machines take theirs from a shared dataset.
 
     Returns:
         The reason why this does not apply.
@@ -84,10 +86,10 @@ def machines_are_isolated(trial: Trial) -> str | None:
 
 
 def released_numbers_determine_the_server(trial: Trial) -> str | None:
-    """Check that the server's states after two rounds follow from the releases, for any data.
+    """Check that the server's states after two rounds depend on data only through the released numbers.
 
-    The algorithm's server receives the same numbers, whatever the machines send: in place of the mean, or of every
-    noisy local step. Its states, points and queries must then depend on no record.
+    The server is given fixed numbers instead of the mean, or of every noisy local step, for two datasets. Its states,
+    points and queries must then be equal.
     """
     arguments, size = jax.tree.map(jnp.asarray, trial.start.arguments), trial.start.plan.size
     protocol = _with(arguments.protocol, _ReplayedSteps if _in_steps(trial) else _ReplayedMeans)

@@ -70,7 +70,7 @@ def every_leaf_can_be_swept(trial: Trial) -> None:
 
 
 def noise_is_shared_by_configurations(trial: Trial) -> None:
-    """Check that one noise sample serves every configuration of a sweep, and none with `common_noise=False`."""
+    """Check that a sweep's configurations share one noise sample, and have separate ones with `common_noise=False`."""
     shared, count = _draw_shapes(trial, common_noise=True)
     assert shared, "a run with noise must draw something"
     assert not any(count in shape for shape in shared), (
@@ -201,7 +201,7 @@ def machines_relabelled(trial: Trial) -> str | None:
 
 
 def order_within_a_round(trial: Trial) -> str | None:
-    """Check that reversing the slots of a round, machines and samples together, keeps the trajectory without noise.
+    """Check that the order of a round's machines, with their samples, does not matter in a run without noise.
 
     Returns:
         The reason why this does not apply, for machines with randomness of their own, such as that of an encoder.

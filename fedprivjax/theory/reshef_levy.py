@@ -168,9 +168,10 @@ def step_size(
 
     `η = min{μDm/(2ST√d·c), 1/(4LT)}`, with `c = 1` for a trusted server and `c = √M` without one
 
-    Here μ is the GDP parameter, m the number of machines in a round, M that of all machines, S the bound on an
-    increment's norm, T the number of rounds, and d the number of parameters. The cap 1/(4LT) keeps steps stable for
-    losses of smoothness L. The noise schedule "proportional" multiplies c by `√(1 + ln T)`.
+    Here μ is the parameter of Gaussian differential privacy (GDP), m the number of machines in a round, M that of all
+    machines, S the bound on an increment's norm, T the number of rounds, and d the number of parameters. The cap
+    1/(4LT) keeps steps stable for losses of smoothness L. The noise schedule "proportional" multiplies c by
+    `√(1 + ln T)`.
 
     The noise schedule "independent" without a trusted server has no noise cancellation. Noise then accumulates in the
     server's aggregate and again in the iterate, where its norm is `η·√d·2S·T^1.5/(μ√(3m))` after T rounds. The step is

@@ -115,7 +115,9 @@ class Factor:
         return Path(jnp.zeros((), jnp.int32), jnp.zeros(dimension), self.memory(dimension, rounds))
 
     def step(self, path: Path, normal: jax.Array, alpha: Any, epoch: Any = None) -> Path:
-        """Return the state one round later. Its `last` is the noise in that round's momentum or sum, at σ = 1.
+        """Return the state one round later. Its `last` is the noise in that round's momentum or sum.
+
+        The noise is for `noise_std` = 1.
 
         Args:
             path: state of the round before.
@@ -138,10 +140,10 @@ class Factor:
     def contributions(
         self, used: np.ndarray, weight: np.ndarray, rounds: int, alpha: float, epoch: float | None = None
     ) -> np.ndarray:
-        """Return one record's change of each release, divided by the noise of the release at σ = 1; [releases].
+        """Return one record's change of each release, divided by the noise of the release; [releases].
 
-        Releases that the record does not change are left out. The sum of the squares equals the record's `squares`. A
-        factor may compute them in another way, as a check.
+        The noise is for `noise_std` = 1. Releases that the record does not change are left out. The sum of the squares
+        equals the record's `squares`. A factor may compute them in another way, as a check.
 
         Args:
             used: rounds that use the record, from 1; shape [uses].
@@ -150,7 +152,10 @@ class Factor:
         return np.sqrt(self.squares(Uses(used, np.zeros(used.size, int), weight, 1), rounds, alpha, epoch))
 
     def variances(self, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
-        """Return the noise variance of one coordinate of each round's momentum or sum, at σ = 1; float64 [rounds]."""
+        """Return the noise variance of one coordinate of each round's momentum or sum; float64 [rounds].
+
+        It is for `noise_std` = 1.
+        """
         raise Undefined(f"{type(self).__name__} must define variances(rounds, alpha, epoch)")
 
     # ---- over a trusted server's rounds: x_t is a sum of updates of norm at most 1
@@ -178,7 +183,10 @@ class Factor:
         return np.sqrt(self.squares(uses, schedule.size.rounds, 0.0))
 
     def releases(self, schedule: Schedule, machine: int) -> np.ndarray:
-        """Return the noise of each release that a machine changes, divided by this change, at σ = 1; [releases]."""
+        """Return the noise of each release that a machine changes, divided by this change; [releases].
+
+        The noise is for `noise_std` = 1.
+        """
         when = rounds_of(schedule, machine) + 1
         return 1 / self.contributions(when, np.ones(when.size), schedule.size.rounds, 0.0)
 
@@ -187,7 +195,7 @@ class Factor:
         return StreamOfRounds(self, schedule.size.rounds)
 
     def first_std(self, schedule: Schedule) -> float:
-        """Return the standard deviation of the first round's noise, at σ = 1."""
+        """Return the standard deviation of the first round's noise, for `noise_std` = 1."""
         return float(np.sqrt(self.variances(1, 0.0)[0]))
 
     def statement(self, schedule: Schedule) -> tuple[str, dict[str, int]]:

@@ -134,9 +134,9 @@ class Banded(RoundFactor):
     """Noise of a trusted server that is correlated over `bands` successive rounds, by a banded Toeplitz matrix F.
 
     The server releases F·x + σξ with independent normals ξ, where x_t is the sum of round t. The columns of F have norm
-    at most 1. If a machine takes part at least `bands` rounds apart, each of its rounds costs as much as one release
-    with noise `noise_std`. F depends only on the number of rounds, and is optimised for little noise in the sums over
-    rounds.
+    at most 1. If a machine takes part at least `bands` rounds apart, each of its rounds spends as much privacy as one
+    release with noise `noise_std`. F depends only on the number of rounds, and is optimised for little noise in the
+    sums over rounds.
 
     Source: Choquette-Choo et al. 2023.
 

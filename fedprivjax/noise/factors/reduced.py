@@ -30,7 +30,7 @@ ANCHORS, DIFFERENCES, RESIDUALS = 0, 2, 4  # indices in `Groups`
 
 ALLOCATIONS = {
     "optimal": "the smallest noise in the momentum at the target privacy",
-    "paper": "that of Tran & Cutkosky, from their counts of the nodes that contain a record",
+    "paper": "the noise of Tran & Cutkosky, by their counts of the nodes that contain a record",
 }
 
 
@@ -68,7 +68,8 @@ class Normals(NamedTuple):
 class Rings(NamedTuple):
     """State from which `ReducedTrees` computes its noise round by round.
 
-    H_t is the noise at round t without residuals, and B_t its part from the nodes of the last N rounds (an epoch).
+    H_t is the noise of the momentum in round t, without the noise of residuals. B_t is its part from the tree nodes
+    that cover the last N rounds (an epoch).
 
     Attributes:
         last: noise of the last round, [d].
@@ -281,7 +282,9 @@ def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
 
 
 def total_squares(squares: np.ndarray, stds: Groups) -> np.ndarray:
-    """Return the squared μ at σ = 1 of every record: `Σ_k B_k/τ_k²` over the groups k; [records].
+    """Return μ² of every record for noise of standard deviations τ_k: `Σ_k B_k/τ_k²` over the groups k; [records].
+
+    μ is the parameter of Gaussian differential privacy.
 
     It is inf if a group that contains the record has no noise.
 

@@ -43,8 +43,8 @@ class Weighted(Participation):
 
     With `max_uses`, a machine that has taken part so often is not sampled any more. A machine that must take part in
     all rounds left, because the others could not fill them, comes first. Sampling takes a few microseconds per sampled
-    machine, for any number of machines, and 24 bytes per weight. With caps, every round takes time proportional to the
-    number of machines.
+    machine, for any number of machines, and 24 bytes per weight. With `max_uses`, every round takes time proportional
+    to the number of machines.
 
     Args:
         weights: weight of each machine, at least 0, shape [machines]; a machine of weight 0 is not available. Or such a

@@ -23,7 +23,9 @@ _MAX_USERS = 10**12
 
 
 def agd_mixing(rounds: int) -> np.ndarray:
-    """Weights of the new point in AC-SA's running average, `α_t = 2/(t + 2)` for rounds t = 1..T; shape [rounds].
+    """Weights of the new point in the running average of accelerated SGD; shape [rounds].
+
+    They are `α_t = 2/(t + 2)` for rounds t = 1..T.
 
     >>> agd_mixing(2)
     array([0.66666667, 0.5       ])
@@ -33,7 +35,7 @@ def agd_mixing(rounds: int) -> np.ndarray:
 
 
 def agd_steps(*, rounds: int, smoothness: float, spread: float) -> np.ndarray:
-    """Steps of AC-SA, `(t + 1)/(2(β + S))` for rounds t = 1..T; shape [rounds].
+    """Steps of accelerated SGD, `(t + 1)/(2(β + S))` for rounds t = 1..T; shape [rounds].
 
     Here β is the smoothness and S the scale of `agd_spread`.
 
@@ -48,7 +50,7 @@ def agd_steps(*, rounds: int, smoothness: float, spread: float) -> np.ndarray:
 
 
 def agd_spread(*, rounds: ArrayLike, deviation: ArrayLike, distance: ArrayLike, form: str = "optimal") -> Any:
-    """Scale S in the steps `(t + 1)/(2(β + S))` of AC-SA, where β is the smoothness and t the round.
+    """Scale S in the steps `(t + 1)/(2(β + S))` of accelerated SGD, where β is the smoothness and t the round.
 
     A larger S means shorter steps, which average out more of the noise.
 
@@ -82,7 +84,7 @@ def agd_bound(
     variance: ArrayLike,
     gap: ArrayLike,
 ) -> Any:
-    """Bound on the expected excess loss of AC-SA after T rounds, with the steps of `agd_steps`.
+    """Bound on the expected excess loss of accelerated SGD after T rounds, with the steps of `agd_steps`.
 
     `2/((T+1)(T+2))·[gap + (β + S)·D² + σ²·Σ_{t≤T} (t+1)²/(4S)]`
 
@@ -128,7 +130,7 @@ def _squares(rounds: np.ndarray) -> np.ndarray:
 
 
 class Phase(NamedTuple):
-    """Settings of one pass of AC-SA over its users, and the bound on the expected excess loss of its output.
+    """Settings of one pass of accelerated SGD over its users, and the bound on the expected excess loss of its output.
 
     `smoothness` is β of the loss or of its Moreau envelopes, and `spread` is S in the steps of `agd_steps`. `distance`
     bounds the (root mean square) distance from the start of the pass to the minimum. `users` counts all users of the
@@ -146,7 +148,7 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """Settings of one pass of AC-SA over the users, apart from the batch size b (users in a round).
+    """Settings of one pass of accelerated SGD over the users, apart from the batch size b (users in a round).
 
     Attributes:
         noise: C, the noise variance of a sum of gradients over all coordinates, divided by L²; or a function of b that
@@ -270,9 +272,9 @@ def smoothed_scan(
 ) -> Phase:
     """Return the batch size and the smoothness β of Moreau envelopes with the smallest bound, for any convex loss.
 
-    The loss need not be smooth: AC-SA descends on its envelope, a smooth lower approximation. The bound is `agd_bound`
-    plus `L²/(2β)`, the largest distance of the envelope from a loss with Lipschitz constant L. Arguments that are not
-    listed are as for `agd_scan`.
+    The loss need not be smooth: accelerated SGD descends on its envelope, a smooth lower approximation. The bound is
+    `agd_bound` plus `L²/(2β)`, the largest distance of the envelope from a loss with Lipschitz constant L. Arguments
+    that are not listed are as for `agd_scan`.
 
     Args:
         smoothness: β, or None for the best.

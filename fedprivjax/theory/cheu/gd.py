@@ -32,7 +32,7 @@ def gd_bound(
     envelope: bool = True,
     generalization: bool = True,
 ) -> Any:
-    """Bound on the expected excess population loss of P_GD, gradient descent with all users in every round.
+    """Bound on the expected excess population loss of gradient descent with all users in every round.
 
     `D²/(2ηT) + (η/2)·L²(1 + C_r/n²) + L²Tη/n + L²/(2β)`
 
@@ -79,7 +79,7 @@ def gd_step(
     smoothness: ArrayLike | None = None,
     generalization: bool = True,
 ) -> Any:
-    """Step of P_GD that minimises `gd_bound`: `η = D/(L·√(T·(1 + C_r/n² + 2T/n + 1/2)))`.
+    """Step of gradient descent that minimises `gd_bound`: `η = D/(L·√(T·(1 + C_r/n² + 2T/n + 1/2)))`.
 
     The term 1/2 is due to Moreau envelopes of smoothness `β = 2/η`, the largest that the step allows. For a smooth loss
     it is 0, and η is at most 2/β.
@@ -130,7 +130,7 @@ def gd_scan(
     tolerance: float = 0.1,
     generalization: bool = True,
 ) -> Descent:
-    """Return settings of P_GD with the fewest rounds T at which `gd_bound` is nearly minimal.
+    """Return settings of gradient descent with the fewest rounds T at which `gd_bound` is nearly minimal.
 
     More rounds never harm: the bound at the best step decreases towards `L·D·√(C/n² + 2/n)`. Few rounds only save
     computation. The scan evaluates numbers of rounds that are a factor 2^{1/4} apart. L is the Lipschitz constant.
@@ -225,7 +225,7 @@ def gd_phases(
 
 
 def gd_paper_rounds(*, users: int, dimension: int, epsilon: float, delta: float, printed: bool = False) -> int:
-    """Number of rounds of P_GD in the paper: `T = min(n, ε²n²/(d·K³))` with `K = ln(nd/δ)`, at least 1.
+    """Number of rounds of gradient descent in the paper: `T = min(n, ε²n²/(d·K³))` with `K = ln(nd/δ)`, at least 1.
 
     Here n is the number of users, d the number of parameters, and (ε, δ) the budget of the whole run.
 
@@ -269,7 +269,7 @@ def gd_paper(
     lipschitz: float,
     rounds: int | None = None,
 ) -> Descent:
-    """Settings of P_GD as the paper chooses them, with their bound.
+    """Settings of gradient descent with all users in every round as the paper chooses them, with their bound.
 
     The step is `η = D/(L√T)`, and the Moreau envelopes have smoothness `β = L√T/D`. Here D is `diameter`, a bound on
     the distance from the start to the minimum, and L the Lipschitz constant.

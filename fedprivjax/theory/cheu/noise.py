@@ -104,7 +104,9 @@ def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: in
 
 
 def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, accounting: str = "exact") -> float:
-    """Noise constant of pan-private AC-SA: `C = 2dζ²b²/L²`, with which the bounds of AC-SA hold for this method.
+    """Noise constant of pan-private accelerated SGD: `C = 2dζ²b²/L²`.
+
+    With it, the bounds of accelerated SGD hold for this method.
 
     Pan-private means that the server's state is noisy at all times. A mean gradient therefore gets two Gaussian noises,
     each of variance ζ² per coordinate. Here d is the number of parameters, b the number of users in a batch, and L the
@@ -202,7 +204,7 @@ def bits_rate(
 
     Args:
         summed: b, number of users in a sum: a batch for one-pass methods (Corollaries B.8–B.10), or all n users for
-            P_GD, gradient descent with all of them (B.11).
+            gradient descent (B.11).
         epsilon, delta: ε and δ of all sums together.
         rounds: T, number of sums to which one user contributes. For T = 1, `ε_r = ε`. For more, the budget of one sum
             is `ε_r² = ε²/(8T·ln(1/δ))`.

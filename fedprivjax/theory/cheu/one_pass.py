@@ -105,7 +105,7 @@ def strong_phase_count(users: int, shrinking: float = 0.5) -> int:
 
     The bounds of the phases approach a limit. Each phase multiplies the logarithm of the bound's ratio to its limit by
     `shrinking`, which is 1/2 on Moreau envelopes and 3/5 for smooth losses. With 1/2, the number is `⌈log₂ log₂ n⌉`.
-    With 3/5, k phases reach the exponent −2(1 − 0.6^k) of n instead of −2, which is −1.84 for k = 5.
+    With 3/5, the bound after k phases decreases like n^{−2(1 − 0.6^k)} instead of n^{−2}, which is n^{−1.84} for k = 5.
 
     Source: Cheu et al. 2022, Theorem 4.8, whose k is O(log log n).
 
@@ -133,7 +133,7 @@ def strong_phases(
     form: str = "optimal",
     paper_2L: bool = False,
 ) -> list[Phase]:
-    """Settings of passes of AC-SA one after the other, for strongly convex losses, each on new users.
+    """Settings of passes of accelerated SGD one after the other, for strongly convex losses, each on new users.
 
     Each of the k phases has `⌊n/k⌋` users and starts at the previous output. The distance from its start to the minimum
     is at most `D_1 = min(D, 2L/λ)` in the first phase. In phase j + 1 it is at most `D_{j+1} = min(D_j, √(2Δ_j/λ))`,

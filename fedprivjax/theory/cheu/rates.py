@@ -109,7 +109,7 @@ def sgd_rate(problem: ProblemConstants) -> Any:
 
 
 def convex_rate(problem: ProblemConstants) -> Any:
-    """Excess loss of one pass of AC-SA for convex losses that need not be smooth, up to a constant.
+    """Excess loss of one pass of accelerated SGD for convex losses that need not be smooth, up to a constant.
 
     `DL·[1/√n + (√d·ln(d/δ)/(εn))^{2/3}]`
 
@@ -128,7 +128,7 @@ def convex_rate(problem: ProblemConstants) -> Any:
 
 
 def smooth_rate(problem: ProblemConstants, *, smoothness: ArrayLike) -> Any:
-    """Excess loss of one pass of AC-SA for smooth convex losses, up to a constant.
+    """Excess loss of one pass of accelerated SGD for smooth convex losses, up to a constant.
 
     `DL/√n + β^{1/5}D^{6/5}·(L·√d·ln(d/δ)/(εn))^{4/5}`
 
@@ -237,7 +237,7 @@ def sgd_per_round_order(problem: ProblemConstants) -> Any:
 
 
 def agd_per_round_order(problem: ProblemConstants, *, smoothness: ArrayLike) -> Any:
-    """Batch size of one pass of AC-SA in the paper, up to a constant: `n^{3/5}·(√d·ln(d/δ)·L/(εβD))^{2/5}`.
+    """Batch size of one pass of accelerated SGD in the paper, up to a constant: `n^{3/5}·(√d·ln(d/δ)·L/(εβD))^{2/5}`.
 
     Here n is the number of users, d the number of parameters, L the Lipschitz constant, β the smoothness, D the
     diameter of the constraint set, and (ε, δ) the privacy budget.
@@ -254,7 +254,7 @@ def agd_per_round_order(problem: ProblemConstants, *, smoothness: ArrayLike) -> 
 
 
 def smoothed_smoothness_order(problem: ProblemConstants) -> Any:
-    """Smoothness β of the Moreau envelopes on which the paper runs AC-SA, up to a constant.
+    """Smoothness β of the Moreau envelopes on which the paper runs accelerated SGD, up to a constant.
 
     `β = (L/D)·(εn/(√d·ln(d/δ)))^{2/3}`; the β that minimises the order of the bound is 2.15 times as large
 
@@ -272,7 +272,7 @@ def smoothed_smoothness_order(problem: ProblemConstants) -> Any:
 
 
 def smoothed_per_round_order(problem: ProblemConstants) -> Any:
-    """Batch size of one pass of AC-SA on Moreau envelopes in the paper, up to a constant.
+    """Batch size of one pass of accelerated SGD on Moreau envelopes in the paper, up to a constant.
 
     `n^{1/3}·(√d·ln(d/δ)/ε)^{2/3}`, for envelopes of `smoothed_smoothness_order`
 

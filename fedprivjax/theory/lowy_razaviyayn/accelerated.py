@@ -17,14 +17,16 @@ _FORMS = ("strong", "convex", "tight")
 
 
 class Stage(NamedTuple):
-    """One of several runs of AC-SA, each from the previous output: its rounds, and v of its `acsa_step_weights`."""
+    """One of several runs of accelerated SGD, each from the previous output: rounds, and v of `acsa_step_weights`."""
 
     rounds: int
     v: float
 
 
 def acsa_mixing(rounds: int) -> np.ndarray:
-    """Weights of the new point in AC-SA's running average, `α_r = 2/(r + 1)` for rounds r = 1..R; shape [rounds].
+    """Weights of the new point in the running average of accelerated SGD; shape [rounds].
+
+    They are `α_r = 2/(r + 1)` for rounds r = 1..R.
 
     Source: Lowy & Razaviyayn 2023, section 2 and appendix E.5 (Ghadimi & Lan 2012).
 
@@ -36,7 +38,7 @@ def acsa_mixing(rounds: int) -> np.ndarray:
 
 
 def acsa_step_weights(rounds: int, v: float) -> np.ndarray:
-    """Weights of AC-SA's proximal term, `η_r = 4v/(r(r + 1))` for rounds r = 1..R; shape [rounds].
+    """Weights of accelerated SGD's proximal term, `η_r = 4v/(r(r + 1))` for rounds r = 1..R; shape [rounds].
 
     The term is the squared distance to the previous point, so that small weights give long steps.
 
@@ -62,7 +64,7 @@ def acsa_v(
     variance: ArrayLike = 0.0,
     diameter: ArrayLike | None = None,
 ) -> Any:
-    """Scale v in `acsa_step_weights` for a single run of AC-SA.
+    """Scale v in `acsa_step_weights` for a single run of accelerated SGD.
 
     * "strong": `2β`, for strongly convex losses, or a convex loss with a regulariser, whose modulus then belongs to β;
     * "convex": `max{2β, √(2V²R(R+1)(R+2)/(3D²))}`;
@@ -99,10 +101,11 @@ def acsa_bound(
     form: str = "tight",
     strong_convexity: ArrayLike | None = None,
 ) -> Any:
-    """Bound on the excess loss after one run of AC-SA: `2vD²/(R(R+1))` plus a term for the gradients' variance V².
+    """Bound on the excess loss after one run of accelerated SGD: `2vD²/(R(R+1))` plus a second term.
 
-    The second term depends on `form`. It is `8V²/(μ(R+1))` for "strong" (strongly convex losses), and for convex losses
-    `4V²(R+2)/(3v)` for "convex", as in the literature, or the smaller `V²(2R+1)/(6v)` for "tight".
+    The second term is for the variance V² of gradients and depends on `form`. It is `8V²/(μ(R+1))` for "strong"
+    (strongly convex losses), and for convex losses `4V²(R+2)/(3v)` for "convex", as in the literature, or the smaller
+    `V²(2R+1)/(6v)` for "tight".
 
     Args:
         rounds: R, number of rounds.
@@ -153,7 +156,7 @@ def acsa_regularization(*, rounds: int, variance: ArrayLike, diameter: ArrayLike
 def acsa_regularized_bound(
     *, rounds: int, smoothness: ArrayLike, variance: ArrayLike, diameter: ArrayLike, factor: float = 0.5
 ) -> Any:
-    """Bound on the excess loss of AC-SA with a regulariser of modulus λ (`acsa_regularization`).
+    """Bound on the excess loss of accelerated SGD with a regulariser of modulus λ (`acsa_regularization`).
 
     `4(β+λ)D²/(R(R+1)) + 8V²/(λ(R+1)) + λD²/2`, for the scale v = 2(β + λ) of its steps
 
@@ -182,7 +185,7 @@ def acsa_stages(
     variance: float,
     printed: bool = False,
 ) -> list[Stage]:
-    """Runs of AC-SA (stages) that each halve the bound on the excess loss, for strongly convex losses.
+    """Runs of accelerated SGD (stages) that each halve the bound on the excess loss, for strongly convex losses.
 
     There are as many as fit into the rounds. Stage k has `R_k = ⌈max{4√(2β/μ), 128V²/(3μΔ·2^{−(k+1)})}⌉` rounds and
     `v_k = max{2β, √(μV²R_k(R_k+1)(R_k+2)/(3Δ·2^{−(k−1)}))}`. Remaining rounds are not used, although the noise is
@@ -220,7 +223,7 @@ def acsa_stages(
 
 
 def acsa_stages_bound(stages: list[Stage], *, gap: float, strong_convexity: float, variance: float) -> float:
-    """Bound on the excess loss after the runs of AC-SA in `stages`, by recursion over the runs.
+    """Bound on the excess loss after the runs of accelerated SGD in `stages`, by recursion over the runs.
 
     `Δ_k = 4v_kΔ_{k−1}/(μR_k(R_k+1)) + V²·min{(2R_k+1)/(6v_k), 8/(μ(R_k+1))}`
 

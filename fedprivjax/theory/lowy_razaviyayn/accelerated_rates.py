@@ -19,7 +19,7 @@ from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, curvatur
 def accelerated_rounds(
     problem: ProblemConstants, *, smoothness: float, load: Load, spread: float, batch: int, formal: bool = False
 ) -> int:
-    """Number R of rounds of AC-SA for a smooth convex loss: `R ≥ max{√(βD√M̃/(L√(dξ̃))), Φ̂²/(dL²ξ̃K)}`.
+    """Number R of rounds of accelerated SGD for a smooth convex loss: `R ≥ max{√(βD√M̃/(L√(dξ̃))), Φ̂²/(dL²ξ̃K)}`.
 
     Args:
         problem: constants M̃ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
@@ -52,7 +52,7 @@ def accelerated_strong_rounds(
     batch: int,
     formal: bool = False,
 ) -> int:
-    """Number R of rounds of AC-SA for a smooth strongly convex loss.
+    """Number R of rounds of accelerated SGD for a smooth strongly convex loss.
 
     `R ≥ max{√(β/μ)·ln(ΔμM̃/(dL²ξ̃)), Φ̂²/(dL²ξ̃K)}`
 
@@ -84,7 +84,7 @@ def accelerated_strong_rounds(
 def accelerated_rate(
     problem: ProblemConstants, *, rounds: int, batch: int, smoothness: ArrayLike, load: ArrayLike, spread: ArrayLike
 ) -> Any:
-    """Excess empirical loss of AC-SA after R rounds for a smooth convex loss, up to a constant.
+    """Excess empirical loss of accelerated SGD after R rounds for a smooth convex loss, up to a constant.
 
     `βD²/R² + DΦ̂/√(M̃KR) + LD√(dξ̃/M̃)`
 
@@ -121,7 +121,7 @@ def accelerated_strong_rate(
     load: ArrayLike,
     spread: ArrayLike,
 ) -> Any:
-    """Excess empirical loss of AC-SA after R rounds for a smooth strongly convex loss, up to a constant.
+    """Excess empirical loss of accelerated SGD after R rounds for a smooth strongly convex loss, up to a constant.
 
     `Δ·exp(−√(μ/β)·R) + Φ̂²/(μM̃KR) + L²dξ̃/(μM̃)`
 
@@ -149,7 +149,7 @@ def accelerated_strong_rate(
 
 
 def empirical_rate(problem: ProblemConstants, *, load: ArrayLike) -> Any:
-    """Excess empirical loss of AC-SA after enough rounds for a convex loss, up to a constant: `LD√(dξ̃/M̃)`.
+    """Excess empirical loss of accelerated SGD after enough rounds for a convex loss, up to a constant: `LD√(dξ̃/M̃)`.
 
     The loss need not be smooth.
 
@@ -169,7 +169,7 @@ def empirical_rate(problem: ProblemConstants, *, load: ArrayLike) -> Any:
 
 
 def empirical_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:
-    """Excess empirical loss of AC-SA after enough rounds for a strongly convex loss, up to a constant.
+    """Excess empirical loss of accelerated SGD after enough rounds for a strongly convex loss, up to a constant.
 
     `(L²/μ)·dξ̃/M̃`; the loss need not be smooth
 
@@ -189,9 +189,9 @@ def empirical_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayL
 
 
 def accelerated_envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
-    """Smoothness of the Moreau envelope on which to run AC-SA, for a convex loss that need not be smooth.
+    """Smoothness b of the Moreau envelope on which to run accelerated SGD, for a convex loss.
 
-    `b = L√M̃/(D√(dξ̃))`
+    `b = L√M̃/(D√(dξ̃))`. The envelope is a smooth lower approximation of the loss.
 
     Args:
         problem: constants M̃ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
@@ -211,9 +211,9 @@ def accelerated_envelope_smoothness(problem: ProblemConstants, *, load: ArrayLik
 def accelerated_envelope_strong_smoothness(
     problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike
 ) -> Any:
-    """Smoothness of the Moreau envelope on which to run AC-SA, for a strongly convex loss that need not be smooth.
+    """Smoothness b of the Moreau envelope on which to run accelerated SGD, for a strongly convex loss.
 
-    `b = μM̃/(dξ̃)`
+    `b = μM̃/(dξ̃)`. The envelope is a smooth lower approximation of the loss.
 
     Args:
         problem: constants M̃ (machines in a round) and d (parameters).
@@ -233,7 +233,7 @@ def accelerated_envelope_strong_smoothness(
 def nonsmooth_accelerated_rounds(
     problem: ProblemConstants, *, load: Load, batch: int, sampled: bool = True, formal: bool = False
 ) -> int:
-    """Number R of rounds of AC-SA for a convex loss that need not be smooth: `R ≥ max{√(M̃/(dξ̃)), 1/(dξ̃K)}`.
+    """Number R of rounds of accelerated SGD for a convex loss that need not be smooth: `R ≥ max{√(M̃/(dξ̃)), 1/(dξ̃K)}`.
 
     Args:
         problem: constants M̃ (machines in a round) and d (parameters).
@@ -261,7 +261,7 @@ def nonsmooth_accelerated_strong_rounds(
     sampled: bool = True,
     formal: bool = False,
 ) -> int:
-    """Number R of rounds of AC-SA for a strongly convex loss that need not be smooth.
+    """Number R of rounds of accelerated SGD for a strongly convex loss that need not be smooth.
 
     `R ≥ max{√(M̃/(dξ̃))·ln(ΔμM̃/(dL²ξ̃)), 1/(dξ̃K)}`
 

@@ -42,7 +42,7 @@ def local_lower_bound(
         deviation: φ, bound on the standard deviation of a record's gradient, at most L; 0 for the empirical loss.
         interaction: "sequential" (every machine sends one message) or "compositional".
         compositionality: C, a bound on √Σε_r² divided by ε (see `compositionality`): 1 for "sequential", and √R for R
-            rounds of one-pass AC-SA.
+            rounds of one-pass accelerated SGD.
         strong_convexity: μ, or 0 for a convex loss.
 
     Raises:

@@ -19,13 +19,13 @@ from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, curvatur
 
 
 def recursion_step(*, contraction: ArrayLike, cap: ArrayLike, start: ArrayLike, drift: ArrayLike, rounds: int) -> Any:
-    """Step η for T rounds of a method with errors `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`, by Stich.
+    """Step η for T rounds of a method whose errors obey `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²` in each round t.
 
     `η = min{1/g, ln(max{2, a²r_0T²/c})/(aT)}`. For SGD on a strongly convex loss, r_t is the squared distance to the
-    optimum and s_t the excess loss.
+    optimum and s_t the excess loss, which `recursion_bound` bounds.
 
     Args:
-        contraction: a, factor by which a step shrinks the error.
+        contraction: a: a step η multiplies the error by 1 − aη.
         cap: g, reciprocal of the largest step.
         start: r_0.
         drift: c, error that a step adds, such as of `strong_drift`; may be 0.
@@ -44,12 +44,13 @@ def recursion_step(*, contraction: ArrayLike, cap: ArrayLike, start: ArrayLike, 
 
 
 def recursion_bound(*, contraction: ArrayLike, start: ArrayLike, drift: ArrayLike, rounds: int, step: ArrayLike) -> Any:
-    """Bound on the weighted mean s̄ of the s_t in `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`, times b.
+    """Bound on the weighted mean s̄ of the s_t, times b, if `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²` in each round t.
 
-    `b·s̄ ≤ a·r_0/((1 − aη)^{−T} − 1) + cη`, for T rounds and any step η
+    `b·s̄ ≤ a·r_0/((1 − aη)^{−T} − 1) + cη`
 
-    The symbols and arguments are those of `recursion_step`, and the weights are `averaging_weights`. At the step of
-    `recursion_step`, with its cap g, the bound is `Õ(g·r_0·exp(−aT/g) + c/(aT))`.
+    For SGD on a strongly convex loss, s_t is the excess loss. Arguments are as for `recursion_step`, with any step η,
+    and the weights are `averaging_weights`. At the step of `recursion_step`, with its cap g, the bound is
+    `Õ(g·r_0·exp(−aT/g) + c/(aT))`.
 
     Raises:
         Refusal: unless contraction·step is below 1.
@@ -242,7 +243,7 @@ def _below_one(rate: np.ndarray) -> np.ndarray:
 def envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
     """Smoothness b of the Moreau envelope on which to run minibatch SGD, for a convex loss that need not be smooth.
 
-    `b = (L√M̃/D)·min{√n, 1/√(dξ̃)}`
+    `b = (L√M̃/D)·min{√n, 1/√(dξ̃)}`. The envelope is a smooth lower approximation of the loss.
 
     Args:
         problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
@@ -261,7 +262,7 @@ def envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
 def envelope_strong_smoothness(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:
     """Smoothness b of the Moreau envelope on which to run minibatch SGD, for a strongly convex loss.
 
-    `b = μM̃·min{n, 1/(dξ̃)}`; the loss need not be smooth
+    `b = μM̃·min{n, 1/(dξ̃)}`. The envelope is a smooth lower approximation of the loss, which need not be smooth.
 
     Args:
         problem: constants n (records of a machine), M̃ (machines in a round) and d (parameters).

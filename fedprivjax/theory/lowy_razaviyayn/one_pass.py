@@ -101,7 +101,7 @@ def one_pass_batch(problem: OnePassConstants) -> int:
 
 
 def one_pass_strong_batch(problem: OnePassConstants, *, strong_convexity: float, gap: float) -> int:
-    """Number K of records in a batch of one pass of AC-SA for a strongly convex loss.
+    """Number K of records in a batch of one pass of accelerated SGD for a strongly convex loss.
 
     `K = n/(√κ·ln(μΔ·min{(εn)²M/(L²d·ln(1/δ)), nM/φ²}))`.
 

@@ -34,7 +34,7 @@ class GradientBound(NamedTuple):
     """Terms of a bound on the expected norm of the gradient at a uniformly random iterate.
 
     Here T is the number of rounds, η the length of a step, L the smoothness, N the number of records, G the Lipschitz
-    constant, and α a gradient's weight in the momentum.
+    constant, α a gradient's weight in the momentum, and `gap` the excess loss at the start.
 
     * `optimisation`: `3·gap/(2ηT) + 3Lη/4`;
     * `bias`: `6ηNL + 3ηL/α`, due to gradients at old iterates;

@@ -150,10 +150,11 @@ def whole_epochs(records: int, rounds: float) -> int:
 
 
 class ReducedNodes(NamedTuple):
-    """Numbers of tree nodes of Algorithm 2 that contain one record, by which their noise is scaled.
+    """Numbers of noisy sums in Algorithm 2 that contain one record, by which their noise is scaled.
 
-    `early` is for nodes that end by round 2N, for N records, and `late` for all others. All nodes of the tree of
-    residuals count as late.
+    Algorithm 2 releases a momentum with less noise, by three binary trees over the rounds. A node is the sum of its
+    rounds. `early` is for nodes that end by round 2N, for N records, and `late` for all others. All nodes of the tree
+    of residuals count as late.
     """
 
     early: Any
@@ -184,9 +185,10 @@ def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
 
 
 def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "corrected") -> ReducedNodes:
-    """Numbers of tree nodes of Algorithm 2 that contain one record, by which their noise is scaled.
+    """Numbers `V_<` and `V_>` of noisy sums in Algorithm 2 that contain one record, by which their noise is scaled.
 
-    `V_<` is for nodes that end by round 2N, and `V_>` for all others.
+    Algorithm 2 releases a momentum with less noise, by three binary trees over the rounds. A node is the sum of its
+    rounds. `V_<` is for nodes that end by round 2N, and `V_>` for all others.
 
     * "paper": `3·log₂N` and `4(T/N)·log₂N`;
     * "corrected": `3(⌊log₂N⌋ + 1)`, because up to round 2N a record occurs twice in one tree and once in the other; and
