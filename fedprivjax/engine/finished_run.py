@@ -60,9 +60,10 @@ class SavedRun:
 
     Attributes:
         rounds: number of completed rounds at each evaluation; int, shape [evaluations].
-        iterates: recorded metrics of each iterate and of the rounds, by name; float32 [evaluations], and a further
-            axis for vectors. "output" is the reported point; others are the protocol's, such as "last".
-        params: reported point.
+        iterates: recorded metrics by name, for each iterate by name; float32 [evaluations], and a further axis for
+            vectors. "output" is the reported point, and has metrics of the rounds, too; others are the protocol's,
+            such as "last".
+        params: reported parameters.
         guarantee: privacy guarantee of the run.
         costs: costs of one machine per round and of the whole run, see `ReadyRun.costs`, and `seconds`, the wall time
             with compilation, which differs between runs.
@@ -242,8 +243,8 @@ class Run(SavedRun):
             contains no more.
         data_used: number and percentage of stored examples that messages use, as text. Of secret samples and cohorts it
             is an expected value. It says so if examples are computed, or if the guarantee hides numbers of records.
-        worse_than_constant: last value and the constant predictor's as text, of each metric for which the constant is
-            better. The constant is computed from the training labels, without privacy. `save` does not write it.
+        worse_than_constant: texts on metrics whose last value is worse than that of the best constant prediction, with
+            both values. The constant is computed from the training labels, without privacy. `save` does not write them.
     """
 
     protocol: Protocol

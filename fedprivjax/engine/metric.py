@@ -44,7 +44,7 @@ class Snapshot(NamedTuple):
 
 
 def nothing(problem: Problem) -> None:
-    """Return None: the metric needs nothing, or has no constant predictor."""
+    """Return None, for a metric that needs nothing, or that has no constant predictor."""
 
 
 def needs_test(problem: Problem) -> str | None:
@@ -63,7 +63,7 @@ def _correct(problem: Problem) -> Any:
 
 
 def unknown(problem: Problem) -> None:
-    """Return None: it is not known if the metric uses private data."""
+    """Return None, for a metric of which it is unknown whether it uses private data."""
 
 
 def never(problem: Problem) -> bool:
@@ -77,7 +77,7 @@ def always(problem: Problem) -> bool:
 
 
 def anything(problem: Problem) -> tuple[float, float]:
-    """Return (−inf, inf): the metric may be any number."""
+    """Return (−inf, inf), for a metric that may be any number."""
     return -inf, inf
 
 

@@ -85,7 +85,7 @@ class ReadyRun:
         protocol: calibrated protocol, with its target cleared.
         problem, plan, seeds: the run's other inputs.
         mechanism: sampler of the noise, or `Silent` if there is none.
-        static: recorded metrics and rounds between evaluations.
+        static: settings on which the compiled program depends, such as metrics and rounds between evaluations.
         event: description of the protocol's releases on this plan, for privacy accounting.
         target: privacy target of the calibration.
         delta: δ at which the guarantee states ε.
@@ -123,29 +123,29 @@ class ReadyRun:
 
     @cached_property
     def published(self) -> Published:
-        """Facts of the plan and data that the run may report, see `published`."""
+        """Facts about the plan and the data that results may tell, without those of secret samples or participants."""
         return published(self)
 
     @property
     def costs(self) -> dict[str, float]:
-        """Costs of one machine per round, see `Costs.costs`, and of the whole run.
+        """Costs of one machine by name: in a round, such as `sent_bits`, and in the whole run.
 
-        Those of the run are `rounds_taken`, `gradients_per_record`, and `sent_bytes`, the mean over machines. Methods
-        with local work or client state add `Costs.run_costs`, and participation with delays adds `hours`. If samples or
-        cohorts are secret, they are expected values. `gradients_per_record` is NaN if records are computed, or if the
-        guarantee hides their number and it depends on that.
+        Those of the whole run are `rounds_taken`, `gradients_per_record`, and `sent_bytes`, the mean over machines.
+        Methods with local steps or client state add theirs, and participation with delays adds `hours`. They are
+        expected values if samples or cohorts are secret. `gradients_per_record` is NaN if examples are computed on
+        demand, or if it would tell a number of records that the guarantee hides.
         """
         each, known = costs_of(self.protocol).costs(self.problem), self.published
         return each | {"rounds_taken": known.rounds} | totals(each, known.messages, known.uses) | known.run_costs
 
     @property
     def inputs(self) -> RoundInputs:
-        """Inputs of the scan, leaves [rounds, ...], as host arrays.
+        """Inputs of all rounds, participants and their records, as host arrays with leaves [rounds, ...].
 
         Secret record indices are sampled at the first access.
 
         Raises:
-            Refusal: record indices do not agree with their sampler.
+            Refusal: if record indices do not agree with their sampler.
         """
         inputs = round_inputs(self.plan)
         require_valid_plan(self.plan, self.problem)
@@ -153,22 +153,22 @@ class ReadyRun:
 
     @property
     def host_noise(self) -> Any:
-        """Host noise of the protocol, leaves [rounds, ...], or None."""
+        """Noise that is sampled on the host before the run, leaves [rounds, ...], or None if there is none."""
         dimension = costs_of(self.protocol).message_dimension(self.problem)
         return self.host_noise_of(self.protocol, self.seeds.noise, dimension)
 
     def host_noise_of(self, protocol: Protocol, seed: int, dimension: int) -> Any:
-        """Return the host noise of another protocol on this run's plan, or None if the mechanism uses no host noise."""
+        """Return the `host_noise` of another protocol on this run's plan, or None if the mechanism uses none."""
         return privacy_of(protocol).host_noise(self.plan, dimension, seed) if self.mechanism.uses_host_noise else None
 
     @property
     def key(self) -> jax.Array:
-        """Key of the run's noise."""
+        """Random key of the run's noise."""
         return run_key(self.seeds)
 
     @property
     def arguments(self) -> Arguments:
-        """Arguments of the run's program."""
+        """Arguments of the run's compiled program, a named tuple."""
         protocol, problem = as_leaves(self.protocol.traced), on_devices(self.problem, self.static.mesh)
         return Arguments(protocol, problem, self.mechanism, self.inputs, self.host_noise, self.key)
 
@@ -208,11 +208,11 @@ def ready(
         mesh: mesh of devices with an axis "machines", or their number as {"machines": 4}, over which the messages of a
             round and the states that machines keep are divided, or None for one device. It changes results by rounding
             only.
-        precision: of matrix products and convolutions on an accelerator, "float32" or "tf32", which is faster and
+        precision: "float32" or "tf32" for matrix products and convolutions on an accelerator. "tf32" is faster and
             rounds the factors to 10 bits. Products for noise are always in float32.
 
     Raises:
-        Refusal: the settings are invalid. Nothing has been compiled yet.
+        Refusal: if the settings are invalid. Nothing has been compiled yet.
 
     >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))

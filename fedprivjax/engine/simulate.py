@@ -175,12 +175,12 @@ def simulate(
     After `jax.distributed.initialize()`, a mesh with the devices of all processes divides the run over them. All
     processes make the same call and get the results. `progress` and `on_evaluation` are called in the first.
 
-    **Going on.** A checkpoint is used only if the code, data, settings, seeds, schedule and noise are equal up to the
-    next checkpoint, before which a killed run may have reported metrics. `rounds` may be larger than before if these
-    stay equal and the method does not depend on the number of rounds, for example with a given `noise_std` and
-    `step_size`. The guarantee is then that of all rounds. It does not cover a decision to go on that was taken after
-    looking at private results. The file holds the run's whole state, such as what machines keep: the guarantee does not
-    cover it.
+    **Going on.** A checkpoint is used only if the code, data, settings and seeds are those of the run that wrote it.
+    Schedule and noise must be equal up to the checkpoint after it, since the killed run may have reported metrics of
+    these rounds. `rounds` may be larger than before if all this stays equal and the method does not depend on the
+    number of rounds, for example with a given `noise_std` and `step_size`. The guarantee is then that of all rounds. It
+    does not cover a decision to go on that was taken after looking at private results. The file holds the run's whole
+    state, such as what machines keep: the guarantee does not cover it.
 
     Raises:
         Refusal: if the settings are invalid or not those of the checkpoint, or the checkpoint is damaged. Nothing has

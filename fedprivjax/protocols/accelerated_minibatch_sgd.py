@@ -210,32 +210,37 @@ def _variance(protocol: Any, problem: Problem, size: Size, cohort: float, given:
 
 @struct.dataclass(kw_only=True)
 class AcceleratedMinibatchSGD(RecordSettings, Protocol):
-    """ISRL-DP AC-SA: plain, regularised, multistage, one-pass.
+    """Accelerated noisy minibatch SGD (AC-SA), which protects records of each machine without a trusted server.
+
+    Machines send noisy mean gradients of samples of their records, as in `NoisyMinibatchSGD`. The server takes
+    accelerated steps along their mean (Ghadimi & Lan 2012; Lowy & Razaviyayn 2023, Algorithm 2). The sampler "disjoint"
+    gives the form of one pass over the records.
 
     Attributes:
         epsilon, noise_std, step_scale, clip, batch, sampler, rate, relation, noise_rule, delta, relative_privacy: as in
             `NoisyMinibatchSGD`.
-        step_size: 1/v, so that larger values mean longer steps. None is the theory's v of each stage. If a clip is
-            below the Lipschitz constant and no modulus or variance is given, None is `acsa.clipped_v` (no theorem is
-            claimed).
-        form: "plain", "regularised" or "multistage".
-        strong_convexity: modulus μ of the loss.
-        regularisation: λ of the form "regularised"; None is the theory's, `factor·V/(D√R)`.
+        step_size: 1/v; round r of a stage, counted from 1, has a step of length r/(2v). None is the theory's v of each
+            stage. If a clip is below the Lipschitz constant and no modulus or variance is given, None is a rule of
+            thumb, `acsa.clipped_v` (no theorem is claimed).
+        form: "plain" for one stage, "regularised" for one stage on the loss plus (λ/2)·‖w − w_0‖², or "multistage" for
+            stages that each halve the excess loss of a strongly convex loss.
+        strong_convexity: modulus μ of the loss, 0 if it is unknown.
+        regularisation: λ of the form "regularised"; None is the theory's, `factor·V/(D√R)` for R rounds and distance D
+            from the start to the optimum.
         factor: factor in that λ: 1/2 in the paper's theorem, 1 in its lemma.
-        gap: Δ, bound on the initial excess loss, for "multistage"; None is L·D.
+        gap: bound on the initial excess loss, for "multistage"; None is the Lipschitz constant times D.
         variance: V², bound on the mean squared error of a round's gradient. None is the variance of the noise plus the
             largest that sampling of records and machines may add.
-        printed: True for the stages' v as printed in the paper.
-        server: any optax transformation or schedule instead of the plain step r/(2v), as in `NoisySGD`, with the form
-            "plain" and no modulus. It has no default step, and the error bound is not for it.
-        schedule: every round's place in its stage, see `acsa.schedule_of`; set by `calibrate`.
+        printed: True for the stages' v as printed in the paper, which do not minimise the bound of a stage.
+        server: any optax transformation or schedule instead of the plain step, as in `NoisySGD`, with the form "plain"
+            and no modulus. It has no default step, and the error bound is not for it.
+        schedule: every round's place in its stage; set by `calibrate`.
 
-    **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP), or
-    for adding or removing one.
+    **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records (record-level DP between
+    silos, ISRL-DP), or for adding or removing one.
 
     Raises:
-        Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given. A form needs a setting that is
-            not given.
+        Refusal: if a setting is invalid or missing, or both `epsilon` and `noise_std` are given.
 
     >>> import numpy as np
     >>> from fedprivjax import Ball, Full, datasets, from_dataset, ready

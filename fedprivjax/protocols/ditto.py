@@ -24,11 +24,14 @@ from fedprivjax.protocols.fedavg import LocalGradientSteps
 
 @struct.dataclass(kw_only=True)
 class Ditto(LocalGradientSteps):
-    """Ditto: FedAvg, and a personal model of every client, pulled towards the shared one.
+    """Ditto (Li et al. 2021): FedAvg, and a personal model of every client, pulled towards the shared one.
+
+    On each minibatch, machine i also moves its own model v_i against ∇F_i(v_i) + λ·(v_i − w), with F_i the loss of the
+    minibatch and w the received shared model. Personal models stay at their clients.
 
     Attributes:
         pull: λ, strength of the pull, positive.
-        personal_step: η_p, step of the personal models. Default: η, the step of the local steps.
+        personal_step: step size of the personal models. Default: that of the local steps.
         prox, server_step, server, local, window: as in `FedAvg`.
 
     >>> import numpy as np

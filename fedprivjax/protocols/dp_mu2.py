@@ -186,31 +186,38 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 
 @struct.dataclass(kw_only=True)
 class DPMu2(MessageSettings):
-    """DP-μ²-FL (Reshef & Levy): trusted or untrusted server, any participation, clipped or not.
+    """DP-μ²-FL (Reshef & Levy 2024, 2025): one pass over the records, with noise that cancels over rounds.
+
+    A machine that takes part in round t sends s = t·∇f(x_t; z) − (t−1)·∇f(x_{t−1}; z), with a fresh record z. The
+    server adds the mean of these messages to a sum q_t, whose value with noise is q̃_t. It takes a projected step
+    w_{t+1} = Π(w_t − η·q̃_t), and averages: x_{t+1} = x_t + 2/(t+2)·(w_{t+1} − x_t). The output is x_T after T rounds.
 
     Attributes:
         mu: GDP target from which `calibrate` computes `noise_std`; inf is non-private μ²-SGD.
         epsilon: target ε at the run's δ (instead of `mu`).
         noise_std: standard deviation of the noise at relative scale 1, per coordinate (instead of `mu`).
-        step_size: η. None is the theory's, for which the accumulated noise has the norm of the set's diameter, or with
-            clipped increments that of `gathered_reach` (no theorem is claimed).
+        step_size: η. None is the theory's, with which the noise accumulated in x_T has the norm of the set's diameter.
+            With a clip it has the norm of `gathered_reach`, a rule of thumb (no theorem is claimed).
         step_scale: factor on `step_size`, given or the theory's.
-        clip: C, bound that each machine enforces on its increment's norm; None relies on S = G + 2LD.
-        trust: "none" (every message is public) or "server" (only query points are public).
+        clip: C, bound that each machine enforces on its message's norm. None relies on the bound S = G + 2LD of the
+            theory, for Lipschitz constant G, smoothness L and diameter D of the problem.
+        trust: "none" (every message is public) or "server" (only the points x_t are public).
         noise_schedule: distribution of the privacy budget over messages, a key of
             `fedprivjax.noise.chooser.NOISE_SCHEDULES`; or correlation of the messages' noises: "toeplitz", "optimal",
             {"toeplitz": p}, a lower triangular matrix with columns of norm at most 1, an object with
             `materialize(messages)`, which returns a matrix, or any `SumFactor`, see `fedprivjax.noise.sums`.
         relative_privacy: relative μ of the machines in any unit, one number each: the largest corresponds to `mu`;
             untrusted server only. None means equal μ.
-        cancel: False keeps the old noise (the papers' fresh-noise ablation; untrusted server only).
-        batch: K, number of fresh samples in a message, which is the mean of their increments, each clipped separately.
-            A machine with n samples sends at most ⌊n/K⌋ messages, and does not use the remaining samples.
+        cancel: False keeps the old noise, so that the noises of a machine's messages accumulate (an ablation of the
+            papers; untrusted server only). True cancels the noise of its last message.
+        batch: K, number of fresh records in a message, which is the mean of their s, each clipped separately. A machine
+            with n records sends at most ⌊n/K⌋ messages, and does not use the remaining records.
         server: any optax transformation or schedule along q̃_t instead of the plain step, as in `NoisySGD`. It has no
             default step, and the error bound is not for it.
 
-    **Privacy**: μ-GDP per machine for replacing one of its samples, with μ = (2S/noise_std)·√Σ_k 1/r_k² over its
-    messages (trusted server: 2S/m, over all rounds); S is C if clipped, and S/K stands for S with a batch.
+    **Privacy**: μ-GDP per machine for replacing one of its records, with μ = (2S/noise_std)·√Σ_k 1/r_k² over its
+    messages k, of relative noise r_k (`noise_schedule`). S is C if clipped, and S/K stands for S with a batch. With a
+    trusted server it is 2S/m for 2S, with m participants in a round, and the sum is over all rounds.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.

@@ -34,12 +34,14 @@ class ZeroState(NamedTuple):
 
 @struct.dataclass
 class DPZero(Algorithm):
-    """DPZero, which needs the losses of records and no gradients.
+    """DPZero (Zhang et al. 2023): private optimisation from losses of records, without gradients.
+
+    A round has a random public direction u of norm √d, for d parameters. A record z sends one number, clipped:
+    q(z) = (f(w + λ·u; z) − f(w − λ·u; z))/(2λ). The server steps from w against the noisy mean of the q, times u.
 
     Attributes:
-        radius: λ, distance of the two points from the iterate, divided by √d. Rounding errors of the losses in float32
-            are divided by 2λ.
-        server: any optax transformation or schedule along q·u instead of the plain step, as in `NoisySGD`.
+        radius: λ, positive. A small value magnifies rounding errors of the losses, which are divided by 2λ.
+        server: any optax transformation or schedule along that direction instead of the plain step, as in `NoisySGD`.
 
     >>> from fedprivjax import NoisyMessages, Protocol, Uniform, datasets, from_dataset, simulate
     >>> method = Protocol(DPZero(), privacy=NoisyMessages(clip=1.0), epsilon=8.0, step_size=0.01)

@@ -26,7 +26,10 @@ from fedprivjax.noise.pairwise import as_pairwise
 
 @struct.dataclass(kw_only=True)
 class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
-    """Decentralised SGD on a graph, without a server. With a `Pairwise` noise it is DECOR.
+    """Decentralised SGD: machines send noisy gradient steps to their neighbours on a graph, without a server.
+
+    Every machine takes a projected step along the noisy mean gradient of a sample of its own records, and then averages
+    its point with its neighbours'. With noise that neighbours share (`Pairwise`) it is DECOR (Allouah et al. 2024).
 
     Attributes:
         epsilon, noise_std, step_scale, clip, relative_privacy, batch, sampler, rate, relation, noise_rule, delta: as in
@@ -36,8 +39,8 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
         noise_schedule: "independent", or a `Pairwise` for noise that neighbours share in addition (DECOR).
         server: any optax transformation or schedule of each machine instead of the plain step, as in `NoisySGD`.
 
-    **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records, against everyone who sees all
-    messages, as of `NoisyMinibatchSGD` with the same settings. Mixing is post-processing.
+    **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records, as `NoisyMinibatchSGD`
+    with the same settings. Averaging is post-processing.
 
     Raises:
         Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given.

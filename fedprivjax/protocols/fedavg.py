@@ -56,10 +56,10 @@ class ServerState(NamedTuple):
 
 @struct.dataclass(kw_only=True)
 class LocalGradientSteps(LocalAlgorithm):
-    """Local gradient steps from the server's point, and the server's step along the mean update.
+    """Algorithm of `FedAvg`: local gradient steps from the server's point, and a server step along the mean update.
 
     Attributes:
-        prox: ρ of a proximal term, or None.
+        prox: ρ of a proximal term (ρ/2)·‖v − w‖² that pulls a machine's point v to the received one w, or None.
         server_step, server, local: as in `FedAvg`.
         server_steps: learning rate of each round of a schedule, [rounds], which `planned` sets.
         window: number of last iterates whose mean is reported.
@@ -106,7 +106,11 @@ class LocalGradientSteps(LocalAlgorithm):
 
 @struct.dataclass(kw_only=True)
 class FedAvg(Protocol):
-    """FedAvg, FedProx and FedOpt, non-private, or private for one record or for one machine.
+    """FedAvg, FedProx and FedOpt: local steps and averaging, not private, or private for one record or one machine.
+
+    In round r, machine i starts from v = w_r and takes local steps v ← Π(v − η·(g_k + ρ·(v − w_r))), with g_k the mean
+    gradient of a minibatch of its records. The server adds Δ, the weighted mean of the machines' updates v − w_r, to
+    w_r, or steps along it with an optimiser.
 
     Attributes:
         unit: protected unit: "record" for noise in every local step, "machine" for noise on clipped updates.
@@ -120,10 +124,10 @@ class FedAvg(Protocol):
         update_clip: C, bound on the norm of a machine's update, required with unit = "machine"; a number, or an
             `AdaptiveClip` that follows the updates' norms.
         prox: ρ of the proximal term (FedProx), or None for FedAvg.
-        server: any optax transformation or schedule of the pseudo-gradient −Δ, as in `NoisySGD`, for FedAvgM, FedAdam
-            and FedYogi. None adds the mean.
-        server_step: learning rate of a server without its own step, required with it: a number, or an optax schedule,
-            which is a function of the round from 0, such as `optax.cosine_decay_schedule(1.0, 100)`.
+        server: any optax transformation or schedule with −Δ as its gradient, as in `NoisySGD`, for FedAvgM, FedAdam and
+            FedYogi. None adds Δ.
+        server_step: learning rate of `server`, required unless that has its own: a number, or an optax schedule, a
+            function of the round from 0, such as `optax.cosine_decay_schedule(1.0, 100)`.
         local: any optax transformation or schedule along a local step's direction g_k + ρ·(v − w_r) instead of the
             plain step, such as `ServerOptimizer("sgd", momentum=0.9)`. Its state is reset in every round. A local
             step is η times its update at learning rate 1. If it has its own step, `step_size` is left out.
@@ -141,20 +145,20 @@ class FedAvg(Protocol):
         noise_schedule: correlation of a trusted server's noise over rounds, with unit = "machine": "independent",
             "tree", {"tree": r} (trees that restart every r rounds), "toeplitz" (banded), "optimal" (fitted to the
             schedule), `Banded`, `BLT`, an `AnySchedule` of a factor, or a lower triangular matrix F with one row per
-            round, also as an object with `materialize(rounds)`, which returns F. `noise_std` is that of the released
-            entries of F·x; with a name, also that of the first mean. With trust = "none", a `Pairwise` is noise that
-            machines share.
+            round, also as an object with `materialize(rounds)`, which returns F. The server releases F·x plus
+            independent noise of `noise_std`, with x the rounds' means; with a name, the first mean also has this noise.
+            With trust = "none", a `Pairwise` is noise that machines share.
         window: number of last iterates whose mean is reported.
-        encoder: `Encoder` of the messages, such as `Quantiser(levels=16)`, or None. A machine's own noise is added
-            before it, and a trusted server's noise follows the bound on the norm of encoded messages, which are
-            clipped to it.
+        encoder: `Encoder`, which compresses messages, such as `Quantiser(levels=16)`, or None. A machine's own noise is
+            added before encoding. A trusted server clips encoded messages to the encoder's norm bound, and calibrates
+            its noise to that.
 
     Machines with unequal numbers of steps are sorted by them in every round and computed in at most four classes, each
-    as long as its longest machine. `Run.costs["idle_steps"]` is the share of computed steps that change nothing.
+    as long as its longest machine. `Run.costs["idle_steps"]` is the fraction of computed steps that change nothing.
 
-    The weights p_i are equal, or the problem's `machine_weights` within the cohort, such as "sizes".
+    The mean's weights are equal, or the problem's `machine_weights` within the cohort, such as "sizes".
 
-    **Privacy**: none, or (ε, δ)-DP for replacing one record, or for one machine, in the view of the trust model.
+    **Privacy**: none, or (ε, δ)-DP for replacing one record or for one machine, against the adversary of `trust`.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given. Neither or both

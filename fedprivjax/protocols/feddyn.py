@@ -31,16 +31,19 @@ class DynState(NamedTuple):
 
 @struct.dataclass
 class FedDyn(LocalAlgorithm):
-    """FedDyn, which corrects the drift of machines with different data by a dynamic regulariser.
+    """FedDyn (Acar et al. 2021): local steps with a correction for machines whose data differ.
 
-    Every machine holds d numbers. Use it with equal weights.
+    Machine i keeps a vector h_i, and the server h, all 0 at the start. From the server's w_r, a machine takes local
+    steps v ← Π(v − η·(g − h_i + α·(v − w_r))) with minibatch gradients g, and then h_i ← h_i − α·(v − w_r). The server
+    sets h ← h − (α/M)·Σ_i (v_i − w_r), for M machines of which the participants i sent v_i − w_r. It continues from
+    w_{r+1} = Π(mean of v_i − h/α). Use it with equal weights.
 
     Attributes:
         alpha: α, strength of the proximal term.
         local: any optax transformation or schedule of the local steps, as in `FedAvg`.
-        server: any optax transformation or schedule of the pseudo-gradient h/α − (mean of v_i − w_r), which is w_r less
-            the point that the formula projects. None takes that point.
-        server_step: learning rate of a server without its own step, required with it.
+        server: any optax transformation or schedule with w_r − (mean of v_i − h/α) as its gradient. None takes the
+            formula's point.
+        server_step: learning rate of `server`, required unless that has its own.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

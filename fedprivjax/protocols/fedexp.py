@@ -31,14 +31,16 @@ class ExpState(NamedTuple):
 
 @struct.dataclass
 class FedExP(LocalAlgorithm):
-    """FedExP, an adaptive step of the server without a number to tune.
+    """FedExP (Jhunjhunwala et al. 2023): FedAvg with a longer server step if the machines' updates differ more.
+
+    With Δ_i the update of machine i, and means over a round's participants, the server adds η_g·(mean of Δ_i) for
+    η_g = max(1, mean of ‖Δ_i‖² / (2·(‖mean of Δ_i‖² + κ))). The mean of the last two iterates is reported.
 
     Attributes:
-        offset: κ, which keeps the server's step finite.
+        offset: κ, which keeps η_g finite.
         local: any optax transformation or schedule of the local steps, as in `FedAvg`.
-        server: any optax transformation or schedule of the pseudo-gradient −η_g·mean of Δ_i, which is minus the
-            extrapolated update. None adds that update.
-        server_step: learning rate of a server without its own step, required with it.
+        server: any optax transformation or schedule with −η_g·(mean of Δ_i) as its gradient. None is the plain sum.
+        server_step: learning rate of `server`, required unless that has its own.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

@@ -32,11 +32,14 @@ class Measured(NamedTuple):
 
 @struct.dataclass(kw_only=True)
 class FedNova(LocalGradientSteps):
-    """FedNova, FedAvg with normalised updates for machines with unequal numbers of local steps.
+    """FedNova (Wang et al. 2020): FedAvg with normalised updates, for machines with unequal numbers of local steps.
+
+    An update is divided by the machine's effective number of steps, which an optimiser or a proximal term changes. The
+    server adds τ times the weighted mean of the normalised updates.
 
     Attributes:
-        effective: τ divided by the largest number of steps of a machine. None takes the mean of the cohort, for which a
-            machine sends one number more; in a private run it takes up part of the bound.
+        effective: τ divided by the largest number of steps of a machine. None takes for τ the mean number of effective
+            steps in the round. A machine then sends this number, too, which uses part of a private message's bound.
         prox, server_step, server, local, window: as in `FedAvg`.
 
     >>> import numpy as np

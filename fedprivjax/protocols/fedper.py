@@ -29,9 +29,10 @@ from fedprivjax.protocols.fedavg import LocalGradientSteps
 
 @struct.dataclass(kw_only=True)
 class FedPer(LocalGradientSteps):
-    """FedPer: FedAvg on a shared body, and a head of every client, which stays at the client.
+    """FedPer (Arivazhagan et al. 2019): FedAvg on a network's shared layers, with own last layers at every client.
 
-    The reported parameters are the body with the head of the start. Use the metrics of the clients' own models.
+    The last layers, a client's head, are trained and stay there. The reported parameters are the shared layers with the
+    initial head, so use metrics of the clients' own models, such as "personal_accuracy".
 
     Attributes:
         head: path of the head's parameters, such as "Dense_1" for a layer of a network, or "Dense_1/bias"; or a tuple

@@ -41,13 +41,17 @@ class Begun(NamedTuple):
 
 @struct.dataclass
 class MimeLite(LocalAlgorithm):
-    """MimeLite, whose local steps imitate the server's momentum.
+    """MimeLite (Karimireddy et al. 2021): local steps along a momentum of the server, which is fixed during a round.
+
+    A machine starts at the server's point and takes local steps v ← Π(v − η·((1−β)·g + β·m)), with minibatch gradients
+    g and the server's momentum m. It sends its update and its first gradient G. The server takes the mean of the end
+    points, and m ← (1−β)·(mean of G) + β·m.
 
     Attributes:
         beta: β, in (0, 1).
-        local: any optax transformation or schedule of the local steps, as in `FedAvg`, along (1−β)·g_k + β·m.
-        server: any optax transformation or schedule of the pseudo-gradient w_r − mean of v_i. None takes the mean.
-        server_step: learning rate of a server without its own step, required with it.
+        local: any optax transformation or schedule of the local steps, as in `FedAvg`, along (1−β)·g + β·m.
+        server: any optax transformation or schedule with minus the mean update as its gradient. None is the plain mean.
+        server_step: learning rate of `server`, required unless that has its own.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

@@ -250,7 +250,11 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 
 @struct.dataclass(kw_only=True)
 class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: ignore[misc]
-    """ISRL-DP minibatch SGD, any sampler of records, or with a shuffler.
+    """Noisy minibatch SGD: machines send noisy mean gradients of samples of their own records.
+
+    In round r, each of M participants sends the mean of K gradients at w_r plus noise N(0, σ²·I), and the server sets
+    w_{r+1} = Π(w_r − η·(mean of the messages)). After R rounds it reports a weighted mean of w_0 … w_{R−1} (Lowy &
+    Razaviyayn 2023, Algorithm 1, and Algorithm 3 with a shuffler).
 
     Attributes:
         epsilon: target of every machine; inf is non-private. The noise is for a machine that takes part in every round,
@@ -261,11 +265,11 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
             equivalent, but cannot be scaled by a sweep. Not with a shuffler.
         noise_std: σ of the noisiest machine, per coordinate of its message (instead of one `epsilon` for all).
         step_scale: factor on `step_size`, given or the theory's.
-        step_size: η. None is the η of Theorem 2.1. Without noise, None is 1/β for all
-            records of all machines, else the minimiser of Lemma E.4's bound. If a clip is below the Lipschitz constant,
-            neither holds: None is then NoisySGD's clipped step, with σ²/M for σ², √3 times as long without a window, up
-            to twice as long for full batches (`plain_clipped_step`; no theorem is claimed). A positive modulus keeps
-            the strongly convex theorem's step.
+        step_size: η. None is the paper's: that of Theorem 2.1, or without noise the minimiser of the bound in Lemma
+            E.4, and 1/β for all records of all machines and smoothness β. With a clip below the Lipschitz constant no
+            theorem holds. None is then the rule of thumb of `NoisySGD` for clipped gradients, with σ²/M for σ². It is
+            √3 times as long without a window, and up to twice as long for full batches. A positive `strong_convexity`
+            keeps the strongly convex theorem's step.
         clip: C, bound that a machine enforces on every record's gradient; None relies on the Lipschitz constant.
         strong_convexity: modulus μ of the loss; if positive, it sets growing averaging weights and the step.
         batch: K, an integer or one for each machine; None with the sampler "full", which ignores it.
@@ -276,20 +280,22 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
             "add-or-remove-one" needs Poisson samples of a public `rate`, and noise_rule = "accountant".
         noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
-        delta: δ of every machine, or one for each, at most the run's; "records" is 1/n_i²; None is the run's.
+        delta: δ of every machine, or one for each, at most the run's; "records" is 1/n_i² for a machine with n_i
+            records; None is the run's.
         trust: "none", or "shuffler": a round's messages, of one record each, are seen without their senders, which
             needs less noise. Machines must be identical, and their number per round fixed.
-        window: number of last iterates, including w_R, whose mean is reported; None means the weighted mean.
+        window: number of last iterates, including w_R, whose mean is reported; None means the weighted mean above.
         server: any optax transformation or schedule instead of the plain step, as in `NoisySGD`; not with
             `strong_convexity`, whose weights are for plain steps.
 
     Machines' weights and Lipschitz constants, and the distance to the optimum, are settings of the problem.
 
-    **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records (ISRL-DP), or for adding or
-    removing one; with a shuffler, of all shuffled messages for replacing one record of one machine.
+    **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records (record-level DP between
+    silos, ISRL-DP), or for adding or removing one. With a shuffler, it is that of all shuffled messages for replacing
+    one record of one machine.
 
     Raises:
-        Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given. No theorem covers the
+        Refusal: if a setting is invalid, both `epsilon` and `noise_std` are given, or no theorem covers the
             combination of sampler, relation and trust.
 
     >>> import numpy as np

@@ -250,22 +250,26 @@ class MessageSettings(Levels, Protocol):
 
 @struct.dataclass(kw_only=True)
 class NoisySGD(MessageSettings):
-    """Single-pass noisy SGD, trusted or untrusted server, with or without per-sample clipping.
+    """Noisy SGD in one pass: machines send gradients of fresh records, with noise from them or from a trusted server.
+
+    In each of T rounds, each of m participants sends the gradient at w_t of a record that was not used before. The
+    server takes a projected step along the mean. Noise is in every message, or in the mean with a trusted server.
 
     Attributes:
         mu, epsilon, noise_std, step_size, step_scale, clip, trust: as in `DPMu2`. The default step is
-            D/√(T·(G² + d·σ²)) with D the diameter and σ the noise of the mean gradient. For clipped gradients it is
-            1/√(T·(C²/D² + d·σ²/D_z²)) with D the distance from the start and D_z = min(D, √d·G/L), √3 times as long
-            with `average`, and at most D_z/C (see `plain_clipped_step`; no theorem is claimed).
+            D/√(T·(G² + d·σ²)), for diameter D, Lipschitz constant G, d parameters and noise σ in the mean gradient. For
+            gradients clipped to C it is a rule of thumb, 1/√(T·(C²/D² + d·σ²/D_z²)) and at most D_z/C. There D is the
+            largest distance from the start, and D_z = min(D, √d·G/L) for smoothness L, the distance that noise may move
+            a run. With `average` it is √3 times as long (no theorem is claimed).
         relative_privacy, batch: as in `DPMu2`.
         average: True to report the running average instead of the last iterate; both are evaluated.
         server: any optax transformation or schedule instead of the plain step, such as `optax.adam`, its name "adam",
-            `optax.adam(0.1)`, or a `ServerOptimizer` with numbers to sweep. Its learning rate is the step, whose
-            default then moves equally far along a constant direction, see `scaled_step`. If it has its own step,
-            `step_size` is left out.
+            `optax.adam(0.1)`, or a `ServerOptimizer` with numbers to sweep. Its learning rate is the step. The default
+            is scaled such that a run along a constant direction moves as far as with plain steps. If it has its own
+            step, `step_size` is left out.
 
-    **Privacy**: μ-GDP with μ = 2G/noise_std (trusted: 2G/(m·noise_std)) for replacing one sample. A sample affects one
-    message; all else is post-processing.
+    **Privacy**: μ-GDP for replacing one record, with μ = 2G/noise_std, or 2G/(m·noise_std) with a trusted server; C
+    replaces G if clipped. A record affects one message; all else is post-processing.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.

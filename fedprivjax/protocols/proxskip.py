@@ -32,12 +32,15 @@ class SkipState(NamedTuple):
 
 @struct.dataclass
 class ProxSkip(LocalAlgorithm):
-    """ProxSkip (Scaffnew), local steps whose drift is corrected by what machines have sent.
+    """ProxSkip, also known as Scaffnew (Mishchenko et al. 2022): local steps corrected for machines whose data differ.
 
-    Every machine holds d numbers. Use it with equal weights.
+    Machine i keeps a vector c_i, and the server the mean c of all of them. Local steps of size η follow g − c + c_i,
+    with minibatch gradients g, from the server's point. If they end at distance v − w from it, then
+    c_i ← c_i + (p/η)·(v − w). Machines send v − w alone. Use it with equal weights.
 
     Attributes:
-        probability: p, which scales changes of the corrections. None is 1/K, with K the largest number of local steps.
+        probability: p, in the paper the probability that a step is followed by averaging. None is 1/K, with K the
+            largest number of local steps in a round.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

@@ -58,16 +58,23 @@ def _bound(protocol: Any, problem: theory.ProblemConstants, settings: theory.Mom
 
 @struct.dataclass(kw_only=True)
 class ReducedTreeMomentum(MomentumProtocol):
-    """Tree momentum of reduced sensitivity, from anchors and differences; cyclic order, smooth losses.
+    """Tree momentum with less noise, for smooth losses and records in cyclic order (Tran & Cutkosky 2022, Algorithm 2).
+
+    It takes the normalised steps of `TreeMomentum`. The momentum is computed from gradients at anchors, the first
+    iterate of each epoch, and from differences of gradients at nearby points. A record changes a difference less than a
+    gradient, so it needs less noise. Each of three sums has noise of its own tree over rounds: those of anchors, of
+    differences between anchors, and of residuals, the differences between an iterate and its anchor.
 
     Attributes:
         mu, epsilon: privacy target, `mu` or `epsilon`; inf is non-private.
         noise_std: σ, noise of a node in the anchors' tree that ends within two epochs; the others are proportional.
         step_scale: factor on `step_size`, given or the theory's.
-        step_size: η, length of every step. None is 1/√(N·T) of Theorem 9, or for
-            clipped gradients in a bounded set the smaller of `TreeMomentum`'s and C/(8NL) (no theorem is claimed).
-        alpha: α, in [1/N, 1] with N the rounds of an epoch; None is 1.7/N, required by Proposition 14.
-        reset_rate: γ, in [0, 1]; None is η·N, at most 1/2.
+        step_size: η, length of every step. None is 1/√(N·T) of Theorem 9, for T rounds in epochs of N rounds. For
+            clipped gradients in a bounded set it is the smaller of `TreeMomentum`'s and C/(8NL), with smoothness L (no
+            theorem is claimed).
+        alpha: α, weight of a new gradient in the momentum, in [1/N, 1]; None is 1.7/N, required by Proposition 14.
+        reset_rate: γ, weight in [0, 1] of whole gradients at a new anchor, against the previous anchor's plus
+            differences. None is η·N, at most 1/2.
         clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.
         batch: K, number of a machine's records in a round; it must divide the number of its records.
         sampler: "cyclic", the only order for which the method is exact.
@@ -77,11 +84,11 @@ class ReducedTreeMomentum(MomentumProtocol):
         relative_privacy: relative μ of the machines, as in `TreeMomentum`.
         stds: noise of each group divided by σ; set by `calibrate`, like `epoch` and `slack`.
 
-    **Privacy**: μ-GDP for replacing one record, `μ² = max_records Σ_groups Σ_nodes (contribution/std)²` over the
-    released nodes. Times α/K and the discount to the node's end, a round that uses a record contributes 2C to a node of
-    anchors, 2·min(ηNL, 2C) to a node of differences, and 2·min(ηpL, 2C) to a node of residuals, p rounds after the
-    anchor. Clipping is a projection, so clipped gradients are L-Lipschitz in the point, like unclipped ones. This
-    counts on steps of length η, so that the method has no `server`.
+    **Privacy**: μ-GDP for replacing one record. μ² is the sum, over the trees' nodes, of the squared ratio of the
+    record's contribution to the node's noise, for the record with the largest sum. In a round that uses it, a record
+    contributes at most 2C to a node of anchors, and 2·min(ηNL, 2C) to a node of differences. To a node of residuals it
+    contributes 2·min(ηpL, 2C), p rounds after the anchor. All are multiplied by α/K, and by 1−α for each round until
+    the node's last. This needs steps of length η, so the method has no `server`.
     """
 
     reset_rate: Any = struct.field(default=None, metadata={"small": of_short_epochs})

@@ -48,11 +48,11 @@ class Summed(NamedTuple):
 
 @struct.dataclass(kw_only=True)
 class ControlVariates(LocalGradientSteps):
-    """FedAvg's local steps and server with control variates.
+    """Algorithm of `Scaffold`: FedAvg's local steps, corrected by control variates.
 
     Attributes:
         scaled: True to send the change of a control variate times K·η, with K the largest number of local steps and η
-            the step. It then has the scale of the update, with which it is clipped as one message.
+            the step size. It then has the scale of the update, with which it is clipped as one message.
     """
 
     scaled: bool = struct.field(pytree_node=False, default=True)
@@ -104,14 +104,17 @@ class ControlVariates(LocalGradientSteps):
 
 @struct.dataclass(kw_only=True)
 class Scaffold(FedAvg):
-    """SCAFFOLD, non-private, or private for one record (DP-SCAFFOLD) or for one machine.
+    """SCAFFOLD, not private, or private for one record (DP-SCAFFOLD) or for one machine.
 
-    Its state has M·d numbers: one control variate for each machine. The settings are those of `FedAvg`, with equal
-    weights; `update_clip` bounds the pair of the update and the scaled change of the control variate.
-    With an `encoder`, a machine keeps its exact control variate. The server adds up encoded changes, so its control
-    variate is the machines' mean plus the errors of all messages so far, of mean 0 for an unbiased encoder.
+    Every machine keeps a control variate c_i, the mean of its gradients in its last round, and the server the mean c of
+    all c_i. Local steps follow the gradient plus c − c_i, which corrects the drift of machines with different data.
+    Machines send their update and the change of c_i (Karimireddy et al. 2020; Noble et al. 2022).
 
-    **Privacy**: as in `FedAvg`. The control variates are computed from what is released.
+    The settings are those of `FedAvg`, with equal weights. `update_clip` bounds the norm of the update together with
+    the scaled change of c_i. With an `encoder`, machines keep their exact c_i. The server adds up encoded changes, so c
+    has the encoding errors of all messages so far, of mean 0 for an unbiased encoder.
+
+    **Privacy**: as in `FedAvg`. The control variates follow from released numbers.
 
     Raises:
         Refusal: as for `FedAvg`.

@@ -70,7 +70,7 @@ class Staged(Algorithm):
             is no regulariser.
         centre: centre of the regulariser: "stage" for the point at which the stage starts, "run" for the initial
             parameters of the run.
-        begins, each: number of rounds before each stage, and the planned algorithms of all stages, stacked.
+        begins, each: number of rounds before each stage, and the algorithms of all stages, stacked; set by calibration.
 
     A sweep names the number of the second stage as "algorithm.scales.2". Other numbers, and another division of the
     same number of rounds, do not recompile.

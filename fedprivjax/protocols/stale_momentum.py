@@ -138,17 +138,20 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 
 @struct.dataclass(kw_only=True)
 class StaleMomentum(MessageSettings):
-    """Per-machine momentum with stale corrections, the paper's alternative 1.
+    """Momentum of its own at every machine: an alternative to the noise cancellation of `DPMu2` (Reshef & Levy 2025).
 
-    Its state has machines · d numbers.
+    In round t, a participant with previous round t' and a fresh record z sets q_i ← u + (t−1)/t'·q_i, with
+    u = t·∇f(x_t; z) − (t−1)·∇f(x_{t'}; z), and sends q_i with noise. The server steps along the mean of the messages,
+    as in `DPMu2`. The run's state has a vector for each machine.
 
     Attributes:
-        mu, epsilon, noise_std, step_size, step_scale, clip: as in `DPMu2`; privacy needs `clip`. The default step of a
-            private run is the one for which the noise in w_T has the norm of `noise_reach` (no theorem is claimed).
+        mu, epsilon, noise_std, step_size, step_scale, clip: as in `DPMu2`; privacy needs `clip`, which bounds u. The
+            default step of a private run is a rule of thumb: noise moves w_T by `noise_reach` (no theorem is claimed).
         relative_privacy, batch, server: as in `DPMu2`.
-        noise_schedule: "uniform", or a positive sequence of σ over a machine's messages.
+        noise_schedule: "uniform", or a list of positive relative noises σ_k of a machine's messages.
 
-    **Privacy**: μ-GDP per machine for replacing one sample, μ as above.
+    **Privacy**: μ-GDP per machine for replacing one record, with μ² = max_j Σ_{k≥j} (2C·a_k/σ_k)² over its messages k
+    from the record's message j on. There a_k is the product of the factors (t−1)/t' in between, and σ_k the noise.
     """
 
     noise_schedule: str | Sequence[float] = host_only("uniform")

@@ -43,21 +43,26 @@ def _bound(protocol: Any, problem: theory.ProblemConstants, settings: theory.Mom
 
 @struct.dataclass(kw_only=True)
 class TreeMomentum(MomentumProtocol):
-    """Normalised SGD with tree-aggregated momentum, for non-convex losses; any server.
+    """Normalised SGD along a private momentum, also for non-convex losses (Tran & Cutkosky 2022, Algorithm 1).
+
+    With g_t the mean gradient of round t, the momentum m_t = (1−α)·m_{t−1} + α·g_t is released as m̂_t = m_t + noise.
+    The noise comes from a tree over rounds, so that it grows with log T in T rounds. The step is
+    w_{t+1} = Π(w_t − η·m̂_t/‖m̂_t‖). A random iterate is reported. Machines go through their own records in epochs of N
+    rounds.
 
     Attributes:
         mu, epsilon: privacy target, `mu` or `epsilon`; inf is non-private.
         noise_std: σ, noise of one node of one tree (with factor "independent": noise of α·g_t).
         step_scale: factor on `step_size`, given or the theory's.
-        step_size: η, length of every step. None is 1/√(N·T) of Theorem 6, times
-            min(D, 2·√d·G/L) for clipped gradients in a set of diameter D (`noise_reach`; no theorem is claimed). If the
-            momentum is 0, no step is taken.
-        alpha: α, in [1/N, 1] with N the rounds of an epoch; None is the value of Theorem 6, or 1/N without an ε.
+        step_size: η, length of every step. None is 1/√(N·T) of Theorem 6. For clipped gradients in a set of diameter D
+            it is multiplied by min(D, 2·√d·G/L), for d parameters, Lipschitz constant G and smoothness L (no theorem is
+            claimed). If the momentum is 0, no step is taken.
+        alpha: α, in [1/N, 1]; None is the value of Theorem 6, or 1/N without an ε.
         clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.
         batch: K, number of a machine's records in a round; it must divide the number of its records.
         sampler: "cyclic" (the same order in every epoch) or "reshuffled"; orders are public.
-        noise_rule: "accountant", smallest noise for the rounds in which records are used; "paper", that of Theorem 4
-            with its count V.
+        noise_rule: "accountant", smallest noise for the rounds in which records are used; "paper", that of Theorem 4,
+            with its bound on the number of nodes that contain a record.
         trust: "server" (one tree for the mean) or "none" (one tree per machine; every machine takes part in every
             round).
         relative_privacy: relative μ of the machines in any unit, one number each: the largest corresponds to `mu`, and
@@ -70,9 +75,9 @@ class TreeMomentum(MomentumProtocol):
             has no default step, and the error bound is not for it.
         epoch: N; set by `calibrate`.
 
-    **Privacy**: μ-GDP for replacing one record, `μ² = max_records Σ_nodes (2·C/K·α·Σ_{t∈node} (1−α)^{z−t} / σ)²` over
-    the rounds t that use it (in a machine's own tree; a server's tree has C/(K·M)). Nodes are Gaussian mechanisms in
-    adaptive composition; all else is post-processing.
+    **Privacy**: μ-GDP for replacing one record, `μ² = max_records Σ_nodes (2·C/K·α·Σ_t (1−α)^{z−t} / σ)²`. The inner
+    sum is over the rounds t of a node that use the record, and z is the node's last round. With M machines, a server's
+    tree has C/(K·M) for C/K. Nodes are Gaussian mechanisms in adaptive composition; all else is post-processing.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.

@@ -110,24 +110,27 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 
 @struct.dataclass(kw_only=True)
 class UserAGD(UserSettings):
-    """AC-SA on batches of users, in phases for strongly convex losses; the same trust models.
+    """Accelerated SGD (AC-SA) on batches of users, machines with one record each; in phases if strongly convex.
+
+    It is P_AGD of Cheu et al. 2022. The server takes accelerated steps (Lan 2012) along private mean gradients of the
+    users in a round, as released in `UserSGD`.
 
     Attributes:
         epsilon, noise_std, step_scale, clip, trust, levels, rounding, accounting, honest: as in `UserSGD`.
         relative_privacy, vector_sum, noises: as in `UserSGD`.
-        step_size: 1/(β + S) of every phase, with the smoothness β and S of `theory.cheu.agd_spread`. None is the
-            theory's, or 1/v of `acsa.clipped_v` if a clip is below the Lipschitz constant and no modulus or variance is
-            given (no theorem is claimed).
+        step_size: 1/(β + S), with smoothness β and a number S that grows with the noise (`theory.cheu.agd_spread`).
+            None is the theory's in every phase. If a clip is below the Lipschitz constant, and no modulus or variance
+            is given, it is 1/v of `acsa.clipped_v`, a rule of thumb (no theorem is claimed).
         strong_convexity: modulus λ of the loss; if positive, the run has phases.
         spread: rule of S, "optimal" (minimises the explicit bound) or "paper".
         variance: bound on the mean squared error of a round's gradient; None is that of noise, rounding and sampling.
         phases: number of phases; None is ⌈log₂ log₂ n⌉ for n users, see `theory.cheu.strong_phase_count`.
-        smoothing: "given", the problem's envelopes (if any), or "phases", the best envelope for every phase.
+        smoothing: strength of the Moreau envelopes that make a loss smooth: "given" for the problem's (if any), or
+            "phases" for the best one in every phase.
         server: as in `AcceleratedMinibatchSGD`, without a modulus.
-        sampling: False excludes the sampling error of batches from steps and sizes, which then depend on the noise
-            only: for records that agree at the optimum, where the sampling error vanishes.
-        schedule, strengths: every round's place in its phase, see `acsa.schedule_of`, and its envelope's strength; set
-            by `calibrate`.
+        sampling: False ignores the sampling error of batches in steps and batch sizes, which then depend on the noise
+            alone. It suits records with a common optimum, where the sampling error vanishes.
+        schedule, strengths: every round's place in its phase, and the strength of its envelopes; set by `calibrate`.
 
     **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of `trust`: a record enters one message in
     each round that uses it.

@@ -20,20 +20,25 @@ from fedprivjax.protocols.user_settings import UserSettings
 
 @struct.dataclass(kw_only=True)
 class UserSGD(UserSettings):
-    """SGD on batches of users: behind a shuffler of bits, local, pan-private or trusted server.
+    """Projected SGD on batches of users, machines with one record each, in four trust models.
+
+    It is P_SGD and P_GD of Cheu et al. 2022. In round t, the server steps along a private mean of the users' gradients
+    at w_t, which `trust` says how to release. It reports the mean of w_0 … w_{T−1} after T rounds.
 
     Attributes:
         epsilon: target of every record, at the run's δ; inf is non-private.
         noise_std: σ, noise per message: in every trust model the sum of n messages has σ·√n in each coordinate.
         step_scale: factor on `step_size`, given or the theory's.
-        step_size: η. None is the theory's η, or `plain_clipped_step` if a clip is below
-            the Lipschitz constant (no theorem is claimed).
+        step_size: η. None is the theory's. If a clip is below the Lipschitz constant, it is the rule of thumb of
+            `NoisySGD` (no theorem is claimed).
         clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.
         trust: "shuffler" (sums of one-bit messages with binomial noise), "none" (Gaussian noise on every message),
             "server" (Gaussian noise on the sum) or "pan-private" (noise on the sum twice: an intruder may read the
             memory once).
-        levels: g, number of fixed-point levels of the bits; None is the accounting's rule.
-        rounding: coupling of neighbours' rounding in the accounting: "averaged", "coupled" or "independent".
+        levels: g, number of integer levels to which a coordinate is rounded, for "shuffler"; None is the accounting's
+            rule.
+        rounding: how the accounting compares the random roundings of two neighbouring records: "averaged", "coupled"
+            or "independent".
         accounting: accounting of the bits: "exact", "gaussian-limit" (an approximation) or "paper".
         honest: fraction of a round's users that certainly add their noise; the guarantee relies on these only.
         relative_privacy: relative ε of the users in any unit, one number each: the largest corresponds to `epsilon`;
