@@ -65,7 +65,7 @@ class OneRunAudit:
     Attributes:
         protocol: name of the protocol.
         guarantee: claimed guarantee.
-        bounds: lower bounds from the correct guesses.
+        bounds: lower bounds from the number of correctly guessed signs of canaries.
         strict: the same bounds at the error probability `verdict`.
         attained: largest μ that the first canary of each machine can show, mean over machines. It is approximate for
             methods that normalise their steps, because a canary's effect is measured in a run without noise.

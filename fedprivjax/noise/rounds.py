@@ -194,8 +194,8 @@ def over_rounds(noise_schedule: Any) -> Any:
     """Return the noise schedule of a trusted server in a standard form: a name, or a factor object.
 
     Args:
-        given: a name; a factor, such as a `RoundFactor` or `Tree()`; {"tree": rounds} for a tree that restarts after so
-            many rounds; a table with a `kind` in `KINDS` and its settings; a matrix; or an object with
+        noise_schedule: a name; a factor, such as a `RoundFactor` or `Tree()`; {"tree": rounds} for a tree that restarts
+            after so many rounds; a table with a `kind` in `KINDS` and its settings; a matrix; or an object with
             `materialize(n)`, which returns a matrix for n rounds.
 
     >>> over_rounds([[1.0, 0.0], [0.5, 1.0]])

@@ -85,8 +85,8 @@ class Optimal(SumFactor):
 
     The fit starts from `Toeplitz(0.7)` and uses the noise of all machines in the rounds in which they send. Slow fits
     are cached on disk. If half of 100 machines send in each of 1200 rounds, the noise is 10% smaller than with
-    `Toeplitz(0.7)` and 1% smaller than with a fit to equal intervals. If a quarter of the machines takes part with
-    daily cycles, it is 11% and 5% smaller.
+    `Toeplitz(0.7)` and 1% smaller than with a fit that assumes equal intervals between a machine's messages. If a
+    quarter of the machines takes part with daily cycles, it is 11% and 5% smaller.
 
     Attributes:
         iterations: largest number of iterations of the fit. 30 come within a few per cent of the optimum.

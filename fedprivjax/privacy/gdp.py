@@ -20,7 +20,7 @@ _HALVINGS = 120  # more than enough to shrink a bracket below the spacing of flo
 def delta(epsilon: ArrayLike, mu: ArrayLike) -> Any:
     """Return the smallest δ at which Gaussian differential privacy with parameter μ (μ-GDP) gives (ε, δ)-DP.
 
-    `δ = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2)`.
+    `δ = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2)`, with the standard normal distribution function Φ.
 
     Args:
         epsilon: ε, at least 0. Broadcasts against mu.

@@ -178,8 +178,8 @@ class PrivacyGuarantee:
     def smallest_mu(self, floor: float = attack_metrics.FLOOR) -> attack_metrics.SmallestMu:
         """Return the smallest μ of Gaussian differential privacy that follows for all δ ≥ `floor`, with its regret.
 
-        It is `mu` if that is stated. The regret is what is lost by stating only this μ: the largest gap between the
-        trade-off functions of the guarantee and of μ.
+        It is `mu` if that is stated. The regret is what is lost by stating only this μ: by how much tests between
+        neighbouring datasets may then have a smaller false-negative rate, at the same false-positive rate.
         """
         return attack_metrics.smallest_mu(self.curve, floor)
 

@@ -17,9 +17,9 @@ Rush & Thakurta 2023). jax_privacy calls F the strategy matrix C; its noising ma
 
 The entries are one of
 
-* increments in a machine's messages, with A the prefix sums: a record changes one entry (`SumFactor`);
-* sums of clipped updates in a trusted server's rounds, with A the prefix sums: a machine changes the entries of its
-  rounds, each by the clip at most (`RoundFactor`);
+* increments in a machine's messages, of which A·x are the running sums: a record changes one entry (`SumFactor`);
+* sums of clipped updates in a trusted server's rounds, of which A·x are the running sums: a machine changes the entries
+  of its rounds, each by the clip at most (`RoundFactor`);
 * α times the gradients of rounds, with A(t, s) = (1 − α)^{t−s}, a momentum: a record changes the entries of the rounds
   that use it, by its weights (`Factor`, as a stream).
 
@@ -161,7 +161,7 @@ class Factor:
     # ---- over a trusted server's rounds: x_t is a sum of updates of norm at most 1
 
     def known(self, schedule: Schedule) -> np.ndarray:
-        """Return F for a schedule, from a cache. It does not depend on who takes part in secret.
+        """Return the matrix F for a schedule, from a cache. It depends only on the public part of the schedule.
 
         Raises:
             Refusal: if the schedule has more than `most` rounds, or as in `public_rounds`.
@@ -210,7 +210,9 @@ class Factor:
 
 @dataclass(frozen=True)
 class Independent(Factor):
-    """Independent noise on every round's gradient, which the momentum accumulates: F = I.
+    """Independent noise on every round's gradient, which the momentum accumulates.
+
+    As a factor, F is the identity matrix.
 
     >>> uses = Uses(np.array([1, 3]), np.array([0, 0]), np.ones(2), 1)
     >>> Independent().squares(uses, rounds=4, alpha=0.5).tolist()

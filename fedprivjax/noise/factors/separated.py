@@ -38,7 +38,7 @@ class SeparatedExposure(NamedTuple):
 
 
 def separated_exposure(factor: np.ndarray, separation: int, uses: int) -> SeparatedExposure:
-    """Return the largest norm by which a machine can change F·x, or an upper bound, with its kind.
+    """Return the largest norm by which a machine can change F·x, or an upper bound, and which of the two it is.
 
     The machine takes part in at most `uses` rounds, at least `separation` rounds apart, with a message of norm 1. F is
     `matrix`, and x_t the sum of round t.

@@ -158,7 +158,7 @@ def integer_epsilon(
         norms: bounds on the change of a sum by the protected unit.
         variance: noise variance of one coordinate of a message.
         senders: number of messages in a sum.
-        sums: number of sums.
+        releases: number of sums.
         delta: δ in (0, 1).
 
     >>> [round(integer_epsilon(name, Norms(10.0, 100.0, 16), 40.0, 10, 10, 1e-5), 2) for name in DISTRIBUTIONS]

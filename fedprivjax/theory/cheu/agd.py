@@ -89,7 +89,7 @@ def agd_bound(
     `2/((T+1)(T+2))·[gap + (β + S)·D² + σ²·Σ_{t≤T} (t+1)²/(4S)]`
 
     It holds for any S > 0, and without noise (σ = 0) also for S = 0. At the optimal S it is about
-    `2βD²/T² + 1.155·σD/√T + 2·gap/T²`. At the paper's S, 2.17 replaces 1.155.
+    `2βD²/T² + 1.155·σD/√T + 2·gap/T²`. At the paper's S, see `agd_spread`, 2.17 replaces 1.155.
 
     Args:
         rounds: T.

@@ -209,7 +209,7 @@ def bits_rate(
         rounds: T, number of sums to which one user contributes. For T = 1, `ε_r = ε`. For more, the budget of one sum
             is `ε_r² = ε²/(8T·ln(1/δ))`.
         printed: use the paper's `d·T·[√b + ln(1/δ)/ε²]`. It omits a logarithm that is due to splitting the budget over
-            the coordinates and, for P_GD, the factor that is due to splitting it over the rounds.
+            the coordinates and, for gradient descent, the factor that is due to splitting it over the rounds.
 
     Source: Cheu et al. 2022, Corollaries B.8–B.11, corrected.
 

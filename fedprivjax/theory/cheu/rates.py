@@ -148,7 +148,7 @@ def smooth_rate(problem: ProblemConstants, *, smoothness: ArrayLike) -> Any:
 
 
 def strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike) -> Any:
-    """Excess loss of one pass in phases for strongly convex losses, up to a constant.
+    """Excess loss of accelerated SGD in phases (`strong_phases`) for strongly convex losses, up to a constant.
 
     `(L²/λ)·[1/n + (√d·ln(d/δ)/(εn))^{4/3}]`
 
@@ -167,7 +167,7 @@ def strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike) -> An
 
 
 def strong_smooth_rate(problem: ProblemConstants, *, smoothness: ArrayLike, strong_convexity: ArrayLike) -> Any:
-    """Excess loss of one pass in phases for smooth strongly convex losses, up to a constant.
+    """Excess loss of accelerated SGD in phases (`strong_phases`) for smooth strongly convex losses, up to a constant.
 
     `(L²/λ)·[1/n + √(β/λ)·d·(ln(d/δ)/(εn))²]`
 
@@ -207,9 +207,12 @@ def full_rate(problem: ProblemConstants) -> Any:
 
 
 def full_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike) -> Any:
-    """Rate of P_GD in groups for strongly convex losses: `(L²/λ)·[1/n + d·ln(d/δ)³/(εn)²]`.
+    """Excess loss of gradient descent on groups of users (`gd_phases`) for strongly convex losses, up to a constant.
 
-    Here L is the Lipschitz constant, λ the strong convexity, n the number of users, and d the number of parameters.
+    `(L²/λ)·[1/n + d·ln(d/δ)³/(εn)²]`
+
+    Here L is the Lipschitz constant, λ the strong convexity, n the number of users, d the number of parameters, and (ε,
+    δ) the privacy budget.
 
     Source: Cheu et al. 2022, Theorem 4.9.
 

@@ -126,9 +126,10 @@ def shuffled_rounds_privacy(
 ) -> Privacy:
     """Privacy of one record in all rounds, if a trusted shuffler permutes the machines' datasets in each of them.
 
-    The permutations are independent. The result composes Theorem F.2 with `δ'_r = Nnδ_r` in every round:
-    `Σ ε_r·tanh(ε_r/2) + √(2·Σ ε_r²·ln(1/δ'))`, with `δ' = Nn·Σδ_r` and the ε_r that `shuffled_machines` returns. The
-    paper states it as `O(C²ε·ln(1/(nN·min δ_r))/√N)` and `14Nn·Σδ_r`.
+    The permutations are independent. The ε of the result is `Σ ε_r·tanh(ε_r/2) + √(2·Σ ε_r²·ln(1/δ'))`, with
+    `δ' = Nn·Σδ_r`. Here ε_r is what `shuffled_machines` returns for round r with the failure probability `Nnδ_r`. The
+    paper states the orders `O(C²ε·ln(1/(nN·min δ_r))/√N)` and `14Nn·Σδ_r` of the result's ε and δ, with C of
+    `compositionality`.
 
     Args:
         machines: N, number of all machines.
@@ -138,7 +139,8 @@ def shuffled_rounds_privacy(
         printed: as for `shuffled_machines`.
 
     Raises:
-        Refusal: unless ε ≤ √N, ε_r ≤ 1/n and `2e^{−N/16}/(Nn) ≤ δ_r ≤ 1/(14nNR)`, or if Theorem F.2 does not apply.
+        Refusal: unless ε ≤ √N, ε_r ≤ 1/n and `2e^{−N/16}/(Nn) ≤ δ_r ≤ 1/(14nNR)`, or if `shuffled_machines` refuses a
+            round.
 
     Source: Lowy & Razaviyayn 2023, Corollary F.1; composition of Kairouz, Oh & Viswanath 2015.
 

@@ -44,13 +44,12 @@ def recursion_step(*, contraction: ArrayLike, cap: ArrayLike, start: ArrayLike, 
 
 
 def recursion_bound(*, contraction: ArrayLike, start: ArrayLike, drift: ArrayLike, rounds: int, step: ArrayLike) -> Any:
-    """Bound on the weighted mean s̄ of the s_t, times b, if `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²` in each round t.
+    """Bound on the mean excess loss of a method whose errors obey a recursion, with the weights `averaging_weights`.
 
-    `b·s̄ ≤ a·r_0/((1 − aη)^{−T} − 1) + cη`
-
-    For SGD on a strongly convex loss, s_t is the excess loss. Arguments are as for `recursion_step`, with any step η,
-    and the weights are `averaging_weights`. At the step of `recursion_step`, with its cap g, the bound is
-    `Õ(g·r_0·exp(−aT/g) + c/(aT))`.
+    In round t, r_t is the squared distance to the optimum and s_t the excess loss. If
+    `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²` for t < T, the weighted mean s̄ obeys `b·s̄ ≤ a·r_0/((1 − aη)^{−T} − 1) + cη`.
+    The right side is the result. Arguments are as for `recursion_step`, with any step η. At the step of
+    `recursion_step`, with its cap g, the bound is `Õ(g·r_0·exp(−aT/g) + c/(aT))`.
 
     Raises:
         Refusal: unless contraction·step is below 1.

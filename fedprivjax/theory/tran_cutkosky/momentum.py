@@ -20,7 +20,7 @@ _MIN_ALPHA = {"corrected": 1.7, "paper": 1.0}  # times 1/N; Proposition 14 requi
 
 
 class MomentumSettings(NamedTuple):
-    """Rounds T, weight α of a gradient in the momentum, and step length η of Algorithm 1.
+    """Rounds T, weight α of a gradient in the momentum, and step length η of private momentum (Algorithm 1).
 
     Each is a number, or an array for the bounds of many runs.
     """
@@ -57,7 +57,7 @@ class GradientBound(NamedTuple):
 def momentum_settings(
     *, records: int, epsilon: float, delta: float, dimension: int, rounds: int | None = None
 ) -> MomentumSettings:
-    """Settings of Algorithm 1 by Theorem 6: rounds T, weight α of a gradient in the momentum, and step length η.
+    """Settings of private momentum (Algorithm 1) by Theorem 6: rounds T, weight α of a gradient, step length η.
 
     T solves `T·log₂T = εN²/√(d·log(1/δ))` and is rounded up to whole epochs. `α = εN/(T·log₂T·√(d·log(1/δ)))` is
     clipped to [1/N, 1], and `η = 1/√(NT)`. At the theorem's T, α is 1/N.
@@ -101,7 +101,7 @@ def momentum_noise_norm(
     order: str = "reshuffled",
     form: str = "counted",
 ) -> Any:
-    """Bound on the expected norm of the noise of Algorithm 1 in a round: `Δσ·√(d·V·nodes)`.
+    """Bound on the expected norm of the noise of private momentum (Algorithm 1) in a round: `Δσ·√(d·V·nodes)`.
 
     The momentum of a round is the sum of a few nodes of a binary tree over the rounds, which all have the same noise. Δ
     bounds the sensitivity of a node, V is the number of nodes that contain one record, and `nodes` the number in a sum.
@@ -138,7 +138,7 @@ def momentum_noise_norm(
 def momentum_bound(
     problem: ProblemConstants, settings: MomentumSettings, *, gap: ArrayLike, noise: ArrayLike
 ) -> GradientBound:
-    """Bound on the expected gradient norm at the output of Algorithm 1, by term. The bound is `.total`.
+    """Bound on the expected gradient norm of private momentum (Algorithm 1), by term. The bound is `.total`.
 
     `3·gap/(2ηT) + 3Lη/4 + 6ηNL + 3ηL/α + 6G√α + 3·noise + 3G(1−α)/(αT)`
 
@@ -178,7 +178,9 @@ def momentum_bound(
 
 
 def momentum_rate(*, records: ArrayLike, dimension: ArrayLike, epsilon: ArrayLike, sampling: bool = True) -> Any:
-    """Expected gradient norm of Algorithm 1, up to constants and logarithms: `d^{1/4}/√(εN) + 1/√N`.
+    """Expected gradient norm of private momentum (Algorithm 1): `d^{1/4}/√(εN) + 1/√N`.
+
+    It is up to constants and logarithms.
 
     Here d is the number of parameters, N the number of records, and ε the privacy budget.
 
@@ -197,7 +199,7 @@ def momentum_rate(*, records: ArrayLike, dimension: ArrayLike, epsilon: ArrayLik
 
 
 class ReducedSettings(NamedTuple):
-    """Rounds T, weight α of a gradient in the momentum, step length η and reset rate γ of Algorithm 2.
+    """Rounds T, weight α of a gradient, step length η and reset rate γ of reduced-noise momentum (Algorithm 2).
 
     Each is a number, or an array for the bounds of many runs.
     """
@@ -211,7 +213,9 @@ class ReducedSettings(NamedTuple):
 def reduced_settings(
     *, records: int, epsilon: float, dimension: int, rounds: int | None = None, form: str = "corrected"
 ) -> ReducedSettings:
-    """Settings of Algorithm 2 by Theorem 9: rounds T, weight α of a gradient, step length η and reset rate γ.
+    """Settings of reduced-noise momentum (Algorithm 2) by Theorem 9.
+
+    They are the number T of rounds, the weight α of a gradient in the momentum, the step length η and the reset rate γ.
 
     `T = N^{7/3}·ε^{4/3}/d^{2/3}` is rounded up to whole epochs, `η = 1/√(NT)` and `γ = ηN`.
     `α = N^{3/4}·ε/(T^{3/4}·√d)` is clipped to at most 1 and at least 1.7/N ("corrected") or 1/N ("paper"). At the
@@ -257,7 +261,7 @@ def reduced_noise_norm(
     noise_multiplier: ArrayLike,
     form: str = "corrected",
 ) -> Any:
-    """Bound on the expected norm of the noise of Algorithm 2 in a round.
+    """Bound on the expected norm of the noise of reduced-noise momentum (Algorithm 2) in a round.
 
     The momentum is a sum of nodes of three binary trees over the rounds: of gradients at anchors (an epoch's first
     iterate), of their differences, and of residuals (see `Sensitivities`). A node of sensitivity δ has noise `√V·σδ`,
@@ -305,7 +309,7 @@ def reduced_noise_norm(
 def reduced_bound(
     problem: ProblemConstants, settings: ReducedSettings, *, gap: ArrayLike, noise: ArrayLike
 ) -> GradientBound:
-    """Bound on the expected gradient norm at the output of Algorithm 2, by term. The bound is `.total`.
+    """Bound on the expected gradient norm of reduced-noise momentum (Algorithm 2), by term. The bound is `.total`.
 
     The terms are those of `momentum_bound`, because both methods are equal without noise. The reset rate γ only affects
     the noise.
@@ -334,7 +338,9 @@ def reduced_bound(
 
 
 def reduced_rate(*, records: ArrayLike, dimension: ArrayLike, epsilon: ArrayLike, sampling: bool = True) -> Any:
-    """Expected gradient norm of Algorithm 2, up to constants and logarithms: `d^{1/3}/(εN)^{2/3} + 1/√N`.
+    """Expected gradient norm of reduced-noise momentum (Algorithm 2): `d^{1/3}/(εN)^{2/3} + 1/√N`.
+
+    It is up to constants and logarithms.
 
     Here d is the number of parameters, N the number of records, and ε the privacy budget.
 

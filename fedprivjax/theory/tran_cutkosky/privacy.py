@@ -75,7 +75,7 @@ def composition_epsilon(*, nodes: ArrayLike, ratio: ArrayLike, delta: ArrayLike,
 def momentum_epsilon(
     *, noise_multiplier: ArrayLike, delta: ArrayLike, form: str = "exact", algorithm: str = "tree"
 ) -> Any:
-    """ε of Algorithm 1 or 2 at a given noise multiplier σ, for a given δ.
+    """ε of private momentum (Algorithm 1 or 2) at a given noise multiplier σ, for a given δ.
 
     * "exact": the smallest ε, that of Gaussian differential privacy (GDP) with parameter √k/σ;
     * "renyi": by Rényi divergences, `k/(2σ²) + √(2k·log(1/δ))/σ`.
@@ -98,7 +98,7 @@ def momentum_epsilon(
 
 
 def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "exact", algorithm: str = "tree") -> Any:
-    """Noise multiplier σ at which Algorithm 1 or 2 is (ε, δ)-DP, see `momentum_epsilon`.
+    """Noise multiplier σ at which private momentum (Algorithm 1 or 2) is (ε, δ)-DP, see `momentum_epsilon`.
 
     * "exact" and "renyi": the smallest σ, by the inverse of `momentum_epsilon`; "renyi" is
       `√k/(√(2·log(1/δ) + 2ε) − √(2·log(1/δ)))`;
@@ -175,7 +175,7 @@ def _simple(mu: np.ndarray, delta: np.ndarray) -> Any:
 
 
 class Sensitivities(NamedTuple):
-    """Sensitivities of a node in each of the three trees of Algorithm 2, to one record.
+    """Sensitivities to one record of nodes in the three trees of reduced-noise momentum (Algorithm 2).
 
     `anchors` is for gradients at an anchor, an epoch's first iterate (G in the paper). `differences` is for their
     differences from epoch to epoch (Δ). `residuals` is for gradients minus those of the same record at the anchor (r).
@@ -187,10 +187,11 @@ class Sensitivities(NamedTuple):
 
 
 def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, form: str = "corrected") -> Sensitivities:
-    """Bounds on the sensitivity of a node of Algorithm 2 to one record, one for each of its trees.
+    """Bounds on the sensitivity to one record of nodes in the three trees of reduced-noise momentum (Algorithm 2).
 
-    A node is a discounted sum over rounds y to z. δ_G, δ_Δ and δ_r are for the trees of `Sensitivities`. The bounds
-    hold if all epochs have the same order of records, and a gradient's weight in the momentum is at least 1/N.
+    A node is a noisy sum over successive rounds, in which older ones count less. δ_G, δ_Δ and δ_r are for the trees of
+    `Sensitivities`. The bounds hold if all epochs have the same order of records, and a gradient's weight in the
+    momentum is at least 1/N.
 
     * "corrected": `δ_G = 4G` and `δ_Δ = δ_r = 4ηNL`, for nodes of any length;
     * "short": `2G`, `2ηNL` and `2η(N−1)L`, for nodes of at most N rounds, which contain a record once. In the trees of

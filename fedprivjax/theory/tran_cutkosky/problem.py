@@ -48,7 +48,7 @@ class ProblemConstants:
 
 
 class Federated(NamedTuple):
-    """Constants of `federated`.
+    """Constants with which the theorems, which are for one machine, hold for several (see `federated`).
 
     `epoch` is the number of rounds of an epoch (N of the theorems), and `sensitivity` that of one round's gradient.
     `noise` is the standard deviation of the server's noise divided by that of one tree.
@@ -150,7 +150,7 @@ def whole_epochs(records: int, rounds: float) -> int:
 
 
 class ReducedNodes(NamedTuple):
-    """Numbers of noisy sums in Algorithm 2 that contain one record, by which their noise is scaled.
+    """Numbers of noisy sums with one record in reduced-noise momentum (Algorithm 2), for the scale of the noise.
 
     Algorithm 2 releases a momentum with less noise, by three binary trees over the rounds. A node is the sum of its
     rounds. `early` is for nodes that end by round 2N, for N records, and `late` for all others. All nodes of the tree
@@ -165,8 +165,8 @@ def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
     """Bound on the number of nodes of a binary tree over T rounds that contain one record.
 
     A node is the sum over 2^j successive rounds. `V = (min(R, ⌊log₂N⌋) + 1)·⌈T/N⌉ + Σ_{j=⌊log₂N⌋+1}^{R} ⌊T/2^j⌋` with
-    `R = ⌊log₂T⌋`. It is at most `4(T/N)·log₂T`. Right children are never released. About half of V would therefore
-    suffice for shuffled epochs, and up to nine tenths of V if all epochs have the same order.
+    `R = ⌊log₂T⌋`. It is at most `4(T/N)·log₂T`. The second half of a node is never released as a node of its own. About
+    half of V would therefore suffice for shuffled epochs, and up to nine tenths of V if all epochs have the same order.
 
     Args:
         records: N.
@@ -185,7 +185,7 @@ def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
 
 
 def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "corrected") -> ReducedNodes:
-    """Numbers `V_<` and `V_>` of noisy sums in Algorithm 2 that contain one record, by which their noise is scaled.
+    """Numbers of noisy sums with one record in reduced-noise momentum (Algorithm 2), for the scale of the noise.
 
     Algorithm 2 releases a momentum with less noise, by three binary trees over the rounds. A node is the sum of its
     rounds. `V_<` is for nodes that end by round 2N, and `V_>` for all others.
@@ -214,7 +214,9 @@ def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "c
 def node_sensitivity(
     *, first: ArrayLike, last: ArrayLike, records: ArrayLike, alpha: ArrayLike, order: str = "cyclic"
 ) -> Any:
-    """Largest weight of one record in a node, the discounted sum over rounds y to z, divided by α.
+    """Largest weight of one record in a noisy sum over rounds y to z (a node), divided by α.
+
+    In the sum, a gradient counts 1 − α times as much as one of the next round.
 
     The sensitivity of the node is this, times α, times the sensitivity of one round's gradient.
 
