@@ -325,6 +325,8 @@ def test_plan_takes_an_experiments_problem(call, spec):
         (("--trust", "sever"), "unknown trust 'sever', did you mean 'server'? (known: none, shuffler, "),
         (("--protocol", "dpmu2"), "unknown protocol 'dpmu2', did you mean 'dp_mu2'?"),
         (("--pilot", "--dimension", 2), "dimension must be classes · features for a pilot, with more features than"),
+        (("--machines", "-5"), "machines must be at least 1, got -5"),
+        (("--machines", "10k"), "--machines must be a valid integer"),
         (("--json", "absent/plan.json"), "--json must be in a folder that exists, got absent/plan.json"),
     ],
 )
@@ -336,6 +338,7 @@ def test_a_bad_plan_is_one_line(call, spec, change, message):
 
 def test_a_plan_needs_its_sizes(call, spec):
     assert refused(call("plan", "--machines", 3)) == "per_round must be given, as --per-round or by an experiment"
+    assert refused(call("plan", "--machines", -5)) == "machines must be at least 1, got -5"
     assert refused(call("plan", "cheu-2022/toy")).startswith("per_round must be given, as --per-round: the file")
     Path(spec).write_text(SMALL.replace("radius = 2.0\n", ""), encoding="utf-8")
     assert refused(call("plan", spec)) == "lipschitz must be given, as --lipschitz: the file's problem has none"
@@ -888,6 +891,14 @@ def test_a_stop_in_code_that_cannot_raise_takes_effect_a_moment_later(monkeypatc
     assert (stopped.value.code, capsys.readouterr().err) == (130, "stopped\n")
     assert stops
     assert time.monotonic() - began < 5
+
+
+def test_an_invalid_option_is_one_line(call):
+    assert refused(call("reproduce", "quickstart", "--tiny")) == (
+        "No such option: --tiny. It is an option of run. See fedprivjax reproduce --help"
+    )
+    assert refused(call("list", "--nope")) == "No such option: --nope. See fedprivjax list --help"
+    assert refused(call("plan", "--machines")).endswith(" See fedprivjax plan --help")
 
 
 def test_an_unknown_command_names_the_nearest(call):

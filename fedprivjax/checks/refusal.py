@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from fedprivjax.checks.printable import message_text
@@ -50,8 +50,11 @@ class Undefined(Refusal, TypeError):
 
 
 @contextmanager
-def within(place: str) -> Iterator[None]:
+def within(place: str | Callable[[Refusal], str]) -> Iterator[None]:
     """Prefix the message of a Refusal raised in the block with a place, such as a section of a file.
+
+    Args:
+        place: the place, or a function that finds it from the Refusal.
 
     >>> with within("[[protocol]] 'ours'"):
     ...     raise Refusal("clip must be positive, got -1.0")
@@ -61,7 +64,7 @@ def within(place: str) -> Iterator[None]:
     try:
         yield
     except Refusal as refusal:
-        refusal.args = (f"{place}: {refusal}",)
+        refusal.args = (f"{place(refusal) if callable(place) else place}: {refusal}",)
         raise
 
 

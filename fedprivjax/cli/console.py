@@ -29,6 +29,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.report.text_table import usual_width
 
 TRACEBACK = "--traceback"
+UsageError: Any = typer.BadParameter.__base__  # of click, which typer contains or imports
 on_screen = sys.stdout is not None and sys.stdout.isatty()  # it is None if a process starts with it closed
 Spec = Annotated[str, typer.Argument(help="a TOML file, or the name of a bundled experiment")]
 Change = Annotated[
@@ -52,7 +53,7 @@ class Stopped(Exception):
 class StoppableCommands(TyperGroup):
     """Commands in the order of use that raise `Stopped` on Ctrl-C, which typer would otherwise handle silently.
 
-    An unknown command raises Refusal, which names the nearest one.
+    Unknown commands, unknown options and invalid values raise Refusal, whose message is one line.
     """
 
     def list_commands(self, ctx):
@@ -67,6 +68,17 @@ class StoppableCommands(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Stopped("stopped") from None
+        except UsageError as error:
+            raise Refusal(self._usage(error, ctx.invoked_subcommand)) from None
+
+    def _usage(self, error, command: str | None) -> str:
+        """Return the error of a command's options as one line, with the value, or the commands that have the option."""
+        for first in getattr(error.__cause__, "errors", list)():  # of a value, by pydantic
+            return f"{error.param.opts[0]} must {first['msg'].removeprefix('Input should ')}, got {first['input']!r}"
+        option = getattr(error, "option_name", None)
+        owners = [name for name, each in self.commands.items() if any(option in one.opts for one in each.params)]
+        where = "" if command in owners or not owners else f"It is an option of {', '.join(owners)}. "
+        return f"{error.format_message().rstrip('.')}. {where}See fedprivjax {command} --help"
 
 
 def leave(status: int) -> None:

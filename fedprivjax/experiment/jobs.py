@@ -106,7 +106,7 @@ class Job:
 
     def calibrated(self, say: Say) -> "Job":
         """Return the job with its prepared sweep, or with trials without it. Of these, only the first is prepared."""
-        with within(self.point.settings.place):
+        with self.point.settings.within(self.point.experiment):
             start = None if self.shape.get(TRIAL) else self._prepared(_preparing(self.label, self.shape, say))
             self.check_recorded()
         return self if TRIAL in self.shape else replace(self, start=start)
@@ -232,7 +232,7 @@ def _checked(
 ) -> Iterator[Job]:
     """Yield a protocol's jobs at one combination of sizes, checked: one for each ε if a size depends on ε."""
     problem, sizes = build.problem_at(experiment, shape, problems, say)
-    with within(settings.place):
+    with settings.within(experiment):
         alone = build.problem_alone(experiment, problem, {**experiment.real_axes, **settings.grid})
         for point in build.points(experiment, settings, problem, sizes):
             job = Job(point, {**shape, **point.at}, alone)

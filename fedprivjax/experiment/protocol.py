@@ -1,6 +1,7 @@
 """`[[protocol]]`: a built-in or custom method, its settings, and its own grid."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
 from math import isnan, prod
@@ -14,7 +15,7 @@ from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import NUMBERS, require_choice, require_positive
 from fedprivjax.experiment import pairs
 from fedprivjax.experiment.names import Unimported, made, object_of, of_results, resolve
-from fedprivjax.experiment.section import Settings
+from fedprivjax.experiment.section import Settings, sections_with
 from fedprivjax.method.algorithm import Algorithm
 from fedprivjax.method.encoders import ENCODERS, Encoder
 from fedprivjax.method.pairing import privacy_for
@@ -107,6 +108,21 @@ class ProtocolSettings(Settings):
         """Name of the table in messages."""
         return _place(self.label)
 
+    def within(self, experiment: Any) -> AbstractContextManager[None]:
+        """Prefix a Refusal's message with the section that gives the setting: by default this table."""
+        shared = {name: getattr(experiment, name) for name in ("sweep", "evaluation", "participation")}
+        given = {
+            name: section.model_fields_set | getattr(section, "over", {}).keys() for name, section in shared.items()
+        }
+        own = {*self.fixed, *self.grid, *self.participation}
+
+        def place(refusal: Refusal) -> str:
+            key = "every" if refusal.setting == "eval_every" else refusal.setting
+            sections = [name for name, keys in given.items() if key in keys - own]
+            return f"[{sections[0]}] for {self.label!r}" if sections else self.place
+
+        return within(place)
+
     @property
     def points(self) -> int:
         """Number of points of the protocol's own grid, 1 without a grid."""
@@ -160,14 +176,13 @@ class ProtocolSettings(Settings):
         """Make the protocol at every swept value, so that invalid values raise before anything runs."""
         axes = self.axes(over)
         first = {name: values[0] for name, values in axes.items()}
-        with within(self.place):
-            for name in self.required - axes.keys():
-                raise Refusal(f"{name} must be given there, or swept")
-            self.at(first)
-            for name, value in [(name, value) for name, values in axes.items() for value in values]:
-                if isnan(value):
-                    raise Refusal(f"{name} must be a number, got nan")
-                self.at({**first, name: value})
+        for name in self.required - axes.keys():
+            raise Refusal(f"{name} must be given there, or swept")
+        self.at(first)
+        for name, value in [(name, value) for name, values in axes.items() for value in values]:
+            if isnan(value):
+                raise Refusal(f"{name} must be a number, got nan")
+            self.at({**first, name: value})
 
     def has_target(self, over: Mapping[str, list[float]]) -> bool:
         """Return True if the settings, the grid, the sweep or the method's defaults give a privacy target."""
@@ -269,10 +284,14 @@ def _pair_fields(raw: Mapping[str, Any], algorithm: type, context: Any) -> dict[
 
 def _check_keys(settings: Mapping[str, Any], names: list[str]) -> None:
     """Raise Refusal if a key is none of a method's `names`, or several values stand for one number."""
+    from fedprivjax.experiment.settings import Experiment  # which imports this module
+
     for key, value in settings.items():
         if key in ("rounds", "per_round") and key not in names:
             raise Refusal(f"{key} must be in a table of its own. Write participation = {{ {key} = {value} }}")
-        require_choice("key", key, [*KEYS, *names])
+        if key not in (known := [*KEYS, *names]) and 1 <= len(sections := sections_with(key, Experiment)) <= 2:
+            raise Refusal(f"{key} must be in {' or '.join(sections)}, got it here. Move it")
+        require_choice("key", key, known)
         if key in NUMBERS and isinstance(value, list):
             raise Refusal(f"{key} must be one number, got {value}. Put several into [sweep] {key}")
 

@@ -66,7 +66,8 @@ def _check_sweep(experiment: Experiment) -> None:
                     f"sweep.{axis} must be a setting of every protocol, and {settings.label!r} has none. "
                     f"Move it to the grid of the protocols that do"
                 )
-        settings.check_values(experiment.real_axes)
+        with settings.within(experiment):
+            settings.check_values(experiment.real_axes)
     if "records" in sweep.over and experiment.problem.partition is None:
         raise Refusal("sweep.records must go with [problem.partition], got none")
     for name in sweep.resample:

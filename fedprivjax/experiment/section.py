@@ -251,20 +251,20 @@ def _refuse_key(key: str, place: Place, file: type[Settings]) -> None:
     fields = place.model.model_fields
     gathered = [model for name in place.model.gathered for model in models_in(fields[name].annotation)]
     known = dict.fromkeys([*fields, *(name for model in gathered for name in model.model_fields if name != "kind")])
-    elsewhere = _sections_with(key, file)
+    elsewhere = sections_with(key, file)
     if 1 <= len(elsewhere) <= 2 and place.path and not place.path.startswith("protocol."):
         raise Refusal(f"{key} must be in {' or '.join(elsewhere)}, got it in [{place.path}]. Move it")
     require_choice(f"key in [{place.path}]" if place.path else "key in the experiment", key, known)
 
 
-def _sections_with(key: str, file: type[Settings]) -> list[str]:
+def sections_with(key: str, file: type[Settings]) -> list[str]:
     """Return the headings of the file's sections that have a key. A list of sections, such as `[[protocol]]`, is none.
 
     >>> class Run(Settings):
     ...     rounds: int
     >>> class File(Settings):
     ...     run: Run
-    >>> _sections_with("rounds", File)
+    >>> sections_with("rounds", File)
     ['[run]']
     """
     fields = {name: field.annotation for name, field in file.model_fields.items()}

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from fedprivjax.checks.refusal import Refusal, within
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import Dataset
 from fedprivjax.experiment import Expected, Experiment, ProblemSettings, ProtocolSettings, tuning_experiment
 from fedprivjax.experiment.build import Problems, machines_of, make_protocol, points, problem_at
@@ -169,7 +169,7 @@ def _max_rounds(
     experiment: Experiment, settings: ProtocolSettings, problem: Problem, shape: Mapping[str, Any]
 ) -> Iterator[int]:
     """Yield the largest number of rounds that the data allow a method at one combination of sizes, if limited."""
-    with within(settings.place):
+    with settings.within(experiment):
         for point in points(experiment, settings, problem, {**shape, "rounds": ROUNDS}):
             participation, order = point.participation, point.scheme.order
             with suppress(Refusal):  # no upper limit on rounds; invalid settings raise when jobs are made

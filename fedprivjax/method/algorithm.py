@@ -144,7 +144,7 @@ class Part(Decorated):
         """Return the numbers that can be swept, by name, such as "alpha".
 
         The number b1 of an object in a field is "server.b1". With the metadata `several`, a field may be a tuple of
-        numbers, of which the second is "scales.2".
+        numbers, of which the second is "scales.1": they count from 0.
         """
         found = {}
         for one in fields(self):  # type: ignore[arg-type]
@@ -152,7 +152,7 @@ class Part(Decorated):
             if hasattr(value, "leaves"):
                 found |= {f"{one.name}.{name}": number for name, number in value.leaves().items()}
             elif isinstance(value, tuple) and kind.get("several"):
-                found |= {f"{one.name}.{place}": number for place, number in enumerate(value, 1)}
+                found |= {f"{one.name}.{place}": number for place, number in enumerate(value)}
             elif kind.get("pytree_node", True) and not kind.get("derived") and ("part" not in kind or "number" in kind):
                 found[one.name] = value
         return found
@@ -168,7 +168,7 @@ class Part(Decorated):
             if inside:
                 held: Any = getattr(self, one.name)
                 if isinstance(held, tuple):
-                    given = [inside.get(str(place)) for place in range(1, len(held) + 1)]
+                    given = [inside.get(str(place)) for place in range(len(held))]
                     changes[one.name] = tuple(old if new is None else new for new, old in zip(given, held, strict=True))
                 else:
                     changes[one.name] = held.with_values(inside)

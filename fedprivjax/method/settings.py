@@ -9,6 +9,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import NUMBERS, require_choice, require_float32, require_one, require_positive
 from fedprivjax.method.server_step import set_optimizers
 from fedprivjax.noise.sums import Given, Materialised, SumFactor, rows_of
+from fedprivjax.privacy.target import require_alone
 
 SMALLEST_CLIP = 1e-12  # squares of smaller coordinates would underflow in float32, below 1e-19
 
@@ -58,9 +59,7 @@ def check_noise(protocol, *targets: str) -> None:
     if not 0 <= given.get("noise_std", 0) < np.inf:
         raise Refusal(f"noise_std must be finite and not negative, got {protocol.noise_std}")
     require_float32("noise_std", given.get("noise_std", 0))
-    if len(given) > 1:
-        (a, one), (b, other), *_ = given.items()
-        raise Refusal(f"give {a} or {b}, not both, got {a} = {one} and {b} = {other}")
+    require_alone(given)
 
 
 def fixed_schedule(noise_schedule: Any, names: Iterable[str], factors: Mapping[str, type] = {}) -> Any:

@@ -5,7 +5,7 @@ The data are `datasets.clusters`. No private record is read, so choosing a metho
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, nan
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ VARIABLES = {
     "pilot_seconds": "wall time of the fastest run; with one seed it includes compilation",
     "pilot_epsilon": "realised ε of the worst machine, over all seeds",
     "pilot_rounds": "rounds of the pilot",
+    "pilot_clip": "clip of the pilot, of gradients or of machines' updates",
     "pilot_step": "step size of the pilot",
 }
 NOTE = "pilot_note"
@@ -227,9 +228,17 @@ def _outcome(trial: Trial, pilot: Pilot, problem: Problem) -> Cell:
         "pilot_seconds": min(seconds),
         "pilot_epsilon": max(start.guarantee.epsilon for start in starts),
         "pilot_rounds": trial.rounds,
+        "pilot_clip": _clip(options[chosen]),
         "pilot_step": float(starts[0].protocol.step_size),
         NOTE: "; ".join(filter(None, (best, trial.note))),
     }
+
+
+def _clip(settings: dict[str, Any]) -> float:
+    """Return the clip of gradients or updates among a protocol's settings."""
+    return float(
+        settings.get("clip", settings.get("update_clip", getattr(settings.get("privacy"), "update_clip", nan)))
+    )
 
 
 def places(mean: np.ndarray, half: np.ndarray) -> np.ndarray:

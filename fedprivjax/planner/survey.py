@@ -84,8 +84,8 @@ def plan(
         * `refusal`: reason why a method is not planned. Its numbers are then NaN.
         * With a pilot: test accuracy `pilot_accuracy`, mean over seeds, half its 95% interval `pilot_interval`,
           `pilot_place`, 1 plus the number of methods whose interval lies wholly above, wall time `pilot_seconds` of the
-          fastest run, `pilot_epsilon`, `pilot_rounds`, `pilot_step`, and `pilot_note`: differences from the
-          comparison's run, or the reason why the pilot was not run.
+          fastest run, `pilot_epsilon`, `pilot_rounds`, `pilot_clip`, `pilot_step`, and `pilot_note`: differences from
+          the comparison's run, or the reason why the pilot was not run.
 
         Attributes are the settings, and `trivial`, G·D.
 

@@ -3,7 +3,7 @@
 The search takes few evaluations of a slow ε. Its result is cached on disk, and cached values are verified before use.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import exp, inf, isinf, log
@@ -19,6 +19,11 @@ from fedprivjax.privacy import gdp
 
 LEVELS = ("mu", "epsilon")  # targets that state a privacy level
 TARGETS = (*LEVELS, "noise_std")
+KINDS = {
+    "mu": "mu is a GDP parameter",
+    "epsilon": "epsilon holds at delta",
+    "noise_std": "noise_std is the noise itself",
+}
 NO_TARGET = "one of epsilon, mu and noise_std must be given"
 SET_TARGET = "Set epsilon (with delta), mu (GDP) or noise_std"
 UNLIMITED = "epsilon = inf is non-private"
@@ -36,6 +41,21 @@ Point = tuple[float, float]  # logarithms of the noise, and of the ratio of its 
 PACKAGE = Path(__file__).parents[1]
 CODE = PACKAGE / "privacy", PACKAGE / "plan" / "samplers"  # folders that a cached noise depends on: from noise to ε
 PACKAGES = ("dp-accounting", "numpy", "scipy")
+
+
+def require_alone(targets: Mapping[str, Any]) -> None:
+    """Raise Refusal if several of the targets, by name, are given.
+
+    >>> require_alone({"mu": 1.0, "epsilon": 2.0})
+    Traceback (most recent call last):
+    fedprivjax.Refusal: mu or epsilon must be given, not both, got mu = 1.0 and epsilon = 2.0. ...
+    """
+    if len(targets) > 1:
+        (one, first), (other, second), *_ = targets.items()
+        raise Refusal(
+            f"{one} or {other} must be given, not both, got {one} = {first} and {other} = {second}. "
+            f"Leave one out: {KINDS[one]}, {KINDS[other]}"
+        )
 
 
 class TargetRatio(NamedTuple):
@@ -76,9 +96,7 @@ class Target:
         given = {name: value for name, value in vars(self).items() if name != "delta" and value is not None}
         if not given:
             raise Refusal(f"{NO_TARGET}, got none. {SET_TARGET}; {UNLIMITED}")
-        if len(given) > 1:
-            (one, first), (other, second) = list(given.items())[:2]
-            raise Refusal(f"give {one} or {other}, not both, got {one} = {first} and {other} = {second}")
+        require_alone(given)
         require_positive("mu", self.mu, optional=True, infinite=True)
         for value in np.ravel([] if self.epsilon is None else self.epsilon):
             require_positive("epsilon", float(value), infinite=True)

@@ -160,7 +160,8 @@ class Problem:
 
     def __str__(self) -> str:
         examples = f"{self.examples} examples" if self.stored else "examples that are computed"
-        owned = "assigned in order of use" if self.partition_table is None else self.partition_table
+        part = "" if self.held == self.examples else f"{self.held} of them "
+        owned = "assigned in order of use" if self.partition_table is None else f"{part}{self.partition_table}"
         lines = [
             f"Problem: {self.dimension} parameters in {self.constraint}",
             f"data: {examples}{f', {owned}' if self.stored else ''}, {'a' if self.test is not None else 'no'} test set",

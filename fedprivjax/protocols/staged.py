@@ -72,7 +72,7 @@ class Staged(Algorithm):
             parameters of the run.
         begins, each: number of rounds before each stage, and the algorithms of all stages, stacked; set by calibration.
 
-    A sweep names the number of the second stage as "algorithm.scales.2". Other numbers, and another division of the
+    A sweep names the number of the second stage as "algorithm.scales.1". Other numbers, and another division of the
     same number of rounds, do not recompile.
 
     >>> import numpy as np

@@ -37,7 +37,7 @@ def plan_ranking(found: xr.Dataset, given: set[str]) -> Group:
     unproved, tried = named.pop(SECTIONS[-1][2], []), ranked(levels[0]) if "pilot" in found.attrs else []
     parts: list[Any] = [Text(line) for line in _settings(found, given)]
     parts += [Text(_headline(at), style="bold") for at in levels]
-    parts += [_places_table(levels, tried)] if tried else []
+    parts += [_places_table(levels, tried), _settings_table(levels, tried)] if tried else []
     for words, labels in named.items():
         table = Sheet(f"{words}; * vacuous")
         table.add_columns("method", justify="left")
@@ -60,6 +60,17 @@ def _places_table(levels: list[xr.Dataset], labels: list[str]) -> Sheet:
         table.add_columns(f"place, ε = {float(at['epsilon']):g}", "accuracy in %")
     for label in labels:
         table.add_row(label, *(cell for at in levels for cell in _placed(at.sel(protocol=label))))
+    return table
+
+
+def _settings_table(levels: list[xr.Dataset], labels: list[str]) -> Sheet:
+    """Return the clip and the step of every method with a pilot run, at every ε."""
+    table = Sheet("clip (of gradients or updates) and step of the pilot runs")
+    table.add_columns("method", justify="left")
+    table.add_columns(*(f"ε = {float(at['epsilon']):g}" for at in levels))
+    for label in labels:
+        numbers = [[float(at[name].sel(protocol=label)) for name in ("pilot_clip", "pilot_step")] for at in levels]
+        table.add_row(label, *(", ".join(number_text(one, "–") for one in each) for each in numbers))
     return table
 
 

@@ -114,7 +114,7 @@ def axes_of(
     axes = {name: _axis(protocol, name, values, sizes) for name, values in (over or {}).items()}
     targets = [name for name in TARGETS if name in axes]
     if len(targets) > 1:
-        raise Refusal(f"give {targets[0]} or {targets[1]}, not both, got both as axes")
+        raise Refusal(f"{targets[0]} or {targets[1]} must be given, not both, got both as axes")
     for name in targets:
         given = [other for other in TARGETS if other != name and getattr(protocol, other) is not None]
         if given:

@@ -160,7 +160,7 @@ MISTAKES = {
     ),
     "two targets": (
         lambda: DPMu2(mu=1.0, epsilon=2.0),
-        "give mu or epsilon, not both, got mu = 1.0 and epsilon = 2.0",
+        "mu or epsilon must be given, not both, got mu = 1.0 and epsilon = 2.0. Leave one out: mu is a GDP parameter, ",
     ),
     "a μ where there is ε": (
         lambda: NoisyMinibatchSGD(mu=1.0),

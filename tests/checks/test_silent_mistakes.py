@@ -184,6 +184,7 @@ def test_it_is_refused_in_one_line(call, line, monkeypatch):
     [
         ("DPSGD", "NoisyMinibatchSGD'? It is also known as DP-SGD"),
         ("DPFTRL", "FedAvg'? DP-FTRL is FedAvg with unit = 'machine' and noise_schedule = 'tree'"),
+        ("SGD", "NoisySGD'? Or NoisyMinibatchSGD or LocalSGD. epsilon = inf is without noise"),
         ("Fedavg", "FedAvg'?"),
         ("dp_mu2", "DPMu2'?"),
         ("simualte", "simulate'?"),

@@ -98,6 +98,8 @@ def test_a_problem_as_text():
         "  loss: LinearModel(loss=Logistic(score_bound=None))",
         "  constants: Lipschitz 1, smoothness 0.25",
     ]
+    part = linear_problem(np.ones((60, 2)) / 2, np.zeros(60), Squared(), partition_table=np.arange(12).reshape(4, 3))
+    assert "data: 60 examples, 12 of them split over 4 machines (3 to 3 each), no test set" in str(part)
     computed = procedural_problem(lambda key, machine: (np.ones(3), 0.0), Squared())
     assert "data: examples that are computed, no test set" in str(computed)
 

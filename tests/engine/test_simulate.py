@@ -229,10 +229,10 @@ REFUSALS = {
         lambda: simulate(DPMu2(noise_std=np.inf, clip=1.0, step_size=0.1), GOOD, Full(2)),
         "noise_std must be finite and not negative, got inf",
     ),
-    "both": (lambda: DPMu2(mu=1.0, noise_std=1.0), "give mu or noise_std, not both"),
+    "both": (lambda: DPMu2(mu=1.0, noise_std=1.0), "mu or noise_std must be given, not both"),
     "both as NumPy numbers": (
         lambda: simulate(DPMu2(mu=np.float32(1.0), noise_std=np.float32(1.0), clip=1.0), GOOD, Full(2)),
-        "give mu or noise_std, not both",
+        "mu or noise_std must be given, not both",
     ),
     "neither": (
         lambda: simulate(DPMu2(), GOOD, Full(2)),

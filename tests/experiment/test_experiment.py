@@ -549,16 +549,16 @@ INTEGERS = "a list of distinct positive integers"
         ),
         ({"problem__dataset": "digits"}, "dataset 'digits' takes no options, got 'examples'"),
         ({"problem__loss": "pinball", "problem__quantile": 1.0}, "quantile must be between 0 and 1, got 1.0"),
-        ({"participation__per_round": 7}, "[[protocol]] 'ours': per_round must be at most machines (6), got 7"),
+        ({"participation__per_round": 7}, "[participation] for 'ours': per_round must be at most machines (6), got 7"),
         ({"participation__schedule": [[0]]}, "participation.schedule must go with kind 'given', got kind 'uniform'"),
         ({"participation__kind": "given"}, "participation.schedule must be given for kind 'given'"),
         (
             {"participation__kind": "full"},
-            "[[protocol]] 'ours': per_round must be 6 for kind 'full', got 3",
+            "[participation] for 'ours': per_round must be 6 for kind 'full', got 3",
         ),
         (
             {"participation__per_round": 4, "participation__kind": "balanced"},
-            "[[protocol]] 'ours': per_round must divide machines (6), got 4",
+            "[participation] for 'ours': per_round must divide machines (6), got 4",
         ),
         ({"participation__rounds": 0}, "participation.rounds must be greater than or equal to 1, got 0"),
         ({"protocol__1__label": "ours"}, "protocol labels must be distinct, not empty and without '/', got 'ours'"),
@@ -568,15 +568,16 @@ INTEGERS = "a list of distinct positive integers"
         ({"sweep__per_round": [float("inf")]}, f"sweep.per_round must be {INTEGERS}, got [inf]"),
         ({"sweep__per_round": [float("nan")]}, f"sweep.per_round must be {INTEGERS}, got [nan]"),
         ({"sweep__mu": []}, "sweep.mu must be a list of distinct numbers, got []"),
-        ({"sweep__mu": [0.0]}, "[[protocol]] 'ours': mu must be positive, got 0.0"),
-        ({"sweep__mu": [float("nan")]}, "[[protocol]] 'ours': mu must be positive, got nan"),
+        ({"sweep__mu": [0.0]}, "[sweep] for 'ours': mu must be positive, got 0.0"),
+        ({"sweep__mu": [float("nan")]}, "[sweep] for 'ours': mu must be positive, got nan"),
         (
             {"sweep": {"noise_std": [0, -1.0]}},
-            "[[protocol]] 'ours': noise_std must be finite and not negative, got -1.0",
+            "[sweep] for 'ours': noise_std must be finite and not negative, got -1.0",
         ),
         (
             {"sweep__noise_std": [0.0]},
-            "[[protocol]] 'ours': give mu or noise_std, not both, got mu = 1.0 and noise_std = 0.0",
+            "[sweep] for 'ours': mu or noise_std must be given, not both, got mu = 1.0 and noise_std = 0.0. "
+            "Leave one out: mu is a GDP parameter, noise_std is the noise itself",
         ),
         ({"protocol__0__grid": {"clip": [1.0, 0.0]}}, "[[protocol]] 'ours': clip must be positive, got 0.0"),
         (
@@ -584,7 +585,7 @@ INTEGERS = "a list of distinct positive integers"
             "the grid's clip of 'ours' must be a list of distinct numbers, got [1.0, 1.0]",
         ),
         ({"protocol__0__grid": {"radius": [-1.0]}}, "[[protocol]] 'ours': radius must be positive, got -1.0"),
-        ({"sweep__seeds": 0}, "[[protocol]] 'ours': seeds must be at least 1, got 0"),
+        ({"sweep__seeds": 0}, "[sweep] for 'ours': seeds must be at least 1, got 0"),
         ({"evaluation__metrics": []}, "evaluation.metrics must name at least one metric, got []"),
         ({"evaluation__delta": 1.0}, "evaluation.delta must be between 0 and 1, got 1.0"),
         (
@@ -632,7 +633,7 @@ def test_a_given_schedule_fixes_per_round():
     given = {"kind": "given", "machines": 6, "schedule": [[0, 1], [2, 3]]}
     assert listed.jobs(experiment.parse(small(participation=given)))[0].prepare().static.size == (6, 2, 2)
     message = refusal(small(participation=given, sweep__per_round=[3]))
-    assert message == "[[protocol]] 'ours': per_round must be 2 for kind 'given', got 3"
+    assert message == "[sweep] for 'ours': per_round must be 2 for kind 'given', got 3"
 
 
 def test_a_protocols_other_iterate_may_be_expected():
@@ -901,7 +902,7 @@ def test_a_common_setting_may_be_swept_at_zero():
     raw = small(protocol=[CURVED, accelerated], sweep={"strong_convexity": [0, 0.5], "noise_std": [0, 1]}, expected=[])
     assert experiment.parse(raw).real_axes == {"strong_convexity": [0.0, 0.5], "noise_std": [0.0, 1.0]}
     raw["sweep"]["strong_convexity"] = [0.5, -1.0]
-    assert refusal(raw).startswith("[[protocol]] 'noisy_minibatch_sgd': strong_convexity must be ")
+    assert refusal(raw).startswith("[sweep] for 'noisy_minibatch_sgd': strong_convexity must be ")
     raw["sweep"]["strong_convexity"] = [float("nan")]
     assert "nan" in refusal(raw)
 

@@ -82,6 +82,9 @@ def test_more_rounds_than_the_smallest_client_has_records_for(said):
         ("batch = 6", "batch must be at most the 5 records of client '1' (dealt), got 6"),
         ("clp = 1.0", "unknown key 'clp', did you mean 'clip'?"),
         ("rounds = 2", "rounds must be in a table of its own. Write participation = { rounds = 2 }"),
+        ("seeds = 2", "seeds must be in [sweep] or [tuning], got it here. Move it"),
+        ("delta = 1e-5", "delta must be in [evaluation], got it here. Move it"),
+        ("machines = 5", "machines must be in [participation], got it here. Move it"),
         ("clip = [1.0, 2.0]", "clip must be one number, got [1., 2.]"),
         ("mu = [1.0, 2.0]", "mu must be one number, got [1.0, 2.0]. Put several into [sweep] mu"),
         ('grid = { clip = ["a"] }', "grid.clip must be a number, got 'a'"),
@@ -271,4 +274,4 @@ def test_a_stop_before_the_first_chunk_reports_that_nothing_is_stored(said, monk
 def test_a_tiny_copy_names_the_protocol_too():
     with pytest.raises(Refusal) as caught:
         tiny(experiment.load("your-own/people", {"participation.kind": "uniform", "participation.per_round": 99}))
-    assert str(caught.value) == "[[protocol]] 'full batches': per_round must be at most machines (8), got 99"
+    assert str(caught.value) == "[participation] for 'full batches': per_round must be at most machines (8), got 99"

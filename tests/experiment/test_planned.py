@@ -12,6 +12,7 @@ SIZES = "315 records on 8 machines, 21 to 68 each, by 21 each: the smallest mach
 ROUNDS = "30 rounds by each method's own (--rounds 30 keeps them)"
 
 
+TRUSTED = {"name": "dp_mu2", "trust": "server", "clip": 1.0}
 FEDAVG = {
     "name": "fedavg",
     **{"unit": "machine", "trust": "none", "update_clip": 1.0, "step_size": 0.1},
@@ -41,6 +42,12 @@ def replaced(folder, changes, given):
             {"rounds": 30},
             ["2 swept values of per_round by the first (2)", SIZES],
         ),
+        (
+            {"protocol.0": TRUSTED},
+            {"samples": 21, "rounds": 30},
+            ["trust server by none, the strictest (--trust server keeps it)"],
+        ),
+        ({"protocol.0": TRUSTED}, {"samples": 21, "rounds": 30, "trust": "server"}, []),
         (
             {"protocol.1": FEDAVG},
             {"samples": 21, "rounds": 30},

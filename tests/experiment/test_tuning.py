@@ -189,7 +189,10 @@ MISTAKES = [
         "in [tuning]: problem must have another dataset than the experiment, got 'logistic' again",
     ),
     ({"participation": {"machine": 20}}, "in [tuning]: unknown key in [participation] 'machine', did you mean"),
-    ({"participation": {"machines": 20, "per_round": 30}}, "in [tuning]: [[protocol]] 'ours': per_round must be"),
+    (
+        {"participation": {"machines": 20, "per_round": 30}},
+        "in [tuning]: [participation] for 'ours': per_round must be",
+    ),
     ({"sweep": {"clip": [1.0]}}, "in [tuning]: unknown key in its sweep 'clip'"),
     ({"sweep": {"mu": [1.0, 1.0]}}, "in [tuning]: sweep.mu must be a list of distinct numbers"),
     ({"seeds": 0}, "tuning.seeds must be greater than or equal to 1, got 0"),

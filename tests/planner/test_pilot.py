@@ -36,6 +36,8 @@ def test_methods_run_at_the_epsilon_asked_for_and_learn_with_little_noise(found)
     assert ((accuracy > 0.15) & (accuracy < 0.95)).all()  # 0.94 at most, but for chance
     assert float(accuracy.sel(protocol="dp_mu2", epsilon=1000.0)) > 0.6
     assert (ran["pilot_seconds"] > 0).all()
+    assert (ran["pilot_clip"] == Pilot().clip).all()
+    assert (ran["pilot_step"] > 0).all()
 
 
 def test_levels_and_seeds_share_a_program_and_progress_is_told(found):
@@ -99,6 +101,7 @@ def test_client_level_methods_are_ranked_at_their_best_clip_and_step(monkeypatch
     found = planner.plan(**CLIENTS, epsilon=[8.0, 1000.0], protocols=names, pilot=Pilot(seeds=2, classes=3))
     tried = found.sel(protocol=["fedavg", "scaffold", "fedexp"])
     assert (tried["pilot_epsilon"] <= found["epsilon"] * (1 + 1e-6)).all()
+    assert (tried["pilot_clip"] == 1.0).all()
     assert (tried["pilot_step"] == 3.0).all()  # a step of 1e-6 learns nothing
     assert (tried["pilot_accuracy"].sel(epsilon=1000.0) > 0.6).all()
     assert (

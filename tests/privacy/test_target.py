@@ -9,8 +9,11 @@ from fedprivjax.privacy import gdp
 REFUSALS = {
     "none": ({}, r"^one of epsilon, mu and noise_std must be given, got none\. Set"),
     "delta alone": ({"delta": 1e-5}, r"^one of epsilon, mu and noise_std must be given"),
-    "two": ({"mu": 1.0, "epsilon": 2.0}, r"^give mu or epsilon, not both, got mu = 1\.0 and epsilon = 2\.0$"),
-    "noise too": ({"epsilon": 1.0, "noise_std": 0.0}, r"^give epsilon or noise_std, not both"),
+    "two": (
+        {"mu": 1.0, "epsilon": 2.0},
+        r"^mu or epsilon must be given, not both, got mu = 1\.0 and epsilon = 2\.0\. Leave one out: mu is a GDP ",
+    ),
+    "noise too": ({"epsilon": 1.0, "noise_std": 0.0}, r"^epsilon or noise_std must be given, not both"),
     "mu": ({"mu": 0.0}, r"^mu must be positive, got 0\.0$"),
     "mu NaN": ({"mu": nan}, r"^mu must be positive, got nan$"),
     "epsilon": ({"epsilon": -1.0}, r"^epsilon must be positive, got -1\.0$"),

@@ -180,12 +180,12 @@ def test_sweeps_name_the_number_of_a_stage_and_nothing_recompiles():
     sizes = []
     for lengths, strength in ((LENGTHS, 0.1), ((4, 6, 10), 0.4)):
         staged = method(rounds=lengths, regularisation=strength).replace(noise_std=None)
-        over = {"epsilon": [2.0, 8.0], "algorithm.scales.2": [0.5, 0.1], "algorithm.regularisation": [strength, 0.2]}
+        over = {"epsilon": [2.0, 8.0], "algorithm.scales.1": [0.5, 0.1], "algorithm.regularisation": [strength, 0.2]}
         found = fpj.sweep(staged, PROBLEM, ALL, over=over, rounds=20, seeds=2, metrics=["train_loss"])
         sizes.append(run_chunk._cache_size())
     assert sizes[0] == sizes[1]
     assert float(abs(found.realised_epsilon - found.epsilon).max()) < 1e-4
-    at: dict[str, Any] = {"epsilon": 8.0, "algorithm.scales.2": 0.1, "algorithm.regularisation": 0.2, "seed": 1}
+    at: dict[str, Any] = {"epsilon": 8.0, "algorithm.scales.1": 0.1, "algorithm.regularisation": 0.2, "seed": 1}
     own = method(rounds=(4, 6, 10), scales=(1.0, 0.1, 0.125), regularisation=0.2).replace(noise_std=None, epsilon=8.0)
     alone = fpj.simulate(own, PROBLEM, ALL, rounds=20, seed=1, metrics=["train_loss"])
     cell = found["train_loss"].isel(round=-1, iterate=0).sel(at, method="nearest")
@@ -209,7 +209,7 @@ rounds = [6, 4, 2]
 scales = [1.0, 0.5, 0.25]
 step_size = 0.1
 privacy = { kind = "records", clip = 0.5, sampler = "full" }
-grid = { "algorithm.scales.3" = [0.25, 0.1] }
+grid = { "algorithm.scales.2" = [0.25, 0.1] }
 """
 
 
@@ -257,7 +257,7 @@ def test_a_file_runs_stages_and_a_scaled_down_copy_keeps_them():
     raw["problem"]["partition"] = {"kind": "iid"}
     for experiment in (parse(raw), tiny(parse(raw))):
         data = run_file(experiment)["staged"]
-        assert data["algorithm.scales.3"].values.tolist() == [0.25, 0.1]
+        assert data["algorithm.scales.2"].values.tolist() == [0.25, 0.1]
         assert int(data["round"].values[-1]) == 12
         assert np.isfinite(data.test_loss).all()
 

@@ -235,7 +235,7 @@ def test_refusals_on_a_plan(settings, participation, rounds, message):
         ({"sampler": "subset"}, "unknown sampler 'subset'"),
         ({"factor": "three"}, "unknown factor 'three'"),
         ({"factor": "independent", "noise_rule": "paper"}, "factor must be one of tree, sensitivity tree"),
-        ({"epsilon": 1.0, "noise_std": 1.0}, "give epsilon or noise_std, not both"),
+        ({"epsilon": 1.0, "noise_std": 1.0}, "epsilon or noise_std must be given, not both"),
     ],
 )
 def test_refusals_of_settings(settings, message):

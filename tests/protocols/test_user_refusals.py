@@ -50,7 +50,7 @@ KINKED = linear_problem(X, Y, Absolute(), **KNOWN)
 BOUNDLESS = linear_problem(X, Y, Squared(), feature_bound=1.0 + 1e-6)
 SMOOTH_SPACE = linear_problem(X, Y, Huber(0.5), feature_bound=1.0 + 1e-6)
 REFUSED = [
-    ({"epsilon": 1.0, "noise_std": 1.0}, {}, "give epsilon or noise_std, not both, got epsilon = 1.0 and"),
+    ({"epsilon": 1.0, "noise_std": 1.0}, {}, "epsilon or noise_std must be given, not both, got epsilon = 1.0 and"),
     ({"noise_std": 1.0, "trust": "nobody"}, {}, "unknown trust 'nobody'"),
     ({"noise_std": 1.0, "rounding": "upwards"}, {}, "unknown rounding 'upwards'"),
     ({"noise_std": 1.0, "accounting": "lax"}, {}, "unknown accounting 'lax'"),

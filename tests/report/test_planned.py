@@ -89,7 +89,7 @@ def piloted(found):
     ran = np.isin(labels, ["dp_mu2", "noisy_sgd", "local_sgd"])[:, None]
     said[labels.index("tree_momentum")] = "too long for a pilot: 7 rounds"
     axes, others = ("protocol", "epsilon"), ("pilot_interval", "pilot_seconds", "pilot_epsilon", "pilot_rounds")
-    values = {name: (axes, np.where(ran, 0.01, np.nan)) for name in (*others, "pilot_step")}
+    values = {name: (axes, np.where(ran, 0.01, np.nan)) for name in (*others, "pilot_clip", "pilot_step")}
     values["pilot_interval"] = (axes, np.where(ran & (np.array(labels) != "dp_mu2")[:, None], 0.01, 0.3))
     values |= {"pilot_accuracy": (axes, accuracy), "pilot_note": (axes, said)}
     values["pilot_place"] = (axes, places(accuracy, values["pilot_interval"][1]))
@@ -106,6 +106,8 @@ def test_a_pilot_is_ranked_by_accuracy_and_marked_as_synthetic(piloted):
         ["local_sgd", "–", "diverged"],
     ]
     text = " ".join(shown(plan_ranking(piloted, set())).split())
+    assert "clip (of gradients or updates) and step of the pilot runs" in text
+    assert "│ noisy_sgd │ 0.01, 0.01 │" in text
     assert "pilot on synthetic data: reads no private data, costs no privacy. Results on real data may differ" in text
     assert "pilot: 2 classes in 40 dimensions, norms at most 1, best linear rule 94 %; clip 0.2, ball of" in text
     assert "pilot_note: too long for a pilot: 7 rounds" in shown(plan_report(piloted, set()))

@@ -90,7 +90,11 @@ def test_a_target_mu_is_also_reported_as_epsilon(problem):
     [
         (DPMu2(mu=3.0, clip=1.0), {"noise_std": [1.0]}, "mu must be left out if noise_std is swept, got 3.0"),
         (DPMu2(noise_std=3.0, clip=1.0), {"mu": [1.0]}, "noise_std must be left out if mu is swept, got 3.0"),
-        (DPMu2(clip=1.0), {"mu": [1.0], "noise_std": [1.0]}, "give mu or noise_std, not both, got both as axes"),
+        (
+            DPMu2(clip=1.0),
+            {"mu": [1.0], "noise_std": [1.0]},
+            "mu or noise_std must be given, not both, got both as axes",
+        ),
         (DPMu2(mu=3.0, clip=1.0), {"epsilon": [1.0]}, "mu must be left out if epsilon is swept, got 3.0"),
         (NoisyMinibatchSGD(batch=2, epsilon=1.0), {"mu": [1.0]}, "epsilon must be left out if mu is swept, got 1.0"),
     ],

@@ -384,7 +384,7 @@ def test_a_member_that_diverges_is_marked_and_stops_no_other():
         ({"eval_every": 0}, "eval_every must be at least 1, got 0"),
         (
             {"over": {"mu": [1.0], "noise_std": [0.5]}},
-            "give mu or noise_std, not both, got both as axes",
+            "mu or noise_std must be given, not both, got both as axes",
         ),
         ({"over": None}, NO_TARGET),
         (

@@ -21,6 +21,7 @@ from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.problem import Problem, Table
 
 DEFAULTS = {"delta": 1e-6, "trust": "none", "unit": "record", "lipschitz": 1.0, "smoothness": 1.0, "diameter": 1.0}
+SIZES = ("machines", "per_round", "samples", "dimension")
 MAX_USES = 5 * 10**6 // 2  # limit on uses of records, or slots of machines, in a sampled plan
 
 
@@ -72,7 +73,7 @@ class Setting:
     cached: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self):
-        for name in ("machines", "per_round", "samples", "dimension"):
+        for name in SIZES:
             require_at_least(name, getattr(self, name), 1)
         for name in ("rounds", "batch"):
             if getattr(self, name) is not None:
