@@ -143,7 +143,7 @@ class SavedRun:
 
     @property
     def coefficients(self) -> "xr.DataArray":
-        """Parameters of a linear predictor with names, [feature] or [class, feature], for prepared features.
+        """Parameters of a linear predictor, [feature] or [class, feature] with names; they apply to prepared features.
 
         Raises:
             Refusal: if the model is not a linear predictor.

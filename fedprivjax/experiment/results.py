@@ -112,7 +112,7 @@ class Results(Mapping[str, xr.Dataset]):
 def load(results: str | Path) -> Results:
     """Return the results in a folder, or in one netCDF file, such as its `results.nc`.
 
-    A file has the settings of its experiment and the version, commit and date of its provenance.
+    Of a file, `settings` are those of its experiment, and `provenance` has its version, commit and date.
 
     Raises:
         Refusal: if a file is missing or cannot be read.

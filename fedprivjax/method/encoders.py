@@ -42,7 +42,7 @@ class Encoder(Decorated):
 
         Args:
             message: the machine's message with its own noise, float32 [d].
-            key: key of the machine's own randomness.
+            key: random key of the machine.
         """
         raise Undefined(f"{type(self).__name__} must define encode(message, key)")
 

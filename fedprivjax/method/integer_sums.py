@@ -172,8 +172,8 @@ class IntegerSums(WorkPrivacy):
     def wrap_probability(self, noise_std: float, machines: float, numbers: int) -> float:
         """Return an estimate of the probability that a coordinate of a sum leaves the range of b bits.
 
-        It is that of a normal coordinate, for updates that all have the largest norm and the same direction. The
-        arguments are those of `scale_for`.
+        It assumes a normally distributed coordinate, and updates that all have the largest norm and the same direction.
+        The arguments are those of `scale_for`.
 
         >>> from fedprivjax import LocalEpochs
         >>> private = IntegerSums(work=LocalEpochs(1), update_clip=1.0, bits=8, scale=70.0)

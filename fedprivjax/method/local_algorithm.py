@@ -78,15 +78,15 @@ class LocalAlgorithm(Part):
         return server
 
     def own(self, public: Public) -> Any:
-        """Return what one machine holds between rounds, as it is before its first one; a pytree. Default: ()."""
+        """Return the state of a machine before its first round, which it keeps between rounds. Default: (), none."""
         return ()
 
     def enter(self, received: Any, own: Any) -> Any:
         """Return the carry before a machine's first local step. Default: the received point, or a `Walk` from it.
 
         Args:
-            received: what `sends` returned.
-            own: what the machine holds.
+            received: what the server sent, as `sends` returned it.
+            own: the machine's state.
         """
         return begun(self.local, received)
 
@@ -113,23 +113,23 @@ class LocalAlgorithm(Part):
         return sub(point_of(carry), received)
 
     def hold(self, carry: Any, own: Any) -> Any:
-        """Return what the machine holds after its local steps, such as a part of its point. Default: what it held."""
+        """Return the machine's state after its local steps, such as a part of its point. Default: unchanged."""
         return own
 
     def keep(self, own: Any, message: Any, work: Work) -> Any:
-        """Return what the machine holds after the round. Default: what it held after its local steps.
+        """Return the machine's state after the round. Default: that after its local steps.
 
         Args:
-            own: what `hold` returned.
-            message: its message after the bound, before noise and encoder.
+            own: the state that `hold` returned.
+            message: the machine's message after clipping, before noise and encoding.
         """
         return own
 
     def adapt(self, own: Any, g: Any, received: Any, work: Work) -> Any:
         """Return a machine's personal parameters after a step on them. Default: machines have none.
 
-        An algorithm that defines it holds personal parameters at its machines (`own`), and defines no `hold` and
-        `keep`. Messages must not depend on them: `enter`, `move` and `leave` receive zeros in their place.
+        The state of a machine (`own`) is then its personal parameters, and the algorithm defines no `hold` and `keep`.
+        Messages must not depend on them: `enter`, `move` and `leave` receive zeros in their place.
 
         Args:
             g: mean gradient of the step's minibatch at `personal(received, own)`, without clipping and noise.
@@ -153,7 +153,7 @@ class LocalAlgorithm(Part):
         return {}
 
     def personal(self, point: Any, own: Any) -> Any:
-        """Return the parameters of a machine's model, from the reported point and what it holds. Default: the point."""
+        """Return the parameters of a machine's model, from the reported point and its state. Default: the point."""
         return point
 
     def planned(self, rounds: int) -> Any:

@@ -100,7 +100,7 @@ class LocalData:
         return jnp.sum(self.taken)
 
     def scan(self, step: Callable[[Any, Minibatch], tuple[Any, Any]], start: Any) -> tuple[Any, Any]:
-        """Return the result of `carry, output = step(carry, minibatch)` over the steps, and the stacked outputs.
+        """Return the carry after `carry, output = step(carry, minibatch)` for every step, and the stacked outputs.
 
         A skipped step changes nothing, and its output is 0.
         """

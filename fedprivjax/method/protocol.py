@@ -194,7 +194,7 @@ class Protocol(Decorated):
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         """Return the mechanism that samples noise once per seed, shared by all configurations of a sweep.
 
-        It depends on none of the protocol's real-valued settings, except the targets in `noise_follows`.
+        It depends on none of the protocol's real-valued settings, except targets that the privacy object names.
         """
         return self.rounds.mechanism(problem, plan, method)
 

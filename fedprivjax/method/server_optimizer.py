@@ -117,7 +117,7 @@ class ServerOptimizer:
     # ---- traced
 
     def made(self, step: Any = 1.0) -> "optax.GradientTransformation":
-        """Return the transformation with the step as its learning rate."""
+        """Return the optax transformation that the factory makes, with the step as its learning rate."""
         import optax
 
         if self.own_step:

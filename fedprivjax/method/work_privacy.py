@@ -101,7 +101,7 @@ class WorkPrivacy(Privacy):
         return ()
 
     def of_batch(self, problem: Problem, message: Linear, minibatch: Minibatch, noise: Any, facts: Facts) -> Any:
-        """Return the mean of a local step's messages, with the machine's noise unless it is None."""
+        """Return the mean of a local step's messages, plus the machine's noise unless that is None."""
         private = noise is not None and self.unit == "record"
         bound = facts.limit if self.clip is None and private else self.clip
         mean = minibatch.mean(of_record(message), divisor=self.step_divisor, clip=bound)
@@ -142,7 +142,7 @@ class WorkPrivacy(Privacy):
     # ---- at the server, traced
 
     def round_noise(self, drawn: Any, host_noise: Any, facts: Facts) -> Any:
-        """Return the round's noise, or its key and the participants' standard deviations if machines sample it."""
+        """Return the round's noise. If machines sample it, return a random key and their standard deviations."""
         if not self.at_machines:
             return jax.tree.map(lambda z: facts.noise_std * z, drawn)
         key, relative = drawn
@@ -153,7 +153,7 @@ class WorkPrivacy(Privacy):
         return own_noise
 
     def divisor(self, weight: Any, inputs: RoundInputs) -> Any:
-        """Return the divisor of the sum of messages, from the sum of the weights. Default: this sum."""
+        """Return the number by which the server divides the sum of messages. Default: the sum of their weights."""
         return jnp.where(weight > 0, weight, 1.0)
 
     def read(self, total: Any, divisor: Any, noise: Any, bound: Any, facts: Facts) -> tuple[Any, Any]:

@@ -215,7 +215,7 @@ class Problem:
 
     @property
     def travel(self) -> float:
-        """Distance in default step sizes: the set's diameter, or the declared `distance` if the set is unbounded.
+        """Distance on which default step sizes are based: the set's diameter, or `distance` if the set is unbounded.
 
         A nonlinear model with neither uses twice the norm of its start, which is public. This is a rule of thumb: a
         network's solution is about as far from the start as the start is from zero. It is inf for a start at zero.
@@ -241,7 +241,7 @@ class Problem:
 
     @property
     def message_factors(self) -> float | np.ndarray:
-        """Factor that multiplies a machine's messages: its weight p_i times the number of machines. 1.0 if equal."""
+        """Factor of each machine's messages: its weight p_i times the number of machines; 1.0 if all are equal."""
         return 1.0 if self.weights is None else len(self.weights) * np.array(self.weights)
 
     @property

@@ -67,10 +67,10 @@ class TreeMomentum(MomentumProtocol):
             round).
         relative_privacy: relative μ of the machines in any unit, one number each: the largest corresponds to `mu`, and
             noises are inversely proportional; untrusted server only. No machine's μ exceeds its fraction of the target.
-            It is smaller for machines whose weights or orders give less exposure.
-        factor: factor of the noise: "tree"; "sensitivity tree", with node noise proportional to a record's sensitivity
-            in cyclic order; "independent", fresh noise on every gradient; {"tree": r}, trees that restart every r
-            rounds; or a `Factor`.
+            It is smaller for machines whose records count less, by their weight or order.
+        factor: correlation of the noise over rounds: "tree"; "sensitivity tree", with node noise proportional to a
+            record's sensitivity in cyclic order; "independent", fresh noise on every gradient; {"tree": r}, trees that
+            restart every r rounds; or a `Factor`.
         server: any optax transformation or schedule along m̂_t/‖m̂_t‖ instead of the plain step, as in `NoisySGD`. It
             has no default step, and the error bound is not for it.
         epoch: N; set by `calibrate`.

@@ -125,9 +125,9 @@ def _code(row: Row) -> str:
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """Rows of private methods with their realised ε, seeds and costs. A notebook shows one table for each comparison.
+    """Results of private methods, one row each, with realised ε, seeds and costs. A notebook shows them as tables.
 
-    Methods are ranked together only if federation, metric, δ, target ε, unit, relation and trust model are equal.
+    A comparison is a table of methods with equal federation, metric, δ, target ε, unit, relation and trust model.
     Without a target ε, the realised ε must be equal.
 
     Attributes:
@@ -165,7 +165,7 @@ class Leaderboard:
         return Leaderboard(tuple(row for row in self.rows if row["experiment"] == experiment))
 
     def joined(self, rows: Iterable[Row]) -> "Leaderboard":
-        """Return the leaderboard with rows added. A row replaces one of the same comparison and method.
+        """Return the leaderboard with rows added. A row replaces that of the same method in the same comparison.
 
         Raises:
             Refusal: if a row cannot enter, with a line for each fault.
