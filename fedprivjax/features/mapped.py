@@ -38,7 +38,7 @@ MAPS: dict[str, type[FeatureMap]] = {
 
 
 def as_maps(said: Said | Sequence[Said]) -> tuple[FeatureMap, ...]:
-    """Return feature maps, given by name or as a table of a name (`kind`) and settings, as a tuple of objects.
+    """Return a tuple of feature maps, each given as an object, by name, or as a table of settings with its `kind`.
 
     >>> as_maps(["scattering", {"kind": "group_norm", "groups": 27}])
     (Scattering(scales=2, angles=8, order=2), GroupNorm(groups=27, floor=1e-05))

@@ -221,7 +221,7 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
             `NoisyMinibatchSGD`.
         step_size: 1/v; round r of a stage, counted from 1, has a step of length r/(2v). None is the theory's v of each
             stage. If a clip is below the Lipschitz constant and no modulus or variance is given, None is a rule of
-            thumb, `acsa.clipped_v` (no theorem is claimed).
+            thumb: noise may move the output as far as in `NoisySGD` (no theorem is claimed).
         form: "plain" for one stage, "regularised" for one stage on the loss plus (λ/2)·‖w − w_0‖², or "multistage" for
             stages that each halve the excess loss of a strongly convex loss.
         strong_convexity: modulus μ of the loss, 0 if it is unknown.

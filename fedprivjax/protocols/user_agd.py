@@ -120,7 +120,7 @@ class UserAGD(UserSettings):
         relative_privacy, vector_sum, noises: as in `UserSGD`.
         step_size: 1/(β + S), with smoothness β and a number S that grows with the noise (`theory.cheu.agd_spread`).
             None is the theory's in every phase. If a clip is below the Lipschitz constant, and no modulus or variance
-            is given, it is 1/v of `acsa.clipped_v`, a rule of thumb (no theorem is claimed).
+            is given, it is the rule of thumb of `AcceleratedMinibatchSGD` (no theorem is claimed).
         strong_convexity: modulus λ of the loss; if positive, the run has phases.
         spread: rule of S, "optimal" (minimises the explicit bound) or "paper".
         variance: bound on the mean squared error of a round's gradient; None is that of noise, rounding and sampling.

@@ -117,13 +117,13 @@ def plot(
 
     Args:
         results: as in `table`, or a run.
-        metric: metric to draw. Default: the first one that the command line draws, or all of a run. A metric of every
-            client without `against` is a histogram. Of a run also "participation" (which machines take part in which
-            round), "machine_epsilon" (how many machines have which ε), "epsilon" (of the first rounds) or
-            "noise_correlation" (of noise that is correlated over rounds or between machines).
+        metric: metric to draw. Default: the first one that the command line draws, or all of a run. A metric with a
+            value per client is drawn as a histogram, unless `against` is given. For a run, also "participation" (which
+            machines take part in which round), "machine_epsilon" (how many machines have which ε), "epsilon" (of the
+            rounds so far) or "noise_correlation" (of noise that is correlated over rounds or between machines).
         against: horizontal axis: "epsilon", "round", "costs" (rounds, bytes, gradients and hours), "bytes" (sent by a
             machine), "gradients" (per record), "hours" (simulated), any swept setting, or "grid", heat maps over the
-            two largest settings of the methods. Default: the first of these that applies.
+            two swept settings with the most values. Default: the first of these that applies.
         iterate: as in `table`.
         style: "screen", "dark" (for dark pages), or "paper": text of 8 points, 3.25 inches wide (a column) or, with
             several panels, 6.75 inches (LaTeX's `figure*`). `figure.savefig("name")` then writes a PDF. In every style
