@@ -257,7 +257,8 @@ def _run(
         out.say(f"{line} {folder}. If one was stopped, start it again")
     if found is None or not is_first():
         return []
-    return show(one.experiment, load_results(folder), folder, judge=judge)
+    jobs = ready.jobs if ready.before is None else []  # tuned jobs are others
+    return show(one.experiment, load_results(folder), folder, judge=judge, jobs=jobs)
 
 
 def _ready(one: Named, *, judge: bool):

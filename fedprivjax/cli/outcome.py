@@ -12,20 +12,22 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.cli.console import Stopped, out
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import xarray as xr
     from matplotlib.figure import Figure
 
+    from fedprivjax.experiment.jobs import Job
     from fedprivjax.experiment.verdict import Verdict
 
 MOST_SHOWN = 2000  # largest number of machines in the plot of the data partition
 
 
-def show(experiment, results, folder: Path, *, judge: str | None = None) -> "list[Verdict]":
+def show(experiment, results, folder: Path, *, judge: str | None = None, jobs: "Sequence[Job]" = ()) -> "list[Verdict]":
     """Print the tables, then write the plots and the page.
 
     Args:
+        jobs: prepared sweeps. The page has figures of the first private run.
         judge: name of an experiment whose verdict is printed below the tables, and returned, in place of the lines on
             the data and the plot of their partition. A guarantee that hides the sizes leaves these out, too.
     """
@@ -33,6 +35,7 @@ def show(experiment, results, folder: Path, *, judge: str | None = None) -> "lis
     from fedprivjax.report.drawing import save
     from fedprivjax.report.page import PAGE, write_page
     from fedprivjax.report.plots import all_plots
+    from fedprivjax.report.run_plots import plots_of_first
 
     with saved(folder):
         this = experiment_summary(experiment, results)
@@ -41,7 +44,7 @@ def show(experiment, results, folder: Path, *, judge: str | None = None) -> "lis
         out.print(tables(this))
         found = [] if judge is None else judged(judge, experiment, this.best)
         plots = all_plots(this)
-        written = [*save(plots, folder), write_page(this, results, plots)]
+        written = [*save(plots, folder), write_page(this, results, plots, *plots_of_first(jobs))]
         out.say(f"written to {folder}: {', '.join(['results.nc', *(file.name for file in written)])}")
         out.say(f"Open {folder / PAGE}")
     return found

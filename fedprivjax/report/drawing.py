@@ -1,10 +1,11 @@
 """Shared parts of plots: panels, points on a grid, curves with intervals, axes, and saving."""
 
-from base64 import b64encode
+import re
 from collections.abc import Collection, Mapping
 from itertools import cycle
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import matplotlib
 import numpy as np
@@ -34,6 +35,7 @@ HANDLE = 0.7  # width of a legend's handle in inches
 FONT = 10.0  # font size in points at which these hold
 NO_LIMITS = -np.inf, np.inf
 Panel = tuple[Axes, Point]  # with the values of the settings that are drawn in it
+SAFE = " '!*+),/:;=?@{}"  # characters that a `data:` URL may have in quotes, in HTML
 SYMBOLS = {"machines": "M", "per_round": "m", "rounds": "T", "records": "n", "mu": "μ", "epsilon": "ε"}
 
 
@@ -50,8 +52,10 @@ def save_figure(figure: Figure, file: Path, *, follow: bool = True) -> Path:
 
 
 def as_address(figure: Figure) -> str:
-    """Return a figure as an SVG `data:` URL, for a self-contained page."""
-    return f"data:image/svg+xml;base64,{b64encode(themed_svg(figure).encode()).decode()}"
+    """Return a figure as an SVG `data:` URL, for a self-contained page. Lengths are rounded to 0.01 points."""
+    svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", themed_svg(figure), flags=re.DOTALL)
+    svg = re.sub(r' d="[^"]+"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), svg)
+    return f"data:image/svg+xml,{quote(' '.join(svg.split()).replace(chr(34), chr(39)), safe=SAFE)}"
 
 
 def panelled(

@@ -39,18 +39,27 @@ class GuaranteeText:
     paragraph: str
 
 
-def write_page(this: Summary, results: Results, plots: Mapping[str, Figure]) -> Path:
-    """Write `report.html` into the results folder, and return its path."""
+def write_page(
+    this: Summary, results: Results, plots: Mapping[str, Figure], run: str = "", of_run: Mapping[str, Figure] = {}
+) -> Path:
+    """Write `report.html` into the results folder, and return its path. The arguments are those of `page`."""
     file = results.folder / PAGE
-    write_atomically(file, page(this, results, plots))
+    write_atomically(file, page(this, results, plots, run, of_run))
     return file
 
 
-def page(this: Summary, results: Results, plots: Mapping[str, Figure]) -> str:
-    """Return the page as HTML. User-defined text is escaped, and so are its control characters."""
+def page(
+    this: Summary, results: Results, plots: Mapping[str, Figure], run: str = "", of_run: Mapping[str, Figure] = {}
+) -> str:
+    """Return the page as HTML. User-defined text is escaped, and so are its control characters.
+
+    Args:
+        plots: figures of all runs, by name.
+        run: name of the run that has the figures `of_run`.
+    """
     tables = display.tables(this)
     sheets = [*tables.sheets, *chosen_tables(this)]
-    drawn = {name: _plot(name, figure) for name, figure in plots.items()}
+    drawn = {name: _plot(name, figure) for name, figure in {**plots, **of_run}.items()}
     leads = [next((name for name in drawn if name.endswith(end)), None) for end in LEADS]
     return _template().render(
         title=this.title or str(results.folder),
@@ -60,6 +69,7 @@ def page(this: Summary, results: Results, plots: Mapping[str, Figure]) -> str:
         remarks=_joined(line for line in tables.notes if line != this.notes),
         leads=[drawn.pop(name) for name in leads if name is not None],
         plots=list(drawn.values()),
+        run=run,
         guarantees={label: guarantee_texts(data) for label, data in this.best.items()},
         not_covered=not_covered(this.best, drawn=this.partition is not None),
         settings=results.settings,
@@ -122,7 +132,7 @@ def _joined(lines: Iterable[str]) -> list[str]:
 def _plot(name: str, figure: Figure) -> dict[str, Any]:
     inches = figure.get_size_inches()[0]
     sizes = {"least": round(LEAST * inches), "most": round(MOST * inches)}
-    return {"name": name.replace("_", " "), "address": as_address(figure), **sizes}
+    return {"name": name.replace("_", " "), "address": Markup(as_address(figure)), **sizes}
 
 
 def _rows(provenance: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:

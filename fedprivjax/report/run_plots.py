@@ -1,5 +1,8 @@
 """Figures of one run: its metrics, who takes part, ε over rounds and of every machine, and the noise's correlation."""
 
+from collections.abc import Iterable
+from contextlib import suppress
+
 import numpy as np
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -11,6 +14,8 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.finished_run import Run, SavedRun
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known, require_recorded
+from fedprivjax.engine.prepare import ReadyRun
+from fedprivjax.experiment.jobs import Job
 from fedprivjax.noise.factors.matrices import inverse_of
 from fedprivjax.noise.pairwise import Pairwise
 from fedprivjax.noise.rounds import round_factor
@@ -22,6 +27,12 @@ from fedprivjax.report.drawing import add_legend, panelled, percent_ticks
 from fedprivjax.report.wording import power_text, relations
 
 PARTICIPATION, EPSILONS, SPENT, CORRELATION = "participation", "machine_epsilon", "epsilon", "noise_correlation"
+TITLES = {
+    PARTICIPATION: "participation",
+    EPSILONS: "ε of each machine",
+    SPENT: "ε over rounds",
+    CORRELATION: "noise correlation",
+}
 CELLS = 400  # most rows and columns of an image; more machines or rounds share one
 MOST = 2000  # most rows of a matrix that is drawn
 ENDS = 40  # most numbers of rounds for which ε is computed
@@ -47,17 +58,30 @@ def plot_run(run: SavedRun, shown: str | Metric | None = None, against: str | No
     >>> plot_run(run).axes[0].get_ylabel(), plot_run(run, "participation").axes[0].get_ylabel()
     ('test accuracy', 'machine')
     """
-    views = {
-        PARTICIPATION: participation,
-        EPSILONS: machine_epsilons,
-        SPENT: epsilon_spent,
-        CORRELATION: noise_correlation,
-    }
-    if shown is None or isinstance(shown, Metric) or shown not in views:
+    if shown is None or isinstance(shown, Metric) or shown not in VIEWS:
         return metrics_of(run, shown, against)
     if against is not None:
         raise Refusal(f"against must go with a metric, got {against!r} with {shown!r}")
-    return views[shown](run)
+    return VIEWS[shown](run)
+
+
+def plots_of_first(jobs: Iterable[Job]) -> tuple[str, dict[str, Figure]]:
+    """Return the name of an experiment's first private run, and the figures that it has and that take no search for ε.
+
+    The name is empty if there is no such run, or if its guarantee hides numbers of records.
+    """
+    for job in jobs:
+        start = None if job.start is None else job.start.first
+        if start is None or start.event.terms.hides_sizes or not start.guarantee.private:
+            continue
+        made = {}
+        for shown, title in TITLES.items():
+            if shown != SPENT or start.event.mus is not None:
+                with suppress(Refusal):
+                    made[title] = VIEWS[shown](start)
+        at = ", ".join(f"{name} = {values[0]:g}" for name, values in job.options["over"].items())
+        return job.label + f" at {at}" * bool(at), made
+    return "", {}
 
 
 def metrics_of(run: SavedRun, metric: str | Metric | None = None, against: str | None = None) -> Figure:
@@ -90,7 +114,7 @@ def metrics_of(run: SavedRun, metric: str | Metric | None = None, against: str |
     return figure
 
 
-def participation(run: SavedRun) -> Figure:
+def participation(run: SavedRun | ReadyRun) -> Figure:
     """Plot the machines of every round: dark where a machine takes part, half dark where it drops out.
 
     More than `CELLS` machines or rounds share a row or column, whose shade is the mean.
@@ -122,7 +146,7 @@ def participation(run: SavedRun) -> Figure:
     return figure
 
 
-def machine_epsilons(run: SavedRun) -> Figure:
+def machine_epsilons(run: SavedRun | ReadyRun) -> Figure:
     """Plot how many machines have which ε. A line marks the worst, which is the run's ε."""
     one = run.guarantee
     if not one.private:
@@ -145,7 +169,7 @@ def machine_epsilons(run: SavedRun) -> Figure:
     return figure
 
 
-def epsilon_spent(run: SavedRun) -> Figure:
+def epsilon_spent(run: SavedRun | ReadyRun) -> Figure:
     """Plot ε of the first rounds of a run, as if it had ended there: of its worst and of its median machine.
 
     The accountant is the run's. If participation is secret, every machine may take part in every round.
@@ -181,7 +205,7 @@ def epsilon_spent(run: SavedRun) -> Figure:
     return figure
 
 
-def noise_correlation(run: SavedRun) -> Figure:
+def noise_correlation(run: SavedRun | ReadyRun) -> Figure:
     """Plot the correlation of the noise: of the server's noise over rounds, or of two machines' messages of a round."""
     schedule, noise = _plan(run).schedule, getattr(run.protocol.privacy, "noise", None)  # type: ignore[attr-defined]
     if isinstance(noise, Pairwise):
@@ -208,13 +232,21 @@ def noise_correlation(run: SavedRun) -> Figure:
     return figure
 
 
+VIEWS = {
+    PARTICIPATION: participation,
+    EPSILONS: machine_epsilons,
+    SPENT: epsilon_spent,
+    CORRELATION: noise_correlation,
+}
+
+
 def _whole(*axes: Axis) -> None:
     """Set ticks at integers only."""
     for axis in axes:
         axis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _plan(run: SavedRun) -> Plan:
-    if not isinstance(run, Run):
+def _plan(run: SavedRun | ReadyRun) -> Plan:
+    if not isinstance(run, Run | ReadyRun):
         raise Refusal("run must have its plan for this plot, got a saved one. Use the result of simulate or run_of")
     return run.plan

@@ -1,5 +1,6 @@
 """`table` and `plot`: what the command line shows, of whatever has results."""
 
+import re
 from html import escape
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedprivjax.experiment.results import load
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
+from fedprivjax.report.colours import new_figure
 from fedprivjax.report.display import tables
 from fedprivjax.report.page import page
 from fedprivjax.report.summary import Summary, summary, summary_of
@@ -147,7 +149,7 @@ def test_the_page_is_complete_and_needs_no_other_file(results):
     assert text.count("<script>") == 1  # sorts and filters tables
     assert "[bold]" in text
     assert "&lt;script&gt;" in text
-    assert text.count("data:image/svg+xml;base64,") == 2
+    assert text.count("data:image/svg+xml,") == 2
     assert "settings chosen by the best mean excess_risk" in text
     assert "free: step_size" in text
     assert "<code>inputs.json</code>" in text
@@ -174,6 +176,17 @@ def test_a_metric_against_epsilon_is_at_the_top_of_the_page(results):
     text = page(this, results, drawn)
     assert text.count(f'alt="{lead}"') == 1
     assert text.index(f'alt="{lead}"') < text.index('<h2 id="tables">') < text.index('<h2 id="plots">')
+
+
+def test_figures_are_switched_by_buttons_and_those_of_a_run_name_it(results):
+    this = summary(results.spec, results.best)
+    drawn, of_run = plots.all_plots(this), {"participation": new_figure(1.0, 1.0, 1, 1)}
+    text = page(this, results, drawn, "<ours> at mu = 1", of_run)
+    assert re.findall(r'type="radio"[^>]*>\s*<label[^>]*>([^<]*)', text)[-1] == "participation"
+    assert text.count('type="radio"') == text.count("<figure>") - 1 == len(drawn)  # one is at the top
+    assert text.count(" checked>") == 1
+    assert "show &lt;ours&gt; at mu = 1, first seed" in text
+    assert "first seed" not in page(this, results, drawn)
 
 
 def test_one_protocol_of_two_seeds_without_axes(results):

@@ -1,4 +1,4 @@
-"""The script of `report.html` sorts and filters tables, in a browser."""
+"""Tables of `report.html` are sorted and filtered by its script, and figures switched without one, in a browser."""
 
 import re
 
@@ -40,3 +40,19 @@ def test_tables_are_sorted_and_filtered(action, tmp_path):
     with Browser(str(CHROMIUM)) as browser:
         browser.open(page)
         assert browser.value(f"{FOUND}; {ACTIONS[action]}; {ROWS}") == SHOWN[action]
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_a_button_shows_its_figure_alone(tmp_path):
+    source, *_ = PackageLoader("fedprivjax.report", "").get_source(Environment(), "page.html")
+    (style,) = re.findall(r"<style>.*?</style>", source, re.DOTALL)
+    button = "<input type=radio name=plot id={0}><label for={0}>{0}</label> <figure>{0}</figure>"
+    plots = "".join(map(button.format, "ab"))
+    page = tmp_path / "page.html"
+    page.write_text(f"{style}<fieldset class=switch>{plots}</fieldset>", encoding="utf-8")
+    seen = "[...document.querySelectorAll('figure')].filter(one => one.offsetHeight).map(one => one.textContent)"
+    with Browser(str(CHROMIUM)) as browser:
+        browser.open(page)
+        for name in "aba":
+            assert browser.value(f"document.querySelector('label[for={name}]').click(); {seen}") == [name]

@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 
 import fedprivjax as fpj
+from fedprivjax import experiment
+from fedprivjax.experiment.jobs import jobs
+from fedprivjax.experiment.tiny import one_trial
 from fedprivjax.noise.rounds import round_factor
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.report.colours import look, slots
+from fedprivjax.report.run_plots import plots_of_first
 
 
 @pytest.fixture(scope="module")
@@ -192,3 +196,14 @@ def test_epsilon_over_rounds_needs_noise_that_ends_with_the_rounds(run):
     counted = prepared(run, fpj.NoisyMinibatchSGD(sampler="cyclic", **RECORDS), fpj.Uniform(12, 4))[1]
     with pytest.raises(fpj.Refusal, match="must be secret"):
         fpj.plot(counted, "epsilon")
+
+
+def test_the_first_private_run_of_an_experiment_is_drawn_before_it_runs():
+    found = jobs(one_trial(experiment.load("quickstart")))
+    name, figures = plots_of_first(found)
+    assert name == "DP-μ²-FL, trusted at epsilon = 1"
+    assert list(figures) == ["participation", "ε of each machine", "ε over rounds"]  # its noise is independent
+    assert (
+        figures["ε of each machine"].axes[0].get_title().endswith(f"ε = {found[0].start.first.guarantee.epsilon:.4g}")
+    )
+    assert plots_of_first(job for job in found if job.label == "non-private") == ("", {})
