@@ -255,13 +255,13 @@ class PrivacyGuarantee:
         """Return the guarantee of this run and another one together, such as one that starts from this one's output.
 
         On the same records, two μ give `√(μ₁² + μ₂²)` (Dong, Roth & Su 2022, Corollary 3.3). Otherwise privacy loss
-        distributions that dominate both runs are composed. If a guarantee without μ was read from a file, only one
-        point of it is known. The result is then ε₁ + ε₂ at δ₁ + δ₂. On disjoint records, a record is in one run, and
-        has the larger parameter (McSherry 2009, Theorem 4).
+        distributions are composed that bound the losses of both runs from above. If a guarantee without μ was read from
+        a file, only one point of it is known. The result is then ε₁ + ε₂ at δ₁ + δ₂. On disjoint records, a record is
+        in one run only, and the larger of the two parameters holds for all (McSherry 2009, Theorem 4).
 
         If both runs have the same number of machines, machine k must be the same in both, and μ are composed machine by
-        machine. Else the worst machines are composed. The trust model is the weaker of the two: the result covers only
-        what an adversary sees under it in both runs.
+        machine. Else the worst machines are composed. The trust model is the one under which an adversary sees less:
+        the result covers only what it sees in both runs.
 
         The runs must have different seeds, because equal seeds give equal noise, which the difference of two releases
         does not contain. Equal seeds are refused. The seeds of a guarantee that was read from a file, or of a planned
@@ -277,8 +277,8 @@ class PrivacyGuarantee:
 
         Raises:
             Refusal: if both runs have the same noise, or one has the other's secret samples or participation; if unit
-                or relation differ, no trust model covers the other, δ differ and none is given, or records are disjoint
-                and the unit is not one record.
+                or relation differ, or δ differ and none is given; if neither run's adversary sees all that the other's
+                sees; or if records are disjoint and the unit is not one record.
 
         >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset, simulate
         >>> data, method = datasets.load("digits"), DPMu2(mu=3.0, clip=1.6)

@@ -49,7 +49,7 @@ class Uniform(Participation):
     """Participation of a uniformly random subset of `per_round` machines, sampled again in each round.
 
     Raises:
-        Refusal: if `per_round` is not within 1 and `machines`.
+        Refusal: if `per_round` is not from 1 to `machines`.
 
     >>> Uniform(100, 120)
     Traceback (most recent call last):
@@ -77,7 +77,7 @@ class Balanced(Participation):
         reshuffle: True samples a new permutation when all machines have taken part; False repeats the first.
 
     Raises:
-        Refusal: if `per_round` is not within 1 and `machines`, or does not divide `machines`.
+        Refusal: if `per_round` is not from 1 to `machines`, or does not divide `machines`.
 
     >>> Balanced(4, 2).draw(4, np.random.default_rng(0)).participants.tolist()
     [[3, 2], [1, 0], [1, 3], [0, 2]]

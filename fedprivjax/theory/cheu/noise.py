@@ -136,10 +136,11 @@ def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, acc
 
 
 def rounding_constant(*, users: ArrayLike, levels: ArrayLike, dimension: int) -> Any:
-    """Bound on what randomly rounding gradients adds to the noise constant C: `dn/g²`.
+    """Bound on what random rounding of gradients adds to the noise constant: `dn/g²`.
 
-    Here d is the number of parameters, n the number of users, and g the number of levels to which a coordinate is
-    rounded.
+    The noise constant is the noise variance of a sum of gradients over all coordinates, divided by the squared
+    Lipschitz constant. Here d is the number of parameters, n the number of users, and g the number of levels to which a
+    coordinate is rounded.
 
     >>> rounding_constant(users=100, levels=20, dimension=8)
     2.0

@@ -233,7 +233,7 @@ def sizes(pmf: np.ndarray) -> np.ndarray:
 
 
 class Effective(NamedTuple):
-    """Number of machines in a round and value of all machines, a load or a variance, as they enter a bound."""
+    """Result of `average_or_max`: a number of machines in a round, and a load or variance of all machines."""
 
     per_round: float
     value: float

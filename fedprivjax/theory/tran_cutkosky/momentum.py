@@ -151,7 +151,7 @@ def momentum_bound(
 
     Args:
         settings: T of at least N, α in [1/N, 1], and η, the length of a step.
-        gap: bound on F(w_1) − inf F (the paper's R).
+        gap: bound on the excess loss at the start, F(w_1) − inf F for a loss F (the paper's R).
         noise: expected norm of the noise in the momentum, mean over rounds: √d times the root mean square of its d
             coordinates, or `momentum_noise_norm`.
 
@@ -321,7 +321,7 @@ def reduced_bound(
 
     Args:
         settings: as for `momentum_bound`, and γ in (0, 1/2].
-        gap: bound on F(w_1) − inf F (the paper's R).
+        gap: bound on the excess loss at the start, F(w_1) − inf F for a loss F (the paper's R).
         noise: expected norm of the noise in the momentum, mean over rounds: √d times the root mean square of its d
             coordinates, or `reduced_noise_norm`.
 
