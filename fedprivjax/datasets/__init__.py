@@ -61,7 +61,7 @@ __all__ = [
 
 
 class DatasetInfo(NamedTuple):
-    """Loader of a named dataset, a line of help, and the source of its records, empty if it is synthetic."""
+    """Entry of `DATASETS`: loader, one line of help, and the source of records, empty if they are synthetic."""
 
     loader: Callable[..., Dataset | Stream]
     help: str

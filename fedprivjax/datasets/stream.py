@@ -138,10 +138,10 @@ def clusters(
         x = Q(c·e_0 + Λ^½·(s·u_y + z)),    z ~ N(0, I).
 
     Q is the orthonormal cosine transform, and Λ is diagonal with entries proportional to (j + 6)^(−1.5) at frequency j,
-    so low frequencies dominate. The term c·e_0 is a constant brightness. The orthonormal vectors u_1, …, u_C separate
-    the classes; their directions are random within the 5C lowest frequencies after the constant. The scale s is chosen
-    for the given `accuracy`. All components have one covariance and equal distances, so the best classifier is linear
-    without a bias.
+    so low frequencies dominate. The first frequency, e_0, has a constant c, the mean brightness. The orthonormal
+    vectors u_1, …, u_C separate the classes; their directions are random within the next 5C frequencies. The scale s is
+    chosen for the given `accuracy`. All components have one covariance and equal distances, so the best classifier is
+    linear without a bias.
 
     The defaults are about as hard as MNIST's pixels (MNIST's accuracies in brackets): with 60,000 examples, softmax
     regression reaches 93% (92). On 100 machines without a trusted server, at μ = 0.5 of Gaussian differential privacy,
@@ -154,7 +154,8 @@ def clusters(
         classes: number of classes.
         accuracy: accuracy of the best linear classifier on labels without noise, above 1/classes.
         label_noise: probability that a training label is replaced by a random one. Test labels have no noise.
-        feature_bound: public bound on the L2 norm, twice its root mean square. Longer vectors are rare and are clipped.
+        feature_bound: public bound on the L2 norm of a feature vector, twice the root mean square norm. Longer vectors
+            are rare and are clipped.
         heterogeneity: probability that an example is of its machine's main class, machine mod classes.
         machines: number of machines among which the examples are divided in order; None leaves them undivided.
         trial: number of the sample from the population.

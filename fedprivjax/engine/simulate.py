@@ -157,7 +157,7 @@ def simulate(
         on_evaluation: function that is called with (completed rounds, metrics) after every evaluation, on the host. The
             metrics are floats by name, and vectors of metrics with an axis: those of the reported point and of the
             rounds. Its exceptions end the run.
-        folder: folder of a checkpoint, `checkpoint.npz`. The same call goes on from it after the run was killed, with
+        folder: folder of a checkpoint, `checkpoint.npz`. After the run was killed, the same call goes on from it, with
             the same numbers bit for bit. A finished run is read and returned. Evaluations after the last checkpoint are
             reported to the callbacks again. `run.costs["seconds"]` are those of the last call.
         checkpoint_every: rounds between checkpoints, rounded up to whole evaluations; None writes about 20.

@@ -164,7 +164,7 @@ def mapped(
 
     **Privacy.** An example's features are a public function of that example alone, so every per-record guarantee
     remains valid. A custom map is applied to one example at a time, so it cannot mix examples. `feature_bound` is
-    derived from the incoming bound and holds for every example.
+    derived from the dataset's and holds for every example.
 
     Args:
         maps: one or several `FeatureMap`s, names, or tables with a name as `kind` and settings.

@@ -244,10 +244,10 @@ class Algorithm(Part):
         raise Undefined(f"{type(self).__name__} must define message(server, t)")
 
     def smoothing(self, server: Any) -> Any:
-        """Return the strength of the Moreau envelopes whose gradients machines compute. None is the problem's strength.
+        """Return the strength of the loss's smoothing in the next round, or None for that of the problem's `Moreau`.
 
-        The problem's loss must be a `Moreau`. Noise does not depend on the strength, because the bound on a gradient's
-        norm is that of the loss for every envelope.
+        The problem's loss must be a `Moreau`. Noise does not depend on the strength, because a smoothed loss keeps the
+        bound on its gradient's norm.
         """
         return None
 

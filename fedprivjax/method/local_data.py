@@ -22,7 +22,7 @@ class Minibatch:
         weights: weights of the records in the plan, [width], 0 for padding.
         machine: index of the machine.
         step: number of the step, from 0.
-        all_records: True if no record is padding, so that the program needs no mask.
+        all_records: True if there is no padding, so that the program needs no mask.
     """
 
     problem: Problem
@@ -78,7 +78,7 @@ class LocalData:
         machine: index of the machine.
         longest: largest number of steps among the machines that are computed together, or None if unknown.
         skips: True if steps without records are skipped, False if every step is taken.
-        all_records: True if no record is padding.
+        all_records: True if there is no padding.
     """
 
     problem: Problem
