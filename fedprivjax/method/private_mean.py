@@ -171,9 +171,9 @@ class GaussianMean(PrivateMean):
     """Gaussian noise on messages of users, machines with one record each; protects the record.
 
     Every message has noise N(0, σ²·I), or the sum of the b messages of a full round has noise N(0, b·σ²·I). With trust
-    "pan-private" (Cheu et al. 2022, Algorithm 6), the server protects its memory, too. The sum starts from noise, and
-    the same amount is added at the end. An intruder reads the memory once. Each record is then protected by one of the
-    two noises: it enters the sum either before or after the intrusion.
+    "pan-private" (Cheu et al. 2022, Algorithm 6), the server protects its memory, too: the sum starts from noise of
+    half that variance, and as much is added at the end. An intruder reads the memory once. Each record enters the sum
+    either before or after the intrusion, and is protected by one of the two noises.
 
     Attributes:
         clip: C, bound that is enforced on the norm of every record's message. None enforces the bound that the loss, or

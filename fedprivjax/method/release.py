@@ -248,7 +248,7 @@ class MessagePrivacy(Privacy):
         return own_noise
 
     def server_key(self, key: Any) -> Any:
-        """Return the random key for the server's choices. Default: the round's key, which `release` must not use."""
+        """Return a key for the server's random choices, which `release` does not use. Default: the round's key."""
         return key
 
     def stored(self, server: Any) -> Any:
