@@ -115,7 +115,7 @@ def epsilon_lower(null: ArrayLike, other: ArrayLike, threshold: float, delta: fl
     >>> 2.0 < epsilon_lower(rng.normal(0, 1, 9000), rng.normal(1, 1, 9000), expected_threshold(1.0, 1e-5, 9000), 1e-5)
     True
     """
-    _require_levels(level, delta)
+    _require_confidence(level, delta)
     return _at_least_zero(_log_ratio(delta)(*_rates(_scores(null, other), _threshold(threshold), level)))
 
 
@@ -134,7 +134,7 @@ def mu_lower(null: ArrayLike, other: ArrayLike, threshold: float, level: float =
     >>> 0.9 < mu_lower(rng.normal(0, 1, 9000), rng.normal(1, 1, 9000), 0.5) < 1.0
     True
     """
-    _require_levels(level)
+    _require_confidence(level)
     return _at_least_zero(_separation(*_rates(_scores(null, other), _threshold(threshold), level)))
 
 
@@ -152,7 +152,7 @@ def expected_threshold(mu: float, delta: float, runs: int, level: float = 0.05) 
     >>> [round(expected_threshold(1.0, 1e-5, runs), 1) for runs in (1000, 100_000)]
     [2.2, 3.5]
     """
-    _require_levels(level, delta)
+    _require_confidence(level, delta)
     require_at_least("runs", runs, LEAST)
     require_number("mu", mu)
     if not 0 <= mu < np.inf:
@@ -175,7 +175,7 @@ def sampled_threshold(null: ArrayLike, other: ArrayLike, delta: float, runs: int
     >>> bool(min(abs(chosen - 2.2), abs(chosen + 1.2)) < 0.2)  # normal scores are symmetric about 1/2
     True
     """
-    _require_levels(level, delta)
+    _require_confidence(level, delta)
     require_at_least("runs", runs, LEAST)
     worlds = _scores(null, other)
     thresholds = np.quantile(np.concatenate(worlds), _CANDIDATES)
@@ -217,7 +217,7 @@ def fitted(null: ArrayLike, other: ArrayLike, delta: float, level: float = 0.05)
     >>> 1.6 < fitted(rng.normal(0, 1, 4000), rng.normal(2, 1, 4000), delta=1e-5).mu_lower < 2.0
     True
     """
-    _require_levels(level, delta)
+    _require_confidence(level, delta)
     worlds = _scores(null, other)
     first, second = ((worlds[0][start::2], worlds[1][start::2]) for start in (0, 1))
     epsilon, mu = (_fitted(value, first, second, level) for value in (_log_ratio(delta), _separation))
@@ -275,7 +275,7 @@ def _threshold(value: float) -> np.ndarray:
     return np.array([value], float)
 
 
-def _require_levels(level: float, delta: float = 0.5) -> None:
+def _require_confidence(level: float, delta: float = 0.5) -> None:
     require_between("delta", delta, 0, 1)
     require_between("level", level, 0, 1)
 

@@ -24,7 +24,6 @@ from flax import struct
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_positive
-from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.method.round import slot_keys
 from fedprivjax.theory import cheu
 
@@ -76,22 +75,6 @@ class VectorSum:
         low = jnp.floor(scaled)
         up = _uniforms(keys, vectors.shape[1:]) < scaled - low
         return jnp.clip((low + up).astype(jnp.int32) + levels // 2, 0, levels)
-
-    def rounded_sum(self, key: jax.Array, vectors: jax.Array, present: jax.Array | None = None) -> jax.Array:
-        """Return the sum of `rounded` over users, int32 [d], computed in chunks of users.
-
-        Args:
-            present: 1 for users who take part and 0 for others, [n]; None means all users.
-        """
-        users, dimension = vectors.shape
-        present = jnp.ones(users, jnp.int32) if present is None else present.astype(jnp.int32)
-
-        def add(total, chunk):
-            keys, vectors, present = chunk
-            return total + present @ self.rounded_by(keys, vectors), ()
-
-        chunks = slot_keys(key, users), vectors, present
-        return scan_in_chunks(add, jnp.zeros(dimension, jnp.int32), chunks, max(1, CHUNK_NUMBERS // dimension))[0]
 
     def estimate(self, total_levels, noise_levels, users, remainder=0.0) -> jax.Array:
         """Return the estimated sum of the vectors, float32 [d].

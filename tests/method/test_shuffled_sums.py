@@ -1,18 +1,16 @@
 """Private sums: literal bits and their fast form have the same distribution, with the stated moments."""
 
 from dataclasses import replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import sparing
 from scipy.stats import binom, chi2, ks_2samp
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.method import shuffled_sums
 from fedprivjax.method.protocol import as_leaves
+from fedprivjax.method.round import slot_keys
 from fedprivjax.method.shuffled_sums import VectorSum, require_countable, require_within
 from fedprivjax.noise.binomial import sample_binomial_noise
 from fedprivjax.plan.seeds import binomial_stream
@@ -157,23 +155,20 @@ def test_costs_in_messages_and_bits():
     assert SCALAR.messages_per_user(1) == 10
 
 
-@pytest.mark.parametrize("chunk", sparing([1, 4, 100], []))
-def test_chunks_of_users_change_no_number(chunk, monkeypatch):
-    key, present = jax.random.key(4), jnp.array([1, 0, 1, 1, 0, 1])
-    whole = SUM.rounded(key, VECTORS)
-    monkeypatch.setattr(shuffled_sums, "CHUNK_NUMBERS", chunk * DIMENSION)
-    np.testing.assert_array_equal(SUM.rounded_sum(key, VECTORS, present), whole[present == 1].sum(axis=0))
+def test_chunks_of_users_change_no_number():
+    keys = slot_keys(jax.random.key(4), USERS)
+    parts = [SUM.rounded_by(keys[part], VECTORS[part]) for part in (slice(0, 4), slice(4, None))]
+    np.testing.assert_array_equal(np.concatenate(parts), SUM.rounded(jax.random.key(4), VECTORS))
 
 
 def test_absent_users_leave_sum_count_and_centre():
     """Without participants the estimate is 0; otherwise it is that of the participants' sum."""
     key, nobody = jax.random.key(0), jnp.zeros(USERS)
     still = jnp.zeros(DIMENSION, jnp.int32)
-    np.testing.assert_array_equal(SUM.rounded_sum(key, VECTORS, nobody), 0)
     np.testing.assert_array_equal(SUM.estimate(still, still, jnp.sum(nobody)), 0.0)
     ends = np.where(np.arange(USERS * DIMENSION).reshape(USERS, DIMENSION) % 2, -2.0, 2.0).astype(np.float32)
     present = jnp.arange(USERS) < 4
-    total = SUM.rounded_sum(key, ends, present)  # ends of the range are levels: nothing is random
+    total = SUM.rounded(key, ends)[:4].sum(axis=0)  # ends of the range are levels: nothing is random
     np.testing.assert_allclose(SUM.estimate(total, still, present.sum()), ends[:4].sum(axis=0), atol=1e-5)
 
 
@@ -184,7 +179,7 @@ def test_settings_are_leaves_of_one_program():
     @jax.jit
     def run(law, key):
         traces.append(1)
-        return law.estimate(law.rounded_sum(key, VECTORS), jnp.zeros(DIMENSION, jnp.int32), USERS)
+        return law.estimate(law.rounded(key, VECTORS).sum(axis=0), jnp.zeros(DIMENSION, jnp.int32), USERS)
 
     for law in (SUM, replace(SUM, trials=10**9), replace(SUM, levels=1000), replace(SUM, bound=3.0)):
         expected = law.estimate(law.rounded(jax.random.key(0), VECTORS).sum(axis=0), np.zeros(3, np.int32), USERS)
@@ -250,7 +245,7 @@ def test_a_sum_costs_the_same_however_many_bits_a_message_has():
 
     def work(trials):
         law = replace(SUM, trials=trials)
-        run = jax.jit(partial(VectorSum.rounded_sum, law))
+        run = jax.jit(law.rounded)
         return run.lower(jax.random.key(0), VECTORS).compile().cost_analysis()["flops"]
 
     assert work(10) == work(10**8)
