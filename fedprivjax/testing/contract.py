@@ -1,5 +1,6 @@
 """The contract: properties of protocols by name, those of compiled programs, and a function that checks all of them."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from fedprivjax.checks.numbers import with_numbers
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.engine.prepare import Arguments
+from fedprivjax.engine.progress import OnProgress, progress_callback
 from fedprivjax.engine.simulate import execute, run_program, trajectory
 from fedprivjax.method.local_algorithm import LocalAlgorithm
 from fedprivjax.method.personal_part import holds_part
@@ -295,6 +297,7 @@ def check_protocol(
     *,
     rounds: int = 12,
     properties: Iterable[str] | None = None,
+    progress: bool | OnProgress | None = None,
 ) -> Report:
     """Check that a protocol has the properties that every protocol must have (`PROPERTIES`), on a problem.
 
@@ -311,6 +314,7 @@ def check_protocol(
             all of them.
         rounds: number of rounds, rounded down to a multiple of four.
         properties: names in `PROPERTIES`; None is all of them.
+        progress: progress as in `simulate`. None shows a bar if stderr is a terminal.
 
     Returns:
         The properties that hold, those that were skipped, and those that do not apply.
@@ -324,24 +328,23 @@ def check_protocol(
     >>> check_protocol(NoisySGD(mu=1.0), problem, properties=["the target is met"])
     NoisySGD: 1 of 1 properties hold
     """
-    names = list(PROPERTIES if properties is None else properties)
-    for name in names:
+    for name in (names := list(PROPERTIES if properties is None else properties)):
         require_choice("property", name, PROPERTIES)
     require_at_least("rounds", rounds, 4)
     require_protocol(protocol)
     require_problem(problem)
     participation = usual_participation(protocol, problem) if participation is None else participation
     trial = Trial(protocol, problem, participation, rounds - rounds % 4)
-    held, reasons = [], {}
-    for name in names:
-        try:
-            if not trial.private and name in OF_PRIVACY:
-                continue
-            if reason := PROPERTIES[name](trial):
-                reasons[name] = reason
-            else:
-                held.append(name)
-        except Exception as error:
-            raise AssertionError(f"{protocol.name} fails {name!r}: {error}") from error
-    skipped = tuple(name for name in names if name not in held and name not in reasons)
-    return Report(protocol.name, tuple(held), skipped, reasons)
+    found: dict[str, str | None] = {}
+    progress = sys.stderr.isatty() if progress is None else progress
+    with progress_callback(progress, f"check {protocol.name}", "properties") as on_progress:
+        for number, name in enumerate(names, 1):
+            try:
+                if trial.private or name not in OF_PRIVACY:
+                    found[name] = PROPERTIES[name](trial)
+            except Exception as error:
+                raise AssertionError(f"{protocol.name} fails {name!r}: {error}") from error
+            if on_progress is not None:
+                on_progress(number, len(names))
+    held, reasons = (name for name in found if not found[name]), {name: why for name, why in found.items() if why}
+    return Report(protocol.name, tuple(held), tuple(name for name in names if name not in found), reasons)
