@@ -90,8 +90,8 @@ def require_flag(name: str, value: Any) -> None:
         raise Refusal(f"{name} must be true or false, got {value!r}")
 
 
-def require_at_least(name: str, value: int, least: int) -> None:
-    """Raise Refusal unless the value is an integer of at least `least`.
+def require_at_least(name: str, value: int, least: int, remedy: str = "") -> None:
+    """Raise Refusal unless the value is an integer of at least `least`. The message ends with the remedy.
 
     >>> require_at_least("rounds", 0, 1)
     Traceback (most recent call last):
@@ -100,7 +100,7 @@ def require_at_least(name: str, value: int, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise Refusal(f"{name} must be an integer, got {unquoted(value)}")
     if value < least:
-        raise Refusal(f"{name} must be at least {least}, got {value}")
+        raise Refusal(f"{name} must be at least {least}, got {value}{remedy and f'. {remedy}'}")
 
 
 def require_choice(name: str, value: Any, choices: Iterable[str], *, listed: int = LIST) -> None:

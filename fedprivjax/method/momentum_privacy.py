@@ -60,8 +60,9 @@ class MomentumFields:
 class MomentumPrivacy(MomentumFields, MessagePrivacy):
     """Base of the privacy objects of a momentum. `NoisyMomentum` documents the settings.
 
-    A subclass defines `noise_state`, `round_noise` (which returns a `Correlated`), and on the host `mechanism`,
-    `theorem`, `node_settings`, `record_squares`, `contributions`, `node_variances`, `paper_noise` and `claim`.
+    A subclass defines `rules`, the field `epoch` as `NoisyMomentum` does, `noise_state`, `round_noise` (which returns a
+    `Correlated`), and on the host `mechanism`, `theorem`, `node_settings`, `record_squares`, `contributions`,
+    `node_variances`, `paper_noise` and `claim`.
 
     Attributes:
         rules: description of each noise rule.
@@ -75,6 +76,12 @@ class MomentumPrivacy(MomentumFields, MessagePrivacy):
     weighs_machines = True
 
     def __post_init__(self):
+        for name, of in (
+            ("rules", "descriptions of its noise rules"),
+            ("epoch", "a field with the metadata `derived`"),
+        ):
+            if not hasattr(self, name):
+                raise Undefined(f"{type(self).__name__} must define {name}, {of}")
         require_clip("clip", self.clip)
         require_choice("trust", self.trust, ("server", "none"))
         object.__setattr__(self, "relative_privacy", shared_privacy(self.relative_privacy, self.trust))

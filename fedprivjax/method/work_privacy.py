@@ -92,6 +92,8 @@ class WorkPrivacy(Privacy):
     @property
     def minibatches(self) -> Any:
         """Sampler of the records of the local steps."""
+        if not hasattr(self, "work"):
+            raise Undefined(f"{type(self).__name__} must define work, the sampler of the records of its local steps")
         return self.work
 
     # ---- at a machine, traced

@@ -104,8 +104,8 @@ class Torus(Graph):
     columns: int
 
     def __post_init__(self):
-        require_at_least("rows", self.rows, 1)
-        require_at_least("columns", self.columns, 1)
+        for name in ("rows", "columns"):
+            require_at_least(name, getattr(self, name), 1, "rows · columns is the number of machines")
 
     def __str__(self) -> str:
         return f"torus {self.rows} x {self.columns}"

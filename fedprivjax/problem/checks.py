@@ -170,7 +170,7 @@ def require_layers(name: str, widths: Any) -> None:
         example = f"({widths},)" if isinstance(widths, int) else "(64,)"
         raise Refusal(f"{name} must be a list of widths, such as {example}, got {called(widths)}")
     for width in widths:
-        require_at_least(name, width, 1)
+        require_at_least(name, width, 1, "Leave out the layer")
 
 
 def require_scalar_loss(model, params, example) -> None:

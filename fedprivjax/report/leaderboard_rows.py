@@ -78,7 +78,7 @@ class Fields(BaseModel):
 FIELDS = tuple(Fields.model_fields)
 MISSING = {  # why a field is None
     "epsilon": "epsilon must be the realised ε of a private method, got none",
-    "half_width": f"seeds must be at least {INTERVAL} for an interval, got fewer",
+    "half_width": f"seeds must be at least {INTERVAL} for an interval, got fewer. Run more seeds",
 }
 DIGITS = 8  # significant digits of numbers in rows
 OF_METHODS = ("radius", "constraint", "lipschitz", "distance")  # keys of `[problem]` that do not change the federation
@@ -112,7 +112,7 @@ def _fault(error: Any) -> str:
     if given is None and name in MISSING:
         return MISSING[name]
     wanted = re.sub(r"^\w+ should |^Extra inputs are not permitted", "", error["msg"]) or "be a known field"
-    return f"{name} must {wanted}, got {given!r}"
+    return f"{name} must {wanted}, got {given!r}{'. Run more seeds' * (name == 'seeds')}"
 
 
 def leaderboard_rows(results: Results) -> tuple[list[Row], list[str]]:

@@ -24,8 +24,11 @@ from fedprivjax import (
     sweep,
     transcript,
 )
+from fedprivjax.checks.refusal import Undefined
+from fedprivjax.method.momentum_privacy import MomentumPrivacy
 from fedprivjax.method.private_mean import PrivateMean
 from fedprivjax.method.round import cohort_messages
+from fedprivjax.method.work_privacy import WorkPrivacy
 from fedprivjax.protocols.noisy_sgd import SGD
 from fedprivjax.testing import check_protocol
 
@@ -116,6 +119,23 @@ class NotDecorated(LaplaceMessages):
 @struct.dataclass(kw_only=True)
 class BelowAnother(PrivateMean):
     """A base of the package that states an event of its own."""
+
+
+@struct.dataclass(kw_only=True)
+class BelowMomentum(MomentumPrivacy):
+    """A direct subclass of an internal base."""
+
+
+@struct.dataclass(kw_only=True)
+class WithoutWork(WorkPrivacy):
+    """A subclass without the sampler of its local steps."""
+
+
+def test_a_subclass_of_a_base_is_told_what_it_must_define():
+    with pytest.raises(Undefined, match=r"^BelowMomentum must define rules, descriptions of its noise rules$"):
+        BelowMomentum()
+    with pytest.raises(Undefined, match=r"^WithoutWork must define work, the sampler of the records of its local"):
+        _ = WithoutWork().minibatches
 
 
 def test_a_subclass_with_other_messages_states_its_event_again():

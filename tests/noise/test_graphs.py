@@ -65,6 +65,10 @@ WRONG = {
     "not square": (np.ones((2, 3)), "graph must be 'ring', 'complete', 'torus', 'random', a square matrix"),
     "other name": ("rng", "unknown kind of graph 'rng', did you mean 'ring'"),
     "number": (3, "graph must be 'ring', .*, got 3"),
+    "an empty torus": (
+        {"kind": "torus", "rows": 0, "columns": 3},
+        "rows must be at least 1, got 0. rows · columns is the number of machines",
+    ),
     "half a torus": ("torus", "rows must be given with graph of kind 'torus', got none"),
     "other key": ({"kind": "random", "degree": 3}, "unknown key of graph 'random' 'degree'"),
     "names": (NetworkxLike("ab", [("a", "b")]), "nodes of graph must be the machines 0 to 1, .*convert_node_labels"),

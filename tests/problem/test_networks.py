@@ -227,7 +227,7 @@ def test_what_a_network_computes_on_the_way_is_counted():
     [
         (lambda: from_dataset(LINE, network=CNN((2,))), "a CNN must have images [height, width, channels], got fea"),
         (lambda: from_dataset(PICTURES, network=CNN((2, 2, 2))), "channels must have at most 2 entries for images"),
-        (lambda: MLP((0,)), "hidden must be at least 1, got 0"),
+        (lambda: MLP((0,)), "hidden must be at least 1, got 0. Leave out the layer"),
         (lambda: MLP(32), "hidden must be a list of widths, such as (32,), got 32"),  # pyright: ignore
         (lambda: MLP("32"), "hidden must be a list of widths, such as (64,), got '32'"),  # pyright: ignore
         (lambda: CNN(8), "channels must be a list of widths, such as (8,), got 8"),  # pyright: ignore

@@ -180,7 +180,7 @@ def make(rows=RAGGED, labels=None, **options):
         (lambda: from_dataset(make(), network=MLP()), "network must read tokens, got MLP. Set network = LSTM()"),
         (lambda: features.mapped(make(), "unit_norm"), "features must not be tokens of sequences"),
         (lambda: LSTM(embedding=0), "embedding must be at least 1, got 0"),
-        (lambda: LSTM((0,)), "hidden must be at least 1, got 0"),
+        (lambda: LSTM((0,)), "hidden must be at least 1, got 0. Leave out the layer"),
         (
             lambda: from_dataset(make(labels=[0, 1] * 4, classes=2), network=Attention()),
             "network must give scores of shape [1, 1] for one example, got [1, 7, 5]",
