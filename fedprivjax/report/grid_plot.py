@@ -68,7 +68,7 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
             words.insert(0, label)
         axis.set_title(", ".join(filter(None, words)), fontsize="medium")
     bar = figure.colorbar(maps[0].collections[0], ax=maps, label=f"{cells.words}, mean over {this.over}")
-    figure.supxlabel(f"{CHOSEN_NOTE}; dotted: interval reaches the best mean", fontsize="small")
+    figure.supxlabel(f"{CHOSEN_NOTE};\ndotted: interval reaches the best mean", fontsize="small")
     if cells.metric.unit == "%":
         drawing.percent_ticks(bar.ax.yaxis)
     return figure

@@ -19,7 +19,7 @@ from fedprivjax.experiment.results import Results
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.privacy.paragraph import PRNG
 from fedprivjax.report import display
-from fedprivjax.report.drawing import as_address
+from fedprivjax.report.drawing import as_address, stacked
 from fedprivjax.report.remarks import is_large, non_private_metrics
 from fedprivjax.report.summary import Summary
 from fedprivjax.report.tables import chosen_tables
@@ -130,9 +130,12 @@ def _joined(lines: Iterable[str]) -> list[str]:
 
 
 def _plot(name: str, figure: Figure) -> dict[str, Any]:
+    """Return name, addresses and sizes of a figure. Its panels are stacked in the end, as a phone shows them."""
     inches = figure.get_size_inches()[0]
     sizes = {"least": round(LEAST * inches), "most": round(MOST * inches)}
-    return {"name": name.replace("_", " "), "address": Markup(as_address(figure)), **sizes}
+    wide = Markup(as_address(figure))
+    narrow = Markup(as_address(figure).replace(" ", "%20")) if stacked(figure) else ""  # a srcset has no spaces
+    return {"name": name.replace("_", " "), "address": wide, "narrow": narrow, **sizes}
 
 
 def _rows(provenance: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:

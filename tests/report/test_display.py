@@ -16,6 +16,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 from fedprivjax.report.colours import new_figure
 from fedprivjax.report.display import tables
+from fedprivjax.report.drawing import add_legend, panelled, stacked
 from fedprivjax.report.page import page
 from fedprivjax.report.summary import Summary, summary, summary_of
 
@@ -199,3 +200,20 @@ def test_one_protocol_of_two_seeds_without_axes(results):
     assert not figures["excess_risk_over_rounds"].axes[0].collections
     assert 'id="plots"' in page(this, results, figures)
     assert 'id="plots"' not in page(this, results, {})
+
+
+def test_panels_are_stacked_for_a_phone_with_their_labels_and_one_legend():
+    figure, axes = panelled(4)
+    for axis in axes:
+        axis.plot([0, 1], [0, 1], label="one")
+        axis.plot([0, 1], [1, 0], label="two")
+    axes[0].set_ylabel("accuracy")
+    add_legend(figure, axes)
+    assert stacked(figure)
+    tops = [axis.get_subplotspec().rowspan.start for axis in figure.axes]
+    assert (tops, {axis.get_ylabel() for axis in figure.axes}) == ([0, 1, 2, 3], {"accuracy"})
+    assert all(axis.yaxis.get_tick_params()["labelleft"] for axis in figure.axes)
+    assert len(figure.legends) == 1
+    assert figure.get_figwidth() == 4.2
+    assert not stacked(figure)
+    assert not stacked(panelled(7)[0])
