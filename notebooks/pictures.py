@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from html import escape
 from pathlib import Path
+from typing import ClassVar
 
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
@@ -12,7 +13,7 @@ import fedprivjax
 from fedprivjax.report.colours import new_figure
 from fedprivjax.report.drawing import as_address
 
-QUOTED = re.compile(r"([\d.]+) ± ([\d.]+) \(([\d.]+)\)")  # measured ± interval (published)
+QUOTED = re.compile(r"(−?[\d.]+) ± ([\d.]+) \((−?[\d.]+)\)")  # measured ± interval (published)
 
 
 def picture(figure, alt: str, width: str = "100%") -> nodes.raw:
@@ -56,23 +57,26 @@ class Round(SphinxDirective):
 class Published(SphinxDirective):
     """Measured against published values: all cells "measured ± interval (published)" of the page's tables.
 
-    The argument is the name of both axes, such as "test accuracy %".
+    The argument is the name of both axes, such as "test accuracy %". The option `by` says who published the values, if
+    it is not the paper.
     """
 
     required_arguments = 1
     final_argument_whitespace = True
+    option_spec: ClassVar = {"by": str}
 
     def run(self):
         cells = QUOTED.findall(Path(self.env.doc2path(self.env.docname)).read_text(encoding="utf-8"))
-        measured, interval, published = ([float(cell[at]) for cell in cells] for at in range(3))
+        measured, interval, published = ([float(cell[at].replace("−", "-")) for cell in cells] for at in range(3))
         figure = new_figure(4.4, 3.6, 1, 1)
         axis = figure.subplots()
         ends = [min(measured + published), max(measured + published)]
         axis.plot(ends, ends, linewidth=1, color="grey", label="equal")
         axis.errorbar(published, measured, interval, fmt="o", ms=4, capsize=2, label="a cell, with its 95% interval")
-        axis.set(xlabel=f"published {self.arguments[0]}", ylabel=f"measured {self.arguments[0]}")
+        words, by = self.arguments[0], self.options.get("by", "published")
+        axis.set(xlabel=f"{words}, {by}", ylabel=f"{words}, measured")
         axis.legend(fontsize="small")
-        alt = f"Measured against published {self.arguments[0]}: {len(cells)} cells near the line of equal values"
+        alt = f"Measured {words} against that {by}: {len(cells)} cells and the line of equal values"
         return [picture(figure, alt, "28rem; max-width: 100%")]
 
 
