@@ -11,6 +11,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.cli.console import (
     Change,
+    Json,
     Stopped,
     app,
     err,
@@ -33,31 +34,22 @@ def plan(
     epsilon: Annotated[list[float] | None, typer.Option(help="realised ε at which to compare; repeatable")] = None,
     delta: Annotated[float | None, typer.Option(help="δ (default: 1e-6)")] = None,
     trust: Annotated[str | None, typer.Option(help="none (default), server, shuffler or pan-private")] = None,
-    unit: Annotated[
-        str | None, typer.Option(help="protected unit: record (default), or machine for all of its records")
-    ] = None,
+    unit: Annotated[str | None, typer.Option(help="protected unit: record (default) or machine")] = None,
     lipschitz: Annotated[
         float | None, typer.Option(help="Lipschitz constant G of a record's loss (default: 1)")
     ] = None,
     smoothness: Annotated[float | None, typer.Option(help="smoothness L of a record's loss (default: 1)")] = None,
     diameter: Annotated[float | None, typer.Option(help="diameter D of the ball of parameters (default: 1)")] = None,
-    gap: Annotated[
-        float | None, typer.Option(help="upper bound on the initial loss minus the smallest (default: G·D)")
-    ] = None,
+    gap: Annotated[float | None, typer.Option(help="bound on the initial excess loss (default: G·D)")] = None,
     rounds: Annotated[int | None, typer.Option(help="number of rounds (default: chosen for each method)")] = None,
     batch: Annotated[int | None, typer.Option(help="records per message (default: chosen for each method)")] = None,
     seed: Annotated[int | None, typer.Option(help="seed of the sampled schedules")] = None,
-    only: Annotated[
-        list[str] | None, typer.Option("--protocol", help="name of a protocol, see `list`; repeatable")
-    ] = None,
+    only: Annotated[list[str] | None, typer.Option("--protocol", help="name of a protocol; repeatable")] = None,
     method: Annotated[str | None, typer.Option(help="a method of the ranking, to show all that is known of it")] = None,
     every: Annotated[bool, typer.Option("--all", help="show all that is known of every method")] = False,
     pilot: Annotated[bool, typer.Option("--pilot", help="run the methods on synthetic data of these sizes")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="also write the results to this JSON file")] = None,
-    card: Annotated[
-        str | None,
-        typer.Option("--card", help="instead, memory and predicted time of an experiment on an h100, a100 or h200"),
-    ] = None,
+    json_file: Json = None,
+    card: Annotated[str | None, typer.Option(help="instead, predict memory and time on h100, a100 or h200")] = None,
 ) -> None:
     """Rank methods before a run, by proved bounds at a realised ε or by pilot runs on synthetic data.
 
@@ -136,33 +128,18 @@ def vectors(
 def audit(
     spec: Annotated[str, typer.Argument(help="an experiment, a protocol's name, or all")],
     change: Change = None,
-    epsilon: Annotated[
-        float | None, typer.Option(help="target ε (default: the experiment's, or 2 for a protocol's name)")
-    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="target ε (default: the experiment's, or 2)")] = None,
     delta: Annotated[float | None, typer.Option(help="δ (default: the experiment's, or 1e-5)")] = None,
     runs: Annotated[int, typer.Option(help="scored runs on each of the two neighbouring datasets")] = 20_000,
     rounds: Annotated[int, typer.Option(help="rounds of a run")] = 12,
     seed: Annotated[int, typer.Option(help="seed of all runs")] = 0,
     only: Annotated[list[str] | None, typer.Option("--protocol", help="label of a protocol; repeatable")] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="folder of the plot and of finished runs, from which an audit resumes")
-    ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="also write the results to this JSON file")] = None,
-    participation: Annotated[
-        list[str] | None,
-        typer.Option(help="fixed, varying or dropouts; repeatable (default: all that a method supports)"),
-    ] = None,
-    loss: Annotated[
-        str | None,
-        typer.Option(help="linear or quadratic (default: linear for fixed cohorts, quadratic for others)"),
-    ] = None,
-    clipping: Annotated[
-        str | None,
-        typer.Option(help="computation of clipped gradients: auto, ghost or rows (default: the experiment's)"),
-    ] = None,
-    each: Annotated[
-        int | None, typer.Option("--one-run", help="audit one full-size run, with this many canaries per machine")
-    ] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="folder of the plot, and of runs to resume from")] = None,
+    json_file: Json = None,
+    participation: Annotated[list[str] | None, typer.Option(help="fixed, varying or dropouts; repeatable")] = None,
+    loss: Annotated[str | None, typer.Option(help="linear (default for fixed cohorts) or quadratic")] = None,
+    clipping: Annotated[str | None, typer.Option(help="clipped gradients by auto, ghost or rows")] = None,
+    each: Annotated[int | None, typer.Option("--one-run", help="audit one run, with these canaries a machine")] = None,
 ) -> None:
     """Attack every protocol with a worst-case canary, and compare lower bounds on ε with its claim.
 
@@ -205,20 +182,16 @@ def audit(
 
 @app.command()
 def bench(
-    json_file: Annotated[Path | None, typer.Option("--json", help="also write the results to this JSON file")] = None,
+    json_file: Json = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="a group of measurements; repeatable")] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", help="also plot the throughput of sweeps to this PNG file (accelerator only)"),
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="plot an accelerator's throughput to this PNG file")] = None,
     check_device: Annotated[
-        bool, typer.Option("--check-device", help="compare results on this device with the CPU, instead of measuring")
+        bool, typer.Option("--check-device", help="instead, compare this device with a CPU")
     ] = False,
     compile_for: Annotated[
-        str | None,
-        typer.Option("--compile-for", help="instead, compile for an h100, a100 or h200, which need not be there"),
+        str | None, typer.Option(help="instead, compile for h100, a100 or h200, on any device")
     ] = None,
-    cards: Annotated[int, typer.Option("--cards", help="number of cards of --compile-for")] = 1,
+    cards: Annotated[int, typer.Option(help="number of cards of --compile-for")] = 1,
 ) -> None:
     """Measure speed on this machine, as ratios of times measured in turn. Takes minutes. Run nothing else meanwhile.
 

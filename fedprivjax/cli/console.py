@@ -33,12 +33,9 @@ UsageError: Any = typer.BadParameter.__base__  # of click, which typer contains 
 on_screen = sys.stdout is not None and sys.stdout.isatty()  # it is None if a process starts with it closed
 Spec = Annotated[str, typer.Argument(help="a TOML file, or the name of a bundled experiment")]
 Change = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        help="section.key=value, in TOML syntax, or protocol=@FILE for the methods in a TOML file; repeatable",
-    ),
+    list[str] | None, typer.Option("--set", help="section.key=value in TOML, or protocol=@FILE; repeatable")
 ]
+Json = Annotated[Path | None, typer.Option("--json", help="also write the results to this JSON file")]
 Resume = Annotated[bool, typer.Option("--resume", help="resume a stopped run")]
 Out = Annotated[Path | None, typer.Option("--out", help="results folder (default: results/<name>)")]
 LOST = ("by peer", "Gloo", "NCCL")  # in jax's errors after the end of another process
@@ -151,12 +148,8 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def everywhere(
-    traceback: Annotated[
-        bool, typer.Option(TRACEBACK, help="show the traceback of invalid input, with any command")
-    ] = False,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="show the version, and exit")
-    ] = False,
+    traceback: Annotated[bool, typer.Option(TRACEBACK, help="show the traceback of invalid input")] = False,
+    version: Annotated[bool, typer.Option(callback=_version, is_eager=True, help="show the version, and exit")] = False,
 ) -> None:
     """Differentially private federated optimisation, simulated."""
 

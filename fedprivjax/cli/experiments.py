@@ -30,35 +30,23 @@ from fedprivjax.cli.outcome import noting, resumable, saved, show
 @app.command()
 def run(
     spec: Annotated[
-        str, typer.Argument(help="a TOML file, a bundled experiment's name, or a folder of them such as frontier")
+        str, typer.Argument(help="a TOML file, a bundled experiment, or a folder of them such as frontier")
     ],
     change: Change = None,
     folder: Out = None,
-    tiny: Annotated[
-        bool, typer.Option("--tiny", help="smoke test with few seeds, rounds and records; written to results/tiny/")
-    ] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="smoke test of few rounds, written to results/tiny/")] = False,
     resume: Resume = False,
-    part: Annotated[
-        str | None,
-        typer.Option(
-            "--part",
-            metavar="K/N",
-            help="compute the runs together with N − 1 other processes that share the results folder; default: the "
-            "part that Slurm or Open MPI gives this process",
-        ),
-    ] = None,
+    part: Annotated[str | None, typer.Option(metavar="K/N", help="one of N processes that share the runs")] = None,
     distributed: Annotated[
-        bool,
-        typer.Option(
-            "--distributed",
-            help="compute every run together with the other processes of this job, such as the tasks of srun, on the "
-            "devices of all",
-        ),
+        bool, typer.Option("--distributed", help="one of the processes of a job, as of srun")
     ] = False,
 ) -> None:
     """Run an experiment, print tables, and write a results folder with the dataset, plots and a page.
 
     For a folder of experiments, each has a separate results folder. All are validated before the first runs.
+
+    Processes with --part share a results folder and compute different runs. Slurm and Open MPI give each process its
+    part. Processes with --distributed compute every run together, on the devices of all.
     """
     from fedprivjax.engine.hosts import from_first
     from fedprivjax.problem.program import compile_quickly

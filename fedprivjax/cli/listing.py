@@ -12,29 +12,20 @@ from rich.text import Text
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.cli.console import app, err, out, require_folders, write_json
+from fedprivjax.cli.console import Json, app, err, out, require_folders, write_json
 
 Entries = dict[str, tuple[str, Any]]  # by name: a line of help, and the class or function with the settings, or None
 
 
 @app.command()
 def leaderboard(
-    results: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            help="results folders, netCDF or frontier.json files; without any, the bundled leaderboard is shown"
-        ),
-    ] = None,
-    into: Annotated[
-        Path | None,
-        typer.Option(
-            "--into", help="also join the rows to this JSON file, where they replace rows of the same methods"
-        ),
-    ] = None,
+    results: Annotated[list[Path] | None, typer.Argument(help="results folders, netCDF or frontier.json files")] = None,
+    into: Annotated[Path | None, typer.Option(help="also join the rows to this file, in place of equal ones")] = None,
 ) -> None:
     """Show private methods ranked at equal ε, and join the rows of finished results to a leaderboard file.
 
-    A row needs a realised ε, three or more seeds and no diverged run. A line on stderr names each refused row.
+    Without results, the bundled leaderboard is shown. A row needs a realised ε, three or more seeds and no diverged
+    run. A line on stderr names each refused row.
     """
     from fedprivjax.report import leaderboard as boards
     from fedprivjax.report.leaderboard import notes
@@ -61,18 +52,12 @@ def leaderboard(
 
 @app.command("list")
 def list_(
-    name: Annotated[
-        str | None,
-        typer.Argument(help="a group such as losses, for its entries; or an entry or a section of files such as sweep"),
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="a group such as losses, an entry, or a section of files")] = None,
     every: Annotated[bool, typer.Option("--all", help="show all groups with a line of help on each entry")] = False,
     combinations: Annotated[
-        bool,
-        typer.Option(
-            "--combinations", help="show which settings of privacy objects are defined for all algorithms, or for NAME"
-        ),
+        bool, typer.Option("--combinations", help="which privacy settings all algorithms have, or the one called NAME")
     ] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="also write combinations to this JSON file")] = None,
+    json_file: Json = None,
 ) -> None:
     """List all names of experiment files, the entries of a group with a line of help each, or one entry's settings."""
     if combinations:
