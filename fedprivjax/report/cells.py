@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from math import nan
+from typing import Any, TypeVar
 
 import xarray as xr
 
@@ -41,7 +42,7 @@ def varied(values: xr.DataArray) -> xr.DataArray:
     return values.squeeze([name for name in values.dims if values.sizes[name] == 1 and name != "seed"], drop=True)
 
 
-def is_better(value: float, other: float, metric: Metric) -> bool:
+def is_better(value: Any, other: Any, metric: Metric) -> Any:
     """Return True if `value` is better than `other` for the metric. NaN is neither better nor worse."""
     return value > other if metric.better == "higher" else value < other
 
@@ -82,9 +83,9 @@ class Cells:
         """True if there are enough seeds for intervals."""
         return min(values.sizes["seed"] for values in self.runs.values()) >= INTERVAL
 
-    def worse(self, mean: float) -> bool:
-        """Return True if a mean is worse than the constant predictor's value."""
-        return self.floor is not None and is_better(self.floor, mean, self.metric)
+    def worse(self, mean: Any) -> Any:
+        """Return True for every mean that is worse than the constant predictor's value."""
+        return is_better(nan if self.floor is None else self.floor, mean, self.metric)
 
 
 def tunable(values: xr.DataArray, least: int = 2) -> list[str]:

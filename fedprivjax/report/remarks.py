@@ -69,9 +69,7 @@ def _baselines(this: Summary) -> list[str]:
         lines.append(
             f"{CONSTANT}: always the most frequent class, or the mean label, of the training data; not private"
         )
-    if any(
-        cells.worse(value) for cells in floored for mean, _ in cells.intervals.values() for value in mean.values.flat
-    ):
+    if any(cells.worse(mean).any() for cells in floored for mean, _ in cells.intervals.values()):
         lines.append(f"{WORSE.strip()} marks a mean that is worse than the {CONSTANT}'s")
     machines = " / ".join(dict.fromkeys(data.attrs["alone"] for data in this.best.values() if "alone" in data.attrs))
     if machines and any(cells.alone for cells in this.tabulated):

@@ -1,6 +1,6 @@
 """Tables of results: means with intervals, rounds to a value, realised ε and costs."""
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 import numpy as np
@@ -10,7 +10,7 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.experiment import Experiment, tuning_experiment
 from fedprivjax.experiment.tuning import Choice, formatted
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.report.cells import Cells, Point, varied
+from fedprivjax.report.cells import Point, varied
 from fedprivjax.report.summary import Summary
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.report.wording import (
@@ -38,7 +38,7 @@ EXPECTED = {"gradients_per_record": COUNTED["gradients"], "sent_bytes": COUNTED[
 ALIKE = 0.005  # relative difference up to which costs share a row
 AXES = {"taken": "rounds", "bytes": "sent by a machine", "gradients": "gradients a record", "hours": "simulated hours"}
 WORSE = " †"  # mark of a mean that is worse than the constant predictor's value
-Columns = dict[str, tuple[Collection[Hashable], Callable[[Point], str]]]  # axes of a column, and text at their values
+Columns = dict[str, xr.DataArray]  # text of each column, on its own axes
 BEST = "best_"  # beginning of the names of chosen settings (see `select`)
 SAME = "″"  # the protocol does not depend on the settings that changed since the row above
 
@@ -61,24 +61,16 @@ def results_table(this: Summary, metric: str | Metric) -> Sheet:
     With fewer than three seeds there are no intervals.
     """
     cells = this.cells(metric)
-    columns: Columns = {
-        this.labels[label]: (mean.dims, partial(_cell, mean, half, cells.seeded, cells))
-        for label, (mean, half) in cells.intervals.items()
-    }
+    text = partial(_interval_text, cells.metric.text)
+    columns: Columns = {}
+    for label, (mean, half) in cells.intervals.items():
+        marks = xr.where(cells.worse(mean), WORSE, "")
+        columns[this.labels[label]] = _texts(text, mean, half.where(cells.seeded)) + marks
     if cells.floor is not None:
-        level = cells.metric.text(cells.floor)
-        columns[CONSTANT] = (), lambda _: level
-    for words, (mean, half) in cells.alone.items():
-        columns[words] = mean.dims, partial(_cell, mean, half, bool(half.notnull().all()), cells, marks=False)
+        columns[CONSTANT] = xr.DataArray(cells.metric.text(cells.floor))
+    columns |= {words: _texts(text, *interval) for words, interval in cells.alone.items()}
     what = f"mean{' ± 95% interval' * cells.seeded} over {this.over}"
     return _grid_table(f"{cells.title}, {what}; {_stated(this)}", this, this.varied, ["mu"], columns)
-
-
-def _cell(mean: xr.DataArray, half: xr.DataArray, interval: bool, cells: Cells, own: Point, marks: bool = True) -> str:
-    """Return a mean with its interval, and a mark if it is worse than the constant predictor's."""
-    value, text = float(mean.sel(own)), cells.metric.text
-    words = f"{text(value)} ± {text(float(half.sel(own)))}" if interval else text(value)
-    return words + WORSE * (marks and cells.worse(value))
 
 
 def rounds_table(this: Summary, name: str, value: float) -> Sheet:
@@ -90,22 +82,29 @@ def rounds_table(this: Summary, name: str, value: float) -> Sheet:
     columns: Columns = {}
     for label, data in this.best.items():
         if has(data, name):
-            reached = varied(rounds_to(data, name, value, preferred(data, name, this.evaluation.iterate)))
-            columns[this.labels[label]] = reached.dims, partial(_rounds_cell, reached, float(data["round"].max()))
+            runs = varied(rounds_to(data, name, value, preferred(data, name, this.evaluation.iterate)))
+            mean, half = mean_interval(runs.fillna(float(data["round"].max())))
+            count, seeded = runs.sizes["seed"], runs.sizes["seed"] >= INTERVAL
+            columns[this.labels[label]] = _texts(_rounds_text, mean, half.where(seeded), runs.count("seed"), count)
     title = rounds_title(this.metric(name), value, this.evaluation.iterate)
-    interval = next(iter(this.best.values())).sizes["seed"] >= INTERVAL
+    interval = min(data.sizes["seed"] for data in this.best.values()) >= INTERVAL
     what = f"mean{' ± 95% interval' * interval} over {this.over}; {_stated(this)}"
     return _grid_table(f"{title}, first evaluated round, {what}", this, this.varied, ["mu"], columns)
 
 
-def _rounds_cell(runs: xr.DataArray, last: float, own: Point) -> str:
-    """Return the mean of numbers of rounds with its interval, or a lower bound if some are NaN."""
-    runs = runs.sel(own)
-    count, reached = runs.sizes["seed"], int(runs.notnull().sum())
-    mean, half = (float(each) for each in mean_interval(runs.fillna(last)))
-    if reached < count:
-        return f"> {mean:.1f} ({reached} of {count})"
-    return f"{mean:.1f} ± {half:.1f}" if count >= INTERVAL else f"{mean:.1f}"
+def _rounds_text(mean: float, half: float, reached: int, count: int) -> str:
+    """Return the mean of numbers of rounds with its interval, or a lower bound if some runs do not reach the value."""
+    return _interval_text("{:.1f}".format, mean, half) if reached == count else f"> {mean:.1f} ({reached} of {count})"
+
+
+def _interval_text(text: Callable[[float], str], mean: float, half: float) -> str:
+    """Return a mean with the half-width of its interval, unless that is NaN."""
+    return text(mean) if np.isnan(half) else f"{text(mean)} ± {text(half)}"
+
+
+def _texts(text: Callable[..., str], *values: xr.DataArray | float) -> xr.DataArray:
+    """Return the text of values at every point of their axes."""
+    return xr.apply_ufunc(text, *values, vectorize=True, output_dtypes=[object])
 
 
 def realised_differs(this: Summary) -> bool:
@@ -120,11 +119,7 @@ def realised_differs(this: Summary) -> bool:
 def realised_table(this: Summary) -> Sheet:
     """Return a table of the realised ε of each private protocol's worst run, next to the target ε."""
     axes = {name: values for name, values in this.axes.items() if len(values) > 1 or name in LEVELS}
-    worst = {f"{label}{_own(this, label)}": varied(this.epsilon[label]) for label in this.private}
-    columns: Columns = {
-        name: (axes, lambda point, values=values: epsilon_text(float(values.sel(of_axes(values, point)))))
-        for name, values in worst.items()
-    }
+    columns = {f"{name}{_own(this, name)}": _texts(epsilon_text, varied(this.epsilon[name])) for name in this.private}
     title = f"realised ε at δ = {this.evaluation.delta:g}, the worst of {this.over}{mixed(this.terms)}"
     return _grid_table(title, this, axes, LEVELS, columns)
 
@@ -142,15 +137,15 @@ def chosen_tables(this: Summary) -> list[Sheet]:
     columns: Columns = {}
     for label, data in this.best.items():
         for name in (str(each) for each in data.data_vars if str(each).startswith(BEST)):
-            values = varied(data[name])
-            columns[f"{label}: {name.removeprefix(BEST)}"] = values.dims, partial(_value, values)
+            values, trials = data[name], [dim for dim in data[name].dims if dim not in this.varied]
+            ends = values.min(trials), values.max(trials)
+            columns[f"{label}: {name.removeprefix(BEST)}"] = _texts(_range_text, *ends)
     title = f"settings chosen by the best mean {this.evaluation.select}, not covered by the guarantee"
     return [_grid_table(title, this, this.varied, ["mu"], columns)] if columns else []
 
 
-def _value(values: xr.DataArray, own: Point) -> str:
-    """Return the chosen value at a point, or the smallest and the largest of its trials."""
-    return range_text(values.sel(own).values.ravel().tolist())
+def _range_text(low: float, high: float) -> str:
+    return range_text([low, high])
 
 
 def with_costs(best: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
@@ -267,12 +262,12 @@ def _grid_table(
         for name, value in point.items():
             target = [epsilon_text(target_epsilon(name, value, this.evaluation.delta))] if name in beside else []
             coordinates += [f"{value:g}", *target]
-        table.add_row(*coordinates, *(_text(*column, point, previous) for column in columns.values()))
+        table.add_row(*coordinates, *(_text(texts, point, previous) for texts in columns.values()))
         previous = point
     return table
 
 
-def _text(axes: Collection[Hashable], cell: Callable[[Point], str], point: Point, previous: Point) -> str:
-    """Return the text of a cell, or `SAME` if no value of its axes differs from the row above."""
-    own = {name: value for name, value in point.items() if name in axes}
-    return SAME if previous and own == {name: previous[name] for name in own} else cell(own)
+def _text(texts: xr.DataArray, point: Point, previous: Point) -> str:
+    """Return the text at a point, or `SAME` if no value of its axes differs from the row above."""
+    own = of_axes(texts, point)
+    return SAME if previous and own == of_axes(texts, previous) else texts.sel(own).item()
