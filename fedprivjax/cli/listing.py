@@ -1,13 +1,12 @@
 """`fedprivjax leaderboard | list`: everything that there is to compare and to name."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedprivjax.checks.refusal import Refusal
@@ -28,7 +27,6 @@ def leaderboard(
     run. A line on stderr names each refused row.
     """
     from fedprivjax.report import leaderboard as boards
-    from fedprivjax.report.leaderboard import notes
 
     require_folders(into=into)
     known = boards.leaderboard(into) if into is not None and into.exists() else boards.Leaderboard()
@@ -40,10 +38,7 @@ def leaderboard(
         shown = shown.joined(found.rows)
     if not shown.rows:
         raise Refusal("results must have a row that can enter the leaderboard, got none")
-    for table in shown.tables:
-        out.print(table)
-    for note in notes(shown.rows):
-        out.print(Text(note))
+    out.print(shown.shown)
     if into is not None and results:
         joined = known.joined(shown.rows)
         joined.save(into)
@@ -66,6 +61,7 @@ def list_(
     if json_file is not None:
         raise Refusal(f"json must be given with --combinations, got {json_file} alone")
     from fedprivjax import experiment
+    from fedprivjax.cli.settings_help import settings_of
     from fedprivjax.experiment.section import summary
 
     headings = {heading.strip("[]"): thing for heading, thing in sections().items()}
@@ -87,8 +83,9 @@ def list_(
             _print(title, [(entry, text) for entry, (text, _) in entries.items()])
         if name in inside and name in entries:
             text, thing = entries[name]
-            settings = _settings(thing)
-            _print(f"{name} ({title}): {text}".removesuffix(": "), settings or [["no settings"]], headed=bool(settings))
+            settings = [] if thing is None else settings_of(thing)
+            rows = [("setting", "type", "default", "help"), *settings] if settings else [["no settings"]]
+            _print(f"{name} ({title}): {text}".removesuffix(": "), rows, headed=bool(settings))
 
 
 def _folders(names: Iterable[str]) -> list[str]:
@@ -146,29 +143,26 @@ def groups() -> dict[str, Entries]:
     from fedprivjax.privacy.adversary_names import ADVERSARIES
     from fedprivjax.protocols import ALGORITHMS, PROTOCOLS
 
-    sections = {
-        "losses": LossSettings,
-        "models": ModelSettings,
-        "constraint sets": ConstraintSettings,
-        "participation": ParticipationSettings,
+    def documented(known: Mapping[str, Any]) -> Entries:
+        return {entry: (summary(thing), thing) for entry, thing in known.items()}
+
+    linear: Entries = {"linear": ("linear predictor, if no model is given", None)}
+    return {
+        "protocols": {entry: (text, thing) for entry, (thing, text) in PROTOCOLS.items()},
+        "algorithms": {entry: (text, thing) for entry, (thing, text) in ALGORITHMS.items()},
+        "privacy objects": documented(PRIVACY),
+        "adversaries": documented(ADVERSARIES),
+        "encoders": documented(ENCODERS),
+        "losses": documented(kinds(LossSettings)),
+        "models": linear | documented(kinds(ModelSettings)),
+        "constraint sets": documented(kinds(ConstraintSettings)),
+        "participation": documented(kinds(ParticipationSettings)),
+        "partitions": {entry: (text, PartitionSettings) for entry, text in KINDS.items()},
+        "datasets": {entry: (info.help, info.loader) for entry, info in datasets.DATASETS.items()},
+        "feature maps": documented(MAPS),
+        "samplers": {entry: (sampler.description, sampler) for entry, sampler in SAMPLERS.items()},
+        "metrics": dict.fromkeys(METRICS, ("", None)),
     }
-    named = {"protocols": PROTOCOLS, "algorithms": ALGORITHMS}
-    found: dict[str, Entries] = {
-        title: {entry: (text, one) for entry, (one, text) in known.items()} for title, known in named.items()
-    }
-    objects = {"privacy objects": PRIVACY, "adversaries": ADVERSARIES, "encoders": ENCODERS}
-    found |= {
-        title: {entry: (summary(kind), kind) for entry, kind in known.items()} for title, known in objects.items()
-    }
-    for title, union in sections.items():
-        found[title] = {entry: (summary(model), model) for entry, model in kinds(union).items()}
-    found["models"] = {"linear": ("linear predictor, if no model is given", None), **found["models"]}
-    found["partitions"] = {entry: (text, PartitionSettings) for entry, text in KINDS.items()}
-    found["datasets"] = {entry: (info.help, info.loader) for entry, info in datasets.DATASETS.items()}
-    found["feature maps"] = {entry: (summary(kind), kind) for entry, kind in MAPS.items()}
-    found["samplers"] = {entry: (sampler.description, sampler) for entry, sampler in SAMPLERS.items()}
-    found["metrics"] = dict.fromkeys(METRICS, ("", None))
-    return found
 
 
 def sections() -> dict[str, Any]:
@@ -190,21 +184,12 @@ def sections() -> dict[str, Any]:
     }
 
 
-def _settings(thing: Any) -> list[tuple[str, ...]]:
-    """Return the settings of a class or function under their headings, or [] if it has none."""
-    from fedprivjax.cli.settings_help import settings_of
-
-    found = [] if thing is None else settings_of(thing)
-    return [("setting", "type", "default", "help"), *found] if found else []
-
-
 def _print(title: str, rows: Sequence[Sequence[str]], *, headed: bool = False) -> None:
     """Print rows without lines between them, the first as headings if asked for."""
-    table = Table(show_header=headed, box=None, pad_edge=False)
-    for place, heading in enumerate(rows[0]):
-        table.add_column(escape(heading) if headed else "", no_wrap=not place, style="bold" if not place else None)
+    table = Table(*[Column(Text(word)) for word in rows[0]], show_header=headed, box=None, pad_edge=False)
+    table.columns[0].no_wrap, table.columns[0].style = True, "bold"
     for row in rows[headed:]:
-        table.add_row(*map(escape, row))
+        table.add_row(*map(Text, row))
     if title:
         out.say(title)
     out.print(table)

@@ -4,8 +4,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
-from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from matplotlib.figure import Figure
 
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.bounded_read import json_from
-from fedprivjax.checks.printable import printable
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metrics import known
@@ -24,17 +21,16 @@ from fedprivjax.experiment import bundle
 from fedprivjax.experiment.results import Results, load
 from fedprivjax.report.cells import CHOSEN
 from fedprivjax.report.colours import look, new_figure, slots
+from fedprivjax.report.display import Tables
 from fedprivjax.report.drawing import draw_curve, epsilon_axis
 from fedprivjax.report.leaderboard_rows import FIELDS, Row, faults, leaderboard_rows
-from fedprivjax.report.text_table import Sheet, html_table, plain
+from fedprivjax.report.text_table import Sheet
 from fedprivjax.report.wording import count_text, epsilon_text, grouped, number_text, power_text
 
-PANEL = ("experiment", "federation", "metric", "delta", "unit", "relation")  # equal within a panel, with the setting
+PANEL = ("experiment", "federation", "metric", "delta", "unit", "relation", "setting")  # equal within a panel
 PANEL_SIZE = 5.6, 5.2  # width and height in inches, with the legend
 FORMAT = 1
 FRONTIER = "frontier.json"
-GROUP = ("experiment", "metric", "delta", "setting", "federation", "unit", "relation", "trust", "target_epsilon")
-KEY = (*GROUP, "method")
 
 
 def ranked(rows: Iterable[Row]) -> list[Row]:
@@ -65,14 +61,13 @@ def row_table(rows: Sequence[Row], *, named: bool = False) -> Sheet:
     table.add_columns(metric.title, "realised ε", "seeds", "rounds", "gradients a record", "bytes a machine sends")
     table.add_columns("commit", justify="left")
     for row in rows:
-        gradients = nan if row["gradients_per_record"] is None else row["gradients_per_record"]
         table.add_row(
             row["method"] + CHOSEN * bool(row["not_covered"]),
             f"{metric.text(row['mean'])} ± {metric.text(row['half_width'])}",
             epsilon_text(row["epsilon"]) + (" (claimed)" if not row["proved"] else ""),
             str(row["seeds"]),
             f"{row['rounds']:.0f}",
-            number_text(gradients, "–"),
+            "–" if row["gradients_per_record"] is None else number_text(row["gradients_per_record"]),
             count_text(row["sent_bytes"]),
             _code(row),
         )
@@ -181,7 +176,7 @@ class Leaderboard:
         """
         if not self.rows:
             raise Refusal("leaderboard must have a row to be drawn, got none")
-        panels = grouped((str([row[name] for name in (*PANEL, "setting")]), row) for row in self.rows)
+        panels = grouped((str([row[name] for name in PANEL]), row) for row in self.rows)
         figure = new_figure(*PANEL_SIZE, 1, len(panels))
         axes = figure.subplots(len(panels), squeeze=False).ravel().tolist()
         for axis, panel in zip(axes, panels.values(), strict=True):
@@ -197,15 +192,20 @@ class Leaderboard:
         write_atomically(Path(path), self.to_json(), follow=True)
 
     def _groups(self) -> list[list[Row]]:
-        return [ranked(rows) for rows in grouped((_key(row, GROUP), row) for row in self.rows).values()]
+        return [ranked(rows) for rows in grouped((_group(row), row) for row in self.rows).values()]
+
+    @property
+    def shown(self) -> Tables:
+        """The tables with their notes."""
+        return Tables(self.tables, notes(self.rows))
 
     def __str__(self) -> str:
-        return "\n".join([*map(plain, self.tables), *map(printable, notes(self.rows))])
+        return str(self.shown)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return "\n".join([*map(html_table, self.tables), *(f"<p>{escape(note)}</p>" for note in notes(self.rows))])
+        return self.shown._repr_html_()
 
 
 def leaderboard(path: str | Path | None = None) -> Leaderboard:
@@ -226,10 +226,9 @@ def leaderboard(path: str | Path | None = None) -> Leaderboard:
     if stored.get("format") != FORMAT:
         raise Refusal(f"{file} must be a leaderboard in format {FORMAT}, got format {stored.get('format')!r}")
     rows = _checked(stored["rows"], str(file))
-    keys = [_key(row) for row in rows]
-    twice = [row["method"] for row, key in zip(rows, keys, strict=True) if keys.count(key) > 1]
-    if twice:
-        raise Refusal(f"{file} must have one row for each method and ε, got several of {twice[0]!r}")
+    for same in grouped((_key(row), row["method"]) for row in rows).values():
+        if len(same) > 1:
+            raise Refusal(f"{file} must have one row for each method and ε, got several of {same[0]!r}")
     return Leaderboard().joined(rows)
 
 
@@ -252,23 +251,22 @@ def entries(results: str | Path | Results) -> tuple[Leaderboard, list[str]]:
 
 def _checked(rows: Iterable[Any], place: str) -> list[Row]:
     """Return rows with their fields in the order of `FIELDS`, or raise Refusal with a line for each fault."""
-    found, lines = [], []
-    for number, row in enumerate(rows):
+    listed, lines = list(rows), []
+    for number, row in enumerate(listed):
         name = f" ({row['method']})" if isinstance(row, dict) and "method" in row else ""
         lines += [f"{place}: row {number}{name}: {fault}" for fault in faults(row)]
-        found.append(row)
     if lines:
         raise Refusal("\n".join(lines))
-    return [{name: row[name] for name in FIELDS} for row in found]
+    return [{name: row[name] for name in FIELDS} for row in listed]
 
 
-def _key(row: Row, fields: tuple[str, ...] = KEY) -> str:
-    """Return the fields that identify a row, as text in which numbers are sorted by size."""
-    values = [_sortable(row[name]) for name in fields]
-    own = [_sortable(row["epsilon"])] if row["target_epsilon"] is None else []  # rows of unequal ε are not compared
-    return json.dumps([*values[: len(GROUP)], *own, *values[len(GROUP) :]], ensure_ascii=False, sort_keys=True)
+def _group(row: Row) -> tuple:
+    """Return the values that rows of one comparison share. Without a target ε, they share the realised one."""
+    setting, targeted = tuple(sorted(row["setting"].items())), row["target_epsilon"] is not None
+    subject = [row[name] for name in ("federation", "unit", "relation", "trust")]
+    return (row["experiment"], row["metric"], row["delta"], setting, *subject, not targeted, _level(row))
 
 
-def _sortable(value: Any) -> Any:
-    # the second part tells numbers below 1e-9 apart
-    return f"{float(value):024.9f} {float(value)!r}" if isinstance(value, int | float) else value
+def _key(row: Row) -> tuple:
+    """Return the values that identify a row."""
+    return (*_group(row), row["method"])

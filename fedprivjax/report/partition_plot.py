@@ -11,9 +11,8 @@ from fedprivjax.report.colours import class_colour, colour
 
 NAMED_CLASSES = 20  # largest number of classes that are named
 NAMED = 30  # largest number of machines that are named on the axis
-BARS = 100  # largest number of machines with a bar each; more are drawn as one area per class
+ORDERED = 100  # number of machines above which they are sorted by class
 LEVELS = (5, 25, 50, 75, 95)  # percentiles of a machine's numeric labels
-OUTLINE = {"ec": "white", "lw": 0.3}  # of bars
 
 
 def plot_partition(
@@ -24,9 +23,9 @@ def plot_partition(
     machine_names: Sequence[str] = (),
     classes: int | None = None,
 ) -> Figure:
-    """Plot the examples of every machine: bars stacked by class, or for numeric labels, sizes above label percentiles.
+    """Plot the examples of every machine: stacked by class, or for numeric labels, sizes above label percentiles.
 
-    More than `BARS` machines are areas without gaps, in the order of their most frequent class and size.
+    More than `ORDERED` machines stand in the order of their most frequent class and size.
 
     Args:
         labels: label of every example, shape [examples].
@@ -36,15 +35,15 @@ def plot_partition(
         classes: number of classes, or None for numeric labels.
 
     >>> figure = plot_partition([0, 1, 1, 0], [[0, 1], [2, -1]], classes=2)
-    >>> [float(patch.get_height()) for patch in figure.axes[0].patches]
-    [1.0, 0.0, 1.0, 1.0]
+    >>> [patch.get_data().values.tolist() for patch in figure.axes[0].patches]  # tops of both classes
+    [[1.0, 0.0], [2.0, 1.0]]
     """
     labels = np.asarray(labels)
     parts = [np.asarray(part, int)[np.asarray(part, int) >= 0] for part in table]
     figure = Figure(figsize=(min(4.0 + 0.22 * len(parts), 14.0), 3.8), layout="constrained")
     if classes is None:
         axis, below = figure.subplots(2, 1, sharex=True)
-        _draw_counts(axis, np.array([part.size for part in parts], float), np.zeros(len(parts)), color=colour(0))
+        _draw_steps(axis, np.zeros(len(parts)), np.array([part.size for part in parts], float), color=colour(0))
         _draw_percentiles(below, labels, parts)
     else:
         axis = below = figure.subplots()
@@ -83,37 +82,31 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _draw_classes(axis, labels: np.ndarray, parts: list[np.ndarray], classes: int, names: Sequence[str]) -> None:
-    """Draw a stack of bars for each machine."""
+    """Draw the classes of each machine above each other."""
     counts = np.array([np.bincount(labels[part], minlength=classes) for part in parts], float)
-    if len(parts) > BARS:
+    if len(parts) > ORDERED:
         counts = counts[np.lexsort((-counts.sum(axis=1), counts.argmax(axis=1)))]
         axis.set_xlabel("machines by most frequent class and size")
-    floor = np.zeros(len(parts))
+    tops = np.hstack([np.zeros((len(parts), 1)), np.cumsum(counts, axis=1)])
     for label in range(classes):
         words = names[label] if names else str(label)
-        _draw_counts(axis, counts[:, label], floor, color=class_colour(label, classes), label=words)
-        floor = floor + counts[:, label]
+        _draw_steps(axis, tops[:, label], tops[:, label + 1], color=class_colour(label, classes), label=words)
     if classes <= NAMED_CLASSES:
         axis.figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper", title="class", fontsize=8)
 
 
-def _draw_counts(axis, counts: np.ndarray, floor: np.ndarray, **style: Any) -> None:
-    """Draw a bar for each machine from `floor` upwards, or one stepped area for more than `BARS` machines."""
-    places = np.arange(len(counts))
-    if len(counts) <= BARS:
-        axis.bar(places, counts, 1.0, floor, **style, **OUTLINE)
-    else:
-        axis.fill_between(places, floor, floor + counts, step="mid", lw=0, rasterized=True, **style)
+def _draw_steps(axis, low: np.ndarray, high: np.ndarray, **style: Any) -> None:
+    """Draw an area between two values of each machine."""
+    axis.stairs(high, np.arange(len(high) + 1) - 0.5, baseline=low, fill=True, **style)
 
 
 def _draw_percentiles(axis, labels: np.ndarray, parts: list[np.ndarray]) -> None:
-    """Draw a box from the 25th to the 75th percentile of each machine's labels, and lines from the 5th to the 95th."""
-    held = [(place, np.percentile(labels[part], LEVELS)) for place, part in enumerate(parts) if part.size]
-    places = np.array([place for place, _ in held])
-    low, first, middle, third, high = np.array([levels for _, levels in held]).T
-    axis.vlines(places, low, high, color=colour(0), lw=1)
-    axis.bar(places, third - first, 0.6, first, color=colour(0), alpha=0.5)
-    axis.plot(places, middle, "_", color="black", ms=6)
+    """Draw the percentiles of each machine's labels: a line at the median, and areas around it."""
+    none = np.full(len(LEVELS), np.nan)
+    levels = np.array([np.percentile(labels[part], LEVELS) if part.size else none for part in parts]).T
+    _draw_steps(axis, levels[0], levels[4], color=colour(0), alpha=0.3)
+    _draw_steps(axis, levels[1], levels[3], color=colour(0), alpha=0.5)
+    axis.stairs(levels[2], np.arange(len(parts) + 1) - 0.5, baseline=None, color="black")
     axis.set_ylabel("label (median,\n25–75%, 5–95%)")
 
 
