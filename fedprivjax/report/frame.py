@@ -14,7 +14,7 @@ from fedprivjax.report.cells import CHOSEN, Cells, at, is_better
 from fedprivjax.report.display import Showable, recorded_by, summarised, usual_metric
 from fedprivjax.report.remarks import CHOSEN_NOTE, footnotes
 from fedprivjax.report.tables import CONSTANT, WORSE, results_table
-from fedprivjax.report.wording import points_of
+from fedprivjax.report.wording import grouped, points_of
 
 PROTOCOL, MEAN, HALF, EPSILON = "protocol", "mean", "half_width", "realised_epsilon"
 DAGGER = r"^\dagger"  # mark of a mean that is worse than the constant predictor's value
@@ -67,62 +67,46 @@ class Frame(pd.DataFrame):
         Raises:
             Refusal: if `protocols` is neither "rows" nor "columns".
         """
-        cells: Any = pd.DataFrame(self._cells()).T
-        cells.columns = [latex(f"{label}{CHOSEN.strip() * (label in self.chosen)}") for label in cells.columns]
-        place = protocols or ("rows" if len(cells.columns) > len(cells) else "columns")
+        axes, texts = self.index.names[:-1], self._texts()
+        points, labels = dict.fromkeys(key[:-1] for key in texts), dict.fromkeys(key[-1] for key in texts)
+        place = protocols or ("rows" if len(labels) > len(points) else "columns")
         require_choice("protocols", place, ("rows", "columns"))
-        cells, kind = self._with_points(cells) if place == "columns" else self._with_protocols(cells)
+        names = {label: latex(f"{label}{CHOSEN.strip() * (label in self.chosen)}") for label in labels}
+        if place == "columns":
+            heads = [*map(_symbol, axes), *names.values()]
+            rows = [[*map("{:g}".format, point), *(texts[*point, label] for label in names)] for point in points]
+        else:
+            title = latex(self.cells.metric.title)
+            heads = ["", *(", ".join(map(_setting, axes, point)) or title for point in points)]
+            rows = [[name, *(texts[*point, label] for point in points)] for label, name in names.items()]
+        kind = "r" * len(heads) if place == "columns" else "l" + "r" * len(points)
         usual = {"escape": False, "index": False, "column_format": kind}
-        text = cells.to_latex(**{**usual, **options})
+        text = pd.DataFrame(rows, columns=heads).to_latex(**{**usual, **options})
         notes = [note for note in self.notes if DAGGER in text or not note.startswith((CONSTANT, WORSE.strip()))]
         text = "".join(f"% {' '.join(note.split())}\n" for note in notes) + text
         below = [latex(CHOSEN_NOTE)] if self.chosen else []
         if DAGGER in text and self.cells.floor is not None:
             below.append(f"${DAGGER}$ worse than the {CONSTANT}'s {self.cells.metric.text(self.cells.floor)}")
-        rows = "".join(
-            rf"\multicolumn{{{len(cells.columns)}}}{{l}}{{\footnotesize {note}}} \\" + "\n" for note in below
-        )
-        text = text.replace("\\bottomrule\n", f"\\bottomrule\n{rows}")
+        foot = "".join(rf"\multicolumn{{{len(heads)}}}{{l}}{{\footnotesize {note}}} \\" + "\n" for note in below)
+        text = text.replace("\\bottomrule\n", f"\\bottomrule\n{foot}")
         if buf is None:
             return text
         write_atomically(Path(buf), text, follow=True)
         return None
 
-    def _with_points(self, cells: Any) -> tuple[Any, str]:
-        """Return cells with a row for each point, whose settings come first, and the format of columns."""
-        for place, name in reversed(list(enumerate(self._settings))):
-            cells.insert(0, _symbol(name), [f"{_values(point)[place]:g}" for point in cells.index])
-        return cells, "r" * len(cells.columns)
+    def _texts(self) -> dict[Any, str]:
+        """Return the text of each cell, by point and label. The best means of each point are bold."""
+        points: dict[Any, list[Any]] = grouped((key[:-1], key) for key in self.index)
+        bold = [key for keys in points.values() for key in self._best(self.loc[keys])]
+        columns = zip(self.index, self[MEAN], self[HALF], strict=True)
+        return {key: self._cell(mean, half, key in bold) for key, mean, half in columns}
 
-    def _with_protocols(self, cells: Any) -> tuple[Any, str]:
-        """Return cells with a row for each protocol, whose label comes first, and the format of columns."""
-        heads = [", ".join(map(_setting, self._settings, _values(point))) for point in cells.index]
-        heads = heads if self._settings else [latex(self.cells.metric.title)]
-        return cells.T.set_axis(heads, axis=1).reset_index(names=""), "l" + "r" * len(heads)
-
-    @property
-    def _settings(self) -> list[str]:
-        """Names of the swept settings."""
-        return [name for name in self.index.names if name != PROTOCOL]
-
-    def _cells(self) -> dict[Any, dict[str, str]]:
-        """Return the text of each cell, by point and label."""
-        axes = self._settings
-        rows: Any = self.groupby(level=axes if len(axes) > 1 else axes[0], sort=False) if axes else [("", self)]
-        return {point: self._row(row) for point, row in rows}
-
-    def _row(self, row: Any) -> dict[str, str]:
-        """Return the text of each cell of a row, by label."""
-        private = np.isfinite(row[EPSILON])
-        compared = row[private] if private.any() else row
-        return {
-            label: self._cell(
-                mean, half, bool(among) and len(compared) > 1 and _within(mean, compared, self.cells.metric)
-            )
-            for label, mean, half, among in zip(
-                row.index.get_level_values(PROTOCOL), row[MEAN], row[HALF], row.index.isin(compared.index), strict=True
-            )
-        }
+    def _best(self, rows: Any) -> list[Any]:
+        """Return the keys of the best mean and of those within its interval, among private protocols if any are."""
+        private = np.isfinite(rows[EPSILON])
+        compared = rows[private] if private.any() else rows
+        means = compared[MEAN].items() if len(compared) > 1 else ()
+        return [key for key, mean in means if _within(mean, compared, self.cells.metric)]
 
     def _cell(self, mean: float, half: float, bold: bool) -> str:
         if np.isnan(mean):
@@ -193,11 +177,6 @@ def _symbol(name: str) -> str:
 
 def _setting(name: str, value: float) -> str:
     return f"{_symbol(name)} = {value:g}"
-
-
-def _values(point: Any) -> tuple[float, ...]:
-    """Return the settings of a point of a group-by, whose only setting has no tuple."""
-    return point if isinstance(point, tuple) else (point,)
 
 
 def _within(mean: float, compared: Any, metric: Metric) -> bool:

@@ -1,8 +1,7 @@
 """Tables of an experiment's guarantees before it runs, and of each theorem's ε next to an accountant's."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +38,8 @@ def guarantee_tables(jobs: Iterable[Job], delta: float) -> list[Sheet]:
 def _guarantee_table(names: tuple[str, ...], rows: list[tuple[Job, "_Row"]], delta: float) -> Sheet:
     related = [row.related(delta) for _, row in rows]
     both = [relation for relation in RELATIONS if any(relation in each and len(each) > 1 for each in related)]
-    title = f"guarantees at δ = {delta:g}, on the first seed's schedule{_mixed(row for _, row in rows)}"
+    terms = [row.event.terms for _, row in rows if row.private]
+    title = f"guarantees at δ = {delta:g}, on the first seed's schedule{mixed(terms)}"
     table = Sheet(title, keys=2)
     table.add_columns("protocol", "setting", justify="left")
     table.add_columns("noise_std", *names, *(f"ε, {relation}" for relation in both), "sensitivity")
@@ -52,10 +52,6 @@ def _guarantee_table(names: tuple[str, ...], rows: list[tuple[Job, "_Row"]], del
     return table
 
 
-def _mixed(rows: Iterable["_Row"]) -> str:
-    return mixed(row.event.terms for row in rows if row.private)
-
-
 def cross_check_table(jobs: Iterable[Job], delta: float) -> Group:
     """Return a table of each guarantee's ε from its theorem, or from a published claim, next to an accountant's ε.
 
@@ -63,7 +59,7 @@ def cross_check_table(jobs: Iterable[Job], delta: float) -> Group:
     """
     listed = [(job, row) for job in jobs for row in _rows(job.prepare(), delta) if row.private]
     title = f"two ways to each ε at δ = {delta:g}, for the worst machine on the first seed's schedule"
-    table = Sheet(title + _mixed(row for _, row in listed), keys=2)
+    table = Sheet(title + mixed(row.event.terms for _, row in listed), keys=2)
     for name in ("protocol", "setting", "theorem's ε", "accountant", "its ε", "verdict", "smallest valid ε"):
         table.add_columns(name, justify="right" if "ε" in name else "left")
     rows: dict[tuple[str, ...], list[dict[str, float]]] = {}
@@ -87,7 +83,7 @@ def _or_dash(epsilon: float) -> str:
 class _Row(NamedTuple):
     """Configurations of a sweep with equal privacy: points, values, noise, sensitivity, and the first one's event.
 
-    `event_under` returns the first one's event under another neighbouring relation, or raises Refusal.
+    `under` are the first one's calibrated protocol, problem and plan, for its event under another relation.
     """
 
     points: list[dict[str, float]]
@@ -95,7 +91,7 @@ class _Row(NamedTuple):
     noise_std: list[float]
     sensitivity: list[float]
     event: Event
-    event_under: Callable[[str], Event]
+    under: tuple[Protocol, Problem, Plan]
 
     @property
     def private(self) -> bool:
@@ -108,7 +104,8 @@ class _Row(NamedTuple):
         for relation in RELATIONS if self.private else ():
             if relation not in found:
                 with suppress(Refusal):
-                    found[relation] = self.event_under(relation).epsilon(delta)
+                    protocol, *others = self.under
+                    found[relation] = event_of(with_relation(protocol, relation), *others).epsilon(delta)
         return found
 
 
@@ -132,17 +129,12 @@ def _rows(start: ReadySweep, delta: float) -> list[_Row]:
     for point, noise_std, (event, protocol, member) in zip(points, noise_stds, events, strict=True):
         summary = event.summary(delta)
         equal = (*(point.get(name) for name in LEVELS), *(f"{name} {value:.6g}" for name, value in summary.items()))
-        under = partial(_event_under, protocol, member.problem, start.first.plan)
+        under = protocol, member.problem, start.first.plan
         row = rows.setdefault(equal, _Row([], summary, [], [], event, under))
         row.points.append(point)
         row.noise_std.append(noise_std)
         row.sensitivity.append(event.sensitivity)
     return list(rows.values())
-
-
-def _event_under(protocol: Protocol, problem: Problem, plan: Plan, relation: str) -> Event:
-    """Return the event of a calibrated protocol with the same noise under another neighbouring relation."""
-    return event_of(with_relation(protocol, relation), problem, plan)
 
 
 def _first_events(start: ReadySweep) -> list[Event]:
