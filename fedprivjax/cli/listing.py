@@ -12,6 +12,7 @@ from rich.text import Text
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.cli.console import Json, app, err, out, require_folders, write_json
+from fedprivjax.report.text_table import Sheet
 
 Entries = dict[str, tuple[str, Any]]  # by name: a line of help, and the class or function with the settings, or None
 
@@ -100,31 +101,32 @@ def _folders(names: Iterable[str]) -> list[str]:
 
 def _print_combinations(name: str | None, json_file: Path | None) -> None:
     """Print a table of combinations for each privacy object, of one algorithm or of all."""
+    from fedprivjax.report.wording import grouped
     from fedprivjax.testing.combinations import algorithms, combinations, folded
 
     require_folders(json=json_file)
     if name is not None:
         require_choice("algorithm", name, algorithms())
     found = combinations(None if name is None else [name])
-    kinds = {cell.privacy.__name__: cell.privacy for cell in found}
     rows = []
-    for title, kind in kinds.items():
-        of_kind = {cell: outcome for cell, outcome in found.items() if cell.privacy is kind}
-        rows += (own := folded(of_kind))
-        _print(*_titled_rows(title, own), headed=True)
+    for kind, of_kind in grouped((cell.privacy, (cell, outcome)) for cell, outcome in found.items()).items():
+        own = folded(dict(of_kind))
+        out.print(_combination_table(kind.__name__, own))
+        rows += own
     write_json([{**row.values, "outcome": row.outcome} for row in rows], json_file)
 
 
-def _titled_rows(title: str, rows: list[Any]) -> tuple[str, list[list[str]]]:
-    """Return the cells of the columns that vary, under their headings. The title has the others."""
-    known = {column: {value for row in rows for value in row.values[column]} for column in rows[0].values}
-    fixed = [f"{column} {one}" for column, (one, *more) in known.items() if not more and column != "privacy"]
-    shown = [column for column, values in known.items() if len(values) > 1]
-    cells = [
-        [row.outcome, *("any" if set(row.values[one]) == known[one] else ", ".join(row.values[one]) for one in shown)]
-        for row in sorted(rows, key=lambda row: (row.outcome != "defined", row.outcome))
-    ]
-    return ", ".join([title, *fixed]), [["", *shown], *cells]
+def _combination_table(title: str, rows: list[Any]) -> Sheet:
+    """Return a table of outcomes. A column with all of its values in a row has "any" there."""
+    every = {column: {value for row in rows for value in row.values[column]} for column in rows[0].values}
+    del every["privacy"]
+    table = Sheet(title)
+    table.add_columns("outcome", *every, justify="left")
+    for row in sorted(rows, key=lambda row: (row.outcome != "defined", row.outcome)):
+        own = {column: row.values[column] for column in every}
+        cells = ("any" if 1 < len(one) == len(every[column]) else ", ".join(one) for column, one in own.items())
+        table.add_row(row.outcome, *cells)
+    return table
 
 
 def groups() -> dict[str, Entries]:

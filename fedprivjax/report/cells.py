@@ -11,7 +11,7 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.report.wording import of_axes
+from fedprivjax.report.wording import grouped, of_axes
 from fedprivjax.sweeps.intervals import INTERVAL
 from fedprivjax.sweeps.results import alone
 from fedprivjax.sweeps.selection import UNACCOUNTED
@@ -99,18 +99,11 @@ def alone_of(best: Mapping[str, xr.Dataset], name: str) -> dict[str, Interval]:
 
     Axes along which the metric is constant are dropped.
     """
-    groups: list[tuple[list[str], Interval]] = []
-    for label, data in best.items():
-        found = alone(data, name)
-        if found is None:
-            continue
-        mean, half = along(found)
-        same = next((labels for labels, (other, _) in groups if other.equals(mean)), None)
-        if same is None:
-            groups.append(([label], (mean, half)))
-        else:
-            same.append(label)
-    return {ALONE + (f" ({', '.join(ls)})" if len(groups) > 1 else ""): interval for ls, interval in groups}
+    found = {label: along(interval) for label, data in best.items() if (interval := alone(data, name)) is not None}
+    firsts = {label: next(one for one in found if found[one][0].equals(mean)) for label, (mean, _) in found.items()}
+    groups = grouped((first, label) for label, first in firsts.items())
+    named = {ALONE + f" ({', '.join(labels)})" * (len(groups) > 1): first for first, labels in groups.items()}
+    return {words: found[first] for words, first in named.items()}
 
 
 def along(interval: Interval) -> Interval:

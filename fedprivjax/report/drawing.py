@@ -48,8 +48,7 @@ def save(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
 
 def save_figure(figure: Figure, file: Path, *, follow: bool = True) -> Path:
     """Write a figure as PNG, and return its path. With `follow`, links are followed as in `write_together`."""
-    with matplotlib.rc_context({"savefig.dpi": 130}):
-        write_atomically(file, lambda written: figure.savefig(written, format="png"), follow=follow)
+    write_atomically(file, lambda written: figure.savefig(written, format="png", dpi=130), follow=follow)
     return file
 
 

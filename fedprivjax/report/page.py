@@ -1,8 +1,7 @@
 """Results as one self-contained HTML page: tables, plots, guarantees and their limits, settings, provenance."""
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,19 +23,12 @@ from fedprivjax.report.remarks import is_large, non_private_metrics
 from fedprivjax.report.summary import Summary
 from fedprivjax.report.tables import chosen_tables
 from fedprivjax.report.text_table import html_table
+from fedprivjax.report.wording import grouped, points_of
 
 PAGE = "report.html"
 LEADS = ("_against_epsilon", "_over_grid")  # ends of the names of plots at the top of the page, the first of each
 LONG = 24  # largest number of rows of a table that is open
 LEAST, MOST = 59, 115  # smallest and largest pixels per inch of a plot; below the smallest it is scrolled, not shrunk
-
-
-@dataclass(frozen=True)
-class GuaranteeText:
-    """Text of a guarantee, and the points of a sweep at which it holds."""
-
-    points: str
-    paragraph: str
 
 
 def write_page(
@@ -66,7 +58,7 @@ def page(
         notes=this.notes,
         tables=[(sheet.title, Markup(html_table(sheet, caption=False)), len(sheet.rows)) for sheet in sheets],
         long=LONG,
-        remarks=_joined(line for line in tables.notes if line != this.notes),
+        remarks=[line for line in tables.notes if line != this.notes],
         leads=[drawn.pop(name) for name in leads if name is not None],
         plots=list(drawn.values()),
         run=run,
@@ -77,18 +69,15 @@ def page(
     )
 
 
-def guarantee_texts(data: xr.Dataset) -> list[GuaranteeText]:
-    """Return the distinct guarantees of a protocol's configurations as text, in the grid's order."""
+def guarantee_texts(data: xr.Dataset) -> dict[str, str]:
+    """Return the distinct guarantees of a protocol's configurations as text, each with the points at which it holds."""
     texts = data["guarantee"]
-    points: dict[str, list[str]] = {}
-    for index in np.ndindex(texts.shape):
-        cell = texts[index]
-        words = ", ".join(f"{name} = {float(cell[name]):g}" for name in texts.dims)
-        points.setdefault(str(cell.item()), []).append(words)
-    paragraphs: dict[str, list[str]] = {}
-    for text, where in points.items():
-        paragraphs.setdefault(PrivacyGuarantee.from_json(text).paragraph(), []).extend(where)
-    return [GuaranteeText("; ".join(filter(None, where)), paragraph) for paragraph, where in paragraphs.items()]
+    read = cache(lambda text: PrivacyGuarantee.from_json(text).paragraph())
+    points = points_of({str(name): texts[name].values.tolist() for name in texts.dims})
+    named = [
+        (read(texts.sel(at).item()), ", ".join(f"{name} = {value:g}" for name, value in at.items())) for at in points
+    ]
+    return {paragraph: "; ".join(filter(None, where)) for paragraph, where in grouped(named).items()}
 
 
 def not_covered(best: Mapping[str, xr.Dataset], *, drawn: bool = False) -> list[str]:
@@ -116,17 +105,6 @@ def not_covered(best: Mapping[str, xr.Dataset], *, drawn: bool = False) -> list[
         "The checksums of the data, below and in `inputs.json`, which are computed from private data.",
         PRNG,
     ]
-
-
-def _joined(lines: Iterable[str]) -> list[str]:
-    """Return lines with every indented one appended to the line before it."""
-    joined: list[str] = []
-    for line in lines:
-        if line.startswith(" ") and joined:
-            joined[-1] += f"; {line.strip()}"
-        else:
-            joined.append(line)
-    return joined
 
 
 def _plot(name: str, figure: Figure) -> dict[str, Any]:

@@ -28,9 +28,9 @@ def footnotes(this: Summary) -> list[str]:
         private = not np.isinf(data["realised_mu"]).all()
         lines += [f"{label}: {words}" for words in (_covered(data) if private else ["non-private"])]
         if "selected" in data.attrs:
-            lines.append(f"  {data.attrs['selected']}")
+            lines[-1] += f"; {data.attrs['selected']}"
         if data["diverged"].any():
-            lines.append(f"  {int(data['diverged'].sum())} of {data['diverged'].size} runs diverged (NaN)")
+            lines[-1] += f"; {int(data['diverged'].sum())} of {data['diverged'].size} runs diverged (NaN)"
     chosen = [data for data in best.values() if UNACCOUNTED in data.attrs]
     if chosen:  # without `grid_points`, the runs that chose a point also measure it
         lines += [CHOSEN_NOTE, *[NAIVE_NOTE] * any("grid_points" not in data.attrs for data in chosen)]

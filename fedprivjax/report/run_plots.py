@@ -22,7 +22,7 @@ from fedprivjax.noise.rounds import round_factor
 from fedprivjax.noise.sums import SumFactor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
-from fedprivjax.report.colours import CONSTANT, colour, look, new_figure, slots
+from fedprivjax.report.colours import CONSTANT, colour, look, slots
 from fedprivjax.report.drawing import add_legend, panelled, percent_ticks
 from fedprivjax.report.wording import power_text, relations
 
@@ -100,9 +100,8 @@ def metrics_of(run: SavedRun, metric: str | Metric | None = None, against: str |
     figure, panels = panelled(len(drawn), 4.2, 3.2, sharey=False)
     (slot,) = slots([run.method])
     for axis, one in zip(panels, drawn, strict=True):
-        for place, (label, values) in enumerate(
-            (each, held[one]) for each, held in run.iterates.items() if one in held
-        ):
+        shown = {label: held[one] for label, held in run.iterates.items() if one in held}
+        for place, (label, values) in enumerate(shown.items()):
             axis.plot(along[against], values, label=label, **look(slot + place), markevery=[-1])
         uncovered = "\n(not covered by ε)" * (one in run.non_private_metrics)
         axis.set(xlabel="simulated hours" if against == "hours" else "round", ylabel=known(one).words + uncovered)
@@ -129,8 +128,7 @@ def participation(run: SavedRun | ReadyRun) -> Figure:
     edges = [np.linspace(0, size.machines, bins[0] + 1), np.linspace(0, size.rounds, bins[1] + 1)]
     counts, _, _ = np.histogram2d(machine, round_of, edges, weights=share)
     cells = np.outer(*(np.diff(np.ceil(each - 1e-9)) for each in edges))
-    figure = new_figure(*SIZE, 1, 1)
-    axis = figure.subplots()
+    figure, (axis,) = panelled(1, *SIZE)
     extent = (0.5, size.rounds + 0.5, size.machines - 0.5, -0.5)
     image = axis.imshow(counts / cells, aspect="auto", interpolation="nearest", extent=extent, cmap="Greys", vmin=0)
     total = schedule.total
@@ -153,8 +151,7 @@ def machine_epsilons(run: SavedRun | ReadyRun) -> Figure:
         raise Refusal("run must be private for an ε of every machine, got a non-private one")
     stated = one.stated
     values = stated.values if one.mus is None else np.atleast_1d(gdp.epsilon(stated.values, one.delta))
-    figure = new_figure(*SIZE, 1, 1)
-    axis = figure.subplots()
+    figure, (axis,) = panelled(1, *SIZE)
     span = values.max() - values.min()
     edges = np.linspace(values.min(), values.max(), BINS + 1) if span > 1e-9 else values[:1] + np.array([-0.02, 0.02])
     axis.hist(values, edges.tolist(), weights=stated.counts, color=colour(0))
@@ -192,8 +189,7 @@ def epsilon_spent(run: SavedRun | ReadyRun) -> Figure:
     values = found.each.reshape(sent.shape)
     if not np.isclose(values[-1].max(), one.epsilon, rtol=1e-9, atol=1e-12):
         raise Refusal(f"guarantee must follow from the run's rounds to be drawn over them, got ε = {one.epsilon:.4g}")
-    figure = new_figure(*SIZE, 1, 1)
-    axis = figure.subplots()
+    figure, (axis,) = panelled(1, *SIZE)
     for place, (name, line) in enumerate({"worst": values.max(axis=1), "median": np.median(values, axis=1)}.items()):
         points = np.append(0, ends), np.append(0, line)  # in between, the ε of the next point, which is larger
         axis.plot(*points, label=f"{name} machine", drawstyle="steps-pre", **look(place), markevery=[-1])
@@ -220,8 +216,7 @@ def noise_correlation(run: SavedRun | ReadyRun) -> Figure:
             f"{noise!r}"
         )
     spread = np.sqrt(np.diag(covariance))
-    figure = new_figure(4.6, 3.8, 1, 1)
-    axis = figure.subplots()
+    figure, (axis,) = panelled(1, *SIZE)
     first = 0.5 if name == "round" else -0.5
     extent = (first, len(spread) + first, len(spread) + first, first)
     image = axis.imshow(covariance / np.outer(spread, spread), cmap="RdBu_r", vmin=-1, vmax=1, extent=extent)
