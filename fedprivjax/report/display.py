@@ -20,27 +20,25 @@ from fedprivjax.engine.metrics import shown as usual
 from fedprivjax.experiment import Experiment
 from fedprivjax.experiment.results import Results, load
 from fedprivjax.experiment.tuning import selected, trials_as_seeds
-from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.colours import using
-from fedprivjax.report.grid_plot import grid_axes, metric_over_grid
 from fedprivjax.report.plots import (
+    COST,
+    COSTS,
+    EPSILON,
+    GRID,
+    ROUND,
     all_plots,
     client_histogram,
     client_metrics,
-    metric_against,
-    metric_against_costs,
-    metric_against_epsilon,
-    metric_over_rounds,
+    drawn_against,
 )
 from fedprivjax.report.remarks import footnotes
 from fedprivjax.report.run_plots import plot_run
 from fedprivjax.report.summary import Summary, summary, summary_of
-from fedprivjax.report.tables import AXES, choice_table, results_table, results_tables, with_costs
+from fedprivjax.report.tables import choice_table, results_table, results_tables
 from fedprivjax.report.text_table import Sheet, html_table, plain
 from fedprivjax.sweeps.results import require_scalars, vector_axes
 
-EPSILON, ROUND, COSTS, GRID = "epsilon", "round", "costs", "grid"
-COST = ("bytes", "gradients", "hours")  # horizontal axes of their own
 Showable: TypeAlias = "str | Path | Results | xr.Dataset | Mapping[str, xr.Dataset]"
 
 
@@ -150,7 +148,7 @@ def plot(
 def _plot(this: Summary, metric: str | Metric | None, against: str | None) -> Figure:
     if metric is not None and against is None and known(metric).name in client_metrics(this):
         return client_histogram(this, metric)
-    axes = _axes(this)
+    axes = drawn_against(this)
     if metric is None and against is None:
         if made := all_plots(this):
             return next(iter(made.values()))
@@ -165,15 +163,7 @@ def _plot(this: Summary, metric: str | Metric | None, against: str | None) -> Fi
     require_choice("axis of a plot", against, axes)
     metric = metric or usual_metric(this, against)
     recorded_by(this, metric)
-    if against == ROUND:
-        return metric_over_rounds(this, metric)
-    if against in (COSTS, *COST):
-        return metric_against_costs(this, metric, costs=AXES if against == COSTS else [against])
-    if against == GRID:
-        return metric_over_grid(this, metric)
-    if against == EPSILON:
-        return metric_against_epsilon(this, metric)
-    return metric_against(this, against, metric)
+    return axes[against](metric)
 
 
 def summarised(results: Showable, iterate: str | None) -> Summary:
@@ -200,17 +190,6 @@ def _of_datasets(datasets: Mapping[str, xr.Dataset]) -> Summary:
         if lacking:
             raise Refusal(f"dataset of {label!r} must be a sweep's, got one without {', '.join(lacking)}")
     return summary_of(datasets)
-
-
-def _axes(this: Summary) -> list[str]:
-    """Return the available horizontal axes: ε, the swept settings, rounds and costs."""
-    sizes = [(str(name), n) for data in this.best.values() for name, n in data["diverged"].sizes.items()]
-    swept = list(dict.fromkeys(name for name, size in sizes if size > 1 and name != "seed"))
-    others = [name for name in swept if name not in LEVELS]
-    rounds = any(data.sizes.get(ROUND, 0) > 1 for data in this.best.values())
-    costs = (COSTS, *COST) if rounds and with_costs(this.best) else ()
-    grid = [GRID] if grid_axes(this) else []
-    return [EPSILON] * (others != swept) + others + [ROUND] * rounds + [*costs, *grid]
 
 
 def usual_metric(this: Summary, against: str = EPSILON) -> str:

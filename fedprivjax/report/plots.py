@@ -1,7 +1,8 @@
 """Plots of results, as matplotlib figures."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -30,6 +31,8 @@ LONGER = 3  # ratio of the longest to the shortest run above which the axis of r
 CURVE = 3  # smallest number of values of a swept setting for a curve
 SIZES = {"machines": "machines", "records": "records of a machine", "rounds": "rounds", "per_round": "machines a round"}
 BINS = 20
+EPSILON, ROUND, COSTS, GRID = "epsilon", "round", "costs", "grid"  # horizontal axes
+COST = ("bytes", "gradients", "hours")  # single costs that are horizontal axes
 
 
 def metric_against_epsilon(
@@ -187,6 +190,22 @@ def all_plots(this: Summary) -> dict[str, Figure]:
         if sum(metric.name in data and _has_path(data[metric.name]) for data in with_costs(this.best).values()) > 1:
             made[f"{metric.name}_against_costs"] = metric_against_costs(this, metric)
     return made | {f"{name}_of_clients": client_histogram(this, name) for name in client_metrics(this)}
+
+
+def drawn_against(this: Summary) -> dict[str, Callable[[str | Metric], Figure]]:
+    """Return the function that draws a metric against each available axis: ε, swept settings, rounds, costs, a grid."""
+    sizes = [(str(name), n) for data in this.best.values() for name, n in data["diverged"].sizes.items()]
+    swept = list(dict.fromkeys(name for name, size in sizes if size > 1 and name not in (*LEVELS, "seed")))
+    found: dict[str, Callable[[str | Metric], Figure]] = {}
+    if _sweeps_epsilon(this):
+        found[EPSILON] = partial(metric_against_epsilon, this)
+    found |= {name: partial(metric_against, this, name) for name in swept}
+    if any(data.sizes.get(ROUND, 0) > 1 for data in this.best.values()):
+        found[ROUND] = partial(metric_over_rounds, this)
+        if with_costs(this.best):
+            found[COSTS] = partial(metric_against_costs, this)
+            found |= {cost: partial(metric_against_costs, this, costs=[cost]) for cost in COST}
+    return found | ({GRID: partial(metric_over_grid, this)} if grid_axes(this) else {})
 
 
 def curves(this: Summary) -> list[str]:
