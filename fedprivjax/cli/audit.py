@@ -169,7 +169,7 @@ def audit(
         raise Stopped(f"stopped: finished runs are saved in {folder}, the same command resumes" * kept) from None
     for line in shown.audit_verdict(finished):
         out.say(line)
-    out.print(shown.audit_table(finished) if each is None else shown.one_run_table(finished))
+    out.print(shown.audit_table(finished))
     for label, why in skipped.items():
         out.say(f"not audited: {label}: {why}")
     if folder is not None:

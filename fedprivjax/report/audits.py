@@ -1,6 +1,6 @@
 """Tables of verdicts and audits: comparison with expected numbers, and claimed ε(δ) with the proved lower bounds."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -22,7 +22,6 @@ from fedprivjax.report.wording import grouped, mixed, rounds_title, title_of
 
 VERDICTS = {None: "–", True: "ok", False: "MISS"}
 DELTAS = np.geomspace(1e-7, 0.1, 25)
-Cells = Mapping[str, Callable[[Any], str]]  # text of a cell from an audit, by column header
 
 
 def verdict_tables(found: Iterable[Verdict]) -> list[Sheet]:
@@ -110,30 +109,12 @@ def _errors(v: Verdict) -> float:
     return difference / v.sd if v.sd else np.inf if difference else 0.0
 
 
-def audit_table(audits: Mapping[str, Audit]) -> Sheet:
-    """Return a table with a row per protocol: claimed ε, accountant's ε, lower bound at 95% confidence, and outcome."""
-    title = f"audited against claimed; bounds at {1 - LEVEL:.0%}, of scaled-down runs"
-    between = {"accountant's ε": _accounted, "canary's part": _achieved}
-    return _table(title, audits, between, "… by μ", {"runs": lambda one: f"2 · {one.bounds.runs[0]}"})
-
-
-def one_run_table(audits: Mapping[str, OneRunAudit]) -> Sheet:
-    """Return a table by protocol: claimed ε, and the lower bound from correct guesses of canaries at 95%."""
-    between = {
-        "canaries": lambda one: str(one.bounds.canaries),
-        "guessed": lambda one: str(one.bounds.guesses),
-        "right": lambda one: str(one.bounds.right),
-    }
-    return _table(
-        f"audited in one run against claimed; bounds at {1 - LEVEL:.0%}", audits, between, "ε proved by μ", {}
-    )
-
-
-def _table(title: str, audits: Mapping[str, Any], between: Cells, by_mu: str, after: Cells) -> Sheet:
-    """Return a table of claims and lower bounds, with further columns between the two and after them."""
-    table = Sheet(title + mixed(one.guarantee.terms for one in audits.values()))
+def audit_table(audits: Mapping[str, Audit | OneRunAudit]) -> Sheet:
+    """Return a table with a row per protocol: claimed ε, accountant's ε, lower bounds at 95%, and what was scored."""
+    mixed_terms = mixed(one.guarantee.terms for one in audits.values())
+    table = Sheet(f"audited against claimed; bounds at {1 - LEVEL:.0%}{mixed_terms}")
     table.add_columns("protocol", "verdict", "trust", justify="left")
-    table.add_columns("δ", "claimed ε", *between, "ε proved", by_mu, *after)
+    table.add_columns("δ", "claimed ε", "accountant's ε", "canary's part", "ε proved", "… by μ", "scored")
     for label, one in audits.items():
         claim, bounds = one.guarantee, one.bounds
         table.add_row(
@@ -142,12 +123,20 @@ def _table(title: str, audits: Mapping[str, Any], between: Cells, by_mu: str, af
             claim.terms.against,
             f"{claim.delta:g}",
             f"{claim.epsilon:.4g}",
-            *(cell(one) for cell in between.values()),
+            _accounted(one),
+            _achieved(one),
             f"{bounds.epsilon_lower:.3g}",
             "–" if claim.mu is None else f"{bounds.gdp_epsilon_lower:.3g}",
-            *(cell(one) for cell in after.values()),
+            _scored(one),
         )
     return table
+
+
+def _scored(one: Audit | OneRunAudit) -> str:
+    """Return the number of scaled-down runs, or of right guesses of the canaries of one run."""
+    if isinstance(one, Audit):
+        return f"2 · {one.bounds.runs[0]} small runs"
+    return f"{one.bounds.right} of {one.bounds.guesses} guesses right, {one.bounds.canaries} canaries"
 
 
 def audit_verdict(audits: Mapping[str, Any]) -> list[str]:
@@ -161,7 +150,7 @@ def audit_verdict(audits: Mapping[str, Any]) -> list[str]:
     return [*lines, f"not refuted: {rest} of {len(audits)} claims"] if audits else []
 
 
-def _accounted(one: Audit) -> str:
+def _accounted(one: Audit | OneRunAudit) -> str:
     """Return an accountant's ε, marked with "≥" if it is only a lower bound that an adversary achieves."""
     if one.guarantee.event is None:
         return "–"
@@ -171,10 +160,10 @@ def _accounted(one: Audit) -> str:
     return f"{'' if line.verdict == AGREES else '≥ '}{line.accountant_epsilon:.4g}"
 
 
-def _achieved(one: Audit) -> str:
+def _achieved(one: Audit | OneRunAudit) -> str:
     """Return the ratio of the canary's μ to the claimed one."""
-    claimed = one.guarantee.mu
-    return "–" if one.attained is None or claimed is None else f"{one.attained / claimed:.0%}"
+    claimed, attained = one.guarantee.mu, one.attained if isinstance(one, Audit) else None
+    return "–" if attained is None or claimed is None else f"{attained / claimed:.0%}"
 
 
 def plot(audits: Mapping[str, Audit | OneRunAudit]) -> Figure:
