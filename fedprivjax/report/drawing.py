@@ -95,18 +95,11 @@ def panelled(
     return figure, axes[:count]
 
 
-def finish(
-    figure: Figure,
-    panels: list[Panel],
-    metric: Metric,
-    words: str,
-    best: Mapping[str, xr.Dataset],
-    across: int = ACROSS,
-) -> Figure:
+def finish(figure: Figure, panels: list[Panel], metric: Metric, words: str, across: int = ACROSS) -> Figure:
     """Add labels, ticks in the metric's unit, names of the curves, and space above and below all of them."""
     axes = [axis for axis, _ in panels]
     for axis in axes[::across]:
-        axis.set_ylabel(f"{words}\n({over_seeds(best)})")
+        axis.set_ylabel(words)
     if metric.unit == "%":
         percent_ticks(axes[0].yaxis)
     if axes[0].get_yscale() == "linear":
@@ -145,15 +138,16 @@ def add_legend(figure: Figure, axes: list[Axes]) -> None:
         place("\n".join([*labels, *[note] * bool(note)]), fontsize=size)
 
 
-def over_seeds(best: Mapping[str, xr.Dataset]) -> str:
-    """Return what a figure's curves and bands are.
+def over_seeds(words: str, best: Mapping[str, xr.Dataset]) -> str:
+    """Return the label of a vertical axis: the metric in words, and what curves and bands are.
 
-    >>> over_seeds({"ours": xr.Dataset(coords={"seed": range(8)})})
-    'mean, 95% interval, 8 seeds'
+    >>> over_seeds("test loss", {"ours": xr.Dataset(coords={"seed": range(8)})})
+    'test loss\\n(mean, 95% interval, 8 seeds)'
     """
     counts = sorted({data.sizes["seed"] for data in best.values()})
     seeds = f"{' or '.join(map(str, counts))} seed{'s' * (counts != [1])}"
-    return ", ".join(["mean"] * (counts != [1]) + ["95% interval"] * (counts[-1] >= INTERVAL) + [seeds])
+    shown = ["mean"] * (counts != [1]) + ["95% interval"] * (counts[-1] >= INTERVAL) + [seeds]
+    return f"{words}\n({', '.join(shown)})"
 
 
 def epsilon_axis(axis: Axes, values: Collection[float] = ()) -> None:

@@ -62,7 +62,7 @@ def metric_against_epsilon(
         axis.set_xlabel(f"{epsilon}  (δ = {power_text(delta)}, {relations(this.terms)})")
         drawing.epsilon_axis(axis, {float(level) for each in along.values() for level in np.atleast_1d(each)})
     drawing.draw_baselines(panels, cells)
-    return drawing.finish(figure, panels, cells.metric, cells.words, this.best)
+    return drawing.finish(figure, panels, cells.metric, drawing.over_seeds(cells.words, this.best))
 
 
 def metric_over_rounds(this: Summary, metric: str | Metric = "test_loss") -> Figure:
@@ -78,7 +78,7 @@ def metric_over_rounds(this: Summary, metric: str | Metric = "test_loss") -> Fig
                 _draw_path(axis, this, data, cells, **{**style, "marker": ""})
         axis.set_xlabel("round")
         _scale_rounds(axis)
-    return drawing.finish(figure, panels, cells.metric, cells.metric.words, this.best)
+    return drawing.finish(figure, panels, cells.metric, drawing.over_seeds(cells.metric.words, this.best))
 
 
 def metric_against(this: Summary, axis: str = "machines", metric: str | Metric = "excess_risk") -> Figure:
@@ -105,7 +105,7 @@ def metric_against(this: Summary, axis: str = "machines", metric: str | Metric =
             drawing.plain_ticks(place.xaxis, *place.get_xlim())
         drawing.name_few(place, [f"{value:g}" for value in values])
     drawing.draw_baselines(panels, cells, axis)
-    return drawing.finish(figure, panels, cells.metric, cells.words, this.best)
+    return drawing.finish(figure, panels, cells.metric, drawing.over_seeds(cells.words, this.best))
 
 
 def metric_against_costs(
@@ -137,7 +137,8 @@ def metric_against_costs(
                     _draw_path(axis, this, data, cells, scale, **style, markevery=[-1])
         _label(axis, cost)
     drawing.draw_baselines(panels, cells)
-    return drawing.finish(figure, panels, cells.metric, cells.metric.words, this.best, across=len(shown))
+    words = drawing.over_seeds(cells.metric.words, this.best)
+    return drawing.finish(figure, panels, cells.metric, words, across=len(shown))
 
 
 def client_histogram(this: Summary, metric: str | Metric) -> Figure:
@@ -153,7 +154,7 @@ def client_histogram(this: Summary, metric: str | Metric) -> Figure:
         for each, (_, _, style) in zip(values, parts, strict=True):
             axis.hist(each, edges, histtype="step", **{name: style[name] for name in ("label", "color", "ls")})
         axis.set_xlabel(cells.title)
-    return drawing.finish(figure, panels, replace(cells.metric, unit=""), "clients", this.best)
+    return drawing.finish(figure, panels, replace(cells.metric, unit=""), "clients")
 
 
 def _of_clients(runs: xr.DataArray) -> np.ndarray:
