@@ -58,8 +58,8 @@ def plan(
     """
     options = locals()  # by the names of the parameters
     if card is not None:
-        given = {name: value for name, value in options.items() if name not in ("spec", "card", "json_file")}
-        _plan_card(spec, card, json_file, [name for name, value in given.items() if value])
+        _leave_out("card", {name: options[name] for name in options if name not in ("spec", "card", "json_file")})
+        _plan_card(spec, card, json_file)
         return
     from fedprivjax import planner
     from fedprivjax.experiment.planned import KEYS, plan_settings
@@ -81,16 +81,13 @@ def plan(
     write_json(planner.mapping(found), json_file)
 
 
-def _plan_card(spec: str | None, card: str, json_file: Path | None, others: list[str]) -> None:
+def _plan_card(spec: str | None, card: str, json_file: Path | None) -> None:
     """Print the memory and predicted time of an experiment on a card."""
     from fedprivjax.bench import compiled
 
     compiled.require_cases(card)
-    if spec is None or others:
-        got = f"got --{others[0].replace('_', '-')}" if others else "got none"
-        raise Refusal(
-            f"--card must go with an experiment and --json alone, {got}. Name one, and leave out other options"
-        )
+    if spec is None:
+        raise Refusal("--card must go with an experiment, got none. Name one")
     require_folders(json=json_file)
     experiment = load(spec, None)
     with status_line("reading") as say:
@@ -240,7 +237,7 @@ def _leave_out(option: str, others: dict[str, Any]) -> None:
     """Raise Refusal if another option was given."""
     for other, given in others.items():
         if given:
-            raise Refusal(f"--{other} must be left out with --{option}, got {given}. Leave it out")
+            raise Refusal(f"--{other.replace('_', '-')} must be left out with --{option}, got {given}. Leave it out")
 
 
 def _check_device(json_file: Path | None, only: list[str] | None, plot: Path | None) -> None:

@@ -17,7 +17,6 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.experiment import to_mapping
 from fedprivjax.experiment.inputs import checksums
 from fedprivjax.experiment.results import Results
-from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.relations import RELATIONS
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.privacy.terms import TRUST
@@ -131,13 +130,14 @@ def leaderboard_rows(results: Results) -> tuple[list[Row], list[str]]:
     rows, refused = [], []
     for label, data in this.best.items():
         protocol = next(one.name for one in results.spec.protocol if one.label == label)
-        for point in points_of(_own_axes(this, data)):
+        axes = {name: values for name, values in this.axes.items() if name in data["diverged"].dims}
+        for point in points_of(axes):
             place = ", ".join([label, *(f"{axis} {value:g}" for axis, value in point.items())])
             if label not in cells.runs:
                 refused.append(f"{place}: {cells.metric.name} must be recorded, got none")
                 continue
             row = {**origin, "method": label, "protocol": protocol, **_measured(data, label, cells, point)}
-            row["not_covered"] = "; ".join(filter(None, (row["not_covered"], digested)))
+            row["not_covered"] = "; ".join(filter(None, (*_not_covered(data), digested)))
             found = [f"{place}: {fault}" for fault in faults(row)]
             refused += found
             rows += [] if found else [row]
@@ -188,11 +188,6 @@ def _metric_of(results: Results, this: Summary) -> Metric:
     return metric.of_mean or metric
 
 
-def _own_axes(this: Summary, data: xr.Dataset) -> dict[str, list[float]]:
-    """Return the swept axes that the protocol's results have."""
-    return {name: values for name, values in this.axes.items() if name in data["diverged"].dims}
-
-
 def _measured(data: xr.Dataset, label: str, cells: Cells, point: Point) -> Row:
     """Return the fields of a row that differ between methods and points."""
     at = data.sel(point)
@@ -204,7 +199,7 @@ def _measured(data: xr.Dataset, label: str, cells: Cells, point: Point) -> Row:
         "target_epsilon": _number(at["target_epsilon"].max()),
         "epsilon": _number(at["realised_epsilon"].max("seed", skipna=False)),
         "delta": float(data.attrs["delta"]),
-        **_terms(_worst_guarantee(at)),
+        **_worst_terms(at),
         "metric": cells.metric.name,
         "better": cells.metric.better,
         "mean": _number(mean),
@@ -213,30 +208,26 @@ def _measured(data: xr.Dataset, label: str, cells: Cells, point: Point) -> Row:
         "diverged": int(at["diverged"].sum()),
         **{field: _number(costs[name]) if name in costs else None for field, name in COSTS.items()},
         "tuned": str(data.attrs.get("selected", "")),
-        "not_covered": _not_covered(data),
     }
 
 
-def _worst_guarantee(at: xr.Dataset) -> PrivacyGuarantee | None:
-    """Return the guarantee with the largest ε, over all seeds and trials, or None if no run is private.
+def _worst_terms(at: xr.Dataset) -> Row:
+    """Return the statement of the guarantee with the largest ε, over all seeds and trials. None if no run is private.
 
     A claim counts as worse than any proved guarantee.
     """
-    return max(guarantees_in(at), key=lambda one: (not one.proved, one.epsilon), default=None)
-
-
-def _terms(guarantee: PrivacyGuarantee | None) -> Row:
-    if guarantee is None:
+    worst = max(guarantees_in(at), key=lambda one: (not one.proved, one.epsilon), default=None)
+    if worst is None:
         return dict.fromkeys(("unit", "relation", "trust", "theorem", "proved"))
-    terms = guarantee.terms
+    terms = worst.terms
     stated = {"unit": terms.unit, "relation": terms.stated_relation, "trust": terms.trust, "theorem": terms.theorem}
-    return {**stated, "proved": guarantee.proved}
+    return {**stated, "proved": worst.proved}
 
 
-def _not_covered(data: xr.Dataset) -> str:
-    """Return the choices and preparations that no guarantee covers, as text, or ""."""
+def _not_covered(data: xr.Dataset) -> list[str]:
+    """Return the choices and preparations that no guarantee covers. Texts may be empty."""
     chosen = f"{data.attrs[UNACCOUNTED]} chosen by results" if UNACCOUNTED in data.attrs else ""
-    return "; ".join(text for text in (chosen, data.attrs.get("non_private_data", "")) if text)
+    return [chosen, data.attrs.get("non_private_data", "")]
 
 
 def _number(value: xr.DataArray | float) -> float | None:

@@ -35,21 +35,18 @@ EPSILON, ROUND, COSTS, GRID = "epsilon", "round", "costs", "grid"  # horizontal 
 COST = ("bytes", "gradients", "hours")  # single costs that are horizontal axes
 
 
-def metric_against_epsilon(
-    this: Summary, metric: str | Metric = "test_accuracy", *, realised: bool | None = None
-) -> Figure:
+def metric_against_epsilon(this: Summary, metric: str | Metric = "test_accuracy") -> Figure:
     """Plot a metric against ε, one line per protocol, one panel per participation.
 
     The metric is that of the summary's cells. Bands need three seeds. They are 95% intervals of the mean, cut at the
     metric's limits. A dotted line is the constant predictor, a dashed line each machine alone, if it was computed.
 
-    With `realised`, ε is the realised ε of the worst run instead of the swept target. The default is to do so if the
-    two differ. Non-private protocols are horizontal lines. Private protocols with a fixed target are a point at the
-    worst run's ε. At least one protocol must sweep `mu` or `epsilon`. Other swept settings are as in
-    `Summary.drawn`.
+    ε is the swept target, or if the two differ, the realised ε of the worst run. Non-private protocols are horizontal
+    lines. Private protocols with a fixed target are a point at the worst run's ε. At least one protocol must sweep `mu`
+    or `epsilon`. Other swept settings are as in `Summary.drawn`.
     """
-    realised = this.misses_target if realised is None else realised
-    epsilon = "realised ε, worst run" if realised else "target ε" if this.misses_target else "ε"
+    realised = this.misses_target
+    epsilon = "realised ε, worst run" if realised else "ε"
     this, cells, figure, panels = _panelled(this, metric, LEVELS)
     delta = next(iter(this.best.values())).attrs["delta"]
     for axis, point in panels:
@@ -176,8 +173,6 @@ def all_plots(this: Summary) -> dict[str, Figure]:
     if _sweeps_epsilon(this):
         for metric in everyone:
             made[f"{metric.name}_against_epsilon"] = metric_against_epsilon(this, metric)
-            if this.misses_target:
-                made[f"{metric.name}_against_target_epsilon"] = metric_against_epsilon(this, metric, realised=False)
     for metric in everyone if grid_axes(this) else ():
         made[f"{metric.name}_over_grid"] = metric_over_grid(this, metric)
     for axis in curves(this):

@@ -46,15 +46,13 @@ def of_axes(values: xr.DataArray | xr.Dataset, point: Mapping[str, float]) -> di
     return {name: value for name, value in point.items() if name in values.dims}
 
 
-def number_text(value: float, missing: str = "", *, whole: bool = False) -> str:
-    """Return a number to three digits, or as an integer if `whole`; NaN is `missing`.
+def number_text(value: float, missing: str = "") -> str:
+    """Return a number to three digits; NaN is `missing`.
 
-    >>> number_text(3.14159), number_text(1234.0, whole=True), number_text(float("nan"), "–")
-    ('3.14', '1234', '–')
+    >>> number_text(3.14159), number_text(float("nan"), "–")
+    ('3.14', '–')
     """
-    if isnan(value):
-        return missing
-    return f"{value:.0f}" if whole else f"{value:.3g}"
+    return missing if isnan(value) else f"{value:.3g}"
 
 
 def range_text(values: Sequence[float]) -> str:

@@ -177,7 +177,10 @@ def test_the_plan_has_a_total_and_says_what_does_not_fit():
         (["bench", "--compile-for", "h100", "--check-device"], "--check-device must be left out with --compile-for"),
         (["bench", "--cards", "8"], "--cards must go with --compile-for, got 8"),
         (["plan", "quickstart", "--card", "h10"], "unknown card 'h10'"),
-        (["plan", "quickstart", "--card", "h100", "--epsilon", "1"], "--card must go with an experiment"),
+        (
+            ["plan", "quickstart", "--card", "h100", "--epsilon", "1"],
+            "--epsilon must be left out with --card, got [1.0]",
+        ),
         (["plan", "--card", "h100"], "--card must go with an experiment"),
     ],
 )

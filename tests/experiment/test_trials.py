@@ -243,7 +243,7 @@ def test_the_realised_axis_is_what_the_noise_gives(insured):
     best = selected(made, runner.run(made))
     realised = best["ours"]["realised_epsilon"].max("seed")
     assert (realised > 3 * realised["epsilon"]).all()  # a clipped mean does not hide one record
-    axis = plots.metric_against_epsilon(Summary(best), "relative_rmse", realised=True).axes[0]
+    axis = plots.metric_against_epsilon(Summary(best), "relative_rmse").axes[0]
     np.testing.assert_allclose(axis.lines[0].get_xdata(), realised)
     table = tables.realised_table(summary(made, best))
     assert [float(cell.removesuffix(" !")) for cell in table.columns[-1].cells] == pytest.approx(
