@@ -11,20 +11,8 @@ import typer
 from rich.markup import escape
 
 from fedprivjax.checks.refusal import Refusal, within
-from fedprivjax.cli.console import (
-    Change,
-    Out,
-    Resume,
-    Spec,
-    app,
-    each,
-    join_job,
-    load,
-    out,
-    progress,
-    status_line,
-)
-from fedprivjax.cli.outcome import noting, resumable, saved, show
+from fedprivjax.cli.console import Change, Out, Resume, Spec, app, each, join_job, load, out, progress, status_line
+from fedprivjax.cli.outcome import resumable, saved, show
 
 
 @app.command()
@@ -235,7 +223,11 @@ def _run(
         ready = on_all(lambda: _ready(one, judge=judge is not None))
         runs[1] = ready.runs
         with progress(title if part is None else f"{title}, part {part}") as on_progress:
-            noted = noting(runs, on_progress)
+
+            def noted(finished: int, total: int) -> None:
+                runs[:] = finished, total
+                on_progress(finished, total)
+
             if part is None:
                 found = runner.run_ready(ready, folder, resume=one.resume, keep=keep, progress=noted, done=done)
             else:

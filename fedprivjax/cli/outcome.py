@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -101,16 +101,6 @@ def _partition_plot(experiment) -> "Figure | None":
         return None
     names = {"class_names": data.class_names, "machine_names": data.machine_names}
     return plot_partition(data.labels, table, classes=data.classes, **names)
-
-
-def noting(runs: list[int], on_progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
-    """Return a progress callback that also stores the numbers of finished runs and of all runs."""
-
-    def noted(finished: int, total: int) -> None:
-        runs[:] = finished, total
-        on_progress(finished, total)
-
-    return noted
 
 
 @contextmanager

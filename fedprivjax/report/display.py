@@ -20,18 +20,8 @@ from fedprivjax.engine.metrics import shown as usual
 from fedprivjax.experiment import Experiment
 from fedprivjax.experiment.results import Results, load
 from fedprivjax.experiment.tuning import selected, trials_as_seeds
+from fedprivjax.report import plots
 from fedprivjax.report.colours import using
-from fedprivjax.report.plots import (
-    COST,
-    COSTS,
-    EPSILON,
-    GRID,
-    ROUND,
-    all_plots,
-    client_histogram,
-    client_metrics,
-    drawn_against,
-)
 from fedprivjax.report.remarks import footnotes
 from fedprivjax.report.run_plots import plot_run
 from fedprivjax.report.summary import Summary, summary, summary_of
@@ -146,16 +136,16 @@ def plot(
 
 
 def _plot(this: Summary, metric: str | Metric | None, against: str | None) -> Figure:
-    if metric is not None and against is None and known(metric).name in client_metrics(this):
-        return client_histogram(this, metric)
-    axes = drawn_against(this)
+    if metric is not None and against is None and known(metric).name in plots.client_metrics(this):
+        return plots.client_histogram(this, metric)
+    axes = plots.drawn_against(this)
     if metric is None and against is None:
-        if made := all_plots(this):
+        if made := plots.all_plots(this):
             return next(iter(made.values()))
         if not axes:
             raise Refusal("results must have an axis of several values or several records to be drawn, got neither")
-    against = against or next(iter(axes), ROUND)
-    if against == GRID and GRID not in axes:
+    against = against or next(iter(axes), plots.ROUND)
+    if against == plots.GRID and plots.GRID not in axes:
         raise Refusal(
             "grid must have two swept settings of three or more values to be drawn, got fewer. If a [[protocol]] of "
             "a file has the grid, draw results[label], its whole grid"
@@ -192,12 +182,12 @@ def _of_datasets(datasets: Mapping[str, xr.Dataset]) -> Summary:
     return summary_of(datasets)
 
 
-def usual_metric(this: Summary, against: str = EPSILON) -> str:
+def usual_metric(this: Summary, against: str = plots.EPSILON) -> str:
     """Return the metric that the command line draws first."""
-    places = {ROUND: "over_rounds"} | dict.fromkeys((COSTS, *COST), "against_costs")
+    places = {plots.ROUND: "over_rounds"} | dict.fromkeys((plots.COSTS, *plots.COST), "against_costs")
     names = usual(places.get(against, "against_epsilon"))
     for data in this.best.values():
-        recorded = (name for name in data if ROUND in data[name].dims)
+        recorded = (name for name in data if plots.ROUND in data[name].dims)
         names += [str(name) for name in recorded if not vector_axes(data[name], data)]
     found = next(filter(this.recorded, names), None)
     if found is None:
@@ -212,7 +202,7 @@ def recorded_by(this: Summary, metric: str | Metric) -> str:
         Refusal: unless at least one protocol recorded it.
     """
     name = known(metric).name
-    names = dict.fromkeys(str(n) for data in this.best.values() for n in data if ROUND in data[n].dims)
+    names = dict.fromkeys(str(n) for data in this.best.values() for n in data if plots.ROUND in data[n].dims)
     if not this.recorded(name):
         require_recorded(name, names)
     for data in this.best.values():

@@ -10,20 +10,10 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.experiment import Experiment, tuning_experiment
 from fedprivjax.experiment.tuning import Choice, formatted
 from fedprivjax.privacy.target import LEVELS
+from fedprivjax.report import wording
 from fedprivjax.report.cells import Point, varied
 from fedprivjax.report.summary import Summary
 from fedprivjax.report.text_table import Sheet
-from fedprivjax.report.wording import (
-    count_text,
-    epsilon_text,
-    mixed,
-    number_text,
-    of_axes,
-    points_of,
-    range_text,
-    rounds_title,
-    target_epsilon,
-)
 from fedprivjax.sweeps.intervals import INTERVAL, mean_interval
 from fedprivjax.sweeps.results import has, preferred, rounds_to
 
@@ -86,7 +76,7 @@ def rounds_table(this: Summary, name: str, value: float) -> Sheet:
             mean, half = mean_interval(runs.fillna(float(data["round"].max())))
             count, seeded = runs.sizes["seed"], runs.sizes["seed"] >= INTERVAL
             columns[this.labels[label]] = _texts(_rounds_text, mean, half.where(seeded), runs.count("seed"), count)
-    title = rounds_title(this.metric(name), value, this.evaluation.iterate)
+    title = wording.rounds_title(this.metric(name), value, this.evaluation.iterate)
     interval = min(data.sizes["seed"] for data in this.best.values()) >= INTERVAL
     what = f"mean{' ± 95% interval' * interval} over {this.over}; {_stated(this)}"
     return _grid_table(f"{title}, first evaluated round, {what}", this, this.varied, ["mu"], columns)
@@ -119,17 +109,22 @@ def realised_differs(this: Summary) -> bool:
 def realised_table(this: Summary) -> Sheet:
     """Return a table of the realised ε of each private protocol's worst run, next to the target ε."""
     axes = {name: values for name, values in this.axes.items() if len(values) > 1 or name in LEVELS}
-    columns = {f"{name}{_own(this, name)}": _texts(epsilon_text, varied(this.epsilon[name])) for name in this.private}
-    title = f"realised ε at δ = {this.evaluation.delta:g}, the worst of {this.over}{mixed(this.terms)}"
+    columns = {
+        f"{name}{_own(this, name)}": _texts(wording.epsilon_text, varied(this.epsilon[name])) for name in this.private
+    }
+    title = f"realised ε at δ = {this.evaluation.delta:g}, the worst of {this.over}{wording.mixed(this.terms)}"
     return _grid_table(title, this, axes, LEVELS, columns)
 
 
 def _own(this: Summary, label: str) -> str:
     """Return a protocol's fixed target as text, or an empty string if the target is swept or missing."""
     own = this.targets.get(label, {}).items()
-    return "".join(
-        f" (target {epsilon_text(target_epsilon(name, value, this.evaluation.delta))})" for name, value in own
-    )
+    return "".join(f" (target {_target_text(this, name, value)})" for name, value in own)
+
+
+def _target_text(this: Summary, name: str, value: float) -> str:
+    """Return the ε of a target named "mu" or "epsilon"."""
+    return wording.epsilon_text(wording.target_epsilon(name, value, this.evaluation.delta))
 
 
 def chosen_tables(this: Summary) -> list[Sheet]:
@@ -145,7 +140,7 @@ def chosen_tables(this: Summary) -> list[Sheet]:
 
 
 def _range_text(low: float, high: float) -> str:
-    return range_text([low, high])
+    return wording.range_text([low, high])
 
 
 def with_costs(best: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
@@ -185,7 +180,7 @@ def costs_table(this: Summary) -> Sheet:
     further = ["in a round: messages (bits)"] * many + [AXES["hours"]] * timed
     table.add_columns(*axes, *COUNTED.values(), *further, "seconds")
     for label, costs in runs.items():
-        for point in points_of({name: this.varied[name] for name in own[label]}):
+        for point in wording.points_of({name: this.varied[name] for name in own[label]}):
             at = [f"{point[name]:g}" if name in point else "" for name in axes]
             table.add_row(label, *at, *_cells(costs.sel(point), many, timed))
     return table
@@ -202,11 +197,11 @@ def _differs(costs: xr.Dataset, axis: str) -> bool:
 def _cells(costs: xr.Dataset, many: bool, timed: bool) -> list[str]:
     """Return the numbers of a row, each the mean of the cells that share the row."""
     value = {str(name): float(each.mean()) for name, each in costs.items()}
-    sent = count_text(value["messages"]), count_text(value["bytes"])
-    counted = [f"{value['taken']:.0f}", number_text(value["gradients"], "–"), *sent]
+    sent = wording.count_text(value["messages"]), wording.count_text(value["bytes"])
+    counted = [f"{value['taken']:.0f}", wording.number_text(value["gradients"], "–"), *sent]
     of_round = [f"{value['of_round']:.3g} ({value['bits_of_round']:.3g})"] * many
-    hours = [number_text(value["hours"], "–")] * timed
-    return [*counted, *of_round, *hours, number_text(value["seconds"], "–")]
+    hours = [wording.number_text(value["hours"], "–")] * timed
+    return [*counted, *of_round, *hours, wording.number_text(value["seconds"], "–")]
 
 
 def differ_in_costs(best: Mapping[str, xr.Dataset]) -> bool:
@@ -238,7 +233,7 @@ def _stated(this: Summary) -> str:
     """Return the δ of a table's ε, and the units and relations if they differ between protocols."""
     levels = this.axes.get("epsilon", [])
     only = f" = {levels[0]:g}" if len(levels) == 1 else ""
-    return f"ε{only} at δ = {this.evaluation.delta:g}{mixed(this.terms)}"
+    return f"ε{only} at δ = {this.evaluation.delta:g}{wording.mixed(this.terms)}"
 
 
 def _grid_table(
@@ -255,13 +250,12 @@ def _grid_table(
     table.add_columns(*columns)
     first = next(iter(this.varied), "")
     previous: dict[str, float] = {}
-    for point in points_of(axes):
+    for point in wording.points_of(axes):
         if len(this.varied) > 1 and previous and point[first] != previous[first]:
             table.add_section()
         coordinates = []
         for name, value in point.items():
-            target = [epsilon_text(target_epsilon(name, value, this.evaluation.delta))] if name in beside else []
-            coordinates += [f"{value:g}", *target]
+            coordinates += [f"{value:g}", *[_target_text(this, name, value)] * (name in beside)]
         table.add_row(*coordinates, *(_text(texts, point, previous) for texts in columns.values()))
         previous = point
     return table
@@ -269,5 +263,5 @@ def _grid_table(
 
 def _text(texts: xr.DataArray, point: Point, previous: Point) -> str:
     """Return the text at a point, or `SAME` if no value of its axes differs from the row above."""
-    own = of_axes(texts, point)
-    return SAME if previous and own == of_axes(texts, previous) else texts.sel(own).item()
+    own = wording.of_axes(texts, point)
+    return SAME if previous and own == wording.of_axes(texts, previous) else texts.sel(own).item()
