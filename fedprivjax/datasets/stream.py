@@ -68,8 +68,8 @@ def stream(
 ) -> Stream:
     """Return a stream of classes on the unit sphere, one random centre per class.
 
-    An example of class y is `x = v/‖v‖` with `v = c_y + spread·u`: a random unit centre c_y, and independent uniform
-    entries of u, which has mean squared norm 1.
+    An example of class y is `x = v/‖v‖` with `v = c_y + spread·u`. The centre c_y is a random unit vector. The entries
+    of u are independent and uniform, with mean squared norm 1 of u.
 
     Args:
         features: number of features.

@@ -169,8 +169,8 @@ def robust_regression(
 
     Features x are uniform on the unit sphere. The label is `y = ⟨w*, x⟩ + z` with z uniform in [−√3·noise, √3·noise],
     or for outliers in [−outlier_size, outlier_size]. The loss is not convex and is flat far from w*, so the gradient
-    norm is the metric to use. w* minimises the population risk of every loss that is an increasing function of
-    `|prediction − label|`, since the density of z is even and decreasing in `|z|` (Anderson 1955).
+    norm is the metric to use. For every loss that increases with `|prediction − label|`, w* minimises the population
+    risk. The reason is that the density of z is even and decreases in `|z|` (Anderson 1955).
 
     Args:
         examples: number of training examples, a multiple of `machines`.

@@ -65,8 +65,8 @@ class Rotation(NamedTuple):
 class IntegerSums(WorkPrivacy):
     """Integer noise from every machine in sums under secure aggregation, which protects all records of a machine.
 
-    A machine clips its update, rotates it, multiplies it by a public scale s, rounds it at random to integers, adds
-    integer noise, and sends the result modulo 2^b. The server sees the sum of a round modulo 2^b alone.
+    A machine clips its update, rotates it, multiplies it by a public scale s, and rounds it at random to integers. It
+    adds integer noise, and sends the result modulo 2^b. The server sees the sum of a round modulo 2^b alone.
 
     Attributes:
         work: sampler of the records of the local steps: `LocalEpochs` or `LocalSteps`.

@@ -56,7 +56,7 @@ class LocalAlgorithm(Part):
     It defines `init`, `move`, `serve` and `point`. In a round, `enter` returns a machine's carry, the state of its
     local steps. Each step evaluates the message of `ask` for every record of a minibatch, and `move` updates the carry
     by their mean. The machine then sends the message of `leave`, and nothing else. By default, the carry is a point
-    that starts at the received one (a `Walk` with an optimiser), `ask` is the gradient there, and the message is how
+    that starts at the received one, or a `Walk` with an optimiser. `ask` is the gradient there, and the message is how
     far the point moved.
 
     Attributes:

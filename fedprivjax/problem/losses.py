@@ -118,8 +118,8 @@ class Logistic(LinearLoss):
 class Squared(LinearLoss):
     """Half the squared error, `(s − y)²/2`, for score s and label y with `|y| ≤ label_bound`.
 
-    For features of norm at most B and parameters in a ball of a given radius, it has Lipschitz constant
-    G = B·(B·radius + label_bound), infinite without a ball, and smoothness L = B².
+    For features of norm at most B, it has smoothness L = B². For parameters in a ball of a given radius, it has
+    Lipschitz constant G = B·(B·radius + label_bound), which is infinite without a ball.
 
     >>> Squared(label_bound=1.0).lipschitz(1.0, radius=2.0)
     3.0

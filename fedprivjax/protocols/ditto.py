@@ -26,8 +26,8 @@ from fedprivjax.protocols.fedavg import LocalGradientSteps
 class Ditto(LocalGradientSteps):
     """Ditto (Li et al. 2021): FedAvg, and a personal model of every client, pulled towards the shared one.
 
-    On each minibatch, machine i also moves its own model v_i against ∇F_i(v_i) + λ·(v_i − w), with F_i the loss of the
-    minibatch and w the received shared model. Personal models stay at their clients.
+    On each minibatch, machine i also moves its own model v_i against ∇F_i(v_i) + λ·(v_i − w). Here F_i is the loss of
+    the minibatch, and w the received shared model. Personal models stay at their clients.
 
     Attributes:
         pull: λ, strength of the pull, positive.

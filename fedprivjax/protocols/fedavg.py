@@ -108,9 +108,9 @@ class LocalGradientSteps(LocalAlgorithm):
 class FedAvg(Protocol):
     """FedAvg, FedProx and FedOpt: local steps and averaging, not private, or private for one record or one machine.
 
-    In round r, machine i starts from v = w_r and takes local steps v ← Π(v − η·(g_k + ρ·(v − w_r))), with g_k the mean
-    gradient of a minibatch of its records. The server adds Δ, the weighted mean of the machines' updates v − w_r, to
-    w_r, or steps along it with an optimiser.
+    In round r, a machine starts from v = w_r and takes local steps v ← Π(v − η·(g_k + ρ·(v − w_r))). Here g_k is the
+    mean gradient of a minibatch of its records, and Π projects onto the constraint set. The server adds Δ, the weighted
+    mean of the machines' updates v − w_r, to w_r, or steps along it with an optimiser.
 
     Attributes:
         unit: protected unit: "record" for noise in every local step, "machine" for noise on clipped updates.

@@ -252,9 +252,9 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: ignore[misc]
     """Noisy minibatch SGD: machines send noisy mean gradients of samples of their own records.
 
-    In round r, each of M participants sends the mean of K gradients at w_r plus noise N(0, σ²·I), and the server sets
-    w_{r+1} = Π(w_r − η·(mean of the messages)). After R rounds it reports a weighted mean of w_0 … w_{R−1} (Lowy &
-    Razaviyayn 2023, Algorithm 1, and Algorithm 3 with a shuffler).
+    In round r, each of M participants sends the mean of K gradients at w_r, plus noise N(0, σ²·I). The server sets
+    w_{r+1} = Π(w_r − η·(mean of the messages)), projected onto the constraint set by Π. After R rounds it reports a
+    weighted mean of w_0 … w_{R−1} (Lowy & Razaviyayn 2023, Algorithm 1, and Algorithm 3 with a shuffler).
 
     Attributes:
         epsilon: target of every machine; inf is non-private. The noise is for a machine that takes part in every round,

@@ -62,8 +62,8 @@ class ReducedTreeMomentum(MomentumProtocol):
 
     It takes the normalised steps of `TreeMomentum`. The momentum is computed from gradients at anchors, the first
     iterate of each epoch, and from differences of gradients at nearby points. A record changes a difference less than a
-    gradient, so it needs less noise. Each of three sums has noise of its own tree over rounds: those of anchors, of
-    differences between anchors, and of residuals, the differences between an iterate and its anchor.
+    gradient, so it needs less noise. Each of three sums has noise of its own tree over rounds: of gradients at anchors,
+    of differences between anchors, and of residuals. A residual is the difference between an iterate and its anchor.
 
     Attributes:
         mu, epsilon: privacy target, `mu` or `epsilon`; inf is non-private.
@@ -84,11 +84,11 @@ class ReducedTreeMomentum(MomentumProtocol):
         relative_privacy: relative μ of the machines, as in `TreeMomentum`.
         stds: noise of each group divided by σ; set by `calibrate`, like `epoch` and `slack`.
 
-    **Privacy**: μ-GDP for replacing one record. μ² is the sum, over the trees' nodes, of the squared ratio of the
-    record's contribution to the node's noise, for the record with the largest sum. In a round that uses it, a record
-    contributes at most 2C to a node of anchors, and 2·min(ηNL, 2C) to a node of differences. To a node of residuals it
-    contributes 2·min(ηpL, 2C), p rounds after the anchor. All are multiplied by α/K, and by 1−α for each round until
-    the node's last. This needs steps of length η, so the method has no `server`.
+    **Privacy**: μ-GDP for replacing one record. For each record, add up the squared ratios of its contribution to a
+    node and the node's noise, over the nodes of all trees. μ² is the largest of these sums. In a round that uses it, a
+    record contributes at most 2C to a node of anchors, and 2·min(ηNL, 2C) to a node of differences. To a node of
+    residuals it contributes 2·min(ηpL, 2C), p rounds after the anchor. All are multiplied by α/K, and by 1−α for each
+    round until the node's last. This needs steps of length η, so the method has no `server`.
     """
 
     reset_rate: Any = struct.field(default=None, metadata={"small": of_short_epochs})

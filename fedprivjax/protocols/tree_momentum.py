@@ -46,9 +46,9 @@ class TreeMomentum(MomentumProtocol):
     """Normalised SGD along a private momentum, also for non-convex losses (Tran & Cutkosky 2022, Algorithm 1).
 
     With g_t the mean gradient of round t, the momentum m_t = (1−α)·m_{t−1} + α·g_t is released as m̂_t = m_t + noise.
-    The noise comes from a tree over rounds, so that it grows with log T in T rounds. The step is
-    w_{t+1} = Π(w_t − η·m̂_t/‖m̂_t‖). A random iterate is reported. Machines go through their own records in epochs of N
-    rounds.
+    The noise comes from a tree over rounds, so that it grows with log T in T rounds. The step, projected onto the
+    constraint set by Π, is w_{t+1} = Π(w_t − η·m̂_t/‖m̂_t‖). A random iterate is reported. Machines go through their own
+    records in epochs of N rounds.
 
     Attributes:
         mu, epsilon: privacy target, `mu` or `epsilon`; inf is non-private.
