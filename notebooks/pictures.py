@@ -10,7 +10,7 @@ from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 import fedprivjax
-from fedprivjax.report.colours import new_figure
+from fedprivjax.report.colours import colour, new_figure
 from fedprivjax.report.drawing import as_address
 
 QUOTED = re.compile(r"(−?[\d.]+) ± ([\d.]+) \((−?[\d.]+)\)")  # measured ± interval (published)
@@ -72,9 +72,10 @@ class Published(SphinxDirective):
         axis = figure.subplots()
         ends = [min(measured + published), max(measured + published)]
         axis.plot(ends, ends, linewidth=1, color="grey", label="equal")
-        axis.errorbar(published, measured, interval, fmt="o", ms=4, capsize=2, label="a cell, with its 95% interval")
+        axis.errorbar(published, measured, interval, fmt="o", ms=4, label="a cell, with its 95% interval", color=colour(0))
         words, by = self.arguments[0], self.options.get("by", "published")
         axis.set(xlabel=f"{words}, {by}", ylabel=f"{words}, measured")
+        axis.locator_params(nbins=6)
         axis.legend(fontsize="small")
         alt = f"Measured {words} against that {by}: {len(cells)} cells and the line of equal values"
         return [picture(figure, alt, "28rem; max-width: 100%")]

@@ -68,11 +68,11 @@ def plot_run(run: SavedRun, shown: str | Metric | None = None, against: str | No
 def plots_of_first(jobs: Iterable[Job]) -> tuple[str, dict[str, Figure]]:
     """Return the name of an experiment's first private run, and the figures that it has and that take no search for ε.
 
-    The name is empty if there is no such run, or if its guarantee hides numbers of records.
+    The name is empty if there is no such run.
     """
     for job in jobs:
         start = None if job.start is None else job.start.first
-        if start is None or start.event.terms.hides_sizes or not start.guarantee.private:
+        if start is None or not start.guarantee.private:
             continue
         made = {}
         for shown, title in TITLES.items():

@@ -28,6 +28,7 @@ from fedprivjax.report.display import tables
 from fedprivjax.report.guarantees import guarantee_tables
 from fedprivjax.report.leaderboard import entries
 from fedprivjax.report.page import write_page
+from fedprivjax.report.run_plots import plots_of_first
 from fedprivjax.report.summary import summary
 from fedprivjax.report.text_table import plain
 from fedprivjax.sweeps import execute as execution
@@ -96,7 +97,7 @@ def files_of(made, todo, into):
     folder.save(run_jobs(todo), into, "small", 1.0, {"experiment": "two", "command": "fedprivjax run two"})
     results = fpj.load(into)
     this = summary(made, results.best)
-    write_page(this, results, {})
+    write_page(this, results, {}, *plots_of_first(todo))
     origin = results.provenance
     texts = {file.name: file.read_text() for file in into.iterdir() if file.suffix != ".nc"}
     texts = {name: text.replace(origin["date"], "date") for name, text in texts.items()}
