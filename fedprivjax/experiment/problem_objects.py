@@ -3,18 +3,15 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import jax
-import numpy as np
 from flax import linen as nn
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.datasets import Dataset, Stream, by_machine, table
-from fedprivjax.datasets.as_problem import described, from_dataset, test_owners
+from fedprivjax.datasets import Dataset, Stream
+from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.experiment.names import Imported, made, object_of
 from fedprivjax.experiment.section import OWN, THEORY, Reflected, sections
 from fedprivjax.features import FeatureMap, as_maps
-from fedprivjax.problem.build import general_problem
 from fedprivjax.problem.checks import require_constraint
 from fedprivjax.problem.constraints import CONSTRAINTS, ConstraintSet
 from fedprivjax.problem.convolutions import Convolutions
@@ -92,52 +89,17 @@ class Model(Reflected):
 class OwnModel(Imported, Model):
     """A custom model by import path: a flax module, or a class or function that returns one.
 
-    With `model_start`, it is a loss `(parameters, example) -> scalar` itself; an example is (features, label).
-
     Attributes:
         model_path: "module:name", in a module that is installed or next to the experiment file.
         model_options: arguments of the class or function.
-        model_start: path of a function `(example) -> parameters`, called with an example of zeros.
-        model_correct: path of a function `(parameters, example)` that returns 1.0 if the prediction is right.
     """
 
-    what, paths = "model", {"found": "model_path", "start": "model_start", "correct": "model_correct"}
+    what, paths = "model", {"found": "model_path"}
     model_path: str
     model_options: dict[str, Any] = {}
-    model_start: str | None = None
-    model_correct: str | None = None
-    start: Any = Field(default=None, exclude=True, repr=False)
-    correct: Any = Field(default=None, exclude=True, repr=False)
-
-    @model_validator(mode="after")
-    def _check(self):
-        if self.model_start is None and self.model_correct is not None:
-            raise Refusal(f"problem.model_correct must go with model_start, got {self.model_correct!r} alone")
-        if self.model_start is not None and self.model_options:
-            raise Refusal("problem.model_options must be left out with model_start: the model is the loss itself")
-        return self
 
     def make(self):
         return made("model", self.model_path, self.found, self.model_options, nn.Module, "model_options")
-
-    def problem(self, data, loss, **options):
-        if self.start is None:
-            return super().problem(data, loss, **options)
-        if loss is not None or isinstance(data, Stream):
-            wrong = "loss must be left out" if loss is not None else "dataset must be stored"
-            raise Refusal(f"problem.{wrong} with model_start: the model is the loss of an example")
-        pool = data.inputs(data.features), data.labels
-        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), pool)
-        test = None
-        if data.test_features is not None:
-            test = data.inputs(data.test_features), data.test_labels
-        if options["partition_table"] is None and data.machine_of is not None:
-            options["partition_table"] = table(by_machine(data.machine_of))[0]
-        options |= {"test": test, "correct": self.correct}
-        options |= {"test_machine_of": test_owners(data, options["partition_table"], None)}
-        options |= {"convolutions": self.convolutions, "clipping": self.clipping}
-        problem = general_problem(self.found, pool, self.start(zeros), **options)
-        return described(problem, data)
 
 
 class Set(Reflected):

@@ -77,11 +77,8 @@ loss = fpj.Huber(0.25)
 def squares(params, example):
     return (params["w"] @ example[0] - example[1]) ** 2
 
-def start(example):
-    return {"w": jnp.zeros(example[0].shape)}
-
-def near(params, example):
-    return jnp.abs(params["w"] @ example[0] - example[1]) < 0.1
+def general():
+    return fpj.general_problem(squares, (np.eye(3), np.zeros(3)), {"w": jnp.zeros(3)})
 
 def length(problem, snapshot):
     return jnp.linalg.norm(snapshot.params)
@@ -280,10 +277,10 @@ def test_a_custom_loss(place, settings, loss):
     assert experiment.parse(raw, place) == parsed
 
 
-def test_a_custom_model_is_a_module_or_a_loss_with_a_start(place):
+def test_a_custom_model_is_a_module_or_a_function_of_a_whole_problem(place):
     network = changed(place, model="mine:Net", model_options={"width": 3}, start_seed=2)
     assert made(network).dimension == 4 * 3 + 4  # a layer of three, and the scores
-    general = changed(place, model="mine:squares", model_start="mine:start", model_correct="mine:near")
+    general = changed(place, dataset="mine:general", options={})
     problem = made(general)
     assert problem.start["w"].shape == (3,)
     assert float(problem.model.value({"w": np.array([1.0, 0, 0])}, (np.array([0.5, 0, 0]), 0.25))) == 0.0625
@@ -372,17 +369,6 @@ def test_a_run_loads_its_data_once(place):
         (
             {"problem": {"dataset": "mine:load", "options": {"rows": 9}, "model": "mine:Nett"}},
             "unknown model in mine 'Nett', did you mean 'Net'?",
-        ),
-        (
-            {
-                "problem": {
-                    "dataset": "mine:load",
-                    "options": {"rows": 9},
-                    "model": "mine:Net",
-                    "model_correct": "mine:near",
-                }
-            },
-            "problem.model_correct must go with model_start, got 'mine:near' alone",
         ),
         (
             {"evaluation": {"metrics": ["mine:number"]}},
