@@ -59,7 +59,7 @@ def make_problem(
     data = _with_features(settings, data, say)
     loss = None if settings.loss is None else settings.loss.make(data)
     ball = WholeSpace() if settings.radius is None else Ball(settings.radius)
-    constraint = ball if settings.constraint is None else settings.constraint.make()
+    constraint = ball if settings.constraint is None else settings.constraint.made()
     declared = settings.model_dump(include={"lipschitz", "distance", "machine_weights"})
     declared |= {"constraint": constraint, "partition_table": table}
     return (from_dataset if settings.model is None else settings.model.problem)(data, loss, **declared)

@@ -19,7 +19,7 @@ from pydantic import Field
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.disk_cache import digest
-from fedprivjax.experiment.section import Settings
+from fedprivjax.experiment.section import Reflected
 
 _imported: dict[tuple[str, Path | None], tuple[str, ModuleType]] = {}  # role and module by import path and folder
 _digests: dict[ModuleType, dict[str, str]] = {}  # of the code of a module, with key "", and of those that it imports
@@ -146,60 +146,61 @@ def _user_file(name: str, folder: Path | None) -> str | None:
     return file if own and not installed else None
 
 
-class Imported(Settings):
+class Imported(Reflected):
     """Base class of sections with a user-defined object, given by import path.
+
+    For `what = "loss"`, the keys of its path and of its arguments are `loss_path` and `loss_options`.
 
     Attributes:
         found: imported object, or `Unimported`.
-        what: role of the object in messages; the options of "loss" are in `loss_options`.
-        paths: key of the import path of each imported field.
+        what: role of the object in messages.
+        base: class of the object.
     """
 
     what: ClassVar[str]
-    paths: ClassVar[Mapping[str, str]]
+    base: ClassVar[type]
     found: Any = Field(default=None, exclude=True, repr=False)
 
     @classmethod
     def prepared(cls, raw: Mapping[str, Any], context: Any) -> Any:
-        given = {field: raw[key] for field, key in cls.paths.items() if isinstance(raw.get(key), str)}
-        return {**raw, **{field: resolve(cls.what, path, {}, context) for field, path in given.items()}}
+        path = raw.get(f"{cls.what}_path")
+        return {**raw, "found": resolve(cls.what, path, {}, context)} if isinstance(path, str) else raw
 
-    def imported(self, kind: type, options: Mapping[str, Any]) -> Any:
-        """Return the user-defined object, made with its options.
-
-        Raises:
-            Refusal: if options are unknown or missing, or the object is not a `kind`.
-        """
-        path = getattr(self, self.paths["found"])
-        given = made(self.what, path, self.found, options, kind, f"{self.what}_options")
-        if not isinstance(given, kind):
-            raise Refusal(f"{self.what} {path!r} must be a fedprivjax.{kind.__name__}, got {given!r}")
-        return given
+    def made(self, **filled: Any) -> Any:
+        """Return the user-defined object, made with its options. Lists become tuples."""
+        path, options = getattr(self, f"{self.what}_path"), f"{self.what}_options"
+        given = {name: tuple(one) if isinstance(one, list) else one for name, one in getattr(self, options).items()}
+        return made(self.what, path, self.found, given, self.base, options)
 
 
 def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: type, place: str = "its table") -> Any:
-    """Call a user-defined class or function with its options. An object of class `kind` is returned unchanged.
+    """Call a user-defined class or function with its options. Another object is returned unchanged.
 
     Args:
         what: word for the object in messages.
+        kind: class of the result.
         place: place of the options in the file, for messages.
 
     Raises:
-        Refusal: if options are unknown, missing or not allowed.
+        Refusal: if options are unknown, missing or not allowed, or the result is not a `kind`.
     """
-    if isinstance(found, kind) or not (inspect.isclass(found) or inspect.isroutine(found)):
+    if not (inspect.isclass(found) or inspect.isroutine(found)):
         if options:
             raise Refusal(f"{what} {path!r} takes no options, got {next(iter(options))!r}")
-        return found
-    known = inspect.signature(found).parameters
-    if all(each.kind is not each.VAR_KEYWORD for each in known.values()):
-        for option in options:
-            require_choice(f"option of {what} {path}", option, known)
-    try:
-        inspect.signature(found).bind(**options)
-    except TypeError as error:
-        raise Refusal(f"{what} {path!r} must be given its options in {place}, got {error}") from None
-    return found(**options)
+        one = found
+    else:
+        known = inspect.signature(found).parameters
+        if all(each.kind is not each.VAR_KEYWORD for each in known.values()):
+            for option in options:
+                require_choice(f"option of {what} {path}", option, known)
+        try:
+            inspect.signature(found).bind(**options)
+        except TypeError as error:
+            raise Refusal(f"{what} {path!r} must be given its options in {place}, got {error}") from None
+        one = found(**options)
+    if not isinstance(one, kind):
+        raise Refusal(f"{what} {path!r} must be a {kind.__name__}, got {one!r}")
+    return one
 
 
 def object_of(

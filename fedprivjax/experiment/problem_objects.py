@@ -3,16 +3,13 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from flax import linen as nn
 from pydantic import Field
 
-from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import Dataset, Stream
 from fedprivjax.datasets.as_problem import from_dataset
-from fedprivjax.experiment.names import Imported, made, object_of
+from fedprivjax.experiment.names import Imported, object_of
 from fedprivjax.experiment.section import OWN, THEORY, Reflected, sections
 from fedprivjax.features import FeatureMap, as_maps
-from fedprivjax.problem.checks import require_constraint
 from fedprivjax.problem.constraints import CONSTRAINTS, ConstraintSet
 from fedprivjax.problem.convolutions import Convolutions
 from fedprivjax.problem.linear_loss import LinearLoss
@@ -34,13 +31,9 @@ class Smoothable(Reflected):
     renamed = {"width": "huber_width", "scale": "loss_scale"}
     smoothing: Annotated[float, Field(gt=0)] | Literal["theory"] | None = None
 
-    def plain(self, data: Dataset | Stream) -> LinearLoss:
-        """Return the loss without smoothing, for this dataset's labels."""
-        return self.made(classes=data.classes or 0, label_bound=data.label_bound)
-
     def make(self, data: Dataset | Stream) -> LinearLoss:
         """Return the loss for this dataset's labels, smoothed if the file gives a strength."""
-        plain = self.plain(data)
+        plain = self.made(classes=data.classes or 0, label_bound=data.label_bound)
         return plain if self.smoothing in (None, THEORY) else Moreau(plain, self.smoothing)
 
 
@@ -52,12 +45,9 @@ class OwnLoss(Imported, Smoothable):
         loss_options: arguments of the class or function.
     """
 
-    what, paths = "loss", {"found": "loss_path"}
+    what, base = "loss", LinearLoss
     loss_path: str
     loss_options: dict[str, Any] = {}
-
-    def plain(self, data):
-        return self.imported(LinearLoss, self.loss_options)
 
 
 class Model(Reflected):
@@ -76,14 +66,10 @@ class Model(Reflected):
     convolutions: Convolutions = "auto"
     clipping: Clipping = "auto"
 
-    def make(self) -> Any:
-        """Return the flax module."""
-        return self.made()
-
     def problem(self, data: Dataset | Stream, loss: LinearLoss | None, **options: Any) -> Problem:
         """Return the problem of fitting the model to a dataset. `options` are further arguments of `from_dataset`."""
         own = {"start_seed": self.start_seed, "convolutions": self.convolutions, "clipping": self.clipping}
-        return from_dataset(data, loss, network=self.make(), **own, **options)
+        return from_dataset(data, loss, network=self.made(), **own, **options)
 
 
 class OwnModel(Imported, Model):
@@ -94,12 +80,9 @@ class OwnModel(Imported, Model):
         model_options: arguments of the class or function.
     """
 
-    what, paths = "model", {"found": "model_path"}
+    what, base = "model", object  # flax modules of either kind: `from_dataset` checks
     model_path: str
     model_options: dict[str, Any] = {}
-
-    def make(self):
-        return made("model", self.model_path, self.found, self.model_options, nn.Module, "model_options")
 
 
 class Set(Reflected):
@@ -107,28 +90,18 @@ class Set(Reflected):
 
     filled = ("dimension",)
 
-    def make(self) -> ConstraintSet:
-        """Return the constraint set."""
-        return self.made()
-
 
 class OwnSet(Imported, Set):
     """A custom set by import path: a subclass of `ConstraintSet`, or a function that returns one.
 
     Attributes:
         constraint_path: "module:name", in a module that is installed or next to the experiment file.
-        constraint_options: arguments of the class or function. Lists become tuples.
+        constraint_options: arguments of the class or function.
     """
 
-    what, paths = "constraint", {"found": "constraint_path"}
+    what, base = "constraint", ConstraintSet
     constraint_path: str
     constraint_options: dict[str, Any] = {}
-
-    def make(self):
-        options = {name: tuple(v) if isinstance(v, list) else v for name, v in self.constraint_options.items()}
-        given = self.imported(ConstraintSet, options)
-        require_constraint(given)
-        return given
 
 
 if TYPE_CHECKING:
@@ -161,7 +134,4 @@ def _own(given: Any, context: Mapping[str, Any] | None) -> Any:
     path = given.get("kind") if isinstance(given, Mapping) else given
     if not isinstance(path, str) or ":" not in path:
         return given
-    one = object_of("feature map", given, {}, FeatureMap, context, "a feature map must be a name")
-    if not isinstance(one, FeatureMap):
-        raise Refusal(f"feature map {path!r} must be a fedprivjax FeatureMap, got {type(one).__name__}")
-    return one
+    return object_of("feature map", given, {}, FeatureMap, context, "a feature map must be a name")

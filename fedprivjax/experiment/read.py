@@ -25,6 +25,7 @@ from fedprivjax.experiment.protocol import labelled
 from fedprivjax.experiment.section import STRUCTURAL, refuse
 from fedprivjax.experiment.settings import Experiment, SweepSettings, TuningSettings
 from fedprivjax.privacy.target import NO_TARGET, SET_TARGET, UNLIMITED
+from fedprivjax.problem.checks import require_constraint
 
 IN_TUNING = "in [tuning]"  # before messages about the tuning experiment
 
@@ -104,8 +105,11 @@ def _axes(experiment: Experiment) -> list[str]:
 
 def _custom_sizes(experiment: Experiment) -> tuple[str, ...]:
     """Return the names of the numbers of a custom constraint set, which can be swept."""
-    constraint = experiment.problem.constraint
-    return constraint.make().sizes if isinstance(constraint, OwnSet) else ()
+    if not isinstance(experiment.problem.constraint, OwnSet):
+        return ()
+    constraint = experiment.problem.constraint.made()
+    require_constraint(constraint)
+    return constraint.sizes
 
 
 def _check_distinct(name: str, values: list[float], *, whole: bool = False) -> None:

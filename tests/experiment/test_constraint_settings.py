@@ -102,7 +102,7 @@ def test_a_custom_sets_numbers_are_swept(place):
     ("problem", "message"),
     [
         ({"constraint": "signed:Sign"}, "unknown constraint in signed 'Sign', did you mean 'Signed'?"),
-        ({"constraint": "signed:number"}, "constraint 'signed:number' must be a fedprivjax.ConstraintSet, got 3"),
+        ({"constraint": "signed:number"}, "constraint 'signed:number' must be a ConstraintSet, got 3"),
         ({"constraint": "signed:Bare"}, "constraint Bare must be a flax.struct.dataclass, got a class without"),
         (
             {"constraint": "signed:Signed", "constraint_options": {"most": 1.0}},

@@ -124,7 +124,7 @@ def test_tiny_maps_few_records():
         ({"feature": ["pooling"]}, "unknown key in [problem] 'feature', did you mean 'features'?"),
         ({"picture": [8]}, "picture must be [height, width] or [height, width, channels], got [8]"),
         ({"features": ["mine:scale"]}, "unknown feature map in mine 'scale', did you mean 'Scaled'?"),
-        ({"features": ["mine:nothing"]}, "feature map 'mine:nothing' must be a fedprivjax FeatureMap, got int"),
+        ({"features": ["mine:nothing"]}, "feature map 'mine:nothing' must be a FeatureMap, got 3"),
         ({"features": ["mine:times"]}, "feature map 'mine:times' must be given its options in its table, got missing"),
         ({"features": [{"kind": "mine:Scaled", "of": 2}]}, "unknown option of feature map mine:Scaled 'of'"),
         ({"features": [{"kind": "mine:half", "by": 2}]}, "feature map 'mine:half' takes no options, got 'by'"),

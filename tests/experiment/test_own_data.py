@@ -360,7 +360,7 @@ def test_a_run_loads_its_data_once(place):
         ),
         (
             {"problem": {"dataset": "mine:load", "options": {"rows": 9}, "loss": "mine:number"}},
-            "loss 'mine:number' must be a fedprivjax.LinearLoss, got 3",
+            "loss 'mine:number' must be a LinearLoss, got 3",
         ),
         (
             {"problem": {"dataset": "mine:load", "options": {"rows": 9}, "loss": "mine:make_loss"}},
