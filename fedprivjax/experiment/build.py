@@ -1,8 +1,7 @@
 """Build problems, participation schemes, protocols and baselines from the settings of an experiment."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields, replace
 from math import inf
 from typing import Any
 
@@ -10,25 +9,18 @@ import numpy as np
 
 from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice
 from fedprivjax.datasets.as_problem import from_dataset, own_table
 from fedprivjax.engine import simulate
 from fedprivjax.experiment.data_source import Data
 from fedprivjax.experiment.names import Unimported
 from fedprivjax.experiment.participation import AnyKind
-from fedprivjax.experiment.protocol import MOMENTS, ProtocolSettings
-from fedprivjax.experiment.section import THEORY
+from fedprivjax.experiment.protocol import ProtocolSettings
 from fedprivjax.experiment.settings import TRIAL, Experiment, PartitionSettings, ProblemSettings
 from fedprivjax.features import mapped
-from fedprivjax.method.theory import require_choice_of
 from fedprivjax.plan.participation import Participation
-from fedprivjax.privacy.calibration import target_of
-from fedprivjax.privacy.noise_rules import moments_batch
 from fedprivjax.privacy.target import LEVELS, TARGETS
 from fedprivjax.problem.constraints import Ball, WholeSpace
-from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.problem import Problem
-from fedprivjax.problem.smoothing import Moreau
 from fedprivjax.protocols.registry import METHODS
 
 NON_PRIVATE = "non-private"
@@ -169,93 +161,6 @@ def problem_at(
     problem, left_out = problems[key], settings.partition is not None and settings.partition.empty == "drop"
     table = problem.partition_table if left_out else None
     return problem, dict(shape) if table is None else {**shape, "machines": int(table.sizes.size)}
-
-
-@dataclass(frozen=True)
-class Point:
-    """A protocol at one combination of sizes, and at one swept ε if a size or the smoothing depends on ε.
-
-    Attributes:
-        experiment: experiment of the protocol.
-        settings: settings of the protocol, with this ε.
-        at: {"epsilon": ε}, or empty if nothing depends on ε.
-        shape: sizes at this ε.
-        problem: problem at this ε, with the smoothed loss.
-    """
-
-    experiment: Experiment
-    settings: ProtocolSettings
-    at: dict[str, float]
-    shape: Mapping[str, Any]
-    problem: Problem
-
-    @cached_property
-    def scheme(self) -> AnyKind:
-        """Settings of the participation."""
-        return self.experiment.participation_of(self.settings)
-
-    @cached_property
-    def participation(self) -> Participation:
-        """Participation scheme."""
-        return make_participation(self.scheme, self.shape)[0]
-
-    @property
-    def rounds(self) -> int | None:
-        """Number of rounds, or None for as many as the samples allow."""
-        return self.shape.get("rounds", self.scheme.planned)
-
-    @cached_property
-    def protocol(self) -> Any:
-        """The protocol at the first swept values."""
-        return make_protocol(self.settings, self.experiment.real_axes)
-
-
-def points(
-    experiment: Experiment, settings: ProtocolSettings, problem: Problem, shape: Mapping[str, int]
-) -> list[Point]:
-    """Return one point for each swept ε if a size depends on ε, else a single point.
-
-    The batch "moments" and the values "theory" of `per_round`, `rounds` and `smoothing` depend on ε.
-    """
-    batch, given = settings.settings.get("batch"), experiment.participation_of(settings).model_dump()
-    left = [name for name in ("per_round", "rounds") if given.get(name) == THEORY and name not in shape]
-    smoothed = experiment.problem.loss is not None and experiment.problem.loss.smoothing == THEORY
-    depends = isinstance(batch, str) or left or smoothed
-    over = experiment.sweep.over.get("epsilon", []) if depends and "epsilon" not in settings.fixed else []
-    found = []
-    for at in [{"epsilon": epsilon} for epsilon in over] or [{}]:
-        point = Point(experiment, settings.but(settings={**settings.settings, **at}), at, shape, problem)
-        if isinstance(batch, str):
-            own = {**point.settings.settings, "batch": _moments(batch, at, point.rounds, problem)}
-            point = replace(point, settings=settings.but(settings=own))
-        found.append(_by_theory(point, left, smoothed=smoothed) if left or smoothed else point)
-    return found
-
-
-def _by_theory(point: Point, left: Sequence[str], *, smoothed: bool) -> Point:
-    """Return the point with the smoothed loss and the sizes in `left` that the protocol's theory chooses."""
-    protocol, scheme, problem = point.protocol, point.scheme, point.problem
-    machines = machines_of(scheme, point.shape)
-    target = target_of(protocol, delta=point.experiment.evaluation.delta)
-    smoothing = protocol.theory.choices(protocol, problem).smoothing if smoothed else None
-    strength = None if smoothing is None else smoothing(machines, target, scheme.one_pass)
-    if strength is not None:
-        model: Any = problem.model
-        problem = replace(problem, model=LinearModel(Moreau(model.loss, strength)))
-    theory, phases = protocol.theory.choices(protocol, problem), scheme.kind == "phases"
-    if phases and "per_round" in left and theory.cohorts is None:
-        raise Refusal(f"kind must not be 'phases' for {protocol.name}, which has none")
-    choices: dict[str, Any] = {"per_round": theory.cohorts if phases else theory.per_round, "rounds": theory.rounds}
-    sizes = {name: require_choice_of(choices[name], name, protocol.name)(machines, target) for name in left}
-    return replace(point, problem=problem, shape={**point.shape, **sizes})
-
-
-def _moments(batch: str, at: Mapping[str, float], rounds: int | None, problem: Problem) -> int:
-    """Return the batch of the rule "moments" at an ε."""
-    require_choice("batch", batch, (MOMENTS,))
-    if not at or rounds is None or problem.partition_table is None:
-        raise Refusal(f"batch {MOMENTS!r} must go with a swept epsilon, given rounds and machines of their own records")
-    return moments_batch(records=int(problem.partition_table.sizes.min()), rounds=rounds, **at)
 
 
 def _partitioned(

@@ -139,9 +139,9 @@ def without_callback(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _custom_schedule(job: "Job", start: ReadySweep) -> str:
     """Return a digest of a custom scheme's schedule under a fixed seed, or "" for a scheme of this package."""
-    if not isinstance(job.point.scheme, Own):
+    if not isinstance(job.scheme, Own):
         return ""
-    drawn = job.point.participation.draw(start.static.size.rounds, np.random.default_rng(0))
+    drawn = job.participation.draw(start.static.size.rounds, np.random.default_rng(0))
     return fingerprint(drawn.participants, drawn.filled, drawn.dropped)
 
 

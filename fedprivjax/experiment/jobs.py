@@ -1,7 +1,7 @@
 """Preparation of an experiment: one checked sweep for every protocol and every combination of sizes."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from math import prod
@@ -14,13 +14,22 @@ from fedprivjax.engine.metric import OUTPUT, Metric
 from fedprivjax.engine.metrics import METRICS, default_metrics, recorded_name, require_recorded
 from fedprivjax.engine.prepare import evaluation_rounds
 from fedprivjax.experiment import TRIAL, Experiment, ProtocolSettings, build, tuning_experiment, verdict
-from fedprivjax.experiment.build import Point, Problems
+from fedprivjax.experiment.build import Problems
 from fedprivjax.experiment.inputs import Inputs, inputs_of
+from fedprivjax.experiment.participation import AnyKind
+from fedprivjax.experiment.protocol import MOMENTS
 from fedprivjax.experiment.read import IN_TUNING, check_targets
+from fedprivjax.experiment.section import THEORY
 from fedprivjax.experiment.tuning import at_first, check_classes
+from fedprivjax.method.theory import require_choice_of
 from fedprivjax.plan.draw import draw_plan, require_possible
+from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, as_seeds, distinct_resamples
+from fedprivjax.privacy.calibration import target_of
+from fedprivjax.privacy.noise_rules import moments_batch
+from fedprivjax.problem.models import LinearModel
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.smoothing import Moreau
 from fedprivjax.sweeps.configurations import number_of
 from fedprivjax.sweeps.prepare import ReadySweep, ready_sweep
 from fedprivjax.sweeps.schema import print_size
@@ -31,30 +40,51 @@ Say = Callable[[str], None] | None
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A sweep to run: one protocol at one combination of sizes (the swept integers, the batch).
+    """A sweep to run: one protocol at one combination of sizes, and at one ε if a size or the smoothing depends on ε.
 
     Attributes:
-        point: protocol, problem and participation.
-        shape: sizes by name, the trial included.
+        experiment: experiment of the protocol.
+        settings: settings of the protocol, with this ε.
+        shape: swept sizes by name, with the trial, and with ε if it is one of a job.
+        sizes: sizes of the runs, with those that depend on the data or on ε.
+        problem: problem that the protocol solves, with the smoothed loss.
         alone: problem of the baseline "alone", or None without that baseline.
         start: prepared sweep, or None to prepare it at each call of `prepare`. The samples of all trials would not fit
             in memory.
     """
 
-    point: Point
+    experiment: Experiment
+    settings: ProtocolSettings
     shape: dict[str, Any]
+    sizes: Mapping[str, Any]
+    problem: Problem
     alone: Problem | None = None
     start: ReadySweep | None = None
 
     @property
     def label(self) -> str:
         """Label of the protocol."""
-        return self.point.settings.label
+        return self.settings.label
+
+    @cached_property
+    def scheme(self) -> AnyKind:
+        """Settings of the participation."""
+        return self.experiment.participation_of(self.settings)
+
+    @cached_property
+    def participation(self) -> Participation:
+        """Participation scheme."""
+        return build.make_participation(self.scheme, self.sizes)[0]
 
     @property
-    def problem(self) -> Problem:
-        """Problem that the protocol solves."""
-        return self.point.problem
+    def rounds(self) -> int | None:
+        """Number of rounds, or None for as many as the samples allow."""
+        return self.sizes.get("rounds", self.scheme.planned)
+
+    @cached_property
+    def protocol(self) -> Any:
+        """The protocol at the first swept values."""
+        return build.make_protocol(self.settings, self.experiment.real_axes)
 
     @property
     def runs(self) -> int:
@@ -64,19 +94,18 @@ class Job:
     @cached_property
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `ready_sweep` that may change a result."""
-        point, trial = self.point, self.shape.get(TRIAL)
-        sweep, evaluation = point.experiment.sweep, point.experiment.evaluation
-        over, metrics = point.settings.axes(point.experiment.real_axes), evaluation.chosen_metrics
+        sweep, evaluation, trial = self.experiment.sweep, self.experiment.evaluation, self.shape.get(TRIAL)
+        over, metrics = self.settings.axes(self.experiment.real_axes), evaluation.chosen_metrics
         return {
             "over": over,
             "seeds": sweep.seeds if trial is None else _of_trial(sweep.seeds, trial),
-            "rounds": point.rounds,
-            "metrics": default_metrics(point.problem) if metrics is None else tuple(metrics),
+            "rounds": self.rounds,
+            "metrics": default_metrics(self.problem) if metrics is None else tuple(metrics),
             "eval_every": evaluation.every,
             "delta": evaluation.delta,
             "common_noise": sweep.common_noise,
             "resample": [name for name in sweep.resample if name in over],
-            "order": point.scheme.order,
+            "order": self.scheme.order,
             "noise_method": sweep.noise_method,
             "precision": sweep.precision,
             "keep": sweep.keep,
@@ -84,29 +113,30 @@ class Job:
 
     def check(self) -> None:
         """Check the sizes, and sample one run plan."""
-        point, sampler = self.point, self.point.protocol.minibatches
-        if sampler is not None and not sampler.pooled and point.problem.partition_table is None:
+        sampler, order = self.protocol.minibatches, self.scheme.order
+        if sampler is not None and not sampler.pooled and self.problem.partition_table is None:
             raise Refusal("problem.partition must be given, because machines sample minibatches from their own records")
-        seeds, order = number_of(point.experiment.sweep.seeds), point.scheme.order
-        require_possible(point.problem, point.participation, point.rounds, order=order, sampler=sampler, draws=seeds)
+        run, seeds = (self.problem, self.participation, self.rounds), number_of(self.experiment.sweep.seeds)
+        require_possible(*run, order=order, sampler=sampler, draws=seeds)
         if all(isinstance(one, Metric) or one in METRICS for one in self.options["metrics"]):
             self.check_recorded()  # other names may be unknown or reported by the protocol's rounds: see `calibrated`
         if not self.shape.get(TRIAL):
-            draw_plan(point.problem, point.participation, point.rounds, order=order, sampler=sampler)
+            draw_plan(*run, order=order, sampler=sampler)
 
     def check_recorded(self) -> None:
         """Raise Refusal if a metric of `averaged` or `rounds_to`, or the metric that tunes a grid, is not recorded."""
         names = [one.name if isinstance(one, Metric) else one for one in self.options["metrics"]]
-        for metric in self.point.experiment.evaluation.averaged:
+        evaluation = self.experiment.evaluation
+        for metric in evaluation.averaged:
             require_recorded(recorded_name(metric), names, "metric in evaluation.averaged")
-        for metric in self.point.experiment.evaluation.rounds_to:
+        for metric in evaluation.rounds_to:
             require_recorded(recorded_name(metric), names, "metric in evaluation.rounds_to")
-        if self.point.settings.grid:
-            require_recorded(self.point.experiment.evaluation.select, names, "evaluation.select")
+        if self.settings.grid:
+            require_recorded(evaluation.select, names, "evaluation.select")
 
     def calibrated(self, say: Say) -> "Job":
         """Return the job with its prepared sweep, or with trials without it. Of these, only the first is prepared."""
-        with self.point.settings.within(self.point.experiment):
+        with self.settings.within(self.experiment):
             start = None if self.shape.get(TRIAL) else self._prepared(_preparing(self.label, self.shape, say))
             self.check_recorded()
         return self if TRIAL in self.shape else replace(self, start=start)
@@ -116,23 +146,69 @@ class Job:
         return self._prepared() if self.start is None else self.start
 
     def _prepared(self, preparing: Callable[[str, int, int], None] | None = None) -> ReadySweep:
-        point, sweep = self.point, self.point.experiment.sweep
+        sweep, run = self.experiment.sweep, (self.protocol, self.problem, self.participation)
         limits = {"memory_budget": sweep.memory_budget, "min_chunks": sweep.min_chunks, "mesh": sweep.mesh}
-        run = point.protocol, point.problem, point.participation
         return ready_sweep(*run, preparing=preparing, **limits, **self.options)
 
     @cached_property
     def identity(self) -> str:
         """Cache key. Jobs with equal keys have equal runs."""
-        point, settings, given = self.point, self.point.settings, self.point.experiment.problem
-        data = [given.model_dump(), repr(point.problem.model), given.identity]
+        settings, given = self.settings, self.experiment.problem
+        data = [given.model_dump(), repr(self.problem.model), given.identity]
         sizes = [self.shape.get(TRIAL), self.shape.get("records")]
-        drawn = [repr(point.participation), point.scheme.model_dump(), *sizes]
+        drawn = [repr(self.participation), self.scheme.model_dump(), *sizes]
         # equal runs are computed once
-        canonical = point.protocol.theory.equivalent(point.protocol, point.participation.machines)
+        canonical = self.protocol.theory.equivalent(self.protocol, self.participation.machines)
         parts = [_objects(part) for part in settings.parts.values()]
         method = settings.name, id(settings.method), parts  # two folders may each have an object of that name
         return json.dumps([*data, *drawn, method, repr(canonical), self.options], default=_plain)
+
+
+def jobs_at(job: Job) -> list[Job]:
+    """Return one job for each swept ε if a size depends on ε, else the job itself.
+
+    The batch "moments" and the values "theory" of `per_round`, `rounds` and `smoothing` depend on ε.
+    """
+    experiment, settings = job.experiment, job.settings
+    batch, given = settings.settings.get("batch"), job.scheme.model_dump()
+    left = [name for name in ("per_round", "rounds") if given.get(name) == THEORY and name not in job.sizes]
+    smoothed = experiment.problem.loss is not None and experiment.problem.loss.smoothing == THEORY
+    depends = isinstance(batch, str) or left or smoothed
+    over = experiment.sweep.over.get("epsilon", []) if depends and "epsilon" not in settings.fixed else []
+    found = []
+    for at in [{"epsilon": epsilon} for epsilon in over] or [{}]:
+        own = {**settings.settings, **at}
+        if isinstance(batch, str):
+            own["batch"] = _moments(batch, at, job.rounds, job.problem)
+        one = replace(job, settings=settings.but(settings=own), shape={**job.shape, **at})
+        found.append(_by_theory(one, left, smoothed=smoothed) if left or smoothed else one)
+    return found
+
+
+def _by_theory(job: Job, left: Sequence[str], *, smoothed: bool) -> Job:
+    """Return the job with the smoothed loss and the sizes in `left` that the protocol's theory chooses."""
+    protocol, scheme, problem = job.protocol, job.scheme, job.problem
+    machines = build.machines_of(scheme, job.sizes)
+    target = target_of(protocol, delta=job.experiment.evaluation.delta)
+    smoothing = protocol.theory.choices(protocol, problem).smoothing if smoothed else None
+    strength = None if smoothing is None else smoothing(machines, target, scheme.one_pass)
+    if strength is not None:
+        model: Any = problem.model
+        problem = replace(problem, model=LinearModel(Moreau(model.loss, strength)))
+    theory, phases = protocol.theory.choices(protocol, problem), scheme.kind == "phases"
+    if phases and "per_round" in left and theory.cohorts is None:
+        raise Refusal(f"kind must not be 'phases' for {protocol.name}, which has none")
+    choices: dict[str, Any] = {"per_round": theory.cohorts if phases else theory.per_round, "rounds": theory.rounds}
+    sizes = {name: require_choice_of(choices[name], name, protocol.name)(machines, target) for name in left}
+    return replace(job, problem=problem, sizes={**job.sizes, **sizes})
+
+
+def _moments(batch: str, at: Mapping[str, float], rounds: int | None, problem: Problem) -> int:
+    """Return the batch of the rule "moments" at an ε."""
+    require_choice("batch", batch, (MOMENTS,))
+    if not at or rounds is None or problem.partition_table is None:
+        raise Refusal(f"batch {MOMENTS!r} must go with a swept epsilon, given rounds and machines of their own records")
+    return moments_batch(records=int(problem.partition_table.sizes.min()), rounds=rounds, **at)
 
 
 def jobs(experiment: Experiment, say: Say = None) -> list[Job]:
@@ -234,8 +310,7 @@ def _checked(
     problem, sizes = build.problem_at(experiment, shape, problems, say)
     with settings.within(experiment):
         alone = build.problem_alone(experiment, problem, {**experiment.real_axes, **settings.grid})
-        for point in build.points(experiment, settings, problem, sizes):
-            job = Job(point, {**shape, **point.at}, alone)
+        for job in jobs_at(Job(experiment, settings, shape, sizes, problem, alone)):
             job.check()
             yield job
 

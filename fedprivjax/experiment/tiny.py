@@ -7,7 +7,8 @@ from typing import Any
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import Dataset
 from fedprivjax.experiment import Expected, Experiment, ProblemSettings, ProtocolSettings, tuning_experiment
-from fedprivjax.experiment.build import Problems, machines_of, make_protocol, points, problem_at
+from fedprivjax.experiment.build import Problems, machines_of, make_protocol, problem_at
+from fedprivjax.experiment.jobs import Job, jobs_at
 from fedprivjax.experiment.protocol import flattened
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TuningSettings
@@ -170,9 +171,9 @@ def _max_rounds(
 ) -> Iterator[int]:
     """Yield the largest number of rounds that the data allow a method at one combination of sizes, if limited."""
     with settings.within(experiment):
-        for point in points(experiment, settings, problem, {**shape, "rounds": ROUNDS}):
-            participation, order = point.participation, point.scheme.order
+        for job in jobs_at(Job(experiment, settings, {}, {**shape, "rounds": ROUNDS}, problem)):
+            participation, order = job.participation, job.scheme.order
             with suppress(Refusal):  # no upper limit on rounds; invalid settings raise when jobs are made
-                sampler = point.protocol.minibatches
+                sampler = job.protocol.minibatches
                 participation = participation.fitted(fresh_messages(problem, sampler, order))
                 yield most_rounds(problem, participation, sampler, order)
