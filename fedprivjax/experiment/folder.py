@@ -16,6 +16,7 @@ from fedprivjax.bounded_read import TOML_BYTES, Unreadable, json_from, text_of, 
 from fedprivjax.checks.refusal import Refusal, warn, within
 from fedprivjax.experiment import Experiment, to_mapping
 from fedprivjax.experiment.inputs import Inputs, Provenance, provenance, read_inputs, without_callback
+from fedprivjax.experiment.protocol import flattened
 from fedprivjax.hdf5_limits import require_bounded
 from fedprivjax.sweeps.chunk_store import remove_stores
 from fedprivjax.sweeps.part import held
@@ -23,7 +24,7 @@ from fedprivjax.sweeps.schema import TEXTS, require_schema
 
 CHUNKS, SPEC, INPUTS, RESULTS, PROVENANCE = "chunks", "spec.toml", "inputs.json", "results.nc", "provenance.json"
 CHOICE = "choice"  # results folder of the tuning runs
-SHOWN, WIDEST = 3, 60  # in a message: number of differing settings, characters of a value
+SHOWN = 3  # number of differing settings in a message
 HOW = "fedprivjax.load(file), or xarray.open_datatree(file, engine='h5netcdf'): a group for each protocol"
 ORIGIN = ("fedprivjax", "commit", "date", "experiment", "command")  # provenance in the netCDF file itself
 
@@ -299,20 +300,14 @@ def _require_texts(settings: Mapping[str, Any]) -> None:
 
 
 def _value(settings: Mapping[str, Any], key: str) -> str:
-    text = repr(settings[key]) if key in settings else "nothing"
-    return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"
+    return repr(settings[key]) if key in settings else "nothing"
 
 
-def _flat(value: Any, key: str = "") -> dict[str, Any]:
-    """Return the settings by dotted key. List entries are named by their label, or by their number."""
-    if isinstance(value, Mapping):
-        entries = value.items()
-    elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
-        labels = [each.get("label") if isinstance(each, Mapping) else None for each in value]
-        entries = [(label or str(number), each) for number, (label, each) in enumerate(zip(labels, value, strict=True))]
-    else:
-        return {key: value}
-    return {name: one for part, each in entries for name, one in _flat(each, f"{key}.{part}".lstrip(".")).items()}
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings by dotted key. Protocols are named by their labels."""
+    given = settings.get("protocol")
+    entries = [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
+    return flattened({**settings, "protocol": {str(one.get("label")): one for one in entries}})
 
 
 def _settings(spec: Path) -> dict[str, Any] | None:

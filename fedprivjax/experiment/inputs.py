@@ -89,17 +89,9 @@ def read_inputs(file: Path) -> Inputs | None:
     try:
         found = Inputs(**json_from(file, follow=False))
         mappings = found.versions, found.checksums, found.modules, found.programs
-        good = all(isinstance(each, dict) for each in mappings) and _printable(asdict(found))
-        return found if good and found.version else None
+        return found if all(isinstance(each, dict) for each in mappings) and found.version else None
     except (OSError, ValueError, TypeError, LookupError, AttributeError):
         return None
-
-
-def _printable(value: Any) -> bool:
-    """Return True if all keys and texts can be printed in a message."""
-    if isinstance(value, dict):
-        return all(_printable(key) and _printable(each) for key, each in value.items())
-    return all(map(_printable, value)) if isinstance(value, list) else str(value).isprintable()
 
 
 def inputs_of(experiment: Experiment, jobs: "Iterable[Job]") -> Inputs:

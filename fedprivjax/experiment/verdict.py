@@ -157,23 +157,25 @@ def _cells(expected: Expected, best: Mapping[str, xr.Dataset]) -> list[Cell]:
 def _judge(expected: Expected, cell: Cell, best: Mapping[str, xr.Dataset]) -> Verdict:
     if expected.protocol not in best:
         return Verdict(expected, cell.at, np.nan, np.nan, np.nan, 0, cell.value, None)
-    runs = _runs(expected.protocol, expected, cell, best, expected.iterate)
+    runs, value = _runs(expected.protocol, expected, cell, best, expected.iterate), cell.value
+    count = runs.sizes["seed"]
     if expected.axis is not None and expected.rule in ORDER:
         return _judge_order(expected, cell, runs, expected.axis)
     if expected.axis is not None:
         slope, half, error = exponent(runs, expected.axis)
-        holds = None if cell.value is None else slope <= cell.value + expected.tolerance
-        return Verdict(expected, cell.at, slope, half, error, runs.sizes["seed"], cell.value, holds)
-    value = cell.value
-    if expected.rule == "paired_above":
-        runs = runs - _runs(str(expected.other), expected, cell, best, _others_iterate(expected, best))
-        value = 0.0 if value is None else value
+        holds = None if value is None else slope <= value + expected.tolerance
+        return Verdict(expected, cell.at, slope, half, error, count, value, holds)
+    if expected.rule in ("above", "paired_above"):
+        other, same = str(expected.other), expected.other == expected.protocol
+        iterate = OUTPUT if same else preferred(best[other], expected.metric, expected.iterate)
+        others = _runs(other, expected, cell, best, iterate)
+        if expected.rule == "above":
+            value = float(others.mean("seed"))
+        else:
+            runs, value = runs - others, value or 0.0
     finite = runs.where(np.isfinite(runs))  # the spread of runs that never reach a value is unknown
     mean, half = float(runs.mean("seed", skipna=False)), float(mean_interval(finite)[1])
-    sd = float(finite.std("seed", ddof=1, skipna=False)) if runs.sizes["seed"] > 1 else np.nan
-    if expected.rule == "above":
-        value = float(_runs(str(expected.other), expected, cell, best, _others_iterate(expected, best)).mean("seed"))
-    count = runs.sizes["seed"]
+    sd = float(finite.std("seed", ddof=1, skipna=False)) if count > 1 else np.nan
     if expected.rule == "within_se":
         assert cell.sd is not None
         assert cell.runs is not None
@@ -192,12 +194,6 @@ def _judge_order(expected: Expected, cell: Cell, runs: xr.DataArray, axis: str) 
     change, width = float(mean[nearest]), float(half[nearest])
     sd = float(changes.isel({axis: nearest}).std("seed", ddof=1, skipna=False)) if runs.sizes["seed"] > 1 else np.nan
     return Verdict(expected, cell.at, change, width, sd, runs.sizes["seed"], 0.0, sign * change - width > 0)
-
-
-def _others_iterate(expected: Expected, best: Mapping[str, xr.Dataset]) -> str:
-    """Return the iterate of the protocol `other` that is compared: its output if it has no such iterate."""
-    other = str(expected.other)
-    return OUTPUT if other == expected.protocol else preferred(best[other], expected.metric, expected.iterate)
 
 
 def exponent(runs: xr.DataArray, axis: str) -> tuple[float, float, float]:
@@ -221,9 +217,7 @@ def exponent(runs: xr.DataArray, axis: str) -> tuple[float, float, float]:
     return float(slope), float(mean_interval(moved)[1]), float(error)
 
 
-def _runs(
-    label: str, expected: Expected, cell: Cell, best: Mapping[str, xr.Dataset], iterate: str = OUTPUT
-) -> xr.DataArray:
+def _runs(label: str, expected: Expected, cell: Cell, best: Mapping[str, xr.Dataset], iterate: str) -> xr.DataArray:
     """Return a protocol's values of the metric at a cell, with the axis `seed`. Axes that it lacks are ignored."""
     runs = _values(best[label], expected, iterate)
     for name, value in cell.at.items():

@@ -292,11 +292,9 @@ def test_results_of_another_version_than_their_inputs_are_not_those_of_the_run(o
     assert not results_folder.finished(out)
 
 
-@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"versions": 1}', "[" * 100_000, "\x1b"])
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"versions": 1}', "[" * 100_000])
 def test_results_without_their_inputs_are_refused(ready, out, text):
     file = out / "inputs.json"
-    if text == "\x1b":
-        text = json.dumps({**json.loads(file.read_text()), "data": text})
     file.unlink() if text is None else file.write_text(text)
     with pytest.raises(Refusal, match=r"must hold inputs\.json as it was written"):
         run_ready(ready, out, resume=True)
