@@ -103,12 +103,9 @@ class Job:
             "metrics": default_metrics(self.problem) if metrics is None else tuple(metrics),
             "eval_every": evaluation.every,
             "delta": evaluation.delta,
-            "common_noise": sweep.common_noise,
             "resample": [name for name in sweep.resample if name in over],
             "order": self.scheme.order,
-            "noise_method": sweep.noise_method,
-            "precision": sweep.precision,
-            "keep": sweep.keep,
+            **sweep.model_dump(include={"common_noise", "noise_method", "precision", "keep"}),
         }
 
     def check(self) -> None:
@@ -146,17 +143,17 @@ class Job:
         return self._prepared() if self.start is None else self.start
 
     def _prepared(self, preparing: Callable[[str, int, int], None] | None = None) -> ReadySweep:
-        sweep, run = self.experiment.sweep, (self.protocol, self.problem, self.participation)
-        limits = {"memory_budget": sweep.memory_budget, "min_chunks": sweep.min_chunks, "mesh": sweep.mesh}
-        return ready_sweep(*run, preparing=preparing, **limits, **self.options)
+        limits = self.experiment.sweep.model_dump(include={"memory_budget", "min_chunks", "mesh"})
+        return ready_sweep(
+            self.protocol, self.problem, self.participation, preparing=preparing, **limits, **self.options
+        )
 
     @cached_property
     def identity(self) -> str:
         """Cache key. Jobs with equal keys have equal runs."""
         settings, given = self.settings, self.experiment.problem
         data = [given.model_dump(), repr(self.problem.model), given.identity]
-        sizes = [self.shape.get(TRIAL), self.shape.get("records")]
-        drawn = [repr(self.participation), self.scheme.model_dump(), *sizes]
+        drawn = [repr(self.participation), self.scheme.model_dump(), self.shape.get(TRIAL), self.shape.get("records")]
         # equal runs are computed once
         canonical = self.protocol.theory.equivalent(self.protocol, self.participation.machines)
         parts = [_objects(part) for part in settings.parts.values()]

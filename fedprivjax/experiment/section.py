@@ -6,20 +6,9 @@ Pydantic's validation errors become one line that names the key of the file.
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    NamedTuple,
-    NoReturn,
-    Self,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, Self, Union, get_args, get_origin
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, create_model, model_validator
@@ -179,7 +168,8 @@ def _section(base: type[Reflected], kind: str, maker: Any, extra: Mapping[str, A
     return model
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True)
+class Place:
     """Place in an experiment file.
 
     Attributes:
@@ -203,7 +193,8 @@ def refuse(error: ValidationError, model: type[Settings], labels: Sequence[str] 
         labels: labels of the protocols, in the order of the file.
     """
     first = _first(error.errors())
-    path, _, kind, union = _place(first["loc"], model)
+    place = _place(first["loc"], model)
+    path, kind = place.path, place.kind
     match first["loc"]:
         case ("protocol", int(entry), _, *_) if entry < len(labels) and labels[entry]:
             path = f"[[protocol]] {labels[entry]!r}: {path.split('.', 2)[2]}"
@@ -227,7 +218,7 @@ def refuse(error: ValidationError, model: type[Settings], labels: Sequence[str] 
             raise Refusal(f"{path}.kind must be given")
         case "union_tag_invalid":
             gathered = path.rpartition(".")[2] in _place(first["loc"][:-1], model).model.gathered
-            require_choice(path if gathered else f"{path}.kind", first["ctx"]["tag"], union)
+            require_choice(path if gathered else f"{path}.kind", first["ctx"]["tag"], place.union)
         case "literal_error":
             require_choice(path, first["input"], re.findall(r"'([^']*)'", first["ctx"]["expected"]))
     wanted = "be a table" if first["type"] in TABLES else first["msg"].removeprefix("Input should ")

@@ -232,15 +232,18 @@ def _choice(experiment: Experiment, other: Experiment, settings: ProtocolSetting
     fewest = diverged == diverged.min()
     best = best_point(runs, each, other.evaluation.known(metric).better)
     values = {name: float(runs[name].isel({POINT: best})) for name in settings.grid}
-    points = f"{settings.points}{edges(settings.grid, values)}"
-    how = _rule(metric, points, score.where(fewest), fewest)
+    how = _rule(metric, f"{settings.points}{edges(settings.grid, values)}", score.where(fewest), fewest)
+    tuned, run = other.problem, experiment.problem
+    shared = datasets.may_share(tuned.dataset, run.dataset, tuned.options, run.options)
+    note = ", which may share data with this run: not accounted for"
+    note = note if shared else "; no data of this run had a part, so it costs them no privacy"
     return Choice(
         values=values,
         score=float(score.isel({POINT: best})),
         points=settings.points,
         diverged=int(diverged.isel({POINT: best})),
-        why=f"{formatted(values)}: {how} on {_data_note(experiment, other)}",
-        accounted=not _may_share(experiment, other),
+        why=f"{formatted(values)}: {how} on {tuned.dataset}{note}",
+        accounted=not shared,
     )
 
 
@@ -251,17 +254,3 @@ def _rule(metric: str, points: str, score: xr.DataArray, fewest: xr.DataArray) -
     if fewest.all():
         return f"the best mean {metric} of {points}"
     return f"the best mean {metric} of those of {points} that diverged least,"
-
-
-def _data_note(experiment: Experiment, other: Experiment) -> str:
-    """Return text that names the tuning data and states whether the choice affects the run's privacy."""
-    name = other.problem.dataset
-    if _may_share(experiment, other):
-        return f"{name}, which may share data with this run: not accounted for"
-    return f"{name}; no data of this run had a part, so it costs them no privacy"
-
-
-def _may_share(experiment: Experiment, other: Experiment) -> bool:
-    """Return True if the tuning data may share records with the experiment's."""
-    tuned, run = other.problem, experiment.problem
-    return datasets.may_share(tuned.dataset, run.dataset, tuned.options, run.options)
