@@ -51,28 +51,27 @@ class Source:
         return cls(name, function, folder)
 
     def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options with full paths of files. Raise Refusal if the loader has no such option."""
-        if not self.needed:
-            return dict(given)
-        if is_table(self.name):
-            test = given.get("test")
-            found = located(test, self.folder, "problem.options.test") if isinstance(test, str) else None
-            return dict(given) if found is None else {**given, "test": str(found)}
-        if self.function is not None:
-            datasets.check_arguments(self.name, self.function, given)
-        else:
-            datasets.check_options(self.name, given)
-            files = datasets.files_of(self.name, given)
-            paths = {key: located(given[key], self.folder, f"problem.options.{key}", folders=True) for key in files}
-            return {**given, **{key: str(path) for key, path in paths.items()}}
-        return dict(given)
+        """Return the options with full paths of files.
 
-    def check(self, options: Mapping[str, Any]) -> None:
-        """Raise Refusal if a table's options and columns are inconsistent, before its rows are processed."""
-        if self.needed and is_table(self.name):
-            rest = {name: value for name, value in options.items() if name not in ("target", "test", "missing")}
-            prepared_by(options.get("target"), rest, "target", "test", "missing")
-            read_columns(self.name, options.get("missing", ()))
+        Raises:
+            Refusal: if the loader has no such option, or a table's options and columns are inconsistent.
+        """
+        found = dict(given)
+        if not self.needed:
+            return found
+        if is_table(self.name):
+            if isinstance(found.get("test"), str):
+                found["test"] = str(located(found["test"], self.folder, "problem.options.test"))
+            rest = {name: value for name, value in found.items() if name not in ("target", "test", "missing")}
+            prepared_by(found.get("target"), rest, "target", "test", "missing")
+            read_columns(self.name, found.get("missing", ()))
+        elif self.function is not None:
+            datasets.check_arguments(self.name, self.function, found)
+        else:
+            datasets.check_options(self.name, found)
+            for key in datasets.files_of(self.name, found):
+                found[key] = str(located(found[key], self.folder, f"problem.options.{key}", folders=True))
+        return found
 
     def load(self, options: Mapping[str, Any]) -> Data:
         """Return the data for these options. The last result is cached.

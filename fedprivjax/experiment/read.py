@@ -53,7 +53,7 @@ def _check_labels(labels: list[str]) -> None:
 
 
 def _check_sweep(experiment: Experiment) -> None:
-    sweep, grids = experiment.sweep, [settings.grid for settings in experiment.protocol]
+    sweep = experiment.sweep
     options = [name for name in SweepSettings.model_fields if name != "over"]
     for axis, values in sweep.over.items():
         require_choice("key in [sweep]", axis, [*options, *_axes(experiment)])
@@ -71,10 +71,9 @@ def _check_sweep(experiment: Experiment) -> None:
             settings.check_values(experiment.real_axes)
     if "records" in sweep.over and experiment.problem.partition is None:
         raise Refusal("sweep.records must go with [problem.partition], got none")
+    swept = [*experiment.real_axes, *(name for settings in experiment.protocol for name in settings.grid)]
     for name in sweep.resample:
-        require_choice(
-            "axis in sweep.resample", name, [*experiment.real_axes, *(name for grid in grids for name in grid)]
-        )
+        require_choice("axis in sweep.resample", name, swept)
 
 
 def check_targets(experiment: Experiment) -> None:
@@ -119,37 +118,35 @@ def _check_distinct(name: str, values: list[float], *, whole: bool = False) -> N
 
 
 def _check_metrics(experiment: Experiment) -> None:
-    if experiment.evaluation.metrics == []:
+    evaluation, own = experiment.evaluation, [one.name for one in experiment.evaluation.custom_metrics.values()]
+    names = [*METRICS, *OF_MEAN, *own]
+    if evaluation.metrics == []:
         raise Refusal("evaluation.metrics must name at least one metric, got []")
-    own = [metric.name for metric in experiment.evaluation.custom_metrics.values()]
-    require_choice("evaluation.select", experiment.evaluation.select, [*METRICS, *own])
-    for metric in experiment.evaluation.averaged:
-        require_choice("metric in evaluation.averaged", metric, [*METRICS, *OF_MEAN, *own])
-    _check_rounds_to(experiment, [*METRICS, *OF_MEAN, *own])
-    for expected in experiment.expected:
-        require_choice("metric in [[expected]]", expected.metric, [*METRICS, *OF_MEAN, *own])
-        if axis := experiment.evaluation.known(expected.metric).axis:
-            wanted = f"metric in [[expected]] must be a scalar, got {expected.metric!r} with the axis {axis!r}"
-            raise Refusal(f"{wanted}. Use {expected.metric}_mean" if axis == "client" else wanted)
-        if experiment.evaluation.known(recorded_name(expected.metric)).of in ("round", "own", "models"):
-            require_choice(f"iterate of '{expected.metric}' in [[expected]]", expected.iterate, [OUTPUT])
-
-
-def _check_rounds_to(experiment: Experiment, names: list[str]) -> None:
-    for metric, value in experiment.evaluation.rounds_to.items():
+    require_choice("evaluation.select", evaluation.select, [*METRICS, *own])
+    for metric in evaluation.averaged:
+        require_choice("metric in evaluation.averaged", metric, names)
+    for metric, value in evaluation.rounds_to.items():
         require_choice("metric in evaluation.rounds_to", metric, names)
         require_between(f"evaluation.rounds_to.{metric}", value, -inf, inf)
-    if experiment.evaluation.rounds_to and (trials := experiment.sweep.trials) is not None:
+    if evaluation.rounds_to and (trials := experiment.sweep.trials) is not None:
         raise Refusal(f"evaluation.rounds_to must be left out of trials, got {trials} trials. Sweep seeds instead")
     for expected in experiment.expected:
-        if expected.rounds_to is None:
-            continue
+        _check_expected_metric(expected, experiment, names)
+
+
+def _check_expected_metric(expected: Expected, experiment: Experiment, names: list[str]) -> None:
+    known, trials = experiment.evaluation.known, experiment.sweep.trials
+    require_choice("metric in [[expected]]", expected.metric, names)
+    if axis := known(expected.metric).axis:
+        wanted = f"metric in [[expected]] must be a scalar, got {expected.metric!r} with the axis {axis!r}"
+        raise Refusal(f"{wanted}. Use {expected.metric}_mean" if axis == "client" else wanted)
+    if known(recorded_name(expected.metric)).of in ("round", "own", "models"):
+        require_choice(f"iterate of '{expected.metric}' in [[expected]]", expected.iterate, [OUTPUT])
+    if expected.rounds_to is not None:
         require_between(f"rounds_to of {expected.protocol!r} in [[expected]]", expected.rounds_to, -inf, inf)
-        if expected.rounds != "last" or experiment.sweep.trials is not None:
-            raise Refusal(
-                f"rounds_to in [[expected]] must go without rounds = 'mean' and trials, got {expected.rounds!r} and "
-                f"{experiment.sweep.trials} trials"
-            )
+        if expected.rounds != "last" or trials is not None:
+            wanted = "rounds_to in [[expected]] must go without rounds = 'mean' and trials"
+            raise Refusal(f"{wanted}, got {expected.rounds!r} and {trials} trials")
 
 
 def _check_expected(experiment: Experiment) -> None:

@@ -108,7 +108,6 @@ class ProblemSettings(Settings):
 
     @model_validator(mode="after")
     def _check_options(self):
-        self.source.check(self.options)
         if self.picture is not None:
             as_picture(self.picture)
         if self.model is not None and self.loss is not None and self.loss.smoothing is not None:
