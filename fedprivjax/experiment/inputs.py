@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -102,12 +102,11 @@ def inputs_of(experiment: Experiment, jobs: "Iterable[Job]") -> Inputs:
     """
     jobs = list(jobs)
     modules = code_of(without_callback(to_mapping(experiment)), experiment.context["folder"])
-    checksums: dict[str, dict[str, None]] = {}
+    checksums = []
     for problem in {id(job.problem): job.problem for job in jobs}.values():
         table = problem.partition_table
         partition = {} if table is None else {PARTITION: _with_data(problem, table.rows)}
-        for name, found in {**data_checksums(problem), **partition}.items():
-            checksums.setdefault(name, {})[found] = None
+        checksums.append({**data_checksums(problem), **partition})
     programs: Digests = {}
     for job in (job for job in jobs if modules and not job.shape.get(TRIAL)):  # all trials have the same programs
         start = job.prepare()
@@ -117,7 +116,7 @@ def inputs_of(experiment: Experiment, jobs: "Iterable[Job]") -> Inputs:
         versions={"fedprivjax": version("fedprivjax"), "code": code_version(), "jax": jax.__version__},
         backend=jax.default_backend(),
         data=experiment.problem.dataset,
-        checksums={name: list(found) for name, found in checksums.items()},
+        checksums=_distinct(checksums),
         modules=modules,
         programs=programs,
     )
@@ -206,11 +205,14 @@ def cpu() -> str:
 def checksums(found: Mapping[str, xr.Dataset]) -> dict[str, Any]:
     """Return the distinct checksums of the data by array name, a list if there are several datasets, such as trials."""
     texts = [text for data in found.values() for text in str(data.attrs.get("data", "")).splitlines()]
-    by_name: dict[str, dict[str, None]] = {}
-    for text in dict.fromkeys(texts):
-        for name, checksum in json_value(text).items():
-            by_name.setdefault(name, {})[checksum] = None
-    return {name: list(found) if len(found) > 1 else next(iter(found)) for name, found in by_name.items()}
+    by_name = _distinct([json_value(text) for text in dict.fromkeys(texts)])
+    return {name: found if len(found) > 1 else found[0] for name, found in by_name.items()}
+
+
+def _distinct(found: Sequence[Mapping[str, str]]) -> Digests:
+    """Return the distinct values by name."""
+    names = dict.fromkeys(name for each in found for name in each)
+    return {name: list(dict.fromkeys(each[name] for each in found if name in each)) for name in names}
 
 
 def _git(checkout: Path, *words: str) -> str:

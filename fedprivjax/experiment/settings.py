@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.datasets.partition import KINDS, partition
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
@@ -318,10 +318,8 @@ class Experiment(Section):
         Raises:
             Refusal: if the protocol's own keys are invalid.
         """
-        try:
+        with within(f"in the participation of {settings.label!r}"):
             return overlaid(self.participation, settings.participation, self.context)
-        except Refusal as refusal:
-            raise Refusal(f"in the participation of {settings.label!r}: {refusal}") from refusal
 
     @property
     def real_axes(self) -> dict[str, list[float]]:
