@@ -25,8 +25,6 @@ from .engine.transcript import Transcript as Transcript
 from .engine.transcript import transcript as transcript
 from .experiment.results import Results as Results
 from .experiment.results import load as load
-from .experiment.saved_runs import load_run as load_run
-from .experiment.saved_runs import run_of as run_of
 from .method.adaptive_clip import AdaptiveClip as AdaptiveClip
 from .method.algorithm import Algorithm as Algorithm
 from .method.algorithm import At as At
@@ -268,6 +266,8 @@ from .sweeps.results import gradients_to as gradients_to
 from .sweeps.results import guarantee_of as guarantee_of
 from .sweeps.results import hours_to as hours_to
 from .sweeps.results import rounds_to as rounds_to
+from .sweeps.saved_runs import load_run as load_run
+from .sweeps.saved_runs import run_of as run_of
 from .sweeps.selection import select as select
 from .sweeps.sweep import sweep as sweep
 from .testing import check_protocol as check_protocol
