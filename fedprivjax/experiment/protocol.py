@@ -7,7 +7,7 @@ from functools import partial
 from math import isnan, prod
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fedprivjax.checks.decorated import without_decorator
 from fedprivjax.checks.numbers import kinds_of_parts, numbers_of, with_numbers
@@ -95,13 +95,6 @@ class ProtocolSettings(Settings):
             raise Refusal(f"protocol {name!r} must be an algorithm, got the class of pairs. Name the algorithm")
         with within(_place(labelled(raw))):
             return _fields(raw, method, context)
-
-    @model_validator(mode="after")
-    def _check_grid(self):
-        with within(self.place):
-            for axis in () if isinstance(self.method, Unimported) else self.grid:
-                require_choice("key in its grid", axis, self.sweepable)
-        return self
 
     @property
     def place(self) -> str:

@@ -23,8 +23,9 @@ from fedprivjax.experiment.names import of_results
 from fedprivjax.experiment.problem_objects import OwnSet
 from fedprivjax.experiment.protocol import labelled
 from fedprivjax.experiment.section import STRUCTURAL, refuse
-from fedprivjax.experiment.settings import Experiment, SweepSettings, TuningSettings
-from fedprivjax.privacy.target import NO_TARGET, SET_TARGET, UNLIMITED
+from fedprivjax.experiment.settings import Experiment, ProblemSettings, SweepSettings
+from fedprivjax.features.mapped import as_picture
+from fedprivjax.privacy.target import LEVELS, NO_TARGET, SET_TARGET, UNLIMITED
 from fedprivjax.problem.checks import require_constraint
 
 IN_TUNING = "in [tuning]"  # before messages about the tuning experiment
@@ -32,6 +33,11 @@ IN_TUNING = "in [tuning]"  # before messages about the tuning experiment
 
 def check(experiment: Experiment) -> None:
     """Raise Refusal if sections contradict one another. The message names the key."""
+    require_printable("title", experiment.title, breaks=False)
+    require_printable("notes", experiment.notes)
+    for one in experiment.protocol:
+        require_printable("label of a protocol", one.label, breaks=False)
+    _check_problem(experiment.problem)
     _check_sweep(experiment)
     _check_participation(experiment)
     _check_metrics(experiment)
@@ -52,14 +58,26 @@ def _check_labels(labels: list[str]) -> None:
             raise Refusal(f"protocol labels must be distinct, not empty and without '/', got {label!r}")
 
 
+def _check_problem(problem: ProblemSettings) -> None:
+    if problem.picture is not None:
+        as_picture(problem.picture)
+    if problem.model is not None and problem.loss is not None and problem.loss.smoothing is not None:
+        raise Refusal(f"problem.smoothing must be left out for model {problem.model.kind!r}")
+
+
 def _check_sweep(experiment: Experiment) -> None:
     sweep = experiment.sweep
     options = [name for name in SweepSettings.model_fields if name != "over"]
     for axis, values in sweep.over.items():
         require_choice("key in [sweep]", axis, [*options, *_axes(experiment)])
         _check_distinct(f"sweep.{axis}", values, whole=axis in STRUCTURAL)
+    for name in experiment.real_axes.keys() - set(LEVELS):  # a protocol may set a level that is swept for others
+        if all(name in settings.fixed for settings in experiment.protocol):
+            raise Refusal(f"sweep.{name} must be left out if every protocol sets {name}")
     for settings in experiment.protocol:
         for axis, values in settings.grid.items():
+            with within(settings.place):
+                require_choice("key in its grid", axis, settings.sweepable)
             _check_distinct(f"the grid's {axis} of {settings.label!r}", values)
         for axis in experiment.real_axes.keys() - settings.fixed - settings.grid.keys():
             if axis not in (*settings.sweepable, *_custom_sizes(experiment)):
@@ -156,21 +174,16 @@ def _check_expected(experiment: Experiment) -> None:
             require_choice("protocol label in [[expected]]", expected.protocol, labels)
         if expected.rule in ("above", "paired_above"):
             require_choice("other protocol in [[expected]]", expected.other, labels)
-        _check_axis(expected)
+        if (expected.rule in ALONG_AXIS) != (expected.axis is not None):
+            wanted = "axis in [[expected]] must go with rule 'slope', 'increases' or 'decreases'"
+            raise Refusal(f"{wanted}, got {expected.axis!r} with {expected.rule!r}")
         for cell in expected.cells:
+            if expected.axis in cell.at:
+                raise Refusal(f"expected cell {cell.at} must leave {expected.axis} out: it is the rule's axis")
             for name in cell.at:
                 require_choice("key in a cell's place in [[expected]]", name, _axes(experiment))
             if expected.rule == "within_se" and (cell.value is None or not cell.sd or not cell.runs or cell.runs < 2):
                 raise Refusal(f"expected cell {cell.at} must have a value, an sd and at least two runs")
-
-
-def _check_axis(expected: Expected) -> None:
-    if (expected.rule in ALONG_AXIS) != (expected.axis is not None):
-        rules = "'slope', 'increases' or 'decreases'"
-        raise Refusal(f"axis in [[expected]] must go with rule {rules}, got {expected.axis!r} with {expected.rule!r}")
-    for cell in expected.cells:
-        if expected.axis in cell.at:
-            raise Refusal(f"expected cell {cell.at} must leave {expected.axis} out: it is the rule's axis")
 
 
 def bundle() -> Path:
@@ -266,18 +279,15 @@ def parse(
     _check_labels([settings.label for settings in experiment.protocol])
     if of_results(context):
         return experiment
-    _require_printable(experiment)
     check(experiment)
-    experiment = _with_machines(experiment)
-    return experiment if experiment.tuning is None else _located(experiment, experiment.tuning)
-
-
-def _require_printable(experiment: Experiment) -> None:
-    """Raise Refusal if texts that tables and plots show have control characters."""
-    require_printable("title", experiment.title, breaks=False)
-    require_printable("notes", experiment.notes)
-    for one in experiment.protocol:
-        require_printable("label of a protocol", one.label, breaks=False)
+    given = experiment.participation
+    if given.machines is None and "machines" not in experiment.sweep.over:
+        experiment = experiment.but(participation=given.but(machines=natural_machines(experiment.problem)))
+    if (tuning := experiment.tuning) is not None:  # full paths of its data, as in `[problem]`
+        other = tuning_experiment(experiment).problem
+        located = {key: getattr(other, key) for key in ("dataset", "options") if key in tuning.problem}
+        experiment = experiment.but(tuning=tuning.but(problem={**tuning.problem, **located}))
+    return experiment
 
 
 def tuning_experiment(experiment: Experiment) -> Experiment:
@@ -295,21 +305,6 @@ def tuning_experiment(experiment: Experiment) -> Experiment:
         other = parse(raw, **experiment.context)
         check_other_data(experiment.problem, other.problem)
     return other
-
-
-def _located(experiment: Experiment, tuning: TuningSettings) -> Experiment:
-    """Return the experiment with full paths of the data of `[tuning]`, as in `[problem]`."""
-    other = tuning_experiment(experiment).problem
-    found = {key: getattr(other, key) for key in ("dataset", "options") if key in tuning.problem}
-    return experiment.but(tuning=tuning.but(problem={**tuning.problem, **found}))
-
-
-def _with_machines(experiment: Experiment) -> Experiment:
-    """Return the experiment with the number of machines that the data fix, if the file neither sets nor sweeps it."""
-    given = experiment.participation
-    if given.machines is not None or "machines" in experiment.sweep.over:
-        return experiment
-    return experiment.but(participation=given.but(machines=natural_machines(experiment.problem)))
 
 
 def to_mapping(experiment: Experiment) -> dict[str, Any]:

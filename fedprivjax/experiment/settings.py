@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.datasets.partition import KINDS, partition
@@ -18,8 +18,6 @@ from fedprivjax.experiment.problem_objects import ConstraintSettings, LossSettin
 from fedprivjax.experiment.protocol import ProtocolSettings, flattened
 from fedprivjax.experiment.section import OWN, STRUCTURAL, Reflected, Settings, kinds, owners
 from fedprivjax.features import MAPS
-from fedprivjax.features.mapped import as_picture
-from fedprivjax.privacy.target import LEVELS
 from fedprivjax.sweeps.memory import MEMORY_BUDGET, MIN_CHUNKS
 
 TRIAL = "trial"
@@ -105,14 +103,6 @@ class ProblemSettings(Settings):
                 keys.pop("radius")  # the ball's by itself
             raw = _gathered(raw, field, keys, len(kinds(union)))
         return raw
-
-    @model_validator(mode="after")
-    def _check_options(self):
-        if self.picture is not None:
-            as_picture(self.picture)
-        if self.model is not None and self.loss is not None and self.loss.smoothing is not None:
-            raise Refusal(f"problem.smoothing must be left out for model {self.model.kind!r}")
-        return self
 
     @property
     def identity(self) -> list[Any]:
@@ -295,13 +285,6 @@ class Experiment(Section):
     tuning: TuningSettings | None = None
     evaluation: EvaluationSettings = EvaluationSettings()
     expected: list[Expected] = []
-
-    @model_validator(mode="after")
-    def _check_axes(self):
-        for name in self.real_axes.keys() - set(LEVELS):  # a protocol may set a level that is swept for others
-            if self.protocol and all(name in protocol.fixed for protocol in self.protocol):
-                raise Refusal(f"sweep.{name} must be left out if every protocol sets {name}")
-        return self
 
     @property
     def context(self) -> dict[str, Any]:
