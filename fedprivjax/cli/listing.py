@@ -136,7 +136,7 @@ def groups() -> dict[str, Entries]:
     from fedprivjax.engine.metrics import METRICS
     from fedprivjax.experiment.pairs import KINDS as PRIVACY
     from fedprivjax.experiment.participation import ParticipationSettings
-    from fedprivjax.experiment.problem_objects import ConstraintSettings, LossSettings, ModelSettings
+    from fedprivjax.experiment.problem import ConstraintSettings, LossSettings, ModelSettings
     from fedprivjax.experiment.section import kinds, summary
     from fedprivjax.experiment.settings import PartitionSettings
     from fedprivjax.features import MAPS

@@ -11,9 +11,9 @@ from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets.as_problem import from_dataset, own_table
 from fedprivjax.engine import simulate
-from fedprivjax.experiment.data_source import Data
 from fedprivjax.experiment.names import Unimported
 from fedprivjax.experiment.participation import AnyKind
+from fedprivjax.experiment.problem import Data
 from fedprivjax.experiment.protocol import ProtocolSettings
 from fedprivjax.experiment.settings import TRIAL, Experiment, PartitionSettings, ProblemSettings
 from fedprivjax.features import mapped

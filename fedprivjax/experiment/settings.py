@@ -10,11 +10,10 @@ from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.datasets.partition import KINDS, partition
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
-from fedprivjax.experiment.data_source import Source
 from fedprivjax.experiment.expected import Expected
 from fedprivjax.experiment.names import Imported, callback_of, of_results, resolve
 from fedprivjax.experiment.participation import AnyKind, Section, overlaid
-from fedprivjax.experiment.problem_objects import ConstraintSettings, LossSettings, ModelSettings, feature_maps
+from fedprivjax.experiment.problem import ConstraintSettings, LossSettings, ModelSettings, Source, feature_maps
 from fedprivjax.experiment.protocol import ProtocolSettings, flattened
 from fedprivjax.experiment.section import OWN, STRUCTURAL, Reflected, Settings, kinds, owners
 from fedprivjax.features import MAPS
