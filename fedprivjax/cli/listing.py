@@ -134,13 +134,13 @@ def groups() -> dict[str, Entries]:
     from fedprivjax import datasets
     from fedprivjax.datasets.partition import KINDS
     from fedprivjax.engine.metrics import METRICS
-    from fedprivjax.experiment.pairs import KINDS as PRIVACY
     from fedprivjax.experiment.participation import ParticipationSettings
     from fedprivjax.experiment.problem import ConstraintSettings, LossSettings, ModelSettings
     from fedprivjax.experiment.section import kinds, summary
     from fedprivjax.experiment.settings import PartitionSettings
     from fedprivjax.features import MAPS
     from fedprivjax.method.encoders import ENCODERS
+    from fedprivjax.method.pairing import PRIVACY_KINDS
     from fedprivjax.plan.samplers import SAMPLERS
     from fedprivjax.privacy.adversary_names import ADVERSARIES
     from fedprivjax.protocols import ALGORITHMS, PROTOCOLS
@@ -152,7 +152,7 @@ def groups() -> dict[str, Entries]:
     return {
         "protocols": {entry: (text, thing) for entry, (thing, text) in PROTOCOLS.items()},
         "algorithms": {entry: (text, thing) for entry, (thing, text) in ALGORITHMS.items()},
-        "privacy objects": documented(PRIVACY),
+        "privacy objects": documented(PRIVACY_KINDS),
         "adversaries": documented(ADVERSARIES),
         "encoders": documented(ENCODERS),
         "losses": documented(kinds(LossSettings)),

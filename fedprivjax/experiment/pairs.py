@@ -12,31 +12,13 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment.names import made, resolve
 from fedprivjax.method.encoders import Encoder
 from fedprivjax.method.integer_sums import IntegerSums
-from fedprivjax.method.local_algorithm import LocalAlgorithm
 from fedprivjax.method.local_release import LocalPrivacy
-from fedprivjax.method.noisy_messages import NoisyMessages
-from fedprivjax.method.noisy_momentum import NoisyMomentum
-from fedprivjax.method.noisy_records import NoisyRecords
-from fedprivjax.method.pairing import privacy_for
-from fedprivjax.method.private_mean import GaussianMean
-from fedprivjax.method.record_steps import NoisyRecordSteps
-from fedprivjax.method.release import MessagePrivacy
-from fedprivjax.method.shuffled_bits import BitMean
+from fedprivjax.method.pairing import PRIVACY_KINDS, base_of, privacy_for
 from fedprivjax.method.work_privacy import WorkPrivacy
 from fedprivjax.plan.samplers.local import LocalWork
 from fedprivjax.protocols import FedAvg
 
 ALGORITHM, PRIVACY = "algorithm", "privacy"  # fields of a pair
-KINDS: dict[str, type] = {
-    "messages": NoisyMessages,
-    "records": NoisyRecords,
-    "momentum": NoisyMomentum,
-    "mean": GaussianMean,
-    "bits": BitMean,
-    "local": LocalPrivacy,
-    "steps": NoisyRecordSteps,
-    "integers": IntegerSums,
-}
 WORK = ("local_epochs", "local_steps", "batch", "sampler", "rate")  # keys of `work`, as in `fedavg`
 
 
@@ -96,10 +78,10 @@ def private(algorithm: type, table: Mapping[str, Any], part: Any, context: Any) 
     path, given = str(table.get("kind")), {key: value for key, value in table.items() if key != "kind"}
     if ":" not in path:
         require_choice("kind of privacy", path, _kinds_for(algorithm))
-    kind = _custom(algorithm, path, context) if ":" in path else KINDS[path]
+    kind = _custom(algorithm, path, context) if ":" in path else PRIVACY_KINDS[path]
     for key in given:
         require_choice("key of privacy", key, ["kind", *names_of(kind)])
-    if kind not in KINDS.values():
+    if kind not in PRIVACY_KINDS.values():
         _require_numbers(kind, given, PRIVACY)
     if "work" in given or kind in (LocalPrivacy, IntegerSums):
         given["work"] = _work(given.get("work"))
@@ -110,7 +92,7 @@ def private(algorithm: type, table: Mapping[str, Any], part: Any, context: Any) 
 
 def _custom(algorithm: type, path: str, context: Any) -> Any:
     """Return the class of custom privacy objects for an algorithm that a path "module:Class" names."""
-    base = WorkPrivacy if issubclass(algorithm, LocalAlgorithm) else MessagePrivacy
+    base = base_of(algorithm)
     kind = resolve(PRIVACY, path, {}, context)
     if not (isinstance(kind, type) and issubclass(kind, base)):
         needed = f"a subclass of {base.__name__} for the algorithm {algorithm.__name__}"
@@ -123,7 +105,7 @@ def _custom(algorithm: type, path: str, context: Any) -> Any:
 def _kinds_for(algorithm: type) -> list[str]:
     """Return the kinds of privacy objects that an algorithm can have."""
     known = privacy_for(algorithm)
-    return [kind for kind, one in KINDS.items() if one in known]
+    return [kind for kind, one in PRIVACY_KINDS.items() if one in known]
 
 
 def _work(table: Any) -> LocalWork:

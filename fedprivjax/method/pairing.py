@@ -19,6 +19,17 @@ from fedprivjax.method.release import MessagePrivacy, Privacy
 from fedprivjax.method.shuffled_bits import BitMean
 from fedprivjax.method.work_privacy import WorkPrivacy
 
+PRIVACY_KINDS: dict[str, type[Privacy]] = {  # by name in experiment files
+    "messages": NoisyMessages,
+    "records": NoisyRecords,
+    "momentum": NoisyMomentum,
+    "mean": GaussianMean,
+    "bits": BitMean,
+    "local": LocalPrivacy,
+    "steps": NoisyRecordSteps,
+    "integers": IntegerSums,
+}
+
 
 def privacy_for(algorithm: type) -> tuple[type, ...]:
     """Return the package's classes of privacy objects with which a class of algorithms goes; () for another class."""
