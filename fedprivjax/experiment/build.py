@@ -17,7 +17,7 @@ from fedprivjax.experiment.problem import Data
 from fedprivjax.experiment.protocol import ProtocolSettings
 from fedprivjax.experiment.settings import TRIAL, Experiment, PartitionSettings, ProblemSettings
 from fedprivjax.features import mapped
-from fedprivjax.plan.participation import Participation
+from fedprivjax.plan.participation import Participation, check_participation
 from fedprivjax.privacy.target import LEVELS, TARGETS
 from fedprivjax.problem.constraints import Ball, WholeSpace
 from fedprivjax.problem.problem import Problem
@@ -126,7 +126,9 @@ def make_participation(settings: AnyKind, shape: Mapping[str, Any]) -> tuple[Par
     `rounds` is None if the run has as many rounds as the samples allow.
     """
     per_round = shape.get("per_round", settings.model_dump().get("per_round"))
-    return settings.make(machines_of(settings, shape), per_round), shape.get("rounds", settings.planned)
+    made = settings.make(machines_of(settings, shape), per_round)
+    check_participation(made)
+    return made, shape.get("rounds", settings.planned)
 
 
 def make_protocol(settings: ProtocolSettings, over: Mapping[str, list[float]] | None = None) -> Any:
