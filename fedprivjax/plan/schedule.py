@@ -96,14 +96,14 @@ class Schedule(Once):
 
     @property
     def divisor(self) -> float:
-        """Divisor of sums over a round that does not depend on who sends: the mean number of machines that send."""
+        """Mean number of machines that send, by which sums over a round are divided whoever sends."""
         if self.secret is not None:
             return float(self.secret.mean_size if self.expected is None else self.expected)
         return self.expected if self.varies and self.expected is not None else float(self.participants.shape[1])
 
     @property
     def public(self) -> "Schedule":
-        """The public part of the schedule: the array of participants is empty, of width 0, if they are secret."""
+        """The public part of the schedule, without participants if they are secret (an empty array of width 0)."""
         if self.secret is None:
             return self
         nobody = np.zeros((self.size.rounds, 0), np.int32)
@@ -190,7 +190,7 @@ class Schedule(Once):
 
     @cached_property
     def weights_by_machine(self) -> tuple[np.ndarray, np.ndarray]:
-        """Pair of arrays with one entry for each round and machine in it, by rounds: the machine, and its weight.
+        """Machine and weight of every machine in every round, in the order of rounds, as a pair of arrays.
 
         The weight is that of a late answer, otherwise 1. If a machine has several answers in a round, it is their sum.
 

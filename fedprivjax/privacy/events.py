@@ -80,7 +80,7 @@ class Event:
 
     @property
     def cache_key(self) -> tuple[Any, ...] | None:
-        """Values on which `target_ratio` depends, except the noise and the target: the key of a cached noise.
+        """Key of a cached noise, the values on which `target_ratio` depends except the noise and the target.
 
         None if solving for the noise is fast and needs no cache.
         """

@@ -143,7 +143,7 @@ class PrivacyGuarantee:
 
     @cached_property
     def curve(self) -> Curve:
-        """Privacy curve of the least private machine: δ as a function of ε.
+        """Privacy curve of the least private machine, which gives δ as a function of ε.
 
         It is exact if μ is stated. Otherwise it is an upper bound, from the event or from known points.
         """

@@ -120,7 +120,7 @@ class Target:
 
     @property
     def given_noise(self) -> float | None:
-        """Noise standard deviation if the target fixes it: as given, or 0 if non-private. Otherwise None.
+        """Noise standard deviation if it is given, 0 if the target is non-private, otherwise None.
 
         >>> Target(noise_std=2.0).given_noise, Target(mu=inf).given_noise, Target(mu=1.0).given_noise
         (2.0, 0.0, None)
