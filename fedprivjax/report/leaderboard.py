@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import ScaledTranslation
 
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.bounded_read import json_from
@@ -29,6 +30,7 @@ from fedprivjax.report.wording import count_text, epsilon_text, grouped, number_
 
 PANEL = ("experiment", "federation", "metric", "delta", "unit", "relation", "setting")  # equal within a panel
 PANEL_SIZE = 5.6, 5.2  # width and height in inches, with the legend
+BELOW = 0.5  # inches from a panel's horizontal axis to its legend: the axis's numbers and label
 FORMAT = 1
 FRONTIER = "frontier.json"
 
@@ -105,7 +107,8 @@ def _draw(axis: Axes, rows: Sequence[Row]) -> None:
         title=", ".join([first["experiment"], *(f"{name} {value:g}" for name, value in first["setting"].items())]),
     )
     epsilon_axis(axis, {_level(row) for row in rows})
-    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, fontsize="small")
+    below = axis.transAxes + ScaledTranslation(0, -BELOW, axis.figure.dpi_scale_trans)
+    axis.legend(loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=below, ncols=2, fontsize="small")
 
 
 def _level(row: Row) -> float:

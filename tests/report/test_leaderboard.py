@@ -223,6 +223,15 @@ def test_the_plot_has_a_line_for_each_method(board):
         Leaderboard().plot()
 
 
+@pytest.mark.parametrize("height", [3.0, 5.2])
+def test_the_legend_is_below_the_label_of_the_axis_at_any_height(board, height):
+    figure = board.plot()
+    figure.set_size_inches(5.6, height)
+    figure.draw_without_rendering()
+    (axis,) = figure.axes
+    assert axis.get_legend().get_window_extent().y1 < axis.xaxis.label.get_window_extent().y0
+
+
 def test_the_bundled_rows_can_enter_and_are_of_committed_code():
     file = experiment.bundle() / "frontier" / "frontier.json"
     bundled = fpj.leaderboard()
