@@ -51,7 +51,7 @@ def machines_of(problem: Problem) -> int:
     """Return the number of machines in the partition table.
 
     Raises:
-        Refusal: the machines share one pool.
+        Refusal: if the machines share one pool.
     """
     if problem.partition_table is None:
         remedy = "Add problem.partition, or leave 'alone' out of evaluation.baselines"
@@ -68,7 +68,7 @@ def alone(problem: Problem, metrics: Sequence[Metric]) -> dict[str, np.ndarray]:
     """Return metrics of each machine's local model by name, for metrics of parameters; float32, shape [trained].
 
     Raises:
-        Refusal: the machines share one pool.
+        Refusal: if the machines share one pool.
     """
     trained = machines_alone(problem)
     assert problem.partition_table is not None

@@ -86,7 +86,7 @@ class IntegerSums(WorkPrivacy):
     noise.
 
     Raises:
-        Refusal: a setting is invalid.
+        Refusal: if a setting is invalid.
 
     >>> from fedprivjax import LocalEpochs, LocalGradientSteps, Protocol
     >>> private = IntegerSums(work=LocalEpochs(1, batch=10), update_clip=1.0, bits=12)

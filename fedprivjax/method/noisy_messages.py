@@ -171,7 +171,7 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
         """Return the distribution of the noise, for what the server reads.
 
         Raises:
-            Refusal: no theorem covers the pair.
+            Refusal: if no theorem covers the pair.
         """
         if type(reads) is Growing:
             return self._growing()

@@ -64,7 +64,7 @@ class ReducedMomentum(MomentumPrivacy):
     **Privacy**: μ-GDP for replacing one record, as in `ReducedTreeMomentum`.
 
     Raises:
-        Refusal: a setting is invalid.
+        Refusal: if a setting is invalid.
     """
 
     length: Any = None

@@ -32,7 +32,8 @@ class ServerOptimizer:
     If it is the `server` of a protocol, its b1 is swept as `over={"server.b1": [0.5, 0.9]}`; likewise "local.b1" for
     local steps. The learning rate is the protocol's step: a factory with the argument `learning_rate` receives it. The
     updates of any other factory are directions, which are multiplied by −step. A schedule's values are factors on the
-    step. Integers, flags, names and numbers on which a schedule of optax branches are static.
+    step. Integers, flags, names, and numbers that decide a branch of an optax schedule, are static: changing them
+    recompiles.
 
     An optax transformation, such as `optax.adam(0.1)`, has its own step and no numbers to sweep. Its updates are
     multiplied by the protocol's step, which then defaults to 1.

@@ -65,7 +65,7 @@ class ReleasedRecords(RecordPrivacy):
     **Privacy**: (ε_i, δ_i)-DP of machine i's transcript for replacing one of its records; none with clip_at "other".
 
     Raises:
-        Refusal: a setting is invalid.
+        Refusal: if a setting is invalid.
     """
 
     clip_at: str = struct.field(pytree_node=False, default="record")

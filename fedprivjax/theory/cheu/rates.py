@@ -31,7 +31,7 @@ class ProblemConstants:
         sampling: False omits the term of sampled records from rates.
 
     Raises:
-        Refusal: a number out of range.
+        Refusal: if a number is out of range.
 
     >>> ProblemConstants(users=10**4, dimension=16, diameter=-1.0, lipschitz=1.0, epsilon=1.0, delta=1e-6)
     Traceback (most recent call last):

@@ -48,7 +48,7 @@ class ProblemConstants:
         lipschitz: L, bound on the gradient norm of one record's loss; the largest if machines differ.
 
     Raises:
-        Refusal: a number out of range.
+        Refusal: if a number is out of range.
 
     >>> ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=0.0)
     Traceback (most recent call last):

@@ -30,7 +30,7 @@ class ProblemConstants:
         smoothness: L.
 
     Raises:
-        Refusal: a number out of range.
+        Refusal: if a number is out of range.
 
     >>> ProblemConstants(records=0, dimension=10, lipschitz=1.0, smoothness=1.0)
     Traceback (most recent call last):
