@@ -383,7 +383,7 @@ def test_a_refusals_traceback_is_shown_on_request(call, spec, words):
     assert status == 2
     assert said.startswith("Traceback (most recent call last):")
     assert "method/settings.py" in said
-    assert said.endswith("fedprivjax.Refusal: [[protocol]] 'ours': mu must be positive, got -1.0\n")
+    assert said.endswith("fedprivjax.Refusal: [sweep] for 'ours': mu must be positive, got -1.0\n")
     assert os.listdir() == [spec]
 
 
