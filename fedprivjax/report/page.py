@@ -72,10 +72,10 @@ def page(
 def guarantee_texts(data: xr.Dataset) -> dict[str, str]:
     """Return the distinct guarantees of a protocol's configurations as text, each with the points at which it holds."""
     texts = data["guarantee"]
-    read = cache(lambda text: PrivacyGuarantee.from_json(text).paragraph())
+    read = {text: PrivacyGuarantee.from_json(text).paragraph() for text in set(texts.values.ravel().tolist())}
     points = points_of({str(name): texts[name].values.tolist() for name in texts.dims})
     named = [
-        (read(texts.sel(at).item()), ", ".join(f"{name} = {value:g}" for name, value in at.items())) for at in points
+        (read[texts.sel(at).item()], ", ".join(f"{name} = {value:g}" for name, value in at.items())) for at in points
     ]
     return {paragraph: "; ".join(filter(None, where)) for paragraph, where in grouped(named).items()}
 

@@ -26,13 +26,6 @@ from fedprivjax.report.colours import CONSTANT, colour, look, slots
 from fedprivjax.report.drawing import add_legend, panelled, percent_ticks
 from fedprivjax.report.wording import power_text, relations
 
-PARTICIPATION, EPSILONS, SPENT, CORRELATION = "participation", "machine_epsilon", "epsilon", "noise_correlation"
-TITLES = {
-    PARTICIPATION: "participation",
-    EPSILONS: "ε of each machine",
-    SPENT: "ε over rounds",
-    CORRELATION: "noise correlation",
-}
 CELLS = 400  # most rows and columns of an image; more machines or rounds share one
 MOST = 2000  # most rows of a matrix that is drawn
 ENDS = 40  # most numbers of rounds for which ε is computed
@@ -62,7 +55,8 @@ def plot_run(run: SavedRun, shown: str | Metric | None = None, against: str | No
         return metrics_of(run, shown, against)
     if against is not None:
         raise Refusal(f"against must go with a metric, got {against!r} with {shown!r}")
-    return VIEWS[shown](run)
+    _, draw = VIEWS[shown]
+    return draw(run)
 
 
 def plots_of_first(jobs: Iterable[Job]) -> tuple[str, dict[str, Figure]]:
@@ -75,10 +69,10 @@ def plots_of_first(jobs: Iterable[Job]) -> tuple[str, dict[str, Figure]]:
         if start is None or not start.guarantee.private:
             continue
         made = {}
-        for shown, title in TITLES.items():
-            if shown != SPENT or start.event.mus is not None:
+        for title, draw in VIEWS.values():
+            if draw is not epsilon_spent or start.event.mus is not None:
                 with suppress(Refusal):
-                    made[title] = VIEWS[shown](start)
+                    made[title] = draw(start)
         at = ", ".join(f"{name} = {values[0]:g}" for name, values in job.options["over"].items())
         return job.label + f" at {at}" * bool(at), made
     return "", {}
@@ -227,11 +221,11 @@ def noise_correlation(run: SavedRun | ReadyRun) -> Figure:
     return figure
 
 
-VIEWS = {
-    PARTICIPATION: participation,
-    EPSILONS: machine_epsilons,
-    SPENT: epsilon_spent,
-    CORRELATION: noise_correlation,
+VIEWS = {  # of one run, by name: title on a page, and function
+    "participation": ("participation", participation),
+    "machine_epsilon": ("ε of each machine", machine_epsilons),
+    "epsilon": ("ε over rounds", epsilon_spent),
+    "noise_correlation": ("noise correlation", noise_correlation),
 }
 
 
