@@ -1,6 +1,7 @@
 """Method comparison as text: bounds, costs and guarantees, without a ranking across kinds of bound."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,14 +38,11 @@ def plan_ranking(found: xr.Dataset, given: set[str]) -> Group:
     unproved, tried = named.pop(SECTIONS[-1][2], []), ranked(levels[0]) if "pilot" in found.attrs else []
     parts: list[Any] = [Text(line) for line in _settings(found, given)]
     parts += [Text(_headline(at), style="bold") for at in levels]
-    parts += [_places_table(levels, tried), _settings_table(levels, tried)] if tried else []
-    for words, labels in named.items():
-        table = Sheet(f"{words}; * vacuous")
-        table.add_columns("method", justify="left")
-        table.add_columns(*(f"ε = {float(at['epsilon']):g}" for at in levels))
-        for label in labels:
-            table.add_row(label, *(_bound(at.sel(protocol=label), count_text, "*", "–") for at in levels))
-        parts.append(table)
+    if tried:
+        title = "clip (of gradients or updates) and step of the pilot runs"
+        parts += [_places_table(levels, tried), _level_table(title, levels, tried, _pilot_settings)]
+    bound = partial(_bound, text=count_text, vacuous="*", none="–")
+    parts += [_level_table(f"{words}; * vacuous", levels, labels, bound) for words, labels in named.items()]
     refused = found["protocol"].values[(found["refusal"] != "").all("epsilon").values].tolist()
     lines = {"no bound": [label for label in unproved if label not in tried], "not planned": refused}
     return Group(*parts, *(Text(f"{words}: {'; '.join(labels)}") for words, labels in lines.items() if labels))
@@ -63,15 +61,19 @@ def _places_table(levels: list[xr.Dataset], labels: list[str]) -> Sheet:
     return table
 
 
-def _settings_table(levels: list[xr.Dataset], labels: list[str]) -> Sheet:
-    """Return the clip and the step of every method with a pilot run, at every ε."""
-    table = Sheet("clip (of gradients or updates) and step of the pilot runs")
+def _level_table(title: str, levels: list[xr.Dataset], labels: list[str], text: Callable[[xr.Dataset], str]) -> Sheet:
+    """Return a table of one text of every method at every ε."""
+    table = Sheet(title)
     table.add_columns("method", justify="left")
     table.add_columns(*(f"ε = {float(at['epsilon']):g}" for at in levels))
     for label in labels:
-        numbers = [[float(at[name].sel(protocol=label)) for name in ("pilot_clip", "pilot_step")] for at in levels]
-        table.add_row(label, *(", ".join(number_text(one, "–") for one in each) for each in numbers))
+        table.add_row(label, *(text(at.sel(protocol=label)) for at in levels))
     return table
+
+
+def _pilot_settings(row: xr.Dataset) -> str:
+    """Return the clip and the step of a pilot run."""
+    return ", ".join(number_text(float(row[name]), "–") for name in ("pilot_clip", "pilot_step"))
 
 
 def _placed(row: xr.Dataset) -> tuple[str, str]:
