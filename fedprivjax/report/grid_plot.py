@@ -63,9 +63,8 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
     figure, maps = drawing.panelled(len(panels), 4.4, 3.6, across=ACROSS)
     for axis, (label, point), mean, each in zip(maps, panels, means, runs, strict=True):
         _draw(axis, mean, cells, limits)
-        words = [drawing.point_title(point, drawn.fixed), f"best {_mark(axis, each, cells.metric)}"]
-        if several:
-            words.insert(0, label)
+        best = f"best {_mark(axis, each, cells.metric)}"
+        words = [label if several else "", drawing.point_title(point, drawn.fixed), best]
         axis.set_title(", ".join(filter(None, words)), fontsize="medium")
     bar = figure.colorbar(maps[0].collections[0], ax=maps, label=f"{cells.words}, mean over {this.over}")
     figure.supxlabel(f"{CHOSEN_NOTE};\ndotted: interval reaches the best mean", fontsize="small")

@@ -95,19 +95,15 @@ class Summary:
     @cached_property
     def misses_target(self) -> bool:
         """True if the worst run's realised ε deviates from a swept target by more than `TOLERANCE` anywhere."""
-        return any(self._off_target(label) > TOLERANCE for label in self.best)
+        pairs = [(self.epsilon[label], target_of(data)) for label, data in self.best.items()]
+        # ∞ / ∞ is NaN, and on target
+        return any((abs(epsilon / target - 1) > TOLERANCE).any() for epsilon, target in pairs if target is not None)
 
     @property
     def below_target(self) -> list[str]:
         """Labels of the protocols whose worst run is below a target by more than `TOLERANCE`."""
         targets = {label: self.best[label].get("target_epsilon", np.nan) for label in self.private}
         return [name for name, asked in targets.items() if (self.epsilon[name] < (1 - TOLERANCE) * asked).any()]
-
-    def _off_target(self, label: str) -> float:
-        target = target_of(self.best[label])
-        if target is None:
-            return 0.0
-        return float(abs(self.epsilon[label] / target - 1).fillna(0.0).max())  # ∞ / ∞ is NaN, and on target
 
     @property
     def hides_sizes(self) -> bool:
