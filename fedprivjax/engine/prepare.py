@@ -128,7 +128,7 @@ class ReadyRun:
 
     @property
     def costs(self) -> dict[str, float]:
-        """Costs of one machine by name: in a round, such as `sent_bits`, and in the whole run.
+        """Costs of one machine by name, in a round, such as `sent_bits`, and in the whole run.
 
         Those of the whole run are `rounds_taken`, `gradients_per_record`, and `sent_bytes`, the mean over machines.
         Methods with local steps or client state add theirs, and participation with delays adds `hours`. They are

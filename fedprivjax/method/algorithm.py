@@ -222,9 +222,9 @@ class Algorithm(Part):
 
     @property
     def reads(self) -> Reads:
-        """Statistic of the rounds' messages that the server reads: `Mean()`, `Sum()`, `Growing()` or `Momentum(alpha)`.
+        """Statistic of the rounds' messages that the server reads, by default `Mean()`.
 
-        Default: `Mean()`. It is read once, before anything is compiled.
+        It is `Mean()`, `Sum()`, `Growing()` or `Momentum(alpha)`, and is read once, before anything is compiled.
         """
         return MEAN
 

@@ -65,7 +65,7 @@ class RoundInputs(NamedTuple):
 
     @property
     def divisor(self) -> Any:
-        """Divisor of sums that is the same in all rounds: the number of participants, or its mean if it varies."""
+        """Divisor of sums, the same in all rounds, which is the number of participants, or its mean if it varies."""
         return self.samples.shape[0] if self.expected is None else self.expected
 
     @property

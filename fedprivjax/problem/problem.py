@@ -184,7 +184,7 @@ class Problem:
 
     @property
     def held(self) -> int | float:
-        """Number of records on all machines: those of the partition, or the whole pool. Inf if computed on demand."""
+        """Number of records of the partition over machines, or of the whole pool. Inf if computed on demand."""
         return self.examples if self.partition_table is None else int(self.partition_table.sizes.sum())
 
     @property
@@ -203,19 +203,19 @@ class Problem:
 
     @property
     def lipschitz(self) -> float:
-        """G: bound on the gradient norm of one example's loss on the constraint set, or inf if unknown."""
+        """Bound G on the gradient norm of one example's loss on the constraint set, or inf if unknown."""
         if self.own_lipschitz is not None:
             return float(np.max(self.own_lipschitz))
         return inf if self.feature_bound is None else self.model.lipschitz(self.feature_bound, self.constraint.radius)
 
     @property
     def distance_to_optimum(self) -> float:
-        """D, bound on the distance from the start to the optimum: `distance`, or the set's diameter (may be inf)."""
+        """Bound D on the distance from the start to the optimum, `distance` or the set's diameter (may be inf)."""
         return self.constraint.diameter if self.distance is None else self.distance
 
     @property
     def travel(self) -> float:
-        """Distance on which default step sizes are based: the set's diameter, or `distance` if the set is unbounded.
+        """Distance on which default step sizes are based, the set's diameter, or `distance` if the set is unbounded.
 
         A nonlinear model with neither uses twice the norm of its start, which is public. This is a rule of thumb: a
         network's solution is about as far from the start as the start is from zero. It is inf for a start at zero.
@@ -226,7 +226,7 @@ class Problem:
 
     @property
     def reach(self) -> float:
-        """Bound on the distance from the start to the optimum: `distance`, or the largest distance within the set.
+        """Bound on the distance from the start to the optimum, `distance` or the largest distance within the set.
 
         If both are unknown it is `travel`, which for a nonlinear model is a rule of thumb and no bound.
         """
@@ -241,7 +241,7 @@ class Problem:
 
     @property
     def message_factors(self) -> float | np.ndarray:
-        """Factor of each machine's messages: its weight p_i times the number of machines; 1.0 if all are equal."""
+        """Factor of each machine's messages, its weight p_i times the number of machines; 1.0 if all are equal."""
         return 1.0 if self.weights is None else len(self.weights) * np.array(self.weights)
 
     @property
@@ -259,7 +259,7 @@ class Problem:
 
     @property
     def smoothness(self) -> float:
-        """L: bound on the Lipschitz constant of the gradient of one example's loss, or inf if unknown."""
+        """Bound L on the Lipschitz constant of the gradient of one example's loss, or inf if unknown."""
         if self.own_smoothness is not None:
             return self.own_smoothness
         return inf if self.feature_bound is None else self.model.smoothness(self.feature_bound)
