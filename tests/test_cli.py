@@ -897,6 +897,9 @@ def test_an_invalid_option_is_one_line(call):
     assert refused(call("reproduce", "quickstart", "--tiny")) == (
         "No such option: --tiny. It is an option of run. See fedprivjax reproduce --help"
     )
+    assert refused(call("--tiny", "run", "quickstart")) == (
+        "No such option: --tiny. It is an option of run. See fedprivjax --help"
+    )
     assert refused(call("list", "--nope")) == "No such option: --nope. See fedprivjax list --help"
     assert refused(call("plan", "--machines")).endswith(" See fedprivjax plan --help")
 

@@ -60,6 +60,14 @@ class StoppableCommands(TyperGroup):
         require_choice("command", args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
 
+    def parse_args(self, ctx, args):
+        if not args:
+            return super().parse_args(ctx, args)  # which prints the help
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            raise Refusal(self._usage(error, None)) from None
+
     def invoke(self, ctx):
         try:
             return super().invoke(ctx)
@@ -75,7 +83,7 @@ class StoppableCommands(TyperGroup):
         option = getattr(error, "option_name", None)
         owners = [name for name, each in self.commands.items() if any(option in one.opts for one in each.params)]
         where = "" if command in owners or not owners else f"It is an option of {', '.join(owners)}. "
-        return f"{error.format_message().rstrip('.')}. {where}See fedprivjax {command} --help"
+        return f"{error.format_message().rstrip('.')}. {where}See fedprivjax {f'{command} ' * bool(command)}--help"
 
 
 def leave(status: int) -> None:
