@@ -108,7 +108,7 @@ def metrics_of(run: SavedRun, metric: str | Metric | None = None, against: str |
 
 
 def participation(run: SavedRun | ReadyRun) -> Figure:
-    """Plot the machines of every round: dark where a machine takes part, half dark where it drops out.
+    """Plot the machines of every round: marked where a machine takes part, half marked where it drops out.
 
     More than `CELLS` machines or rounds share a row or column, whose shade is the mean.
     """
