@@ -152,6 +152,8 @@ def _plot(this: Summary, metric: str | Metric | None, against: str | None) -> Fi
         )
     require_choice("axis of a plot", against, axes)
     metric = metric or usual_metric(this, against)
+    if metric in axes:
+        raise Refusal(f"metric must be a metric's name, got the axis {metric!r}. Write against={metric!r}")
     recorded_by(this, metric)
     return axes[against](metric)
 

@@ -31,6 +31,8 @@ STACKED = 6  # largest number of panels that a narrow page shows in one column
 TICKS = 6  # largest number of values of a swept setting that all have a tick
 LINE = 0.2  # height of a legend's line in inches
 SPACE = 0.06  # space above and below all curves, as a part of their range
+LABEL = 0.3  # largest part of a figure for names beside curves
+NEAR_END = 0.8  # smallest place along the axis where a curve may end that is named at its end
 HANDLE = 0.7  # width of a legend's handle in inches
 FONT = 10.0  # font size in points at which these hold
 NO_LIMITS = -np.inf, np.inf
@@ -108,8 +110,31 @@ def finish(figure: Figure, panels: list[Panel], metric: Metric, words: str, acro
             axes[0].set_ylim(low - SPACE * (high - low or 1.0), high + SPACE * (high - low or 1.0))
     for axis in axes:
         axis.grid(alpha=0.3, which="major")
-    add_legend(figure, axes)
+    if len(axes) > 1 or not label_ends(axes[0]):
+        add_legend(figure, axes)
     return figure
+
+
+def label_ends(axis: Axes) -> bool:
+    """Write the names of curves beside their right ends, and return True, if they have space and need no note."""
+    handles, labels = curves_of(axis)
+    size, (width, height) = matplotlib.rcParams["font.size"], axis.get_figure(root=True).get_size_inches()  # type: ignore[union-attr]
+    if len(labels) < 2 or letter_width() * max(map(len, labels)) * size / FONT > LABEL * width:
+        return False
+    if any(label.endswith(CHOSEN) for label in labels) or not all(isinstance(handle, Line2D) for handle in handles):
+        return False
+    ends = [(axis.transData + axis.transAxes.inverted()).transform(line.get_xydata()[-1]) for line in handles]
+    across = [
+        end[0] if line.get_transform() == axis.transData else 1.0 for line, end in zip(handles, ends, strict=True)
+    ]
+    heights = sorted(end[1] for end in ends)
+    apart = 1.3 * size / 72 / (0.75 * height)  # of the axis, which takes about three quarters of the height
+    if min(across) < NEAR_END or min(np.diff(heights)) < apart:
+        return False
+    for line, label, end in zip(handles, labels, ends, strict=True):
+        style = {"color": line.get_color(), "fontsize": 0.9 * size, "va": "center", "annotation_clip": False}
+        axis.annotate(label, (1.0, end[1]), (4, 0), "axes fraction", "offset points", **style)
+    return True
 
 
 def curves_of(axis: Axes) -> tuple[list[Any], list[str]]:

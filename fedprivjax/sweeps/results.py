@@ -116,8 +116,8 @@ def require_scalars(name: str, dataset: xr.Dataset) -> None:
 
 
 def has(dataset: xr.Dataset, name: str) -> bool:
-    """Return True if the dataset has a metric or the metric that it is computed from."""
-    return name in dataset or recorded_name(name) in dataset
+    """Return True if the dataset has a metric over rounds, or the metric that it is computed from."""
+    return any("round" in dataset[one].dims for one in (name, recorded_name(name)) if one in dataset)
 
 
 def constant(dataset: xr.Dataset, name: str) -> float | None:

@@ -65,6 +65,18 @@ def test_a_panel_for_each_participation_and_a_line_for_each_protocol(best):
         np.testing.assert_allclose(flat.get_ydata(), level)
 
 
+@pytest.mark.parametrize(("shift", "at_ends"), [(0.3, True), (0.0, False)])
+def test_names_stand_at_the_ends_of_curves_where_they_fit(shift, at_ends):
+    data = dataset("mu").rename(mu="epsilon")
+    figure = plots.metric_against_epsilon(
+        Summary({"ours": data, "theirs": data.assign(test_accuracy=data["test_accuracy"] - shift)})
+    )
+    ends = {text.get_text(): text.xy[1] for text in figure.axes[0].texts}
+    assert (list(ends), labels(figure)) == ((["ours", "theirs"], []) if at_ends else ([], ["ours", "theirs"]))
+    if at_ends:
+        assert ends["ours"] > ends["theirs"]
+
+
 def test_a_swept_epsilon_is_drawn_without_conversion(best):
     swept = best["ours"].rename(mu="epsilon")
     swept["realised_epsilon"] = swept["epsilon"].broadcast_like(swept["realised_epsilon"])
