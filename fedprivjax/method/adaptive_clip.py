@@ -128,13 +128,13 @@ class AdaptiveClip(Decorated):
         return jnp.sqrt((1 - factor) * (1 + factor))
 
     def pair(self, update, unclipped, clip, factor) -> tuple[Any, Any]:
-        """Return a machine's message, its clipped update and its bit, scaled to a joint norm of at most 1.
+        """Return a machine's message: its clipped update and its bit ±1, scaled to a joint norm of at most 1.
 
         Args:
             update: update of norm at most `clip`.
             unclipped: True if clipping did not change it.
             clip: clip of the round.
-            factor: norm u of the bit, from `bit_factor`.
+            factor: u, scale of the bit in the message, from `bit_factor`.
         """
         scale = self.update_factor(factor) / clip
         return jax.tree.map(lambda leaf: scale * leaf, update), factor * jnp.where(unclipped, 1.0, -1.0)
@@ -143,9 +143,9 @@ class AdaptiveClip(Decorated):
         """Return the mean update and the next round's clip, from the noisy mean of the messages.
 
         Args:
-            mean: mean of the messages that `pair` returns, with noise.
+            mean: noisy mean of the messages (see `pair`), whose two parts are the scaled update and the scaled bit.
             clip: clip of the round.
-            factor: norm u of the bit, from `bit_factor`.
+            factor: u, scale of the bit in a message, from `bit_factor`.
         """
         scale, fraction = clip / self.update_factor(factor), 0.5 + mean[1] / (2 * factor)
         after = clip * jnp.exp(-self.rate * (fraction - self.quantile))

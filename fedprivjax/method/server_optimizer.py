@@ -109,7 +109,7 @@ class ServerOptimizer:
         return {name: given.get(name) for name in sorted({*free, *given})}
 
     def with_values(self, values: Mapping[str, Any]) -> "ServerOptimizer":
-        """Return a copy with other numbers; None means the factory's default."""
+        """Return a copy with other settings by name, such as `{"b1": 0.8}`. None means the factory's default."""
         fixed = dict(self.fixed)
         settings = {**fixed, **dict(zip(self.names, self.values, strict=True)), **values}
         given = {name: one for name, one in settings.items() if one is not None or name in fixed}

@@ -265,11 +265,11 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
             equivalent, but cannot be scaled by a sweep. Not with a shuffler.
         noise_std: σ of the noisiest machine, per coordinate of its message (instead of one `epsilon` for all).
         step_scale: factor on `step_size`, given or the theory's.
-        step_size: η. None is the paper's: that of Theorem 2.1, or without noise the minimiser of the bound in Lemma
-            E.4, and 1/β for all records of all machines and smoothness β. With a clip below the Lipschitz constant no
-            theorem holds. None is then the rule of thumb of `NoisySGD` for clipped gradients, with σ²/M for σ². It is
-            √3 times as long without a window, and up to twice as long for full batches. A positive `strong_convexity`
-            keeps the strongly convex theorem's step.
+        step_size: η. None chooses a step. With noise it is that of Theorem 2.1. Without noise it is 1/β for smoothness
+            β if every round uses all records of all machines, else it minimises the bound in Lemma E.4. With a clip
+            below the Lipschitz constant no theorem holds: the step is the rule of thumb of `NoisySGD` for clipped
+            gradients, with σ²/M for σ². It is √3 times as long without a window, and up to twice as long for full
+            batches. A positive `strong_convexity` always gives the strongly convex theorem's step.
         clip: C, bound that a machine enforces on every record's gradient; None relies on the Lipschitz constant.
         strong_convexity: modulus μ of the loss; if positive, it sets growing averaging weights and the step.
         batch: K, an integer or one for each machine; None with the sampler "full", which ignores it.

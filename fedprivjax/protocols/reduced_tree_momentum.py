@@ -62,12 +62,14 @@ class ReducedTreeMomentum(MomentumProtocol):
 
     It takes the normalised steps of `TreeMomentum`. The momentum is computed from gradients at anchors, the first
     iterate of each epoch, and from differences of gradients at nearby points. A record changes a difference less than a
-    gradient, so it needs less noise. Each of three sums has noise of its own tree over rounds: of gradients at anchors,
-    of differences between anchors, and of residuals. A residual is the difference between an iterate and its anchor.
+    gradient, so it needs less noise. The momentum is a combination of three sums, each with the noise of its own tree
+    over rounds: of gradients at anchors, of their differences from one anchor to the next, and of residuals. A residual
+    is the gradient at an iterate minus the gradient of the same records at its epoch's anchor.
 
     Attributes:
         mu, epsilon: privacy target, `mu` or `epsilon`; inf is non-private.
-        noise_std: σ, noise of a node in the anchors' tree that ends within two epochs; the others are proportional.
+        noise_std: σ, noise of a node of the anchors' tree that ends within the first two epochs. The noise of every
+            other node is a fixed multiple of σ (`stds`).
         step_scale: factor on `step_size`, given or the theory's.
         step_size: η, length of every step. None is 1/√(N·T) of Theorem 9, for T rounds in epochs of N rounds. For
             clipped gradients in a bounded set it is the smaller of `TreeMomentum`'s and C/(8NL), with smoothness L (no
@@ -84,11 +86,11 @@ class ReducedTreeMomentum(MomentumProtocol):
         relative_privacy: relative μ of the machines, as in `TreeMomentum`.
         stds: noise of each group divided by σ; set by `calibrate`, like `epoch` and `slack`.
 
-    **Privacy**: μ-GDP for replacing one record. For each record, add up the squared ratios of its contribution to a
-    node and the node's noise, over the nodes of all trees. μ² is the largest of these sums. In a round that uses it, a
-    record contributes at most 2C to a node of anchors, and 2·min(ηNL, 2C) to a node of differences. To a node of
-    residuals it contributes 2·min(ηpL, 2C), p rounds after the anchor. All are multiplied by α/K, and by 1−α for each
-    round until the node's last. This needs steps of length η, so the method has no `server`.
+    **Privacy**: μ-GDP for replacing one record. μ² is the largest, over records, of Σ (s/τ)² over the nodes of all
+    trees. Here τ is the noise of a node, and s the sum of the record's changes of that node, one for each round of the
+    node that uses the record. Before weighting, a change is at most 2C in a node of anchors, 2·min(ηNL, 2C) in a node
+    of differences, and 2·min(ηpL, 2C) in a node of residuals, p rounds after the anchor. Its weight is (α/K)·(1−α)^k
+    if the node ends k rounds later. These bounds need steps of length η, so the method has no `server`.
     """
 
     reset_rate: Any = struct.field(default=None, metadata={"small": of_short_epochs})

@@ -99,7 +99,8 @@ def agd_bound(
         variance: σ², mean squared error of a round's gradient (`oracle_variance`).
         gap: bound on the excess loss at the start, such as L·D.
 
-    Source: derived here by Lan's proof. Cheu et al. 2022, Lemma 4.4 states its order, with σ for σ². Explicit.
+    Source: derived here by Lan's proof, with explicit constants. Cheu et al. 2022, Lemma 4.4 states its order. The
+    "variance at most σ" of that lemma is σ² here.
 
     >>> agd_bound(rounds=2, smoothness=1.0, spread=13**0.5, distance=1.0, variance=4.0, gap=1.0)
     1.535...

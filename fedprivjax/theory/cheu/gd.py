@@ -52,7 +52,7 @@ def gd_bound(
     Raises:
         Refusal: if η > 2/β.
 
-    Source: Cheu et al. 2022, Lemmas B.4 and B.5, proof of Theorem 4.9. Explicit.
+    Source: Cheu et al. 2022, Lemmas B.4 and B.5, proof of Theorem 4.9. Constants are explicit.
 
     >>> gd_bound(users=100, rounds=25, step=0.25, distance=1.0, lipschitz=1.0, round_noise=1e4, smoothness=4.0)
     0.5175
@@ -81,8 +81,9 @@ def gd_step(
 ) -> Any:
     """Step of gradient descent that minimises `gd_bound`: `η = D/(L·√(T·(1 + C_r/n² + 2T/n + 1/2)))`.
 
-    The term 1/2 is due to Moreau envelopes of smoothness `β = 2/η`, the largest that the step allows. For a smooth loss
-    it is 0, and η is at most 2/β.
+    The term 1/2 is the cost of smoothing. A loss that is not smooth is replaced by its Moreau envelope of smoothness
+    `β = 2/η`, the largest that the step allows. A smooth loss needs no envelope: the term is then 0, and η is reduced
+    to 2/β if it is longer.
 
     Here D is the distance from the start to the minimum, L the Lipschitz constant, T the number of rounds, and n the
     number of users. C_r is the noise variance of one round's sum of gradients over all coordinates, divided by L².
@@ -145,7 +146,7 @@ def gd_scan(
         tolerance: relative excess over the smallest evaluated bound that counts as nearly minimal.
         generalization: as in `gd_bound`.
 
-    Source: derived here, by minimising the bound in the proof of Cheu et al. 2022, Theorem 4.9. Explicit.
+    Source: derived here, by minimising the bound in the proof of Cheu et al. 2022, Theorem 4.9. Constants are explicit.
 
     >>> gd_scan(users=1000, distance=1.0, lipschitz=1.0, noise=1e4, max_rounds=256)[:2]
     (1000, 181)

@@ -37,7 +37,8 @@ def oracle_variance(*, per_round: ArrayLike, lipschitz: ArrayLike, noise: Noise,
         per_round: b.
         sampling: False omits L²/b, which leaves the part that is due to privacy.
 
-    Source: Cheu et al. 2022, Theorem 3.2, with the variance of the mechanism instead of its order. Explicit.
+    Source: Cheu et al. 2022, Theorem 3.2, with the variance of the mechanism instead of its order. Constants are
+    explicit.
 
     >>> oracle_variance(per_round=10, lipschitz=2.0, noise=50.0)
     2.4
@@ -86,7 +87,7 @@ def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: in
     Raises:
         Refusal: if ε > 15 or δ ≥ 1/2, outside the theorem.
 
-    Source: Cheu et al. 2022, Theorem 3.2 and its proof (square roots restored). Explicit.
+    Source: Cheu et al. 2022, Theorem 3.2 and its proof (square roots restored). Constants are explicit.
 
     >>> int(paper_noise_constant(1.0, 1e-6, 10) ** 0.5)
     12643
@@ -118,7 +119,7 @@ def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, acc
     Raises:
         Refusal: if ε ≥ 1 for "paper".
 
-    Source: Cheu et al. 2022, Algorithm 6 and Theorem C.3. Explicit.
+    Source: Cheu et al. 2022, Algorithm 6 and Theorem C.3. Constants are explicit.
 
     >>> round(pan_private_noise_constant(0.9, 1e-6, 10), 1)
     1736.4

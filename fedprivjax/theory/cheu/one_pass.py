@@ -36,7 +36,7 @@ def sgd_bound(
         distance: D, bound on the distance from the start to the minimum (in the paper, the diameter).
         noise: C, the noise variance of a round's sum of gradients over all coordinates, divided by L².
 
-    Source: Cheu et al. 2022, proof of Theorem 4.1. Explicit.
+    Source: Cheu et al. 2022, proof of Theorem 4.1. Constants are explicit.
 
     >>> round(sgd_bound(users=20_000, per_round=29, distance=2.0, lipschitz=1.0, noise=862.0), 4)
     0.1084
@@ -67,9 +67,11 @@ def sgd_step(
 def sgd_best_per_round(noise: ArrayLike) -> Any:
     """Number of users in a round that minimises `sgd_bound` if there are many users: `√C`, a real number.
 
-    Here C is `noise`, the noise variance of a round's sum of gradients over all coordinates, divided by L².
+    Here C is `noise`: the noise variance of a round's sum of gradients over all coordinates, divided by the squared
+    Lipschitz constant.
 
-    Source: derived here, by minimising `sgd_bound`; the paper's b = √d·ln(d/δ)/ε is of the same order.
+    Source: derived here, by minimising `sgd_bound`. The paper's number of users, √d·ln(d/δ)/ε for d parameters and
+    (ε, δ)-DP, is of the same order.
 
     >>> sgd_best_per_round(841.0)
     29.0

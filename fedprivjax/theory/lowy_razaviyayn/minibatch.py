@@ -244,8 +244,9 @@ def minibatch_rounds(problem: ProblemConstants, *, batch: int, smoothness: float
             start to the optimum) and L (Lipschitz constant).
         batch: K, number of records in a batch.
         smoothness: β.
-        load: ξ̃, privacy load, which is proportional to the noise variance; or a function of the rounds. `bare_load`
-            gives the number of rounds of the informal theorem.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If the noise depends on the
+            number of rounds, give a function of R. The result is then the smallest R that satisfies the inequality with
+            its own load. With `bare_load`, it is the R of the paper's informal theorem, which omits logarithms.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.
 

@@ -233,7 +233,12 @@ def sizes(pmf: np.ndarray) -> np.ndarray:
 
 
 class Effective(NamedTuple):
-    """Result of `average_or_max`: a number of machines in a round, and a load or variance of all machines."""
+    """Result of `average_or_max`: two numbers that replace random cohorts of unequal machines in a bound.
+
+    Attributes:
+        per_round: number of machines in a round.
+        value: privacy load, noise variance or squared deviation that stands for those of all machines.
+    """
 
     per_round: float
     value: float

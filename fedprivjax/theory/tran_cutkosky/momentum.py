@@ -155,8 +155,8 @@ def momentum_bound(
         noise: expected norm of the noise in the momentum, mean over rounds: √d times the root mean square of its d
             coordinates, or `momentum_noise_norm`.
 
-    Source: Tran & Cutkosky 2022, Lemmas 5 and 11. Explicit. With the paper's noise, this bound has a factor 48 where
-    Theorem 6 has 12, and d^{1/4} where it has d^{1/4}·d^{1/4}.
+    Source: Tran & Cutkosky 2022, Lemmas 5 and 11. Constants are explicit. With the paper's noise, this bound has a
+    factor 48 where Theorem 6 has 12, and d^{1/4} where it has d^{1/4}·d^{1/4}.
 
     >>> problem = ProblemConstants(records=100, dimension=10, lipschitz=1.0, smoothness=0.1)
     >>> settings = MomentumSettings(rounds=10_000, alpha=0.01, step_size=1e-3)
@@ -281,7 +281,8 @@ def reduced_noise_norm(
             1/2].
         noise_multiplier: σ, `momentum_multiplier` of "reduced".
 
-    Source: Tran & Cutkosky 2022, Lemma 7 ("paper"), and its proof with the sum of the weights ("corrected"). Explicit.
+    Source: Tran & Cutkosky 2022, Lemma 7 ("paper"), and its proof with the sum of the weights ("corrected"). Constants
+    are explicit.
 
     >>> settings = reduced_settings(records=64, epsilon=2.0, dimension=10, rounds=1024)
     >>> problem = ProblemConstants(records=64, dimension=10, lipschitz=1.0, smoothness=1.0)
