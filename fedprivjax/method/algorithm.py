@@ -188,8 +188,8 @@ class Algorithm(Part):
     A subclass is a `flax.struct.dataclass` that defines `init`, `message`, `serve` and `point`.
 
     Attributes:
-        recalls: True if machines still have the second and later points of a message from an earlier round, so that
-            the server does not send these again. It only affects the counted costs.
+        recalls: True if a message is made of gradients at several points, and machines still have all of these but the
+            first from earlier rounds, so that the server sends only the first. It affects nothing but counted costs.
 
     >>> import jax
     >>> from flax import struct

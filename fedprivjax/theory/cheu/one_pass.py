@@ -135,14 +135,15 @@ def strong_phases(
     form: str = "optimal",
     paper_2L: bool = False,
 ) -> list[Phase]:
-    """Settings of passes of accelerated SGD one after the other, for strongly convex losses, each on new users.
+    """Settings of accelerated SGD in phases, for strongly convex losses; one `Phase` for each.
 
-    Each of the k phases has `⌊n/k⌋` users and starts at the previous output. The distance from its start to the minimum
-    is at most `D_1 = min(D, 2L/λ)` in the first phase. In phase j + 1 it is at most `D_{j+1} = min(D_j, √(2Δ_j/λ))`,
-    where Δ_j bounds the excess loss of phase j. The constraint set does not change: only the steps, and the Moreau
-    envelopes if there are any, are set for D_j. The excess loss at the start of phase j is at most
-    `min(L·D_j, Δ_{j−1})`, on envelopes `min(L·D_j, Δ_{j−1} + L²/(2β))`. The bound of the last phase is that of the
-    method. L is the Lipschitz constant.
+    Each of the k phases is one pass over `⌊n/k⌋` new users, and starts at the output of the phase before. Phases differ
+    in their steps, and in the Moreau envelopes of a loss that is not smooth, but not in the constraint set.
+
+    Steps and envelopes of phase j depend on D_j, a bound on the distance from its start to the minimum. It is
+    `D_1 = min(D, 2L/λ)`, with L the Lipschitz constant, and then `D_{j+1} = min(D_j, √(2Δ_j/λ))`. Here Δ_j is the bound
+    on the excess loss after phase j, and the last one is the bound of the method. The bound Δ_j uses that the excess
+    loss at the start of phase j is at most `min(L·D_j, Δ_{j−1})`, or `min(L·D_j, Δ_{j−1} + L²/(2β))` on envelopes.
 
     Args:
         users: n in all, each used once.

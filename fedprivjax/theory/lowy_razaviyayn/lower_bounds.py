@@ -69,19 +69,19 @@ def central_lower_bound(
     """Lower bound on the excess loss with a trusted server.
 
     Convex: `φD/√(Nn) + LD·min{1, √d/(εnN)}`. Strongly convex: `φ²/(μnN) + LD·min{1, d/(εnN)²}`. It is for the
-    population loss or, with φ = 0, for the empirical loss. For strongly convex losses with L near μD, the factor LD of
-    the second term is L²/μ in the theorem; both are equal at L = μD.
+    population loss or, with φ = 0, for the empirical loss. The strongly convex theorem is for L near μD, and has the
+    factor L²/μ where the second term has LD. At L = μD the two are equal.
 
     Args:
-        problem: constants n (records of a machine), d (parameters), D (distance from the start to the optimum) and L
-            (Lipschitz constant).
+        problem: constants N (its `per_round`, here all machines), n (records of a machine), d (parameters), D (distance
+            from the start to the optimum) and L (Lipschitz constant).
         epsilon: ε of the privacy budget.
         delta: δ of the privacy budget.
         deviation: φ, bound on the standard deviation of a record's gradient; 0 for the empirical loss.
         strong_convexity: μ, or 0 for a convex loss.
 
     Raises:
-        Refusal: unless δ < 1/(nN), φ ≤ L and μD ≤ L, for N machines: the hypotheses of the theorems.
+        Refusal: unless δ < 1/(nN), φ ≤ L and μD ≤ L, the hypotheses of the theorems.
 
     Source: Lowy & Razaviyayn 2023, Theorems F.3 (Bassily et al. 2019) and F.5 (Bassily, Smith & Thakurta 2014).
     Section 3 prints φ²/√(Nn) for φD/√(Nn).

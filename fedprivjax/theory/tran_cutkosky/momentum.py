@@ -219,8 +219,8 @@ def reduced_settings(
 
     `T = N^{7/3}·ε^{4/3}/d^{2/3}` is rounded up to whole epochs, `η = 1/√(NT)` and `γ = ηN`.
     `α = N^{3/4}·ε/(T^{3/4}·√d)` is clipped to at most 1 and at least 1.7/N ("corrected") or 1/N ("paper"). At the
-    theorem's T, the formula gives 1/N, which is less than the paper's Proposition 14 requires. `reduced_bound` holds
-    for it nevertheless.
+    theorem's T, the formula gives α = 1/N, which is less than the paper's Proposition 14 requires, hence the 1.7/N.
+    `reduced_bound` also holds at α = 1/N.
 
     Args:
         records: N, at least 2.

@@ -60,7 +60,7 @@ class Federated(NamedTuple):
 
 
 def federated(*, machines: int, records: int, batch: int, trust: str, lipschitz: float = 1.0) -> Federated:
-    """Constants that carry the theorems, which are for one machine, over to M machines.
+    """Constants with which the theorems for one machine hold for M machines.
 
     Each machine uses K of its n records per round, without replacement, so that an epoch has n/K rounds.
 
