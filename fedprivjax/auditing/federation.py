@@ -51,8 +51,9 @@ class Federation:
         loss: "linear", or "quadratic", for methods with a clip. With a clip, both move a message equally far. Gradients
             of a quadratic loss depend on the point. Only they detect effects of curvature, such as a correction of
             local steps that is not clipped.
-        unclipped: True for a canary whose gradient is clipped on one of the two neighbouring datasets only. On the
-            other one its norm is just below the clip. Use it for methods whose messages show whether they were clipped.
+        unclipped: True for a canary whose gradient has a norm just below the clip on one of the two datasets. On the
+            other one it is clipped, or the canary is absent. It is for methods whose messages show whether they were
+            clipped.
         dense: True for a canary's gradient without a coordinate 0, False for one with a single coordinate other than 0.
             None is the one of the two that the adversary sees better. A sum of clipped messages shows both equally
             well.

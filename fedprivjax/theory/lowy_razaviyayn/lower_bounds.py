@@ -35,8 +35,8 @@ def local_lower_bound(
     loss on worst-case data, and for algorithms that treat all machines alike.
 
     Args:
-        problem: constants n (records of a machine), d (parameters), D (distance from the start to the optimum) and L
-            (Lipschitz constant).
+        problem: constants N (its `per_round`, here all machines), n (records of a machine), d (parameters), D (distance
+            from the start to the optimum) and L (Lipschitz constant).
         epsilon: ε of all rounds, for one record of one machine.
         round_epsilons, round_deltas: (ε_r, δ_r) of each round's messages; one entry for "sequential".
         deviation: φ, bound on the standard deviation of a record's gradient, at most L; 0 for the empirical loss.

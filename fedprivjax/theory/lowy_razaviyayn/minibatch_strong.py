@@ -189,7 +189,8 @@ def strong_rounds(
             start to the optimum) and L (Lipschitz constant).
         batch: K, number of records in a batch.
         smoothness, strong_convexity: β and μ.
-        load: ξ̃, privacy load, which is proportional to the noise variance; positive, or a function of the rounds.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If the noise
+            depends on the number of rounds, give a function of R.
         formal: True takes 1/(dξ̃) instead of p/K, as the formal theorem does, which may be more than needed.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.2, informal and formal.
@@ -344,7 +345,8 @@ def nonsmooth_strong_rounds(problem: ProblemConstants, *, strong_convexity: floa
         problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
         strong_convexity: μ.
-        load: ξ̃, privacy load, which is proportional to the noise variance; positive, or a function of the rounds.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If the noise
+            depends on the number of rounds, give a function of R.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
