@@ -1,4 +1,4 @@
-"""Canaries: the linear predictor of an audit of small runs, and records with a prescribed gradient in any problem.
+"""Canaries: the linear predictor of small audits, and records of a prescribed gradient, inserted into any problem.
 
 The predictor has the canary's loss and direction, and parameters in one or two arrays. It can also be a general model
 with a dense layer, whose clipped gradients are computed as those of networks. Other problems get their canaries through

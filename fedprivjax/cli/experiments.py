@@ -1,4 +1,4 @@
-"""`fedprivjax run | reproduce | report | privacy`: experiments."""
+"""`fedprivjax run | reproduce | report | privacy`: experiments, run or resumed, compared, shown, and accounted for."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""`fedprivjax leaderboard | list`: everything that there is to compare and to name."""
+"""`fedprivjax leaderboard | list`: rows of results ranked and joined, and the names that experiment files can use."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

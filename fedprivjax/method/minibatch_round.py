@@ -1,4 +1,4 @@
-"""Traced functions of methods whose messages are means over minibatches, clipped or not."""
+"""Traced functions of methods that report the mean of their last iterates: a buffer of them, and its mean."""
 
 import jax
 import jax.numpy as jnp

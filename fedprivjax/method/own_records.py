@@ -1,4 +1,4 @@
-"""Settings of machines' own records that privacy objects share: their samples, bound, noise rule and targets."""
+"""Base of privacy objects of machines' own records, and their settings: samples, bound, noise rule and targets."""
 
 from collections.abc import Sequence
 from typing import Any

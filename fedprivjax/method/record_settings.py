@@ -1,4 +1,4 @@
-"""Settings of methods with noisy means, or noisy local steps, over a machine's own records."""
+"""Base of the settings of methods that protect a machine's own records, by noisy means or noisy local steps."""
 
 from collections.abc import Collection
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""Dropouts, scheduled machines that send nothing, and participation of every machine at most once."""
+"""Dropouts (scheduled machines that send nothing), and schemes of one pass over the machines: `OnePass`, `Cohorts`."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
