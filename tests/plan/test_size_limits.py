@@ -125,7 +125,7 @@ def test_the_command_line_refuses_them_in_one_line(command, change, line, tmp_pa
     answer = CliRunner().invoke(app, [command, "quickstart", "--set", change])
     assert process_time() - begun < 2
     assert isinstance(answer.exception, Refusal)
-    assert re.fullmatch(rf"(\[\[protocol\]\] .*: )?{line}", str(answer.exception))
+    assert re.fullmatch(rf"(\[(\[protocol\]|participation)\] .*: )?{line}", str(answer.exception))
 
 
 LATE = """

@@ -310,7 +310,7 @@ REFUSED = {
     "both": ({"local_epochs": 1, "local_steps": 2}, "must be given, not both, got 1 and 2"),
     "a client": (
         {"local_epochs": 1, "unit": "client", "epsilon": 1.0},
-        "unknown unit 'client', did you mean 'machine'? The unit machine protects all records of one client",
+        r"unknown unit 'client', did you mean 'machine'\? The unit machine protects all records of one client",
     ),
     "no clip": ({"local_epochs": 1, "unit": "machine", "epsilon": 1.0}, "update_clip must be given"),
     "record clip": (
