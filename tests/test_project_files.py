@@ -102,7 +102,7 @@ def test_the_paper_cites_what_its_bibliography_has():
     paper, bibliography = (ROOT.joinpath(f".joss/paper.{kind}").read_text() for kind in ("md", "bib"))
     cited = set(re.findall(r"@(\w+)", paper.partition("---\n\n")[2]))
     assert cited == set(re.findall(r"^@\w+{(\w+),", bibliography, re.MULTILINE))
-    assert ROOT.joinpath(".joss", re.findall(r"\]\(([^)]+\.svg)\)", paper)[0]).is_file()
+    assert ROOT.joinpath(".joss", re.findall(r"\]\(([^)]+\.png)\)", paper)[0]).is_file()
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob(".github/ISSUE_TEMPLATE/*.yml")), ids=lambda path: path.stem)
