@@ -716,6 +716,7 @@ def test_an_output_in_ascii_shows_other_characters_as_escapes(monkeypatch):
 
 def test_the_version_is_printed(call):
     assert call("--version") == (0, f"fedprivjax {fedprivjax.__version__}\n", "")
+    assert "--no-version" not in call("--help")[1]
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert fedprivjax.__version__ == project["version"]
     cited = (Path(__file__).parents[1] / "CITATION.cff").read_text(encoding="utf-8")

@@ -78,12 +78,16 @@ class StoppableCommands(TyperGroup):
 
     def _usage(self, error, command: str | None) -> str:
         """Return the error of a command's options as one line, with the value, or the commands that have the option."""
-        for first in getattr(error.__cause__, "errors", list)():  # of a value, by pydantic
+        from pydantic import ValidationError
+
+        if isinstance(error.__cause__, ValidationError):  # of an option's value
+            first = error.__cause__.errors()[0]
             return f"{error.param.opts[0]} must {first['msg'].removeprefix('Input should ')}, got {first['input']!r}"
         option = getattr(error, "option_name", None)
         owners = [name for name, each in self.commands.items() if any(option in one.opts for one in each.params)]
-        where = "" if command in owners or not owners else f"It is an option of {', '.join(owners)}. "
-        return f"{error.format_message().rstrip('.')}. {where}See fedprivjax {f'{command} ' * bool(command)}--help"
+        elsewhere = f"It is an option of {', '.join(owners)}. " if owners and command not in owners else ""
+        shown = "fedprivjax --help" if command is None else f"fedprivjax {command} --help"
+        return f"{error.format_message().rstrip('.')}. {elsewhere}See {shown}"
 
 
 def leave(status: int) -> None:
@@ -157,7 +161,9 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def everywhere(
     traceback: Annotated[bool, typer.Option(TRACEBACK, help="show the traceback of invalid input")] = False,
-    version: Annotated[bool, typer.Option(callback=_version, is_eager=True, help="show the version, and exit")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="show the version, and exit")
+    ] = False,
 ) -> None:
     """Differentially private federated optimisation, simulated."""
 
