@@ -18,15 +18,13 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.plan.samplers import as_sampler
 from fedprivjax.theory._numbers import at_least_one, counts, inverse, nonnegative, one, ordered, plain, positive, single
 from fedprivjax.theory.lowy_razaviyayn._rounds import Load, load_at, min_rounds
+from fedprivjax.theory.lowy_razaviyayn.cohorts import checked, harmonic_machines, sizes
 from fedprivjax.theory.lowy_razaviyayn.problem import (
     ProblemConstants,
     average_or_max,
-    checked,
     client_diversity,
     client_variance,
-    harmonic_machines,
     precision,
-    sizes,
 )
 
 
@@ -324,54 +322,6 @@ def minibatch_step_bound(
     spread = variance.sampling + variance.clients + variance.noise / 2
     start = positive("diameter", diameter) ** 2 / (step * rounds)
     return plain(nonnegative("stability", stability) + start + 2 * step * spread)
-
-
-def uniform_stability(problem: ProblemConstants, *, step: ArrayLike, rounds: int) -> Any:
-    """Bound on the difference of population and empirical loss after SGD on a convex loss: `α = 2L²Rη/(nM)`.
-
-    It holds for a step η of at most 1/β, for the smoothness β.
-
-    It is loose if only some machines take part in a round: averaging over the choice of machines would allow the number
-    of all machines instead of M.
-
-    Args:
-        problem: constants n (records of a machine), M (machines in a round) and L (Lipschitz constant).
-        step, rounds: η and R.
-
-    Source: Lowy & Razaviyayn 2023, Lemmas E.1 and E.2.
-
-    >>> problem = ProblemConstants(records=5, per_round=2, dimension=25, diameter=1.0, lipschitz=1.0)
-    >>> uniform_stability(problem, step=0.5, rounds=10)
-    1.0
-    """
-    counts(rounds=rounds)
-    records_in_all = problem.records * problem.per_round
-    return plain(2 * problem.lipschitz**2 * rounds * positive("step", step) / records_in_all)
-
-
-def strong_stability(problem: ProblemConstants, *, strong_convexity: ArrayLike) -> Any:
-    """Bound on the difference of population and empirical loss after SGD on a strongly convex loss.
-
-    `α = 4L²/(μ(Mn − 1))`, for any number of rounds
-
-    Args:
-        problem: constants n (records of a machine), M (machines in a round) and L (Lipschitz constant).
-        strong_convexity: μ.
-
-    Raises:
-        Refusal: if M·n is at most 1.
-
-    Source: Lowy & Razaviyayn 2023, Lemma E.2.
-
-    >>> problem = ProblemConstants(records=5, per_round=1, dimension=25, diameter=1.0, lipschitz=1.0)
-    >>> strong_stability(problem, strong_convexity=2.0)
-    0.5
-    """
-    records_in_all = problem.records * problem.per_round
-    if (records_in_all <= 1).any():
-        raise Refusal(f"records·per_round must be above 1, got {records_in_all.min()}")
-    mu = positive("strong_convexity", strong_convexity)
-    return plain(4 * problem.lipschitz**2 / (mu * (records_in_all - 1)))
 
 
 def _cap(smoothness: ArrayLike) -> np.ndarray:

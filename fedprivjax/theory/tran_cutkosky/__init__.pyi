@@ -1,14 +1,9 @@
 from .momentum import GradientBound as GradientBound
 from .momentum import MomentumSettings as MomentumSettings
-from .momentum import ReducedSettings as ReducedSettings
 from .momentum import momentum_bound as momentum_bound
 from .momentum import momentum_noise_norm as momentum_noise_norm
 from .momentum import momentum_rate as momentum_rate
 from .momentum import momentum_settings as momentum_settings
-from .momentum import reduced_bound as reduced_bound
-from .momentum import reduced_noise_norm as reduced_noise_norm
-from .momentum import reduced_rate as reduced_rate
-from .momentum import reduced_settings as reduced_settings
 from .privacy import Sensitivities as Sensitivities
 from .privacy import composition_epsilon as composition_epsilon
 from .privacy import composition_zcdp as composition_zcdp
@@ -25,3 +20,8 @@ from .problem import node_count as node_count
 from .problem import node_sensitivity as node_sensitivity
 from .problem import reduced_node_counts as reduced_node_counts
 from .problem import sensitivity_cap as sensitivity_cap
+from .reduced import ReducedSettings as ReducedSettings
+from .reduced import reduced_bound as reduced_bound
+from .reduced import reduced_noise_norm as reduced_noise_norm
+from .reduced import reduced_rate as reduced_rate
+from .reduced import reduced_settings as reduced_settings

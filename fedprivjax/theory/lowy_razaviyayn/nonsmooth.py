@@ -1,0 +1,143 @@
+"""Algorithm 1 on Moreau envelopes, for losses that are not smooth (Theorem 2.2): smoothness, rounds, bounds.
+
+Use the smoothness of an envelope as β in the steps. The noise and the Lipschitz constant do not change, since the
+gradient of an envelope on the constraint set is at most as long as that of the loss. Arguments such as `per_round` and
+`load` are as for convex losses.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedprivjax.theory._numbers import one, plain, positive, single
+from fedprivjax.theory.lowy_razaviyayn._rounds import Load, load_at, min_rounds
+from fedprivjax.theory.lowy_razaviyayn.minibatch import minibatch_bound
+from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, precision
+
+
+def envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
+    """Smoothness b of the Moreau envelope on which to run minibatch SGD, for a convex loss that need not be smooth.
+
+    `b = (L√M̃/D)·min{√n, 1/√(dξ̃)}`. The envelope is a smooth lower approximation of the loss.
+
+    Args:
+        problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
+            start to the optimum) and L (Lipschitz constant).
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.2.
+
+    >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
+    >>> envelope_smoothness(problem, load=0.01)
+    8.0
+    """
+    return plain(problem.lipschitz / problem.diameter * np.sqrt(problem.per_round * precision(problem, load)))
+
+
+def envelope_strong_smoothness(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:
+    """Smoothness b of the Moreau envelope on which to run minibatch SGD, for a strongly convex loss.
+
+    `b = μM̃·min{n, 1/(dξ̃)}`. The envelope is a smooth lower approximation of the loss, which need not be smooth.
+
+    Args:
+        problem: constants n (records of a machine), M̃ (machines in a round) and d (parameters).
+        strong_convexity: μ.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.2.
+
+    >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
+    >>> envelope_strong_smoothness(problem, strong_convexity=0.5, load=0.01)
+    8.0
+    """
+    mu = positive("strong_convexity", strong_convexity)
+    return plain(mu * problem.per_round * precision(problem, load))
+
+
+def envelope_strong_convexity(*, strong_convexity: ArrayLike, smoothness: ArrayLike) -> Any:
+    """Strong convexity of the Moreau envelope of a strongly convex loss: `μb/(μ + b)`.
+
+    Here b is `smoothness`, that of the envelope, which is a smooth lower approximation of the loss. Use the result for
+    the step, unless b is much larger than μ.
+
+    Args:
+        strong_convexity: μ.
+
+    >>> envelope_strong_convexity(strong_convexity=1.0, smoothness=3.0)
+    0.75
+    """
+    mu, smoothness = positive("strong_convexity", strong_convexity), positive("smoothness", smoothness)
+    return plain(mu * smoothness / (mu + smoothness))
+
+
+def nonsmooth_rounds(problem: ProblemConstants, *, load: Load) -> int:
+    """Smallest number R of rounds for `nonsmooth_bound`: `R ≥ M̃·min{n, 1/(dξ̃)}`.
+
+    Args:
+        problem: constants n (records of a machine), M̃ (machines in a round) and d (parameters).
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.2.
+
+    >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
+    >>> nonsmooth_rounds(problem, load=0.01)
+    16
+    """
+    problem = single(problem)
+    return min_rounds(lambda rounds: problem.per_round * float(precision(problem, load_at(load, rounds))))
+
+
+def nonsmooth_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
+    """Bound on the excess population loss of minibatch SGD for a convex loss that need not be smooth.
+
+    `545·(LD/√M̃)·max{1/√n, √(dξ̃)}`
+
+    SGD runs on the Moreau envelope of `envelope_smoothness`. The paper uses 2L as the Lipschitz constant of the
+    envelope. L suffices, with 272.5 instead of 545.
+
+    Args:
+        problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
+            start to the optimum) and L (Lipschitz constant).
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.2.
+
+    >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
+    >>> nonsmooth_bound(problem, load=0.01)
+    272.5
+    """
+    return plain(minibatch_bound(problem, load=load) * (545 / 272))
+
+
+def nonsmooth_strong_rounds(problem: ProblemConstants, *, strong_convexity: float, load: Load) -> int:
+    """Smallest number R of rounds for `strong_rate` and a loss that need not be smooth.
+
+    `R ≥ max{8M̃p·ln(bD²μM̃/(dL²ξ̃)), 1/(dξ̃)}`
+
+    Here `p = min{n, 1/(dξ̃)}` and `b = μM̃p`.
+
+    Args:
+        problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
+            start to the optimum) and L (Lipschitz constant).
+        strong_convexity: μ.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If the noise
+            depends on the number of rounds, give a function of R.
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.2.
+
+    >>> problem = ProblemConstants(records=4, per_round=2, dimension=5, diameter=1.0, lipschitz=1.0)
+    >>> nonsmooth_strong_rounds(problem, strong_convexity=0.5, load=0.1)
+    45
+    """
+    problem = single(problem)
+    mu, machines = one(positive, "strong_convexity", strong_convexity), problem.per_round
+    scale = (mu * problem.diameter / problem.lipschitz) ** 2 * machines**2
+
+    def need(rounds: int) -> float:
+        xi = load_at(load, rounds)
+        p = float(precision(problem, xi))
+        unbounded = float("inf") if xi == 0 else 1 / (problem.dimension * xi)
+        return max(8 * machines * p * np.log(scale * p * unbounded), unbounded)
+
+    return min_rounds(need)
