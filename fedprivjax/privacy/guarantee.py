@@ -36,11 +36,9 @@ class PrivacyGuarantee:
         mus: GDP parameter of each machine, inf if nothing is guaranteed, or None if no GDP parameter is stated.
         epsilons: ε of each machine at `delta`, or None if it follows from `mus`.
         accounting: derivation of ε, as text.
-        event: `Event` that describes the releases, from which ε at another δ is computed, or None if it is not
-            available.
+        event: `Event` of the releases, from which ε at another δ is computed, or None if it is not available.
         listed: points (ε, δ) of a guarantee that was converted from another, or None.
-        proved: True if the stated values are proved upper bounds, False if they are claims. Conversions and files keep
-            it.
+        proved: True if the values are proved upper bounds, False if they are claims. Conversions and files keep it.
         streams: random streams of the run, by which `then` refuses two runs with the same seed. They are neither
             printed nor saved. A guarantee that was read from a file, or planned without a run, has none.
 
@@ -157,8 +155,7 @@ class PrivacyGuarantee:
         """Return ε of the least private machine at another δ.
 
         Raises:
-            Refusal: if δ is outside (0, 1). Also if it is below `delta` for a guarantee without μ that was read from a
-                file, of which only one point is known.
+            Refusal: if δ is outside (0, 1), or below `delta` for a guarantee without μ that was read from a file.
         """
         return self.curve.epsilon(delta)
 
@@ -188,14 +185,12 @@ class PrivacyGuarantee:
     ) -> "PrivacyGuarantee":
         """Return the guarantee for groups of k = `size` units that change together.
 
-        For Gaussian mechanisms and for Poisson samples, the group's ε is computed from the mechanism, at the same δ.
-        For Gaussian mechanisms, μ becomes kμ. Other guarantees follow from general group privacy, which is looser: (ε,
-        δ) becomes `(kε, δ·(e^{kε} − 1)/(e^ε − 1))`.
+        For Gaussian mechanisms (μ becomes kμ) and Poisson samples, ε is computed from the mechanism, at the same δ.
+        Otherwise it follows from group privacy, which is looser: (ε, δ) becomes `(kε, δ·(e^{kε} − 1)/(e^ε − 1))`.
 
         Args:
             size: number k of units in a group. They may be on different machines.
-            unit, relation: unit and relation of the result. By default, a group of the guarantee's unit, and its
-                relation.
+            unit, relation: those of the result. By default, a group of the guarantee's unit, and its relation.
             exact: True to raise Refusal instead of using general group privacy.
 
         Raises:
@@ -230,9 +225,8 @@ class PrivacyGuarantee:
         if (self.relation, relation) == (ADD_OR_REMOVE, REPLACE_ONE):
             return self.for_group(2, self.unit, relation)  # one is removed and one added: not two of one kind
         if any(one.name == "public sizes" for one in self.assumptions):
-            raise Refusal(
-                f"relation must stay {self.relation!r} if participation depends on dataset sizes, got {relation!r}"
-            )
+            wanted = f"relation must stay {self.relation!r} if participation depends on dataset sizes"
+            raise Refusal(f"{wanted}, got {relation!r}")
         raise Refusal(f"relation must stay {self.relation!r}, which does not give {relation!r}")
 
     def for_user(self, records: int, *, exact: bool = False) -> "PrivacyGuarantee":
@@ -272,8 +266,7 @@ class PrivacyGuarantee:
             other: guarantee of the other run.
             records: "same", which holds for any two sets of records, or "disjoint", if no record is in both runs and a
                 public rule that ignores the records' values fixes which run may use a record.
-            delta: δ of the result. By default that of both, or δ₁ + δ₂ if an ε is known at one δ only and records are
-                the same.
+            delta: δ of the result. By default that of both, or δ₁ + δ₂ if records are the same and an ε has one δ.
 
         Raises:
             Refusal: if both runs have the same noise, or one has the other's secret samples or participation; if unit
