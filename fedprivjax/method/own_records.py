@@ -126,7 +126,7 @@ def check_machine_targets(protocol: Any, ratios: Any) -> None:
         object.__setattr__(protocol, "epsilon", tuple(protocol.epsilon))
     if ratios is not None and np.ndim(protocol.epsilon):
         raise Refusal(
-            f"give relative_privacy or an epsilon for each machine, not both, got epsilon = {protocol.epsilon}"
+            f"relative_privacy or an epsilon for each machine must be given, not both, got epsilon = {protocol.epsilon}"
         )
 
 

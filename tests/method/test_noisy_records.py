@@ -184,7 +184,7 @@ def test_a_stated_lipschitz_constant_is_enforced():
         (lambda: NoisyRecords(batch=4, noise_rule="paper_moments"), "unknown noise_rule 'paper_moments'"),
         (lambda: NoisyRecords(batch=4, clip=0.0), "clip must be positive"),
         (lambda: composed(epsilon=[1.0, np.inf], batch=4), "epsilon must be finite on all machines or on none"),
-        (lambda: composed(epsilon=EPSILONS, batch=4, relative_privacy=EPSILONS), "give relative_privacy or an epsilon"),
+        (lambda: composed(epsilon=EPSILONS, batch=4, relative_privacy=EPSILONS), "relative_privacy or an epsilon"),
         (lambda: Protocol(SGD(), privacy=NoisySGD(mu=1.0)), "privacy must be a NoisyMessages or a NoisyRecords"),
     ],
 )

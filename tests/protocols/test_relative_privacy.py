@@ -228,7 +228,7 @@ REFUSED = {
     "shuffled machines": (lambda: NoisyMinibatchSGD(batch=1, trust="shuffler", **FEW), ONE_NOISE + "'shuffler'"),
     "a list beside": (
         lambda: NoisyMinibatchSGD(epsilon=[1.0, 2.0], **FEW),
-        "give relative_privacy or an epsilon for each machine, not both, got epsilon = ",
+        "relative_privacy or an epsilon for each machine must be given, not both, got epsilon = ",
     ),
     "an empty one": (
         lambda: LocalSGD(batch=1, relative_privacy=[]),
