@@ -59,14 +59,17 @@ def as_address(figure: Figure) -> str:
     return f"data:image/svg+xml,{quote(' '.join(svg.split()).replace(chr(34), chr(39)), safe=SAFE)}"
 
 
-def stacked(figure: Figure) -> bool:
+def stack_panels(figure: Figure) -> bool:
     """Move the panels of a figure into one column, for a narrow page.
 
     Return False if they are in one already, or if there are more than `STACKED`.
     """
     placed: list[Any] = [axis for axis in figure.axes if axis.get_subplotspec() is not None]
     panels = [axis for axis in placed if axis.axison]
-    if not 1 < len(panels) <= STACKED or (grid := placed[0].get_gridspec()).ncols == 1:
+    if not 1 < len(panels) <= STACKED:
+        return False
+    grid = placed[0].get_gridspec()
+    if grid.ncols == 1:
         return False
     for spare in set(placed) - set(panels):
         spare.remove()

@@ -18,7 +18,7 @@ from fedprivjax.experiment.results import Results
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.privacy.paragraph import PRNG
 from fedprivjax.report import display
-from fedprivjax.report.drawing import as_address, stacked
+from fedprivjax.report.drawing import as_address, stack_panels
 from fedprivjax.report.remarks import is_large, non_private_metrics
 from fedprivjax.report.summary import Summary
 from fedprivjax.report.tables import chosen_tables
@@ -112,7 +112,7 @@ def _plot(name: str, figure: Figure) -> dict[str, Any]:
     inches = figure.get_size_inches()[0]
     sizes = {"least": round(LEAST * inches), "most": round(MOST * inches)}
     wide = Markup(as_address(figure))
-    narrow = Markup(as_address(figure).replace(" ", "%20")) if stacked(figure) else ""  # a srcset has no spaces
+    narrow = Markup(as_address(figure).replace(" ", "%20")) if stack_panels(figure) else ""  # a srcset has no spaces
     return {"name": name.replace("_", " "), "address": wide, "narrow": narrow, **sizes}
 
 

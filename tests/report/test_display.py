@@ -16,7 +16,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 from fedprivjax.report.colours import new_figure
 from fedprivjax.report.display import tables
-from fedprivjax.report.drawing import add_legend, panelled, stacked
+from fedprivjax.report.drawing import add_legend, panelled, stack_panels
 from fedprivjax.report.page import page
 from fedprivjax.report.summary import Summary, summary, summary_of
 
@@ -210,11 +210,11 @@ def test_panels_are_stacked_for_a_phone_with_their_labels_and_one_legend():
         axis.plot([0, 1], [1, 0], label="two")
     axes[0].set_ylabel("accuracy")
     add_legend(figure, axes)
-    assert stacked(figure)
+    assert stack_panels(figure)
     tops = [axis.get_subplotspec().rowspan.start for axis in figure.axes]
     assert (tops, {axis.get_ylabel() for axis in figure.axes}) == ([0, 1, 2, 3], {"accuracy"})
     assert all(axis.yaxis.get_tick_params()["labelleft"] for axis in figure.axes)
     assert len(figure.legends) == 1
     assert figure.get_figwidth() == 4.2
-    assert not stacked(figure)
-    assert not stacked(panelled(7)[0])
+    assert not stack_panels(figure)
+    assert not stack_panels(panelled(7)[0])
