@@ -100,7 +100,7 @@ def require_at_least(name: str, value: int, least: int, remedy: str = "") -> Non
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise Refusal(f"{name} must be an integer, got {unquoted(value)}")
     if value < least:
-        raise Refusal(f"{name} must be at least {least}, got {value}{remedy and f'. {remedy}'}")
+        raise Refusal(f"{name} must be at least {least}, got {value}" + (f". {remedy}" if remedy else ""))
 
 
 def require_choice(name: str, value: Any, choices: Iterable[str], *, listed: int = LIST) -> None:

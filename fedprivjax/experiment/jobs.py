@@ -45,8 +45,8 @@ class Job:
     Attributes:
         experiment: experiment of the protocol.
         settings: settings of the protocol, with this ε.
-        shape: swept sizes by name, with the trial, and with ε if it is one of a job.
-        sizes: sizes of the runs, with those that depend on the data or on ε.
+        shape: swept sizes by name. Also the trial, and ε if the job has one.
+        sizes: `shape`, with the sizes that follow from the data or from ε.
         problem: problem that the protocol solves, with the smoothed loss.
         alone: problem of the baseline "alone", or None without that baseline.
         start: prepared sweep, or None to prepare it at each call of `prepare`. The samples of all trials would not fit
@@ -113,8 +113,8 @@ class Job:
         sampler, order = self.protocol.minibatches, self.scheme.order
         if sampler is not None and not sampler.pooled and self.problem.partition_table is None:
             raise Refusal("problem.partition must be given, because machines sample minibatches from their own records")
-        run, seeds = (self.problem, self.participation, self.rounds), number_of(self.experiment.sweep.seeds)
-        require_possible(*run, order=order, sampler=sampler, draws=seeds)
+        run = self.problem, self.participation, self.rounds
+        require_possible(*run, order=order, sampler=sampler, draws=number_of(self.experiment.sweep.seeds))
         if all(isinstance(one, Metric) or one in METRICS for one in self.options["metrics"]):
             self.check_recorded()  # other names may be unknown or reported by the protocol's rounds: see `calibrated`
         if not self.shape.get(TRIAL):

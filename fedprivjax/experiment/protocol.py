@@ -103,16 +103,16 @@ class ProtocolSettings(Settings):
 
     def within(self, experiment: Any) -> AbstractContextManager[None]:
         """Prefix a Refusal's message with the section that gives the setting: by default this table."""
-        shared = {name: getattr(experiment, name) for name in ("sweep", "evaluation", "participation")}
-        given = {
-            name: section.model_fields_set | getattr(section, "over", {}).keys() for name, section in shared.items()
-        }
         own = {*self.fixed, *self.grid, *self.participation}
 
         def place(refusal: Refusal) -> str:
             key = "every" if refusal.setting == "eval_every" else refusal.setting
-            sections = [name for name, keys in given.items() if key in keys - own]
-            return f"[{sections[0]}] for {self.label!r}" if sections else self.place
+            for name in ("sweep", "evaluation", "participation"):
+                section = getattr(experiment, name)
+                keys = section.model_fields_set | getattr(section, "over", {}).keys()
+                if key in keys and key not in own:
+                    return f"[{name}] for {self.label!r}"
+            return self.place
 
         return within(place)
 
@@ -282,9 +282,10 @@ def _check_keys(settings: Mapping[str, Any], names: list[str]) -> None:
     for key, value in settings.items():
         if key in ("rounds", "per_round") and key not in names:
             raise Refusal(f"{key} must be in a table of its own. Write participation = {{ {key} = {value} }}")
-        if key not in (known := [*KEYS, *names]) and 1 <= len(sections := sections_with(key, Experiment)) <= 2:
+        sections = [] if key in KEYS or key in names else sections_with(key, Experiment)
+        if 1 <= len(sections) <= 2:
             raise Refusal(f"{key} must be in {' or '.join(sections)}, got it here. Move it")
-        require_choice("key", key, known)
+        require_choice("key", key, [*KEYS, *names])
         if key in NUMBERS and isinstance(value, list):
             raise Refusal(f"{key} must be one number, got {value}. Put several into [sweep] {key}")
 

@@ -235,8 +235,10 @@ def _choice(experiment: Experiment, other: Experiment, settings: ProtocolSetting
     how = _rule(metric, f"{settings.points}{edges(settings.grid, values)}", score.where(fewest), fewest)
     tuned, run = other.problem, experiment.problem
     shared = datasets.may_share(tuned.dataset, run.dataset, tuned.options, run.options)
-    note = ", which may share data with this run: not accounted for"
-    note = note if shared else "; no data of this run had a part, so it costs them no privacy"
+    if shared:
+        note = ", which may share data with this run: not accounted for"
+    else:
+        note = "; no data of this run had a part, so it costs them no privacy"
     return Choice(
         values=values,
         score=float(score.isel({POINT: best})),

@@ -235,10 +235,11 @@ def _outcome(trial: Trial, pilot: Pilot, problem: Problem) -> Cell:
 
 
 def _clip(settings: dict[str, Any]) -> float:
-    """Return the clip of gradients or updates among a protocol's settings."""
-    return float(
-        settings.get("clip", settings.get("update_clip", getattr(settings.get("privacy"), "update_clip", nan)))
-    )
+    """Return the clip of gradients or updates among a protocol's settings, or of its privacy object."""
+    for name in ("clip", "update_clip"):
+        if name in settings:
+            return float(settings[name])
+    return float(getattr(settings.get("privacy"), "update_clip", nan))
 
 
 def places(mean: np.ndarray, half: np.ndarray) -> np.ndarray:

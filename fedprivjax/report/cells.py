@@ -11,7 +11,7 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.report.wording import grouped, of_axes
+from fedprivjax.report.wording import of_axes
 from fedprivjax.sweeps.intervals import INTERVAL
 from fedprivjax.sweeps.results import alone
 from fedprivjax.sweeps.selection import UNACCOUNTED
@@ -99,11 +99,14 @@ def alone_of(best: Mapping[str, xr.Dataset], name: str) -> dict[str, Interval]:
 
     Axes along which the metric is constant are dropped.
     """
-    found = {label: along(interval) for label, data in best.items() if (interval := alone(data, name)) is not None}
-    firsts = {label: next(one for one in found if found[one][0].equals(mean)) for label, (mean, _) in found.items()}
-    groups = grouped((first, label) for label, first in firsts.items())
-    named = {ALONE + f" ({', '.join(labels)})" * (len(groups) > 1): first for first, labels in groups.items()}
-    return {words: found[first] for words, first in named.items()}
+    computed = {label: alone(data, name) for label, data in best.items()}
+    found = {label: along(interval) for label, interval in computed.items() if interval is not None}
+    groups: dict[str, list[str]] = {}  # labels of equal means, by the first of them
+    for label, (mean, _) in found.items():
+        first = next(other for other in found if found[other][0].equals(mean))
+        groups.setdefault(first, []).append(label)
+    names = {first: f"{ALONE} ({', '.join(labels)})" if len(groups) > 1 else ALONE for first, labels in groups.items()}
+    return {name: found[first] for first, name in names.items()}
 
 
 def along(interval: Interval) -> Interval:

@@ -128,8 +128,8 @@ def metric_against_costs(
     for (axis, point), cost in zip(panels, cycle(shown), strict=False):
         for label, data, style in _parts(this, cells, point):
             if label in spent:
-                costs_here = run_costs(data)
-                scale = float(costs_here[cost] / costs_here["taken"])
+                whole = run_costs(data)
+                scale = float(whole[cost] / whole["taken"])
                 if np.isfinite(scale):
                     _draw_path(axis, this, data, cells, scale, **style, markevery=[-1])
         _label(axis, cost)

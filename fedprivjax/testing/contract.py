@@ -301,17 +301,14 @@ def check_protocol(
 ) -> Report:
     """Check that a protocol has the properties that every protocol must have (`PROPERTIES`), on a problem.
 
-    A small problem takes well under a minute.
-
     Args:
         protocol: a protocol with a target (`mu` or `epsilon`) or a `noise_std`, and with a step size if it has no
             default. A protocol without a guarantee whose `noise_std` is 0 or whose target is infinite is non-private:
             properties about privacy are skipped.
         problem: a problem with enough examples for the rounds, and with a clip or constants that give a finite
-            sensitivity.
-        participation: participation scheme. None samples half of the machines per round: of those among which the
-            problem's data are partitioned, or of four. If the privacy is defined for one number of machines, it takes
-            all of them.
+            sensitivity. A small one takes well under a minute.
+        participation: participation scheme. None samples half of the machines per round, or all if the privacy is
+            defined for one number of machines. They are those of the problem's partition, or four.
         rounds: number of rounds, rounded down to a multiple of four.
         properties: names in `PROPERTIES`; None is all of them.
         progress: progress as in `simulate`. None shows a bar if stderr is a terminal.
@@ -328,7 +325,8 @@ def check_protocol(
     >>> check_protocol(NoisySGD(mu=1.0), problem, properties=["the target is met"])
     NoisySGD: 1 of 1 properties hold
     """
-    for name in (names := list(PROPERTIES if properties is None else properties)):
+    names = list(PROPERTIES if properties is None else properties)
+    for name in names:
         require_choice("property", name, PROPERTIES)
     require_at_least("rounds", rounds, 4)
     require_protocol(protocol)
@@ -346,5 +344,6 @@ def check_protocol(
                 raise AssertionError(f"{protocol.name} fails {name!r}: {error}") from error
             if on_progress is not None:
                 on_progress(number, len(names))
-    held, reasons = (name for name in found if not found[name]), {name: why for name, why in found.items() if why}
-    return Report(protocol.name, tuple(held), tuple(name for name in names if name not in found), reasons)
+    held = tuple(name for name, reason in found.items() if not reason)
+    skipped = tuple(name for name in names if name not in found)
+    return Report(protocol.name, held, skipped, {name: reason for name, reason in found.items() if reason})
