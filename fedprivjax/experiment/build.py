@@ -77,8 +77,7 @@ def make_data(
 
 def _whole_problem(settings: ProblemSettings, problem: Problem) -> Problem:
     """Return the whole problem of a user-defined function. Raise Refusal if the file sets parts of it."""
-    names = {"features", "picture", "loss", "model", "radius", "lipschitz", "distance", "machine_weights"}
-    given = settings.model_dump(include=names)
+    given = settings.model_dump(exclude={"dataset", "options", "partition"})
     for name in (name for name, value in given.items() if value not in (None, [])):
         raise Refusal(f"problem.{name} must be left out: {settings.dataset!r} returns a whole problem")
     return problem

@@ -154,6 +154,10 @@ def test_a_files_mistakes(place, problem, message):
             {"dataset": "mine:whole", "partition": None, "radius": None, "features": ["unit_norm"]},
             "problem.features must be left out: 'mine:whole' returns a whole problem",
         ),
+        (
+            {"dataset": "mine:whole", "partition": None, "constraint": "ball", "radius": 2.0},
+            "problem.constraint must be left out: 'mine:whole' returns a whole problem",
+        ),
     ],
 )
 def test_maps_that_do_not_fit_the_data(place, problem, message):
