@@ -111,7 +111,7 @@ def plot(
             rounds so far) or "noise_correlation" (of noise that is correlated over rounds or between machines).
         against: horizontal axis: "epsilon", "round", "costs" (rounds, bytes, gradients and hours), "bytes" (sent by a
             machine), "gradients" (per record), "hours" (simulated), any swept setting, or "grid", heat maps over the
-            two swept settings with the most values. Default: the first of these that applies.
+            two settings of methods (not ε or sizes) with the most values. Default: the first of these that applies.
         iterate: as in `table`.
         style: "screen", "dark" (for dark pages), or "paper": text of 8 points, 3.25 inches wide (a column) or, with
             several panels, 6.75 inches (LaTeX's `figure*`). `figure.savefig("name")` then writes a PDF. In every style
@@ -147,8 +147,8 @@ def _plot(this: Summary, metric: str | Metric | None, against: str | None) -> Fi
     against = against or next(iter(axes), plots.ROUND)
     if against == plots.GRID and plots.GRID not in axes:
         raise Refusal(
-            "grid must have two swept settings of three or more values to be drawn, got fewer. If a [[protocol]] of "
-            "a file has the grid, draw results[label], its whole grid"
+            "grid must have two swept settings of methods (not ε or sizes) of three or more values to be drawn, got "
+            "fewer. If a [[protocol]] of a file has the grid, draw results[label], its whole grid"
         )
     require_choice("axis of a plot", against, axes)
     metric = metric or usual_metric(this, against)

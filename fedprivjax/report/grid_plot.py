@@ -51,7 +51,8 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
     """
     axes, whole = grid_axes(this), replace(this, best=this.whole)
     if not axes:
-        raise Refusal(f"results must have two swept settings of at least {LEAST} values to be drawn as a grid")
+        wanted = f"two swept settings of methods of at least {LEAST} values"
+        raise Refusal(f"results must have {wanted} to be drawn as a grid")
     drawn = whole.drawn(metric, (*axes, *LEVELS, *PANELS))
     if len(_panels(drawn, metric, axes)) > MAPS:
         drawn = whole.drawn(metric, (*axes, *PANELS))

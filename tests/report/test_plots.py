@@ -131,7 +131,7 @@ def test_a_heat_map_frames_the_best_cell_of_each_privacy_level(better):
     assert figure.get_supxlabel().startswith(CHOSEN_NOTE)
     small = Summary({"ours": data.isel(clip=[0, 1])})
     assert not any("grid" in each for each in plots.all_plots(small))
-    with pytest.raises(Refusal, match="must have two swept settings of at least 3 values"):
+    with pytest.raises(Refusal, match="must have two swept settings of methods of at least 3 values"):
         metric_over_grid(small, name)
 
 
