@@ -300,6 +300,18 @@ def test_results_without_their_inputs_are_refused(ready, out, text):
         run_ready(ready, out, resume=True)
 
 
+@pytest.mark.parametrize("field", ["data", "backend"])
+def test_a_line_on_other_inputs_has_no_control_characters(ready, out, field):
+    found = json.loads((out / "inputs.json").read_text())
+    found |= {field: "\x1b[31m", "checksums": {"\x1b[31m": ["\x1b[31m"]}}
+    found["versions"] |= {"jax": "\x1b[31m"}
+    (out / "inputs.json").write_text(json.dumps(found))
+    with pytest.raises(Refusal) as caught:
+        run_ready(ready, out, resume=True)
+    assert "\x1b" not in str(caught.value)
+    assert r"\x1b[31m" in str(caught.value)
+
+
 def test_a_run_that_keeps_no_chunks_replaces_results_of_other_data(place, monkeypatch):
     replace_in(place / "people.csv", ",1\n", ",0\n")
     monkeypatch.setattr("fedprivjax.experiment.run._datasets", lambda *_, **__: RESULTS)
