@@ -24,7 +24,7 @@ from fedprivjax.sweeps.schema import TEXTS, require_schema
 
 CHUNKS, SPEC, INPUTS, RESULTS, PROVENANCE = "chunks", "spec.toml", "inputs.json", "results.nc", "provenance.json"
 CHOICE = "choice"  # results folder of the tuning runs
-SHOWN = 3  # number of differing settings in a message
+SHOWN, WIDEST = 3, 60  # in a message: number of differing settings, characters of a value
 HOW = "fedprivjax.load(file), or xarray.open_datatree(file, engine='h5netcdf'): a group for each protocol"
 ORIGIN = ("fedprivjax", "commit", "date", "experiment", "command")  # provenance in the netCDF file itself
 
@@ -300,7 +300,8 @@ def _require_texts(settings: Mapping[str, Any]) -> None:
 
 
 def _value(settings: Mapping[str, Any], key: str) -> str:
-    return repr(settings[key]) if key in settings else "nothing"
+    text = repr(settings[key]) if key in settings else "nothing"
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:

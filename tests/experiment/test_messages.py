@@ -253,6 +253,11 @@ def test_a_folder_of_other_settings_says_which(tmp_path, said):
         folder.claim(tmp_path / "there", experiment.load("file.toml", {"sweep.seeds": 2, "protocol.0.clip": 1.5}))
     keys = "sweep.seeds = 1 there and 2 here, protocol.DP-μ²-FL.clip = nothing there and 1.5 here"
     assert f"holds results of different settings: {keys}. Choose another with --out" in str(caught.value)
+    with pytest.raises(Refusal) as caught:
+        folder.claim(tmp_path / "there", experiment.load("file.toml", {"sweep.seeds": list(range(100))}))
+    assert "sweep.seeds = 1 there and [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, … here" in str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize("stage", ["reading", "running"])
