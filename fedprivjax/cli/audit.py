@@ -166,10 +166,11 @@ def audit(
         raise Stopped(f"stopped: finished runs are saved in {folder}, the same command resumes" * kept) from None
     for line in shown.audit_verdict(finished):
         out.say(line)
-    out.print(shown.audit_table(finished))
+    if finished:
+        out.print(shown.audit_table(finished))
     for label, why in skipped.items():
         out.say(f"not audited: {label}: {why}")
-    if folder is not None:
+    if folder is not None and finished:
         (picture,) = save({"audit": shown.plot(finished)}, folder)
         out.say(f"written to {picture}")
     write_json({label: one.as_mapping() for label, one in finished.items()}, json_file)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from audited import smaller
@@ -197,6 +198,13 @@ def test_invalid_input_prints_one_line(call, spec, arguments, said):
     assert said in errors
     assert "Traceback" not in errors
     assert errors.count("\n") == 1
+
+
+def test_methods_that_are_all_refused_have_a_line_each_and_no_table(call, spec):
+    status, said, _ = call("small.toml", "--runs", 999, "--out", "audits")
+    assert status == 2
+    assert [line.partition(": ")[0] for line in said.splitlines() if "audited at" not in line] == ["not audited"] * 2
+    assert not Path("audits").exists()
 
 
 @pytest.mark.slow
