@@ -60,9 +60,9 @@ def plot_run(run: SavedRun, shown: str | Metric | None = None, against: str | No
 
 
 def plots_of_first(jobs: Iterable[Job]) -> tuple[str, dict[str, Figure]]:
-    """Return the name of an experiment's first private run, and the figures that it has and that take no search for ε.
+    """Return the name of an experiment's first private run, and its figures by title.
 
-    The name is empty if there is no such run.
+    ε over rounds is left out if it has to be searched for. The name is empty if there is no private run.
     """
     for job in jobs:
         start = None if job.start is None else job.start.first
@@ -70,11 +70,12 @@ def plots_of_first(jobs: Iterable[Job]) -> tuple[str, dict[str, Figure]]:
             continue
         made = {}
         for title, draw in VIEWS.values():
-            if draw is not epsilon_spent or start.event.mus is not None:
-                with suppress(Refusal):
-                    made[title] = draw(start)
+            if draw is epsilon_spent and start.event.mus is None:
+                continue
+            with suppress(Refusal):  # not every run has every figure
+                made[title] = draw(start)
         at = ", ".join(f"{name} = {values[0]:g}" for name, values in job.options["over"].items())
-        return job.label + f" at {at}" * bool(at), made
+        return f"{job.label} at {at}" if at else job.label, made
     return "", {}
 
 
