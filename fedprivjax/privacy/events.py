@@ -308,9 +308,13 @@ class GaussianEvent(Event):
             return np.array([1 / exposure])
         return np.asarray(self.releases(int(np.flatnonzero(self.exposure.group == worst)[0])), float)
 
+    def __copy__(self) -> Self:
+        return replace(self)
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for a pickle, with the worst machine's releases in place of a function of private data."""
-        return self.__dict__ | {"releases": None if self.releases is None else partial(_fixed, self._relative)}
+        releases = None if self.releases is None else partial(_fixed, self._relative)
+        return self.__dict__ | {"releases": releases, "in_order": False}
 
     def accountant_results(self, delta: float) -> tuple[AccountantResult, ...]:
         """Return ε of the least private machine by the library dp-accounting, from its releases one by one."""

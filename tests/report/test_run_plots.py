@@ -152,6 +152,7 @@ SPENT = {
     "steps": (fpj.LocalSGD(**RECORDS), fpj.Uniform(12, 4)),
     "machines": (fpj.FedAvg(**SERVER), fpj.Dropouts(fpj.Uniform(12, 4), 0.3)),
     "cohorts": (fpj.FedAvg(**SERVER), fpj.PoissonCohorts(12, 0.4)),
+    "epochs": (fpj.Scaffold(**{**SERVER, "local_steps": None}, local_epochs=1, batch=5), fpj.Uniform(12, 4)),
 }
 
 
