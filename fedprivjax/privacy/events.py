@@ -93,7 +93,9 @@ class Event:
 
     def epsilons(self, delta: float) -> Grouped:
         """Return every machine's ε at δ: rigorous upper bounds, inf without noise."""
-        raise Undefined("an event must define epsilons, or mus")
+        if self.mus is None:
+            raise Undefined("an event must define epsilons, or mus")
+        return self.mus.map(lambda mu: gdp.epsilon(mu, delta))
 
     def epsilon(self, delta: float) -> float:
         """Return the worst machine's ε at δ."""

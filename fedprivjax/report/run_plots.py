@@ -84,6 +84,8 @@ def metrics_of(run: SavedRun, metric: str | Metric | None = None, against: str |
     scalars = [name for name, values in run.metrics.items() if values.ndim == 1]
     scalars.sort(key=lambda name: not known(name).shown)  # those of the command line first
     name = None if metric is None else known(metric).name
+    if name in run.metrics and name not in scalars:
+        raise Refusal(f"metric of a run must have one value a round to be drawn, got {name!r}. Draw a sweep's results")
     if name is not None:
         require_recorded(name, scalars)
     hours, against = getattr(run, "hours", None), against or "round"

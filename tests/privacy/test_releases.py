@@ -164,3 +164,10 @@ def test_an_event_without_releases_of_its_own_is_one_gaussian():
     event = GaussianEvent(2.0, 2.0, Grouped.of([0.5]), TERMS)
     assert event.multipliers.tolist() == [2.0]
     assert event.accountant_results(DELTA)[0].epsilon == pytest.approx(gdp.epsilon(0.5, DELTA), rel=1e-3)
+
+
+def test_a_gaussian_event_states_the_epsilon_of_every_machine_and_a_copy_keeps_its_releases():
+    event = GaussianEvent(2.0, 2.0, Grouped.of([1.0, 0.5]), TERMS, lambda machine: np.ones(machine + 1))
+    np.testing.assert_allclose(event.epsilons(1e-5).each, gdp.epsilon(np.array([1.0, 0.5]), 1e-5))
+    copied = event.restated(TERMS)
+    assert [copied.releases(machine).size for machine in (0, 1)] == [1, 2]

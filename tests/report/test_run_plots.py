@@ -116,6 +116,8 @@ def test_what_a_run_lacks_is_refused(run, tmp_path):
         fpj.plot(replace(run, protocol=sums), "noise_correlation")
     with pytest.raises(fpj.Refusal, match="against must go with a metric"):
         fpj.plot(run, "participation", "round")
+    with pytest.raises(fpj.Refusal, match="metric of a run must have one value a round to be drawn"):
+        fpj.plot(replace(run, iterates={"output": {"client_test_loss": np.ones((3, 20))}}), "client_test_loss")
     run.save(tmp_path / "run")
     saved = fpj.load_run(tmp_path / "run")
     assert fpj.plot(saved, "machine_epsilon").axes
