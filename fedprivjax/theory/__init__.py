@@ -1,4 +1,4 @@
-"""Theorems of the papers as functions of numbers: bounds, and the step sizes that attain them, by paper."""
+"""Bounds of the papers, and the step sizes that attain them, as functions of numbers; one module for each paper."""
 
 import lazy_loader
 

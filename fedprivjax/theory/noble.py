@@ -1,15 +1,19 @@
 """Noble, Bellet & Dieuleveut 2022 (DP-SCAFFOLD): the ε that the authors publish.
 
-In each of T rounds, a random fraction l of M machines takes K local steps, each on a random fraction s of its records.
-The Gaussian noise of a step is σ times the step's sensitivity. The authors bound the Rényi divergence for an adversary
-who sees the server's points, as follows. One step has noise σ√(lM), because lM machines add theirs. Sampling records
-amplifies its privacy, and K steps compose. Sampling machines amplifies this again, and T rounds compose. Both
-amplifications are by Theorem 9 of Wang, Balle & Kasiviswanathan 2019.
+In each round, a random fraction l of the M machines takes K local steps. Each step uses a random fraction of the
+machine's records. The Gaussian noise of a step is σ times the step's sensitivity. The authors bound the Rényi
+divergence for an adversary who sees the server's points, as follows:
 
-**The second amplification does not hold for neighbours in one record.** It needs that a machine's message is as close
-to another machine's message as it is to its own message with one record replaced. A machine's data may differ from
-another's in all records, so that a round may show that it takes part. Sampling then multiplies only δ of the round by
-l, and not ε.
+* One step has noise σ√(lM), because lM machines add their noises.
+* Sampling records amplifies the privacy of the step, and K steps compose.
+* Sampling machines amplifies the privacy again, and the rounds compose.
+
+Both amplifications are by Theorem 9 of Wang, Balle & Kasiviswanathan 2019.
+
+**The second amplification does not hold for neighbours in one record.** It takes the messages of two machines to be as
+close as two messages of one machine whose data differ in one record. But the data of two machines may differ in all
+records, so that a round may show that a machine takes part. Sampling machines then multiplies only δ of the round by l,
+and not ε.
 """
 
 from collections.abc import Callable
@@ -34,18 +38,20 @@ def published_epsilon(
     record_rate: float,
     delta: float,
 ) -> float:
-    """Return the ε of DP-SCAFFOLD as published, which is not a valid bound for neighbours in one record.
+    """Return the ε that the authors of DP-SCAFFOLD publish. It is not a valid bound for neighbours in one record.
 
-    `Scaffold` with unit = "record" states a valid ε.
+    The authors' amplification by sampled machines fails for such neighbours, because two machines may differ in all
+    records. `Scaffold` with unit = "record" states a valid ε.
 
     Args:
-        noise_multiplier: σ, noise of one machine's step divided by its sensitivity to replacing one record.
-        machines: M, number of all machines.
-        rounds: T, number of rounds.
-        steps: K, number of local steps in a round.
-        machine_rate: l, fraction of the machines in a round.
-        record_rate: s, fraction of a machine's records in a step.
-        delta: δ in (0, 1).
+        noise_multiplier: standard deviation of the noise in one machine's step, divided by the step's sensitivity to
+            replacing one record.
+        machines: number of all machines.
+        rounds: number of rounds.
+        steps: number of local steps in a round.
+        machine_rate: fraction of the machines in a round.
+        record_rate: fraction of a machine's records in a step.
+        delta: δ of the guarantee, in (0, 1).
 
     Raises:
         Refusal: if a number is out of range.

@@ -18,9 +18,11 @@ _SCHEDULES = ("independent", "uniform", "proportional", "gap")
 
 
 class AnytimeBound(NamedTuple):
-    """Terms of a bound on the expected excess loss of a method's output, by cause.
+    """Bound on the expected excess loss of DP-μ²-FL, as three terms whose sum is `total`.
 
-    `optimisation` is due to too few or too short steps, `sampling` to sampled records, and `noise` to privacy.
+    * `optimisation`: the part that remains without sampling and noise;
+    * `sampling`: the part due to sampled records;
+    * `noise`: the part due to privacy.
     """
 
     optimisation: float
@@ -33,11 +35,18 @@ class AnytimeBound(NamedTuple):
 
 
 def increment_bound(lipschitz: ArrayLike, smoothness: ArrayLike, diameter: ArrayLike) -> Any:
-    """Largest L2 norm of an increment of DP-μ²-FL, `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`: `S = G + 2LD`.
+    """Bound on the L2 norm of an increment, the vector that a machine releases in a round of DP-μ²-FL.
 
-    In round t, f is one record's loss and x_t the query point. G is the Lipschitz constant, L the smoothness, and D the
-    diameter of the constraint set. The bound uses `(t−1)‖x_t − x_{t−1}‖ ≤ 2D`, which holds because an honest server
-    queries running averages.
+    The increment of round t is `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`, where f is one record's loss and x_t the query point of
+    the round. An honest server queries running averages, so that `(t−1)‖x_t − x_{t−1}‖` is at most twice the diameter.
+
+    Args:
+        lipschitz: G, Lipschitz constant of f.
+        smoothness: L, smoothness of f.
+        diameter: D, diameter of the constraint set.
+
+    Returns:
+        `S = G + 2LD`.
 
     Source: Reshef & Levy 2024, section 4.
 
@@ -63,18 +72,21 @@ def full_bound(
 ) -> Any:
     """Bound on the expected excess loss of DP-μ²-FL if all machines take part in every round.
 
-    `4D·[(G* + 2LD)/T + 2S√d/(μTC) + σ̃/√(TM)]`
-
-    Here D is the diameter of the constraint set, L the smoothness, T the number of rounds, S the bound on an
-    increment's norm (`increment_bound`), d the number of parameters, and M the number of machines. C is M with a
-    trusted server, and √M without one.
-
     Args:
-        trust: "server" or "none".
+        trust: "server" for a trusted server, or "none".
         mu: μ, the GDP (Gaussian differential privacy) parameter of every machine; inf drops the middle term.
+        machines: M, number of machines.
+        rounds: T, number of rounds.
+        dimension: d, number of parameters.
+        diameter: D, diameter of the constraint set.
+        increment: S, bound on the norm of an increment (`increment_bound`).
+        smoothness: L, smoothness of one record's loss.
         optimum_gradient: G*, norm of the gradient at the constrained optimum; 0 if the optimum is interior.
-        deviation: σ̃, the standard deviation of one record's increment. It is the deviation of the gradient plus 2D
-            times the deviation of the smoothness.
+        deviation: σ̃, standard deviation of one record's increment. It is the deviation of the gradient plus 2D times
+            the deviation of the smoothness.
+
+    Returns:
+        `4D·[(G* + 2LD)/T + 2S√d/(μTC) + σ̃/√(TM)]`, where C is M with a trusted server and √M without one.
 
     Source: Reshef & Levy 2024, trusted and untrusted server.
 
@@ -103,33 +115,42 @@ def anytime_bound(
     noise: ArrayLike,
     fresh: bool,
 ) -> AnytimeBound:
-    """Bound on the expected excess loss of DP-μ²-FL for any step and participation, by term.
+    """Bound on the expected excess loss of DP-μ²-FL for any step size and any public participation schedule.
 
-    The bound is `.total`. In round t of T, z_t is the norm of the noise in the server's aggregate, and e_t = σ̃·√(t/m)
-    the error that m machines' sampled records cause in it. G is the Lipschitz constant, η the step, and R the radius of
-    a ball that contains the iterates. Then the bound is
+    All machines' records must have the same distribution. The bound is `total` of the result.
 
-        2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t)² + R·Σ_t e_t  +  (η/2)·Σ_t z_t² ]            independent noise
-        2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t + z_t)² + R·Σ_t (e_t + z_t) ]            noise that persists
+    In the formulas, η is `step`, T is `rounds`, m is `per_round`, R is `radius`, G is `lipschitz`, σ̃ is `deviation`,
+    and z_t is `noise` in round t. The error that sampled records cause in the server's aggregate of round t is
+    `e_t = σ̃·√(t/m)`.
 
-    Proof: the output x_T is the mean of the iterates w_1, …, w_T with weights t. Its excess loss over the minimum w* of
-    the loss F is therefore at most 2/(T(T+1))·Σ_t ⟨t∇F(x_t), w_t − w*⟩ (anytime averaging). The server's aggregate is
-    q̃_t = t∇F(x_t) + E_t + Z_t, with an error E_t of sampling and noise Z_t. Projected steps have Σ_t ⟨q̃_t, w_t − w*⟩
-    ≤ (2R)²/(2η) + (η/2)·Σ_t ‖q̃_t‖². E_t is the sum of the errors of t increments. Each error has mean 0 given the
-    earlier ones, so E‖E_t‖² ≤ e_t². Since E_t has mean 0, E⟨E_t, w* − w_t⟩ = E⟨E_t, c − w_t⟩ ≤ R·e_t for the centre c
-    of the ball. The same holds for Z_t. If Z_t is independent of w_t, it adds nothing to this inner product, and only
-    its square to E‖q̃_t‖².
+        2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t)² + R·Σ_t e_t  +  (η/2)·Σ_t z_t² ]            if `fresh`
+        2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t + z_t)² + R·Σ_t (e_t + z_t) ]            otherwise
 
-    The bound holds for machines whose records have the same distribution, under any public participation schedule. It
-    is loose for noise that machines cancel in a later round, because it ignores that most of Z_t is older than w_t.
+    Proof:
+
+    * The output x_T is the mean of the iterates w_1, …, w_T with weights t. Its excess loss over the minimum w* of the
+      loss F is therefore at most `2/(T(T+1))·Σ_t ⟨t∇F(x_t), w_t − w*⟩` (anytime averaging).
+    * The server's aggregate is `q_t = t∇F(x_t) + U_t + Z_t`, with an error U_t of sampling and noise Z_t. Projected
+      steps have `Σ_t ⟨q_t, w_t − w*⟩ ≤ (2R)²/(2η) + (η/2)·Σ_t ‖q_t‖²`.
+    * U_t is the sum of the errors of t increments. Each error has mean 0 given the earlier ones, so that
+      `E‖U_t‖² ≤ e_t²`.
+    * Since U_t has mean 0, `E⟨U_t, w* − w_t⟩ = E⟨U_t, c − w_t⟩ ≤ R·e_t` for the centre c of the ball.
+    * The same holds for Z_t. If Z_t is independent of w_t, its inner product has mean 0, and Z_t only adds its square
+      to `E‖q_t‖²`.
+
+    If machines cancel their noise in a later round, the bound is loose: the proof ignores that most of Z_t is older
+    than w_t.
 
     Args:
-        step: η.
-        rounds, per_round: T and m.
-        radius: R, half the diameter of a ball.
-        deviation: σ̃, the root mean squared error of one increment; the norm bound of increments is an upper bound.
-        noise: z_t, the root mean squared norm of the noise in q̃_t; one number, or one per round, shape [rounds].
-        fresh: whether the noise of a round is independent of all earlier rounds, as with a trusted server or at full
+        step: η, step size.
+        rounds: T, number of rounds.
+        per_round: m, number of machines in a round.
+        radius: R, radius of a ball that contains the iterates.
+        lipschitz: G, Lipschitz constant of the loss.
+        deviation: σ̃, root mean squared error of one increment. A bound on an increment's norm is an upper bound.
+        noise: z_t, root mean squared norm of the noise in the server's aggregate; one number, or one per round, shape
+            [rounds].
+        fresh: True if the noise of a round is independent of all earlier rounds, as with a trusted server or at full
             participation.
 
     Source: derived here, after Reshef & Levy 2024 (anytime averaging: Cutkosky 2019).
@@ -164,29 +185,31 @@ def step_size(
     increment: ArrayLike,
     smoothness: ArrayLike | None,
 ) -> Any:
-    """Default step η of DP-μ²-FL: the noise that accumulates in the last iterate then has norm D, the diameter.
+    """Default step size of DP-μ²-FL, at which noise moves the last iterate by about the diameter of the constraint set.
 
-    `η = min{μDm/(2ST√d·c), 1/(4LT)}`, with `c = 1` for a trusted server and `c = √M` without one
-
-    Here μ is the parameter of Gaussian differential privacy (GDP), m the number of machines in a round, M that of all
-    machines, S the bound on an increment's norm, T the number of rounds, and d the number of parameters. The cap
-    1/(4LT) keeps steps stable for losses of smoothness L. The noise schedule "proportional" multiplies c by
-    `√(1 + ln T)`.
-
-    The noise schedule "independent" without a trusted server has no noise cancellation. Noise then accumulates in the
-    server's aggregate and again in the iterate, where its norm is `η·√d·2S·T^1.5/(μ√(3m))` after T rounds. The step is
-    therefore `η = min{μD√(3m)/(2S·T^1.5·√d), 1/(4LT)}`.
+    Without a trusted server, the noise schedule "independent" has no noise cancellation. The noise then accumulates in
+    the server's aggregate and again in the iterate. The step therefore has another form.
 
     Args:
-        trust: "server" or "none".
+        trust: "server" for a trusted server, or "none".
         noise_schedule: "independent", "uniform", "proportional" or "gap" (see `NOISE_SCHEDULES`), or a sequence of
             shares of the budget, which has the step of "uniform".
-        machines, per_round: M and m; they are equal at full participation.
-        mu: μ, positive; inf (non-private) leaves the cap only.
-        smoothness: L, or None to drop the cap, as for clipped increments.
+        mu: μ, the GDP (Gaussian differential privacy) parameter of every machine, or inf for no privacy.
+        machines: M, number of all machines.
+        per_round: m, number of machines in a round; M at full participation.
+        rounds: T, number of rounds.
+        dimension: d, number of parameters.
+        diameter: D, diameter of the constraint set.
+        increment: S, bound on the norm of an increment (`increment_bound`).
+        smoothness: L, smoothness of one record's loss, for a cap that keeps steps stable; or None to drop the cap, as
+            for clipped increments.
 
     Returns:
         The step, broadcast over mu, diameter, increment and smoothness.
+
+        * In general: `min{μDm/(2ST√d·c), 1/(4LT)}`. The factor c is 1 with a trusted server and √M without one. The
+          schedule "proportional" multiplies c by `√(1 + ln T)`.
+        * For "independent" without a trusted server: `min{μD√(3m)/(2S·T^1.5·√d), 1/(4LT)}`.
 
     Raises:
         Refusal: if a number is out of range, or neither noise nor smoothness bounds the step.
@@ -262,13 +285,17 @@ def longest_step(*, rounds: int, diameter: ArrayLike, increment: ArrayLike) -> A
 def noisy_sgd_step(
     *, diameter: ArrayLike, rounds: int, lipschitz: ArrayLike, dimension: int, noise_std_of_mean: ArrayLike
 ) -> Any:
-    """Step of noisy SGD that minimises `noisy_sgd_bound`: `η = D/√(T(G² + dσ²))`.
-
-    Here D is the diameter of the constraint set, T the number of rounds, G the Lipschitz constant, and d the number of
-    parameters.
+    """Step size of noisy SGD that minimises `noisy_sgd_bound`.
 
     Args:
+        diameter: D, diameter of the constraint set.
+        rounds: T, number of rounds.
+        lipschitz: G, Lipschitz constant of the loss.
+        dimension: d, number of parameters.
         noise_std_of_mean: σ, standard deviation per coordinate of the noise on the mean gradient of a round.
+
+    Returns:
+        `η = D/√(T(G² + dσ²))`.
 
     Source: the standard analysis of projected SGD (Zinkevich 2003; Bassily, Smith & Thakurta 2014).
 
@@ -282,10 +309,19 @@ def noisy_sgd_step(
 def noisy_sgd_bound(
     *, diameter: ArrayLike, rounds: int, lipschitz: ArrayLike, dimension: int, noise_std_of_mean: ArrayLike
 ) -> Any:
-    """Bound on the expected excess loss of noisy SGD's average iterate: `D·√((G² + dσ²)/T)`.
+    """Bound on the expected excess loss of noisy SGD's average iterate, at the step size of `noisy_sgd_step`.
 
-    Here D is the diameter of the constraint set, G the Lipschitz constant, d the number of parameters, T the number of
-    rounds, and σ the `noise_std_of_mean`. Arguments, step and source are those of `noisy_sgd_step`.
+    Args:
+        diameter: D, diameter of the constraint set.
+        rounds: T, number of rounds.
+        lipschitz: G, Lipschitz constant of the loss.
+        dimension: d, number of parameters.
+        noise_std_of_mean: σ, standard deviation per coordinate of the noise on the mean gradient of a round.
+
+    Returns:
+        `D·√((G² + dσ²)/T)`.
+
+    Source: the standard analysis of projected SGD (Zinkevich 2003; Bassily, Smith & Thakurta 2014).
 
     >>> noisy_sgd_bound(diameter=1.0, rounds=4, lipschitz=3.0, dimension=4, noise_std_of_mean=2.0)
     2.5

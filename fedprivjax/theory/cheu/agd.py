@@ -25,7 +25,7 @@ _MAX_USERS = 10**12
 def agd_mixing(rounds: int) -> np.ndarray:
     """Weights of the new point in the running average of accelerated SGD; shape [rounds].
 
-    They are `α_t = 2/(t + 2)` for rounds t = 1..T.
+    The weight of round t, counted from 1, is `2/(t + 2)`.
 
     >>> agd_mixing(2)
     array([0.66666667, 0.5       ])
@@ -35,9 +35,15 @@ def agd_mixing(rounds: int) -> np.ndarray:
 
 
 def agd_steps(*, rounds: int, smoothness: float, spread: float) -> np.ndarray:
-    """Steps of accelerated SGD, `(t + 1)/(2(β + S))` for rounds t = 1..T; shape [rounds].
+    """Step sizes of accelerated SGD; shape [rounds].
 
-    Here β is the smoothness and S the scale of `agd_spread`.
+    Args:
+        rounds: T, number of rounds.
+        smoothness: β, smoothness of the loss.
+        spread: S, a number that shortens the steps because of the noise (`agd_spread`).
+
+    Returns:
+        `(t + 1)/(2(β + S))` for t = 1, …, T.
 
     Source: Cheu et al. 2022, Algorithm 4, with the missing penalty restored from Lan's proof.
 
@@ -50,17 +56,19 @@ def agd_steps(*, rounds: int, smoothness: float, spread: float) -> np.ndarray:
 
 
 def agd_spread(*, rounds: ArrayLike, deviation: ArrayLike, distance: ArrayLike, form: str = "optimal") -> Any:
-    """Scale S in the steps `(t + 1)/(2(β + S))` of accelerated SGD, where β is the smoothness and t the round.
+    """Number S that shortens the steps of accelerated SGD (`agd_steps`) because of the noise.
 
     A larger S means shorter steps, which average out more of the noise.
 
-    * "optimal" minimises `agd_bound`: `S = (σ/(2D))·√(Σ_{t≤T} (t+1)²)`, about `(T+2)^{3/2}·σ/(√12·D)`;
-    * "paper": `S = (T+2)^{3/2}·σ/D`.
-
     Args:
-        rounds: T.
+        rounds: T, number of rounds.
         deviation: σ, root mean squared error of a round's gradient (the square root of `oracle_variance`).
         distance: D, bound on the distance from the start to the minimum (on its root mean square for a random start).
+        form: "optimal" for the S that minimises `agd_bound`, or "paper".
+
+    Returns:
+        `S = (σ/(2D))·√(Σ_{t≤T} (t+1)²)` for "optimal", about `(T+2)^{3/2}·σ/(√12·D)`; `S = (T+2)^{3/2}·σ/D` for
+        "paper".
 
     Source: "paper": Cheu et al. 2022, Lemma 4.4. "optimal": derived here.
 
@@ -86,18 +94,17 @@ def agd_bound(
 ) -> Any:
     """Bound on the expected excess loss of accelerated SGD after T rounds, with the steps of `agd_steps`.
 
-    `2/((T+1)(T+2))·[gap + (β + S)·D² + σ²·Σ_{t≤T} (t+1)²/(4S)]`
-
-    It holds for any S > 0, and without noise (σ = 0) also for S = 0. At the optimal S it is about
-    `2βD²/T² + 1.155·σD/√T + 2·gap/T²`. At the paper's S, see `agd_spread`, 2.17 replaces 1.155.
-
     Args:
-        rounds: T.
-        smoothness: β.
-        spread: S, which shortens the steps because of the noise (`agd_spread`).
+        rounds: T, number of rounds.
+        smoothness: β, smoothness of the loss.
+        spread: S, which shortens the steps because of the noise (`agd_spread`); positive, or 0 without noise.
         distance: D, bound on the distance from the start to the minimum (on its root mean square for a random start).
         variance: σ², mean squared error of a round's gradient (`oracle_variance`).
-        gap: bound on the excess loss at the start, such as L·D.
+        gap: bound on the excess loss at the start, such as the Lipschitz constant times D.
+
+    Returns:
+        `2/((T+1)(T+2))·[gap + (β + S)·D² + σ²·Σ_{t≤T} (t+1)²/(4S)]`. At the "optimal" S of `agd_spread` this is about
+        `2βD²/T² + 1.155·σD/√T + 2·gap/T²`. At the "paper" S, 2.17 replaces 1.155.
 
     Source: derived here by Lan's proof, with explicit constants. Cheu et al. 2022, Lemma 4.4 states its order. The
     "variance at most σ" of that lemma is σ² here.
@@ -131,11 +138,15 @@ def _squares(rounds: np.ndarray) -> np.ndarray:
 
 
 class Phase(NamedTuple):
-    """Settings of one pass of accelerated SGD over its users, and the bound on the expected excess loss of its output.
+    """Settings of one pass of accelerated SGD over its users, and a bound on the expected excess loss of its output.
 
-    `smoothness` is β of the loss or of its Moreau envelopes, and `spread` is S in the steps of `agd_steps`. `distance`
-    bounds the (root mean square) distance from the start of the pass to the minimum. `users` counts all users of the
-    pass, also those who are left over if `per_round` does not divide it.
+    * `users`: number of users of the pass, with those left over if `per_round` does not divide it;
+    * `per_round`: number of users in a round;
+    * `rounds`: number of rounds;
+    * `spread`: number that shortens the steps because of the noise (`agd_spread`);
+    * `smoothness`: smoothness of the loss, or of its Moreau envelopes (smooth lower approximations);
+    * `distance`: bound on the (root mean square) distance from the start of the pass to the minimum;
+    * `bound`: bound on the expected excess loss.
     """
 
     users: int
@@ -149,15 +160,18 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """Settings of one pass of accelerated SGD over the users, apart from the batch size b (users in a round).
+    """Problem and options of one pass of accelerated SGD over the users, for any number b of users in a round.
+
+    A loss that is not smooth is replaced by a Moreau envelope, a smooth lower approximation.
 
     Attributes:
-        noise: C, the noise variance of a sum of gradients over all coordinates, divided by L²; or a function of b that
+        lipschitz: L, Lipschitz constant of the loss.
+        noise: C, noise variance of a sum of gradients over all coordinates, divided by L²; or a function of b that
             returns C. See `gaussian_noise_constant` and `pan_private_noise_constant`.
-        lipschitz: Lipschitz constant L of the loss.
-        smoothness: β of the loss or of its Moreau envelopes, or None for the best envelopes of every batch size.
-        envelope: True if β is of an envelope, which is at most L²/(2β) below the loss: bounds then include this term.
-        sampling: False omits the variance L²/b of sampled users from σ², the mean squared error of a round's gradient.
+        smoothness: β, smoothness of the loss or of its Moreau envelopes; or None for the best envelopes at every b.
+        envelope: True if β belongs to envelopes. Bounds then include L²/(2β), the largest distance of envelope and
+            loss.
+        sampling: False omits the error of sampled users from bounds: the variance L²/b of a round's gradient.
         form: "optimal" or "paper", as in `agd_spread`.
         paper_2L: True takes 2L as the Lipschitz constant of the envelopes, as the paper does, although L suffices.
     """
@@ -237,17 +251,21 @@ def agd_scan(
     sampling: bool = True,
     form: str = "optimal",
 ) -> Phase:
-    """Return the batch size with the smallest `agd_bound` for a smooth loss, and the settings of that pass.
+    """Return the settings of one pass of accelerated SGD over a smooth loss, at the batch size with the smallest bound.
 
-    The bound takes `σ² = L²/b + L²C/b²` as the mean squared error of a round's gradient (`oracle_variance`), and L·D as
-    the excess loss at the start. Here L is the Lipschitz constant and b the number of users in a batch.
+    The bound is `agd_bound`, with `oracle_variance` as the mean squared error of a round's gradient. The excess loss at
+    the start is taken as `lipschitz` times `distance`, its upper bound.
 
     Args:
-        users: n, each used once.
-        distance: D, bound on the distance from the start to the minimum.
-        smoothness: β.
-        noise: C, the noise constant, or a function of b, as in `Pass`; `sampling` and `form` are as there, too.
-        per_round: b, or None for the best.
+        users: number of users, each used once.
+        distance: bound on the distance from the start to the minimum.
+        lipschitz: L, Lipschitz constant of the loss.
+        smoothness: smoothness of the loss.
+        noise: noise variance of a batch's sum of gradients over all coordinates, divided by L²; or a function from the
+            batch size to it.
+        per_round: batch size (users in a round), or None for the best.
+        sampling: False omits the error of sampled users from the bound.
+        form: "optimal" or "paper", as in `agd_spread`.
 
     Source: Cheu et al. 2022, Theorem 4.3 with explicit constants. The order of the paper's batch size is
     `agd_per_round_order`.
@@ -271,15 +289,16 @@ def smoothed_scan(
     form: str = "optimal",
     paper_2L: bool = False,
 ) -> Phase:
-    """Return the batch size and the smoothness β of Moreau envelopes with the smallest bound, for any convex loss.
+    """Return the settings of one pass of accelerated SGD over a convex loss that need not be smooth.
 
-    The loss need not be smooth: accelerated SGD descends on its envelope, a smooth lower approximation. The bound is
-    `agd_bound` plus `L²/(2β)`, the largest distance of the envelope from a loss with Lipschitz constant L. Arguments
-    that are not listed are as for `agd_scan`.
+    Accelerated SGD descends on a Moreau envelope, a smooth lower approximation of the loss. The settings have the batch
+    size and the envelope with the smallest bound. The bound is `agd_bound` plus `L²/(2β)`, the largest distance of an
+    envelope of smoothness β from a loss with Lipschitz constant L.
 
     Args:
-        smoothness: β, or None for the best.
-        paper_2L: as in `Pass`.
+        smoothness: β, smoothness of the envelope, or None for the best.
+        paper_2L: True takes 2L as the Lipschitz constant of the envelopes, as the paper does, although L suffices.
+        users, distance, lipschitz, noise, per_round, sampling, form: as for `agd_scan`.
 
     Source: Cheu et al. 2022, Theorem 4.7 with explicit constants.
 

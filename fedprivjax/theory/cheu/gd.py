@@ -34,20 +34,21 @@ def gd_bound(
 ) -> Any:
     """Bound on the expected excess population loss of gradient descent with all users in every round.
 
-    `D²/(2ηT) + (η/2)·L²(1 + C_r/n²) + L²Tη/n + L²/(2β)`
-
-    The terms are due to optimisation, noise, generalisation and, on Moreau envelopes, smoothing. The third is by
-    uniform stability. Noise that comes from rounding gradients depends on the data, and stability is not proved for it.
-
-    Here T is the number of rounds, L the Lipschitz constant, and n the number of users.
-
     Args:
-        step: η, at most 2/β, as uniform stability requires.
+        users: n, number of users.
+        rounds: T, number of rounds.
+        step: η, step size; at most 2/β, as uniform stability requires.
         distance: D, bound on the distance from the start to the minimum.
+        lipschitz: L, Lipschitz constant of the loss.
         round_noise: C_r, noise variance of one round's sum of gradients over all coordinates, divided by L².
-        smoothness: β of the loss, or of its Moreau envelopes.
-        envelope: False for a smooth loss, which has no last term.
-        generalization: False omits the third term, for the empirical excess loss.
+        smoothness: β, smoothness of the loss, or of its Moreau envelopes (smooth lower approximations).
+        envelope: False for a smooth loss, which has no smoothing term.
+        generalization: False omits the generalisation term, for the empirical excess loss.
+
+    Returns:
+        `D²/(2ηT) + (η/2)·L²(1 + C_r/n²) + L²Tη/n + L²/(2β)`. The terms are due to optimisation, noise, generalisation
+        and smoothing. The generalisation term is proved by uniform stability. It is not proved for noise that comes
+        from rounding gradients, because such noise depends on the data.
 
     Raises:
         Refusal: if η > 2/β.
@@ -79,17 +80,23 @@ def gd_step(
     smoothness: ArrayLike | None = None,
     generalization: bool = True,
 ) -> Any:
-    """Step of gradient descent that minimises `gd_bound`: `η = D/(L·√(T·(1 + C_r/n² + 2T/n + 1/2)))`.
+    """Step size of gradient descent with all users in every round that minimises `gd_bound`.
 
-    The term 1/2 is the cost of smoothing. A loss that is not smooth is replaced by its Moreau envelope of smoothness
-    `β = 2/η`, the largest that the step allows. A smooth loss needs no envelope: the term is then 0, and η is reduced
-    to 2/β if it is longer.
-
-    Here D is the distance from the start to the minimum, L the Lipschitz constant, T the number of rounds, and n the
-    number of users. C_r is the noise variance of one round's sum of gradients over all coordinates, divided by L².
+    A loss that is not smooth is replaced by its Moreau envelope, a smooth lower approximation. Its smoothness is 2/η
+    for the step size η, the largest that `gd_bound` allows.
 
     Args:
-        smoothness: β of a smooth loss, or None for envelopes.
+        users: n, number of users.
+        rounds: T, number of rounds.
+        distance: D, bound on the distance from the start to the minimum.
+        lipschitz: L, Lipschitz constant of the loss.
+        round_noise: C_r, noise variance of one round's sum of gradients over all coordinates, divided by L².
+        smoothness: β, smoothness of a smooth loss, or None for envelopes.
+        generalization: False omits 2T/n, for the empirical excess loss.
+
+    Returns:
+        `η = D/(L·√(T·(1 + C_r/n² + 2T/n + 1/2)))` for envelopes. A smooth loss has no term 1/2, and its step is at most
+        2/β.
 
     Source: derived here; the paper's `η = D/(L√T)` is of the same order.
 
@@ -105,10 +112,16 @@ def gd_step(
 
 
 class Descent(NamedTuple):
-    """Settings of gradient descent with all its users in every round, and the bound on its expected excess loss.
+    """Settings of gradient descent with all users in every round, and a bound on its expected excess loss.
 
-    `round_noise` is C_r of `gd_bound`, and `smoothness` is β of the loss or of its Moreau envelopes. `distance` bounds
-    the (root mean square) distance from the start to the minimum. The step was set for this bound.
+    * `users`: number of users;
+    * `rounds`: number of rounds;
+    * `step`: step size;
+    * `smoothness`: smoothness of the loss, or of its Moreau envelopes (smooth lower approximations);
+    * `round_noise`: noise variance of one round's sum of gradients over all coordinates, divided by the squared
+      Lipschitz constant;
+    * `distance`: bound on the (root mean square) distance from the start to the minimum;
+    * `bound`: bound on the expected excess loss (`gd_bound`).
     """
 
     users: int
@@ -131,20 +144,22 @@ def gd_scan(
     tolerance: float = 0.1,
     generalization: bool = True,
 ) -> Descent:
-    """Return settings of gradient descent with the fewest rounds T at which `gd_bound` is nearly minimal.
+    """Return settings of gradient descent with the fewest rounds at which `gd_bound` is nearly minimal.
 
-    More rounds never harm: the bound at the best step decreases towards `L·D·√(C/n² + 2/n)`. Few rounds only save
-    computation. The scan evaluates numbers of rounds that are a factor 2^{1/4} apart. L is the Lipschitz constant.
+    At the best step, the bound decreases with the number of rounds. Fewer rounds only save computation. The scan
+    evaluates numbers of rounds that are a factor 2^{1/4} apart.
 
     Args:
-        users: n, all in every round.
-        distance: D, bound on the distance from the start to the minimum.
-        noise: C, the noise constant of a single release at the whole budget. T releases that share the budget then have
-            `C_r = T·C` each, which is exact for Gaussian noise. Or a function from T to C_r, such as an accountant's.
-        smoothness: β of a smooth loss, or None for Moreau envelopes with β = 2/η.
-        max_rounds: upper limit of T, or None for n.
-        tolerance: relative excess over the smallest evaluated bound that counts as nearly minimal.
-        generalization: as in `gd_bound`.
+        users: number of users, all in every round.
+        distance: bound on the distance from the start to the minimum.
+        lipschitz: L, Lipschitz constant of the loss.
+        noise: C, noise variance of one sum of gradients over all coordinates, divided by L², if one release has the
+            whole privacy budget. If T rounds share the budget, T·C is taken for each sum, which is exact for Gaussian
+            noise. For other noise, give a function from T to the constant of each sum.
+        smoothness: smoothness of a smooth loss, or None for Moreau envelopes (see `gd_step`).
+        max_rounds: upper limit of the rounds, or None for the number of users.
+        tolerance: a bound is nearly minimal if it exceeds the smallest evaluated bound by at most this fraction.
+        generalization: False for the empirical excess loss, as in `gd_bound`.
 
     Source: derived here, by minimising the bound in the proof of Cheu et al. 2022, Theorem 4.9. Constants are explicit.
 
@@ -170,10 +185,15 @@ def gd_scan(
 
 
 def gd_groups(users: int) -> list[int]:
-    """Sizes of the groups of users that `gd_phases` uses one after the other, for strongly convex losses.
+    """Sizes of the disjoint groups of users that `gd_phases` uses one after the other, for strongly convex losses.
 
-    They are `n_i = ⌊2^{i−2}·n/log₂ n⌋`, at least 1, for i = 1..⌈log₂ log₂ n⌉, where n is the number of users. Together
-    the groups contain between two thirds of the users and all of them.
+    Together the groups contain at least two thirds of the users.
+
+    Args:
+        users: n, number of users.
+
+    Returns:
+        `⌊2^{i−2}·n/log₂ n⌋`, at least 1, for i = 1, …, ⌈log₂ log₂ n⌉.
 
     Source: Feldman, Koren & Talwar 2020, Theorem 5.1, as used by Cheu et al. 2022, Theorem 4.9.
 
@@ -199,15 +219,21 @@ def gd_phases(
 ) -> list[Descent]:
     """Settings of gradient descent on disjoint groups of users, one after the other, for strongly convex losses.
 
-    Each group starts at the output of the previous group, with the whole privacy budget. The distance from its start to
-    the minimum is at most `D_1 = min(D, 2L/λ)` for the first group. For group i + 1 it is at most `D_{i+1} = min(D_i,
-    √(2Δ_i/λ))`, where Δ_i bounds the excess loss of group i. The bound of the last group is that of the method. L is
-    the Lipschitz constant. Arguments that are not listed are as for `gd_scan`.
+    Each group starts at the output of the previous group. It has the whole privacy budget, because no user is in two
+    groups. The bound of the last group is the bound of the method.
+
+    The step of a group depends on a bound on the distance from its start to the minimum:
+
+    * for the first group, the smaller of `diameter` and twice `lipschitz` divided by `strong_convexity`;
+    * for every other group, the smaller of the previous group's distance and √(2Δ/λ). Here Δ bounds the excess loss of
+      the previous group, and λ is `strong_convexity`.
 
     Args:
-        diameter: D, diameter of the constraint set, or a bound on the first distance.
-        strong_convexity: λ.
+        users: number of users, whom `gd_groups` splits.
+        diameter: diameter of the constraint set, or a bound on the first distance.
+        strong_convexity: λ, strong convexity of the loss.
         max_rounds: largest number of rounds of each group.
+        lipschitz, noise, smoothness, tolerance, generalization: as for `gd_scan`.
 
     Source: Cheu et al. 2022, Theorem 4.9 and Lemma B.7, with explicit constants.
 
@@ -226,12 +252,17 @@ def gd_phases(
 
 
 def gd_paper_rounds(*, users: int, dimension: int, epsilon: float, delta: float, printed: bool = False) -> int:
-    """Number of rounds of gradient descent in the paper: `T = min(n, ε²n²/(d·K³))` with `K = ln(nd/δ)`, at least 1.
-
-    Here n is the number of users, d the number of parameters, and (ε, δ) the budget of the whole run.
+    """Number of rounds of gradient descent with all users in every round, as the paper chooses it.
 
     Args:
+        users: n, number of users.
+        dimension: d, number of parameters.
+        epsilon: ε of the whole run.
+        delta: δ of the whole run.
         printed: use K² instead of K³, as printed in the paper. It does not give the rate that the paper states.
+
+    Returns:
+        `T = min(n, ε²n²/(d·K³))` with `K = ln(nd/δ)`, at least 1.
 
     Source: Cheu et al. 2022, Lemma B.6, corrected.
 
@@ -245,10 +276,17 @@ def gd_paper_rounds(*, users: int, dimension: int, epsilon: float, delta: float,
 
 
 def gd_paper_budget(*, epsilon: float, delta: float, rounds: int) -> tuple[float, float]:
-    """Privacy budget of one round in the paper: `ε_r = ε/(2√(2T·ln(1/δ)))`, `δ_r = δ/(T + 1)`.
+    """Privacy budget of one round of gradient descent in the paper: ε and δ of the round.
 
-    Here (ε, δ) is the budget of all T rounds. An accountant must check that T such budgets compose to it. For large ε
-    and δ they do not.
+    An accountant must check that the rounds compose to the budget of the run. For large ε and δ they do not.
+
+    Args:
+        epsilon: ε of the whole run.
+        delta: δ of the whole run.
+        rounds: T, number of rounds.
+
+    Returns:
+        `ε/(2√(2T·ln(1/δ)))` and `δ/(T + 1)`.
 
     Source: Cheu et al. 2022, Algorithm 5.
 
@@ -272,13 +310,18 @@ def gd_paper(
 ) -> Descent:
     """Settings of gradient descent with all users in every round as the paper chooses them, with their bound.
 
-    The step is `η = D/(L√T)`, and the Moreau envelopes have smoothness `β = L√T/D`. Here D is `diameter`, a bound on
-    the distance from the start to the minimum, and L the Lipschitz constant.
-
     Args:
+        users: number of users.
         dimension: number of parameters.
-        epsilon, delta: budget of the whole run.
-        rounds: T, or None for `gd_paper_rounds`.
+        epsilon: ε of the whole run.
+        delta: δ of the whole run.
+        diameter: D, bound on the distance from the start to the minimum.
+        lipschitz: L, Lipschitz constant of the loss.
+        rounds: T, number of rounds, or None for `gd_paper_rounds`.
+
+    Returns:
+        The settings, with step `D/(L√T)` and Moreau envelopes (smooth lower approximations of the loss) of smoothness
+        `L√T/D`.
 
     Source: Cheu et al. 2022, Algorithm 5 and Theorem 4.9.
 

@@ -29,13 +29,17 @@ def noise_at(noise: Noise, per_round: ArrayLike) -> np.ndarray:
 
 
 def oracle_variance(*, per_round: ArrayLike, lipschitz: ArrayLike, noise: Noise, sampling: bool = True) -> Any:
-    """Mean squared error of a noisy mean of the gradients of b new users: `σ² = L²/b + L²C/b²`.
-
-    Here L is the Lipschitz constant. C is the noise variance of their sum over all coordinates, divided by L².
+    """Mean squared error of a round's gradient: the noisy mean of the gradients of b new users.
 
     Args:
-        per_round: b.
-        sampling: False omits L²/b, which leaves the part that is due to privacy.
+        per_round: b, number of users in the round.
+        lipschitz: L, Lipschitz constant of the loss.
+        noise: C, noise variance of the sum of the b gradients over all coordinates, divided by L²; or a function from b
+            to C.
+        sampling: False omits L²/b, the error of sampled users, and leaves the error of the noise.
+
+    Returns:
+        `σ² = L²/b + L²C/b²`.
 
     Source: Cheu et al. 2022, Theorem 3.2, with the variance of the mechanism instead of its order. Constants are
     explicit.
@@ -51,19 +55,23 @@ def oracle_variance(*, per_round: ArrayLike, lipschitz: ArrayLike, noise: Noise,
 def gaussian_noise_constant(
     epsilon: float, delta: float, dimension: int, levels_ratio: float = 1.0, releases: int = 1
 ) -> float:
-    """Noise constant of Gaussian noise: `C = d·(2·σ_G·K/g)²·T`.
+    """Noise constant C of Gaussian noise on a sum of gradients, through which privacy enters the bounds.
 
-    C is the noise variance of a sum of gradients over all d coordinates, divided by the squared Lipschitz constant. σ_G
-    is the noise standard deviation that (ε, δ)-DP requires at sensitivity 1.
+    C is the noise variance of the sum over all coordinates, divided by the squared Lipschitz constant.
 
     Args:
-        epsilon, delta: budget of all releases together.
-        levels_ratio: K/g, factor by which rounding gradients to g levels increases the sensitivity; 1 without rounding,
+        epsilon: ε of all releases together.
+        delta: δ of all releases together.
+        dimension: d, number of coordinates.
+        levels_ratio: factor a by which rounding the gradients to a grid increases the sensitivity; 1 without rounding,
             as with a trusted server.
         releases: T, number of sums to which one user contributes. They share the budget.
 
-    Source: the analytic Gaussian mechanism (Balle & Wang 2018). For binomial noise this is a limit and not a proved
-    guarantee, which only the exact accountant gives.
+    Returns:
+        `C = d·(2·σ_G·a)²·T`, where σ_G is the noise standard deviation that (ε, δ)-DP requires at sensitivity 1.
+
+    Source: the analytic Gaussian mechanism (Balle & Wang 2018). For binomial noise this is a limit. Only the exact
+    accountant gives a guarantee for it.
 
     >>> round(gaussian_noise_constant(1.0, 1e-6, 10, levels_ratio=1.1) ** 0.5, 1)
     29.4
@@ -75,14 +83,20 @@ def gaussian_noise_constant(
 
 
 def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: int | None = None) -> float:
-    """Noise constant C of the paper's shuffled sums: `4d·29160·(1 − p)·ln((d+1)/δ)·ln(2(d+1)/δ)/ε²`.
+    """Noise constant C of the paper's shuffled sums, which have binomial noise.
 
-    C is the variance of the sum's binomial noise over all d coordinates, divided by the squared Lipschitz constant. The
-    error of rounding is not included. p is the probability with which a noise bit is 1, and (ε, δ) the budget.
+    C is the noise variance of the sum over all coordinates, divided by the squared Lipschitz constant. The error of
+    rounding is not included.
 
     Args:
-        users: n, from which p follows, with g = ⌈max(2√n, √d, 4)⌉ rounding levels and the fewest noise bits per user;
-            or None for the limit p = 1/2.
+        epsilon: ε of the privacy budget.
+        delta: δ of the privacy budget.
+        dimension: d, number of coordinates.
+        users: number n of users in the sum, or None to take p = 1/2 as the probability with which a noise bit is 1.
+            Otherwise p follows from n, ⌈max(2√n, √d, 4)⌉ rounding levels and the fewest noise bits per user.
+
+    Returns:
+        `C = 4d·29160·(1 − p)·ln((d+1)/δ)·ln(2(d+1)/δ)/ε²`.
 
     Raises:
         Refusal: if ε > 15 or δ ≥ 1/2, outside the theorem.
@@ -105,16 +119,21 @@ def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: in
 
 
 def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, accounting: str = "exact") -> float:
-    """Noise constant of pan-private accelerated SGD: `C = 2dζ²b²/L²`.
+    """Noise constant C of pan-private accelerated SGD. With this C, the bounds of accelerated SGD hold for the method.
 
-    With it, the bounds of accelerated SGD hold for this method.
+    Pan-private means that the server's state is noisy at all times. A mean gradient therefore gets two Gaussian noises
+    of equal variance. C is the noise variance of a batch's sum of gradients over all coordinates, divided by the
+    squared Lipschitz constant.
 
-    Pan-private means that the server's state is noisy at all times. A mean gradient therefore gets two Gaussian noises,
-    each of variance ζ² per coordinate. Here d is the number of parameters, b the number of users in a batch, and L the
-    Lipschitz constant. L and b cancel in C.
+    Args:
+        epsilon: ε of the privacy budget.
+        delta: δ of the privacy budget.
+        dimension: d, number of coordinates.
+        accounting: "exact" for the noise that (ε, δ)-DP requires, or "paper" for the paper's noise.
 
-    * `accounting` "exact": `ζ = (2L/b)·σ_G`, with σ_G the noise that (ε, δ)-DP requires at sensitivity 1;
-    * "paper": `ζ² = 8L²·ln(2/δ)/(bε)²`.
+    Returns:
+        `C = 8d·σ_G²` for "exact", where σ_G is the noise standard deviation that (ε, δ)-DP requires at sensitivity 1;
+        `C = 16d·ln(2/δ)/ε²` for "paper".
 
     Raises:
         Refusal: if ε ≥ 1 for "paper".
@@ -137,11 +156,17 @@ def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, acc
 
 
 def rounding_constant(*, users: ArrayLike, levels: ArrayLike, dimension: int) -> Any:
-    """Bound on what random rounding of gradients adds to the noise constant: `dn/g²`.
+    """Bound on what random rounding of gradients adds to the noise constant of their sum.
 
-    The noise constant is the noise variance of a sum of gradients over all coordinates, divided by the squared
-    Lipschitz constant. Here d is the number of parameters, n the number of users, and g the number of levels to which a
-    coordinate is rounded.
+    The noise constant is the noise variance of the sum over all coordinates, divided by the squared Lipschitz constant.
+
+    Args:
+        users: n, number of users in the sum.
+        levels: g, number of levels to which a coordinate is rounded.
+        dimension: d, number of coordinates.
+
+    Returns:
+        `dn/g²`.
 
     >>> rounding_constant(users=100, levels=20, dimension=8)
     2.0
@@ -151,15 +176,20 @@ def rounding_constant(*, users: ArrayLike, levels: ArrayLike, dimension: int) ->
 
 
 def messages_per_user(*, dimension: int, levels: ArrayLike, trials: ArrayLike, sums: ArrayLike = 1) -> Any:
-    """Number of one-bit messages that a user sends: `d·(g + q)` per sum. Exact.
+    """Number of one-bit messages that a user sends in shuffled sums. The number is exact.
 
-    The server adds up the bits of all users. Here d is the number of parameters.
+    For each coordinate, a user sends the bits of the rounded value and a few noise bits. The server adds up the bits of
+    all users.
 
     Args:
+        dimension: d, number of parameters.
         levels: g, number of levels to which a coordinate is rounded.
         trials: q, number of noise bits per user and coordinate.
         sums: number of sums to which the user contributes: 1 in one pass, the number of rounds if all users take part
             in every round.
+
+    Returns:
+        `d·(g + q)` times the number of sums.
 
     Source: Cheu et al. 2022, Algorithms 1 and 2.
 
@@ -174,12 +204,14 @@ def messages_per_user(*, dimension: int, levels: ArrayLike, trials: ArrayLike, s
 def bits_per_user(
     *, dimension: int, levels: ArrayLike, trials: ArrayLike, sums: ArrayLike = 1, labelled: bool = True
 ) -> Any:
-    """Number of bits that a user sends: per message one, and ⌈log₂ d⌉ for the label of its coordinate, 1 to d. Exact.
+    """Number of bits that a user sends in shuffled sums. The number is exact.
 
-    Arguments that are not listed are as for `messages_per_user`.
+    A user sends `messages_per_user` messages. Each consists of one bit and the label of its coordinate, which takes
+    ⌈log₂ d⌉ bits for d coordinates.
 
     Args:
         labelled: False if every coordinate has a separate shuffler, so that no labels are sent.
+        dimension, levels, trials, sums: as for `messages_per_user`.
 
     >>> bits_per_user(dimension=10, levels=64, trials=6)
     3500.0
@@ -199,19 +231,24 @@ def bits_rate(
     rounds: ArrayLike = 1,
     printed: bool = False,
 ) -> Any:
-    """Number of bits that a user sends, up to a constant factor: `d·T·[√b + ln²(d/δ)/ε_r²]`.
+    """Number of bits that a user sends in shuffled sums, up to a constant factor.
 
-    The run time of all n users is n times this, up to a constant and without the computation of Moreau envelopes. Here
-    d is the number of parameters and ε_r the budget of one sum.
+    The run time for all users is this times the number of users, up to a constant and without the computation of Moreau
+    envelopes.
 
     Args:
-        summed: b, number of users in a sum: a batch for one-pass methods (Corollaries B.8–B.10), or all n users for
+        summed: b, number of users in a sum: a batch for one-pass methods (Corollaries B.8–B.10), or all users for
             gradient descent (B.11).
-        epsilon, delta: ε and δ of all sums together.
-        rounds: T, number of sums to which one user contributes. For T = 1, `ε_r = ε`. For more, the budget of one sum
-            is `ε_r² = ε²/(8T·ln(1/δ))`.
-        printed: use the paper's `d·T·[√b + ln(1/δ)/ε²]`. It omits a logarithm that is due to splitting the budget over
-            the coordinates and, for gradient descent, the factor that is due to splitting it over the rounds.
+        dimension: d, number of parameters.
+        epsilon: ε of all sums together.
+        delta: δ of all sums together.
+        rounds: T, number of sums to which one user contributes.
+        printed: use the paper's `d·T·[√b + ln(1/δ)/ε²]`. It omits a logarithm from splitting the budget over the
+            coordinates. For gradient descent, it also omits a factor from splitting the budget over the rounds.
+
+    Returns:
+        `d·T·[√b + ln²(d/δ)/ε_r²]`, where ε_r is the ε of one sum. It is ε for T = 1, and `ε/√(8T·ln(1/δ))` for larger
+        T.
 
     Source: Cheu et al. 2022, Corollaries B.8–B.11, corrected.
 

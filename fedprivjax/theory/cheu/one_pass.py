@@ -16,7 +16,13 @@ from fedprivjax.theory.cheu.noise import Noise, noise_at
 
 
 class Choice(NamedTuple):
-    """Batch size (users in a round) of one-pass SGD, rounds, step, and bound on the expected excess loss."""
+    """Settings of one-pass SGD that `sgd_scan` returns, and a bound on the expected excess loss.
+
+    * `per_round`: number of users in a round;
+    * `rounds`: number of rounds;
+    * `step`: step size;
+    * `bound`: bound on the expected excess loss (`sgd_bound`).
+    """
 
     per_round: int
     rounds: int
@@ -27,14 +33,18 @@ class Choice(NamedTuple):
 def sgd_bound(
     *, users: ArrayLike, per_round: ArrayLike, distance: ArrayLike, lipschitz: ArrayLike, noise: Noise
 ) -> Any:
-    """Bound on the expected excess loss of one-pass SGD at its best step: `D·L·√((1 + C/b²)/T)`.
-
-    Here L is the Lipschitz constant and `T = ⌊n/b⌋` the number of rounds. The bound is inf if b > n.
+    """Bound on the expected excess loss of one-pass SGD at its best step (`sgd_step`).
 
     Args:
-        users, per_round: number n of users, and b of them in a round.
+        users: n, number of users, each used once.
+        per_round: b, number of users in a round.
         distance: D, bound on the distance from the start to the minimum (in the paper, the diameter).
-        noise: C, the noise variance of a round's sum of gradients over all coordinates, divided by L².
+        lipschitz: L, Lipschitz constant of the loss.
+        noise: C, noise variance of a round's sum of gradients over all coordinates, divided by L²; or a function from b
+            to C.
+
+    Returns:
+        `D·L·√((1 + C/b²)/T)` for the number `T = ⌊n/b⌋` of rounds; inf if b > n.
 
     Source: Cheu et al. 2022, proof of Theorem 4.1. Constants are explicit.
 
@@ -50,10 +60,18 @@ def sgd_bound(
 def sgd_step(
     *, rounds: ArrayLike, per_round: ArrayLike, distance: ArrayLike, lipschitz: ArrayLike, noise: Noise
 ) -> Any:
-    """Step of one-pass SGD that attains `sgd_bound`: `η = D/(L·√((1 + C/b²)T))`.
+    """Step size of one-pass SGD that attains `sgd_bound`.
 
-    Here D is the distance from the start to the minimum, L the Lipschitz constant, b the number of users in a round,
-    and T the number of rounds. C is `noise`, the noise variance of a round's sum over all coordinates, divided by L².
+    Args:
+        rounds: T, number of rounds.
+        per_round: b, number of users in a round.
+        distance: D, bound on the distance from the start to the minimum.
+        lipschitz: L, Lipschitz constant of the loss.
+        noise: C, noise variance of a round's sum of gradients over all coordinates, divided by L²; or a function from b
+            to C.
+
+    Returns:
+        `η = D/(L·√((1 + C/b²)T))`.
 
     Source: Cheu et al. 2022, proof of Theorem 4.1, whose η has the same order.
 
@@ -65,13 +83,17 @@ def sgd_step(
 
 
 def sgd_best_per_round(noise: ArrayLike) -> Any:
-    """Number of users in a round that minimises `sgd_bound` if there are many users: `√C`, a real number.
+    """Number of users in a round that minimises `sgd_bound` if there are many users; a real number.
 
-    Here C is `noise`: the noise variance of a round's sum of gradients over all coordinates, divided by the squared
-    Lipschitz constant.
+    Args:
+        noise: C, noise variance of a round's sum of gradients over all coordinates, divided by the squared Lipschitz
+            constant.
 
-    Source: derived here, by minimising `sgd_bound`. The paper's number of users, √d·ln(d/δ)/ε for d parameters and
-    (ε, δ)-DP, is of the same order.
+    Returns:
+        `√C`.
+
+    Source: derived here, by minimising `sgd_bound`. The paper's number of users, √d·ln(d/δ)/ε for d parameters and (ε,
+    δ)-DP, is of the same order.
 
     >>> sgd_best_per_round(841.0)
     29.0
@@ -80,9 +102,15 @@ def sgd_best_per_round(noise: ArrayLike) -> Any:
 
 
 def sgd_scan(*, users: int, distance: float, lipschitz: float, noise: Noise, per_round: int | None = None) -> Choice:
-    """Return the batch size of one-pass SGD with the smallest `sgd_bound`, and its rounds, step and bound.
+    """Return the settings of one-pass SGD with the smallest `sgd_bound`, by a scan over batch sizes.
 
-    Arguments are as for `sgd_bound`, but `per_round` is the batch size to take, or None for the best.
+    Args:
+        users: number of users, each used once.
+        distance: bound on the distance from the start to the minimum.
+        lipschitz: Lipschitz constant of the loss.
+        noise: noise variance of a batch's sum of gradients over all coordinates, divided by the squared Lipschitz
+            constant; or a function from the batch size to it.
+        per_round: batch size (users in a round), or None for the best.
 
     >>> sgd_scan(users=20_000, distance=2.0, lipschitz=1.0, noise=862.0)
     Choice(per_round=29, rounds=689, step=0.0535..., bound=0.108...)
@@ -103,13 +131,19 @@ def _length(per_round: np.ndarray, lipschitz: ArrayLike, noise: Noise) -> np.nda
 
 
 def strong_phase_count(users: int, shrinking: float = 0.5) -> int:
-    """Number of phases of `strong_phases` for n users: `⌈ln log₂ n / ln(1/shrinking)⌉`, at least 1.
+    """Number of phases at which the bound of `strong_phases` comes close to its limit.
 
-    The bounds of the phases approach a limit. Each phase multiplies the logarithm of the bound's ratio to its limit by
-    `shrinking`, which is 1/2 on Moreau envelopes and 3/5 for smooth losses. With 1/2, the number is `⌈log₂ log₂ n⌉`.
-    With 3/5, the bound after k phases decreases like n^{−2(1 − 0.6^k)} instead of n^{−2}, which is n^{−1.84} for k = 5.
+    Let q be the bound divided by its limit. Each phase multiplies the logarithm of q by `shrinking`.
 
-    Source: Cheu et al. 2022, Theorem 4.8, whose k is O(log log n).
+    Args:
+        users: n, number of users.
+        shrinking: 1/2 on Moreau envelopes (of losses that are not smooth), 3/5 for smooth losses.
+
+    Returns:
+        `⌈ln log₂ n / ln(1/shrinking)⌉`, at least 1. At 1/2, this is `⌈log₂ log₂ n⌉`. At 3/5, the bound after k phases
+        decreases like n^{−2(1 − 0.6^k)} instead of n^{−2}. For k = 5 this is n^{−1.84}.
+
+    Source: Cheu et al. 2022, Theorem 4.8, where the number of phases is O(log log n).
 
     >>> [strong_phase_count(n) for n in (2, 1000, 10**5, 10**9)]
     [1, 4, 5, 5]
@@ -137,20 +171,25 @@ def strong_phases(
 ) -> list[Phase]:
     """Settings of accelerated SGD in phases, for strongly convex losses; one `Phase` for each.
 
-    Each of the k phases is one pass over `⌊n/k⌋` new users, and starts at the output of the phase before. Phases differ
-    in their steps, and in the Moreau envelopes of a loss that is not smooth, but not in the constraint set.
+    Each phase is one pass over equally many new users, and starts at the output of the phase before. Phases differ in
+    their steps and, for a loss that is not smooth, in their Moreau envelopes (smooth lower approximations). The
+    constraint set is the same.
 
-    Steps and envelopes of phase j depend on D_j, a bound on the distance from its start to the minimum. It is
-    `D_1 = min(D, 2L/λ)`, with L the Lipschitz constant, and then `D_{j+1} = min(D_j, √(2Δ_j/λ))`. Here Δ_j is the bound
-    on the excess loss after phase j, and the last one is the bound of the method. The bound Δ_j uses that the excess
-    loss at the start of phase j is at most `min(L·D_j, Δ_{j−1})`, or `min(L·D_j, Δ_{j−1} + L²/(2β))` on envelopes.
+    The settings of a phase depend on D_j, a bound on the distance from the start of phase j to the minimum:
+
+    * `D_1 = min(D, 2L/λ)`, where D is `diameter`, L is `lipschitz`, and λ is `strong_convexity`;
+    * `D_{j+1} = min(D_j, √(2Δ_j/λ))`, where Δ_j bounds the excess loss after phase j.
+
+    The excess loss at the start of phase j is at most `min(L·D_j, Δ_{j−1})`. On envelopes of smoothness β, it is at
+    most `min(L·D_j, Δ_{j−1} + L²/(2β))`. The bound of the last phase is the bound of the method.
 
     Args:
-        users: n in all, each used once.
+        users: number of all users, each used once.
         diameter: D, diameter of the constraint set, or a bound on the first distance.
-        strong_convexity: λ.
-        smoothness: β of the loss, or None for Moreau envelopes.
-        phases: k, or None for ⌈log₂ log₂ n⌉.
+        lipschitz: L, Lipschitz constant of the loss.
+        strong_convexity: λ, strong convexity of the loss.
+        smoothness: smoothness of the loss, or None for Moreau envelopes.
+        phases: number of phases, or None for ⌈log₂ log₂ n⌉ at n users.
         per_round: one batch size for all phases (`strong_per_round` finds the best), one for each phase, or None for
             the best of each phase.
         noise, sampling, form, paper_2L: as for `smoothed_scan`.
@@ -186,7 +225,7 @@ def strong_per_round(
     form: str = "optimal",
     paper_2L: bool = False,
 ) -> int:
-    """Return the batch size with the smallest bound of `strong_phases`, if all phases have the same batch size.
+    """Return the batch size at which `strong_phases` has the smallest bound, if all phases have the same batch size.
 
     Participation schemes with a fixed number of users in a round need one batch size. Arguments are as for
     `strong_phases`.

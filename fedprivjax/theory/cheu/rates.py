@@ -22,13 +22,15 @@ class ProblemConstants:
     """Constants of a Lipschitz problem with one record per user, and its privacy. Each number may be an array.
 
     Attributes:
-        users: n.
-        dimension: d, parameters of the model.
+        users: n, number of users.
+        dimension: d, number of parameters.
         diameter: D, diameter of the constraint set.
         lipschitz: L, bound on the gradient norm of one record's loss.
-        epsilon, delta: privacy budget (ε, δ) of the whole run.
-        trust: "shuffler", or "pan-private" for a trusted server whose state must stay private.
-        sampling: False omits the term of sampled records from rates.
+        epsilon: ε of the whole run.
+        delta: δ of the whole run.
+        trust: "shuffler", or "pan-private" for a trusted server whose state must stay private. Rates for "pan-private"
+            have √ln(1/δ) in place of ln(d/δ).
+        sampling: False omits the error of sampled records from rates.
 
     Raises:
         Refusal: if a number is out of range.
@@ -55,21 +57,26 @@ class ProblemConstants:
 
     @property
     def noise(self) -> np.ndarray:
-        """`√d·ln(d/δ)/(εn)`, or `√(d·ln(1/δ))/(εn)` for the pan-private method."""
+        """Relative noise `√d·ln(d/δ)/(εn)`, or `√(d·ln(1/δ))/(εn)` for "pan-private". Most rates are in terms of it."""
         shuffled = self.trust == "shuffler"
         log = np.log(self.dimension / self.delta) if shuffled else np.sqrt(np.log(1 / self.delta))
         return np.sqrt(self.dimension) * log / (self.epsilon * self.users)
 
     @property
     def full_noise(self) -> np.ndarray:
-        """`√d·ln(d/δ)^{3/2}/(εn)`, of all users in every round behind a shuffler."""
+        """Relative noise `√d·ln(d/δ)^{3/2}/(εn)` of methods with all users in every round behind a shuffler."""
         if self.trust != "shuffler":
             raise Refusal(f"trust must be 'shuffler' for all users in every round, got {self.trust!r}")
         return self.noise * np.sqrt(np.log(self.dimension / self.delta))
 
 
 class Exponents(NamedTuple):
-    """Exponents a, b and c of a term d^a·ε^b·n^c in a bound, for d parameters, the budget ε and n users."""
+    """Exponents a, b and c of a term `d^a·ε^b·n^c` in a bound, for d parameters, privacy budget ε and n users.
+
+    * `dimension`: a, exponent of d;
+    * `epsilon`: b, exponent of ε;
+    * `users`: c, exponent of n.
+    """
 
     dimension: float
     epsilon: float
@@ -93,10 +100,14 @@ The keys are a kind of loss, and "sequential" (every user takes part once) or "f
 
 
 def sgd_rate(problem: ProblemConstants) -> Any:
-    """Excess loss of one-pass SGD for convex losses, up to a constant: `d^{1/4}·DL·√(ln(d/δ)/(εn))`.
+    """Excess loss of one-pass SGD for convex losses, up to a constant.
 
-    Here d is the number of parameters, D the diameter of the constraint set, L the Lipschitz constant, n the number of
-    users, and (ε, δ) the privacy budget.
+    Args:
+        problem: constants d (parameters), D (diameter), L (Lipschitz constant), n (users), and ε and δ (privacy
+            budget).
+
+    Returns:
+        `d^{1/4}·DL·√(ln(d/δ)/(εn))`.
 
     Source: Cheu et al. 2022, Theorem 4.1.
 
@@ -111,10 +122,14 @@ def sgd_rate(problem: ProblemConstants) -> Any:
 def convex_rate(problem: ProblemConstants) -> Any:
     """Excess loss of one pass of accelerated SGD for convex losses that need not be smooth, up to a constant.
 
-    `DL·[1/√n + (√d·ln(d/δ)/(εn))^{2/3}]`
+    Accelerated SGD descends on Moreau envelopes, smooth lower approximations of the loss.
 
-    The pass is on Moreau envelopes, smooth lower approximations of the loss. Here D is the diameter of the constraint
-    set, L the Lipschitz constant, n the number of users, d the number of parameters, and (ε, δ) the privacy budget.
+    Args:
+        problem: constants D (diameter), L (Lipschitz constant), n (users), d (parameters), and ε and δ (privacy
+            budget).
+
+    Returns:
+        `DL·[1/√n + (√d·ln(d/δ)/(εn))^{2/3}]`.
 
     Source: Cheu et al. 2022, Theorems 4.7 and C.3 (1).
 
@@ -130,10 +145,13 @@ def convex_rate(problem: ProblemConstants) -> Any:
 def smooth_rate(problem: ProblemConstants, *, smoothness: ArrayLike) -> Any:
     """Excess loss of one pass of accelerated SGD for smooth convex losses, up to a constant.
 
-    `DL/√n + β^{1/5}D^{6/5}·(L·√d·ln(d/δ)/(εn))^{4/5}`
+    Args:
+        problem: constants D (diameter), L (Lipschitz constant), n (users), d (parameters), and ε and δ (privacy
+            budget).
+        smoothness: β, smoothness of the loss.
 
-    Here D is the diameter of the constraint set, L the Lipschitz constant, n the number of users, β the smoothness, d
-    the number of parameters, and (ε, δ) the privacy budget.
+    Returns:
+        `DL/√n + β^{1/5}D^{6/5}·(L·√d·ln(d/δ)/(εn))^{4/5}`.
 
     Source: Cheu et al. 2022, Theorems 4.3 and C.3 (2).
 
@@ -150,10 +168,12 @@ def smooth_rate(problem: ProblemConstants, *, smoothness: ArrayLike) -> Any:
 def strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike) -> Any:
     """Excess loss of accelerated SGD in phases (`strong_phases`) for strongly convex losses, up to a constant.
 
-    `(L²/λ)·[1/n + (√d·ln(d/δ)/(εn))^{4/3}]`
+    Args:
+        problem: constants L (Lipschitz constant), n (users), d (parameters), and ε and δ (privacy budget).
+        strong_convexity: λ, strong convexity of the loss.
 
-    Here L is the Lipschitz constant, λ the strong convexity, n the number of users, d the number of parameters, and (ε,
-    δ) the privacy budget.
+    Returns:
+        `(L²/λ)·[1/n + (√d·ln(d/δ)/(εn))^{4/3}]`.
 
     Source: Cheu et al. 2022, Theorems 4.8 and C.3 (3).
 
@@ -169,10 +189,13 @@ def strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike) -> An
 def strong_smooth_rate(problem: ProblemConstants, *, smoothness: ArrayLike, strong_convexity: ArrayLike) -> Any:
     """Excess loss of accelerated SGD in phases (`strong_phases`) for smooth strongly convex losses, up to a constant.
 
-    `(L²/λ)·[1/n + √(β/λ)·d·(ln(d/δ)/(εn))²]`
+    Args:
+        problem: constants L (Lipschitz constant), n (users), d (parameters), and ε and δ (privacy budget).
+        smoothness: β, smoothness of the loss.
+        strong_convexity: λ, strong convexity of the loss.
 
-    Here L is the Lipschitz constant, λ the strong convexity, n the number of users, β the smoothness, d the number of
-    parameters, and (ε, δ) the privacy budget.
+    Returns:
+        `(L²/λ)·[1/n + √(β/λ)·d·(ln(d/δ)/(εn))²]`.
 
     Source: Cheu et al. 2022, Theorems 4.8 and C.3 (4), with the missing powers of λ restored from the proof.
 
@@ -190,10 +213,12 @@ def strong_smooth_rate(problem: ProblemConstants, *, smoothness: ArrayLike, stro
 def full_rate(problem: ProblemConstants) -> Any:
     """Excess loss of gradient descent with all users in every round, for convex losses, up to a constant.
 
-    `DL·[1/√n + √d·ln(d/δ)^{3/2}/(εn)]`, which the theorem states for δ ≤ 1/n
+    Args:
+        problem: constants D (diameter), L (Lipschitz constant), n (users), d (parameters), and ε and δ (privacy
+            budget). The theorem requires δ ≤ 1/n, which is not checked.
 
-    Here D is the diameter of the constraint set, L the Lipschitz constant, n the number of users, d the number of
-    parameters, and (ε, δ) the privacy budget.
+    Returns:
+        `DL·[1/√n + √d·ln(d/δ)^{3/2}/(εn)]`.
 
     Source: Cheu et al. 2022, Theorem 4.9.
 
@@ -209,10 +234,12 @@ def full_rate(problem: ProblemConstants) -> Any:
 def full_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike) -> Any:
     """Excess loss of gradient descent on groups of users (`gd_phases`) for strongly convex losses, up to a constant.
 
-    `(L²/λ)·[1/n + d·ln(d/δ)³/(εn)²]`
+    Args:
+        problem: constants L (Lipschitz constant), n (users), d (parameters), and ε and δ (privacy budget).
+        strong_convexity: λ, strong convexity of the loss.
 
-    Here L is the Lipschitz constant, λ the strong convexity, n the number of users, d the number of parameters, and (ε,
-    δ) the privacy budget.
+    Returns:
+        `(L²/λ)·[1/n + d·ln(d/δ)³/(εn)²]`.
 
     Source: Cheu et al. 2022, Theorem 4.9.
 
@@ -226,9 +253,13 @@ def full_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike) 
 
 
 def sgd_per_round_order(problem: ProblemConstants) -> Any:
-    """Batch size of one-pass SGD in the paper, up to a constant: `√d·ln(d/δ)/ε`.
+    """Batch size of one-pass SGD in the paper, up to a constant.
 
-    Here d is the number of parameters, and (ε, δ) the privacy budget.
+    Args:
+        problem: constants d (parameters), and ε and δ (privacy budget).
+
+    Returns:
+        `√d·ln(d/δ)/ε`.
 
     Source: Cheu et al. 2022, Theorem 4.1.
 
@@ -240,10 +271,15 @@ def sgd_per_round_order(problem: ProblemConstants) -> Any:
 
 
 def agd_per_round_order(problem: ProblemConstants, *, smoothness: ArrayLike) -> Any:
-    """Batch size of one pass of accelerated SGD in the paper, up to a constant: `n^{3/5}·(√d·ln(d/δ)·L/(εβD))^{2/5}`.
+    """Batch size of one pass of accelerated SGD in the paper, up to a constant.
 
-    Here n is the number of users, d the number of parameters, L the Lipschitz constant, β the smoothness, D the
-    diameter of the constraint set, and (ε, δ) the privacy budget.
+    Args:
+        problem: constants n (users), d (parameters), L (Lipschitz constant), D (diameter), and ε and δ (privacy
+            budget).
+        smoothness: β, smoothness of the loss.
+
+    Returns:
+        `n^{3/5}·(√d·ln(d/δ)·L/(εβD))^{2/5}`.
 
     Source: Cheu et al. 2022, Theorem 4.3.
 
@@ -257,12 +293,16 @@ def agd_per_round_order(problem: ProblemConstants, *, smoothness: ArrayLike) -> 
 
 
 def smoothed_smoothness_order(problem: ProblemConstants) -> Any:
-    """Smoothness β of the Moreau envelopes on which the paper runs accelerated SGD, up to a constant.
+    """Smoothness of the Moreau envelopes on which the paper runs accelerated SGD, up to a constant.
 
-    `β = (L/D)·(εn/(√d·ln(d/δ)))^{2/3}`; the β that minimises the order of the bound is 2.15 times as large
+    Moreau envelopes are smooth lower approximations of the loss.
 
-    Here L is the Lipschitz constant, D the diameter of the constraint set, n the number of users, d the number of
-    parameters, and (ε, δ) the privacy budget.
+    Args:
+        problem: constants L (Lipschitz constant), D (diameter), n (users), d (parameters), and ε and δ (privacy
+            budget).
+
+    Returns:
+        `(L/D)·(εn/(√d·ln(d/δ)))^{2/3}`. The smoothness that minimises the order of the bound is 2.15 times as large.
 
     Source: Cheu et al. 2022, Theorem 4.7.
 
@@ -277,9 +317,13 @@ def smoothed_smoothness_order(problem: ProblemConstants) -> Any:
 def smoothed_per_round_order(problem: ProblemConstants) -> Any:
     """Batch size of one pass of accelerated SGD on Moreau envelopes in the paper, up to a constant.
 
-    `n^{1/3}·(√d·ln(d/δ)/ε)^{2/3}`, for envelopes of `smoothed_smoothness_order`
+    The envelopes, smooth lower approximations of the loss, have the smoothness `smoothed_smoothness_order`.
 
-    Here n is the number of users, d the number of parameters, and (ε, δ) the privacy budget.
+    Args:
+        problem: constants n (users), d (parameters), and ε and δ (privacy budget).
+
+    Returns:
+        `n^{1/3}·(√d·ln(d/δ)/ε)^{2/3}`.
 
     Source: Cheu et al. 2022, Theorem 4.7.
 

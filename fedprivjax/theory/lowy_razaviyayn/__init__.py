@@ -1,12 +1,15 @@
 """Lowy & Razaviyayn 2023, "Private Federated Learning Without a Trusted Server", as plain functions of numbers.
 
-Notation: `machines` is the paper's N, `per_round` M, `records` n, `rounds` R, `batch` K, `dimension` d, `diameter` D (a
-bound on the distance from the start to the optimum), `lipschitz` L, `smoothness` β, `strong_convexity` μ, `deviation`
-φ, `diversity` υ², `load` ξ (noise variance divided by 256RL²), and `gap` Δ (excess loss at the start). M̃ and ξ̃ are
-the `average_or_max` of M and ξ for random numbers of machines. Algorithm 1 is minibatch SGD and Algorithm 2 the
-accelerated method AC-SA. The losses of machines have equal weights. For weights p_i, use p_i·N·L_i for the constant L_i
-of machine i, and likewise for β and μ. Upper bounds named `_bound` have explicit constants. Those named `_rate` hold up
-to a constant, which is set to 1.
+The paper's Algorithm 1 is minibatch SGD, and its Algorithm 2 the accelerated method AC-SA, here called accelerated SGD.
+Upper bounds named `_bound` have explicit constants. Functions named `_rate` hold up to a constant, which is set to 1.
+
+The losses of machines have equal weights. For weights p_i and N machines, use p_i·N·L_i for the Lipschitz constant L_i
+of machine i, and likewise for the smoothness and the strong convexity.
+
+Symbols of the paper: N is `machines`, M `per_round`, n `records`, R `rounds`, K `batch`, d `dimension`, D `diameter` (a
+bound on the distance from the start to the optimum), L `lipschitz`, β `smoothness`, μ `strong_convexity`, φ
+`deviation`, υ² `diversity`, Δ `gap` (excess loss at the start) and ξ `load` (noise variance divided by 256RL²). M̃ and
+ξ̃ replace M and ξ if machines differ or their number is random, see `average_or_max`.
 """
 
 import lazy_loader

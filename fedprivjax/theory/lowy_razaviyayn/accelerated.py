@@ -17,7 +17,11 @@ _FORMS = ("strong", "convex", "tight")
 
 
 class Stage(NamedTuple):
-    """One of several runs of accelerated SGD, each from the previous output: rounds, and v of `acsa_step_weights`."""
+    """One of the successive runs of accelerated SGD that `acsa_stages` returns. Each starts at the previous output.
+
+    * `rounds`: number of rounds of the run;
+    * `v`: scale of the weights in `acsa_step_weights`; a larger v means shorter steps.
+    """
 
     rounds: int
     v: float
@@ -26,7 +30,7 @@ class Stage(NamedTuple):
 def acsa_mixing(rounds: int) -> np.ndarray:
     """Weights of the new point in the running average of accelerated SGD; shape [rounds].
 
-    They are `α_r = 2/(r + 1)` for rounds r = 1..R.
+    The weight of round r, counted from 1, is `2/(r + 1)`.
 
     Source: Lowy & Razaviyayn 2023, section 2 and appendix E.5 (Ghadimi & Lan 2012).
 
@@ -38,13 +42,16 @@ def acsa_mixing(rounds: int) -> np.ndarray:
 
 
 def acsa_step_weights(rounds: int, v: float) -> np.ndarray:
-    """Weights of accelerated SGD's proximal term, `η_r = 4v/(r(r + 1))` for rounds r = 1..R; shape [rounds].
+    """Weights of the proximal term in the steps of accelerated SGD; shape [rounds].
 
-    The term is the squared distance to the previous point, so that small weights give long steps.
+    The proximal term is the squared distance to the previous point. A small weight gives a long step.
 
     Args:
-        rounds: R.
+        rounds: number of rounds.
         v: scale of the weights, see `acsa_v`.
+
+    Returns:
+        `4v/(r(r + 1))` for r = 1, …, rounds.
 
     Source: Lowy & Razaviyayn 2023, appendix E.5 (Ghadimi & Lan 2012).
 
@@ -64,16 +71,22 @@ def acsa_v(
     variance: ArrayLike = 0.0,
     diameter: ArrayLike | None = None,
 ) -> Any:
-    """Scale v in `acsa_step_weights` for a single run of accelerated SGD.
-
-    * "strong": `2β`, for strongly convex losses, or a convex loss with a regulariser, whose modulus then belongs to β;
-    * "convex": `max{2β, √(2V²R(R+1)(R+2)/(3D²))}`;
-    * "tight" (convex, with half the bound of "convex"): `max{2β, (V/D)·√(R(R+1)(2R+1)/12)}`.
+    """Scale v of the steps of accelerated SGD in a single run; a larger v means shorter steps (`acsa_step_weights`).
 
     Args:
-        rounds, smoothness: R and β.
+        rounds: R, number of rounds.
+        smoothness: β, smoothness of the loss. A regulariser adds its modulus to β.
+        form: "strong" for a strongly convex loss, such as a convex loss with a regulariser; "convex" or "tight" for a
+            convex loss. The bound of "tight" is half the bound of "convex" (`acsa_bound`).
         variance: V², mean squared error of a round's gradient; not needed for "strong".
         diameter: D, bound on the distance from the start to the optimum; not needed for "strong".
+
+    Returns:
+        The scale v depends on the form.
+
+        * for "strong": `2β`;
+        * for "convex": `max{2β, √(2V²R(R+1)(R+2)/(3D²))}`;
+        * for "tight": `max{2β, (V/D)·√(R(R+1)(2R+1)/12)}`.
 
     Source: derived here, by minimising `acsa_bound`. The paper leaves "some choice" open (appendix E.5).
 
@@ -101,19 +114,23 @@ def acsa_bound(
     form: str = "tight",
     strong_convexity: ArrayLike | None = None,
 ) -> Any:
-    """Bound on the excess loss after one run of accelerated SGD: `2vD²/(R(R+1))` plus a second term.
-
-    The second term is for the variance V² of gradients and depends on `form`. It is `8V²/(μ(R+1))` for "strong"
-    (strongly convex losses), and for convex losses `4V²(R+2)/(3v)` for "convex", as in the literature, or the smaller
-    `V²(2R+1)/(6v)` for "tight".
+    """Bound on the excess loss after one run of accelerated SGD.
 
     Args:
         rounds: R, number of rounds.
-        variance: V², mean squared error of a round's gradient.
-        v: scale of the steps (`acsa_v`), at least 2β for the smoothness β.
+        v: scale of the steps (`acsa_v`), at least twice the smoothness.
         diameter: D, bound on the distance from the start to the optimum.
         variance: V², mean squared error of a round's gradient.
-        strong_convexity: μ, used by "strong" only.
+        form: "strong" for a strongly convex loss, or "convex" or "tight" for a convex loss. The bound "convex" is from
+            the literature.
+        strong_convexity: μ, strong convexity of the loss; used by "strong" only.
+
+    Returns:
+        `2vD²/(R(R+1))` plus a term for the variance of gradients.
+
+        * for "strong": `8V²/(μ(R+1))`;
+        * for "convex": `4V²(R+2)/(3v)`;
+        * for "tight": `V²(2R+1)/(6v)`, which is smaller.
 
     Source: derived here, from Ghadimi & Lan 2012.
 
@@ -133,7 +150,7 @@ def acsa_bound(
 
 
 def acsa_regularization(*, rounds: int, variance: ArrayLike, diameter: ArrayLike, factor: float = 0.5) -> Any:
-    """Modulus λ of a regulariser `(λ/2)‖w − w_0‖²` that makes a convex loss strongly convex: `λ = factor·V/(D√R)`.
+    """Modulus λ of the regulariser `(λ/2)‖w − w_0‖²`, which makes a convex loss of w strongly convex.
 
     The paper's theorem has the factor 1/2 with a regulariser centred at 0. Its Lemma E.11 has the factor 1 with the
     centre at the start w_0, which is the correct centre.
@@ -142,6 +159,10 @@ def acsa_regularization(*, rounds: int, variance: ArrayLike, diameter: ArrayLike
         rounds: R, number of rounds.
         variance: V², mean squared error of a round's gradient.
         diameter: D, bound on the distance from the start to the optimum.
+        factor: 1/2 as in the theorem, 1 as in the lemma, or any other positive number.
+
+    Returns:
+        `λ = factor·V/(D√R)`.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1 and Lemma E.11.
 
@@ -156,14 +177,17 @@ def acsa_regularization(*, rounds: int, variance: ArrayLike, diameter: ArrayLike
 def acsa_regularized_bound(
     *, rounds: int, smoothness: ArrayLike, variance: ArrayLike, diameter: ArrayLike, factor: float = 0.5
 ) -> Any:
-    """Bound on the excess loss of accelerated SGD with a regulariser of modulus λ (`acsa_regularization`).
-
-    `4(β+λ)D²/(R(R+1)) + 8V²/(λ(R+1)) + λD²/2`, for the scale v = 2(β + λ) of its steps
+    """Bound on the excess loss of accelerated SGD on a convex loss with a regulariser (`acsa_regularization`).
 
     Args:
-        rounds, smoothness: R and β.
-        diameter: D, bound on the distance from the start to the optimum.
+        rounds: R, number of rounds.
+        smoothness: β, smoothness of the loss without the regulariser.
         variance: V², mean squared error of a round's gradient, positive.
+        diameter: D, bound on the distance from the start to the optimum.
+        factor: as for `acsa_regularization`, which returns the modulus λ.
+
+    Returns:
+        `4(β+λ)D²/(R(R+1)) + 8V²/(λ(R+1)) + λD²/2`, for steps of the scale v = 2(β + λ).
 
     Source: derived here, from `acsa_bound` with μ := λ and the value of the regulariser at the optimum.
 
@@ -185,19 +209,24 @@ def acsa_stages(
     variance: float,
     printed: bool = False,
 ) -> list[Stage]:
-    """Runs of accelerated SGD (stages) that each halve the bound on the excess loss, for strongly convex losses.
+    """Successive runs (stages) of accelerated SGD on a strongly convex loss, each of which halves the bound.
 
-    There are as many as fit into the rounds. Stage k has `R_k = ⌈max{4√(2β/μ), 128V²/(3μΔ·2^{−(k+1)})}⌉` rounds and
-    `v_k = max{2β, √(μV²R_k(R_k+1)(R_k+2)/(3Δ·2^{−(k−1)}))}`. Remaining rounds are not used, although the noise is
-    calibrated for all rounds. If the first stage does not fit, the result is one stage of all rounds with v = 2β.
+    The bound is on the excess loss. There are as many stages as fit into the rounds. Remaining rounds are not used,
+    although the noise is calibrated for all rounds. If the first stage does not fit, the result is one stage of all
+    rounds.
 
     Args:
-        smoothness, strong_convexity: β and μ.
-        rounds: R in all.
+        rounds: R, number of all rounds.
         gap: Δ, bound on the excess loss at the start.
+        smoothness: β, smoothness of the loss.
+        strong_convexity: μ, strong convexity of the loss.
         variance: V², mean squared error of a round's gradient.
         printed: use the paper's v_k, with R_k(R_k+1)(R_k+2) in the denominator, which makes v_k equal to 2β. It does
             not minimise the bound of the stage.
+
+    Returns:
+        Stages k = 1, 2, … with `R_k = ⌈max{4√(2β/μ), 128V²/(3μΔ·2^{−(k+1)})}⌉` rounds and the scale
+        `v_k = max{2β, √(μV²R_k(R_k+1)(R_k+2)/(3Δ·2^{−(k−1)}))}`. A single stage of all rounds has the scale 2β.
 
     Source: Lowy & Razaviyayn 2023, proof of Theorem E.1.2 (Ghadimi & Lan 2013), corrected.
 
@@ -223,19 +252,20 @@ def acsa_stages(
 
 
 def acsa_stages_bound(stages: list[Stage], *, gap: float, strong_convexity: float, variance: float) -> float:
-    """Bound on the excess loss after the runs of accelerated SGD in `stages`, by recursion over the runs.
+    """Bound on the excess loss after successive runs (stages) of accelerated SGD on a strongly convex loss.
 
-    `Δ_k = 4v_kΔ_{k−1}/(μR_k(R_k+1)) + V²·min{(2R_k+1)/(6v_k), 8/(μ(R_k+1))}`
-
-    Run k has R_k rounds and the scale v_k. Δ_k bounds the excess loss at its end, and Δ_{k−1} at its start.
-
-    It is at most `Δ/2^U` for the U stages of `acsa_stages`. For a single stage of all rounds it holds as well, but may
-    exceed Δ.
+    Each stage of `acsa_stages` halves the bound. An exception is a single stage of all rounds, which `acsa_stages`
+    returns if its first stage does not fit. The bound may then exceed `gap`.
 
     Args:
-        gap: Δ, bound on the excess loss at the start.
-        strong_convexity: μ.
+        stages: rounds R_k and scale v_k of every run k = 1, 2, …
+        gap: Δ_0, bound on the excess loss at the start.
+        strong_convexity: μ, strong convexity of the loss.
         variance: V², mean squared error of a round's gradient.
+
+    Returns:
+        The last of the bounds Δ_k on the excess loss after run k,
+        `Δ_k = 4v_kΔ_{k−1}/(μR_k(R_k+1)) + V²·min{(2R_k+1)/(6v_k), 8/(μ(R_k+1))}`.
 
     Source: derived here, from `acsa_bound` with `D² = 2Δ_{k−1}/μ`.
 

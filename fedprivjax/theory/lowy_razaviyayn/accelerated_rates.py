@@ -19,15 +19,22 @@ from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, curvatur
 def accelerated_rounds(
     problem: ProblemConstants, *, smoothness: float, load: Load, spread: float, batch: int, formal: bool = False
 ) -> int:
-    """Number R of rounds of accelerated SGD for a smooth convex loss: `R ≥ max{√(βD√M̃/(L√(dξ̃))), Φ̂²/(dL²ξ̃K)}`.
+    """Number of rounds of accelerated SGD for a smooth convex loss.
+
+    After these rounds, the method attains `empirical_rate`.
 
     Args:
         problem: constants M̃ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
             (Lipschitz constant).
-        smoothness: β.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+        smoothness: β, smoothness of the loss.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); or a function from the
+            number of rounds to it.
         spread: Φ̂², mean squared distance of all records' gradients to their mean.
         batch: K, number of records in a batch.
+        formal: True drops K from the second term, as the formal statement of the theorem does.
+
+    Returns:
+        The smallest integer R with `R ≥ max{√(βD√M̃/(L√(dξ̃))), Φ̂²/(dL²ξ̃K)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.1.
 
@@ -52,18 +59,23 @@ def accelerated_strong_rounds(
     batch: int,
     formal: bool = False,
 ) -> int:
-    """Number R of rounds of accelerated SGD for a smooth strongly convex loss.
+    """Number of rounds of accelerated SGD for a smooth strongly convex loss.
 
-    `R ≥ max{√(β/μ)·ln(ΔμM̃/(dL²ξ̃)), Φ̂²/(dL²ξ̃K)}`
+    After these rounds, the method attains `empirical_strong_rate`.
 
     Args:
-        problem: constants M̃ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
-            (Lipschitz constant).
-        smoothness, strong_convexity: β and μ.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+        problem: constants M̃ (machines in a round), d (parameters) and L (Lipschitz constant).
+        smoothness: β, smoothness of the loss.
+        strong_convexity: μ, strong convexity of the loss.
+        gap: Δ, bound on the excess loss at the start, such as L times the distance to the optimum.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); or a function from the
+            number of rounds to it.
         spread: Φ̂², mean squared distance of all records' gradients to their mean.
         batch: K, number of records in a batch.
-        gap: Δ, bound on the excess loss at the start, such as LD.
+        formal: True drops K from the second term, as the formal statement of the theorem does.
+
+    Returns:
+        The smallest integer R with `R ≥ max{√(β/μ)·ln(ΔμM̃/(dL²ξ̃)), Φ̂²/(dL²ξ̃K)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.2.
 
@@ -86,16 +98,17 @@ def accelerated_rate(
 ) -> Any:
     """Excess empirical loss of accelerated SGD after R rounds for a smooth convex loss, up to a constant.
 
-    `βD²/R² + DΦ̂/√(M̃KR) + LD√(dξ̃/M̃)`
-
     Args:
         problem: constants M̃ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
             (Lipschitz constant).
         rounds: R, number of rounds.
         batch: K, number of records in a batch.
-        smoothness: β.
+        smoothness: β, smoothness of the loss.
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
         spread: Φ̂², mean squared distance of all records' gradients to their mean.
+
+    Returns:
+        `βD²/R² + DΦ̂/√(M̃KR) + LD√(dξ̃/M̃)`.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.1, whose (30) prints a stray "+ ]".
 
@@ -123,16 +136,18 @@ def accelerated_strong_rate(
 ) -> Any:
     """Excess empirical loss of accelerated SGD after R rounds for a smooth strongly convex loss, up to a constant.
 
-    `Δ·exp(−√(μ/β)·R) + Φ̂²/(μM̃KR) + L²dξ̃/(μM̃)`
-
     Args:
         problem: constants M̃ (machines in a round), d (parameters) and L (Lipschitz constant).
         rounds: R, number of rounds.
         batch: K, number of records in a batch.
-        smoothness, strong_convexity: β and μ.
+        smoothness: β, smoothness of the loss.
+        strong_convexity: μ, strong convexity of the loss.
         gap: Δ, bound on the excess loss at the start.
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
         spread: Φ̂², mean squared distance of all records' gradients to their mean.
+
+    Returns:
+        `Δ·exp(−√(μ/β)·R) + Φ̂²/(μM̃KR) + L²dξ̃/(μM̃)`.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.2.
 
@@ -149,14 +164,17 @@ def accelerated_strong_rate(
 
 
 def empirical_rate(problem: ProblemConstants, *, load: ArrayLike) -> Any:
-    """Excess empirical loss of accelerated SGD after enough rounds for a convex loss, up to a constant: `LD√(dξ̃/M̃)`.
+    """Excess empirical loss of accelerated SGD after enough rounds for a convex loss, up to a constant.
 
-    The loss need not be smooth.
+    The loss need not be smooth. The rounds are those of `accelerated_rounds` or `nonsmooth_accelerated_rounds`.
 
     Args:
         problem: constants M̃ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
             (Lipschitz constant).
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+
+    Returns:
+        `LD√(dξ̃/M̃)`.
 
     Source: Lowy & Razaviyayn 2023, Theorems E.1 and 2.4.
 
@@ -171,12 +189,16 @@ def empirical_rate(problem: ProblemConstants, *, load: ArrayLike) -> Any:
 def empirical_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:
     """Excess empirical loss of accelerated SGD after enough rounds for a strongly convex loss, up to a constant.
 
-    `(L²/μ)·dξ̃/M̃`; the loss need not be smooth
+    The loss need not be smooth. The rounds are those of `accelerated_strong_rounds` or
+    `nonsmooth_accelerated_strong_rounds`.
 
     Args:
         problem: constants M̃ (machines in a round), d (parameters) and L (Lipschitz constant).
-        strong_convexity: μ.
+        strong_convexity: μ, strong convexity of the loss.
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+
+    Returns:
+        `(L²/μ)·dξ̃/M̃`.
 
     Source: Lowy & Razaviyayn 2023, Theorems E.1 and 2.4.
 
@@ -189,14 +211,17 @@ def empirical_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayL
 
 
 def accelerated_envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
-    """Smoothness b of the Moreau envelope on which to run accelerated SGD, for a convex loss.
+    """Smoothness of the Moreau envelope on which to run accelerated SGD, for a convex loss.
 
-    `b = L√M̃/(D√(dξ̃))`. The envelope is a smooth lower approximation of the loss.
+    The envelope is a smooth lower approximation of the loss, which need not be smooth.
 
     Args:
         problem: constants M̃ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
             (Lipschitz constant).
-        load: positive.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); positive.
+
+    Returns:
+        `L√M̃/(D√(dξ̃))`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
 
@@ -211,14 +236,17 @@ def accelerated_envelope_smoothness(problem: ProblemConstants, *, load: ArrayLik
 def accelerated_envelope_strong_smoothness(
     problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike
 ) -> Any:
-    """Smoothness b of the Moreau envelope on which to run accelerated SGD, for a strongly convex loss.
+    """Smoothness of the Moreau envelope on which to run accelerated SGD, for a strongly convex loss.
 
-    `b = μM̃/(dξ̃)`. The envelope is a smooth lower approximation of the loss.
+    The envelope is a smooth lower approximation of the loss, which need not be smooth.
 
     Args:
         problem: constants M̃ (machines in a round) and d (parameters).
-        strong_convexity: μ.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+        strong_convexity: μ, strong convexity of the loss.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); positive.
+
+    Returns:
+        `μM̃/(dξ̃)`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
 
@@ -233,13 +261,20 @@ def accelerated_envelope_strong_smoothness(
 def nonsmooth_accelerated_rounds(
     problem: ProblemConstants, *, load: Load, batch: int, sampled: bool = True, formal: bool = False
 ) -> int:
-    """Number R of rounds of accelerated SGD for a convex loss that need not be smooth: `R ≥ max{√(M̃/(dξ̃)), 1/(dξ̃K)}`.
+    """Number of rounds of accelerated SGD for a convex loss that need not be smooth.
+
+    After these rounds, the method attains `empirical_rate`.
 
     Args:
         problem: constants M̃ (machines in a round) and d (parameters).
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); or a function from the
+            number of rounds to it.
         batch: K, number of records in a batch.
         sampled: False drops the second term, for full batches of all records.
+        formal: True drops K from the second term, as the formal statement of the theorem does.
+
+    Returns:
+        The smallest integer R with `R ≥ max{√(M̃/(dξ̃)), 1/(dξ̃K)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
 
@@ -261,16 +296,22 @@ def nonsmooth_accelerated_strong_rounds(
     sampled: bool = True,
     formal: bool = False,
 ) -> int:
-    """Number R of rounds of accelerated SGD for a strongly convex loss that need not be smooth.
+    """Number of rounds of accelerated SGD for a strongly convex loss that need not be smooth.
 
-    `R ≥ max{√(M̃/(dξ̃))·ln(ΔμM̃/(dL²ξ̃)), 1/(dξ̃K)}`
+    After these rounds, the method attains `empirical_strong_rate`.
 
     Args:
         problem: constants M̃ (machines in a round), d (parameters) and L (Lipschitz constant).
-        strong_convexity: μ.
+        strong_convexity: μ, strong convexity of the loss.
         gap: Δ, bound on the excess loss at the start.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); or a function from the
+            number of rounds to it.
         batch: K, number of records in a batch.
+        sampled: False drops the second term, for full batches of all records.
+        formal: True drops K from the second term, as the formal statement of the theorem does.
+
+    Returns:
+        The smallest integer R with `R ≥ max{√(M̃/(dξ̃))·ln(ΔμM̃/(dL²ξ̃)), 1/(dξ̃K)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
 

@@ -30,9 +30,17 @@ class Privacy(NamedTuple):
 
 
 def group_privacy(*, epsilon: float, delta: float, records: int) -> Privacy:
-    """Privacy of a group of n records that follows from (ε, δ)-DP of one record: `(nε, n·e^{(n−1)ε}·δ)`.
+    """Privacy of a group of records that follows from (ε, δ)-DP of one record.
 
-    If n is the size of a machine's dataset, this is user-level privacy. `records` is n.
+    If the group is a machine's dataset, this is user-level privacy.
+
+    Args:
+        epsilon: ε of one record.
+        delta: δ of one record.
+        records: n, number of records in the group.
+
+    Returns:
+        `(nε, n·e^{(n−1)ε}·δ)`.
 
     Source: Dwork & Roth 2014, section 2.3; Lowy & Razaviyayn 2023, appendix D.
 
@@ -45,13 +53,15 @@ def group_privacy(*, epsilon: float, delta: float, records: int) -> Privacy:
 
 
 def hybrid_target(*, epsilon: float, delta: float, records: int) -> Privacy:
-    """Privacy of one record that implies (ε, δ)-DP of a machine's whole dataset: `(ε/n, δ/(n·e^{(n−1)ε/n}))`.
-
-    The paper's appendix G.1 uses δ/n, without the exponential factor, which is at most e^ε.
+    """Privacy of one record that implies (ε, δ)-DP of a machine's whole dataset.
 
     Args:
-        epsilon, delta: ε and δ, which the whole dataset shall have.
+        epsilon: ε that the whole dataset shall have.
+        delta: δ that the whole dataset shall have.
         records: n, number of records of a machine.
+
+    Returns:
+        `(ε/n, δ/(n·e^{(n−1)ε/n}))`. The paper prints δ/n, without the exponential factor.
 
     Source: Lowy & Razaviyayn 2023, appendix G.1, corrected.
 
@@ -64,9 +74,17 @@ def hybrid_target(*, epsilon: float, delta: float, records: int) -> Privacy:
 
 
 def compositionality(*, round_epsilons: Sequence[float], epsilon: float) -> float:
-    """Ratio of the root sum of squares of the rounds' ε_r to the ε of the whole run: `C = √(Σ_r ε_r²)/ε`.
+    """Root sum of squares of the rounds' ε, divided by the ε of the whole run.
 
-    The paper calls an algorithm C-compositional if this ratio is at most C. Its lower bounds assume this.
+    The paper calls an algorithm C-compositional if this ratio is at most C. The lower bound for algorithms without a
+    trusted server (`local_lower_bound`) depends on C.
+
+    Args:
+        round_epsilons: ε_r of each round r.
+        epsilon: ε of the whole run.
+
+    Returns:
+        `√(Σ_r ε_r²)/ε`.
 
     Source: Lowy & Razaviyayn 2023, section 3 and appendix F.
 
@@ -80,16 +98,19 @@ def compositionality(*, round_epsilons: Sequence[float], epsilon: float) -> floa
 def shuffled_machines(
     *, epsilon: float, delta: float, failure: float, machines: int, records: int, printed: bool = False
 ) -> Privacy:
-    """Privacy of one record in one round, if a trusted shuffler permutes the datasets of all N machines first.
-
-    `ε_r = ln[1 + (e^ε−1)/(e^ε+1)·(8√(e^{nε}·ln(4/δ'))/√N + 8e^{nε}/N)]`, `δ_r = δ' + (e^{ε_r}+1)·2Nn·e^{(n−1)ε}·δ`
+    """Privacy of one record in one round, if a trusted shuffler permutes the machines' datasets first.
 
     Args:
+        epsilon: ε of one record against one machine's message in this round.
+        delta: δ of one record against one machine's message in this round; may be 0.
+        failure: δ', a part of the resulting δ that can be chosen freely. A smaller δ' means a larger resulting ε.
         machines: N, number of all machines.
         records: n, number of records of a machine.
-        epsilon, delta: privacy of one record against one machine's message in this round; delta may be 0.
-        failure: δ', a part of the resulting δ_r that can be chosen freely. A smaller δ' means a larger ε_r.
         printed: omit the factor `e^{ε_r} + 1`, as in the printed theorem, although its proof (Lemma F.6) needs it.
+
+    Returns:
+        `ε_r = ln[1 + (e^ε−1)/(e^ε+1)·(8√(e^{nε}·ln(4/δ'))/√N + 8e^{nε}/N)]` and
+        `δ_r = δ' + (e^{ε_r}+1)·2Nn·e^{(n−1)ε}·δ`.
 
     Raises:
         Refusal: unless `ε ≤ ln(N/(16·ln(2/δ')))/n`, the hypothesis of the theorem.
@@ -124,23 +145,27 @@ def shuffled_rounds_privacy(
     records: int,
     printed: bool = False,
 ) -> Privacy:
-    """Privacy of one record in all rounds, if a trusted shuffler permutes the machines' datasets in each of them.
+    """Privacy of one record in all rounds, if a trusted shuffler permutes the machines' datasets in every round.
 
-    The permutations are independent. The ε of the result is `Σ ε_r·tanh(ε_r/2) + √(2·Σ ε_r²·ln(1/δ'))`, with
-    `δ' = Nn·Σδ_r`. Here ε_r is what `shuffled_machines` returns for round r with the failure probability `Nnδ_r`. The
-    paper states the orders `O(C²ε·ln(1/(nN·min δ_r))/√N)` and `14Nn·Σδ_r` of the result's ε and δ, with C of
-    `compositionality`.
+    The permutations are independent. Shuffling amplifies the privacy of each round (`shuffled_machines`), and the
+    rounds compose.
 
     Args:
+        epsilon: ε of all rounds without shuffling, for one record of one machine.
+        round_epsilons: ε of each round without shuffling, for one record of one machine.
+        round_deltas: δ_r of each round r without shuffling, for one record of one machine.
         machines: N, number of all machines.
         records: n, number of records of a machine.
-        epsilon: ε of all rounds, for one record of one machine.
-        round_epsilons, round_deltas: ε_r and δ_r of each round, for one record of one machine.
         printed: as for `shuffled_machines`.
 
+    Returns:
+        The composed ε is `Σ ε_r·tanh(ε_r/2) + √(2·Σ ε_r²·ln(1/δ'))` with `δ' = Nn·Σδ_r`. Here ε_r is the ε of round r
+        with shuffling, by `shuffled_machines` with the failure probability `Nnδ_r`. The composed δ is δ' plus the δ of
+        all rounds with shuffling.
+
     Raises:
-        Refusal: unless ε ≤ √N, ε_r ≤ 1/n and `2e^{−N/16}/(Nn) ≤ δ_r ≤ 1/(14nNR)`, or if `shuffled_machines` refuses a
-            round.
+        Refusal: unless epsilon ≤ √N, every entry of round_epsilons ≤ 1/n, and `2e^{−N/16}/(Nn) ≤ δ_r ≤ 1/(14nNR)` for R
+            rounds; or if `shuffled_machines` refuses a round.
 
     Source: Lowy & Razaviyayn 2023, Corollary F.1; composition of Kairouz, Oh & Viswanath 2015.
 
@@ -169,9 +194,7 @@ def shuffled_rounds_privacy(
 
 
 def shuffled_load(*, machines: int, per_round: int, records: int, rounds: int, epsilon: float, delta: float) -> float:
-    """Privacy load with a trusted shuffler: `M·ln(RM²/(Nδ))·ln(R/δ)·ln(1/δ)/(εnN)²`.
-
-    The privacy load is proportional to the variance of a machine's noise (`privacy_load`).
+    """Privacy load with a trusted shuffler, which is proportional to the noise variance (`privacy_load`).
 
     Args:
         machines: N, number of all machines.
@@ -180,6 +203,9 @@ def shuffled_load(*, machines: int, per_round: int, records: int, rounds: int, e
         rounds: R, number of rounds.
         epsilon: ε of the privacy budget.
         delta: δ of the privacy budget.
+
+    Returns:
+        `M·ln(RM²/(Nδ))·ln(R/δ)·ln(1/δ)/(εnN)²`.
 
     Raises:
         Refusal: unless ε ≤ ln(2/δ) and M ≥ 16·ln(18RM²/(Nδ)), the hypotheses of the theorem.
@@ -202,15 +228,18 @@ def shuffled_load(*, machines: int, per_round: int, records: int, rounds: int, e
 
 
 def shuffled_bare_load(*, machines: int, per_round: ArrayLike, records: ArrayLike, epsilon: ArrayLike) -> Any:
-    """Privacy load with a trusted shuffler without its logarithms: `M/(εnN)²`.
+    """Privacy load with a trusted shuffler, without its logarithmic factors, for plots and for `shuffled_rounds`.
 
-    It is for plots and for the paper's informal numbers of rounds. The load is proportional to the noise variance.
+    The privacy load is proportional to the noise variance (`privacy_load`).
 
     Args:
         machines: N, number of all machines.
         per_round: M, number of machines in a round.
         records: n, number of records of a machine.
         epsilon: ε of the privacy budget.
+
+    Returns:
+        `M/(εnN)²`.
 
     >>> shuffled_bare_load(machines=10, per_round=4, records=2, epsilon=0.1)
     1.0
@@ -224,18 +253,22 @@ def shuffled_bare_load(*, machines: int, per_round: ArrayLike, records: ArrayLik
 def shuffled_rounds(
     problem: ProblemConstants, *, machines: int, epsilon: float, smoothness: float, strong_convexity: float = 0.0
 ) -> int:
-    """Number R of rounds with a trusted shuffler.
+    """Number of rounds of minibatch SGD with a trusted shuffler.
 
-    With so many rounds, ε of one round is small enough for the theorem on shuffling: `R ≥ max{(εnN)²/M, N/M, p, T}`
-    with `p = min{n, (εnN)²/(dM)}`, and `T = (βD√M/L)·√p` for a convex loss or `T = (8β/μ)·ln(βD²μ(εnN)²/(dL²))` for a
-    strongly convex loss.
+    The number is large enough for the optimisation. It also makes the ε of one round as small as the theorem on
+    shuffling requires.
 
     Args:
         problem: constants n (records of a machine), M (machines in a round), d (parameters), D (distance from the start
             to the optimum) and L (Lipschitz constant).
         machines: N, number of all machines.
         epsilon: ε of the privacy budget.
-        smoothness, strong_convexity: β and μ.
+        smoothness: β, smoothness of the loss.
+        strong_convexity: μ, strong convexity of the loss; 0 for a convex loss.
+
+    Returns:
+        The smallest integer R with `R ≥ max{(εnN)²/M, N/M, p, T}` and `p = min{n, (εnN)²/(dM)}`. For a convex loss,
+        `T = (βD√M/L)·√p`. For a strongly convex loss, `T = (8β/μ)·ln(βD²μ(εnN)²/(dL²))`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 4.1, proved for one record of a machine per round.
 
@@ -255,14 +288,16 @@ def shuffled_rounds(
 
 
 def shuffled_rate(problem: ProblemConstants, *, load: ArrayLike) -> Any:
-    """Excess population loss with a trusted shuffler for a convex loss, up to a constant.
-
-    `(LD/√M)·(1/√n + √(d·load))`, which is of order `LD·(1/√(nM) + √d/(εnN))` for the load of `shuffled_load`, with N
-    machines in all and without logarithms
+    """Excess population loss of minibatch SGD with a trusted shuffler for a convex loss, up to a constant.
 
     Args:
         problem: constants n (records of a machine), M (machines in a round), d (parameters), D (distance from the start
             to the optimum) and L (Lipschitz constant).
+        load: ξ, privacy load with a shuffler (`shuffled_load`).
+
+    Returns:
+        `(LD/√M)·(1/√n + √(dξ))`. At the load of `shuffled_load` for N machines in all, this is of order
+        `LD·(1/√(nM) + √d/(εnN))` without logarithms.
 
     Source: Lowy & Razaviyayn 2023, Theorem 4.1.
 

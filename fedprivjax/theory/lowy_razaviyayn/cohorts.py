@@ -14,7 +14,12 @@ from fedprivjax.theory._numbers import counts
 
 
 def uniform_cohort(*, machines: int, min_machines: int, max_machines: int) -> np.ndarray:
-    """Probabilities of 1, 2, …, machines in a round, equal from `min_machines` to `max_machines`; shape [machines].
+    """Probabilities of 1, 2, …, machines in a round if the number is uniform between two limits; shape [machines].
+
+    Args:
+        machines: number of all machines.
+        min_machines: least number of machines in a round.
+        max_machines: largest number of machines in a round.
 
     Raises:
         Refusal: unless 1 ≤ min_machines ≤ max_machines ≤ machines.
@@ -32,9 +37,13 @@ def uniform_cohort(*, machines: int, min_machines: int, max_machines: int) -> np
 
 
 def binomial_cohort(*, machines: int, rate: float) -> np.ndarray:
-    """Probabilities of 1, 2, …, machines in a round if each takes part with probability `rate`; shape [machines].
+    """Probabilities of 1, 2, …, machines in a round if each takes part independently; shape [machines].
 
     They are conditional on at least one machine.
+
+    Args:
+        machines: number of all machines.
+        rate: probability with which a machine takes part.
 
     Raises:
         Refusal: if the rate is outside (0, 1].
@@ -50,10 +59,13 @@ def binomial_cohort(*, machines: int, rate: float) -> np.ndarray:
 
 
 def harmonic_machines(pmf: ArrayLike) -> float:
-    """Harmonic mean of the random number M_r of machines in a round: `M = 1/E[1/M_r]`.
+    """Harmonic mean of the random number of machines in a round.
 
     Args:
-        pmf: probabilities of 1, 2, …, machines.
+        pmf: probabilities of 1, 2, …, machines in a round.
+
+    Returns:
+        `M = 1/E[1/M_r]`, where M_r is the random number.
 
     Source: Lowy & Razaviyayn 2023, Assumption 3.
 
@@ -65,14 +77,16 @@ def harmonic_machines(pmf: ArrayLike) -> float:
 
 
 def second_moment_machines(pmf: ArrayLike) -> float:
-    """Mean of the random number M_r of machines in a round by the second moment of 1/M_r: `M′ = 1/√E[1/M_r²]`.
+    """A mean of the random number of machines in a round, from the second moment of its reciprocal.
 
-    It is at most M, the harmonic mean (`harmonic_machines`).
-
-    The paper prints the root inside the expectation, which would make M′ equal to M. Its proofs use a second moment.
+    It is at most the harmonic mean (`harmonic_machines`). Bounds for unequal machines use both (`average_or_max`).
 
     Args:
-        pmf: probabilities of 1, 2, …, machines.
+        pmf: probabilities of 1, 2, …, machines in a round.
+
+    Returns:
+        `M′ = 1/√E[1/M_r²]`, where M_r is the random number. The paper prints the root inside the expectation, which
+        would give the harmonic mean. Its proofs use M′.
 
     Source: Lowy & Razaviyayn 2023, Assumption 3.
 

@@ -30,23 +30,29 @@ def local_lower_bound(
 ) -> float:
     """Lower bound on the excess loss if each machine's messages protect its records, without a trusted server.
 
-    Convex: `φD/√(Nn) + LD·min{1, √d/(εn√N·C²)}`. Strongly convex: `φ²/(μnN) + LD·min{1, d/((εn)²N·C⁴)}`. It is for the
-    population loss of N machines whose records have the same distribution. With φ = 0 and C = 1 it is for the empirical
-    loss on worst-case data, and for algorithms that treat all machines alike.
+    The bound is for the population loss of machines whose records have the same distribution. With `deviation` 0 and
+    `compositionality` 1, it is for the empirical loss on worst-case data, and for algorithms that treat all machines
+    alike. Constants and logarithms are omitted.
 
     Args:
         problem: constants N (its `per_round`, here all machines), n (records of a machine), d (parameters), D (distance
             from the start to the optimum) and L (Lipschitz constant).
         epsilon: ε of all rounds, for one record of one machine.
-        round_epsilons, round_deltas: (ε_r, δ_r) of each round's messages; one entry for "sequential".
+        round_epsilons: ε_r of the messages of each round r; one entry for "sequential".
+        round_deltas: δ_r of the messages of each round r; one entry for "sequential".
         deviation: φ, bound on the standard deviation of a record's gradient, at most L; 0 for the empirical loss.
-        interaction: "sequential" (every machine sends one message) or "compositional".
+        interaction: "sequential" (every machine sends one message) or "compositional" (several rounds).
         compositionality: C, a bound on √Σε_r² divided by ε (see `compositionality`): 1 for "sequential", and √R for R
             rounds of one-pass accelerated SGD.
-        strong_convexity: μ, or 0 for a convex loss.
+        strong_convexity: μ, strong convexity of the loss, or 0 for a convex loss.
+
+    Returns:
+        `φD/√(Nn) + LD·min{1, √d/(εn√N·C²)}` for a convex loss, and `φ²/(μnN) + LD·min{1, d/((εn)²N·C⁴)}` for a strongly
+        convex loss.
 
     Raises:
-        Refusal: unless ε ≤ √N, ε_r ≤ 1/n, N ≥ 16·ln(2/(n·min δ_r)), δ (Σδ_r) < 1/(nN)², √Σε_r² ≤ Cε, φ ≤ L, μD ≤ L.
+        Refusal: unless ε ≤ √N, ε_r ≤ 1/n, N ≥ 16·ln(2/(n·min δ_r)), Σδ_r < 1/(nN)², √Σε_r² ≤ Cε, φ ≤ L and μD ≤ L.
+            These are the hypotheses of the theorems.
 
     Source: Lowy & Razaviyayn 2023, Theorems 3.1 and F.4. The hypothesis `δ_r ≥ 2e^{−N/16}/(Nn)` of F.4 follows from
     those above.
@@ -68,9 +74,8 @@ def central_lower_bound(
 ) -> float:
     """Lower bound on the excess loss with a trusted server.
 
-    Convex: `φD/√(Nn) + LD·min{1, √d/(εnN)}`. Strongly convex: `φ²/(μnN) + LD·min{1, d/(εnN)²}`. It is for the
-    population loss or, with φ = 0, for the empirical loss. The strongly convex theorem is for L near μD, and has the
-    factor L²/μ where the second term has LD. At L = μD the two are equal.
+    The bound is for the population loss or, with `deviation` 0, for the empirical loss. Constants and logarithms are
+    omitted.
 
     Args:
         problem: constants N (its `per_round`, here all machines), n (records of a machine), d (parameters), D (distance
@@ -78,13 +83,18 @@ def central_lower_bound(
         epsilon: ε of the privacy budget.
         delta: δ of the privacy budget.
         deviation: φ, bound on the standard deviation of a record's gradient; 0 for the empirical loss.
-        strong_convexity: μ, or 0 for a convex loss.
+        strong_convexity: μ, strong convexity of the loss, or 0 for a convex loss.
+
+    Returns:
+        `φD/√(Nn) + LD·min{1, √d/(εnN)}` for a convex loss, and `φ²/(μnN) + LD·min{1, d/(εnN)²}` for a strongly convex
+        loss. The strongly convex theorem is for L near μD. It has the factor L²/μ instead of LD, which is the same at L
+        = μD.
 
     Raises:
         Refusal: unless δ < 1/(nN), φ ≤ L and μD ≤ L, the hypotheses of the theorems.
 
-    Source: Lowy & Razaviyayn 2023, Theorems F.3 (Bassily et al. 2019) and F.5 (Bassily, Smith & Thakurta 2014).
-    Section 3 prints φ²/√(Nn) for φD/√(Nn).
+    Source: Lowy & Razaviyayn 2023, Theorems F.3 (Bassily et al. 2019) and F.5 (Bassily, Smith & Thakurta 2014). Section
+    3 prints φ²/√(Nn) for φD/√(Nn).
 
     >>> problem = ProblemConstants(records=25, per_round=400, dimension=100, diameter=1.0, lipschitz=1.0)
     >>> [central_lower_bound(problem, epsilon=0.002, delta=1e-9, deviation=phi) for phi in (1.0, 0.0)]
@@ -103,14 +113,17 @@ def classical_local_lower_bound(
 ) -> float:
     """Lower bound on the excess loss if each of N machines has one record and protects it locally.
 
-    `LD·min{1, √d/(ε√N)}`
+    Constants are omitted.
 
     Args:
         machines: N, number of all machines.
         dimension: d, number of parameters.
-        epsilon: ε of the privacy budget.
+        epsilon: ε of the privacy budget, at most 1.
         diameter: D, bound on the distance from the start to the optimum.
-        lipschitz: L.
+        lipschitz: L, Lipschitz constant of the loss.
+
+    Returns:
+        `LD·min{1, √d/(ε√N)}`.
 
     Raises:
         Refusal: unless ε ≤ 1.

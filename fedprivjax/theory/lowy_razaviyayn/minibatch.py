@@ -29,9 +29,11 @@ from fedprivjax.theory.lowy_razaviyayn.problem import (
 
 
 class Variance(NamedTuple):
-    """Mean squared error of the server's mean gradient in a round, summed over coordinates, by cause.
+    """Mean squared error of the server's mean gradient in a round, summed over coordinates, split by cause.
 
-    `sampling` is due to sampled records, `clients` to sampled machines, and `noise` to privacy.
+    * `sampling`: the part due to sampled records;
+    * `clients`: the part due to sampled machines;
+    * `noise`: the part due to the noise for privacy.
     """
 
     sampling: float
@@ -40,7 +42,7 @@ class Variance(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Sum V² of the parts."""
+        """Sum of the three parts."""
         return self.sampling + self.clients + self.noise
 
 
@@ -54,22 +56,30 @@ def aggregate_variance(
     noise_std: ArrayLike,
     pmf: ArrayLike,
 ) -> Variance:
-    """Variance of one round's mean gradient around the gradient of the empirical loss, exactly.
+    """Exact variance of one round's mean gradient around the gradient of the empirical loss.
 
-    A random number M_r of machines is chosen uniformly from N. The terms are due to sampled records, sampled machines
-    and noise: `E[1/M_r]·mean_i(s_i²·c_i/K_i) + E[(N−M_r)/((N−1)M_r)]·υ̂² + E[1/M_r]·d·mean_i σ_i²`
+    A random number M_r of machines is chosen uniformly from all N. The result has three fields, in which i runs over
+    the machines:
 
-    The factor c_i is 1 for sampling with replacement, 0 for full batches, and (n_i−K_i)/(n_i−1) for subsets and for
-    disjoint batches, each of which is a random subset. For a Poisson sample of rate K/n with divisor K,
-    `(1−K/n)·(s² + ‖∇F̂_i‖²)` replaces `s²·c`. υ̂² is the mean squared distance of the gradients ∇F̂_i to their mean,
-    and d the number of parameters.
+    * `sampling`: `E[1/M_r]·mean_i(s_i²·c_i/K_i)`, where s_i² is `spread`, K_i is `batch`, and c_i follows below;
+    * `clients`: `E[(N−M_r)/((N−1)M_r)]` times the `client_diversity` of `gradients`;
+    * `noise`: `E[1/M_r]·d·mean_i σ_i²`, where d is the number of parameters and σ_i is `noise_std`.
+
+    The factor c_i depends on the sampler:
+
+    * "replacement": 1;
+    * "full": 0;
+    * "subset" and "disjoint": `(n_i−K_i)/(n_i−1)`, where n_i is `records`. A batch of "disjoint" is a random subset,
+      too;
+    * "poisson": `(1−K_i/n_i)·(s_i² + ‖∇F̂_i‖²)` replaces `s_i²·c_i`, where ∇F̂_i is the machine's entry of `gradients`.
 
     Args:
         sampler: "replacement", "subset", "disjoint", "poisson" or "full".
-        gradients: ∇F̂_i, gradient of machine i's empirical loss; shape [machines, dimension].
-        spread: s_i², mean squared distance of a machine's per-record gradients to their mean ∇F̂_i; shape [machines].
-        records, batch, noise_std: n_i records of a machine, K_i of them in a batch, and the standard deviation σ_i of
-            its noise, one per machine or one for all. The batch must be n_i for "full".
+        gradients: gradient of each machine's empirical loss; shape [machines, dimension].
+        spread: mean squared distance of a machine's per-record gradients to their mean; shape [machines].
+        records: number of records, one per machine or one for all.
+        batch: number of records in a batch, one per machine or one for all; all records for "full".
+        noise_std: standard deviation of the noise per coordinate, one per machine or one for all.
         pmf: probabilities of 1, 2, …, machines in a round.
 
     Raises:
@@ -101,23 +111,24 @@ def aggregate_variance(
 def population_variance(
     *, deviation: ArrayLike, batch: int, noise_std: ArrayLike, dimension: int, diversity: float, pmf: ArrayLike
 ) -> Variance:
-    """Bound of the paper on the variance of a round's mean gradient around the population gradient.
+    """Bound on the variance of a round's mean gradient around the gradient of the population loss.
 
-    `min{Φ²/(M′K), φ²_max/(MK)} + Υ²/M + d·min{Σ²/M′, σ²_max/M}`
-
-    M is the harmonic mean of the number of machines in a round, M′ its `second_moment_machines`, and Υ² the
-    `client_variance`. Φ² and Σ² are `expected_top` of the φ_i² and σ_i²; φ²_max and σ²_max are their largest. The bound
-    assumes that records are new samples from the population, which holds in a single pass only. Theorem 2.1 uses it at
-    the optimum.
+    The bound assumes that records are new samples from the population, which is true in a single pass only. Theorem 2.1
+    uses it at the optimum.
 
     Args:
-        dimension: d, number of parameters.
         deviation: φ_i, bound on the standard deviation of a record's gradient (L2 norm over coordinates), one per
             machine or one for all.
         batch: K, the smallest batch.
-        noise_std: σ_i, standard deviation of a machine's noise, one per machine or one for all.
-        diversity: υ², mean squared distance of the machines' gradients to their mean.
+        noise_std: σ_i, standard deviation of a machine's noise per coordinate, one per machine or one for all.
+        dimension: d, number of parameters.
+        diversity: mean squared distance of the machines' gradients to their mean.
         pmf: probabilities of 1, 2, …, machines in a round.
+
+    Returns:
+        The terms of `min{Φ²/(M′K), φ²_max/(MK)} + Υ²/M + d·min{Σ²/M′, σ²_max/M}`. M is the `harmonic_machines` of the
+        pmf, M′ its `second_moment_machines`, and Υ² the `client_variance`. Φ² and Σ² are the `expected_top` of the φ_i²
+        and σ_i², and φ²_max and σ²_max their largest.
 
     Source: Lowy & Razaviyayn 2023, Lemma E.5.
 
@@ -143,23 +154,25 @@ def empirical_variance(
 ) -> Variance:
     """Bound on the variance of a round's mean gradient around the gradient of the empirical loss.
 
-    `Φ̂²/(MK) + Υ²/M + d·min{Σ²/M′, σ²_max/M}`
-
-    M is the harmonic mean of the number of machines in a round, M′ its `second_moment_machines`, and Υ² the
-    `client_variance`. Σ² is `expected_top` of the noise variances σ_i², and σ²_max the largest. The bound holds for
-    sampling with replacement, and for subsets if the machines have equally many records. For full batches, use spread
-    0.
+    The bound holds for sampling with replacement, and for subsets if the machines have equally many records. For full
+    batches, use spread 0.
 
     Args:
-        dimension: d, number of parameters.
         spread: Φ̂², mean squared distance of all records' gradients to the empirical gradient.
         batch: K, number of records in a batch.
-        noise_std: σ_i, standard deviation of a machine's noise, one per machine or one for all.
+        noise_std: σ_i, standard deviation of a machine's noise per coordinate, one per machine or one for all.
+        dimension: d, number of parameters.
         pmf: probabilities of 1, 2, …, machines in a round.
-        diversity: υ̂², mean squared distance of the machines' gradients to their mean. The paper omits this term, which
-            is wrong if M < N: one of two machines with full batches and gradients ±1 has variance 1.
-        total_records: number of all machines' records, or None. If given, the first term is dropped for MK of at least
-            this number, as the paper does. This is wrong for sampling with replacement.
+        diversity: mean squared distance of the machines' gradients to their mean. The paper omits it, which is wrong if
+            only some machines take part. For example, one of two machines with full batches and gradients ±1 has
+            variance 1.
+        total_records: number of all machines' records, or None. If given, the first term is dropped if a round uses at
+            least as many records, as the paper does. This is wrong for sampling with replacement.
+
+    Returns:
+        The terms of `Φ̂²/(MK) + Υ²/M + d·min{Σ²/M′, σ²_max/M}`. M is the `harmonic_machines` of the pmf, M′ its
+        `second_moment_machines`, and Υ² the `client_variance`. Σ² is the `expected_top` of the σ_i², and σ²_max the
+        largest.
 
     Source: Lowy & Razaviyayn 2023, Lemma E.5, corrected.
 
@@ -176,16 +189,17 @@ def empirical_variance(
 
 
 def worst_variance(problem: ProblemConstants, *, batch: int, noise_std: float, clients: float = 0.0) -> Variance:
-    """Largest variance of a round's mean gradient for a Lipschitz loss: `4L²/(MK) + Υ*²/M + dσ²/M`.
-
-    All machines have the same noise.
+    """Largest variance of a round's mean gradient for a Lipschitz loss, if all machines have the same noise.
 
     Args:
         problem: constants M (machines in a round), d (parameters) and L (Lipschitz constant).
         batch: K, number of records in a batch.
         noise_std: σ, standard deviation of a machine's noise per coordinate.
-        clients: Υ*²/M, variance due to sampled machines at the optimum (see `client_variance`); 0 for identical
+        clients: variance due to sampled machines at the optimum: the `client_variance` divided by M; 0 for identical
             machines.
+
+    Returns:
+        The terms `4L²/(MK)`, `clients` and `dσ²/M`.
 
     Source: Lowy & Razaviyayn 2023, (21).
 
@@ -212,16 +226,17 @@ def _clients(diversity: float, pmf: np.ndarray) -> float:
 
 
 def minibatch_step(problem: ProblemConstants, *, rounds: int, smoothness: ArrayLike, load: ArrayLike) -> Any:
-    """Step of minibatch SGD for a convex loss, if the output is the mean of the iterates.
-
-    `η = min{1/(4β), (D√M̃/(LR))·min{√n, 1/√(dξ̃)}}`
+    """Step size of minibatch SGD for a convex loss, if the output is the mean of the iterates.
 
     Args:
         problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
         rounds: R, number of rounds.
-        smoothness: β; 0 drops the cap 1/(4β).
+        smoothness: β, smoothness of the loss; 0 drops the cap 1/(4β).
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); 0 for no privacy.
+
+    Returns:
+        `η = min{1/(4β), (D√M̃/(LR))·min{√n, 1/√(dξ̃)}}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1, which prints √M̃ for M̃.
 
@@ -235,16 +250,19 @@ def minibatch_step(problem: ProblemConstants, *, rounds: int, smoothness: ArrayL
 
 
 def minibatch_rounds(problem: ProblemConstants, *, batch: int, smoothness: float, load: Load) -> int:
-    """Smallest number R of rounds for `minibatch_bound`: `R ≥ max{(βD√M̃/L)·√p, p/K}` with `p = min{n, 1/(dξ̃)}`.
+    """Smallest number of rounds at which minibatch SGD attains `minibatch_bound`, for a smooth convex loss.
 
     Args:
         problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
         batch: K, number of records in a batch.
-        smoothness: β.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If the noise depends on the
-            number of rounds, give a function of R. The result is then the smallest R that satisfies the inequality with
-            its own load. With `bare_load`, it is the R of the paper's informal theorem, which omits logarithms.
+        smoothness: β, smoothness of the loss.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If the noise depends on
+            the number of rounds, give a function from it to the load. With `bare_load`, the result is the paper's
+            informal number of rounds, without logarithms.
+
+    Returns:
+        The smallest integer R with `R ≥ max{(βD√M̃/L)·√p, p/K}` and `p = min{n, 1/(dξ̃)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.
 
@@ -267,14 +285,17 @@ def minibatch_rounds(problem: ProblemConstants, *, batch: int, smoothness: float
 
 
 def minibatch_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
-    """Bound on the excess population loss of minibatch SGD: `272·(LD/√M̃)·max{1/√n, √(dξ̃)}`.
+    """Bound on the excess population loss of minibatch SGD for a convex loss.
 
-    It is for a convex loss, the step of `minibatch_step` and the rounds of `minibatch_rounds`.
+    The bound holds at the step of `minibatch_step` and the rounds of `minibatch_rounds`.
 
     Args:
         problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+
+    Returns:
+        `272·(LD/√M̃)·max{1/√n, √(dξ̃)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.
 
@@ -295,22 +316,24 @@ def minibatch_step_bound(
     variance: Variance,
     stability: ArrayLike = 0.0,
 ) -> Any:
-    """Bound on the excess loss of minibatch SGD at a step η of at most 1/(4β).
+    """Bound on the excess loss of minibatch SGD on a convex loss, at any step size that the theory allows.
 
-    `α + D²/(ηR) + 2η·(sampling + clients + noise/2)`, where the last three are the fields of `variance`
-
-    With stability α = 0 it bounds the excess empirical loss, for any data. With `uniform_stability` it bounds the
+    With stability 0, the bound is on the excess empirical loss, for any data. With `uniform_stability`, it is on the
     excess population loss.
 
     Args:
-        step, rounds: η and R.
+        step: η, step size, at most 1/(4β).
+        rounds: R, number of rounds.
         diameter: D, bound on the distance from the start to the optimum.
-        smoothness: β.
-        variance: `Variance` of a round's gradient at the optimum, by `population_variance` or `worst_variance`.
+        smoothness: β, smoothness of the loss.
+        variance: variance of a round's gradient at the optimum, by `population_variance` or `worst_variance`.
         stability: α, bound on the difference of population and empirical loss.
 
+    Returns:
+        `α + D²/(ηR) + 2η·(sampling + clients + noise/2)`, where the last three are the fields of `variance`.
+
     Raises:
-        Refusal: if the step exceeds 1/(4·smoothness).
+        Refusal: if the step exceeds 1/(4β).
 
     Source: Lowy & Razaviyayn 2023, Lemma E.4 and (27). Equation (26) prints 4Rd for 128Rd.
 

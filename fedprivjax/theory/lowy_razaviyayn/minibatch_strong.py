@@ -17,17 +17,20 @@ from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, curvatur
 
 
 def recursion_step(*, contraction: ArrayLike, cap: ArrayLike, start: ArrayLike, drift: ArrayLike, rounds: int) -> Any:
-    """Step η for T rounds of a method whose errors obey `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²` in each round t.
+    """Step size of a method whose errors obey a recursion, such as SGD on a strongly convex loss.
 
-    `η = min{1/g, ln(max{2, a²r_0T²/c})/(aT)}`. For SGD on a strongly convex loss, r_t is the squared distance to the
-    optimum and s_t the excess loss, which `recursion_bound` bounds.
+    In each round t, the recursion is `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`, where η is the step size. For SGD, r_t is
+    the squared distance to the optimum, and s_t is the excess loss, which `recursion_bound` bounds.
 
     Args:
-        contraction: a: a step η multiplies the error by 1 − aη.
+        contraction: a of the recursion. A step multiplies the error by 1 − aη.
         cap: g, reciprocal of the largest step.
-        start: r_0.
-        drift: c, error that a step adds, such as of `strong_drift`; may be 0.
-        rounds: T.
+        start: r_0, the error at the start.
+        drift: c of the recursion, for the error that a step adds, such as `strong_drift`; may be 0.
+        rounds: T, number of rounds.
+
+    Returns:
+        `η = min{1/g, ln(max{2, a²r_0T²/c})/(aT)}`.
 
     Source: Lowy & Razaviyayn 2023, Lemma E.9 (Stich 2019).
 
@@ -42,12 +45,22 @@ def recursion_step(*, contraction: ArrayLike, cap: ArrayLike, start: ArrayLike, 
 
 
 def recursion_bound(*, contraction: ArrayLike, start: ArrayLike, drift: ArrayLike, rounds: int, step: ArrayLike) -> Any:
-    """Bound on the mean excess loss of a method whose errors obey a recursion, with the weights `averaging_weights`.
+    """Bound on the mean excess loss of a method whose errors obey a recursion, such as SGD on a strongly convex loss.
 
-    In round t, r_t is the squared distance to the optimum and s_t the excess loss. If
-    `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²` for t < T, the weighted mean s̄ obeys `b·s̄ ≤ a·r_0/((1 − aη)^{−T} − 1) + cη`.
-    The right side is the result. Arguments are as for `recursion_step`, with any step η. At the step of
-    `recursion_step`, with its cap g, the bound is `Õ(g·r_0·exp(−aT/g) + c/(aT))`.
+    In each round t, the recursion is `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`, where η is the step size. For SGD, r_t is
+    the squared distance to the optimum, and s_t is the excess loss. The mean s̄ of the s_t has the weights
+    `averaging_weights`.
+
+    Args:
+        contraction: a of the recursion.
+        start: r_0, the error at the start.
+        drift: c of the recursion.
+        rounds: T, number of rounds.
+        step: η, any step size below 1/a.
+
+    Returns:
+        `a·r_0/((1 − aη)^{−T} − 1) + cη`, an upper bound on `b·s̄`. At the step of `recursion_step` with its cap g, it
+        is `Õ(g·r_0·exp(−aT/g) + c/(aT))`.
 
     Raises:
         Refusal: unless contraction·step is below 1.
@@ -66,13 +79,17 @@ def recursion_bound(*, contraction: ArrayLike, start: ArrayLike, drift: ArrayLik
 
 
 def averaging_weights(*, rounds: int, step: float, strong_convexity: float = 0.0) -> np.ndarray:
-    """Weights of the iterates w_0..w_{R−1} in the output of minibatch SGD on a strongly convex loss; shape [rounds].
+    """Weights of the iterates in the output of minibatch SGD on a strongly convex loss; shape [rounds].
 
-    They are proportional to `(1 − μη)^{−(r+1)}` and sum to 1, and are equal for μ = 0. Their computation in log space
-    prevents overflow.
+    The weights increase with the round and sum to 1. They are equal if the strong convexity is 0.
 
     Args:
-        rounds, step, strong_convexity: R, η and μ.
+        rounds: R, number of rounds.
+        step: η, step size.
+        strong_convexity: μ, strong convexity of the loss.
+
+    Returns:
+        Weights in proportion to `(1 − μη)^{−(r+1)}` for r = 0, …, R − 1.
 
     Raises:
         Refusal: unless strong_convexity·step is below 1.
@@ -89,10 +106,14 @@ def averaging_weights(*, rounds: int, step: float, strong_convexity: float = 0.0
 
 
 def strong_drift(variance: Variance) -> float:
-    """Constant c of `recursion_step` for minibatch SGD: `2·(sampling + clients) + noise`, the fields of `variance`.
+    """Error that a step of minibatch SGD adds, for the argument `drift` of `recursion_step`.
 
-    `variance` is the variance of a round's gradient at the optimum. With `worst_variance`, the result is what Lemma E.9
-    requires. Some forms that the paper prints differ.
+    Args:
+        variance: variance of a round's gradient at the optimum. With `worst_variance`, the result is what Lemma E.9
+            requires. Some forms that the paper prints differ.
+
+    Returns:
+        `2·(sampling + clients) + noise`, from the fields of `variance`.
 
     Source: Lowy & Razaviyayn 2023, (21).
 
@@ -105,17 +126,19 @@ def strong_drift(variance: Variance) -> float:
 def strong_step(
     *, rounds: int, diameter: ArrayLike, smoothness: ArrayLike, strong_convexity: ArrayLike, variance: Variance
 ) -> Any:
-    """Step of minibatch SGD for a strongly convex loss: `η = min{1/(4β), ln(max{2, μ²D²R²/c})/(μR)}`.
-
-    Average the iterates with `averaging_weights`. If c exceeds μ²D²R, the noise outweighs strong convexity, and
-    `minibatch_step` with equal weights is better.
+    """Step size of minibatch SGD for a strongly convex loss, if the iterates are averaged with `averaging_weights`.
 
     Args:
         rounds: R, number of rounds.
         diameter: D, bound on the distance from the start to the optimum.
-        smoothness, strong_convexity: β and μ.
-        variance: `Variance` of a round's gradient at the optimum, by `worst_variance` or `population_variance`; c is
-            its `strong_drift`.
+        smoothness: β, smoothness of the loss.
+        strong_convexity: μ, strong convexity of the loss.
+        variance: variance of a round's gradient at the optimum, by `worst_variance` or `population_variance`. Its
+            `strong_drift` is c.
+
+    Returns:
+        `η = min{1/(4β), ln(max{2, μ²D²R²/c})/(μR)}`. If c exceeds μ²D²R, the noise outweighs strong convexity. Then
+        `minibatch_step` with equal weights is better.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.2 and Lemma E.9.
 
@@ -137,23 +160,25 @@ def strong_step_bound(
     variance: Variance,
     stability: ArrayLike = 0.0,
 ) -> Any:
-    """Bound on the excess loss of minibatch SGD on a strongly convex loss, at a step η of at most 1/(4β).
+    """Bound on the excess loss of minibatch SGD on a strongly convex loss, at any step size that the theory allows.
 
-    `α + μD²/((1 − μη)^{−R} − 1) + cη`, for the mean of the iterates with `averaging_weights`, and c the `strong_drift`
-    of `variance`
-
-    With stability α = 0 it bounds the excess empirical loss. With `strong_stability` it bounds the excess population
-    loss.
+    The bound is for the mean of the iterates with `averaging_weights`. With stability 0, it is on the excess empirical
+    loss. With `strong_stability`, it is on the excess population loss.
 
     Args:
-        step, rounds: η and R.
+        step: η, step size, at most 1/(4β).
+        rounds: R, number of rounds.
         diameter: D, bound on the distance from the start to the optimum.
-        smoothness, strong_convexity: β and μ.
-        variance: `Variance` of a round's gradient at the optimum, as for `strong_step`.
+        smoothness: β, smoothness of the loss.
+        strong_convexity: μ, strong convexity of the loss.
+        variance: variance of a round's gradient at the optimum, as for `strong_step`. Its `strong_drift` is c.
         stability: α, bound on the difference of population and empirical loss.
 
+    Returns:
+        `α + μD²/((1 − μη)^{−R} − 1) + cη`.
+
     Raises:
-        Refusal: if the step exceeds 1/(4·smoothness).
+        Refusal: if the step exceeds 1/(4β).
 
     Source: Lowy & Razaviyayn 2023, Lemma E.4, with the sum of Lemma E.9 evaluated exactly.
 
@@ -178,20 +203,23 @@ def strong_rounds(
     load: Load,
     formal: bool = False,
 ) -> int:
-    """Smallest number R of rounds for `strong_rate` and a smooth loss: `R ≥ max{(8β/μ)·ln(βD²μM̃/(dL²ξ̃)), p/K}`.
-
-    Here `p = min{n, 1/(dξ̃)}`.
+    """Smallest number of rounds at which minibatch SGD attains `strong_rate`, for a smooth strongly convex loss.
 
     Args:
         problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
         batch: K, number of records in a batch.
-        smoothness, strong_convexity: β and μ.
+        smoothness: β, smoothness of the loss.
+        strong_convexity: μ, strong convexity of the loss.
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If the noise
-            depends on the number of rounds, give a function of R.
-        formal: True takes 1/(dξ̃) instead of p/K, as the formal theorem does, which may be more than needed.
+            depends on the number of rounds, give a function from it to the load.
+        formal: True takes 1/(dξ̃) instead of p/K, as the formal statement of the theorem does. It may be more than
+            needed.
 
-    Source: Lowy & Razaviyayn 2023, Theorem 2.1.2, informal and formal.
+    Returns:
+        The smallest integer R with `R ≥ max{(8β/μ)·ln(βD²μM̃/(dL²ξ̃)), p/K}` and `p = min{n, 1/(dξ̃)}`.
+
+    Source: Lowy & Razaviyayn 2023, Theorem 2.1.2, informal and formal statement.
 
     >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
     >>> strong_rounds(problem, batch=10, smoothness=1.0, strong_convexity=1.0, load=0.01)
@@ -211,15 +239,16 @@ def strong_rounds(
 
 
 def strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:
-    """Excess population loss of minibatch SGD for a strongly convex loss: `(L²/(μM̃))·(1/n + dξ̃)`.
-
-    It is up to a constant and logarithms.
+    """Excess population loss of minibatch SGD for a strongly convex loss, up to a constant and logarithms.
 
     Args:
         problem: constants n (records of a machine), M̃ (machines in a round), d (parameters) and L (Lipschitz
             constant).
-        strong_convexity: μ.
+        strong_convexity: μ, strong convexity of the loss.
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+
+    Returns:
+        `(L²/(μM̃))·(1/n + dξ̃)`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.2.
 

@@ -17,14 +17,17 @@ from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, precisio
 
 
 def envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
-    """Smoothness b of the Moreau envelope on which to run minibatch SGD, for a convex loss that need not be smooth.
+    """Smoothness of the Moreau envelope on which to run minibatch SGD, for a convex loss.
 
-    `b = (L√M̃/D)·min{√n, 1/√(dξ̃)}`. The envelope is a smooth lower approximation of the loss.
+    The envelope is a smooth lower approximation of the loss, which need not be smooth.
 
     Args:
         problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+
+    Returns:
+        `(L√M̃/D)·min{√n, 1/√(dξ̃)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
@@ -36,14 +39,17 @@ def envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
 
 
 def envelope_strong_smoothness(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:
-    """Smoothness b of the Moreau envelope on which to run minibatch SGD, for a strongly convex loss.
+    """Smoothness of the Moreau envelope on which to run minibatch SGD, for a strongly convex loss.
 
-    `b = μM̃·min{n, 1/(dξ̃)}`. The envelope is a smooth lower approximation of the loss, which need not be smooth.
+    The envelope is a smooth lower approximation of the loss, which need not be smooth.
 
     Args:
         problem: constants n (records of a machine), M̃ (machines in a round) and d (parameters).
-        strong_convexity: μ.
+        strong_convexity: μ, strong convexity of the loss.
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+
+    Returns:
+        `μM̃·min{n, 1/(dξ̃)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
@@ -56,13 +62,16 @@ def envelope_strong_smoothness(problem: ProblemConstants, *, strong_convexity: A
 
 
 def envelope_strong_convexity(*, strong_convexity: ArrayLike, smoothness: ArrayLike) -> Any:
-    """Strong convexity of the Moreau envelope of a strongly convex loss: `μb/(μ + b)`.
+    """Strong convexity of the Moreau envelope of a strongly convex loss, to use for the step size.
 
-    Here b is `smoothness`, that of the envelope, which is a smooth lower approximation of the loss. Use the result for
-    the step, unless b is much larger than μ.
+    The envelope is a smooth lower approximation of the loss, and slightly less convex.
 
     Args:
-        strong_convexity: μ.
+        strong_convexity: μ, strong convexity of the loss.
+        smoothness: b, smoothness of the envelope.
+
+    Returns:
+        `μb/(μ + b)`, which is close to μ if b is much larger than μ.
 
     >>> envelope_strong_convexity(strong_convexity=1.0, smoothness=3.0)
     0.75
@@ -72,11 +81,15 @@ def envelope_strong_convexity(*, strong_convexity: ArrayLike, smoothness: ArrayL
 
 
 def nonsmooth_rounds(problem: ProblemConstants, *, load: Load) -> int:
-    """Smallest number R of rounds for `nonsmooth_bound`: `R ≥ M̃·min{n, 1/(dξ̃)}`.
+    """Smallest number of rounds at which minibatch SGD attains `nonsmooth_bound`, for a convex loss.
 
     Args:
         problem: constants n (records of a machine), M̃ (machines in a round) and d (parameters).
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If the noise depends on
+            the number of rounds, give a function from it to the load.
+
+    Returns:
+        The smallest integer R with `R ≥ M̃·min{n, 1/(dξ̃)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
@@ -91,15 +104,16 @@ def nonsmooth_rounds(problem: ProblemConstants, *, load: Load) -> int:
 def nonsmooth_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
     """Bound on the excess population loss of minibatch SGD for a convex loss that need not be smooth.
 
-    `545·(LD/√M̃)·max{1/√n, √(dξ̃)}`
-
-    SGD runs on the Moreau envelope of `envelope_smoothness`. The paper uses 2L as the Lipschitz constant of the
-    envelope. L suffices, with 272.5 instead of 545.
+    SGD runs on a Moreau envelope (`envelope_smoothness`), a smooth lower approximation of the loss.
 
     Args:
         problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+
+    Returns:
+        `545·(LD/√M̃)·max{1/√n, √(dξ̃)}`. The paper uses 2L as the Lipschitz constant of the envelope. L suffices, with
+        272.5 instead of 545.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
@@ -111,18 +125,17 @@ def nonsmooth_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
 
 
 def nonsmooth_strong_rounds(problem: ProblemConstants, *, strong_convexity: float, load: Load) -> int:
-    """Smallest number R of rounds for `strong_rate` and a loss that need not be smooth.
-
-    `R ≥ max{8M̃p·ln(bD²μM̃/(dL²ξ̃)), 1/(dξ̃)}`
-
-    Here `p = min{n, 1/(dξ̃)}` and `b = μM̃p`.
+    """Smallest number of rounds at which minibatch SGD attains `strong_rate`, for a loss that need not be smooth.
 
     Args:
         problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
-        strong_convexity: μ.
+        strong_convexity: μ, strong convexity of the loss.
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If the noise
-            depends on the number of rounds, give a function of R.
+            depends on the number of rounds, give a function from it to the load.
+
+    Returns:
+        The smallest integer R with `R ≥ max{8M̃p·ln(bD²μM̃/(dL²ξ̃)), 1/(dξ̃)}`, `p = min{n, 1/(dξ̃)}` and `b = μM̃p`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 

@@ -24,11 +24,14 @@ from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, client_v
 
 
 def one_pass_rounds(*, records: int, batch: int) -> int:
-    """Number of rounds of one pass over the records: `⌊n/K⌋`. Remaining records are not used.
+    """Number of rounds of one pass over a machine's records. Remaining records are not used.
 
     Args:
         records: n, number of records of a machine.
         batch: K, number of records in a batch.
+
+    Returns:
+        `⌊n/K⌋`.
 
     >>> one_pass_rounds(records=100, batch=30)
     3
@@ -42,14 +45,13 @@ def one_pass_rounds(*, records: int, batch: int) -> int:
 class OnePassConstants(ProblemConstants):
     """Constants of a smooth problem, with the privacy budget of one pass over its records.
 
-    The first five fields are as in `ProblemConstants`.
-
     Attributes:
-        epsilon: ε, at most 8·ln(1/δ), as the theorems require.
-        delta: δ.
-        smoothness: β.
+        records, per_round, dimension, diameter, lipschitz: as for `ProblemConstants`.
+        epsilon: ε of the privacy budget, at most 8·ln(1/δ), as the theorems require.
+        delta: δ of the privacy budget.
+        smoothness: β, smoothness of the loss.
         deviation: φ, bound on the standard deviation of a record's gradient (L2 norm over coordinates).
-        machines: N, or None if all machines are in every round.
+        machines: N, number of all machines, or None if all machines are in every round.
         diversity: υ², mean squared distance of the machines' gradients to their mean.
     """
 
@@ -67,27 +69,28 @@ class OnePassConstants(ProblemConstants):
 
     @property
     def noise(self) -> np.ndarray:
-        """`√(d·ln(1/δ))/ε`."""
+        """Relative noise `√(d·ln(1/δ))/ε`. Bounds and batch sizes depend on privacy only through it."""
         return np.sqrt(self.dimension * np.log(1 / self.delta)) / self.epsilon
 
     @property
     def clients(self) -> Any:
-        """Variance of the mean gradient over a cohort, times its size."""
+        """Variance due to sampled machines (`client_variance`), or 0 if all machines are in every round."""
         if self.machines is None:
             return 0.0
         return client_variance(diversity=self.diversity, machines=self.machines, per_round=self.per_round)
 
 
 def one_pass_batch(problem: OnePassConstants) -> int:
-    """Number K of records in a batch of one pass for a convex loss.
+    """Number of records in a batch of one pass of accelerated SGD for a convex loss.
 
-    With it, the error of optimisation equals the error due to noise.
-
-    `K = (L/(βD))^{2/5}·n^{3/5}·(d·ln(1/δ))^{1/5}/(ε^{2/5}·M^{1/5})`, rounded and clipped to 1..n.
+    At this number, the error of optimisation equals the error due to noise.
 
     Args:
         problem: constants n (records of a machine), M (machines in a round), d (parameters), D (distance from the start
-            to the optimum), L (Lipschitz constant), β (smoothness) and ε and δ (privacy budget).
+            to the optimum), L (Lipschitz constant), β (smoothness), and ε and δ (privacy budget).
+
+    Returns:
+        `(L/(βD))^{2/5}·n^{3/5}·(d·ln(1/δ))^{1/5}/(ε^{2/5}·M^{1/5})`, rounded and clipped to 1..n.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.1.
 
@@ -101,17 +104,17 @@ def one_pass_batch(problem: OnePassConstants) -> int:
 
 
 def one_pass_strong_batch(problem: OnePassConstants, *, strong_convexity: float, gap: float) -> int:
-    """Number K of records in a batch of one pass of accelerated SGD for a strongly convex loss.
-
-    `K = n/(√κ·ln(μΔ·min{(εn)²M/(L²d·ln(1/δ)), nM/φ²}))`.
-
-    Here κ = β/μ. K is rounded and clipped to 1..n, and is n if the logarithm is not positive.
+    """Number of records in a batch of one pass of accelerated SGD for a strongly convex loss.
 
     Args:
         problem: constants n (records of a machine), M (machines in a round), d (parameters), L (Lipschitz constant), β
-            (smoothness), φ (standard deviation of a record's gradient) and ε and δ (privacy budget).
-        strong_convexity: μ.
+            (smoothness), φ (standard deviation of a record's gradient), and ε and δ (privacy budget).
+        strong_convexity: μ, strong convexity of the loss.
         gap: Δ, bound on the excess loss at the start.
+
+    Returns:
+        `n/(√(β/μ)·ln(μΔ·min{(εn)²M/(L²d·ln(1/δ)), nM/φ²}))`, rounded and clipped to 1..n; n if the logarithm is not
+        positive.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.2.
 
@@ -128,16 +131,19 @@ def one_pass_strong_batch(problem: OnePassConstants, *, strong_convexity: float,
 
 
 def one_pass_bound(problem: OnePassConstants, *, batch: ArrayLike) -> Any:
-    """Excess population loss of one pass for a smooth convex loss and any batch size, up to a constant.
+    """Excess population loss of one pass of accelerated SGD for a smooth convex loss, up to a constant.
 
-    `βD²K²/n² + φD/√(nM) + LD√(d·ln(1/δ))/(ε√(KnM)) + √K·υD/√(nM)·√((N−M)/(N−1))`
+    The batch size is arbitrary. `one_pass_rate` is for the best one.
 
     Args:
         problem: constants n (records of a machine), M (machines in a round), d (parameters), D (distance from the start
             to the optimum), L (Lipschitz constant), β (smoothness), φ (standard deviation of a record's gradient), υ
-            (root mean squared distance of the machines' gradients to their mean), N (all machines) and ε and δ (privacy
-            budget).
+            (root mean squared distance of the machines' gradients to their mean), N (all machines), and ε and δ
+            (privacy budget).
         batch: K, number of records in a batch; may be a real number.
+
+    Returns:
+        `βD²K²/n² + φD/√(nM) + LD√(d·ln(1/δ))/(ε√(KnM)) + √K·υD/√(nM)·√((N−M)/(N−1))`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.1, which prints β² for β.
 
@@ -155,16 +161,19 @@ def one_pass_bound(problem: OnePassConstants, *, batch: ArrayLike) -> Any:
 
 
 def one_pass_rate(problem: OnePassConstants) -> Any:
-    """Excess population loss of one pass for a smooth convex loss, up to a constant, at the best batch size.
+    """Excess population loss of one pass of accelerated SGD for a smooth convex loss, up to a constant.
 
-    `φD/√(nM) + (β^{1/4}LD^{3/2}√(d·ln(1/δ))/(εn√M))^{4/5}
-    + √((N−M)/(N−1))·υL^{1/5}D^{4/5}β^{−1/5}·(√(d·ln(1/δ))/(εnM³))^{1/5}`
+    The batch size is the best one, `one_pass_batch`. The terms are due to sampled records, noise, and sampled machines.
 
     Args:
         problem: constants n (records of a machine), M (machines in a round), d (parameters), D (distance from the start
             to the optimum), L (Lipschitz constant), β (smoothness), φ (standard deviation of a record's gradient), υ
-            (root mean squared distance of the machines' gradients to their mean), N (all machines) and ε and δ (privacy
-            budget).
+            (root mean squared distance of the machines' gradients to their mean), N (all machines), and ε and δ
+            (privacy budget).
+
+    Returns:
+        `φD/√(nM) + (β^{1/4}LD^{3/2}√(d·ln(1/δ))/(εn√M))^{4/5} +
+        √((N−M)/(N−1))·υL^{1/5}D^{4/5}β^{−1/5}·(√(d·ln(1/δ))/(εnM³))^{1/5}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.1.
 
@@ -181,15 +190,18 @@ def one_pass_rate(problem: OnePassConstants) -> Any:
 
 
 def one_pass_strong_rate(problem: OnePassConstants, *, strong_convexity: ArrayLike) -> Any:
-    """Excess population loss of one pass for a smooth strongly convex loss, up to a constant, at the best batch size.
+    """Excess population loss of one pass of accelerated SGD for a smooth strongly convex loss, up to a constant.
 
-    `φ²/(μnM) + √κ·L²d·ln(1/δ)/(μ(εn)²M) + υ²/(μ√κM)·(1 − (M−1)/(N−1))`
+    The batch size is `one_pass_strong_batch`. The terms are due to sampled records, noise, and sampled machines.
 
     Args:
-        problem: constants n (records of a machine), M (machines in a round), d (parameters), L (Lipschitz constant), φ
-            (standard deviation of a record's gradient), υ (root mean squared distance of the machines' gradients to
-            their mean), N (all machines) and ε and δ (privacy budget).
-        strong_convexity: μ.
+        problem: constants n (records of a machine), M (machines in a round), d (parameters), L (Lipschitz constant), β
+            (smoothness), φ (standard deviation of a record's gradient), υ (root mean squared distance of the machines'
+            gradients to their mean), N (all machines), and ε and δ (privacy budget).
+        strong_convexity: μ, strong convexity of the loss.
+
+    Returns:
+        `φ²/(μnM) + √κ·L²d·ln(1/δ)/(μ(εn)²M) + υ²/(μ√κM)·(1 − (M−1)/(N−1))`, where κ = β/μ.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.3.2, which omits 1/μ from the first term, and in (9) from the second.
 

@@ -35,11 +35,10 @@ class ProblemConstants:
     All but the dimension may be arrays.
 
     Attributes:
-        records: n, records of one machine; the fewest if machines differ.
-        per_round: M, number of machines in a round. If the number is random, it is a mean: M̃ of `average_or_max` for
-            minibatch SGD (Algorithm 1) and for bounds on the empirical loss, otherwise `harmonic_machines`. Both are M
-            if the number is fixed and machines are identical.
-        dimension: d, parameters of the model.
+        records: n, number of records of one machine; the fewest if machines differ.
+        per_round: M, number of machines in a round. If the number is random or machines differ, give the one that the
+            formula uses: `per_round` of `average_or_max` for M̃, or `harmonic_machines` for M.
+        dimension: d, number of parameters of the model.
         diameter: D, bound on the distance from the start to the optimum.
         lipschitz: L, bound on the gradient norm of one record's loss; the largest if machines differ.
 
@@ -72,16 +71,21 @@ def curvatures(strong_convexity: ArrayLike, smoothness: ArrayLike) -> tuple[np.n
 def privacy_load(
     *, records: ArrayLike, epsilon: ArrayLike, delta: ArrayLike, rounds: int, lipschitz: ArrayLike = 1.0
 ) -> Any:
-    """Privacy load of a machine, a number proportional to its noise variance: `ψ = (L/(nε))²·ln(2.5R/δ)·ln(2/δ)`.
+    """Privacy load of a machine: its noise variance as one number, on which the theorems' bounds and steps depend.
 
-    The theorems take noise of variance `σ² = 256·R·ψ` per coordinate, by advanced composition of R rounds. With the
-    default `lipschitz` of 1, the result is the load `ξ = ψ/L²`. All arguments but `rounds` broadcast over machines.
+    The theorems take Gaussian noise of variance `256·R·L²·ξ` per coordinate, where ξ is the load. All arguments but
+    `rounds` may be arrays with one entry per machine.
 
     Args:
+        records: n, number of records of a machine.
+        epsilon: ε of the privacy budget, at most 2·ln(2/δ), or inf for no privacy (load 0).
         delta: δ of the privacy budget.
-        rounds, lipschitz: R and L.
-        records: n, records of a machine.
-        epsilon: at most 2·ln(2/δ), or inf for no privacy (load 0).
+        rounds: R, number of rounds.
+        lipschitz: L, Lipschitz constant. The result is multiplied by its square, which gives L²·ξ; the default of 1
+            gives ξ.
+
+    Returns:
+        `(L/(nε))²·ln(2.5R/δ)·ln(2/δ)`.
 
     Raises:
         Refusal: if epsilon is outside the range of the theorem.
@@ -102,14 +106,16 @@ def privacy_load(
 
 
 def bare_load(*, records: ArrayLike, epsilon: ArrayLike) -> Any:
-    """Privacy load without its logarithms: `1/(nε)²`.
+    """Privacy load of a machine without its logarithmic factors, for plots and simplified numbers of rounds.
 
-    It is for plots and for the numbers of rounds in the paper's informal theorems. The privacy load is proportional to
-    the noise variance (`privacy_load`).
+    The privacy load is proportional to the noise variance (`privacy_load`).
 
     Args:
         records: n, number of records of a machine.
         epsilon: ε of the privacy budget.
+
+    Returns:
+        `1/(nε)²`.
 
     >>> bare_load(records=100, epsilon=0.5)
     0.0004
@@ -118,13 +124,17 @@ def bare_load(*, records: ArrayLike, epsilon: ArrayLike) -> Any:
 
 
 def equivalent_load(*, noise_std: ArrayLike, lipschitz: ArrayLike, rounds: int) -> Any:
-    """Privacy load at which the paper's theorems would use the given noise: `σ²/(256·R·L²)`.
+    """Privacy load at which the paper's theorems would use the given noise.
 
-    With it, the step sizes of the theorems apply to noise that an accountant calibrated.
+    With this load, the theorems' step sizes and bounds apply to noise that an accountant calibrated.
 
     Args:
-        lipschitz, rounds: L and R.
-        noise_std: σ, standard deviation per coordinate of a machine's message (a mean of gradients).
+        noise_std: σ, standard deviation per coordinate of the noise of a machine's message (a mean of gradients).
+        lipschitz: L, Lipschitz constant.
+        rounds: R, number of rounds.
+
+    Returns:
+        `σ²/(256·R·L²)`.
 
     >>> equivalent_load(noise_std=32.0, lipschitz=1.0, rounds=4)
     1.0
@@ -147,7 +157,7 @@ class Effective(NamedTuple):
 
     Attributes:
         per_round: number of machines in a round.
-        value: privacy load, noise variance or squared deviation that stands for those of all machines.
+        value: privacy load, noise variance or squared deviation that stands for all machines' values.
     """
 
     per_round: float
@@ -155,14 +165,15 @@ class Effective(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Ratio value / per_round, through which both enter every bound."""
+        """Ratio value / per_round. Bounds depend on the two numbers only through it."""
         return self.value / self.per_round
 
 
 def top_averages(values: ArrayLike) -> np.ndarray:
-    """Means of the m largest values, for m = 1, …, machines; shape [machines].
+    """Means of the m largest of the machines' values, for m = 1, …, machines; shape [machines].
 
-    `ā_m = (1/m)·Σ_{i≤m} a_(i)`, where `a_(1) ≥ a_(2) ≥ …` are the sorted values.
+    Args:
+        values: one per machine, in any order.
 
     Source: Lowy & Razaviyayn 2023, appendix E.1.
 
@@ -174,14 +185,17 @@ def top_averages(values: ArrayLike) -> np.ndarray:
 
 
 def expected_top(values: ArrayLike, pmf: ArrayLike) -> float:
-    """Root mean square of the mean of the M_r largest values, for a random number M_r of machines: `√E[(ā_{M_r})²]`.
+    """Root mean square, over the random number m of machines in a round, of the mean of the m largest values.
 
-    Here `ā_m` is the mean of the m largest values (`top_averages`). The paper writes Φ² for the result if the values
-    are squared deviations φ_i² of records' gradients, Σ² for noise variances σ_i², and Ψ and Ξ for loads ψ_i and ξ_i.
+    The means of the m largest values are `top_averages`.
 
     Args:
-        values: one per machine, or one for all.
+        values: one per machine, or one for all: loads, noise variances or squared deviations.
         pmf: probabilities of 1, 2, …, machines in a round.
+
+    Returns:
+        `√E[ā_m²]`, where ā_m is the mean of the m largest values. The paper writes Φ² for squared deviations of
+        records' gradients, Σ² for noise variances, and Ψ and Ξ for loads.
 
     Source: Lowy & Razaviyayn 2023, appendix E.1.
 
@@ -193,18 +207,19 @@ def expected_top(values: ArrayLike, pmf: ArrayLike) -> float:
 
 
 def average_or_max(values: ArrayLike, pmf: ArrayLike) -> Effective:
-    """Return the number of machines and the value that a bound uses for machines with different values.
+    """Return the number of machines and the value that a bound uses if machines have different values.
 
-    Bounds contain `E[ā_{M_r}/M_r]`: M_r is the random number of machines in a round, and ā_m the mean of the m largest
-    values (`top_averages`). The result's value divided by its number of machines is the smaller of two bounds on it.
+    For a random number m of machines in a round, the bound contains the expectation of ā_m/m. Here ā_m is the mean of
+    the m largest values (`top_averages`). Two upper bounds on this expectation are known, and the smaller one is used.
 
     Args:
-        values: one per machine, or one for all: loads, noise variances, squared deviations.
+        values: one per machine, or one for all: loads, noise variances or squared deviations.
         pmf: probabilities of 1, 2, …, machines in a round.
 
     Returns:
-        `(M′, √E[ā²])`, or `(M, largest value)` if its ratio is smaller. M′ is `second_moment_machines`, √E[ā²]
-        `expected_top`, and M `harmonic_machines`. The paper prints √M′ and √M for the first entry, but uses M′ and M.
+        Two numbers, whose `ratio` is the smaller upper bound. They are `second_moment_machines` and `expected_top`, or
+        `harmonic_machines` and the largest value. For the number of machines, the paper prints a square root, but uses
+        the number itself.
 
     Source: Lowy & Razaviyayn 2023, appendix E.1.
 
@@ -217,15 +232,19 @@ def average_or_max(values: ArrayLike, pmf: ArrayLike) -> Effective:
 
 
 def client_variance(*, diversity: ArrayLike, machines: int, per_round: ArrayLike) -> Any:
-    """Variance due to choosing the machines of a round at random: `Υ² = (1 − (M−1)/(N−1))·υ²`, or 0 if N = 1.
+    """Variance due to choosing the machines of a round at random.
 
-    Υ²/M is the mean squared error that the choice causes in a round's mean gradient.
+    Divided by the number of machines in a round, it is the mean squared error that the choice causes in the mean
+    gradient.
 
     Args:
+        diversity: υ², mean squared distance of the machines' gradients to their mean; at the optimum, the mean squared
+            norm of their gradients.
         machines: N, number of all machines.
-        diversity: υ², the mean squared distance of the machines' gradients to their mean; or υ*², the mean squared norm
-            of their gradients at the optimum.
-        per_round: M, the harmonic mean of the number of machines in a round.
+        per_round: M, number of machines in a round, or its harmonic mean if it is random.
+
+    Returns:
+        `Υ² = (1 − (M−1)/(N−1))·υ²`, or 0 if N = 1.
 
     Source: Lowy & Razaviyayn 2023, section 1.
 
@@ -241,7 +260,7 @@ def client_variance(*, diversity: ArrayLike, machines: int, per_round: ArrayLike
 
 
 def client_diversity(gradients: ArrayLike) -> float:
-    """Diversity υ² of machines: the mean squared distance of their gradients at one point to their mean.
+    """Diversity of machines: the mean squared distance of their gradients at one point to the mean gradient.
 
     Args:
         gradients: gradient of each machine, shape [machines, dimension].

@@ -10,16 +10,18 @@ from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
 
 
 def uniform_stability(problem: ProblemConstants, *, step: ArrayLike, rounds: int) -> Any:
-    """Bound on the difference of population and empirical loss after SGD on a convex loss: `α = 2L²Rη/(nM)`.
+    """Bound on the difference of population and empirical loss after minibatch SGD on a convex loss.
 
-    It holds for a step η of at most 1/β, for the smoothness β.
-
-    It is loose if only some machines take part in a round: averaging over the choice of machines would allow the number
-    of all machines instead of M.
+    The bound is loose if only some machines take part in a round. Averaging over the choice of machines would allow the
+    number of all machines instead of M.
 
     Args:
         problem: constants n (records of a machine), M (machines in a round) and L (Lipschitz constant).
-        step, rounds: η and R.
+        step: η, step size. The theorem requires η ≤ 1/β for a loss of smoothness β, which is not checked.
+        rounds: R, number of rounds.
+
+    Returns:
+        `α = 2L²Rη/(nM)`.
 
     Source: Lowy & Razaviyayn 2023, Lemmas E.1 and E.2.
 
@@ -33,13 +35,16 @@ def uniform_stability(problem: ProblemConstants, *, step: ArrayLike, rounds: int
 
 
 def strong_stability(problem: ProblemConstants, *, strong_convexity: ArrayLike) -> Any:
-    """Bound on the difference of population and empirical loss after SGD on a strongly convex loss.
+    """Bound on the difference of population and empirical loss after minibatch SGD on a strongly convex loss.
 
-    `α = 4L²/(μ(Mn − 1))`, for any number of rounds
+    The bound is the same for any number of rounds.
 
     Args:
         problem: constants n (records of a machine), M (machines in a round) and L (Lipschitz constant).
-        strong_convexity: μ.
+        strong_convexity: μ, strong convexity of the loss.
+
+    Returns:
+        `α = 4L²/(μ(Mn − 1))`.
 
     Raises:
         Refusal: if M·n is at most 1.

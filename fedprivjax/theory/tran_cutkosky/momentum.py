@@ -16,9 +16,13 @@ MIN_ALPHA = {"corrected": 1.7, "paper": 1.0}  # times 1/N; Proposition 14 requir
 
 
 class MomentumSettings(NamedTuple):
-    """Rounds T, weight α of a gradient in the momentum, and step length η of private momentum (Algorithm 1).
+    """Settings of private momentum (Algorithm 1), which `momentum_settings` returns.
 
     Each is a number, or an array for the bounds of many runs.
+
+    * `rounds`: number of rounds;
+    * `alpha`: weight of a new gradient in the momentum;
+    * `step_size`: length of a step.
     """
 
     rounds: Any
@@ -27,14 +31,13 @@ class MomentumSettings(NamedTuple):
 
 
 class GradientBound(NamedTuple):
-    """Terms of a bound on the expected norm of the gradient at a uniformly random iterate.
+    """Bound on the expected norm of the gradient at a uniformly random iterate, as five terms whose sum is `total`.
 
-    Here T is the number of rounds, η the length of a step, L the smoothness, N the number of records, G the Lipschitz
-    constant, α a gradient's weight in the momentum, and `gap` the excess loss at the start.
-
-    * `optimisation`: `3·gap/(2ηT) + 3Lη/4`;
-    * `bias`: `6ηNL + 3ηL/α`, due to gradients at old iterates;
-    * `variance`: `6G√α`, due to sampled records;
+    * `optimisation`: `3·gap/(2ηT) + 3Lη/4` for the excess loss `gap` at the start, the length η of a step, T rounds and
+      the smoothness L;
+    * `bias`: `6ηNL + 3ηL/α`, due to gradients at old iterates, for N records and the weight α of a new gradient in the
+      momentum;
+    * `variance`: `6G√α`, due to sampled records, for the Lipschitz constant G;
     * `noise`: 3 times the mean norm of the noise;
     * `start`: `3G(1−α)/(αT)`, due to a momentum that starts at 0.
     """
@@ -53,16 +56,23 @@ class GradientBound(NamedTuple):
 def momentum_settings(
     *, records: int, epsilon: float, delta: float, dimension: int, rounds: int | None = None
 ) -> MomentumSettings:
-    """Settings of private momentum (Algorithm 1) by Theorem 6: rounds T, weight α of a gradient, step length η.
+    """Settings of private momentum (Algorithm 1) as the paper's Theorem 6 chooses them.
 
-    T solves `T·log₂T = εN²/√(d·log(1/δ))` and is rounded up to whole epochs. `α = εN/(T·log₂T·√(d·log(1/δ)))` is
-    clipped to [1/N, 1], and `η = 1/√(NT)`. At the theorem's T, α is 1/N.
+    The method is normalised SGD with noise on the momentum.
 
     Args:
-        records: N.
-        epsilon, delta: privacy budget.
+        records: N, number of records.
+        epsilon: ε of the privacy budget.
+        delta: δ of the privacy budget.
         dimension: d, number of parameters.
-        rounds: T, or None for that of the theorem. α is larger for a smaller T.
+        rounds: T, number of rounds, or None for the theorem's number.
+
+    Returns:
+        The number T of rounds, the weight α of a new gradient, and the step length η.
+
+        * T of the theorem solves `T·log₂T = εN²/√(d·log(1/δ))` and is rounded up to whole epochs;
+        * `α = εN/(T·log₂T·√(d·log(1/δ)))` is clipped to [1/N, 1]; at the theorem's T, it is 1/N;
+        * `η = 1/√(NT)`.
 
     Raises:
         Refusal: if T, given or by the theorem, is smaller than N.
@@ -97,21 +107,24 @@ def momentum_noise_norm(
     order: str = "reshuffled",
     form: str = "counted",
 ) -> Any:
-    """Bound on the expected norm of the noise of private momentum (Algorithm 1) in a round: `Δσ·√(d·V·nodes)`.
+    """Bound on the expected norm of the noise of private momentum (Algorithm 1) in a round.
 
-    The momentum of a round is the sum of a few nodes of a binary tree over the rounds, which all have the same noise. Δ
-    bounds the sensitivity of a node, V is the number of nodes that contain one record, and `nodes` the number in a sum.
-
-    * "counted": Δ is 2αG times `sensitivity_cap`, V is `node_count`, and a sum has ⌊log₂(T+1)⌋ nodes;
-    * "paper": `Δ = 4αG`, `V = 4(T/N)·log₂T`, and a sum has log₂T nodes.
-
-    Here d is the number of parameters, G the Lipschitz constant, and N the number of records.
+    The momentum of a round is a sum of nodes of a binary tree over the rounds, each with noise of the same variance.
 
     Args:
-        rounds: T.
-        alpha: α, weight of a gradient in the momentum.
+        problem: constants d (parameters), G (Lipschitz constant) and N (records).
+        rounds: T, number of rounds.
+        alpha: α, weight of a new gradient in the momentum.
         noise_multiplier: σ, `momentum_multiplier`.
-        order: order of the records in an epoch, "cyclic" or "reshuffled"; not used by "paper".
+        order: order of the records, "cyclic" (the same in every epoch) or "reshuffled"; not used by "paper".
+        form: "counted" for exact counts of nodes, or "paper".
+
+    Returns:
+        `Δσ·√(d·V·m)`. Here Δ bounds the sensitivity of a node, V is the number of nodes that contain one record, and m
+        is the number of nodes in a momentum.
+
+        * for "counted": Δ is 2αG times `sensitivity_cap`, V is `node_count`, and m is ⌊log₂(T+1)⌋;
+        * for "paper": `Δ = 4αG`, `V = 4(T/N)·log₂T`, and `m = log₂T`.
 
     Source: Tran & Cutkosky 2022, Lemma 12 ("paper"), whose log₂T is less than the number of nodes if T + 1 is a power
     of 2.
@@ -134,22 +147,20 @@ def momentum_noise_norm(
 def momentum_bound(
     problem: ProblemConstants, settings: MomentumSettings, *, gap: ArrayLike, noise: ArrayLike
 ) -> GradientBound:
-    """Bound on the expected gradient norm of private momentum (Algorithm 1), by term. The bound is `.total`.
+    """Bound on the expected gradient norm of private momentum (Algorithm 1), split by cause.
 
-    `3·gap/(2ηT) + 3Lη/4 + 6ηNL + 3ηL/α + 6G√α + 3·noise + 3G(1−α)/(αT)`
+    The bound is `total` of the result, and `GradientBound` has the formulas. It holds for any number of rounds, weight,
+    step and noise.
 
-    It holds for any T, step, α and noise; `momentum_settings(rounds=T)` returns the theorem's α and step for a given T.
     Every epoch, a pass over the records, must be shuffled independently. With one order for all epochs, the iterates
-    after the first epoch depend on the order, so that the term 6G√α is not proved.
-
-    Here T is the number of rounds, L the smoothness, N the number of records, G the Lipschitz constant, and α a
-    gradient's weight in the momentum.
+    after the first epoch depend on the order. The term due to sampled records is then not proved.
 
     Args:
-        settings: T of at least N, α in [1/N, 1], and η, the length of a step.
+        problem: constants N (records), G (Lipschitz constant) and L (smoothness).
+        settings: at least N rounds, the weight of a new gradient in [1/N, 1], and the length of a step.
         gap: bound on the excess loss at the start, F(w_1) − inf F for a loss F (the paper's R).
-        noise: expected norm of the noise in the momentum, mean over rounds: √d times the root mean square of its d
-            coordinates, or `momentum_noise_norm`.
+        noise: expected norm of the noise in the momentum, mean over rounds. Give the root mean square of a coordinate
+            times √d for d parameters, or `momentum_noise_norm`.
 
     Source: Tran & Cutkosky 2022, Lemmas 5 and 11. Constants are explicit. With the paper's noise, this bound has a
     factor 48 where Theorem 6 has 12, and d^{1/4} where it has d^{1/4}·d^{1/4}.
@@ -174,14 +185,16 @@ def momentum_bound(
 
 
 def momentum_rate(*, records: ArrayLike, dimension: ArrayLike, epsilon: ArrayLike, sampling: bool = True) -> Any:
-    """Expected gradient norm of private momentum (Algorithm 1): `d^{1/4}/√(εN) + 1/√N`.
-
-    It is up to constants and logarithms.
-
-    Here d is the number of parameters, N the number of records, and ε the privacy budget.
+    """Expected gradient norm of private momentum (Algorithm 1), up to constants and logarithms.
 
     Args:
+        records: N, number of records.
+        dimension: d, number of parameters.
+        epsilon: ε of the privacy budget.
         sampling: False omits 1/√N, the part that is not due to privacy.
+
+    Returns:
+        `d^{1/4}/√(εN) + 1/√N`.
 
     Source: Tran & Cutkosky 2022, Theorem 6.
 

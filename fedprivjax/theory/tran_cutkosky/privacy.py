@@ -25,13 +25,16 @@ _ALGORITHMS = {"tree": (1, 2.0), "reduced": (3, 4.0)}  # groups of nodes, and σ
 
 
 def composition_zcdp(*, nodes: ArrayLike, ratio: ArrayLike) -> Any:
-    """zCDP parameter of releasing sums of records, each with Gaussian noise in proportion to its sensitivity: `Vρ²/2`.
+    """zCDP parameter of releasing several sums of records, each with Gaussian noise in proportion to its sensitivity.
 
-    The Rényi divergence of order a is then `a·Vρ²/2`, for every a. Later releases may depend on earlier ones.
+    Later releases may depend on earlier ones.
 
     Args:
         nodes: V, largest number of sums that contain one record.
         ratio: ρ, sensitivity of a sum divided by the standard deviation of its noise; the same for all sums.
+
+    Returns:
+        `Vρ²/2`. The Rényi divergence of any order a is a times this.
 
     Source: Tran & Cutkosky 2022, Theorem 10.
 
@@ -42,18 +45,21 @@ def composition_zcdp(*, nodes: ArrayLike, ratio: ArrayLike) -> Any:
 
 
 def composition_epsilon(*, nodes: ArrayLike, ratio: ArrayLike, delta: ArrayLike, form: str = "exact") -> Any:
-    """ε of releasing sums of records, each with Gaussian noise in proportion to its sensitivity.
-
-    Here V and ρ are `nodes` and `ratio`, and ε is for a given δ.
-
-    * "exact": the smallest ε, that of Gaussian differential privacy (GDP) with parameter √V·ρ;
-    * "renyi": by Rényi divergences of the best order, `Vρ²/2 + ρ·√(2V·log(1/δ))`;
-    * "paper": `2ρ·√(V·log(1/δ))`, which is at least "renyi" if `ρ√V ≤ 2(2 − √2)·√log(1/δ)`. The factor 2(2 − √2) is
-      1.17; the paper has 1.
+    """ε of releasing several sums of records, each with Gaussian noise in proportion to its sensitivity.
 
     Args:
         nodes: V, largest number of sums that contain one record.
-        ratio: ρ, sensitivity of a sum divided by the standard deviation of its noise.
+        ratio: ρ, sensitivity of a sum divided by the standard deviation of its noise; the same for all sums.
+        delta: δ for which ε is computed.
+        form: "exact" for the smallest ε, "renyi" for ε from Rényi divergences, or "paper".
+
+    Returns:
+        The ε depends on the form.
+
+        * for "exact": the ε of Gaussian differential privacy (GDP) with parameter √V·ρ;
+        * for "renyi": `Vρ²/2 + ρ·√(2V·log(1/δ))`, at the best order;
+        * for "paper": `2ρ·√(V·log(1/δ))`. It is at least "renyi", and therefore valid, if `ρ√V ≤ 2(2 − √2)·√log(1/δ)`.
+          The factor 2(2 − √2) is 1.17; the paper has 1.
 
     Raises:
         Refusal: if the condition of "paper" does not hold.
@@ -75,15 +81,18 @@ def composition_epsilon(*, nodes: ArrayLike, ratio: ArrayLike, delta: ArrayLike,
 def momentum_epsilon(
     *, noise_multiplier: ArrayLike, delta: ArrayLike, form: str = "exact", algorithm: str = "tree"
 ) -> Any:
-    """ε of private momentum (Algorithm 1 or 2) at a given noise multiplier σ, for a given δ.
-
-    * "exact": the smallest ε, that of Gaussian differential privacy (GDP) with parameter √k/σ;
-    * "renyi": by Rényi divergences, `k/(2σ²) + √(2k·log(1/δ))/σ`.
+    """ε of private momentum (Algorithm 1 or 2) at a given noise multiplier.
 
     Args:
-        noise_multiplier: σ.
-        algorithm: "tree" for Algorithm 1, which has k = 1 binary tree of noisy sums, or "reduced" for Algorithm 2, k =
-            3.
+        noise_multiplier: σ. The noise of a released sum is in proportion to σ and to the sum's sensitivity.
+        delta: δ for which ε is computed.
+        form: "exact" for the smallest ε, from Gaussian differential privacy (GDP) with parameter √k/σ, or "renyi" for ε
+            from Rényi divergences.
+        algorithm: "tree" for Algorithm 1, which has k = 1 binary tree of noisy sums, or "reduced" for Algorithm 2,
+            which has k = 3.
+
+    Returns:
+        `k/(2σ²) + √(2k·log(1/δ))/σ` for "renyi"; a number without a closed form for "exact".
 
     Source: Tran & Cutkosky 2022, Theorems 4 and 8 ("renyi").
 
@@ -100,15 +109,23 @@ def momentum_epsilon(
 def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "exact", algorithm: str = "tree") -> Any:
     """Noise multiplier σ at which private momentum (Algorithm 1 or 2) is (ε, δ)-DP, see `momentum_epsilon`.
 
-    * "exact" and "renyi": the smallest σ, by the inverse of `momentum_epsilon`; "renyi" is
-      `√k/(√(2·log(1/δ) + 2ε) − √(2·log(1/δ)))`;
-    * "paper": `2·√log(1/δ)/ε` for Algorithm 1 and `4·√log(1/δ)/ε` for Algorithm 2, which suffice for
-      `ε ≤ momentum_max_epsilon(δ)`, about 2.34·log(1/δ) and 4.13·log(1/δ).
+    Args:
+        epsilon: ε of the privacy budget.
+        delta: δ of the privacy budget.
+        form: "exact" or "renyi" for the smallest σ at which `momentum_epsilon` of this form is ε, or "paper".
+        algorithm: "tree" for Algorithm 1, which has k = 1 binary tree of noisy sums, or "reduced" for Algorithm 2,
+            which has k = 3.
 
-    Here k is the number of trees of noisy sums: 1 for Algorithm 1 ("tree"), 3 for Algorithm 2 ("reduced").
+    Returns:
+        The σ depends on the form.
+
+        * for "exact": a number without a closed form;
+        * for "renyi": `√k/(√(2·log(1/δ) + 2ε) − √(2·log(1/δ)))`;
+        * for "paper": `2·√log(1/δ)/ε` for Algorithm 1 and `4·√log(1/δ)/ε` for Algorithm 2. They suffice for ε of at
+          most `momentum_max_epsilon`, about 2.34·log(1/δ) and 4.13·log(1/δ).
 
     Raises:
-        Refusal: if the condition of "paper" does not hold.
+        Refusal: if ε is too large for "paper".
 
     Source: Tran & Cutkosky 2022, Theorem 4, whose condition δ ≥ exp(−ε) has the inequality reversed, and Theorem 8,
     which states no condition.
@@ -133,10 +150,16 @@ def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "ex
 
 
 def momentum_max_epsilon(delta: ArrayLike, algorithm: str = "tree") -> Any:
-    """Largest ε for which the noise multiplier σ of the paper suffices.
+    """Largest ε for which the paper's noise multiplier suffices (`momentum_multiplier` of the form "paper").
 
-    It solves μ²/2 + μ√(2·log(1/δ)) = ε with μ = √k/σ: the left side is ε by Rényi divergences. It is
-    `4(2 − √2)·log(1/δ)` for Algorithm 1, which has k = 1 tree, and `(32/3 − 8√(2/3))·log(1/δ)` for Algorithm 2, k = 3.
+    At this ε, the paper's noise multiplier equals the smallest that Rényi divergences allow ("renyi").
+
+    Args:
+        delta: δ of the privacy budget.
+        algorithm: "tree" for Algorithm 1 or "reduced" for Algorithm 2.
+
+    Returns:
+        `4(2 − √2)·log(1/δ)` for Algorithm 1, and `(32/3 − 8√(2/3))·log(1/δ)` for Algorithm 2.
 
     Source: derived here, to replace the condition of Tran & Cutkosky 2022, Theorem 4; Theorem 8 states none.
 
@@ -175,10 +198,15 @@ def _simple(mu: np.ndarray, delta: np.ndarray) -> Any:
 
 
 class Sensitivities(NamedTuple):
-    """Sensitivities to one record of nodes in the three trees of reduced-noise momentum (Algorithm 2).
+    """Sensitivities to one record of noisy sums in the three trees of reduced-noise momentum (Algorithm 2).
 
-    `anchors` is for gradients at an anchor, an epoch's first iterate (G in the paper). `differences` is for their
-    differences from epoch to epoch (Δ). `residuals` is for gradients minus those of the same record at the anchor (r).
+    Algorithm 2 splits the gradient of a record into three parts, and sums each in a binary tree over the rounds. The
+    sensitivities are divided by the weight of a new gradient in the momentum:
+
+    * `anchors`: gradients at an epoch's first iterate, the anchor (G in the paper);
+    * `differences`: differences between the gradients at successive anchors (Δ in the paper);
+    * `residuals`: gradients at the iterate of the round minus gradients of the same record at the anchor (r in the
+      paper).
     """
 
     anchors: Any
@@ -187,25 +215,30 @@ class Sensitivities(NamedTuple):
 
 
 def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, form: str = "corrected") -> Sensitivities:
-    """Bounds on the sensitivity to one record of nodes in the three trees of reduced-noise momentum (Algorithm 2).
+    """Bounds on the sensitivities to one record in the three trees of reduced-noise momentum (Algorithm 2).
 
-    A node is a noisy sum over successive rounds, in which older ones count less. δ_G, δ_Δ and δ_r are for the trees of
-    `Sensitivities`. The bounds hold if all epochs have the same order of records, and a gradient's weight in the
-    momentum is at least 1/N.
-
-    * "corrected": `δ_G = 4G` and `δ_Δ = δ_r = 4ηNL`, for nodes of any length;
-    * "short": `2G`, `2ηNL` and `2η(N−1)L`, for nodes of at most N rounds, which contain a record once. In the trees of
-      G and Δ, the method uses only such nodes;
-    * "paper": `4G`, `2ηNL` and `2ηNL`. Its δ_r is too small for nodes of the residuals' tree longer than an epoch.
-
-    The sensitivity of a given node is `node_sensitivity` times 2G or 2ηNL, or `residual_sensitivity`.
+    A node of a tree is a noisy sum over successive rounds, in which older gradients count less. The result has one
+    bound for each tree of `Sensitivities`, divided by the weight of a new gradient in the momentum. The bounds hold if
+    all epochs have the same order of records, and that weight is at least 1/N for N records.
 
     Args:
         problem: constants G (Lipschitz constant), L (smoothness) and N (records, at least 2).
         step_size: η, length of a step.
+        form: "corrected" for nodes of any length, "short" for nodes of at most N rounds, or "paper". A short node
+            contains a record once. In the trees of anchors and differences, the method uses only short nodes.
 
-    Source: Tran & Cutkosky 2022, Theorem 8, with the geometric factor that its δ_Δ and δ_r lack. The constants of
-    Lemma 7 correspond to 8ηNL.
+    Returns:
+        The bounds for anchors, differences and residuals depend on the form.
+
+        * for "corrected": `4G`, `4ηNL` and `4ηNL`;
+        * for "short": `2G`, `2ηNL` and `2η(N−1)L`;
+        * for "paper": `4G`, `2ηNL` and `2ηNL`. The last is too small for nodes longer than an epoch.
+
+        The sensitivity of a given node is `node_sensitivity` times 2G for anchors, `node_sensitivity` times 2ηNL for
+        differences, and `residual_sensitivity` for residuals.
+
+    Source: Tran & Cutkosky 2022, Theorem 8, with the geometric factor that its δ_Δ and δ_r lack. The constants of Lemma
+    7 correspond to 8ηNL.
 
     >>> problem = ProblemConstants(records=10, dimension=1, lipschitz=1.0, smoothness=2.0)
     >>> reduced_sensitivities(problem, step_size=0.01)
@@ -223,19 +256,23 @@ def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, fo
 def residual_sensitivity(
     *, first: int, last: int, records: int, alpha: float, step_size: float, smoothness: float
 ) -> float:
-    """Sensitivity to one record of a sum of residuals over rounds y to z: `2ηL·max_p p·Σ_{t at p} (1−α)^{z−t}`.
+    """Sensitivity of a noisy sum of residuals over rounds y to z, to one record.
 
-    A residual is a gradient minus that of the same record at the epoch's first iterate. The sum discounts older ones.
-    In the formula, t runs over the rounds that use the record at position p of an epoch, counted from 0. The value is
-    attained in cyclic order. It is at most 2η(N−1)L for N rounds, and 3.17η(N−1)L for any number.
+    A residual is a record's gradient minus the gradient of the same record at the epoch's first iterate. Older
+    residuals count less in the sum. The sensitivity is divided by the weight of a new gradient in the momentum. The
+    value is attained if all epochs have the same order of records.
 
     Args:
         first: y, first round of the sum, counted from 1.
         last: z, last round of the sum.
-        records: N.
-        alpha: α, weight of a gradient in the momentum.
+        records: N, number of records, also the number of rounds of an epoch.
+        alpha: α, weight of a new gradient in the momentum.
         step_size: η, length of a step.
-        smoothness: L.
+        smoothness: L, smoothness of one record's loss.
+
+    Returns:
+        `2ηL·max_p p·Σ_t (1−α)^{z−t}`, where t runs over the rounds at position p = 0, …, N − 1 of an epoch. It is at
+        most 2η(N−1)L for N rounds, and 3.17η(N−1)L for any number.
 
     Source: derived here, for F^r of Tran & Cutkosky 2022, Theorem 8.
 

@@ -23,11 +23,12 @@ class ProblemConstants:
     """Constants of a smooth Lipschitz problem. All but the dimension may be arrays.
 
     Attributes:
-        records: N, also the number of rounds of an epoch.
-        dimension: d, parameters of the model.
-        lipschitz: G, bound on the gradient norm of one record's loss. Bounds on noise read it as half of the
-            sensitivity of one round's gradient, which is 2G when a record is replaced.
-        smoothness: L.
+        records: N, number of records, also the number of rounds of an epoch.
+        dimension: d, number of parameters of the model.
+        lipschitz: G, bound on the gradient norm of one record's loss. Bounds on noise use 2G, the largest change of a
+            round's gradient if a record is replaced. If the change has another bound, give half of that bound (see
+            `federated`).
+        smoothness: L, smoothness of one record's loss.
 
     Raises:
         Refusal: if a number is out of range.
@@ -48,10 +49,11 @@ class ProblemConstants:
 
 
 class Federated(NamedTuple):
-    """Constants with which the theorems, which are for one machine, hold for several (see `federated`).
+    """Constants with which the theorems, which are for one machine, apply to several machines (see `federated`).
 
-    `epoch` is the number of rounds of an epoch (N of the theorems), and `sensitivity` that of one round's gradient.
-    `noise` is the standard deviation of the server's noise divided by that of one tree.
+    * `epoch`: number of rounds of an epoch, for the `records` of the theorems;
+    * `sensitivity`: sensitivity of one round's gradient to replacing one record;
+    * `noise`: standard deviation of the server's noise, divided by the standard deviation of one tree's noise.
     """
 
     epoch: int
@@ -60,23 +62,27 @@ class Federated(NamedTuple):
 
 
 def federated(*, machines: int, records: int, batch: int, trust: str, lipschitz: float = 1.0) -> Federated:
-    """Constants with which the theorems for one machine hold for M machines.
+    """Constants with which the theorems, which are for one machine, apply to M machines.
 
-    Each machine uses K of its n records per round, without replacement, so that an epoch has n/K rounds.
+    The theorems add noise to sums of gradients over successive rounds. The sums are the nodes of a binary tree.
 
-    * "server": one tree of noisy sums, of the mean gradient; one record changes a round's gradient by 2G/(KM);
-    * "none": one tree per machine, of the machine's gradient; one record changes it by 2G/K. The server averages the
-      trees. The standard deviation of the average is 1/√M of that of one tree, and √M times that of "server".
+    With a trusted server, there is one tree, of the mean gradient. Without one, each machine has a tree of its
+    gradient, and the server averages the trees. The noise of the average is 1/√M of one tree's noise, and √M times the
+    noise with a trusted server.
 
-    The theorems on privacy and noise hold with `epoch` as N and, for the noise, `lipschitz=sensitivity/2`. Rounds in
-    which a machine does not take part do not count. Neighbours replace one record. A record belongs to one machine, so
-    there is no composition over machines.
+    The theorems on privacy and noise apply with `records` set to `epoch`. For the noise, also set `lipschitz` to half
+    of `sensitivity`. Rounds in which a machine does not take part do not count. Neighbours replace one record. A record
+    belongs to one machine, so that there is no composition over machines.
 
     Args:
-        machines: M.
-        records: n, records of one machine.
-        batch: K, a divisor of n.
+        machines: M, number of machines.
+        records: n, number of records of one machine.
+        batch: K, number of a machine's records in a round, drawn without replacement; a divisor of n.
+        trust: "server" for a trusted server, or "none".
         lipschitz: G, Lipschitz constant of one record's loss.
+
+    Returns:
+        The epoch has n/K rounds. The sensitivity is 2G/(KM) for "server" and 2G/K for "none".
 
     Source: derived here; the paper has one machine.
 
@@ -150,11 +156,13 @@ def whole_epochs(records: int, rounds: float) -> int:
 
 
 class ReducedNodes(NamedTuple):
-    """Numbers of noisy sums with one record in reduced-noise momentum (Algorithm 2), for the scale of the noise.
+    """Numbers of noisy sums that contain one record, in reduced-noise momentum (Algorithm 2).
 
-    Algorithm 2 releases a momentum with less noise, by three binary trees over the rounds. A node is the sum of its
-    rounds. `early` is for nodes that end by round 2N, for N records, and `late` for all others. All nodes of the tree
-    of residuals count as late.
+    Algorithm 2 releases a momentum by three binary trees over the rounds (see `Sensitivities`). A node of a tree is the
+    sum of its rounds. Its noise grows with the number of nodes that contain one record.
+
+    * `early`: number of such nodes that end in the first two epochs, apart from the tree of residuals;
+    * `late`: number of all other such nodes.
     """
 
     early: Any
@@ -162,15 +170,21 @@ class ReducedNodes(NamedTuple):
 
 
 def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
-    """Bound on the number of nodes of a binary tree over T rounds that contain one record.
+    """Bound on the number of nodes of a binary tree over the rounds that contain one record.
 
-    A node is the sum over 2^j successive rounds. `V = (min(R, ⌊log₂N⌋) + 1)·⌈T/N⌉ + Σ_{j=⌊log₂N⌋+1}^{R} ⌊T/2^j⌋` with
-    `R = ⌊log₂T⌋`. It is at most `4(T/N)·log₂T`. The second half of a node is never released as a node of its own. About
-    half of V would therefore suffice for shuffled epochs, and up to nine tenths of V if all epochs have the same order.
+    A node is a noisy sum over 2^j successive rounds. The noise of every node grows with this number.
+
+    The bound counts all nodes. The second half of a node is never released as a node of its own. Therefore about half
+    of the bound would suffice for shuffled epochs. If all epochs have the same order, up to nine tenths of it are
+    needed.
 
     Args:
-        records: N.
-        rounds: T, at least N.
+        records: N, number of records, also the number of rounds of an epoch.
+        rounds: T, number of rounds, at least N.
+
+    Returns:
+        `V = (min(R, ⌊log₂N⌋) + 1)·⌈T/N⌉ + Σ_{j=⌊log₂N⌋+1}^{R} ⌊T/2^j⌋` with `R = ⌊log₂T⌋`. It is at most
+        `4(T/N)·log₂T`.
 
     Source: Tran & Cutkosky 2022, Theorem 4, with ⌈T/N⌉ for T/N, which is too small if N does not divide T.
 
@@ -185,20 +199,20 @@ def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
 
 
 def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "corrected") -> ReducedNodes:
-    """Numbers of noisy sums with one record in reduced-noise momentum (Algorithm 2), for the scale of the noise.
+    """Numbers of noisy sums that contain one record, in reduced-noise momentum (Algorithm 2).
 
-    Algorithm 2 releases a momentum with less noise, by three binary trees over the rounds. A node is the sum of its
-    rounds. `V_<` is for nodes that end by round 2N, and `V_>` for all others.
-
-    * "paper": `3·log₂N` and `4(T/N)·log₂N`;
-    * "corrected": `3(⌊log₂N⌋ + 1)`, because up to round 2N a record occurs twice in one tree and once in the other; and
-      `4(T/N)·log₂N`, which suffices also if N does not divide T.
-
-    Except in the tree of residuals, only nodes of at most N rounds are used.
+    Algorithm 2 releases a momentum by three binary trees over the rounds (see `Sensitivities`). A node of a tree is the
+    sum of its rounds. Except in the tree of residuals, only nodes of at most one epoch are used.
 
     Args:
-        records: N, at least 2.
-        rounds: T, at least N.
+        records: N, number of records, also the number of rounds of an epoch; at least 2.
+        rounds: T, number of rounds, at least N.
+        form: "corrected", or "paper" for the numbers of the paper.
+
+    Returns:
+        For "paper", `early = 3·log₂N` and `late = 4(T/N)·log₂N`. For "corrected", `early = 3(⌊log₂N⌋ + 1)`, because in
+        the first two epochs a record occurs twice in one tree and once in another. The paper's `late` suffices also if
+        N does not divide T.
 
     Source: Tran & Cutkosky 2022, Theorem 8.
 
@@ -214,23 +228,24 @@ def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "c
 def node_sensitivity(
     *, first: ArrayLike, last: ArrayLike, records: ArrayLike, alpha: ArrayLike, order: str = "cyclic"
 ) -> Any:
-    """Largest weight of one record in a noisy sum over rounds y to z (a node), divided by α.
+    """Largest weight of one record in a noisy sum over rounds (a node), divided by the weight α of a new gradient.
 
-    In the sum, a gradient counts 1 − α times as much as one of the next round.
-
-    The sensitivity of the node is this, times α, times the sensitivity of one round's gradient.
-
-    * "cyclic", with the same order in every epoch: `Σ_{j<⌈(z−y+1)/N⌉} (1−α)^{jN}`, at most 1.59 for α ≥ 1/N;
-    * "reshuffled", with the worst orders: `Σ_e (1−α)^{z − min(z, (e+1)N)}` over the epochs e that intersect the node,
-      at most 2.59. A record may be last in one epoch and first in the next.
-
-    Both values are attained.
+    In the sum, a gradient counts 1 − α times as much as a gradient of the next round. The sensitivity of the node is
+    the result times α times the sensitivity of one round's gradient.
 
     Args:
         first: y, first round of the node, counted from 1.
         last: z, last round of the node.
-        records: N, also the number of rounds of an epoch.
-        alpha: α, weight of a gradient in the momentum.
+        records: N, number of records, also the number of rounds of an epoch.
+        alpha: α, weight of a new gradient in the momentum, at least 1/N.
+        order: order of the records, "cyclic" (the same in every epoch) or "reshuffled" (new in every epoch).
+
+    Returns:
+        The weight depends on the order. Both values are attained.
+
+        * for "cyclic": `Σ_{j<⌈(z−y+1)/N⌉} (1−α)^{jN}`, at most 1.59;
+        * for "reshuffled": `Σ_e (1−α)^{z − min(z, (e+1)N)}` over the epochs e = 0, 1, … that intersect the node, at
+          most 2.59. This is for the worst orders, where a record is last in one epoch and first in the next.
 
     Source: "cyclic": Tran & Cutkosky 2022, Theorem 4, whose count ⌈(z−y)/N⌉ is 0 for a leaf. "reshuffled": derived
     here, for the orders in the paper's experiments.
@@ -254,12 +269,16 @@ def node_sensitivity(
 
 
 def sensitivity_cap(*, records: ArrayLike, alpha: ArrayLike, order: str = "cyclic") -> Any:
-    """Upper bound on `node_sensitivity`, the largest weight of one record in a node divided by α, for any node.
+    """Upper bound on `node_sensitivity`, one record's weight in a noisy sum over rounds, for any rounds.
 
-    It is `1/(1−(1−α)^N)` for "cyclic" and `1 + (1−α)/(1−(1−α)^N)` for "reshuffled". The paper's bound is 2 (4αG). It
-    holds for "cyclic" (one order of records in all epochs). For "reshuffled" it holds only if `(1−α)^N ≤ α`.
+    Args:
+        records: N, number of records, also the number of rounds of an epoch.
+        alpha: α, weight of a gradient in the momentum, at least 1/N.
+        order: order of the records, "cyclic" (the same in every epoch) or "reshuffled".
 
-    Here α is a gradient's weight in the momentum and N the number of records.
+    Returns:
+        `1/(1−(1−α)^N)` for "cyclic", and `1 + (1−α)/(1−(1−α)^N)` for "reshuffled". The paper's bound of 2 holds for
+        "cyclic". For "reshuffled" it holds only if `(1−α)^N ≤ α`.
 
     >>> sensitivity_cap(records=1, alpha=1.0)
     1.0

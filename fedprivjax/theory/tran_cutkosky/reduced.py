@@ -15,9 +15,15 @@ from fedprivjax.theory.tran_cutkosky.problem import ProblemConstants
 
 
 class ReducedSettings(NamedTuple):
-    """Rounds T, weight α of a gradient, step length η and reset rate γ of reduced-noise momentum (Algorithm 2).
+    """Settings of reduced-noise momentum (Algorithm 2), which `reduced_settings` returns.
 
     Each is a number, or an array for the bounds of many runs.
+
+    * `rounds`: number of rounds;
+    * `alpha`: weight of a new gradient in the momentum;
+    * `step_size`: length of a step;
+    * `reset_rate`: weight of newly released gradients in an epoch's sum. The other part is the last epoch's sum with
+      released differences added. The weight only affects the noise.
     """
 
     rounds: Any
@@ -29,20 +35,24 @@ class ReducedSettings(NamedTuple):
 def reduced_settings(
     *, records: int, epsilon: float, dimension: int, rounds: int | None = None, form: str = "corrected"
 ) -> ReducedSettings:
-    """Settings of reduced-noise momentum (Algorithm 2) by Theorem 9.
-
-    They are the number T of rounds, the weight α of a gradient in the momentum, the step length η and the reset rate γ.
-
-    `T = N^{7/3}·ε^{4/3}/d^{2/3}` is rounded up to whole epochs, `η = 1/√(NT)` and `γ = ηN`.
-    `α = N^{3/4}·ε/(T^{3/4}·√d)` is clipped to at most 1 and at least 1.7/N ("corrected") or 1/N ("paper"). At the
-    theorem's T, the formula gives α = 1/N, which is less than the paper's Proposition 14 requires, hence the 1.7/N.
-    `reduced_bound` also holds at α = 1/N.
+    """Settings of reduced-noise momentum (Algorithm 2) as the paper's Theorem 9 chooses them.
 
     Args:
-        records: N, at least 2.
-        epsilon: privacy budget ε.
+        records: N, number of records, at least 2.
+        epsilon: ε of the privacy budget.
         dimension: d, number of parameters.
-        rounds: T, or None for that of the theorem, which is very large.
+        rounds: T, number of rounds, or None for the theorem's number, which is very large.
+        form: "corrected" for an α of at least 1.7/N, or "paper" for at least 1/N.
+
+    Returns:
+        The number T of rounds, the weight α of a new gradient, the step length η and the reset rate γ.
+
+        * T of the theorem is `N^{7/3}·ε^{4/3}/d^{2/3}`, rounded up to whole epochs;
+        * `α = N^{3/4}·ε/(T^{3/4}·√d)` is clipped to at most 1 and at least the limit of `form`;
+        * `η = 1/√(NT)` and `γ = ηN`.
+
+        At the theorem's T, the formula for α gives 1/N, but the paper's Proposition 14 requires about 1.7/N.
+        `reduced_bound` also holds at 1/N.
 
     Raises:
         Refusal: if T, given or by the theorem, is smaller than 4N, because γ must be at most 1/2.
@@ -79,23 +89,24 @@ def reduced_noise_norm(
 ) -> Any:
     """Bound on the expected norm of the noise of reduced-noise momentum (Algorithm 2) in a round.
 
-    The momentum is a sum of nodes of three binary trees over the rounds: of gradients at anchors (an epoch's first
-    iterate), of their differences, and of residuals (see `Sensitivities`). A node of sensitivity δ has noise `√V·σδ`,
-    where V counts the nodes that contain one record.
-
-    * "corrected": `ασ√d` times the square root of `δ_G²·V_<·(⌊log₂N⌋ + nC²) + nC²/(γ(2−γ))·V_>·(γ²δ_G² + (1−γ)²δ_Δ²) +
-      ⌊log₂(T+1)⌋·V_>·δ_r²`, where `C = 1/(1 − (1−α)^N/(1−γ))` is the sum of the weights of old epochs,
-      `n = 2(1 + ⌈log₂N⌉)` is a bound on the nodes of an epoch, and V and δ are `reduced_node_counts` and
-      `reduced_sensitivities`;
-    * "paper": `ασ√d·log₂T·(48G + 32G√(γT/N) + 64ηNL√(T/(γN)) + 4ηNL√(3T/N))`.
-
-    Here d is the number of parameters, G the Lipschitz constant, N the number of records, and L the smoothness.
+    The momentum is a sum of nodes of three binary trees over the rounds (see `Sensitivities`). The noise of a node
+    grows with its sensitivity and with the number of nodes that contain one record.
 
     Args:
-        problem: constants with N of at least 2.
-        settings: rounds T, step length η, weight α of a gradient in the momentum, at least 1/N, and reset rate γ in (0,
-            1/2].
+        problem: constants d (parameters), G (Lipschitz constant), N (records, at least 2) and L (smoothness).
+        settings: T rounds, weight α of a new gradient in the momentum, at least 1/N, step length η, and reset rate γ in
+            (0, 1/2].
         noise_multiplier: σ, `momentum_multiplier` of "reduced".
+        form: "corrected" or "paper".
+
+    Returns:
+        `ασ√d` times a factor that depends on the form.
+
+        * for "corrected": the square root of `δ_G²·V_<·(⌊log₂N⌋ + nC²) + nC²/(γ(2−γ))·V_>·(γ²δ_G² + (1−γ)²δ_Δ²) +
+          ⌊log₂(T+1)⌋·V_>·δ_r²`. Here δ_G, δ_Δ and δ_r are the `reduced_sensitivities` of anchors, differences and
+          residuals. `V_<` and `V_>` are the early and late `reduced_node_counts`. `n = 2(1 + ⌈log₂N⌉)` bounds the
+          number of nodes of an epoch, and `C = 1/(1 − (1−α)^N/(1−γ))` is the sum of the weights of old epochs.
+        * for "paper": `log₂T·(48G + 32G√(γT/N) + 64ηNL√(T/(γN)) + 4ηNL√(3T/N))`.
 
     Source: Tran & Cutkosky 2022, Lemma 7 ("paper"), and its proof with the sum of the weights ("corrected"). Constants
     are explicit.
@@ -126,21 +137,23 @@ def reduced_noise_norm(
 def reduced_bound(
     problem: ProblemConstants, settings: ReducedSettings, *, gap: ArrayLike, noise: ArrayLike
 ) -> GradientBound:
-    """Bound on the expected gradient norm of reduced-noise momentum (Algorithm 2), by term. The bound is `.total`.
+    """Bound on the expected gradient norm of reduced-noise momentum (Algorithm 2), split by cause.
 
-    The terms are those of `momentum_bound`, because both methods are equal without noise. The reset rate γ only affects
-    the noise.
+    The bound is `total` of the result, and `GradientBound` has the formulas. They are those of `momentum_bound`,
+    because both methods are equal without noise.
 
-    The bound is explicit, but one term is proved only for epochs that are shuffled independently. The term is 6G√α,
-    with the Lipschitz constant G and a gradient's weight α. The method, however, requires the same order in all epochs.
-    The paper does not mention this. With `reduced_noise_norm`, the bound is below that of Algorithm 1 only for N above
-    about 10¹² (at d = 100, ε = 1). The actual noise of the mechanism is much smaller.
+    One term, `variance` of the result, is proved only for epochs that are shuffled independently. The method, however,
+    requires the same order in all epochs. The paper does not mention this.
+
+    With `reduced_noise_norm`, the bound is below the bound of Algorithm 1 only for more than about 10¹² records (for
+    100 parameters and ε = 1). The actual noise of the mechanism is much smaller.
 
     Args:
-        settings: as for `momentum_bound`, and γ in (0, 1/2].
+        problem: constants N (records), G (Lipschitz constant) and L (smoothness).
+        settings: as for `momentum_bound`, with a reset rate in (0, 1/2].
         gap: bound on the excess loss at the start, F(w_1) − inf F for a loss F (the paper's R).
-        noise: expected norm of the noise in the momentum, mean over rounds: √d times the root mean square of its d
-            coordinates, or `reduced_noise_norm`.
+        noise: expected norm of the noise in the momentum, mean over rounds. Give the root mean square of a coordinate
+            times √d for d parameters, or `reduced_noise_norm`.
 
     Source: Tran & Cutkosky 2022, Theorem 9 (Lemmas 5, 7 and 11), with the term of a momentum that starts at 0.
 
@@ -155,14 +168,16 @@ def reduced_bound(
 
 
 def reduced_rate(*, records: ArrayLike, dimension: ArrayLike, epsilon: ArrayLike, sampling: bool = True) -> Any:
-    """Expected gradient norm of reduced-noise momentum (Algorithm 2): `d^{1/3}/(εN)^{2/3} + 1/√N`.
-
-    It is up to constants and logarithms.
-
-    Here d is the number of parameters, N the number of records, and ε the privacy budget.
+    """Expected gradient norm of reduced-noise momentum (Algorithm 2), up to constants and logarithms.
 
     Args:
+        records: N, number of records.
+        dimension: d, number of parameters.
+        epsilon: ε of the privacy budget.
         sampling: False omits 1/√N, the part that is not due to privacy.
+
+    Returns:
+        `d^{1/3}/(εN)^{2/3} + 1/√N`.
 
     Source: Tran & Cutkosky 2022, Theorem 9.
 
