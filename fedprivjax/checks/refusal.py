@@ -16,7 +16,7 @@ PACKAGE = __name__.partition(".")[0]
 
 
 class Refusal(ValueError):
-    """Invalid settings or data. The message is one line with the name, the condition and the given value.
+    """Exception for invalid settings or data. Its one-line message has the name, the condition and the given value.
 
     Raised before anything is compiled. The command line prints the message and exits with status 2. The text of the
     message has no control characters, and at most 200 characters of a value.

@@ -61,7 +61,7 @@ __all__ = [
 
 
 class DatasetInfo(NamedTuple):
-    """Entry of `DATASETS`: loader, one line of help, and the source of records, empty if they are synthetic."""
+    """Entry of `DATASETS`: loader, one line of help, and the source of records (empty for synthetic ones)."""
 
     loader: Callable[..., Dataset | Stream]
     help: str
@@ -117,9 +117,9 @@ def may_share(
 ) -> bool:
     """Return True if two datasets, given by their names in experiment files, may share records.
 
-    Custom tables and functions may share records with any real dataset. A synthetic dataset shares none with these. Two
-    synthetic datasets may share records only if `seed` and `trial` are equal, since then they use the same random
-    numbers.
+    Custom tables and functions may share records with any real dataset. A synthetic dataset shares no records with real
+    data. Two synthetic datasets may share records only if `seed` and `trial` are equal, since then they use the same
+    random numbers.
 
     Args:
         name: name of the first dataset.
@@ -151,13 +151,13 @@ def _other_draw(options: Mapping[str, Any], other_options: Mapping[str, Any]) ->
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raise Refusal if a dataset or one of its options does not exist, or if an option must be a number and is not."""
+    """Raise Refusal if a dataset or one of its options does not exist, or if a numeric option is not a number."""
     require_choice("dataset", name, DATASETS)
     _check_known(name, inspect.signature(DATASETS[name].loader).parameters, options)
 
 
 def files_of(name: str, options: Mapping[str, Any]) -> list[str]:
-    """Return the options of a dataset that are paths of a user's files or folders.
+    """Return the names of a dataset's given options that are paths of files or folders.
 
     >>> files_of("tff", {"file": "train.h5", "test": "test.h5", "length": 80}), files_of("digits", {})
     (['file', 'test'], [])

@@ -50,13 +50,14 @@ def from_dataset(
             half the squared error for regression. With `Moreau` of the dataset's own loss, the problem still has the
             dataset's optimum and excess risk.
         network: flax module, linen or nnx, from a batch to scores, [1, features] to [1, classes], such as `MLP` or
-            `CNN`. It receives images as [1, height, width, channels], without the appended constant feature, and
-            sequences as tokens [1, length], from which it gives [1, length, classes] for a label per token. Its
+            `CNN`. It receives images as [1, height, width, channels], without the appended constant feature. It
+            receives sequences as tokens [1, length], and returns [1, length, classes] if each token has a label. Its
             Lipschitz and smoothness constants and its optimum are unknown. None is the linear predictor.
         start_seed: seed of the initial parameters of a linen module, if `start` is None.
         convolutions, clipping: as in `general_problem`, for a network.
         partition_table: as in `linear_problem`. None is the dataset's own partition, if it has one.
-        test_machine_of: as in `linear_problem`. None is the dataset's own, if the partition is the dataset's own.
+        test_machine_of: as in `linear_problem`. None is the dataset's own value, if the partition is also the dataset's
+            own.
         constraint, start, lipschitz, distance, machine_weights: as in `linear_problem`. `lipschitz=None` is the
             dataset's own gradient bound, if it has one.
 

@@ -46,18 +46,17 @@ class Dataset:
         test_machine_of: each held-out example's machine, int32, shape [tests], or None if it is unknown.
         noise_lipschitz: Lipschitz constant of the default loss with which the authors of an experiment calibrate its
             noise, or None. It is a statistic of private data, so noise calibrated with it is not private.
-        loss: default loss, which `optimum` minimises. None is the default of `from_dataset` for such labels.
+        loss: default loss, which `optimum` minimises. If None, `from_dataset` chooses a loss that fits the labels.
         picture: height, width and channels of the image that a feature vector holds row by row, or None. A constant
             feature may follow the image. Networks receive the image alone.
         class_names, machine_names: names of classes and machines, in their order, or empty if unknown.
         not_covered: texts on parts that were computed from private data. No guarantee covers them, and results repeat
             the texts.
-        machines_from: origin of the list of machines, as text, if it was found in the data, or empty if the list is
-            public. A list from the data may itself leak, so guarantees then assume that neighbouring datasets have the
-            same machines.
+        machines_from: text on where in the data the list of machines was found, or empty if the list is public. A list
+            from the data may itself leak, so guarantees then assume that neighbouring datasets have the same machines.
         columns: columns of the table from which the dataset was made, by name, shape [examples] each, or None.
         target: name of the predicted column, or empty.
-        raw_rows: preparation of further raw rows, for predictions, or None if they are given as `features`.
+        raw_rows: preparation of raw rows for predictions, or None if such rows already have the form of `features`.
         padding: None, or for sequences the index of the padding, which follows the tokens 0 … padding − 1. Features are
             then tokens, int32, shape [examples, length]. Labels may have the same shape, with a class per token, or −1
             for a token without one.
@@ -213,8 +212,8 @@ def from_arrays(
         test_machine_of: each held-out example's machine, int, shape [tests], for metrics of every client.
 
     Raises:
-        ValueError: as in `Dataset`, if class labels are not integers, and if without `classes` the labels are a few
-            different integers. Pass these as floats for regression.
+        ValueError: as in `Dataset`, or if class labels are not integers. Without `classes`, also if the labels are a
+            few different integers, because these may be classes. For regression, pass them as floats.
 
     >>> from_arrays(np.eye(3), [0, 1, 0], feature_bound=1.0, classes=2, bias=True).features[1].tolist()
     [0.0, 1.0, 0.0, 1.0]

@@ -44,14 +44,14 @@ def from_leaf(
     vocabulary: str | Sequence[str] = CHARACTERS,
     length: int = 80,
 ) -> Dataset:
-    """Load a federation that LEAF wrote, such as FEMNIST, Shakespeare or Sent140. Its users are the machines.
+    """Load a federation from files of LEAF, such as FEMNIST, Shakespeare or Sent140. Its users become machines.
 
     Rows of numbers are features in −1 … 1, and rows of 784 numbers are images of 28×28 pixels. Texts become tokens by
     `encode`, and so do labels that are characters. A row of Sent140 has its tweet in the fifth entry.
 
     Args:
         folder: folder with the folders `train` and `test` of JSON files, as `preprocess.sh -t sample` writes them.
-        clients: users to read: their names, or the number of the first ones in the files. None is all.
+        clients: users to read: a list of names, or n for the first n users in the files. None is all.
         classes: number of classes. None is the largest label in the data plus one, which is marked as not private.
         vocabulary, length: as in `encode`.
 
@@ -76,13 +76,14 @@ def from_tff(
     """Load a federation from HDF5 files of TensorFlow Federated: EMNIST, CIFAR-100, Shakespeare or Stack Overflow.
 
     Snippets of Shakespeare and sentences of Stack Overflow become tokens by `encode`. The model predicts each token
-    from those before it. A record is a snippet or a sentence, cut off after `length` tokens.
+    from those before it. A record is a snippet or a sentence, cut off after `length` tokens. Pixels that are stored as
+    bytes, 0 … 255, are divided by 255.
 
     Args:
         file: file with a group "examples", which has a group of arrays for each client, such as fed_emnist_train.h5.
-        test: file of the held-out examples, or None. Those of clients without training examples are left out.
-        clients: clients to read: their names, or the number of the first ones in sorted order. None is all.
-        classes, vocabulary, length: as in `from_leaf`. Bytes, as pixels 0 … 255, are divided by 255.
+        test: file of the held-out examples, or None. Examples of clients without training examples are left out.
+        clients: clients to read: a list of names, or n for the first n names in sorted order. None is all.
+        classes, vocabulary, length: as in `from_leaf`.
 
     Raises:
         DataNotFound: if there is no such file.
@@ -107,10 +108,10 @@ def from_huggingface(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
-    """Return the federation of an object with columns, such as a `datasets.Dataset` of Hugging Face.
+    """Return a federation made from an object with columns, such as a `datasets.Dataset` of Hugging Face.
 
     Args:
-        dataset: object whose columns are `dataset[name]`: numbers, arrays, images or texts. A mapping may be one.
+        dataset: object whose columns are `dataset[name]`: numbers, arrays, images or texts. It may be a mapping.
         client: column with the client of each row, such as "writer_id". Every client is a machine, in sorted order.
         features: column to predict from.
         label: column to predict, or None for the next token of a text.

@@ -72,13 +72,14 @@ def load_emnist(split: str = "balanced") -> Dataset:
     * "digits": 10 classes, 240,000 and 40,000
     * "mnist": 10 classes, 60,000 and 10,000
 
-    Features are pixels/255 and a constant 1. The images of the archive are transposed to upright ones, and the labels
-    of "letters" are numbered from 0. The archive gzip.zip (562 MB) is searched for in `$FEDPRIVJAX_DATA/emnist` and in
-    the cache, then downloaded into the cache. The images have no writers; federations by writer are those of LEAF.
+    Features are pixels/255 and a constant 1. The archive's images are stored transposed, and are turned upright. The
+    labels of "letters" are numbered from 0. The archive gzip.zip (562 MB) is searched for in `$FEDPRIVJAX_DATA/emnist`
+    and in the cache, then downloaded into the cache. The archive does not say who wrote an image. For a federation by
+    writer, load FEMNIST by `from_leaf`.
 
     Args:
-        split: name of the split. Upper and lower case letters are merged if they look alike in "balanced" and
-            "bymerge", and all in "letters".
+        split: name of the split. In "balanced" and "bymerge", upper and lower case of a letter are one class if they
+            look alike. In "letters", they always are.
 
     Raises:
         Refusal: if the split is unknown.

@@ -29,7 +29,7 @@ FEWEST = 3  # smallest number of records of a machine: two for training, for a s
 def insurance(machines: int = 3, *, trial: int = 0, path: str | None = None) -> Dataset:
     """Load insurance charges with age, sex, body mass index, children, smoking and region: 1338 records, 7 features.
 
-    Records are sorted by charges and cut into groups of ⌈1338/machines⌉ with a smaller last one, so machines are as
+    Records are sorted by charges and cut into groups of ⌈1338/machines⌉, the last one smaller, so that machines are as
     different as possible. Each machine holds out a random fifth of its records, rounded up, as its test set: for 3
     machines 1068 training and 270 test records in total. Features are a constant 1, then age, sex, bmi, children,
     smoker and region in this order. Words are replaced by their alphabetical rank. Age and bmi are standardised with
@@ -38,8 +38,8 @@ def insurance(machines: int = 3, *, trial: int = 0, path: str | None = None) -> 
     Neither the partition nor the standardisation is private, and no guarantee covers them.
 
     `feature_bound` holds for all possible records. If a machine has n training records, no standardised value of them
-    exceeds (n − 1)/√n. Test records are clipped to it, which is above 10 for 10 machines. Children are at most 20, and
-    the other features at most their largest code.
+    exceeds (n − 1)/√n. Test records are clipped to this value, which is above 10 for 10 machines. Children are at most
+    20, and the other features at most their largest code.
 
     Args:
         machines: number of machines.

@@ -129,7 +129,7 @@ def mnist_pairs(
     trial: int = 0,
     lipschitz: str = "public",
 ) -> Dataset:
-    """Load even (label 1) against odd (label 0) digits on 25 machines, one per pair of an even and an odd digit.
+    """Load MNIST as even (label 1) against odd (label 0) digits, on 25 machines: one per pair of digits.
 
     Features are the first principal components of pixels/255, centred on the mean of all 60,000 training images and
     without a constant. A machine samples `2·per_digit` records. Of these, `round((1 − p)·2·per_digit)` are of its two
@@ -152,8 +152,8 @@ def mnist_pairs(
         per_digit: number of images of each digit from which a machine samples.
         draw: "bootstrap" or "disjoint".
         trial: seed of the sampling.
-        lipschitz: constant with which noise is calibrated. "public" is that of `feature_bound`. "as run" is that of the
-            authors' code, twice the largest norm among the training records of machine 1, which is not private.
+        lipschitz: Lipschitz constant with which noise is calibrated. "public" derives it from `feature_bound`. "as run"
+            is the authors': twice the largest norm among the training records of machine 1, which is not private.
 
     Returns:
         A `Dataset` with features [training records, components], machine by machine. Its `feature_bound` is 28, since

@@ -58,8 +58,8 @@ def partition(
 ) -> Parts:
     """Partition examples over machines, each example to at most one machine.
 
-    With all kinds but `iid` and `by_value`, one changed label may move other records to other machines, which no
-    guarantee covers. The returned list, and the `table` made from it, carry a text on this that results repeat.
+    With all kinds but `iid` and `by_value`, one changed label may move other records to other machines. No guarantee
+    covers this. The returned list, and a `table` made from it, carry a text that says so, which results repeat.
 
     * `iid`: a random permutation, cut into equal parts, or with `sizes` into unequal ones. The remainder of
       examples/machines is dropped.
@@ -67,11 +67,11 @@ def partition(
       have the same, largest possible size. Other examples are dropped.
     * `dirichlet`: each class is divided in proportions sampled from Dirichlet(alpha, …, alpha) (Hsu, Qi & Brown 2019).
       All examples are used, sizes differ, and a machine may be empty.
-    * `shards`: sorted by label, ties in random order, and cut into machines·shards_per_machine shards whose sizes
-      differ by at most one. Every machine has `shards_per_machine` random shards (McMahan et al. 2017). All examples
-      are used.
-    * `quantiles`: sorted by numeric label, ties in random order, and cut into one part per machine, the lowest first.
-      Sizes differ by at most one, or are the given `sizes`.
+    * `shards`: examples are sorted by label, ties in random order, and cut into machines·shards_per_machine shards
+      whose sizes differ by at most one. Every machine has `shards_per_machine` random shards (McMahan et al. 2017). All
+      examples are used.
+    * `quantiles`: examples are sorted by numeric label, ties in random order, and cut into one part per machine, the
+      lowest first. Sizes differ by at most one, or are the given `sizes`.
     * `by_value`: one machine per distinct label, in sorted order, with all of its examples.
 
     Args:
@@ -143,9 +143,12 @@ def table_of(parts: list[np.ndarray], origin: Origin) -> np.ndarray:
 
 
 def table(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return parts, one array of example indices per machine, as one padded array.
+    """Return a partition table: a padded array with one row of example indices per machine.
 
-    If the parts are those of `partition`, the array carries the same text on what no guarantee covers.
+    If the parts come from `partition`, the array keeps their text on what no guarantee covers.
+
+    Args:
+        parts: one array of example indices per machine, as `partition` returns them.
 
     Returns:
         Indices, int32 [machines, max_records], padded with −1, and the sizes, int32 [machines].
@@ -163,7 +166,7 @@ def table(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def by_machine(machine_of, machines: int | None = None) -> list[np.ndarray]:
-    """Return the parts of data that are already partitioned, in the order of the examples.
+    """Return the example indices of each machine, for data that are already partitioned.
 
     Args:
         machine_of: each example's machine, int, shape [examples].

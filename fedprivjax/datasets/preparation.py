@@ -39,17 +39,18 @@ class Preparation:
         features: columns, or arrays of an archive, that the target is predicted from; None is all but `target` and
             `client`.
         client: column with the client of each row; every client is a machine, in sorted order.
-        clients: public list of the clients, in the order of the machines; rows of others are rejected.
+        clients: public list of the clients, in the order of the machines. Rows of other clients are rejected.
         task: "classification" or "regression"; None is regression for numbers, but classification for texts, truth
             values, and whole numbers with at most 20 different values.
-        classes: public values of the target in the order of the classes; None is those in the data, sorted, which
-            is marked as not private.
-        bounds: public limits [low, high] of columns by name, scaled to −1 … 1. Values beyond a limit are moved to it;
-            the target likewise, in regression. Truth values are within 0 … 1 without bounds.
-        standardise: "statistics" brings columns without bounds to mean 0 and variance 1 of the training rows, and is
-            marked as not private.
-        categories: public values of categorical columns by name, each of which becomes a 0 or 1. Text columns without
-            them take the values in the data, which is marked as not private.
+        classes: public values of the target in the order of the classes. None uses the sorted values in the data, and
+            results mark this as not private.
+        bounds: public limits [low, high] of columns by name. Values beyond a limit are moved to it, and the interval is
+            scaled to −1 … 1. In regression, the target may have bounds, too. Truth values without bounds have the
+            limits 0 and 1.
+        standardise: "statistics" scales columns without bounds to mean 0 and variance 1 over the training rows. Results
+            mark this as not private.
+        categories: public values of categorical columns by name. Each value becomes a feature that is 0 or 1. For text
+            columns without categories, the values in the data are used, and results mark this as not private.
         fill: public values for missing ones, by column.
         test_fraction: fraction of each client's rows that is held out for testing; every client keeps at least one row.
         seed: seed of the held-out rows.

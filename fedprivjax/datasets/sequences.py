@@ -70,7 +70,8 @@ def from_sequences(
 
     Args:
         sequences: lists of tokens, or rows of `encode`. Longer ones are cut off.
-        labels: class of each sequence, int, shape [examples], or lists of a class per token, −1 for none.
+        labels: class of each sequence, int, shape [examples]; or a list of classes for each sequence, one per token,
+            with −1 for a token without a class.
         test_sequences, test_labels: held-out examples, or None.
         tokens: number of different tokens, 0 … tokens − 1. The next number is the padding.
         length: length of all sequences.

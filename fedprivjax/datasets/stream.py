@@ -157,7 +157,7 @@ def clusters(
         feature_bound: public bound on the L2 norm of a feature vector, twice the root mean square norm. Longer vectors
             are rare and are clipped.
         heterogeneity: probability that an example is of its machine's main class, machine mod classes.
-        machines: number of machines among which the examples are divided in order; None leaves them undivided.
+        machines: number of machines among which the examples are divided in order; None leaves the examples undivided.
         trial: number of the sample from the population.
         seed: seed of the population and its samples.
 

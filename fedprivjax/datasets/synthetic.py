@@ -30,9 +30,9 @@ def least_squares(
 ) -> Dataset:
     """Return linear regression data with bounded label noise and a known optimum, for the loss `(⟨w, x⟩ − y)²/2`.
 
-    Features x are uniform on the unit sphere. On machine i the label is `y = ⟨w_i, x⟩ + z` with noise z. There
-    `w_i = w* + heterogeneity·u_i`, with u_i uniform on the sphere and then centred, `Σ u_i = 0`. Thus w* is exactly
-    the optimum of the machines' mean population risk, with p the number of features:
+    Features x are uniform on the unit sphere. On machine i the label is `y = ⟨w_i, x⟩ + z` with noise z. The machine's
+    optimum is `w_i = w* + heterogeneity·u_i`, with u_i uniform on the sphere and then centred, `Σ u_i = 0`. Thus w* is
+    exactly the optimum of the machines' mean population risk, for p features:
 
         F(w) = ½(‖w − w*‖²/p + mean_i ‖w_i − w*‖²/p + noise²).
 
@@ -119,8 +119,8 @@ def least_absolute(
     """Return median regression data with a known optimum w*, for the loss `|⟨w, x⟩ − y|`.
 
     Features x are uniform on the unit sphere. The label is `y = ⟨w*, x⟩ + z` with z uniform in [−noise, noise]. The
-    loss of an example is not smooth, but the population risk is. It is quadratic for `‖w − w*‖ ≤ noise`, and therefore
-    strongly convex with modulus `1/(noise·p)`, p the number of features, on a ball of diameter at most `noise`.
+    loss of an example is not smooth, but the population risk is. The risk is quadratic for `‖w − w*‖ ≤ noise`. On a
+    ball of diameter at most `noise`, it is therefore strongly convex with modulus `1/(noise·p)`, for p features.
 
     Args:
         examples: number of training examples, a multiple of `machines`.

@@ -77,8 +77,9 @@ def read_table(
 
     Texts in the target are classes in sorted order, and so are whole numbers with few distinct values. `class_names`
     stores the original values. The `client` column defines the machines. Numbers outside the public `bounds` of their
-    column are clipped, with a warning of their share, which no guarantee covers. Parts that are computed from the data,
-    and therefore not private, are listed in `not_covered`, which results repeat.
+    column are clipped. A warning states their fraction, which is computed from the data and not covered by any
+    guarantee. Parts that are computed from the data, and therefore not private, are listed in `not_covered`, which
+    results repeat.
 
     Args:
         path: `.csv`, `.parquet` or `.npz` file, see `read_columns`.

@@ -37,8 +37,8 @@ class FineTuned(NamedTuple):
 def fine_tuned(params: Any, problem: Problem, *, steps: int, step_size: float) -> FineTuned:
     """Return the clients' models after gradient steps on their own records, with their test losses and accuracies.
 
-    A step is one along the mean gradient of all training records of the client, followed by the projection onto the
-    constraint set. A client without training records keeps the parameters.
+    Each step follows the mean gradient of all training records of the client, and is projected onto the constraint set.
+    A client without training records keeps the parameters.
 
     **Privacy.** Models, losses and accuracies are private data of each client: no guarantee covers them.
 

@@ -61,12 +61,12 @@ class SavedRun:
     Attributes:
         rounds: number of completed rounds at each evaluation; int, shape [evaluations].
         iterates: recorded metrics by name, for each iterate by name; float32 [evaluations], and a further axis for
-            vectors. "output" is the reported point, and has metrics of the rounds, too; others are the protocol's,
-            such as "last".
+            vectors. The iterate "output" is the reported point, and also has the metrics of the rounds. Other iterates
+            are those of the protocol, such as "last".
         params: reported parameters.
         guarantee: privacy guarantee of the run.
         costs: costs of one machine per round and of the whole run, see `ReadyRun.costs`, and `seconds`, the wall time
-            with compilation, which differs between runs.
+            with compilation. This time differs between runs.
         expected: names of costs that are expected values, because samples or participation are secret.
         method: protocol and its settings, as text.
         predictor: loss, network and preparation of raw rows, or None if the model is a custom function.
@@ -114,18 +114,18 @@ class SavedRun:
     def predict(self, rows: Any, client: str | int | None = None) -> np.ndarray:
         """Return the prediction of each row: a class by name or number, or a value in the target's units; shape [rows].
 
-        Rows are prepared as the training data. An array has raw rows, without the constant, or prepared ones, as
-        `Dataset.features`. Its values are not compared with bounds, which matter for training only.
+        Rows are prepared as the training data. An array has raw rows, without the constant, or prepared rows, like
+        `Dataset.features`. Its values may exceed the bounds, which matter for training only.
 
         **Privacy.** Predictions are post-processing of the parameters: the guarantee for the training data covers them,
-        for any rows and number of rows. It does not protect the rows themselves. Predictions with the model of a client
-        are for this client alone: no guarantee covers them.
+        for any rows and number of rows. The guarantee does not protect the rows themselves. Predictions with the model
+        of a client are for this client alone, because no guarantee covers them.
 
         Args:
             rows: array [rows, features], or images [rows, height, width] or [rows, height, width, channels]. For data
                 of a table: a pandas DataFrame with its columns, for which the target is not needed, or prepared rows.
-                Values outside of public bounds are moved to them, with a warning. After feature maps
-                (`features.mapped`), rows are prepared and mapped ones.
+                Values outside of public bounds are moved to them, with a warning. If the data went through feature maps
+                (`features.mapped`), rows must be prepared and mapped, too.
             client: name or index of the client whose model predicts, or None for the reported parameters.
 
         Raises:
@@ -174,7 +174,7 @@ class SavedRun:
         machines are in a third file, `own.npz`, which no guarantee covers: do not publish it.
 
         Args:
-            path: folder, which is created. A run that it holds is replaced.
+            path: folder, which is created. A run in this folder is replaced.
 
         Raises:
             Refusal: if the parameters are not an array, or nested dicts, lists and tuples of arrays.
@@ -241,8 +241,9 @@ class Run(SavedRun):
         protocol: calibrated protocol.
         plan: schedule and samples of the run. Only its public part, `plan.public`, may be released; text of a run
             contains no more.
-        data_used: number and percentage of stored examples that messages use, as text. Of secret samples and cohorts it
-            is an expected value. It says so if examples are computed, or if the guarantee hides numbers of records.
+        data_used: number and percentage of stored examples that messages use, as text. For secret samples or cohorts,
+            it is an expected value. If examples are computed on demand, or if the guarantee hides numbers of records,
+            the text says this instead.
         worse_than_constant: texts on metrics whose last value is worse than that of the best constant prediction, with
             both values. The constant is computed from the training labels, without privacy. `save` does not write them.
     """

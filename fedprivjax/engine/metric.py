@@ -30,7 +30,8 @@ class Snapshot(NamedTuple):
         params: reported parameters.
         noise: noise in the last round's aggregate, [d], or None.
         info: scalars reported by the rounds, by name; each is the mean since the last evaluation.
-        shared: values that several metrics use, by name, each computed by the first of them. None if none are shared.
+        shared: values that several metrics use, by name. The first metric that needs a value computes it. None shares
+            no values.
         personal: function from a machine's index to the parameters of its model, or None for the reported ones.
         models: models of all machines in gossip, leaves [machines, ...], or None.
     """
@@ -104,29 +105,28 @@ class Metric:
         name: name in results.
         function: `(problem, snapshot) -> scalar`, or a vector if it has an `axis`, traced by jax. For `of="mean"`, a
             NumPy function of another metric's mean.
-        of: "params" for a metric of parameters, recorded for the output and every other iterate of the protocol;
-            "round" for a metric of the last round (its noise), recorded once; "own" for a metric of machines' own
-            models, recorded once; "info" for a scalar that the rounds report, recorded once; "models" for a metric of
-            all models in gossip, recorded once; "mean" for a function of another metric's mean over a trial's runs, or
-            over a run's evaluations.
-        needs: `problem -> text`: requirement that the problem does not meet, such as "a test set", or None if it meets
-            all.
-        private: `problem -> bool`: True if the metric is computed on private data, and so outside the guarantee; None,
-            the default, if this is not known.
+        of: object that the metric describes. "params" are parameters: the metric is recorded for the output and every
+            other iterate of the protocol. All others are recorded once: "round" is the last round (its noise), "info" a
+            scalar that the rounds report, "own" the machines' own models, and "models" all models in gossip. "mean" is
+            another metric's mean over a trial's runs, or over a run's evaluations.
+        needs: `problem -> text`: requirement that the problem does not meet, such as "a test set", or None if there is
+            none.
+        private: `problem -> bool`: True if the metric is computed on private data, so that no guarantee covers it. The
+            default is None, unknown.
         limits: `problem -> (minimum, maximum)`: range of possible values, to which plotted intervals are clipped.
-        constant: `problem -> float`: value of the best constant prediction, from the training labels, on the host; None
-            if there is none. Tables mark worse values.
-        better: "lower" or "higher": direction of improvement, used to select a grid's point.
-        default: True if the metric is recorded without being named.
+        constant: `problem -> float`: value of the best constant prediction, computed on the host from the training
+            labels, or None if there is none. Tables mark worse values.
+        better: "lower" or "higher": direction of improvement, used to select the best point of a grid.
+        default: True if runs record the metric by default.
         label: text of titles and axes; empty for the name with spaces.
         unit: empty, or "%" for a fraction that is displayed in per cent.
         digits: number of displayed decimals.
         shown: places where an experiment displays the metric: "table", and the plots "against_epsilon", "over_rounds"
             and "against_costs" (rounds, bytes and gradients, if protocols differ in rounds or bytes).
-        axis: name of the axis of a vector, such as "client", whose values have the clients' names in results; empty
-            for a scalar. Sweeps name the axes of other arrays after the metric. Tables and plots show scalars only.
-        of_mean: metric computed from this metric's mean over a trial's runs, or over a run's evaluations, such as a
-            root; None if the mean itself is displayed.
+        axis: name of the axis of a vector, or empty for a scalar. Values along "client" have the clients' names in
+            results. Sweeps name the axes of other arrays after the metric. Tables and plots show scalars only.
+        of_mean: metric that is displayed instead of this metric's mean over a trial's runs, or over a run's
+            evaluations, and computed from it, such as a root. None displays the mean itself.
 
     >>> import jax.numpy as jnp
     >>> largest = Metric("largest", lambda problem, snapshot: jnp.max(snapshot.params), unit="%", digits=1)

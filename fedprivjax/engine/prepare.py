@@ -123,17 +123,17 @@ class ReadyRun:
 
     @cached_property
     def published(self) -> Published:
-        """Facts about the plan and the data that results may tell, without those of secret samples or participants."""
+        """Facts about the plan and the data that results may publish, none about secret samples or participants."""
         return published(self)
 
     @property
     def costs(self) -> dict[str, float]:
         """Costs of one machine by name, in a round, such as `sent_bits`, and in the whole run.
 
-        Those of the whole run are `rounds_taken`, `gradients_per_record`, and `sent_bytes`, the mean over machines.
-        Methods with local steps or client state add theirs, and participation with delays adds `hours`. They are
-        expected values if samples or cohorts are secret. `gradients_per_record` is NaN if examples are computed on
-        demand, or if it would tell a number of records that the guarantee hides.
+        Costs of the whole run are `rounds_taken`, `gradients_per_record`, and `sent_bytes`, the mean over machines.
+        Methods with local steps or client state add further costs, and participation with delays adds `hours`. All
+        costs are expected values if samples or cohorts are secret. `gradients_per_record` is NaN if examples are
+        computed on demand, or if it would reveal a number of records that the guarantee hides.
         """
         each, known = costs_of(self.protocol).costs(self.problem), self.published
         return each | {"rounds_taken": known.rounds} | totals(each, known.messages, known.uses) | known.run_costs
@@ -193,21 +193,22 @@ def ready(
     """Prepare a run: sample the plan, calibrate the protocol, check its target, and choose the noise mechanism.
 
     Args:
-        protocol: a protocol with a target (`mu` or `epsilon`) or a `noise_std`. A step size of None is the theory's.
+        protocol: a protocol with a target (`mu` or `epsilon`) or a `noise_std`.
         participation: participation scheme, such as `Uniform`; see `plan.participation`, or a custom one.
-        rounds: T; None uses all rounds for which there are samples.
-        seed: one integer, or `Seeds` for separate streams.
-        metrics: names in `metrics.METRICS`, `Metric`s or callables `(problem, Snapshot) -> scalar`; None records the
-            default metrics that the problem defines.
-        eval_every: rounds between evaluations; None evaluates about 20 times. The last round is always evaluated.
+        rounds: number of rounds. None uses all rounds for which machines have records.
+        seed: one integer, or `Seeds` to seed participation, samples of records and noise separately.
+        metrics: names in `metrics.METRICS`, `Metric`s, or callables `(problem, Snapshot) -> scalar`. None records the
+            default metrics that can be computed for the problem.
+        eval_every: number of rounds between evaluations. None evaluates about 20 times. The last round is always
+            evaluated.
         delta: δ at which the guarantee states ε.
-        order: order of the samples, see `plan.ORDERS`.
+        order: order in which a machine uses its records, see `plan.ORDERS`.
         noise_method: name of the noise sampler, see `noise.chooser.METHODS`. All have the same distribution, except
             "normal", which is an approximation.
         target: privacy target of the calibration; None is the protocol's target.
-        mesh: mesh of devices with an axis "machines", or their number as {"machines": 4}, over which the messages of a
-            round and the states that machines keep are divided, or None for one device. It changes results by rounding
-            only.
+        mesh: mesh of devices with an axis "machines", or the number of devices as {"machines": 4}. The messages of a
+            round, and the states that machines keep, are divided over them. None is one device. The mesh changes
+            results by rounding only.
         precision: "float32" or "tf32" for matrix products and convolutions on an accelerator. "tf32" is faster and
             rounds the factors to 10 bits. Products for noise are always in float32.
 

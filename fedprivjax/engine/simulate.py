@@ -155,36 +155,35 @@ def simulate(
         progress: True displays the completed rounds and the time left at every evaluation. A callable is called with
             (completed rounds, total rounds).
         on_evaluation: function that is called with (completed rounds, metrics) after every evaluation, on the host. The
-            metrics are floats by name, and vectors of metrics with an axis: those of the reported point and of the
-            rounds. Its exceptions end the run.
-        folder: folder of a checkpoint, `checkpoint.npz`. After the run was killed, the same call goes on from it, with
-            the same numbers bit for bit. A finished run is read and returned. Evaluations after the last checkpoint are
-            reported to the callbacks again. `run.costs["seconds"]` are those of the last call.
+            metrics are those of the reported point and of the rounds: floats by name, or vectors for metrics with an
+            axis. An exception in the function ends the run.
+        folder: folder of a checkpoint, `checkpoint.npz`. If the run is interrupted, the same call resumes it from the
+            checkpoint, with the same numbers bit for bit. A finished run is read and returned. Evaluations after the
+            last checkpoint are reported to the callbacks again. `run.costs["seconds"]` counts the last call only.
         checkpoint_every: rounds between checkpoints, rounded up to whole evaluations; None writes about 20.
-        keep_own: whether `run.own` has the states that machines keep, of `run.costs["client_state_bytes"]` bytes on the
-            host. With several processes they are not returned.
+        keep_own: whether `run.own` has the states that machines keep, which take `run.costs["client_state_bytes"]`
+            bytes on the host. With several processes they are not returned.
 
-    With `progress`, `on_evaluation` or `folder`, the host starts every evaluation's rounds separately, by another
-    program. It differs from the plain program by rounding at most. A callback runs while the device computes the next
-    rounds.
+    With `progress`, `on_evaluation` or `folder`, another compiled program computes the rounds between two evaluations.
+    Its results differ by rounding at most. A callback runs while the device computes the next rounds.
 
-    **Privacy.** The guarantee covers metrics that are computed from the parameters and public data. It does not cover
-    `run.non_private_metrics`, which the callback receives, too, nor `run.own`, of which each machine may see its own
-    part.
+    **Privacy.** The guarantee covers metrics that are computed from the parameters and public data. It covers neither
+    `run.non_private_metrics`, which the callback also receives, nor `run.own`. Each machine may see its own part of
+    `run.own`.
 
     After `jax.distributed.initialize()`, a mesh with the devices of all processes divides the run over them. All
-    processes make the same call and get the results. `progress` and `on_evaluation` are called in the first.
+    processes make the same call and get the results. Only the first process calls `progress` and `on_evaluation`.
 
-    **Going on.** A checkpoint is used only if the code, data, settings and seeds are those of the run that wrote it.
-    Schedule and noise must be equal up to the checkpoint after it, since the killed run may have reported metrics of
+    **Resuming.** A checkpoint is used only if the code, data, settings and seeds are those of the run that wrote it.
+    Schedule and noise must be equal up to the next checkpoint, since the interrupted run may have reported metrics of
     these rounds. `rounds` may be larger than before if all this stays equal and the method does not depend on the
-    number of rounds, for example with a given `noise_std` and `step_size`. The guarantee is then that of all rounds. It
-    does not cover a decision to go on that was taken after looking at private results. The file holds the run's whole
-    state, such as what machines keep: the guarantee does not cover it.
+    number of rounds, for example with a given `noise_std` and `step_size`. The guarantee is then for all rounds
+    together. It does not cover a decision to continue that was made after looking at private results. The file holds
+    the run's whole state, including the states of machines, which the guarantee does not cover.
 
     Raises:
         Refusal: if the settings are invalid or not those of the checkpoint, or the checkpoint is damaged. Nothing has
-            been compiled yet. With `folder`, a protocol or metric that calls the host is refused at the first
+            been compiled yet. With `folder`, a protocol or metric that calls the host raises Refusal at the first
             checkpoint.
 
     >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset

@@ -28,17 +28,17 @@ from fedprivjax.problem.program import by_shapes, products, typed_jit
 
 
 class Transcript(NamedTuple):
-    """What the adversary sees of a run, and the reported parameters.
+    """The adversary's view of a run, and the reported parameters.
 
     Attributes:
         queries: points at which machines compute gradients, [rounds, d], or [0, d] if the adversary sees the final
-            model only. With a trusted server, these and `broadcast` are all that it sees.
-        messages: noisy message of each participant, [rounds, per_round, d], 0 in empty slots. Behind a shuffler, those
-            of a round are in random order. For a `LinearAdversary` they are the sums that it sees of a round's
-            messages, [rounds, functions, d], the sum of all first. None with a trusted server.
+            model only. With a trusted server, it sees nothing but these points and `broadcast`.
+        messages: noisy message of each participant, [rounds, per_round, d], 0 in empty slots. With a shuffler, the
+            messages of a round are in random order. For a `LinearAdversary`, they are the sums of a round's messages
+            that it sees, [rounds, functions, d], and the first is the sum of all. None with a trusted server.
         params: reported parameters.
-        plan: public part of the plan. Arrays of secret participants and samples have width 0, and so have samples that
-            tell numbers of records which the guarantee hides.
+        plan: public part of the plan. Arrays of secret participants and samples have width 0. So do samples that reveal
+            numbers of records which the guarantee hides.
         internal: server's memory after each round, leaves [rounds, ...], or () if an intruder sees none of it.
         steps: every noisy step of each participant's local work, [rounds, per_round, steps, d], 0 in empty slots; None
             if the guarantee does not count local steps as released, or the adversary sees no messages.
@@ -67,9 +67,9 @@ def transcript(
 ) -> Transcript:
     """Run a protocol with all machines' messages and noise computed separately, and return the adversary's view.
 
-    The arguments are those of `ready`. The messages take rounds · per_round · d floats, and so does every local step
-    that the guarantee counts as released. With `noise_method="materialised"` and the same seed, `simulate` has the same
-    iterates.
+    The arguments are those of `ready`. For d parameters, the messages take rounds · per_round · d floats of memory.
+    Every local step that the guarantee counts as released takes as much again. With `noise_method="materialised"` and
+    the same seed, `simulate` computes the same iterates.
 
     >>> import numpy as np
     >>> from fedprivjax import Ball, DPMu2, Softmax, Uniform, linear_problem

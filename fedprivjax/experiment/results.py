@@ -41,7 +41,7 @@ class Results(Mapping[str, xr.Dataset]):
 
     @cached_property
     def spec(self) -> Experiment:
-        """The experiment's settings, read without importing user code, making methods or loading data.
+        """The experiment's settings, read without importing user code, constructing methods or loading data.
 
         To run the experiment again, load `spec.toml` with `experiment.load`.
 
@@ -70,7 +70,7 @@ class Results(Mapping[str, xr.Dataset]):
 
     @cached_property
     def choices(self) -> dict[str, Choice]:
-        """Points that `[tuning]` chose on other data, by label. Empty without `[tuning]` or its runs."""
+        """Points that `[tuning]` chose on other data, by protocol label. Empty without `[tuning]` or its runs."""
         kept = self.folder / folder.CHOICE
         if self.spec.tuning is None or not (kept / folder.RESULTS).is_file():
             return {}
@@ -112,7 +112,7 @@ class Results(Mapping[str, xr.Dataset]):
 def load(results: str | Path) -> Results:
     """Return the results in a folder, or in one netCDF file, such as its `results.nc`.
 
-    Of a file, `settings` are those of its experiment, and `provenance` has its version, commit and date.
+    If a file is given, `settings` are those of its experiment, and `provenance` has its version, commit and date.
 
     Raises:
         Refusal: if a file is missing or cannot be read.

@@ -48,7 +48,8 @@ def run(
 ) -> dict[str, xr.Dataset]:
     """Run an experiment and return a dataset over the swept axes, `seed` and `round` for each protocol label.
 
-    With `[tuning]`, the tuning runs on the other data come first. The datasets then hold the chosen points only.
+    With `[tuning]`, the tuning runs come first, on the data that `[tuning]` names. The datasets then hold the chosen
+    points only.
 
     Args:
         folder: results folder to write, for `fedprivjax.load` and `fedprivjax report`; None writes nothing.

@@ -157,14 +157,14 @@ def mapped(
 ) -> Dataset:
     """Return a dataset with one or several feature maps applied in order.
 
-    The maps receive an image as [height, width, channels], without the constant feature that may follow it. `Constant`
-    appends one. Features that are no image are passed unchanged. If a map is slow, such as `Scattering`, its output is
-    cached on disk (`FeatureMap.cached`) under a digest of the data and of the maps up to it. Maps after the last such
-    map are computed at each call.
+    The maps receive an image as [height, width, channels], without the constant feature that may follow the image. The
+    map `Constant` appends one. Features that are no image are passed unchanged. If a map is slow, such as `Scattering`,
+    its output is cached on disk (`FeatureMap.cached`) under a digest of the data and of the maps up to it. Maps after
+    the last slow map are computed at each call.
 
     **Privacy.** An example's features are a public function of that example alone, so every per-record guarantee
-    remains valid. A custom map is applied to one example at a time, so it cannot mix examples. `feature_bound` is
-    derived from the dataset's and holds for every example.
+    remains valid. A custom map is applied to one example at a time, so it cannot mix examples. The new `feature_bound`
+    is derived from the dataset's own bound, and holds for every example.
 
     Args:
         maps: one or several `FeatureMap`s, names, or tables with a name as `kind` and settings.

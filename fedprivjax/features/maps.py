@@ -149,7 +149,8 @@ class Constant(FeatureMap):
     """A last feature that is constant over all examples: a linear predictor's intercept.
 
     Attributes:
-        value: value of the feature. With other features of unit norm, 1 contributes half of the squared norm.
+        value: value of the feature. If the other features have norm 1, the default 1 contributes half of the squared
+            norm.
 
     >>> import numpy as np
     >>> Constant(0.5)(np.array([[3.0, 4.0]])).tolist(), Constant(0.75).bound((2,), 1.0)
@@ -177,8 +178,8 @@ class Constant(FeatureMap):
 class Pooling(FeatureMap):
     """Means over disjoint squares of `size × size` pixels.
 
-    The mean of k numbers is at most the root of their summed squares divided by √k, so the norm is divided by at least
-    `size`.
+    The mean of k numbers is at most the root of their summed squares divided by √k. Pooling therefore divides the norm
+    by at least `size`.
 
     Attributes:
         size: side of a square in pixels. Both sides of an image must be multiples of it.

@@ -85,10 +85,10 @@ class Scattering(FeatureMap):
     """Scattering transform: local means of absolute wavelet coefficients, of every channel of an image separately.
 
     The first channel is the smoothed image. The next ones are the smoothed absolute values of its Morlet wavelet
-    coefficients. The last ones are the same of these absolute values, taken before smoothing. For J scales and L angles
-    these are 1 + J·L + L²·J·(J − 1)/2 channels at every 2^J-th pixel, so 81 × 7 × 7 numbers for 28 × 28 pixels. Images
-    are first extended by reflection, 2^J pixels on each side. Coefficients of scale j are computed at every 2^j-th
-    pixel.
+    coefficients. The last ones apply the wavelets once more, to these absolute values before smoothing. For J `scales`
+    and L `angles`, there are 1 + J·L + L²·J·(J − 1)/2 channels at every 2^J-th pixel. By default, 28 × 28 pixels give
+    81 × 7 × 7 numbers. Images are first extended by reflection, 2^J pixels on each side. Coefficients of scale j are
+    computed at every 2^j-th pixel.
 
     Attributes:
         scales: number of scales J. Both sides of an image must be multiples of 2^J, and larger than it.

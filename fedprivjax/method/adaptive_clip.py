@@ -38,7 +38,7 @@ RANGE = SMALLEST_CLIP, 1e12  # of the clip in float32: a norm's squares neither 
 
 @struct.dataclass(kw_only=True)
 class AdaptiveClip(Decorated):
-    """Clip that follows a quantile of the norms of the machines' updates, privately; the `update_clip` of a method.
+    """Adaptive `update_clip`, which privately follows a quantile of the norms of the machines' updates.
 
     A machine sends its clipped update, and a bit that says whether its norm was at most the clip. From the noisy mean
     of the bits, the server moves the clip such that a fraction `quantile` of the bits is 1. Because the clip changes,
@@ -51,8 +51,8 @@ class AdaptiveClip(Decorated):
         start: C_1, the clip of the first round, in the units of the update.
         rate: η_C, learning rate of the logarithm of the clip.
         count_noise: σ_b, standard deviation of the noise in the sum of the bits, or in every machine's own bit with
-            `trust = "none"`; more than z/2. None is z, but with a trusted server at least a twentieth of the mean
-            number of participants.
+            `trust = "none"`. It must exceed z/2. None is z or, with a trusted server, a twentieth of the mean number of
+            participants if this is larger.
 
     **Privacy**: update and bit are one Gaussian mechanism of multiplier z, and the clip is computed from its releases.
 
@@ -96,7 +96,7 @@ class AdaptiveClip(Decorated):
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def with_values(self, values: Mapping[str, Any]) -> "AdaptiveClip":
-        """Return a copy with other numbers, by name. None means the default, and for `start` no change."""
+        """Return a copy with other numbers, by name. None sets the default, except for `start`, which it keeps."""
         default = {field.name: field.default for field in fields(self)} | {"start": self.start}
         return replace(self, **{name: default[name] if one is None else one for name, one in values.items()})
 
@@ -132,7 +132,7 @@ class AdaptiveClip(Decorated):
 
         Args:
             update: update of norm at most `clip`.
-            unclipped: True if clipping did not change it.
+            unclipped: True if clipping did not change the update.
             clip: clip of the round.
             factor: u, scale of the bit in the message, from `bit_factor`.
         """

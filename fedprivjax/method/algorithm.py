@@ -32,7 +32,7 @@ class Public(NamedTuple):
         lipschitz, lipschitz_note: stated bound on the norm of a record's gradient, and its source.
         smoothness: stated Lipschitz constant of a record's gradient.
         machines: number of machines.
-        key: random key for `init` of the server and `own` of a machine; None elsewhere.
+        key: random key, for `init` of the server and `own` of a machine; None in other functions.
     """
 
     start: Any
@@ -102,7 +102,7 @@ class Growing:
 class Momentum:
     """Value of `Algorithm.reads` if the server reads a momentum of the rounds' mean messages, with noise.
 
-    With s_t the mean of round t, it is m_t = (1−α)·m_{t−1} + α·s_t, from m_0 = 0.
+    With s_t the mean of round t, the momentum is m_t = (1−α)·m_{t−1} + α·s_t, from m_0 = 0.
 
     Attributes:
         alpha: α, above 0 and at most 1.
@@ -128,7 +128,7 @@ class Before(NamedTuple):
 
 
 class NormBound(NamedTuple):
-    """Bound on the norm of a record's message, and the assumptions behind it."""
+    """Bound on the norm of a record's message, and the assumptions on which the bound relies."""
 
     norm: float
     assumptions: tuple[Assumption, ...]
@@ -188,8 +188,8 @@ class Algorithm(Part):
     A subclass is a `flax.struct.dataclass` that defines `init`, `message`, `serve` and `point`.
 
     Attributes:
-        recalls: True if a message is made of gradients at several points, and machines still have all of these but the
-            first from earlier rounds, so that the server sends only the first. It affects nothing but counted costs.
+        recalls: True if a message uses gradients at several points, of which the server sends only the first. Machines
+            still have the others from earlier rounds. It affects only the counted costs.
 
     >>> import jax
     >>> from flax import struct
@@ -224,12 +224,13 @@ class Algorithm(Part):
     def reads(self) -> Reads:
         """Statistic of the rounds' messages that the server reads, by default `Mean()`.
 
-        It is `Mean()`, `Sum()`, `Growing()` or `Momentum(alpha)`, and is read once, before anything is compiled.
+        The value is `Mean()`, `Sum()`, `Growing()` or `Momentum(alpha)`. A run asks for it once, before anything is
+        compiled.
         """
         return MEAN
 
     def check(self, public: Public) -> None:
-        """Raise Refusal if the algorithm cannot be run on such a problem. Default: checks of its optimisers."""
+        """Raise Refusal if the algorithm cannot be run on the problem. Default: check the algorithm's optimisers."""
         check_optimizers(self, public.start)
 
     def init(self, public: Public, step: Any) -> Any:
@@ -244,7 +245,7 @@ class Algorithm(Part):
         raise Undefined(f"{type(self).__name__} must define message(server, t)")
 
     def smoothing(self, server: Any) -> Any:
-        """Return the strength of the loss's smoothing in the next round, or None for that of the problem's `Moreau`.
+        """Return the strength of the loss's smoothing in the next round, or None for the problem's own strength.
 
         The problem's loss must be a `Moreau`. Noise does not depend on the strength, because a smoothed loss keeps the
         bound on its gradient's norm.
@@ -252,7 +253,7 @@ class Algorithm(Part):
         return None
 
     def increment(self, server: Any, t: Any, before: Before) -> Linear:
-        """Return what one record adds to its machine's sum in round t, for `Growing()`, instead of `message`."""
+        """Return what one record adds to its machine's sum in round t. For `Growing()`, it replaces `message`."""
         raise Undefined(f"{type(self).__name__} must define increment(server, t, before)")
 
     def remember(self, server: Any) -> Any:

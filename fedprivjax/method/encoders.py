@@ -66,10 +66,10 @@ class Encoder(Decorated):
 class Quantiser(Encoder):
     r"""Unbiased random rounding to few levels: QSGD of Alistarh et al., NeurIPS 2017.
 
-    A message x has d numbers. With s levels, x_j becomes ‖x‖·sign(x_j)·ξ_j/s, where ξ_j is s·abs(x_j)/‖x‖ rounded at
-    random to one of the two nearest integers, with this mean. The expected squared error is at most
-    min(d/s², √d/s)·‖x‖². The norm is at most (1 + √d/s)·‖x‖. Sent are ‖x‖ as a float32, and ⌈log₂(2s + 1)⌉ bits for the
-    sign and level of each number.
+    A message x has d numbers. With s = `levels`, the number x_j becomes ‖x‖·sign(x_j)·ξ_j/s. Here ξ_j is
+    s·abs(x_j)/‖x‖, rounded at random to one of the two nearest integers such that the mean is unchanged. The expected
+    squared error is at most min(d/s², √d/s)·‖x‖², and the norm at most (1 + √d/s)·‖x‖. An encoded message consists of
+    ‖x‖ as a float32, and of ⌈log₂(2s + 1)⌉ bits for the sign and level of each number.
 
     Attributes:
         levels: s, number of levels above 0.
@@ -102,10 +102,10 @@ class Quantiser(Encoder):
 
 @dataclass(frozen=True)
 class Sparsifier(Encoder):
-    """Unbiased random choice of coordinates: those chosen are divided by their fraction, the others are 0.
+    """Unbiased random choice of coordinates: chosen ones are divided by the `fraction`, the others become 0.
 
     If k of the d numbers of a message x are chosen, the expected squared error is (d/k − 1)·‖x‖², and the norm is at
-    most (d/k)·‖x‖. Only the k numbers are sent: their places follow from a seed that the server knows.
+    most (d/k)·‖x‖. Only the k numbers are sent, since the server knows the seed that gives their places.
 
     Attributes:
         fraction: k/d in (0, 1]. k is rounded, and at least 1.

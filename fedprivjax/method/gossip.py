@@ -46,17 +46,18 @@ class GradientSteps(Algorithm):
 @final
 @struct.dataclass
 class Gossip(Algorithm):
-    """An algorithm without a server: every machine runs its steps, and then averages its state with its neighbours'.
+    """Algorithm without a server: every machine takes a step, and then averages its state with its neighbours' states.
 
-    In round t, machine i takes its step from its own noisy message alone, to the state s_i, and continues with
-    Σ_j W_ij·s_j. All machines take part in every round, and the mean of their points is reported.
+    In each round, machine i takes a step from its own noisy message alone, which leads to the state s_i. It continues
+    with Σ_j W_ij·s_j, for weights W given by `mixing`. All machines take part in every round, and the mean of their
+    points is reported.
 
     Attributes:
-        steps: algorithm that reads means, whose server's state every machine holds. All floating-point numbers of the
-            state are averaged with the neighbours'.
-        mixing: rule for the weights W, see `Mixing`: "ring", "complete", a `Torus(rows, columns)`, a
-            `RandomRings(rings, seed)`, a networkx graph or a matrix, or a list of them, which are used in turn; or
-            `Matchings(rounds, seed)`.
+        steps: algorithm of the steps, which must read means. Every machine holds its own copy of the algorithm's server
+            state. All floating-point numbers of the state are averaged with the neighbours' numbers.
+        mixing: rule for the weights W, see `Mixing`. Named graphs are "ring", "complete", `Torus(rows, columns)` and
+            `RandomRings(rings, seed)`. A networkx graph or a matrix also does. A list of these is used in turn, one in
+            each round, and `Matchings(rounds, seed)` is a list of random matchings.
         weights: W of each round until the rounds repeat, [period, machines, machines]; set by calibration.
 
     >>> from fedprivjax import Full, NoisyMessages, Protocol, datasets, from_dataset, simulate

@@ -63,10 +63,11 @@ class Rotation(NamedTuple):
 @final
 @struct.dataclass(kw_only=True)
 class IntegerSums(WorkPrivacy):
-    """Integer noise from every machine in sums under secure aggregation, which protects all records of a machine.
+    """Integer noise that machines add to sums under secure aggregation; protects all records of a machine.
 
-    A machine clips its update, rotates it, multiplies it by a public scale s, and rounds it at random to integers. It
-    adds integer noise, and sends the result modulo 2^b. The server sees the sum of a round modulo 2^b alone.
+    A machine clips its update, rotates it, multiplies it by a public `scale` s, and rounds it at random to integers. It
+    adds integer noise, and sends the result modulo 2^b, for b = `bits`. The server sees only the sum of a round's
+    messages modulo 2^b.
 
     Attributes:
         work: sampler of the records of the local steps: `LocalEpochs` or `LocalSteps`.
@@ -76,10 +77,11 @@ class IntegerSums(WorkPrivacy):
         scale: s, integers per unit of the update. None is the largest scale at which `deviations` standard deviations
             of a coordinate of the sum are in the range of b bits.
         deviations: number of standard deviations for the default scale.
-        beta: β in [0, 1). Rounding may increase a norm. It is repeated if the norm exceeds a bound, which has
-            probability at most β. A larger β gives a smaller bound and less noise, but more bias from repetitions.
+        beta: β in [0, 1). Rounding may increase the norm of an update, and is repeated if the norm exceeds a bound.
+            This has probability at most β for each rounding. A larger β gives a smaller bound and less noise, but more
+            bias from repetitions.
         relation: neighbouring relation. With "add-or-remove-one", a removed machine still sends zeros with noise.
-        planned_scale: s of a calibrated protocol.
+        planned_scale: s, as calibration computed it.
 
     **Privacy**: (ε, δ)-DP for one machine, by default against a `SecureSum`, which sees the sums alone. `noise_std` is
     the standard deviation of a machine's noise in units of the update. Runs with `noise_std=0` send integers without

@@ -34,10 +34,12 @@ class Statistic(NamedTuple):
 @final
 @jax.tree_util.register_pytree_node_class
 class Linear:
-    """Message of one record: Σ_k c_k·∇f(x_k; record), gradients of the record's loss f at points x_k times numbers c_k.
+    """Message of one record: a combination of gradients of the record's loss at several points.
 
-    It holds points and numbers, but no gradient: the privacy object computes and bounds the message. Messages can be
-    added, subtracted and multiplied by numbers. A message of `per_record` is another function of the record.
+    The message is Σ_k c_k·∇f(x_k; record), with numbers c_k, points x_k and the record's loss f.
+
+    The object holds points and numbers, but no gradient: the privacy object computes and bounds the message. Messages
+    can be added, subtracted and multiplied by numbers. A message of `per_record` is another function of the record.
 
     >>> x, before = jnp.ones(2), jnp.zeros(2)
     >>> 3.0 * gradient(x) - 2.0 * gradient(before)
@@ -109,8 +111,8 @@ def per_record(function: Callable[..., Any], point: Any, *public: Any, shape: tu
     `public` numbers, and nothing else.
 
     Args:
-        function: `(record, point, *public) -> value`, a function of a module, without a closure or defaults. Its
-            `record.loss(params)` is the loss of the record, and `record.example` the record itself.
+        function: `(record, point, *public) -> value`, defined at the top level of a module, without a closure or
+            defaults. In it, `record.loss(params)` is the loss of the record, and `record.example` the record itself.
         point: the point at which machines are queried, a pytree shaped like the parameters.
         public: further public numbers, pytrees, which all machines receive.
         shape: shape of the value, an array of float32.

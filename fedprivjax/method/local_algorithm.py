@@ -56,8 +56,8 @@ class LocalAlgorithm(Part):
     It defines `init`, `move`, `serve` and `point`. In a round, `enter` returns a machine's carry, the state of its
     local steps. Each step evaluates the message of `ask` for every record of a minibatch, and `move` updates the carry
     by their mean. The machine then sends the message of `leave`, and nothing else. By default, the carry is a point
-    that starts at the received one, or a `Walk` with an optimiser. `ask` is the gradient there, and the message is how
-    far the point moved.
+    that starts at the received one (in a `Walk` if the local steps have an optimiser). `ask` then returns the gradient
+    at this point, and `leave` the last point minus the received one.
 
     Attributes:
         equal_weights: True to average messages with equal weights, also if the privacy object would weigh them by the
@@ -93,7 +93,7 @@ class LocalAlgorithm(Part):
     def ask(self, carry: Any) -> Linear:
         """Return the message of one record in the next local step. Default: the gradient at the machine's point.
 
-        Its first point must be where the machine is, for metrics and transcripts.
+        The message's first gradient must be at the machine's point, because metrics and transcripts report this point.
         """
         return gradient(point_of(carry))
 
@@ -117,7 +117,7 @@ class LocalAlgorithm(Part):
         return own
 
     def keep(self, own: Any, message: Any, work: Work) -> Any:
-        """Return the machine's state after the round. Default: that after its local steps.
+        """Return the machine's state after the round. Default: the state that `hold` returned.
 
         Args:
             own: the state that `hold` returned.
@@ -163,7 +163,7 @@ class LocalAlgorithm(Part):
     def check(self, public: Public) -> None:
         """Raise Refusal if the algorithm cannot run on the problem, before anything is traced.
 
-        Default: checks of its optimisers, and that it does not define `hold` or `keep` beside `adapt`.
+        Default: checks of its optimisers, and that it does not define `adapt` together with `hold` or `keep`.
         """
         check_optimizers(self, public.start)
         unused = [name for name in ("hold", "keep") if defines(self, name)]

@@ -60,7 +60,7 @@ class Minibatch:
         """Return the mean of the records' messages, with the arguments of `gradient`.
 
         Args:
-            message: function that returns a record's message from its oracle, a function from points to gradients.
+            message: function that returns a record's message, given a function from points to the record's gradients.
         """
         divisor = jnp.maximum(self.count, 1.0) if divisor is None else divisor
         each = jnp.where(self.used, 1.0 / divisor, 0.0)

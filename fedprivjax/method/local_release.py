@@ -54,8 +54,8 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
             `AdaptiveClip`.
         trust: "server" or "none". Default: "server" with unit = "machine", else "none".
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`.
-        noise: correlation of a trusted server's noise over rounds, as `noise_schedule` of `FedAvg`; or, with
-            unit = "machine" and trust = "none", a `Pairwise` for noise that machines share in addition.
+        noise: correlation of a trusted server's noise over rounds, as `noise_schedule` of `FedAvg`. With unit =
+            "machine" and trust = "none", a `Pairwise` adds noise that machines share.
         encoder: `Encoder`, which compresses messages, or None.
 
     **Privacy**: none, or (ε, δ)-DP for replacing one record or for one machine, against the adversary of `trust`.

@@ -55,24 +55,27 @@ class Memory(NamedTuple):
 @final
 @struct.dataclass(kw_only=True)
 class NoisyMessages(TakesPairwise, MessagePrivacy):
-    """Gaussian noise on messages of fresh records, each used in one message; protects one record of one machine.
+    """Gaussian noise on messages whose records are used only once; protects one record of one machine.
 
     Attributes:
         clip: C, bound that is enforced on the norm of every record's message. None enforces the bound that the loss, or
             the algorithm, states.
         trust: "none" if every machine adds noise to its messages, "server" if the server adds noise to the mean.
-        noise: "independent" for fresh noise on every message. For a server that reads a running sum (`Sum()`), other
-            values let a machine cancel its last noise: "uniform", "gap" or a list of standard deviations over its
-            messages, see `fedprivjax.noise.chooser`, or a factor, see `fedprivjax.noise.sums`. For a server that reads
-            means, a `Pairwise` adds noise that machines share to independent noise. For `Growing()`, the noise is
-            independent, and `noise` is "uniform" or a list of standard deviations over a machine's messages.
-        relative_privacy: relative μ of the machines, one number each: the largest corresponds to the target. Default:
-            equal. With a trusted server it is left out.
-        batch: K, number of fresh records in a message, which is their mean, each bounded separately.
+        noise: "independent" for fresh noise on every message. Other values depend on what the server reads. If it reads
+            a running sum (`Sum()`), a machine may cancel the noise of its last message. Values are then "uniform",
+            "gap" or a list of standard deviations over its messages, see `fedprivjax.noise.chooser`, or a factor, see
+            `fedprivjax.noise.sums`. If it reads means, a `Pairwise` adds noise that machines share to independent
+            noise. If it reads `Growing()`, the noise is independent, and `noise` is "uniform" or a list of standard
+            deviations over a machine's messages.
+        relative_privacy: relative μ of the machines, one number each. The largest corresponds to the target. Default:
+            equal. Only for an untrusted server.
+        batch: K, number of fresh records in a message, the mean of what each record would send. Each is bounded
+            separately.
 
-    **Privacy**: μ-GDP per machine for replacing one of its records, against the adversary of `trust`. A record is in
-    one message, which it moves by at most 2C/K. With a trusted server, it moves the mean of m messages by 2C/(K·m). In
-    a growing sum it is in all later messages of its machine, too, with the factors that `Growing` states.
+    **Privacy**: μ-GDP per machine for replacing one of its records, against the adversary of `trust`. Replacing a
+    record moves its one message by at most 2C/K. With a trusted server, it moves the mean of m messages by at most
+    2C/(K·m). In a growing sum, a record is also in all later messages of its machine, with the factors that `Growing`
+    states.
 
     Raises:
         Refusal: if a setting is invalid.

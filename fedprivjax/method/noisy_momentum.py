@@ -35,7 +35,7 @@ PAPER_NODES = ("tree", "sensitivity tree")
 class NoisyMomentum(MomentumPrivacy):
     """Gaussian noise on a momentum of the rounds' mean messages, correlated over rounds; protects one record.
 
-    Machines go through their own records in epochs. The server reads the noisy momentum alone.
+    Machines go through their own records in epochs. The server reads only the noisy momentum.
 
     Attributes:
         clip: C, bound that is enforced on the norm of every record's message. None enforces the bound that the loss, or

@@ -31,26 +31,27 @@ SHUFFLED = (
 @final
 @struct.dataclass(kw_only=True)
 class NoisyRecords(TakesPairwise, RecordPrivacy):
-    """Gaussian noise on each machine's mean over samples of its own records; protects one record of one machine.
+    """Gaussian noise on each machine's message, a mean over a sample of its records; protects one record.
 
     Attributes:
         clip: C, bound that is enforced on the norm of every record's message. None enforces the largest Lipschitz
-            constant stated for any machine, while each machine's noise follows from its own constant, unverified. A
-            message that combines gradients needs a clip, since no Lipschitz constant bounds it.
+            constant stated for any machine. The noise of each machine then follows from its own stated constant, which
+            is not verified. A message that combines several gradients needs a clip, since no Lipschitz constant bounds
+            it.
         batch, sampler, rate: as in `NoisyMinibatchSGD`.
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. "add-or-remove-one" needs
             Poisson samples of a public `rate`.
         noise_rule: rule that computes the noise from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. With a
             given noise it may also be a `PaperMoments`, which gives the proportions of the machines' noises.
-        delta: δ of every machine, or one for each, at most the run's; "records" is 1/n_i² for a machine with n_i
-            records; None is the run's.
-        relative_privacy: relative ε of the machines, one number each: the largest corresponds to the target. Each
+        delta: δ of every machine, or one number for each, at most the run's δ, which is also the default. "records" is
+            1/n_i² for a machine with n_i records.
+        relative_privacy: relative ε of the machines, one number each. The largest corresponds to the target. Each
             machine gets exactly the noise that it needs. Default: equal.
         trust: "none", or "shuffler" for messages of one record each that are seen without their senders.
         noise: "independent", or a `Pairwise` for noise that machines share in addition.
 
     **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records, or for adding or removing
-    one; with a shuffler, of all shuffled messages for replacing one record of one machine.
+    one. With a shuffler, the guarantee is for all shuffled messages together, for replacing one record of one machine.
 
     Raises:
         Refusal: if a setting is invalid, or no theorem covers the settings.

@@ -168,19 +168,20 @@ def round_noise(protocol: Any, problem: Problem, plan: Plan) -> float:
 @final
 @struct.dataclass(kw_only=True)
 class GaussianMean(PrivateMean):
-    """Gaussian noise on messages of users, machines with one record each; protects the record.
+    """Gaussian noise on messages of users (machines with one record each); protects the record.
 
-    Every message has noise N(0, σ²·I), or the sum of the b messages of a full round has noise N(0, b·σ²·I). With trust
-    "pan-private" (Cheu et al. 2022, Algorithm 6), the server protects its memory, too: the sum starts from noise of
-    half that variance, and as much is added at the end. An intruder reads the memory once. Each record enters the sum
-    either before or after the intrusion, and is protected by one of the two noises.
+    With σ = `noise_std` and trust "none", every message has noise N(0, σ²·I). With trust "server", the sum of the b
+    messages of a full round has noise N(0, b·σ²·I). With trust "pan-private" (Cheu et al. 2022, Algorithm 6), the
+    server also protects its memory against an intruder who reads it once. The sum starts from noise of variance b·σ²/2,
+    and noise of the same variance is added at the end. Each record enters the sum either before or after the intrusion,
+    and is protected by one of the two noises.
 
     Attributes:
         clip: C, bound that is enforced on the norm of every record's message. None enforces the bound that the loss, or
             the algorithm, states.
         trust: "none" for noise on every message, "server" for noise on the sum, or "pan-private".
         relative_privacy: relative ε of the users, as in `UserSGD`; trust "none" only.
-        noises: each user's noise divided by the largest, which is σ, if users' ε differ; set by calibration.
+        noises: if users' ε differ, each user's noise divided by the largest noise, which is σ; set by calibration.
 
     **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of `trust`, for any algorithm that reads
     means.

@@ -44,20 +44,21 @@ class Protocol(Decorated):
     """A method: an `algorithm`, which sees only released numbers, and the `privacy` object that releases them.
 
     `Protocol(algorithm, privacy=…)` combines any two parts that go together, see `Pair`. A named method of the package,
-    such as `FedAvg`, has settings as fields, from which it builds both parts. It may give `examples`, settings for
-    audits and comparisons. Classes outside the package cannot subclass it: a custom method is an `Algorithm` or a
-    `LocalAlgorithm` with a privacy object.
+    such as `FedAvg`, has settings as fields, from which it builds both parts. It may define `examples`, settings with
+    which audits and comparisons run it. Classes outside the package cannot subclass it: a custom method is an
+    `Algorithm` or a `LocalAlgorithm` with a privacy object.
 
     A protocol is a frozen pytree (`flax.struct.dataclass`). Real-valued settings are leaves, which can be swept.
-    Settings that determine a shape or a branch are static. What its parts compute is in its `rounds`. `init`, `round`,
-    `output`, `iterates` and `noise` are traced; the others run on the host in float64.
+    Settings that determine a shape or a branch are static. The object `rounds` combines the computations of both parts.
+    `init`, `round`, `output`, `iterates` and `noise` are traced; the other functions run on the host in float64.
 
     Attributes:
         calibrate_to: rule that computes the noise from a target, a key of `CALIBRATIONS`. "rule" is the method's own
             rule. "plan" is the smallest noise with which the sampled public schedule meets the target, so that the ε
             of the worst machine equals the target. It has no effect with a `noise_std`.
-        adversary: adversary against whom the guarantee holds, such as `SecureSum()`, or None for that of the trust
-            model. With one, the noise is the smallest that meets the target on the sampled public schedule.
+        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
+            model. With a given adversary, the noise is the smallest that meets the target on the sampled public
+            schedule.
         known: facts about the algorithm, such as the bound on its messages; set by calibration.
 
     Raises:
@@ -152,7 +153,7 @@ class Protocol(Decorated):
 
     @property
     def rounds(self) -> MeanRounds | WorkRounds:
-        """Object that computes the rounds, from what the protocol's two parts define."""
+        """Object that computes the rounds of the algorithm and the privacy object together."""
         algorithm = self.algorithm
         if isinstance(algorithm, LocalAlgorithm):
             return WorkRounds(self)
@@ -194,7 +195,8 @@ class Protocol(Decorated):
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         """Return the mechanism that samples noise once per seed, shared by all configurations of a sweep.
 
-        It depends on none of the protocol's real-valued settings, except targets that the privacy object names.
+        The mechanism depends on none of the protocol's real-valued settings, except targets that the privacy object
+        names.
         """
         return self.rounds.mechanism(problem, plan, method)
 

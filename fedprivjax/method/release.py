@@ -140,12 +140,12 @@ class Privacy(Part):
 
 
 class MessagePrivacy(Privacy):
-    """Base class of privacy objects of messages: they bound messages, add noise, and state what is released.
+    """Base class of privacy objects for messages. They bound messages, add noise, and state what is released.
 
     A custom one is a `flax.struct.dataclass` that defines `event` (what is released, for accounting) and `mechanism`
     (the noise). By default every record's message is clipped to `clip`, and the server reads the mean with `noise_std`
-    times the mechanism's sample. For another release it defines `release` and `messages`. The package's own privacy
-    objects cannot be subclassed.
+    times the mechanism's sample. An object that releases something else also defines `release` and `messages`. The
+    package's own privacy objects cannot be subclassed.
 
     Attributes:
         clip: bound that is enforced on the norm of every record's message, or None for the bound that the loss or the
@@ -188,7 +188,7 @@ class MessagePrivacy(Privacy):
         Default: the `total` divided by the `divisor`, plus the noise of shape [d].
 
         Args:
-            machine: function that returns a record's message from its oracle, a function from points to gradients.
+            machine: function that returns a record's message, given a function from points to the record's gradients.
             noise: the round's noise, as returned by `round_noise`, or None in a run without noise.
             key: random key of the round, for random choices other than the noise.
             bound: bound on the norm of a message, or None.
@@ -213,7 +213,7 @@ class MessagePrivacy(Privacy):
             )
 
     def require_own_clip(self) -> None:
-        """Raise Refusal if there is no clip, for messages whose norm no constant of the loss bounds."""
+        """Raise Refusal if there is no clip. Call it for messages whose norm no constant of the loss bounds."""
         if self.clip is None:
             raise Refusal(
                 f"clip must be set, because a message is a combination of gradients or a function of a record, whose "
@@ -232,7 +232,7 @@ class MessagePrivacy(Privacy):
         return cohort_messages(problem, of_record(message), inputs, bound)
 
     def enforced(self, limits: Limits, *, private: bool) -> Any:
-        """Return the norm to which records' messages are clipped: `clip`, else the stated bound in a private run."""
+        """Return the norm to which records' messages are clipped: `clip`, or a private run's stated bound."""
         return limits.bound if self.clip is None and private else self.clip
 
     def noise_state(self, dimension: int, rounds: int) -> Any:
@@ -271,7 +271,7 @@ class MessagePrivacy(Privacy):
         return BY_TRUST[self.trust].view(full)
 
     def costs(self, problem: Problem, plain: dict[str, float]) -> dict[str, float]:
-        """Return a machine's costs in a round, by name. Default: `plain`, those of one message of float32 numbers."""
+        """Return a machine's costs in a round, by name. Default: `plain`, costs of one message of float32 numbers."""
         return plain
 
     def vectors_in_memory(self, problem: Problem, size: Size) -> int:
@@ -289,7 +289,7 @@ class MessagePrivacy(Privacy):
         return NormBound(float(self.clip), (Assumption("clipped records", {"bound": float(self.clip)}),))
 
     def check(self, facts: RunFacts, name: str) -> None:
-        """Raise Refusal if the guarantee does not cover the problem or the plan, for a protocol of this name."""
+        """Raise Refusal if the guarantee does not cover the problem or the plan. Errors name the protocol, `name`."""
 
     def planned(self, facts: RunFacts) -> dict[str, Any]:
         """Return settings of this object that calibration computes from a plan, by name. Default: none."""

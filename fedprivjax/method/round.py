@@ -65,7 +65,7 @@ class RoundInputs(NamedTuple):
 
     @property
     def divisor(self) -> Any:
-        """Divisor of sums, the same in all rounds, which is the number of participants, or its mean if it varies."""
+        """Divisor of sums, the same in all rounds. It is the number of participants, or its mean if it varies."""
         return self.samples.shape[0] if self.expected is None else self.expected
 
     @property
@@ -82,8 +82,8 @@ def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: A
     divided over devices, each device sums its part of the slots.
 
     Args:
-        machine: function that returns a record's message from its oracle, a function from points to gradients. It must
-            be linear in the gradients.
+        machine: function that returns a record's message, given a function from points to the record's gradients. It
+            must be linear in the gradients.
         inputs: the round's participants and their examples.
         bound: bound on the norm of a record's message, or None.
 

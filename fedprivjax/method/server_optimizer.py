@@ -32,16 +32,17 @@ class ServerOptimizer:
     If it is the `server` of a protocol, its b1 is swept as `over={"server.b1": [0.5, 0.9]}`; likewise "local.b1" for
     local steps. The learning rate is the protocol's step: a factory with the argument `learning_rate` receives it. The
     updates of any other factory are directions, which are multiplied by −step. A schedule's values are factors on the
-    step. Integers, flags, names, and numbers that decide a branch of an optax schedule, are static: changing them
-    recompiles.
+    step. Changing a static setting recompiles: an integer, a flag, a name, or a number that decides a branch of an
+    optax schedule.
 
     An optax transformation, such as `optax.adam(0.1)`, has its own step and no numbers to sweep. Its updates are
     multiplied by the protocol's step, which then defaults to 1.
 
     Args:
-        factory: function that returns an `optax.GradientTransformation` or a schedule, such as `optax.adam`, or its
-            name, "adam"; or a transformation.
-        settings: settings of the factory by name; real numbers are traced, so the factory must not branch on them.
+        factory: function that returns an `optax.GradientTransformation` or a schedule, such as `optax.adam`; its name,
+            "adam"; or a transformation.
+        settings: settings of the factory by name. Real numbers are traced by jax, so the factory must not branch on
+            them.
 
     **Privacy**: post-processing of noisy aggregates, which changes no guarantee.
 
@@ -134,7 +135,7 @@ class ServerOptimizer:
         return self.made(step).init(w)
 
     def step(self, state: Any, w, direction, step) -> tuple[Any, Any]:
-        """Return w after one step against the noisy direction, before any projection, and the new state."""
+        """Return the parameters after one step against the noisy direction, before projection, and the new state."""
         import optax
 
         updates, state = self.made(step).update(direction, state, w)
@@ -153,7 +154,7 @@ class ServerOptimizer:
         server_checks.check_runs(self._blank, tuple(np.shape(leaf) for leaf in leaves), tree)
 
     def mean_length(self, params, norm: float, rounds: int) -> float:
-        """Return the mean length of T updates at learning rate 1 along a constant direction of the given norm.
+        """Return the mean length of the updates in `rounds` rounds at learning rate 1, along one fixed direction.
 
         Raises:
             Refusal: as in `check`.

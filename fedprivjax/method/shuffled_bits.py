@@ -51,7 +51,7 @@ OF_BITS = {"levels": None, "rounding": "averaged", "accounting": "exact", "hones
 @final
 @struct.dataclass(kw_only=True)
 class BitMean(PrivateMean):
-    """Binomial noise on messages of users, machines with one record each, sent as bits through a shuffler.
+    """Binomial noise on messages of users (machines with one record each), sent as bits through a shuffler.
 
     Attributes:
         clip: C, bound that is enforced on the norm of every record's message. None enforces the bound that the loss, or

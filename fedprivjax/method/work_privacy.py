@@ -57,8 +57,8 @@ class WorkPrivacy(Privacy):
 
     A custom one is a `flax.struct.dataclass` that defines `event` (what is released, for accounting) and `mechanism`
     (the noise), and the functions in which it differs: `bounded`, `sent` and `encoded` at a machine, `divisor` and
-    `read` at the server. Between rounds it keeps a public memory, which everybody may see. The package's own privacy
-    objects cannot be subclassed.
+    `read` at the server. Between rounds it keeps a public memory, such as an adaptive clip, which everybody may see.
+    The package's own privacy objects cannot be subclassed.
 
     Attributes:
         work: sampler of the records of the local steps.
@@ -71,8 +71,10 @@ class WorkPrivacy(Privacy):
         adaptive: True if the bound on the messages changes from round to round.
         at_machines: True if machines sample noise.
         noise_together: True if the noise of a local step is sampled for all machines of a round at once.
-        noisy_steps: True if noise in every local step protects a record, so that machines' points are covered.
-        reads_cohort_size: True if messages or their costs depend on E|S_r|, which is public.
+        noisy_steps: True if noise in every local step protects a record. The guarantee then also covers the points of a
+            machine.
+        reads_cohort_size: True if messages or their costs depend on the expected number of participants, which is
+            public.
     """
 
     instead = "Define a LocalAlgorithm, or a subclass of WorkPrivacy with an event of its own"
@@ -167,7 +169,7 @@ class WorkPrivacy(Privacy):
         return {}
 
     def reduced(self, messages: Any) -> Any:
-        """Return messages, or sums of them, as an adversary sees them, such as modulo 2^b. Default: unchanged."""
+        """Return messages or their sums as an adversary sees them, such as modulo a power of 2. Default: unchanged."""
         return messages
 
     def decoded(self, messages: Any) -> Any:
@@ -195,7 +197,7 @@ class WorkPrivacy(Privacy):
         """Raise Refusal if the guarantee does not cover the problem. Default: nothing."""
 
     def check_late(self, protocol: str) -> None:
-        """Raise Refusal unless the guarantee covers messages that arrive rounds later. Default: always raise it."""
+        """Raise Refusal unless the guarantee covers messages that arrive some rounds late. Default: always raise it."""
         raise Refusal(f"participation must be synchronous for {protocol}, got late answers. Use FedAvg")
 
     def check_method(self, method: str, noise_std: float) -> None:
@@ -218,7 +220,7 @@ class WorkPrivacy(Privacy):
         return None
 
     def message_dimension(self, dimension: int) -> int:
-        """Return the number of coordinates of a sent message, from that of the algorithm's message. Default: equal."""
+        """Return the number of coordinates of a sent message. Default: as many as the algorithm's message has."""
         return dimension
 
     def protocol_bits(self, machines: float) -> float:

@@ -60,9 +60,9 @@ def linear_problem(
         lipschitz: declared bound G on the gradient norm of one example's loss, which replaces the bound that follows
             from `feature_bound`: one number, or one per machine. It is not verified.
         distance: public bound on the distance from the start to the optimum, or None for the set's diameter.
-        machine_weights: weights p_i of the machines' mean losses F_i in the objective Σ_i p_i·F_i, positive, with
-            sum 1. "sizes" is proportional to the machines' numbers of records, which are then public. None is equal
-            weights. Only methods that sample records of each machine accept others.
+        machine_weights: weights p_i of the machines' mean losses F_i in the objective Σ_i p_i·F_i, positive, with sum
+            1. "sizes" is proportional to the machines' numbers of records, which are then public. None is equal
+            weights. Only methods that sample records of each machine accept unequal weights.
 
     Raises:
         ValueError: if features or parameters are not finite, labels are out of range or not integers for classes,
@@ -132,17 +132,19 @@ def general_problem(
         start: first parameters, a pytree.
         lipschitz: bound G on the gradient norm of one example's loss on the constraint set, or None if unknown: one
             number, or one per machine. Methods that do not clip need it.
-        smoothness: Lipschitz constant L of that gradient on the constraint set, or None if unknown. Needed likewise.
+        smoothness: Lipschitz constant L of that gradient on the constraint set, or None if unknown. Methods that do not
+            clip may need it, too.
         correct: `(params, example) -> 1.0 if the prediction is correct, otherwise 0.0`, for accuracies.
         test, optimum, excess, partition_table, test_machine_of, distance, machine_weights: as in `linear_problem`.
         split: True if the pool's leaves have a leading machines axis.
         convolutions: computation of the loss's convolutions, and of its pooling if it has any: "products" for slices
             and matrix products, "xla" for XLA's own, or "auto" for products on a CPU, where XLA's gradients are slow in
-            loops. Transposed convolutions, and values without a gradient, stay XLA's. Results differ by rounding.
+            loops. XLA always computes transposed convolutions, and values without a gradient. Results differ by
+            rounding.
         clipping: computation of clipped gradients. "rows" computes every record's gradient. "ghost" computes norms from
             the inputs of dense layers and the gradients of their outputs, and the clipped sum as a matrix product,
-            without any record's gradient. It needs messages that are the gradient at one point. "auto" is "ghost" for
-            such messages of a network of at least 50,000 parameters with half of them in dense layers, else "rows".
+            without any record's gradient. "ghost" needs messages that are the gradient at one point. "auto" is "ghost"
+            for such messages of a network of at least 50,000 parameters, half of them in dense layers, and else "rows".
             Bits of the shuffle model, and sums that grow by one record a round, always use every record's gradient.
 
     Raises:
@@ -202,7 +204,7 @@ def procedural_problem(
     convolutions: Convolutions = "auto",
     clipping: Clipping = "auto",
 ) -> Problem:
-    """Return a problem whose examples are computed on demand, so that a million machines need no memory.
+    """Return a problem whose examples are computed on demand, so that the data of a million machines need no memory.
 
     Args:
         generate: pure function `(key, machine) -> example`, (features, label) for a linear predictor. Each
@@ -210,8 +212,8 @@ def procedural_problem(
         loss: a `LinearLoss`, or `(params, example) -> scalar` as in `general_problem`.
         seed: seed of the data.
         start: first parameters. Required unless the predictor is linear.
-        feature_bound: public bound on the norm of a feature vector. Longer vectors are scaled to it. Non-finite vectors
-            become zero, and labels are clipped to the loss's range.
+        feature_bound: public bound on the norm of a feature vector. Longer vectors are scaled down to this norm.
+            Non-finite vectors become zero, and labels are clipped to the loss's range.
         lipschitz, smoothness, correct, convolutions, clipping: as in `general_problem`.
         constraint, distance, test, optimum, excess: as in `linear_problem`.
 

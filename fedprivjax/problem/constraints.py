@@ -57,7 +57,7 @@ class ConstraintSet(Decorated):
         return bool(np.linalg.norm(after - before) <= CLOSE * (1 + np.linalg.norm(before)))
 
     def within(self, other) -> bool:
-        """Return True if this set is known to be a subset of `other`, so that constants declared there hold here."""
+        """Return True if this set is known to be a subset of `other`, where constants may have been declared."""
         return False
 
     def of(self, params):
@@ -123,7 +123,7 @@ class Ball(_Round):
 
 @struct.dataclass
 class Box(ConstraintSet):
-    """Parameters that lie between `low` and `high`, each.
+    """Parameters of which each lies between `low` and `high`.
 
     Either bound may be infinite. The diameter is √d·(high − low).
 

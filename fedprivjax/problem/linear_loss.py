@@ -26,7 +26,7 @@ class LinearLoss:
         classifies: True if labels are classes, and therefore integers. Default: True for several scores.
         squared: True if the loss is half the squared error.
         convex: True if the loss is convex in the score, and therefore in the parameters.
-        least: lower bound on the loss, or −inf if it declares none.
+        least: lower bound on the loss, or −inf if no bound is declared.
     """
 
     stated: ClassVar[Stated] = CONSTANTS
@@ -53,7 +53,7 @@ class LinearLoss:
         return self
 
     def for_norm(self, feature_norm: jax.Array) -> "LinearLoss":
-        """Return the loss for features of this norm: `self`, but for `Moreau`, whose value depends on the norm."""
+        """Return the loss for features of this norm. Default: `self`. Only `Moreau` depends on the norm."""
         return self
 
     def correct(self, score: jax.Array, label: jax.Array) -> jax.Array | None:

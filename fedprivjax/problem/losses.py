@@ -149,8 +149,8 @@ class Squared(LinearLoss):
 class Huber(LinearLoss):
     """Huber loss: squared for small errors, linear for large ones.
 
-    It is `(s − y)²/2` for score s and label y with `|s − y| ≤ width`, else `width·(|s − y| − width/2)`. For features of
-    norm at most B, it has Lipschitz constant G = width·B and smoothness L = B².
+    The loss is `(s − y)²/2` for score s and label y with `|s − y| ≤ width`, else `width·(|s − y| − width/2)`. For
+    features of norm at most B, it has Lipschitz constant G = width·B and smoothness L = B².
 
     Args:
         width: largest absolute error at which the loss is squared.
@@ -258,7 +258,7 @@ class Hinge(Kinked):
     """Hinge loss for labels 0 and 1.
 
     The loss is `max(0, 1 − a·s)` for score s, with a = −1 for class 0 and a = +1 for class 1. For features of norm at
-    most B, it has Lipschitz constant G = B. It is not smooth; see `Moreau`.
+    most B, it has Lipschitz constant G = B. It is not smooth; `Moreau` makes it smooth.
 
     >>> float(Hinge().value(jnp.array(-0.5), jnp.array(1.0)))
     1.5
@@ -308,7 +308,7 @@ class Pinball(Kinked):
     """Pinball loss, for regression of a quantile.
 
     The loss is `max(q·(y − s), (q − 1)·(y − s))` for `quantile` q, score s and label y. For features of norm at most B,
-    it has Lipschitz constant G = max(q, 1 − q)·B. It is not smooth; see `Moreau`.
+    it has Lipschitz constant G = max(q, 1 − q)·B. It is not smooth; `Moreau` makes it smooth.
 
     Args:
         quantile: level of the quantile, between 0 and 1.

@@ -118,10 +118,10 @@ class Problem:
         optimum: exact minimiser, with the structure of `start`, or None if unknown.
         model: loss of one example, and its gradient.
         feature_bound: public bound on the norm of a feature vector (not a statistic of the data).
-        own_lipschitz: declared bound on the gradient norm of one example's loss on the constraint set, which replaces
-            the model's: one number, or one per machine.
-        own_smoothness: declared Lipschitz constant of that gradient, which replaces the model's.
-        lipschitz_note: remark on the first constant, such as its source, which guarantees repeat.
+        own_lipschitz: declared bound on the gradient norm of one example's loss on the constraint set: one number, or
+            one per machine. It replaces the bound of the model.
+        own_smoothness: declared Lipschitz constant of that gradient, which replaces the constant of the model.
+        lipschitz_note: remark on `own_lipschitz`, such as its source, which guarantees repeat.
         partition_table: fixed partition of the pool over machines, or None if records are assigned in order of use.
         machine_weights: weights p_i, with sum 1, of the machines' mean losses F_i in the objective Σ_i p_i·F_i. "sizes"
             is proportional to the machines' numbers of records, which are then public. None is equal weights.
@@ -184,7 +184,7 @@ class Problem:
 
     @property
     def held(self) -> int | float:
-        """Number of records of the partition over machines, or of the whole pool. Inf if computed on demand."""
+        """Number of records in the partition, or in the whole pool without a partition; inf if computed on demand."""
         return self.examples if self.partition_table is None else int(self.partition_table.sizes.sum())
 
     @property
@@ -193,7 +193,7 @@ class Problem:
         return () if self.partition_table is None else self.partition_table.names
 
     def machine_name(self, machine: int) -> str:
-        """Name of a machine in messages: its client's, or its index if clients have no names."""
+        """Name of a machine in messages: the name of its client, or the machine's index if clients have no names."""
         return f"client {self.client_names[machine]!r}" if self.client_names else f"machine {machine}"
 
     @property
@@ -215,10 +215,10 @@ class Problem:
 
     @property
     def travel(self) -> float:
-        """Distance on which default step sizes are based, the set's diameter, or `distance` if the set is unbounded.
+        """Distance on which default step sizes are based, the set's diameter or, if this is infinite, `distance`.
 
-        A nonlinear model with neither uses twice the norm of its start, which is public. This is a rule of thumb: a
-        network's solution is about as far from the start as the start is from zero. It is inf for a start at zero.
+        If both are unknown, a nonlinear model uses twice the norm of its start, which is public. This is a rule of
+        thumb: a network's solution is about as far from the start as the start is from zero. A start at zero gives inf.
         """
         if isfinite(self.constraint.diameter) or self.distance is not None or self.model.factored:
             return self.constraint.diameter if isfinite(self.constraint.diameter) else self.distance_to_optimum
@@ -228,7 +228,7 @@ class Problem:
     def reach(self) -> float:
         """Bound on the distance from the start to the optimum, `distance` or the largest distance within the set.
 
-        If both are unknown it is `travel`, which for a nonlinear model is a rule of thumb and no bound.
+        If both are unknown, this is `travel`, which for a nonlinear model is a rule of thumb and no bound.
         """
         if self.distance is not None:
             return self.distance
@@ -241,7 +241,7 @@ class Problem:
 
     @property
     def message_factors(self) -> float | np.ndarray:
-        """Factor of each machine's messages, its weight p_i times the number of machines; 1.0 if all are equal."""
+        """Factor of each machine's messages, the weight p_i times the number of machines; 1.0 for equal weights."""
         return 1.0 if self.weights is None else len(self.weights) * np.array(self.weights)
 
     @property

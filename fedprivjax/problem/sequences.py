@@ -66,13 +66,13 @@ class TokenLoss(LinearLoss):
 class LSTM(nn.Module):
     """Recurrent network on sequences of tokens: an embedding, LSTM layers, and a dense layer on the state of a token.
 
-    It gives scores for each token from the tokens up to it, or for the whole sequence from its last token.
+    It gives scores at each token, computed from the tokens up to this one, or scores of the whole sequence.
 
     Attributes:
         hidden: widths of the LSTM layers.
         embedding: width of the embedding.
         scores: number of scores, or None for the number that the loss needs.
-        tokens: number of different tokens, the padding included, which is the last; None for the dataset's number.
+        tokens: number of different tokens, including the padding, which is the last one. None is the dataset's number.
         each: True for scores at each token, False for scores of the sequence, or None to follow the labels.
 
     >>> from fedprivjax import datasets, from_dataset

@@ -34,12 +34,13 @@ BALL_BISECTIONS = 60  # one bit of the slope per bisection
 class Moreau(LinearLoss):
     """Smooth version of each record's loss f: the Moreau envelope `f_b(w) = min over v of f(v) + (b/2)·‖w − v‖²`.
 
-    Its gradient has Lipschitz constant b, the `strength`. The envelope keeps the loss's own Lipschitz constant G, and
-    is at most G²/(2b) below the loss. The minimum is over all v, whatever the constraint set; see `ball_envelope`.
+    The gradient of the envelope has Lipschitz constant b, the `strength`. The envelope keeps the loss's own Lipschitz
+    constant G, and is at most G²/(2b) below the loss. The minimum is over all v, also outside the constraint set;
+    `ball_envelope` is the variant with v in a ball.
 
-    It is in closed form for `Hinge`, `Absolute` and `Pinball`. For a smooth loss of one score it uses a fixed number of
-    bisections and Newton steps. A run evaluates the losses and excess risk of the envelope, unless the problem defines
-    its excess risk.
+    The envelope has a closed form for `Hinge`, `Absolute` and `Pinball`. For a smooth loss of one score, a fixed number
+    of bisections and Newton steps computes it. The losses and the excess risk in a run's metrics are those of the
+    envelope, unless the problem defines its own excess risk.
 
     Args:
         loss: `Hinge`, `Absolute`, `Pinball`, or a convex smooth loss of one score.
@@ -168,7 +169,7 @@ def ball_envelope(loss: Kinked, strength: float, radius: float) -> Callable[[Any
         example is `(features, label)` or an `Example`.
 
     Raises:
-        ValueError: if the loss is another one, or the strength or the radius is not positive.
+        ValueError: if the loss is not one of these three, or the strength or the radius is not positive.
 
     >>> from fedprivjax import Absolute, Ball, general_problem
     >>> data, loss = (jnp.eye(2), jnp.array([1.0, 3.0])), Absolute()

@@ -219,21 +219,21 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
     Attributes:
         epsilon, noise_std, step_scale, clip, batch, sampler, rate, relation, noise_rule, delta, relative_privacy: as in
             `NoisyMinibatchSGD`.
-        step_size: 1/v; round r of a stage, counted from 1, has a step of length r/(2v). None is the theory's v of each
-            stage. If a clip is below the Lipschitz constant and no modulus or variance is given, None is a rule of
-            thumb: noise may move the output as far as in `NoisySGD` (no theorem is claimed).
-        form: "plain" for one stage, "regularised" for one stage on the loss plus (λ/2)·‖w − w_0‖², or "multistage" for
-            stages that each halve the excess loss of a strongly convex loss.
-        strong_convexity: modulus μ of the loss, 0 if it is unknown.
-        regularisation: λ of the form "regularised"; None is the theory's, `factor·V/(D√R)` for R rounds and distance D
-            from the start to the optimum.
+        step_size: 1/v, for which round r of a stage, counted from 1, takes a step of r/(2v). None is the theory's value
+            in each stage. If a clip is below the Lipschitz constant, and neither `strong_convexity` nor `variance` is
+            given, None is a rule of thumb: noise may move the output as far as in `NoisySGD` (no theorem is claimed).
+        form: "plain" has one stage. "regularised" has one stage on the loss plus (λ/2)·‖w − w_0‖², with w_0 the start.
+            "multistage" has stages that each halve the excess loss of a strongly convex loss.
+        strong_convexity: modulus of strong convexity of the loss, 0 if unknown.
+        regularisation: λ of the form "regularised". None is the theory's, `factor·V/(D√R)`, with V² the `variance`, R
+            rounds, and distance D from the start to the optimum.
         factor: factor in that λ: 1/2 in the paper's theorem, 1 in its lemma.
-        gap: bound on the initial excess loss, for "multistage"; None is the Lipschitz constant times D.
+        gap: bound on the initial excess loss, for "multistage". None is the Lipschitz constant times D.
         variance: V², bound on the mean squared error of a round's gradient. None is the variance of the noise plus the
             largest that sampling of records and machines may add.
-        printed: True for the stages' v as printed in the paper, which do not minimise the bound of a stage.
+        printed: True for the values v as printed in the paper, which do not minimise the bound of a stage.
         server: any optax transformation or schedule instead of the plain step, as in `NoisySGD`, with the form "plain"
-            and no modulus. It has no default step, and the error bound is not for it.
+            and no `strong_convexity`. It has no default step, and no error bound.
         schedule: every round's place in its stage; set by `calibrate`.
 
     **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records (record-level DP between

@@ -27,7 +27,7 @@ class Ditto(LocalGradientSteps):
     """Ditto (Li et al. 2021): FedAvg, and a personal model of every client, pulled towards the shared one.
 
     On each minibatch, machine i also moves its own model v_i against ∇F_i(v_i) + λ·(v_i − w). Here F_i is the loss of
-    the minibatch, and w the received shared model. Personal models stay at their clients.
+    the minibatch, λ the strength `pull`, and w the received shared model. Personal models stay at their clients.
 
     Attributes:
         pull: λ, strength of the pull, positive.

@@ -193,31 +193,33 @@ class DPMu2(MessageSettings):
     w_{t+1} = Π(w_t − η·q̃_t), and averages: x_{t+1} = x_t + 2/(t+2)·(w_{t+1} − x_t). The output is x_T after T rounds.
 
     Attributes:
-        mu: GDP target from which `calibrate` computes `noise_std`; inf is non-private μ²-SGD.
+        mu: target μ of Gaussian DP, from which `calibrate` computes `noise_std`; inf is non-private μ²-SGD.
         epsilon: target ε at the run's δ (instead of `mu`).
-        noise_std: standard deviation of the noise at relative scale 1, per coordinate (instead of `mu`).
-        step_size: η. None is the theory's, with which the noise accumulated in x_T has the norm of the set's diameter.
-            With a clip it has the norm of `gathered_reach`, a rule of thumb (no theorem is claimed).
+        noise_std: standard deviation per coordinate of the noise of a message with relative noise 1, see
+            `noise_schedule` (instead of `mu`).
+        step_size: η. None is the theory's step, for which the noise accumulated in x_T has the set's diameter as its
+            norm. With a clip, None is a rule of thumb, for which this norm is `gathered_reach` (no theorem is claimed).
         step_scale: factor on `step_size`, given or the theory's.
-        clip: C, bound that each machine enforces on its message's norm. None relies on the bound S = G + 2LD of the
-            theory, for Lipschitz constant G, smoothness L and diameter D of the problem.
+        clip: C, bound that each machine enforces on the norm of s. None relies on the bound G + 2LD of the theory, for
+            Lipschitz constant G, smoothness L and diameter D of the problem.
         trust: "none" (every message is public) or "server" (only the points x_t are public).
-        noise_schedule: distribution of the privacy budget over messages, a key of
-            `fedprivjax.noise.chooser.NOISE_SCHEDULES`; or correlation of the messages' noises: "toeplitz", "optimal",
-            {"toeplitz": p}, a lower triangular matrix with columns of norm at most 1, an object with
-            `materialize(messages)`, which returns a matrix, or any `SumFactor`, see `fedprivjax.noise.sums`.
-        relative_privacy: relative μ of the machines in any unit, one number each: the largest corresponds to `mu`;
-            untrusted server only. None means equal μ.
-        cancel: False keeps the old noise, so that the noises of a machine's messages accumulate (an ablation of the
-            papers; untrusted server only). True cancels the noise of its last message.
-        batch: K, number of fresh records in a message, which is the mean of their s, each clipped separately. A machine
-            with n records sends at most ⌊n/K⌋ messages, and does not use the remaining records.
+        noise_schedule: distribution of the privacy budget over a machine's messages, a key of
+            `fedprivjax.noise.chooser.NOISE_SCHEDULES`. It gives each message a relative noise. Other values correlate
+            the noises of the messages: "toeplitz", "optimal", {"toeplitz": p}, or any `SumFactor`, see
+            `fedprivjax.noise.sums`. A lower triangular matrix with columns of norm at most 1 also does, and so does an
+            object whose `materialize(messages)` returns one.
+        relative_privacy: relative μ of the machines in any unit, one number each. The largest corresponds to `mu`. None
+            means equal μ. Only for an untrusted server.
+        cancel: True cancels the noise of a machine's last message. False keeps it, so that the noises of a machine's
+            messages accumulate (an ablation of the papers; untrusted server only).
+        batch: K, number of fresh records in a message. The message is the mean of their vectors s, each clipped
+            separately. A machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining records.
         server: any optax transformation or schedule along q̃_t instead of the plain step, as in `NoisySGD`. It has no
-            default step, and the error bound is not for it.
+            default step, and no error bound.
 
-    **Privacy**: μ-GDP per machine for replacing one of its records, with μ = (2S/noise_std)·√Σ_k 1/r_k² over its
-    messages k, of relative noise r_k (`noise_schedule`). S is C if clipped, and S/K stands for S with a batch. With a
-    trusted server it is 2S/m for 2S, with m participants in a round, and the sum is over all rounds.
+    **Privacy**: μ-GDP per machine for replacing one of its records, with μ = (2S/(K·noise_std))·√Σ_k 1/r_k². The sum is
+    over the machine's messages k, of relative noise r_k (`noise_schedule`). S bounds the norm of s: it is C, or G + 2LD
+    without a clip. With a trusted server and m participants in a round, S/m replaces S, and the sum is over all rounds.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.

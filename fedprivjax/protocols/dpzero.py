@@ -36,12 +36,13 @@ class ZeroState(NamedTuple):
 class DPZero(Algorithm):
     """DPZero (Zhang et al. 2023): private optimisation from losses of records, without gradients.
 
-    A round has a random public direction u of norm √d, for d parameters. A record z sends one number, clipped:
-    q(z) = (f(w + λ·u; z) − f(w − λ·u; z))/(2λ). The server steps from w against the noisy mean of the q, times u.
+    A round has a random public direction u of norm √d, for d parameters. For a record z, a machine sends one clipped
+    number, q(z) = (f(w + λ·u; z) − f(w − λ·u; z))/(2λ), with the loss f and λ the `radius`. The server steps from w
+    against u times the noisy mean of these numbers.
 
     Attributes:
         radius: λ, positive. A small value magnifies rounding errors of the losses, which are divided by 2λ.
-        server: any optax transformation or schedule along that direction instead of the plain step, as in `NoisySGD`.
+        server: any optax transformation or schedule instead of the plain step, as in `NoisySGD`.
 
     >>> from fedprivjax import NoisyMessages, Protocol, Uniform, datasets, from_dataset, simulate
     >>> method = Protocol(DPZero(), privacy=NoisyMessages(clip=1.0), epsilon=8.0, step_size=0.01)

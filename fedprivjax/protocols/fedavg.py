@@ -115,26 +115,26 @@ class FedAvg(Protocol):
     Attributes:
         unit: protected unit: "record" for noise in every local step, "machine" for noise on clipped updates.
             Default: no privacy.
-        mu, epsilon, noise_std: as in `DPMu2`. None of them is given without a unit. With an `AdaptiveClip`,
-            `noise_std` is the noise multiplier, in units of the clip.
+        mu, epsilon, noise_std: as in `DPMu2`. Leave out all three without a unit. With an `AdaptiveClip`, `noise_std`
+            is the noise multiplier, in units of the clip.
         step_size: η, step of the local steps, required unless `local` has its own.
         step_scale: factor on `step_size`.
         clip: bound on the norm of a record's gradient. None uses the problem's Lipschitz constant with unit = "record",
             and no clip otherwise.
-        update_clip: C, bound on the norm of a machine's update, required with unit = "machine"; a number, or an
+        update_clip: bound on the norm of a machine's update, required with unit = "machine". It is a number, or an
             `AdaptiveClip` that follows the updates' norms.
         prox: ρ of the proximal term (FedProx), or None for FedAvg.
-        server: any optax transformation or schedule with −Δ as its gradient, as in `NoisySGD`, for FedAvgM, FedAdam and
-            FedYogi. None adds Δ.
-        server_step: learning rate of `server`, required unless that has its own: a number, or an optax schedule, a
-            function of the round from 0, such as `optax.cosine_decay_schedule(1.0, 100)`.
-        local: any optax transformation or schedule along a local step's direction g_k + ρ·(v − w_r) instead of the
-            plain step, such as `ServerOptimizer("sgd", momentum=0.9)`. Its state is reset in every round. A local
-            step is η times its update at learning rate 1. If it has its own step, `step_size` is left out.
-        local_epochs: E, passes over a machine's records in a round. Either it or `local_steps` is given.
-        local_steps: K, number of steps in a round, each on an independent sample of records; or one number for each
-            machine (partial work), which are public constants, and do not follow the data.
-        batch: B, number of records of a step, or None for all records of the machine. The sampler "full" ignores it.
+        server: any optax transformation or schedule, as in `NoisySGD`, with −Δ as its gradient. This gives FedAvgM,
+            FedAdam and FedYogi. None adds Δ.
+        server_step: learning rate of `server`, required unless `server` has its own. It is a number, or an optax
+            schedule, a function of the round counted from 0, such as `optax.cosine_decay_schedule(1.0, 100)`.
+        local: any optax transformation or schedule that replaces the plain local step, such as `ServerOptimizer("sgd",
+            momentum=0.9)`. Its gradient is g_k + ρ·(v − w_r), and its state is reset in every round. A local step is η
+            times its update at learning rate 1. If it has its own step, leave out `step_size`.
+        local_epochs: number of passes over a machine's records in a round. Give either it or `local_steps`.
+        local_steps: number of steps in a round, each on an independent sample of records. A tuple has one number for
+            each machine (partial work). These numbers are public, and must not depend on the data.
+        batch: B, number of records of a step, or None for all records of the machine. The sampler "full" ignores B.
         sampler: sampler of the records of a step with `local_steps`: "subset", "replacement", "poisson" or "full".
         rate: public probability of every record in a step with sampler = "poisson", which needs no dataset sizes. The
             sum is still divided by B. Default: B divided by a machine's number of records.
@@ -142,27 +142,29 @@ class FedAvg(Protocol):
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one". With
             unit = "machine" and "add-or-remove-one", a machine's update is present or zero. With unit = "record", it
             needs Poisson samples of a public `rate`.
-        noise_schedule: correlation of a trusted server's noise over rounds, with unit = "machine": "independent",
-            "tree", {"tree": r} (trees that restart every r rounds), "toeplitz" (banded), "optimal" (fitted to the
-            schedule), `Banded`, `BLT`, an `AnySchedule` of a factor, or a lower triangular matrix F with one row per
-            round, also as an object with `materialize(rounds)`, which returns F. The server releases F·x plus
-            independent noise of `noise_std`, with x the rounds' means; with a name, the first mean also has this noise.
-            With trust = "none", a `Pairwise` is noise that machines share.
+        noise_schedule: correlation of a trusted server's noise over rounds, with unit = "machine". "independent" is
+            fresh noise in every round. "tree" is noise of a binary tree over the rounds, and {"tree": r} of trees that
+            restart every r rounds. "toeplitz" is a banded matrix, and "optimal" a matrix fitted to the schedule.
+            `Banded`, `BLT`, and an `AnySchedule` of a factor are objects for other matrices. A lower triangular matrix
+            F has one row per round, and may also be an object whose `materialize(rounds)` returns F. The server then
+            releases F·x plus independent noise of `noise_std`, with x the rounds' means. With a name, the first mean
+            also has this noise. With trust = "none", a `Pairwise` is noise that machines share.
         window: number of last iterates whose mean is reported.
         encoder: `Encoder`, which compresses messages, such as `Quantiser(levels=16)`, or None. A machine's own noise is
             added before encoding. A trusted server clips encoded messages to the encoder's norm bound, and calibrates
             its noise to that.
 
-    Machines with unequal numbers of steps are sorted by them in every round and computed in at most four classes, each
-    as long as its longest machine. `Run.costs["idle_steps"]` is the fraction of computed steps that change nothing.
+    If machines take unequal numbers of steps, every round divides them into at most four classes of similar numbers.
+    All machines of a class compute as many steps as the longest one needs. `Run.costs["idle_steps"]` is the fraction of
+    computed steps that change nothing.
 
-    The mean's weights are equal, or the problem's `machine_weights` within the cohort, such as "sizes".
+    The weights of the mean are equal, or proportional to the problem's `machine_weights` of the participants.
 
     **Privacy**: none, or (ε, δ)-DP for replacing one record or for one machine, against the adversary of `trust`.
 
     Raises:
-        Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given. Neither or both
-            of `local_epochs` and `local_steps` are given. No theorem covers the combination of settings.
+        Refusal: if a setting is invalid, or no theorem covers the combination of settings. At most one of `epsilon`,
+            `mu` and `noise_std`, and exactly one of `local_epochs` and `local_steps` may be given.
 
     >>> import numpy as np
     >>> from fedprivjax import Uniform, datasets, from_dataset, simulate

@@ -33,10 +33,12 @@ class DynState(NamedTuple):
 class FedDyn(LocalAlgorithm):
     """FedDyn (Acar et al. 2021): local steps with a correction for machines whose data differ.
 
-    Machine i keeps a vector h_i, and the server h, all 0 at the start. From the server's w_r, a machine takes local
-    steps v ← Π(v − η·(g − h_i + α·(v − w_r))), with minibatch gradients g and Π the projection onto the constraint set.
-    Then h_i ← h_i − α·(v − w_r). The server sets h ← h − (α/M)·Σ_i (v_i − w_r), for M machines of which the
-    participants i sent v_i − w_r. It continues from w_{r+1} = Π(mean of v_i − h/α). Use it with equal weights.
+    Machine i keeps a vector h_i, and the server a vector h. All are 0 at the start. From the server's point w_r, a
+    machine takes local steps v ← Π(v − η·(g − h_i + α·(v − w_r))). Here g is a minibatch gradient, η the step size, and
+    Π the projection onto the constraint set. Then the machine sets h_i ← h_i − α·(v − w_r).
+
+    Participant i sends v_i − w_r, with v_i its last point. For M machines, the server sets h ← h − (α/M)·Σ_i (v_i −
+    w_r), and continues from w_{r+1} = Π(mean of v_i − h/α). Both formulas assume equal weights of the machines.
 
     Attributes:
         alpha: α, strength of the proximal term.

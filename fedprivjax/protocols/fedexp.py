@@ -33,11 +33,12 @@ class ExpState(NamedTuple):
 class FedExP(LocalAlgorithm):
     """FedExP (Jhunjhunwala et al. 2023): FedAvg with a longer server step if the machines' updates differ more.
 
-    With Δ_i the update of machine i, and means over a round's participants, the server adds η_g·(mean of Δ_i) for
-    η_g = max(1, mean of ‖Δ_i‖² / (2·(‖mean of Δ_i‖² + κ))). The mean of the last two iterates is reported.
+    With Δ_i the update of machine i, and means over a round's participants, the server adds η_g·(mean of Δ_i). The
+    factor is η_g = max(1, mean of ‖Δ_i‖² / (2·(‖mean of Δ_i‖² + κ))), with κ the `offset`. The mean of the last two
+    iterates is reported.
 
     Attributes:
-        offset: κ, which keeps η_g finite.
+        offset: κ, a small positive number that keeps η_g finite.
         local: any optax transformation or schedule of the local steps, as in `FedAvg`.
         server: any optax transformation or schedule with −η_g·(mean of Δ_i) as its gradient. None is the plain sum.
         server_step: learning rate of `server`, required unless that has its own.

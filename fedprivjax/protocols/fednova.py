@@ -35,11 +35,12 @@ class FedNova(LocalGradientSteps):
     """FedNova (Wang et al. 2020): FedAvg with normalised updates, for machines with unequal numbers of local steps.
 
     An update is divided by the machine's effective number of steps, which an optimiser or a proximal term changes. The
-    server adds τ times the weighted mean of the normalised updates.
+    server adds the weighted mean of the normalised updates, times τ. By default, τ is the mean effective number of
+    steps in the round.
 
     Attributes:
-        effective: τ divided by the largest number of steps of a machine. None takes for τ the mean number of effective
-            steps in the round. A machine then sends this number, too, which uses part of a private message's bound.
+        effective: τ divided by the largest number of steps of a machine. With None, a machine also sends its effective
+            number of steps, which uses part of a private message's bound.
         prox, server_step, server, local, window: as in `FedAvg`.
 
     >>> import numpy as np

@@ -29,10 +29,10 @@ from fedprivjax.protocols.fedavg import LocalGradientSteps
 
 @struct.dataclass(kw_only=True)
 class FedPer(LocalGradientSteps):
-    """FedPer (Arivazhagan et al. 2019): FedAvg on a network's shared layers, with own last layers at every client.
+    """FedPer (Arivazhagan et al. 2019): FedAvg on a network's first layers, with separate last layers at every client.
 
-    The last layers, a client's head, are trained and stay there. The reported parameters are the shared layers with the
-    initial head, so use metrics of the clients' own models, such as "personal_accuracy".
+    A client trains its last layers, its head, and never sends them. The reported parameters are the shared layers with
+    the initial head, so use metrics of the clients' own models, such as "personal_accuracy".
 
     Attributes:
         head: path of the head's parameters, such as "Dense_1" for a layer of a network, or "Dense_1/bias"; or a tuple

@@ -133,22 +133,25 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
     """Local SGD (FedAvg) with local steps on one record each, plain or with noise in every step.
 
-    In round r, a machine starts from w_r and takes K projected steps, v ← Π(v − η·(∇f(v; x) + N(0, σ²·I))), each on one
-    of its own records x. The mean of the end points is w_{r+1}. It is the baseline of Lowy & Razaviyayn 2023.
+    In round r, a machine starts from the server's point w_r and takes K projected steps, v ← Π(v − η·(∇f(v; x) + N(0,
+    σ²·I))), each on one of its own records x. The mean of the end points is w_{r+1}. It is the baseline of Lowy &
+    Razaviyayn 2023.
 
     Attributes:
         epsilon, noise_std, step_size, step_scale, clip, noise_rule, delta, relative_privacy: as in `NoisyMinibatchSGD`.
-            The rule counts every local step as a release of one record, so R·K releases in R rounds. No theorem gives
-            a step with noise: set one, or a clip below the Lipschitz constant, for which a rule of thumb gives one.
+            The rule counts every local step as a release of one record, so R·K releases in R rounds. No theorem gives a
+            step with noise. Set `step_size`, or a `clip` below the Lipschitz constant, for which there is a rule of
+            thumb.
         batch: K, number of local steps in a round, with one record each.
         sampler: sampler of the K records: "replacement", "disjoint", or a `Sampler` of either kind.
         rate: always None, because a release uses exactly one record of its machine.
         relation: always "replace-one", for the same reason.
         window: number of last iterates whose mean is reported, or None for the mean of w_0 … w_{R−1}.
-        server: any optax transformation or schedule with w_r minus the mean of the end points as its gradient: FedAvgM
-            with momentum, FedAdam (Reddi et al. 2021). None takes the mean, which equals sgd with a `server_step` of 1.
-        server_step: learning rate of the server optimiser, required with `server`, as in `FedAvg`; `step_size` is for
-            local steps.
+        server: any optax transformation or schedule with w_r minus the mean of the end points as its gradient. With
+            momentum this is FedAvgM, with Adam FedAdam (Reddi et al. 2021). None takes the mean, like sgd with a
+            `server_step` of 1.
+        server_step: learning rate of the server optimiser, required with `server`, as in `FedAvg`. In contrast,
+            `step_size` is for local steps.
         local: any optax transformation or schedule of the local steps, as in `FedAvg`. It has no default step.
 
     **Privacy**: (ε_i, δ_i)-DP of machine i for replacing one of its records, even if every local step were released.

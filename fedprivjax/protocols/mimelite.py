@@ -44,8 +44,8 @@ class MimeLite(LocalAlgorithm):
     """MimeLite (Karimireddy et al. 2021): local steps along a momentum of the server, which is fixed during a round.
 
     A machine starts at the server's point and takes projected local steps v ← Π(v − η·((1−β)·g + β·m)), with minibatch
-    gradients g and the server's momentum m. It sends its update and its first gradient G. The server takes the mean of
-    the end points, and m ← (1−β)·(mean of G) + β·m.
+    gradients g and the server's momentum m. It sends its update and G, the gradient of its first minibatch. The server
+    continues from the mean of the end points, and sets m ← (1−β)·(mean of G) + β·m.
 
     Attributes:
         beta: β, in (0, 1).

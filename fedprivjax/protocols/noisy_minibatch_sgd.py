@@ -252,27 +252,31 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: ignore[misc]
     """Noisy minibatch SGD: machines send noisy mean gradients of samples of their own records.
 
-    In round r, each of M participants sends the mean of K gradients at w_r, plus noise N(0, σ²·I). The server sets
-    w_{r+1} = Π(w_r − η·(mean of the messages)), projected onto the constraint set by Π. After R rounds it reports a
-    weighted mean of w_0 … w_{R−1} (Lowy & Razaviyayn 2023, Algorithm 1, and Algorithm 3 with a shuffler).
+    In round r, each of M participants sends the mean of K gradients at the server's point w_r, plus noise N(0, σ²·I).
+    The server sets w_{r+1} = Π(w_r − η·(mean of the messages)), with step size η and Π the projection onto the
+    constraint set. After R rounds it reports a weighted mean of w_0 … w_{R−1} (Lowy & Razaviyayn 2023, Algorithm 1, and
+    Algorithm 3 with a shuffler).
 
     Attributes:
-        epsilon: target of every machine; inf is non-private. The noise is for a machine that takes part in every round,
-            and the guarantee counts a machine's actual rounds. The noise rule's formula gives the proportions of the
-            machines' noises.
-        relative_privacy: relative ε of the machines in any unit, one number each: the largest corresponds to
-            `epsilon`. Each machine gets exactly the noise that it needs. A list of all machines' `epsilon` is
-            equivalent, but cannot be scaled by a sweep. Not with a shuffler.
+        epsilon: target ε of every machine; inf is non-private. The default rule computes the noise for a machine that
+            takes part in every round, while the guarantee counts a machine's actual rounds. If machines differ, the
+            formula of `noise_rule` gives the proportions of their noises.
+        relative_privacy: relative ε of the machines in any unit, one number each. The largest corresponds to `epsilon`.
+            Each machine gets exactly the noise that it needs. A list as `epsilon` is equivalent, but cannot be scaled
+            by a sweep. Not with a shuffler.
         noise_std: σ of the noisiest machine, per coordinate of its message (instead of one `epsilon` for all).
         step_scale: factor on `step_size`, given or the theory's.
-        step_size: η. None chooses a step. With noise it is that of Theorem 2.1. Without noise it is 1/β for smoothness
-            β if every round uses all records of all machines, else it minimises the bound in Lemma E.4. With a clip
-            below the Lipschitz constant no theorem holds: the step is the rule of thumb of `NoisySGD` for clipped
-            gradients, with σ²/M for σ². It is √3 times as long without a window, and up to twice as long for full
-            batches. A positive `strong_convexity` always gives the strongly convex theorem's step.
-        clip: C, bound that a machine enforces on every record's gradient; None relies on the Lipschitz constant.
-        strong_convexity: modulus μ of the loss; if positive, it sets growing averaging weights and the step.
-        batch: K, an integer or one for each machine; None with the sampler "full", which ignores it.
+        step_size: η, or None for a default step. With noise, it is the step of Theorem 2.1, which bounds the excess
+            loss on new records. Without noise, it is 1/β for smoothness β if every round uses all records of all
+            machines. Otherwise it minimises the bound of Lemma E.4 on the excess training loss. With a clip below the
+            Lipschitz constant no theorem holds, so the step is the rule of thumb of `NoisySGD` for clipped gradients,
+            with σ²/M for σ². This step is √3 times as long without a window, and up to twice as long for full batches.
+            A positive `strong_convexity` always gives the step of the theorem for strongly convex losses.
+        clip: bound that a machine enforces on the norm of every record's gradient. None relies on the Lipschitz
+            constant.
+        strong_convexity: modulus of strong convexity of the loss, 0 if unknown. A positive one sets the step, and
+            averaging weights that grow with the round.
+        batch: K, number of records in a message, or one number for each machine. The sampler "full" ignores K.
         sampler: sampler of a machine's records, a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler` with its
             batch.
         rate: public probability of every record in a message with sampler = "poisson", which needs no dataset sizes.
@@ -280,19 +284,19 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
             "add-or-remove-one" needs Poisson samples of a public `rate`, and noise_rule = "accountant".
         noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
-        delta: δ of every machine, or one for each, at most the run's; "records" is 1/n_i² for a machine with n_i
-            records; None is the run's.
-        trust: "none", or "shuffler": a round's messages, of one record each, are seen without their senders, which
-            needs less noise. Machines must be identical, and their number per round fixed.
-        window: number of last iterates, including w_R, whose mean is reported; None means the weighted mean above.
-        server: any optax transformation or schedule instead of the plain step, as in `NoisySGD`; not with
-            `strong_convexity`, whose weights are for plain steps.
+        delta: δ of every machine, or one number for each, at most the run's δ, which is also the default. "records" is
+            1/n_i² for a machine with n_i records.
+        trust: "none", or "shuffler". A shuffler hides who sent which message of a round, so that less noise is enough.
+            A message then has one record, machines must be identical, and their number per round fixed.
+        window: number of last iterates, including w_R, whose mean is reported. None reports the weighted mean above.
+        server: any optax transformation or schedule instead of the plain step, as in `NoisySGD`. Not with
+            `strong_convexity`, whose averaging weights assume plain steps.
 
-    Machines' weights and Lipschitz constants, and the distance to the optimum, are settings of the problem.
+    The weights and Lipschitz constants of machines, and the distance to the optimum, are settings of the problem.
 
     **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records (record-level DP between
-    silos, ISRL-DP), or for adding or removing one. With a shuffler, it is that of all shuffled messages for replacing
-    one record of one machine.
+    silos, ISRL-DP), or for adding or removing one. With a shuffler, the guarantee is for all shuffled messages
+    together, for replacing one record of one machine.
 
     Raises:
         Refusal: if a setting is invalid, both `epsilon` and `noise_std` are given, or no theorem covers the

@@ -252,24 +252,26 @@ class MessageSettings(Levels, Protocol):
 class NoisySGD(MessageSettings):
     """Noisy SGD in one pass: machines send gradients of fresh records, with noise from them or from a trusted server.
 
-    In each of T rounds, each of m participants sends the gradient at w_t of a record that was not used before. The
-    server takes a projected step along the mean. Noise is in every message, or in the mean with a trusted server.
+    In each of T rounds, each of m participants sends the gradient at the current point w_t, for a record that was not
+    used before. The server takes a projected step along the mean. Noise is in every message, or in the mean with a
+    trusted server.
 
     Attributes:
-        mu, epsilon, noise_std, step_size, step_scale, clip, trust: as in `DPMu2`. The default step is
-            D/√(T·(G² + d·σ²)), for diameter D, Lipschitz constant G, d parameters and noise σ in the mean gradient. For
-            gradients clipped to C it is a rule of thumb, 1/√(T·(C²/D² + d·σ²/D_z²)) and at most D_z/C. There D is the
-            largest distance from the start, and D_z = min(D, √d·G/L) for smoothness L, the distance that noise may move
-            a run. With `average` it is √3 times as long (no theorem is claimed).
+        mu, epsilon, noise_std, step_size, step_scale, clip, trust: as in `DPMu2`. The default step is D/√(T·(G² +
+            d·σ²)), for diameter D, Lipschitz constant G, d parameters and noise σ in the mean gradient. For gradients
+            clipped to C it is a rule of thumb, 1/√(T·(C²/D² + d·σ²/D_z²)) and at most D_z/C. In it, D is the largest
+            distance from the start. D_z = min(D, √d·G/L), with smoothness L, is the distance that noise may move a run.
+            With `average`, this rule's step is √3 times as long (no theorem is claimed).
         relative_privacy, batch: as in `DPMu2`.
         average: True to report the running average instead of the last iterate; both are evaluated.
         server: any optax transformation or schedule instead of the plain step, such as `optax.adam`, its name "adam",
             `optax.adam(0.1)`, or a `ServerOptimizer` with numbers to sweep. Its learning rate is the step. The default
-            is scaled such that a run along a constant direction moves as far as with plain steps. If it has its own
-            step, `step_size` is left out.
+            step is scaled such that a run along a constant direction moves as far as with plain steps. If the optimiser
+            has its own step, leave out `step_size`.
 
-    **Privacy**: μ-GDP for replacing one record, with μ = 2G/noise_std, or 2G/(m·noise_std) with a trusted server; C
-    replaces G if clipped. A record affects one message; all else is post-processing.
+    **Privacy**: μ-GDP for replacing one record, with μ = 2G/noise_std, or 2G/(m·noise_std) with a trusted server; Here
+    G is the Lipschitz constant, or C with a clip, and m the number of participants in a round. A record affects one
+    message, and everything else is post-processing.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.

@@ -34,9 +34,9 @@ class SkipState(NamedTuple):
 class ProxSkip(LocalAlgorithm):
     """ProxSkip, also known as Scaffnew (Mishchenko et al. 2022): local steps corrected for machines whose data differ.
 
-    Machine i keeps a vector c_i, and the server the mean c of all of them. Local steps of size η follow g − c + c_i,
-    with minibatch gradients g, from the server's point. If they end at distance v − w from it, then
-    c_i ← c_i + (p/η)·(v − w). Machines send v − w alone. Use it with equal weights.
+    Machine i keeps a vector c_i, and the server c, the mean of all c_i. From the server's point w, local steps of size
+    η follow g − c + c_i, with g a minibatch gradient. After the last step, at v, the machine sends v − w and sets c_i ←
+    c_i + (p/η)·(v − w), with p the `probability`. The formulas assume equal weights of the machines.
 
     Attributes:
         probability: p, in the paper the probability that a step is followed by averaging. None is 1/K, with K the

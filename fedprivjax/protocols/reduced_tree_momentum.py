@@ -62,9 +62,12 @@ class ReducedTreeMomentum(MomentumProtocol):
 
     It takes the normalised steps of `TreeMomentum`. The momentum is computed from gradients at anchors, the first
     iterate of each epoch, and from differences of gradients at nearby points. A record changes a difference less than a
-    gradient, so it needs less noise. The momentum is a combination of three sums, each with the noise of its own tree
-    over rounds: of gradients at anchors, of their differences from one anchor to the next, and of residuals. A residual
-    is the gradient at an iterate minus the gradient of the same records at its epoch's anchor.
+    gradient, so it needs less noise. The momentum combines three sums, each with the noise of a separate tree over
+    rounds:
+
+    * gradients at anchors,
+    * their differences from one anchor to the next,
+    * residuals: the gradient at an iterate minus the gradient of the same records at the anchor of its epoch.
 
     Attributes:
         mu, epsilon: privacy target, `mu` or `epsilon`; inf is non-private.
@@ -72,25 +75,27 @@ class ReducedTreeMomentum(MomentumProtocol):
             other node is a fixed multiple of σ (`stds`).
         step_scale: factor on `step_size`, given or the theory's.
         step_size: η, length of every step. None is 1/√(N·T) of Theorem 9, for T rounds in epochs of N rounds. For
-            clipped gradients in a bounded set it is the smaller of `TreeMomentum`'s and C/(8NL), with smoothness L (no
-            theorem is claimed).
+            clipped gradients in a bounded set, None is the smaller of `TreeMomentum`'s default and C/(8NL), with
+            smoothness L (no theorem is claimed).
         alpha: α, weight of a new gradient in the momentum, in [1/N, 1]; None is 1.7/N, required by Proposition 14.
-        reset_rate: γ, weight in [0, 1] of whole gradients at a new anchor, against the previous anchor's plus
-            differences. None is η·N, at most 1/2.
+        reset_rate: γ, in [0, 1], weight of the gradients at a new anchor. The rest, 1 − γ, is for the gradients at the
+            previous anchor plus differences. None is η·N, at most 1/2.
         clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.
         batch: K, number of a machine's records in a round; it must divide the number of its records.
         sampler: "cyclic", the only order for which the method is exact.
         allocation: allocation of noise to groups of nodes, "optimal" or "paper"; see `factors.reduced.ALLOCATIONS`.
-        noise_rule: "accountant", smallest noise for the rounds in which records are used; "paper", that of Theorem 8.
+        noise_rule: "accountant" computes the smallest noise for the rounds in which records are used. "paper" is the
+            noise of Theorem 8.
         trust: "server" (one set of trees for the mean) or "none" (one set per machine).
         relative_privacy: relative μ of the machines, as in `TreeMomentum`.
         stds: noise of each group divided by σ; set by `calibrate`, like `epoch` and `slack`.
 
     **Privacy**: μ-GDP for replacing one record. μ² is the largest, over records, of Σ (s/τ)² over the nodes of all
-    trees. Here τ is the noise of a node, and s the sum of the record's changes of that node, one for each round of the
-    node that uses the record. Before weighting, a change is at most 2C in a node of anchors, 2·min(ηNL, 2C) in a node
-    of differences, and 2·min(ηpL, 2C) in a node of residuals, p rounds after the anchor. Its weight is (α/K)·(1−α)^k
-    if the node ends k rounds later. These bounds need steps of length η, so the method has no `server`.
+    trees. Here τ is the standard deviation of a node's noise. The number s is the sum of the changes by which the
+    record moves the node, one for each round of the node that uses the record. Before weighting, a change is at most 2C
+    in a node of anchors, 2·min(ηNL, 2C) in a node of differences, and 2·min(ηpL, 2C) in a node of residuals, for a
+    round p rounds after the anchor. The weight of a change is (α/K)·(1−α)^k if the node ends k rounds later. These
+    bounds need steps of length η, so the method has no `server`.
     """
 
     reset_rate: Any = struct.field(default=None, metadata={"small": of_short_epochs})

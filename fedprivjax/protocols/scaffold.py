@@ -52,7 +52,7 @@ class ControlVariates(LocalGradientSteps):
 
     Attributes:
         scaled: True to send the change of a control variate times K·η, with K the largest number of local steps and η
-            the step size. It then has the scale of the update, with which it is clipped as one message.
+            the step size. The change then has the scale of the update. Both are clipped together, as one message.
     """
 
     scaled: bool = struct.field(pytree_node=False, default=True)
@@ -106,13 +106,13 @@ class ControlVariates(LocalGradientSteps):
 class Scaffold(FedAvg):
     """SCAFFOLD, not private, or private for one record (DP-SCAFFOLD) or for one machine.
 
-    Every machine keeps a control variate c_i, the mean of its gradients in its last round, and the server the mean c of
-    all c_i. Local steps follow the gradient plus c − c_i, which corrects the drift of machines with different data.
-    Machines send their update and the change of c_i (Karimireddy et al. 2020; Noble et al. 2022).
+    Every machine i keeps a control variate c_i, the mean of its gradients in its last round. The server keeps c, the
+    mean of all c_i. Local steps follow the gradient plus c − c_i, which corrects the drift of machines with different
+    data. Machines send their update and the change of c_i (Karimireddy et al. 2020; Noble et al. 2022).
 
     The settings are those of `FedAvg`, with equal weights. `update_clip` bounds the norm of the update together with
     the scaled change of c_i. With an `encoder`, machines keep their exact c_i. The server adds up encoded changes, so c
-    has the encoding errors of all messages so far, of mean 0 for an unbiased encoder.
+    contains the encoding errors of all messages so far. Their mean is 0 if the encoder is unbiased.
 
     **Privacy**: as in `FedAvg`. The control variates follow from released numbers.
 

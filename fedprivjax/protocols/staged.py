@@ -59,21 +59,22 @@ class Stage(NamedTuple):
 
 @struct.dataclass
 class Staged(Algorithm):
-    """An algorithm in stages, each of which starts at the point that the stage before reported.
+    """Algorithm in stages, each of which runs another algorithm from the point that the previous one reported.
 
     Attributes:
         steps: algorithm of every stage, which reads means, such as `SGD(average=True)`.
-        rounds: number of rounds of each stage, such as (60, 30, 10), which add up to those of the run. One number is
-            that of the stages: each is half as long as the one before, and the last one takes all rounds that are left.
+        rounds: number of rounds of each stage, such as (60, 30, 10), whose sum is the run's number of rounds. A single
+            integer is the number of stages: each is half as long as the one before, and the last one takes all rounds
+            that are left.
         scales: factor on the step in each stage, or one for all.
-        regularisation: λ in each stage, or one for all, of a regulariser (λ/2)·‖x − centre‖² that the server adds. None
-            is no regulariser.
+        regularisation: λ in each stage, or one for all. The server adds a regulariser (λ/2)·‖x − centre‖². None adds
+            nothing.
         centre: centre of the regulariser: "stage" for the point at which the stage starts, "run" for the initial
             parameters of the run.
         begins, each: number of rounds before each stage, and the algorithms of all stages, stacked; set by calibration.
 
-    A sweep names the number of the second stage as "algorithm.scales.1". Other numbers, and another division of the
-    same number of rounds, do not recompile.
+    In a sweep, "algorithm.scales.1" is the scale of the second stage. Changing such a number does not recompile, and
+    neither does another division of the same number of rounds.
 
     >>> import numpy as np
     >>> from fedprivjax import Full, NoisyRecords, Protocol, datasets, from_dataset, simulate

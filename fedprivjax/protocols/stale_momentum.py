@@ -138,20 +138,22 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 
 @struct.dataclass(kw_only=True)
 class StaleMomentum(MessageSettings):
-    """Momentum of its own at every machine: an alternative to the noise cancellation of `DPMu2` (Reshef & Levy 2025).
+    """SGD with a separate momentum at every machine, an alternative to cancelled noise (Reshef & Levy 2025).
 
-    In round t, a participant with previous round t' and a fresh record z sets q_i ← u + (t−1)/t'·q_i, with
+    In round t, a participant i whose previous round was t' takes a fresh record z and sets q_i ← u + (t−1)/t'·q_i, with
     u = t·∇f(x_t; z) − (t−1)·∇f(x_{t'}; z), and sends q_i with noise. The server steps along the mean of the messages,
-    as in `DPMu2`. The run's state has a vector for each machine.
+    as in `DPMu2`, where machines cancel noise instead. The run's state has a vector q_i for each machine.
 
     Attributes:
-        mu, epsilon, noise_std, step_size, step_scale, clip: as in `DPMu2`; privacy needs `clip`, which bounds u. The
-            default step of a private run is a rule of thumb: noise moves w_T by `noise_reach` (no theorem is claimed).
+        mu, epsilon, noise_std, step_size, step_scale, clip: as in `DPMu2`. Privacy needs `clip`, C, which bounds the
+            norm of u. The default step of a private run is a rule of thumb: noise moves the last point w_T by
+            `noise_reach` (no theorem is claimed).
         relative_privacy, batch, server: as in `DPMu2`.
         noise_schedule: "uniform", or a list of positive relative noises σ_k of a machine's messages.
 
-    **Privacy**: μ-GDP per machine for replacing one record, with μ² = max_j Σ_{k≥j} (2C·a_k/σ_k)² over its messages k
-    from the record's message j on. There a_k is the product of the factors (t−1)/t' in between, and σ_k the noise.
+    **Privacy**: μ-GDP per machine for replacing one record, with μ² = max_j Σ_{k≥j} (2C·a_k/σ_k)². A record first
+    enters message j of its machine, and then all later messages k. Here a_k is the product of the factors (t−1)/t' of
+    the messages after j, up to k, and σ_k the standard deviation of the noise in message k.
     """
 
     noise_schedule: str | Sequence[float] = host_only("uniform")

@@ -52,32 +52,35 @@ class TreeMomentum(MomentumProtocol):
 
     Attributes:
         mu, epsilon: privacy target, `mu` or `epsilon`; inf is non-private.
-        noise_std: σ, noise of one node of one tree (with factor "independent": noise of α·g_t).
+        noise_std: σ, standard deviation of the noise of one node of one tree. With the factor "independent", it is that
+            of the noise of α·g_t.
         step_scale: factor on `step_size`, given or the theory's.
-        step_size: η, length of every step. None is 1/√(N·T) of Theorem 6. For clipped gradients in a set of diameter D
-            it is multiplied by min(D, 2·√d·G/L), for d parameters, Lipschitz constant G and smoothness L (no theorem is
-            claimed). If the momentum is 0, no step is taken.
-        alpha: α, in [1/N, 1]; None is the value of Theorem 6, or 1/N without an ε.
+        step_size: η, length of every step. None is 1/√(N·T), as in Theorem 6. For clipped gradients in a set of
+            diameter D, None is this value times min(D, 2·√d·G/L), for d parameters, Lipschitz constant G and smoothness
+            L (no theorem is claimed). If the momentum is 0, no step is taken.
+        alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. None is the value of Theorem 6, or 1/N without
+            an ε.
         clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.
         batch: K, number of a machine's records in a round; it must divide the number of its records.
         sampler: "cyclic" (the same order in every epoch) or "reshuffled"; orders are public.
-        noise_rule: "accountant", smallest noise for the rounds in which records are used; "paper", that of Theorem 4,
-            with its bound on the number of nodes that contain a record.
+        noise_rule: "accountant" computes the smallest noise for the rounds in which records are used. "paper" is
+            Theorem 4, whose noise follows from a bound on the number of nodes that contain a record.
         trust: "server" (one tree for the mean) or "none" (one tree per machine; every machine takes part in every
             round).
-        relative_privacy: relative μ of the machines in any unit, one number each: the largest corresponds to `mu`, and
-            noises are inversely proportional; untrusted server only. No machine's μ exceeds its fraction of the target.
-            It is smaller for machines whose records count less, by their weight or order.
-        factor: correlation of the noise over rounds: "tree"; "sensitivity tree", with node noise proportional to a
-            record's sensitivity in cyclic order; "independent", fresh noise on every gradient; {"tree": r}, trees that
-            restart every r rounds; or a `Factor`.
+        relative_privacy: relative μ of the machines in any unit, one number each, for an untrusted server only. The
+            largest corresponds to `mu`, and noises are inversely proportional. No machine's μ exceeds its fraction of
+            the target. The μ of a machine is below its fraction if its records count less, by their weight or order.
+        factor: correlation of the noise over rounds. "tree" is one tree over all rounds, and {"tree": r} are trees that
+            restart every r rounds. "sensitivity tree" makes the noise of a node proportional to a record's sensitivity
+            in cyclic order. "independent" is fresh noise on every gradient. A `Factor` is any other correlation.
         server: any optax transformation or schedule along m̂_t/‖m̂_t‖ instead of the plain step, as in `NoisySGD`. It
-            has no default step, and the error bound is not for it.
+            has no default step, and no error bound.
         epoch: N; set by `calibrate`.
 
     **Privacy**: μ-GDP for replacing one record, `μ² = max_records Σ_nodes (2·C/K·α·Σ_t (1−α)^{z−t} / σ)²`. The inner
-    sum is over the rounds t of a node that use the record, and z is the node's last round. With M machines, a server's
-    tree has C/(K·M) for C/K. Nodes are Gaussian mechanisms in adaptive composition; all else is post-processing.
+    sum is over the rounds t of a node that use the record, and z is the node's last round. With a trusted server and M
+    machines, C/(K·M) replaces C/K. Nodes are Gaussian mechanisms in adaptive composition, and everything else is
+    post-processing.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.

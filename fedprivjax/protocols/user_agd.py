@@ -110,24 +110,26 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 
 @struct.dataclass(kw_only=True)
 class UserAGD(UserSettings):
-    """Accelerated SGD (AC-SA) on batches of users, machines with one record each; in phases if strongly convex.
+    """Accelerated SGD (AC-SA) on batches of users (machines with one record each).
 
     It is P_AGD of Cheu et al. 2022. The server takes accelerated steps (Lan 2012) along private mean gradients of the
-    users in a round, as released in `UserSGD`.
+    users in a round, as released in `UserSGD`. For strongly convex losses, the run has several phases.
 
     Attributes:
         epsilon, noise_std, step_scale, clip, trust, levels, rounding, accounting, honest: as in `UserSGD`.
         relative_privacy, vector_sum, noises: as in `UserSGD`.
         step_size: 1/(β + S), with smoothness β and a number S that grows with the noise (`theory.cheu.agd_spread`).
-            None is the theory's in every phase. If a clip is below the Lipschitz constant, and no modulus or variance
-            is given, it is the rule of thumb of `AcceleratedMinibatchSGD` (no theorem is claimed).
-        strong_convexity: modulus λ of the loss; if positive, the run has phases.
-        spread: rule of S, "optimal" (minimises the explicit bound) or "paper".
-        variance: bound on the mean squared error of a round's gradient; None is that of noise, rounding and sampling.
+            None is the theory's value in every phase. If a clip is below the Lipschitz constant, and neither
+            `strong_convexity` nor `variance` is given, None is the rule of thumb of `AcceleratedMinibatchSGD` (no
+            theorem is claimed).
+        strong_convexity: modulus of strong convexity of the loss. If it is positive, the run has phases.
+        spread: rule for S: "optimal" minimises the explicit error bound, "paper" is the formula of the paper.
+        variance: bound on the mean squared error of a round's gradient. None is the error of noise, rounding and
+            sampling.
         phases: number of phases; None is ⌈log₂ log₂ n⌉ for n users, see `theory.cheu.strong_phase_count`.
-        smoothing: strength of the Moreau envelopes that make a loss smooth: "given" for the problem's (if any), or
-            "phases" for the best one in every phase.
-        server: as in `AcceleratedMinibatchSGD`, without a modulus.
+        smoothing: strength of the Moreau envelopes that make a loss smooth: "given" for the problem's own strength (if
+            any), or "phases" for the best strength in every phase.
+        server: as in `AcceleratedMinibatchSGD`, without `strong_convexity`.
         sampling: False ignores the sampling error of batches in steps and batch sizes, which then depend on the noise
             alone. It suits records with a common optimum, where the sampling error vanishes.
         schedule, strengths: every round's place in its phase, and the strength of its envelopes; set by `calibrate`.

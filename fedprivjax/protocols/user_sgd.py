@@ -20,33 +20,34 @@ from fedprivjax.protocols.user_settings import UserSettings
 
 @struct.dataclass(kw_only=True)
 class UserSGD(UserSettings):
-    """Projected SGD on batches of users, machines with one record each, in four trust models.
+    """Projected SGD on batches of users (machines with one record each), in four trust models.
 
     It is P_SGD and P_GD of Cheu et al. 2022. In round t, the server steps along a private mean of the users' gradients
-    at w_t, which `trust` says how to release. It reports the mean of w_0 … w_{T−1} after T rounds.
+    at its point w_t. The setting `trust` says how the mean is made private. After T rounds, the server reports the mean
+    of w_0 … w_{T−1}.
 
     Attributes:
-        epsilon: target of every record, at the run's δ; inf is non-private.
-        noise_std: σ, noise per message: in every trust model the sum of n messages has σ·√n in each coordinate.
+        epsilon: target ε of every record, at the run's δ; inf is non-private.
+        noise_std: σ, standard deviation of the noise per message. In every trust model, the noise in the sum of n
+            messages has standard deviation σ·√n in each coordinate.
         step_scale: factor on `step_size`, given or the theory's.
-        step_size: η. None is the theory's. If a clip is below the Lipschitz constant, it is the rule of thumb of
+        step_size: η. None is the theory's step. If a clip is below the Lipschitz constant, None is the rule of thumb of
             `NoisySGD` (no theorem is claimed).
         clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.
-        trust: "shuffler" (sums of one-bit messages with binomial noise), "none" (Gaussian noise on every message),
-            "server" (Gaussian noise on the sum) or "pan-private" (noise on the sum twice: an intruder may read the
-            memory once).
+        trust: "shuffler" has sums of one-bit messages with binomial noise. "none" has Gaussian noise on every message,
+            and "server" on the sum. "pan-private" has Gaussian noise on the sum twice, because an intruder may read the
+            memory once.
         levels: g, number of integer levels to which a coordinate is rounded, for "shuffler"; None is the accounting's
             rule.
         rounding: how the accounting compares the random roundings of two neighbouring records: "averaged", "coupled"
             or "independent".
         accounting: accounting of the bits: "exact", "gaussian-limit" (an approximation) or "paper".
-        honest: fraction of a round's users that certainly add their noise; the guarantee relies on these only.
-        relative_privacy: relative ε of the users in any unit, one number each: the largest corresponds to `epsilon`;
-            trust "none" only. In all other trust models one noise protects all users of a round equally, so Refusal is
-            raised.
+        honest: fraction of a round's users that certainly add their noise. The guarantee relies on these users only.
+        relative_privacy: relative ε of the users in any unit, one number each. The largest corresponds to `epsilon`.
+            For trust "none" only, because in all other trust models one noise protects all users of a round equally.
         server: any optax transformation or schedule instead of the plain step, as in `NoisySGD`. It has no default
-            step, and the error bound is not for it.
-        vector_sum, noises: levels and noise bits of the sums, and each user's noise divided by the largest, which is
+            step, and no error bound.
+        vector_sum, noises: levels and noise bits of the sums, and each user's noise divided by the largest noise,
             `noise_std`; set by `calibrate`.
 
     `noise_method="normal"` replaces binomial noise by rounded normals, an approximation that requires "gaussian-limit".
@@ -55,8 +56,8 @@ class UserSGD(UserSettings):
     each round that uses it.
 
     Raises:
-        Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given. A setting of bits is given
-            with another trust than "shuffler".
+        Refusal: if a setting is invalid, both `epsilon` and `noise_std` are given, or a setting of bits is given
+            without trust = "shuffler".
 
     >>> from fedprivjax import Ball, OnePass, datasets, from_dataset, ready
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))

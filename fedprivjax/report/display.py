@@ -70,7 +70,7 @@ def experiment_summary(experiment: Experiment, results: Results) -> Summary:
 
 
 def table(results: Showable, metric: str | Metric | None = None, *, iterate: str | None = None) -> Tables:
-    """Return the tables that the command line prints.
+    """Return results as tables, the same that the command line prints.
 
     Args:
         results: a results folder, the result of `load`, a sweep's dataset, or datasets by label.
@@ -105,18 +105,20 @@ def plot(
 
     Args:
         results: as in `table`, or a run.
-        metric: metric to draw. Default: the first one that the command line draws, or all of a run. A metric with a
-            value per client is drawn as a histogram, unless `against` is given. For a run, also "participation" (which
-            machines take part in which round), "machine_epsilon" (how many machines have which ε), "epsilon" (of the
-            rounds so far) or "noise_correlation" (of noise that is correlated over rounds or between machines).
-        against: horizontal axis: "epsilon", "round", "costs" (rounds, bytes, gradients and hours), "bytes" (sent by a
-            machine), "gradients" (per record), "hours" (simulated), any swept setting, or "grid", heat maps over the
-            two settings of methods (not ε or sizes) with the most values. Default: the first of these that applies.
+        metric: metric to draw. Default: the first one that the command line draws, or all metrics of a run. A metric
+            with a value per client is drawn as a histogram, unless `against` is given. Further plots of a run are
+            "participation" (which machines take part in which round), "machine_epsilon" (a histogram of the machines'
+            ε), "epsilon" (of the rounds so far) and "noise_correlation" (of noise that is correlated over rounds or
+            between machines).
+        against: horizontal axis: "epsilon", "round", "bytes" (sent by a machine), "gradients" (per record), "hours"
+            (simulated), or any swept setting. "costs" has a panel for each of rounds, bytes, gradients and hours.
+            "grid" draws heat maps over the two settings of methods (not ε or sizes) with the most values. Default:
+            "epsilon" if ε was swept, else the first swept setting, else "round".
         iterate: as in `table`.
-        style: "screen", "dark" (for dark pages), or "paper": text of 8 points, 3.25 inches wide (a column) or, with
-            several panels, 6.75 inches (LaTeX's `figure*`). `figure.savefig("name")` then writes a PDF. In every style
-            a method keeps its colour, line style and marker. Eight of them differ for colour-blind readers, the first
-            four also in greyscale.
+        style: "screen", "dark" (for dark pages), or "paper". A figure for a paper has text of 8 points. It is 3.25
+            inches wide (a column) or, with several panels, 6.75 inches (LaTeX's `figure*`), and
+            `figure.savefig("name")` writes a PDF. In every style, a method keeps its colour, line style and marker.
+            Colour-blind readers can tell eight methods apart, and the first four also differ in greyscale.
 
     Raises:
         Refusal: if the metric was not recorded, the axis was not swept, there is nothing to draw, or there is no such

@@ -33,14 +33,14 @@ LATEX = str.maketrans(
 
 
 class Frame(pd.DataFrame):
-    """Data frame of a metric's mean and interval, with a LaTeX table. What pandas derives from it is a plain frame.
+    """Data frame of a metric's mean and interval, with a LaTeX table. pandas operations on it return plain frames.
 
     Attributes:
         cells: summary of the metric, with its unit, decimals and direction of improvement, and the constant predictor's
-            value. The LaTeX table marks means that are worse.
+            value. The LaTeX table marks means that are worse than this value.
         notes: title and footnotes of the table.
-        chosen: labels of protocols with settings that were chosen by results, which no guarantee covers. The LaTeX
-            table marks them.
+        chosen: labels of protocols with settings that were chosen by their results, a choice that no guarantee covers.
+            The LaTeX table marks them.
     """
 
     _metadata: ClassVar[list[str]] = ["cells", "notes", "chosen"]  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -120,12 +120,18 @@ class Frame(pd.DataFrame):
 def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str | None = None) -> Frame:
     """Return a metric as a pandas frame of numbers, with a row for each protocol at each swept point.
 
-    The index holds the swept settings and the protocol's label. The columns are `mean` over seeds, `half_width` of its
-    95% interval (NaN for a single seed), both NaN if a run diverged, and `realised_epsilon` of the worst run (infinite
-    if non-private). Numbers are in the recorded unit: an accuracy of 93% is 0.93. `to_latex` gives the paper's table.
+    The index holds the swept settings and the protocol's label. The columns are:
 
-    Labels are those of the results. `to_csv` writes them unchanged: control characters and spreadsheet formulas in
-    labels from elsewhere are not escaped. `to_latex` and tables escape control characters.
+    * `mean`: mean over seeds, NaN if a run diverged.
+
+    * `half_width`: half the width of the mean's 95% interval, NaN for a single seed or if a run diverged.
+
+    * `realised_epsilon`: realised ε of the worst run, infinite if non-private.
+
+    Numbers are in the recorded unit: an accuracy of 93% is 0.93. `to_latex` returns a table for a paper.
+
+    Labels are those of the results. `to_csv` does not escape control characters and spreadsheet formulas in labels, so
+    be careful with results from others. `to_latex` and tables escape control characters.
 
     Args:
         results: as in `table`.

@@ -125,8 +125,8 @@ def _code(row: Row) -> str:
 class Leaderboard:
     """Results of private methods, one row each, with realised ε, seeds and costs. A notebook shows them as tables.
 
-    A comparison is a table of methods with equal federation, metric, δ, target ε, unit, relation and trust model.
-    Without a target ε, the realised ε must be equal.
+    Rows form a comparison if federation, metric, δ, target ε, unit, relation and trust model are equal. Without a
+    target ε, the realised ε must be equal.
 
     Attributes:
         rows: rows, sorted by comparison and method. `FIELDS` has the names of their fields.
@@ -166,7 +166,7 @@ class Leaderboard:
         """Return the leaderboard with rows added. A row replaces that of the same method in the same comparison.
 
         Raises:
-            Refusal: if a row cannot enter, with a line for each fault.
+            Refusal: if a row is invalid. The message has a line for each fault.
         """
         found = {_key(row): row for row in self.rows} | {_key(row): row for row in _checked(rows, "rows")}
         return Leaderboard(tuple(found[key] for key in sorted(found)))
@@ -199,7 +199,7 @@ class Leaderboard:
 
     @property
     def shown(self) -> Tables:
-        """The tables with their notes."""
+        """Tables of all comparisons, with their footnotes."""
         return Tables(self.tables, notes(self.rows))
 
     def __str__(self) -> str:
@@ -212,10 +212,10 @@ class Leaderboard:
 
 
 def leaderboard(path: str | Path | None = None) -> Leaderboard:
-    """Return the leaderboard of a `frontier.json`, by default the bundled one of `experiments/frontier`.
+    """Return the leaderboard in a file `frontier.json`, by default the bundled one of `experiments/frontier`.
 
     Raises:
-        Refusal: if the file is missing or damaged, or a row cannot enter, with a line for each fault.
+        Refusal: if the file is missing or damaged, or a row is invalid. The message has a line for each fault.
     """
     file = bundle() / "frontier" / FRONTIER if path is None else Path(path)
     if not file.is_file():

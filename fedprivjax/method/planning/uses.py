@@ -74,7 +74,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Bound:
-    """Terms of an error bound.
+    """Error bound of a method, as named terms.
 
     Attributes:
         kind: a key of `KINDS`.
