@@ -827,7 +827,7 @@ def test_list_with_a_name_prints_its_settings(call):
     assert lines[0].startswith("dp_mu2 (protocols): DP-μ²-FL")
     assert lines[1] == "setting type default help"
     assert "step_scale number 1.0 factor on `step_size`, given or the theory's." in lines
-    assert any(line.startswith("cancel true or false true False keeps the old noise") for line in lines)
+    assert any(line.startswith("cancel true or false true True cancels the noise") for line in lines)
     both = call("list", "logistic")[1]
     for words in ("logistic (losses)", "score_bound", "logistic (datasets)", "optimum_norm", "required"):
         assert words in both
