@@ -76,8 +76,8 @@ def from_tff(
     """Load a federation from HDF5 files of TensorFlow Federated: EMNIST, CIFAR-100, Shakespeare or Stack Overflow.
 
     Snippets of Shakespeare and sentences of Stack Overflow become tokens by `encode`. The model predicts each token
-    from those before it. A record is a snippet or a sentence, cut off after `length` tokens. Pixels that are stored as
-    bytes, 0 … 255, are divided by 255.
+    from the tokens before it. A record is a snippet or a sentence, cut off after `length` tokens. Pixels that are
+    stored as bytes, 0 … 255, are divided by 255.
 
     Args:
         file: file with a group "examples", which has a group of arrays for each client, such as fed_emnist_train.h5.

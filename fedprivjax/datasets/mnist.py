@@ -47,7 +47,7 @@ def load_digits() -> Dataset:
     """Return handwritten digits of 8×8 pixels: 1437 training and 360 test examples, in a fixed stratified split.
 
     Features are pixels/16, in 0 … 1, and a constant 1, so their norm is at most √65 for every image. The images are
-    read from the file of the installed scikit-learn, which is not imported. The split is that of scikit-learn's
+    read from the file of the installed scikit-learn, which is not imported. The split is the one of scikit-learn's
     `train_test_split` for a fifth of the examples, stratified by label, with `random_state=0`.
 
     Raises:

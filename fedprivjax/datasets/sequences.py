@@ -24,8 +24,8 @@ def encode(texts: Sequence[str], vocabulary: str | Sequence[str] = CHARACTERS, l
     the padding after a shorter text. A longer text is cut off.
 
     Args:
-        vocabulary: public characters as one text, by default the 80 of LEAF's Shakespeare in their order, or a list of
-            words, which white space separates in the texts.
+        vocabulary: public characters as one text, or a list of words, which white space separates in the texts. The
+            default is the 80 characters of LEAF's Shakespeare in their order.
         length: number of tokens of each row.
 
     >>> encode(["to be", "ß"], "abet ", 6).tolist()
@@ -65,8 +65,8 @@ def from_sequences(
 ) -> Dataset:
     """Return a dataset of sequences of tokens, padded to one length. A record is a sequence.
 
-    Without labels, the model predicts each token from those before it: the labels are the tokens, and the features are
-    the same tokens moved one place to the right, with a padding in the first place.
+    Without labels, the model predicts each token from the tokens before it. The labels are then the tokens, and the
+    features are the same tokens moved one place to the right, after a padding.
 
     Args:
         sequences: lists of tokens, or rows of `encode`. Longer ones are cut off.

@@ -66,7 +66,7 @@ def stream(
     test_examples: int = 1000,
     seed: int = 0,
 ) -> Stream:
-    """Return a stream of classes on the unit sphere, one random centre per class.
+    """Return a `Stream`, whose examples are generated on demand: classes on the unit sphere, a random centre each.
 
     An example of class y is `x = v/‖v‖` with `v = c_y + spread·u`. The centre c_y is a random unit vector. The entries
     of u are independent and uniform, with mean squared norm 1 of u.
@@ -131,7 +131,7 @@ def clusters(
     trial: int = 0,
     seed: int = 0,
 ) -> Dataset:
-    """Return classes with a frequency spectrum like that of images: a Gaussian mixture with one component per class.
+    """Return classes with the frequency spectrum of images: a Gaussian mixture with one component per class.
 
     An example of class y, out of C classes, is
 
@@ -143,9 +143,9 @@ def clusters(
     chosen for the given `accuracy`. All components have one covariance and equal distances, so the best classifier is
     linear without a bias.
 
-    The defaults are about as hard as MNIST's pixels (MNIST's accuracies in brackets): with 60,000 examples, softmax
-    regression reaches 93% (92). On 100 machines without a trusted server, at μ = 0.5 of Gaussian differential privacy,
-    clipped full batches reach 87% (87) and DP-μ²-FL in one pass 77% (82).
+    The defaults are about as hard as MNIST's pixels. With 60,000 examples, softmax regression reaches 93% (92% on
+    MNIST). On 100 machines without a trusted server, at μ = 0.5 of Gaussian differential privacy, clipped full batches
+    reach 87% (87% on MNIST). DP-μ²-FL in one pass reaches 77% (82% on MNIST).
 
     Args:
         examples: number of training examples, a multiple of `machines`.

@@ -129,8 +129,8 @@ class SavedRun:
             client: name or index of the client whose model predicts, or None for the reported parameters.
 
         Raises:
-            Refusal: if rows are not finite numbers or of another width, lack a column, or have a category that is not
-                in the training data or the public list, or if the model is a custom function.
+            Refusal: if rows are not finite numbers, have another width or lack a column. Also if a category is neither
+                in the training data nor in the public list, or if the model is a custom function.
 
         >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset, simulate
         >>> data = datasets.load("digits")
@@ -244,8 +244,9 @@ class Run(SavedRun):
         data_used: number and percentage of stored examples that messages use, as text. For secret samples or cohorts,
             it is an expected value. If examples are computed on demand, or if the guarantee hides numbers of records,
             the text says this instead.
-        worse_than_constant: texts on metrics whose last value is worse than that of the best constant prediction, with
-            both values. The constant is computed from the training labels, without privacy. `save` does not write them.
+        worse_than_constant: texts on metrics whose last value is worse than the value of the best constant prediction,
+            with both values. The constant is computed from the training labels, without privacy. `save` does not write
+            them.
     """
 
     protocol: Protocol

@@ -149,7 +149,7 @@ def simulate(
     checkpoint_every: int | None = None,
     keep_own: bool = True,
 ) -> Run:
-    """Run one protocol on one problem. The other arguments are those of `ready`.
+    """Run one protocol on one problem. `ready` describes all arguments that are not listed here.
 
     Args:
         progress: True displays the completed rounds and the time left at every evaluation. A callable is called with
@@ -176,15 +176,15 @@ def simulate(
 
     **Resuming.** A checkpoint is used only if the code, data, settings and seeds are those of the run that wrote it.
     Schedule and noise must be equal up to the next checkpoint, since the interrupted run may have reported metrics of
-    these rounds. `rounds` may be larger than before if all this stays equal and the method does not depend on the
-    number of rounds, for example with a given `noise_std` and `step_size`. The guarantee is then for all rounds
-    together. It does not cover a decision to continue that was made after looking at private results. The file holds
-    the run's whole state, including the states of machines, which the guarantee does not cover.
+    these rounds. `rounds` may be larger than before if all this stays equal. The method must then not depend on the
+    number of rounds, as with a given `noise_std` and `step_size`. The guarantee is then for all rounds together. It
+    does not cover a decision to continue that was made after looking at private results. The file holds the run's whole
+    state, including the states of machines, which the guarantee does not cover.
 
     Raises:
-        Refusal: if the settings are invalid or not those of the checkpoint, or the checkpoint is damaged. Nothing has
-            been compiled yet. With `folder`, a protocol or metric that calls the host raises Refusal at the first
-            checkpoint.
+        Refusal: if the settings are invalid or differ from the checkpoint's settings, or the checkpoint is damaged.
+            Nothing has been compiled yet. With `folder`, a protocol or metric that calls the host raises Refusal at the
+            first checkpoint.
 
     >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))

@@ -67,9 +67,9 @@ def transcript(
 ) -> Transcript:
     """Run a protocol with all machines' messages and noise computed separately, and return the adversary's view.
 
-    The arguments are those of `ready`. For d parameters, the messages take rounds · per_round · d floats of memory.
-    Every local step that the guarantee counts as released takes as much again. With `noise_method="materialised"` and
-    the same seed, `simulate` computes the same iterates.
+    The arguments are the same as for `ready`. For d parameters, the messages take rounds · per_round · d floats of
+    memory. Every local step that the guarantee counts as released takes as much again. With
+    `noise_method="materialised"` and the same seed, `simulate` computes the same iterates.
 
     >>> import numpy as np
     >>> from fedprivjax import Ball, DPMu2, Softmax, Uniform, linear_problem

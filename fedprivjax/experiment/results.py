@@ -63,7 +63,7 @@ class Results(Mapping[str, xr.Dataset]):
         The best point is selected on the results themselves, so no guarantee covers the selection.
 
         Raises:
-            Refusal: if the results are not those of the settings.
+            Refusal: if the results do not belong to the settings.
         """
         _require_of(self.spec, self.datasets)
         return selected(self.spec, self.datasets)

@@ -42,8 +42,8 @@ class AdaptiveClip(Decorated):
 
     A machine sends its clipped update, and a bit that says whether its norm was at most the clip. From the noisy mean
     of the bits, the server moves the clip such that a fraction `quantile` of the bits is 1. Because the clip changes,
-    the method's `noise_std` is then a noise multiplier z: the noise on update and bit together, divided by the bound on
-    their joint norm. Rounds report their clip as the metric `clip`. Numbers can be swept, such as
+    the method's `noise_std` is then a noise multiplier z. It is the noise on update and bit together, divided by the
+    bound on their joint norm. Rounds report their clip as the metric `clip`. Numbers can be swept, such as
     `over={"update_clip.start": [0.1, 1.0]}`.
 
     Attributes:

@@ -175,7 +175,7 @@ class IntegerSums(WorkPrivacy):
         """Return an estimate of the probability that a coordinate of a sum leaves the range of b bits.
 
         It assumes a normally distributed coordinate, and updates that all have the largest norm and the same direction.
-        The arguments are those of `scale_for`.
+        The arguments are the same as for `scale_for`.
 
         >>> from fedprivjax import LocalEpochs
         >>> private = IntegerSums(work=LocalEpochs(1), update_clip=1.0, bits=8, scale=70.0)

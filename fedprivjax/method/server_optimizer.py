@@ -147,8 +147,8 @@ class ServerOptimizer:
         """Raise Refusal if the optimiser cannot be run on parameters of these shapes.
 
         Raises:
-            Refusal: if the factory does not return a transformation, its state is not a pytree of arrays of fixed
-                shapes, its updates have other shapes than the parameters, or it raises an exception.
+            Refusal: if the factory raises an exception or does not return a transformation. The state must be a pytree
+                of arrays of fixed shapes, and updates must have the shapes of the parameters.
         """
         leaves, tree = jax.tree.flatten(params)
         server_checks.check_runs(self._blank, tuple(np.shape(leaf) for leaf in leaves), tree)

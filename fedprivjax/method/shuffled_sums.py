@@ -35,10 +35,10 @@ SLACK = 1e-5  # relative tolerance of norms in float32
 class VectorSum:
     """Private sum of vectors of norm at most `bound`, in bits through a shuffler (P_VEC of Cheu et al. 2022).
 
-    With D = `bound`, g = `levels` and q = `trials`, each of n users rounds the d coordinates of its vector x at random
-    to integer levels 0 … g, of mean (x + D)·g/(2D). For each coordinate, a user sends g bits and q noise bits. The
-    level is the number of the g bits that are 1. A shuffler permutes all users' bits of a coordinate, so an adversary
-    learns only their sum.
+    Let D be the `bound`, g the `levels` and q the `trials`. Each of n users rounds the d coordinates of its vector x at
+    random to integer levels 0 … g, of mean (x + D)·g/(2D). For each coordinate, a user sends g bits and q noise bits.
+    The level is the number of the g bits that are 1. A shuffler permutes all users' bits of a coordinate, so an
+    adversary learns only their sum.
 
     Attributes:
         bound: D, bound on the norm of every user's vector.

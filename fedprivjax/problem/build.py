@@ -65,8 +65,8 @@ def linear_problem(
             weights. Only methods that sample records of each machine accept unequal weights.
 
     Raises:
-        ValueError: if features or parameters are not finite, labels are out of range or not integers for classes,
-            shapes do not match, a norm exceeds the bound, the start is outside the constraint set, or declared
+        ValueError: if features or parameters are not finite, labels are out of range or not integers for classes, or
+            shapes do not match. Also if a norm exceeds the bound, the start is outside the constraint set, or declared
             constants are impossible.
 
     >>> import numpy as np
@@ -148,8 +148,8 @@ def general_problem(
             Bits of the shuffle model, and sums that grow by one record a round, always use every record's gradient.
 
     Raises:
-        ValueError: if the loss is not a scalar, data or parameters are not finite, leaves do not match, or the start
-            has integers or is outside the constraint set.
+        ValueError: if the loss is not a scalar, data or parameters are not finite, or leaves do not match. Also if the
+            start has integers or is outside the constraint set.
 
     >>> import jax.numpy as jnp
     >>> general_problem(lambda w, x: jnp.sum((w - x) ** 2), jnp.ones((5, 3)), jnp.zeros(3)).examples

@@ -47,8 +47,8 @@ class Moreau(LinearLoss):
         strength: b, positive.
 
     Raises:
-        ValueError: if the strength is not positive, or the loss has several scores, is not convex, is already smoothed,
-            or is neither smooth nor piecewise linear with one kink.
+        ValueError: if the strength is not positive. Also if the loss has several scores, is not convex, is already
+            smoothed, or is neither smooth nor piecewise linear with one kink.
 
     >>> from fedprivjax import Absolute, linear_problem
     >>> problem = linear_problem(jnp.eye(2), jnp.ones(2), Moreau(Absolute(), 4.0), feature_bound=1.0)
@@ -155,7 +155,7 @@ def ball_envelope(loss: Kinked, strength: float, radius: float) -> Callable[[Any
         f_b(w) = min over ‖v‖ ≤ radius of h(⟨v, x⟩) + (b/2)·‖w − v‖²
 
     Here h is the loss as a function of the score ⟨v, x⟩ of the features x. The gradient is b·(w − v) at the minimiser
-    v, which bisection finds. On the ball, the Lipschitz constants of the envelope and its gradient are those of
+    v, which bisection finds. On the ball, the envelope and its gradient have the same Lipschitz constants as with
     `Moreau`. Both envelopes are equal if the minimiser of `Moreau` is in the ball. `Moreau` is faster for a linear
     predictor, because its gradient is a multiple of x.
 

@@ -31,7 +31,7 @@ class Ditto(LocalGradientSteps):
 
     Attributes:
         pull: λ, strength of the pull, positive.
-        personal_step: step size of the personal models. Default: that of the local steps.
+        personal_step: step size of the personal models. Default: the step size of the local steps.
         prox, server_step, server, local, window: as in `FedAvg`.
 
     >>> import numpy as np

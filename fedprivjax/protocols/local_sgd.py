@@ -133,9 +133,9 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
     """Local SGD (FedAvg) with local steps on one record each, plain or with noise in every step.
 
-    In round r, a machine starts from the server's point w_r and takes K projected steps, v ← Π(v − η·(∇f(v; x) + N(0,
-    σ²·I))), each on one of its own records x. The mean of the end points is w_{r+1}. It is the baseline of Lowy &
-    Razaviyayn 2023.
+    In round r, a machine starts from the server's point w_r and takes K projected steps, each on one of its own records
+    x. A step is v ← Π(v − η·(∇f(v; x) + N(0, σ²·I))), with step size η, noise σ and projection Π. The mean of the end
+    points is w_{r+1}. It is the baseline of Lowy & Razaviyayn 2023.
 
     Attributes:
         epsilon, noise_std, step_size, step_scale, clip, noise_rule, delta, relative_privacy: as in `NoisyMinibatchSGD`.

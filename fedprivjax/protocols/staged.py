@@ -180,7 +180,7 @@ class Staged(Algorithm):
         return self._stage(server).steps.point(server.steps)
 
     def iterates(self, server: StagedState) -> dict[str, Any]:
-        """Return other iterates of the stage. After its last round they are those of the next stage."""
+        """Return other iterates of the stage. After its last round, they are the iterates of the next stage."""
         return self._stage(server).steps.iterates(server.steps)
 
     def _begun(self, public: Public, step: Any, rounds: Any) -> StagedState:

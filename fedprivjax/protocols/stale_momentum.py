@@ -140,9 +140,9 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 class StaleMomentum(MessageSettings):
     """SGD with a separate momentum at every machine, an alternative to cancelled noise (Reshef & Levy 2025).
 
-    In round t, a participant i whose previous round was t' takes a fresh record z and sets q_i ← u + (t−1)/t'·q_i, with
-    u = t·∇f(x_t; z) − (t−1)·∇f(x_{t'}; z), and sends q_i with noise. The server steps along the mean of the messages,
-    as in `DPMu2`, where machines cancel noise instead. The run's state has a vector q_i for each machine.
+    In round t, a participant i whose previous round was t' takes a fresh record z and computes u = t·∇f(x_t; z) −
+    (t−1)·∇f(x_{t'}; z). It sets q_i ← u + (t−1)/t'·q_i, and sends q_i with noise. The server steps along the mean of
+    the messages, as in `DPMu2`, where machines cancel noise instead. The run's state has a vector q_i for each machine.
 
     Attributes:
         mu, epsilon, noise_std, step_size, step_scale, clip: as in `DPMu2`. Privacy needs `clip`, C, which bounds the

@@ -52,8 +52,8 @@ class TreeMomentum(MomentumProtocol):
 
     Attributes:
         mu, epsilon: privacy target, `mu` or `epsilon`; inf is non-private.
-        noise_std: σ, standard deviation of the noise of one node of one tree. With the factor "independent", it is that
-            of the noise of α·g_t.
+        noise_std: σ, standard deviation of the noise of one node of one tree. With the factor "independent", it is the
+            standard deviation of the noise on α·g_t.
         step_scale: factor on `step_size`, given or the theory's.
         step_size: η, length of every step. None is 1/√(N·T), as in Theorem 6. For clipped gradients in a set of
             diameter D, None is this value times min(D, 2·√d·G/L), for d parameters, Lipschitz constant G and smoothness

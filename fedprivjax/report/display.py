@@ -106,10 +106,10 @@ def plot(
     Args:
         results: as in `table`, or a run.
         metric: metric to draw. Default: the first one that the command line draws, or all metrics of a run. A metric
-            with a value per client is drawn as a histogram, unless `against` is given. Further plots of a run are
-            "participation" (which machines take part in which round), "machine_epsilon" (a histogram of the machines'
-            ε), "epsilon" (of the rounds so far) and "noise_correlation" (of noise that is correlated over rounds or
-            between machines).
+            with a value per client is drawn as a histogram, unless `against` is given. A run has further plots:
+            "participation" shows which machines take part in which round, and "machine_epsilon" is a histogram of the
+            machines' ε. "epsilon" is the ε of the rounds so far, and "noise_correlation" shows correlations of the
+            noise over rounds or between machines.
         against: horizontal axis: "epsilon", "round", "bytes" (sent by a machine), "gradients" (per record), "hours"
             (simulated), or any swept setting. "costs" has a panel for each of rounds, bytes, gradients and hours.
             "grid" draws heat maps over the two settings of methods (not ε or sizes) with the most values. Default:

@@ -163,7 +163,7 @@ class Leaderboard:
         return Leaderboard(tuple(row for row in self.rows if row["experiment"] == experiment))
 
     def joined(self, rows: Iterable[Row]) -> "Leaderboard":
-        """Return the leaderboard with rows added. A row replaces that of the same method in the same comparison.
+        """Return the leaderboard with rows added. A row replaces the row of the same method in the same comparison.
 
         Raises:
             Refusal: if a row is invalid. The message has a line for each fault.
