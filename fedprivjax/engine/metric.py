@@ -111,8 +111,8 @@ class Metric:
             another metric's mean over a trial's runs, or over a run's evaluations.
         needs: `problem -> text`: requirement that the problem does not meet, such as "a test set", or None if there is
             none.
-        private: `problem -> bool`: True if the metric is computed on private data, so that no guarantee covers it. The
-            default is None, unknown.
+        private: `problem -> bool`: True if the metric is computed on private data, so that no guarantee covers it.
+            None, the default, means that this is unknown.
         limits: `problem -> (minimum, maximum)`: range of possible values, to which plotted intervals are clipped.
         constant: `problem -> float`: value of the best constant prediction, computed on the host from the training
             labels, or None if there is none. Tables mark worse values.
@@ -187,7 +187,9 @@ class Metric:
 
 @cache
 def of_info(name: str) -> Metric:
-    """Return the metric of a scalar that the rounds report: its mean since the last evaluation, on private data.
+    """Return a metric that records a scalar of the rounds by its name, such as "clip".
+
+    Its value is the mean of the scalar since the last evaluation. It is marked as computed on private data.
 
     >>> of_info("clipped").of, of_info("clipped").private(None)
     ('info', True)

@@ -56,8 +56,8 @@ class Gossip(Algorithm):
         steps: algorithm of the steps, which must read means. Every machine holds its own copy of the algorithm's server
             state. All floating-point numbers of the state are averaged with the neighbours' numbers.
         mixing: rule for the weights W, see `Mixing`. Named graphs are "ring", "complete", `Torus(rows, columns)` and
-            `RandomRings(rings, seed)`. A networkx graph or a matrix also does. A list of these is used in turn, one in
-            each round, and `Matchings(rounds, seed)` is a list of random matchings.
+            `RandomRings(rings, seed)`. A networkx graph or a matrix is allowed, too. Of a list, each round uses the
+            next entry, and `Matchings(rounds, seed)` is a list of random matchings.
         weights: W of each round until the rounds repeat, [period, machines, machines]; set by calibration.
 
     >>> from fedprivjax import Full, NoisyMessages, Protocol, datasets, from_dataset, simulate

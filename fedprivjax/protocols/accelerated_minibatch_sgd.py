@@ -233,7 +233,7 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
             largest that sampling of records and machines may add.
         printed: True for the values v as printed in the paper, which do not minimise the bound of a stage.
         server: any optax transformation or schedule instead of the plain step, as in `NoisySGD`, with the form "plain"
-            and no `strong_convexity`. It has no default step, and no error bound.
+            and no `strong_convexity`. With it, there is no default step and no error bound.
         schedule: every round's place in its stage; set by `calibrate`.
 
     **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records (record-level DP between

@@ -188,9 +188,10 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 class DPMu2(MessageSettings):
     """DP-μ²-FL (Reshef & Levy 2024, 2025): one pass over the records, with noise that cancels over rounds.
 
-    A machine that takes part in round t sends s = t·∇f(x_t; z) − (t−1)·∇f(x_{t−1}; z), with a fresh record z. The
-    server adds the mean of these messages to a sum q_t, whose value with noise is q̃_t. It takes a projected step
-    w_{t+1} = Π(w_t − η·q̃_t), and averages: x_{t+1} = x_t + 2/(t+2)·(w_{t+1} − x_t). The output is x_T after T rounds.
+    A machine that takes part in round t sends s = t·∇f(x_t; z) − (t−1)·∇f(x_{t−1}; z), with a fresh record z and the
+    loss f. The server adds the mean of these messages to a sum q_t, whose value with noise is q̃_t. With step size η
+    and projection Π onto the constraint set, it takes a step w_{t+1} = Π(w_t − η·q̃_t), and averages: x_{t+1} = x_t +
+    2/(t+2)·(w_{t+1} − x_t). The output is x_T after T rounds.
 
     Attributes:
         mu: target μ of Gaussian DP, from which `calibrate` computes `noise_std`; inf is non-private μ²-SGD.
@@ -206,16 +207,16 @@ class DPMu2(MessageSettings):
         noise_schedule: distribution of the privacy budget over a machine's messages, a key of
             `fedprivjax.noise.chooser.NOISE_SCHEDULES`. It gives each message a relative noise. Other values correlate
             the noises of the messages: "toeplitz", "optimal", {"toeplitz": p}, or any `SumFactor`, see
-            `fedprivjax.noise.sums`. A lower triangular matrix with columns of norm at most 1 also does, and so does an
-            object whose `materialize(messages)` returns one.
+            `fedprivjax.noise.sums`. A lower triangular matrix with columns of norm at most 1 is allowed, too, and so is
+            an object whose `materialize(messages)` returns one.
         relative_privacy: relative μ of the machines in any unit, one number each. The largest corresponds to `mu`. None
             means equal μ. Only for an untrusted server.
         cancel: True cancels the noise of a machine's last message. False keeps it, so that the noises of a machine's
             messages accumulate (an ablation of the papers; untrusted server only).
         batch: K, number of fresh records in a message. The message is the mean of their vectors s, each clipped
             separately. A machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining records.
-        server: any optax transformation or schedule along q̃_t instead of the plain step, as in `NoisySGD`. It has no
-            default step, and no error bound.
+        server: any optax transformation or schedule along q̃_t instead of the plain step, as in `NoisySGD`. With it,
+            there is no default step and no error bound.
 
     **Privacy**: μ-GDP per machine for replacing one of its records, with μ = (2S/(K·noise_std))·√Σ_k 1/r_k². The sum is
     over the machine's messages k, of relative noise r_k (`noise_schedule`). S bounds the norm of s: it is C, or G + 2LD

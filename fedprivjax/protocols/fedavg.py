@@ -131,7 +131,7 @@ class FedAvg(Protocol):
         local: any optax transformation or schedule that replaces the plain local step, such as `ServerOptimizer("sgd",
             momentum=0.9)`. Its gradient is g_k + ρ·(v − w_r), and its state is reset in every round. A local step is η
             times its update at learning rate 1. If it has its own step, leave out `step_size`.
-        local_epochs: number of passes over a machine's records in a round. Give either it or `local_steps`.
+        local_epochs: number of passes over a machine's records in a round. Give either this number or `local_steps`.
         local_steps: number of steps in a round, each on an independent sample of records. A tuple has one number for
             each machine (partial work). These numbers are public, and must not depend on the data.
         batch: B, number of records of a step, or None for all records of the machine. The sampler "full" ignores B.
@@ -152,7 +152,7 @@ class FedAvg(Protocol):
         window: number of last iterates whose mean is reported.
         encoder: `Encoder`, which compresses messages, such as `Quantiser(levels=16)`, or None. A machine's own noise is
             added before encoding. A trusted server clips encoded messages to the encoder's norm bound, and calibrates
-            its noise to that.
+            its noise to this bound.
 
     If machines take unequal numbers of steps, every round divides them into at most four classes of similar numbers.
     All machines of a class compute as many steps as the longest one needs. `Run.costs["idle_steps"]` is the fraction of

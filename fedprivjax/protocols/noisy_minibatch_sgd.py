@@ -252,10 +252,10 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: ignore[misc]
     """Noisy minibatch SGD: machines send noisy mean gradients of samples of their own records.
 
-    In round r, each of M participants sends the mean of K gradients at the server's point w_r, plus noise N(0, σ²·I).
-    The server sets w_{r+1} = Π(w_r − η·(mean of the messages)), with step size η and Π the projection onto the
-    constraint set. After R rounds it reports a weighted mean of w_0 … w_{R−1} (Lowy & Razaviyayn 2023, Algorithm 1, and
-    Algorithm 3 with a shuffler).
+    In round r, each of M participants sends the mean gradient of K of its records at the server's point w_r, plus noise
+    N(0, σ²·I). The server sets w_{r+1} = Π(w_r − η·(mean of the messages)), with step size η and Π the projection onto
+    the constraint set. After R rounds it reports a weighted mean of w_0 … w_{R−1} (Lowy & Razaviyayn 2023, Algorithm 1,
+    and Algorithm 3 with a shuffler).
 
     Attributes:
         epsilon: target ε of every machine; inf is non-private. The default rule computes the noise for a machine that

@@ -269,7 +269,7 @@ class NoisySGD(MessageSettings):
             step is scaled such that a run along a constant direction moves as far as with plain steps. If the optimiser
             has its own step, leave out `step_size`.
 
-    **Privacy**: μ-GDP for replacing one record, with μ = 2G/noise_std, or 2G/(m·noise_std) with a trusted server; Here
+    **Privacy**: μ-GDP for replacing one record, with μ = 2G/noise_std, or 2G/(m·noise_std) with a trusted server. Here
     G is the Lipschitz constant, or C with a clip, and m the number of participants in a round. A record affects one
     message, and everything else is post-processing.
 

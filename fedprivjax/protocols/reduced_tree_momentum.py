@@ -60,10 +60,10 @@ def _bound(protocol: Any, problem: theory.ProblemConstants, settings: theory.Mom
 class ReducedTreeMomentum(MomentumProtocol):
     """Tree momentum with less noise, for smooth losses and records in cyclic order (Tran & Cutkosky 2022, Algorithm 2).
 
-    It takes the normalised steps of `TreeMomentum`. The momentum is computed from gradients at anchors, the first
-    iterate of each epoch, and from differences of gradients at nearby points. A record changes a difference less than a
-    gradient, so it needs less noise. The momentum combines three sums, each with the noise of a separate tree over
-    rounds:
+    It takes the normalised steps of `TreeMomentum`. The momentum is computed from gradients at anchors (an anchor is
+    the first iterate of an epoch), and from differences of gradients at nearby points. A record changes such a
+    difference less than a gradient, so differences need less noise. The momentum combines three sums, each with the
+    noise of a separate tree over rounds:
 
     * gradients at anchors,
     * their differences from one anchor to the next,

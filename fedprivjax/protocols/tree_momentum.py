@@ -45,10 +45,10 @@ def _bound(protocol: Any, problem: theory.ProblemConstants, settings: theory.Mom
 class TreeMomentum(MomentumProtocol):
     """Normalised SGD along a private momentum, also for non-convex losses (Tran & Cutkosky 2022, Algorithm 1).
 
-    With g_t the mean gradient of round t, the momentum m_t = (1−α)·m_{t−1} + α·g_t is released as m̂_t = m_t + noise.
-    The noise comes from a tree over rounds, so that it grows with log T in T rounds. The step, projected onto the
-    constraint set by Π, is w_{t+1} = Π(w_t − η·m̂_t/‖m̂_t‖). A random iterate is reported. Machines go through their own
-    records in epochs of N rounds.
+    With g_t the mean gradient of round t and α a weight, the momentum m_t = (1−α)·m_{t−1} + α·g_t is released as m̂_t =
+    m_t + noise. The noise comes from a tree over rounds, so that it grows only with log T in T rounds. With step size η
+    and projection Π onto the constraint set, the step is w_{t+1} = Π(w_t − η·m̂_t/‖m̂_t‖). A random iterate is
+    reported. Machines go through their own records in epochs of N rounds.
 
     Attributes:
         mu, epsilon: privacy target, `mu` or `epsilon`; inf is non-private.
@@ -73,8 +73,8 @@ class TreeMomentum(MomentumProtocol):
         factor: correlation of the noise over rounds. "tree" is one tree over all rounds, and {"tree": r} are trees that
             restart every r rounds. "sensitivity tree" makes the noise of a node proportional to a record's sensitivity
             in cyclic order. "independent" is fresh noise on every gradient. A `Factor` is any other correlation.
-        server: any optax transformation or schedule along m̂_t/‖m̂_t‖ instead of the plain step, as in `NoisySGD`. It
-            has no default step, and no error bound.
+        server: any optax transformation or schedule along m̂_t/‖m̂_t‖ instead of the plain step, as in `NoisySGD`. With
+            it, there is no default step and no error bound.
         epoch: N; set by `calibrate`.
 
     **Privacy**: μ-GDP for replacing one record, `μ² = max_records Σ_nodes (2·C/K·α·Σ_t (1−α)^{z−t} / σ)²`. The inner

@@ -45,8 +45,8 @@ class UserSGD(UserSettings):
         honest: fraction of a round's users that certainly add their noise. The guarantee relies on these users only.
         relative_privacy: relative ε of the users in any unit, one number each. The largest corresponds to `epsilon`.
             For trust "none" only, because in all other trust models one noise protects all users of a round equally.
-        server: any optax transformation or schedule instead of the plain step, as in `NoisySGD`. It has no default
-            step, and no error bound.
+        server: any optax transformation or schedule instead of the plain step, as in `NoisySGD`. With it, there is no
+            default step and no error bound.
         vector_sum, noises: levels and noise bits of the sums, and each user's noise divided by the largest noise,
             `noise_std`; set by `calibrate`.
 

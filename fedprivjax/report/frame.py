@@ -123,9 +123,7 @@ def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str
     The index holds the swept settings and the protocol's label. The columns are:
 
     * `mean`: mean over seeds, NaN if a run diverged.
-
     * `half_width`: half the width of the mean's 95% interval, NaN for a single seed or if a run diverged.
-
     * `realised_epsilon`: realised ε of the worst run, infinite if non-private.
 
     Numbers are in the recorded unit: an accuracy of 93% is 0.93. `to_latex` returns a table for a paper.
