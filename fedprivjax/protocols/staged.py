@@ -59,7 +59,7 @@ class Stage(NamedTuple):
 
 @struct.dataclass
 class Staged(Algorithm):
-    """Algorithm in stages, each of which runs another algorithm from the point that the previous one reported.
+    """Algorithm in stages. Each stage starts at the point that the previous stage reported.
 
     Attributes:
         steps: algorithm of every stage, which reads means, such as `SGD(average=True)`.
