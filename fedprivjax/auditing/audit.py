@@ -73,7 +73,8 @@ class Audit:
         protocol: name of the protocol.
         guarantee: claimed guarantee on the audit's federation. The canary belongs to its least private machine.
         found: lower bounds from every score (test statistic), the likelihood ratio first.
-        attained: largest μ that this canary can show if the claim is right, or None if no μ is claimed.
+        attained: largest parameter μ of Gaussian differential privacy that this canary can show if the claim is right,
+            or None if no μ is claimed.
         verdict: probability that `refuted` names a score although the claim is right.
     """
 
@@ -87,8 +88,8 @@ class Audit:
     def best(self) -> Found:
         """Result of the best score (test statistic).
 
-        It is the likelihood ratio, which is the most powerful score if the claim is right. If scores refute the claim,
-        it is the one of these with the largest bound.
+        This is the likelihood ratio, the most powerful score if the claim is right. If any scores refute the claim, it
+        is the refuting score with the largest bound.
         """
         refuting = [found for found in self.found if found.name in self.refuted]
         return max(refuting, key=lambda one: (one.strict.epsilon_lower, one.strict.mu_lower), default=self.found[0])
@@ -100,7 +101,10 @@ class Audit:
 
     @property
     def epsilon_lower(self) -> float:
-        """Lower bound on ε at δ from the best score, with 95% confidence; by way of μ if a μ is claimed."""
+        """Lower bound on ε at δ from the best score, with 95% confidence.
+
+        If the claim is a μ of Gaussian differential privacy, it is the ε of a lower bound on μ.
+        """
         bounds = self.best.bounds
         return bounds.epsilon_lower if self.guarantee.mus is None else bounds.gdp_epsilon_lower
 
@@ -167,19 +171,20 @@ def audit(
     """Attack a protocol with a worst-case record (the canary), and return lower bounds on its privacy loss.
 
     The protocol runs many times on a small federation with the canary, and as often on a neighbouring dataset without
-    it. Scores of what the adversary sees tell the two apart.
+    it. Scores (test statistics) of what the adversary sees tell the two datasets apart. The better they do so, the
+    larger the bounds.
 
     Args:
-        protocol: a protocol with a target or a `noise_std`.
+        protocol: a protocol with a privacy target or a `noise_std`.
         federation: a small federation, or None for the default one of this protocol.
         runs: number of counted runs on each of the two datasets.
         delta: δ of the bounds on ε.
         seed: seed of all runs.
         verdict: probability that `Audit.refuted` names a score although the claim is right.
-        public: names of the numbers that rounds report and that the adversary sees, too.
+        public: names of numbers reported in each round that the adversary sees, too.
         loss: "linear" or "quadratic", the canary's loss (see `Federation`), or None for the federation's.
-        clipping: "ghost" or "rows" for a canary whose clipped gradients are computed as those of a network with dense
-            layers (see `Federation`), or None for the federation's.
+        clipping: "ghost" or "rows" to compute clipped gradients as for a network with dense layers (see `Federation`),
+            or None for the federation's.
         folder: folder in which scores of finished runs are stored, and from which a stopped audit resumes.
         progress: callback, called with (finished runs, all runs).
 

@@ -39,28 +39,27 @@ class Federation:
     """A small federation for an audit: few machines with few records each, in small dimension.
 
     Attributes:
-        participation: participation scheme. Runs share one schedule if it is public, and sample it again if it is
-            secret.
+        participation: participation scheme. If it is public, all runs share one schedule. If it is secret, each run
+            samples its own.
         rounds: number of rounds.
         records: number of records per machine.
-        dimension: number of parameters. The canary, the record of the attack, moves one direction. Others show noise
-            only.
-        canary: norm of the canary's gradient, divided by the clip. None is 100, or 10⁶ with the quadratic loss. A
-            method without a clip gets a gradient of norm 1, its Lipschitz constant.
+        dimension: number of parameters. The canary (the record of the attack) changes one direction of messages. The
+            other directions show only noise.
+        canary: norm of the canary's gradient, divided by the clip. None is 100, or 10⁶ with the quadratic loss. For a
+            method without a clip, the gradient has norm 1, which is then the Lipschitz constant.
         order: order of records for methods without a sampler.
-        loss: "linear", or "quadratic", for methods with a clip. With a clip, both move a message equally far. Gradients
-            of a quadratic loss depend on the point. Only they detect effects of curvature, such as a correction of
-            local steps that is not clipped.
+        loss: "linear", or "quadratic" for methods with a clip. The canary changes a clipped message equally far with
+            both. Gradients of a quadratic loss depend on the parameters. Only they detect effects of curvature, such as
+            a correction of local steps that is not clipped.
         unclipped: True for a canary whose gradient has a norm just below the clip on one of the two datasets. On the
-            other one it is clipped, or the canary is absent. It is for methods whose messages show whether they were
-            clipped.
-        dense: True for a canary's gradient without a coordinate 0, False for one with a single coordinate other than 0.
-            None is the one of the two that the adversary sees better. A sum of clipped messages shows both equally
-            well.
+            other dataset, the gradient is clipped or the canary is absent. Use it for methods whose messages show
+            whether a gradient was clipped.
+        dense: True if all coordinates of the canary's gradient are nonzero, False if only one is. None takes the
+            gradient that the adversary detects better. In a sum of clipped messages, both are equally easy to detect.
         leaves: number of arrays of parameters, 1 or 2, each of which holds half of a dense gradient. None is 2 if the
             method takes them.
-        clipping: computation of clipped gradients, "auto" for that of a linear predictor. "ghost" and "rows" are those
-            of a network, as in `general_problem`: one of two arrays is then the kernel of a dense layer.
+        clipping: way to compute clipped gradients. "auto" is for a linear predictor. "ghost" and "rows" are for a
+            network, as in `general_problem`: one of two arrays of parameters is then the kernel of a dense layer.
     """
 
     participation: Participation
@@ -86,12 +85,14 @@ class Federation:
             require_at_least(name, getattr(self, name), least)
 
     def problem(self, clip: Any, split: bool, canary: Any, label: float) -> Problem:
-        """Return the problem on one of the two datasets. If they are None, `dense` is False and `leaves` 1.
+        """Return the problem on one of the two neighbouring datasets.
+
+        If they are None, `dense` counts as False and `leaves` as 1.
 
         Args:
-            clip: C, or None.
+            clip: clip of gradients, or None for a method without a clip.
             split: True if machines own their records, False if they share a pool.
-            canary: the canary's row of the pool, or its rows if it is a whole machine.
+            canary: index of the canary among all records, or the indices of all its records if it is a whole machine.
             label: the canary's label, or 0 if it is absent.
         """
         machines = self.participation.machines
@@ -112,9 +113,10 @@ class Federation:
         return in_two_arrays(problem, loss, self.clipping) if two else problem
 
     def positive_label(self, protocol: Any) -> float:
-        """Return the canary's positive label. The negative one is −1, and that of an absent canary 0.
+        """Return the canary's label on the dataset on which the label is positive.
 
-        A clipped gradient is half as long for the positive sign, so norms differ too.
+        On the other dataset the label is −1, or 0 if the canary is absent. For a method with a clip, the positive label
+        may be below 1, so that the norms of the gradients differ, too.
         """
         length = LENGTHS[self.loss] if self.canary is None else self.canary
         if privacy_of(protocol).gradient_clip is None or length < 2:
@@ -139,5 +141,8 @@ class Federation:
         return 1 / (4 * EDGE * size)
 
     def taking_part(self, problem: Problem) -> Participation:
-        """Return the participation scheme on a dataset. An override that depends on the data is a detectable leak."""
+        """Return the participation scheme on a dataset.
+
+        If a subclass overrides it by a scheme that depends on the data, this is a leak that an audit can detect.
+        """
         return self.participation

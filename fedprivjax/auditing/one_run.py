@@ -66,9 +66,10 @@ class OneRunAudit:
         protocol: name of the protocol.
         guarantee: claimed guarantee.
         bounds: lower bounds from the number of correctly guessed signs of canaries.
-        strict: the same bounds at the error probability `verdict`.
-        attained: largest μ that the first canary of each machine can show, mean over machines. It is approximate for
-            methods that normalise their steps, because a canary's effect is measured in a run without noise.
+        strict: the same bounds at the smaller error probability `verdict`, which decide whether the claim is refuted.
+        attained: largest parameter μ of Gaussian differential privacy that the first canary of each machine can show,
+            averaged over machines. It is approximate for methods that normalise their steps, because a canary's effect
+            is measured in a run without noise.
     """
 
     protocol: str
@@ -123,15 +124,17 @@ def audit_one_run(
     signs can be guessed from what the adversary sees.
 
     Args:
-        protocol: a protocol with a target or a `noise_std`, and a trusted or untrusted server.
+        protocol: a protocol with a privacy target or a `noise_std`, and with trust "server" or "none".
         problem: a problem whose examples are stored. Canaries replace the first records of each machine.
         participation, rounds, seed: as in `simulate`.
         delta: δ of the bound on ε.
-        each: number of canaries per machine. Use more if there are few machines, although only the first is worst-case.
+        each: number of canaries per machine. Only a machine's first canary is worst-case. If there are few machines,
+            use more canaries, so that there are enough signs to guess.
         canary: norm of a canary's gradient, divided by the clip. Without a clip the norm is the Lipschitz constant.
         level: error probability of each bound.
         verdict: error probability of `OneRunAudit.refuted`.
-        guesses: number of signs that are guessed, the clearest ones, or None for the best number if the claim is right.
+        guesses: number of signs that are guessed, the clearest ones. None takes the number that is best if the claim is
+            right.
 
     Raises:
         Refusal: if the settings cannot be run, the adversary sees neither messages nor query points, or canaries change

@@ -26,9 +26,10 @@ EXACT_DEVIATION = 1000.0  # largest standard deviation for which the total varia
 
 
 class HostNoise(NamedTuple):
-    """Binomial noise Z minus its mean m·p, in two parts, because the mean need not be an integer.
+    """Binomial noise minus its mean, in two parts, because the mean need not be an integer.
 
-    The noise is `noise − remainder`, in units of the levels to which messages are rounded.
+    A binomial number Z counts the ones among m random bits, each of which is 1 with probability p. The noise Z − m·p is
+    `noise − remainder`, in units of the levels to which messages are rounded.
 
     Attributes:
         noise: Z − ⌊m·p⌋, int32 [rounds, d].
@@ -40,13 +41,14 @@ class HostNoise(NamedTuple):
 
 
 def sample_binomial_noise(stream: np.random.SeedSequence, totals, probability: float, dimension: int) -> HostNoise:
-    """Sample a run's noise exactly: Z ~ Binomial(m, p) for every round and coordinate, minus its mean m·p.
+    """Sample the binomial noise of a run exactly, minus its mean, for every round and coordinate.
 
-    The mean need not be an integer, so the result has two parts: Z − ⌊m·p⌋, and the remainder m·p − ⌊m·p⌋.
+    The noise of a round is Z ~ Binomial(m, p), with m = `totals` of the round and p = `probability`. Its mean m·p need
+    not be an integer, so the result has two parts: Z − ⌊m·p⌋, and the remainder m·p − ⌊m·p⌋.
 
     Args:
-        stream: random stream, of `plan.seeds.binomial_stream`.
-        totals: m, number of noise bits in each round, over all users; int, shape [rounds].
+        stream: seed of the random numbers, from `plan.seeds.binomial_stream`.
+        totals: m, number of noise bits in each round, of all users together; int, shape [rounds].
         probability: p, probability that a noise bit is 1.
         dimension: d, number of coordinates.
 
@@ -125,7 +127,10 @@ class HostSampled(OfBits):
 
 @struct.dataclass
 class RoundedNormal(OfBits):
-    """Approximate binomial noise of each round: rounded normal numbers. `product_variation` bounds the error."""
+    """Sampler of approximately binomial noise in each round, by rounded normal numbers.
+
+    `noise.binomial.product_variation` bounds the error of the approximation, as a total variation distance.
+    """
 
     label: ClassVar[str] = "rounded normal, instead of a binomial"
     uses_host_noise = False

@@ -44,13 +44,13 @@ def relative_std(noise_schedule: str | Sequence[float], schedule: Schedule) -> n
     """Return the relative noise r of each planned message; float64 [rounds, per_round], 1 in empty slots.
 
     The noise of a message has standard deviation r times `noise_std`. The sum of 1/r² over a machine's messages is at
-    most 1, so that `noise_std` alone fixes the privacy.
+    most 1. `noise_std` alone therefore fixes the privacy.
 
     Args:
-        noise_schedule: a name in `NOISE_SCHEDULES`, or positive numbers for a machine's first, second, … message. Their
-            scale has no effect: it is chosen such that the least private machine spends exactly its budget.
+        noise_schedule: a name in `NOISE_SCHEDULES`, or positive numbers for a machine's first, second, … message. Only
+            their ratios matter: they are scaled so that 1/r² sums to 1 for the least private machine.
 
-    Source: Reshef & Levy 2025 for "proportional". "uniform" and "gap" need a participation schedule that is public in
+    Source: Reshef & Levy 2025 for "proportional". For "uniform" and "gap", a machine must know its later rounds in
     advance.
 
     >>> relative_std("uniform", Full(1).draw(4, np.random.default_rng(0))).ravel().tolist()
@@ -61,17 +61,19 @@ def relative_std(noise_schedule: str | Sequence[float], schedule: Schedule) -> n
 
 
 def server_std(noise_schedule: str | Sequence[float], rounds: int) -> np.ndarray:
-    """Return the relative noise of each round for noise of a trusted server; float64 [rounds].
+    """Return the relative noise of each round if a trusted server adds the noise; float64 [rounds].
 
-    The noise of a round has standard deviation `noise_std` times this. The server releases in every round.
+    A round's noise has standard deviation `noise_std` times this number. Every round counts as a message, because the
+    server releases a result in each.
     """
     return relative_std(noise_schedule, Full(1).draw(rounds, np.random.default_rng(0)))[:, 0]
 
 
 def exposure(relative: np.ndarray, schedule: Schedule) -> np.ndarray:
-    """Return `√Σ_k 1/r_k²` over the planned messages k of each machine, with relative noise r_k; float64 [machines].
+    """Return the exposure of each machine, to which its privacy loss is proportional; float64 [machines].
 
-    Times the sensitivity and divided by `noise_std`, it is the machine's μ of Gaussian differential privacy.
+    It is `√Σ_k 1/r_k²` over the planned messages k of the machine, with relative noise r_k. The exposure times the
+    sensitivity, divided by `noise_std`, is the machine's μ of Gaussian differential privacy.
     """
     squares = np.where(schedule.scheduled, relative**-2.0, 0.0)
     return np.sqrt(np.bincount(schedule.participants.ravel(), squares.ravel(), schedule.machines))
@@ -124,8 +126,8 @@ def choose(
         cancel: True if a machine subtracts the noise of its previous message, and the aggregate is a running sum over
             rounds.
         accumulate: True if noise is not subtracted, and the aggregate is a running sum over rounds.
-        divisor: divisor of each round's sum, shape [rounds], if the aggregate is not a running sum. None is the
-            constant of the schedule.
+        divisor: divisor of each round's sum, shape [rounds], if the aggregate is not a running sum. None takes the
+            schedule's constant `divisor`.
 
     >>> from fedprivjax import Full
     >>> everyone = Full(3).draw(2, np.random.default_rng(0))

@@ -51,10 +51,12 @@ class Banded(Mechanism):
 
 @struct.dataclass
 class Covariance(Banded):
-    """Sampler of noise that is correlated over rounds: `B·ξ`, with independent normals ξ and a banded matrix B.
+    """Sampler of noise that is correlated over rounds: a banded matrix times independent normals.
 
-    B is a root of the noise's covariance over rounds, which the public schedule fixes. inputs: B, float32 [rounds,
-    bandwidth + 1].
+    With the matrix B, the noise has the covariance B·Bᵀ over rounds, which the public schedule fixes.
+
+    Attributes:
+        inputs: bands of B, float32 [rounds, bandwidth + 1].
     """
 
     method: ClassVar[str] = "covariance"
@@ -212,8 +214,8 @@ class Standing(Mechanism):
 class Cancelling(Standing):
     """Sampler of cancelling noise that stores the latest noise of each machine, [machines, d].
 
-    A message adds new noise and subtracts that of the machine's previous message. This sampler alone gives the noise of
-    single messages.
+    A message adds new noise and subtracts the noise of the machine's previous message. Use this sampler to inspect the
+    noise of single messages.
     """
 
     method: ClassVar[str] = "materialised"
@@ -272,8 +274,8 @@ class Written(Standing):
 class Replayed(Standing):
     """Sampler of cancelling noise that stores no noise: it computes old noise again from random keys.
 
-    A message adds new noise and subtracts that of the machine's previous message. A key belongs to a machine and to the
-    number of its message.
+    A message adds new noise and subtracts the noise of the machine's previous message. Each pair of a machine and one
+    of its messages has its own key.
     """
 
     method: ClassVar[str] = "replayed"

@@ -29,14 +29,15 @@ class Graph:
         """Return the two ends of every edge once, the smaller one first, int [edges, 2].
 
         Raises:
-            Refusal: the graph is not connected, has an edge from a machine to itself, or another number of machines.
+            Refusal: if the graph is not connected, has an edge from a machine to itself, or has another number of
+                machines.
         """
         found = self.links(machines)
         require_connected(found, machines)
         return found
 
     def links(self, machines: int) -> np.ndarray:
-        """Return `edges` of a graph that need not be connected."""
+        """Return the edges as `edges` does, of a graph that need not be connected."""
         require_at_least("machines of a graph", machines, 2)
         if self.nodes not in (None, machines):
             raise Refusal(
@@ -89,12 +90,12 @@ class Complete(Graph):
 
 @dataclass(frozen=True)
 class Torus(Graph):
-    """Graph of machines in rows and columns, each a neighbour of those beside, above and below it.
+    """Graph of machines on a grid: each is a neighbour of the machines beside, above and below it.
 
     The first and last machine of a row or column are neighbours, too.
 
     Attributes:
-        rows, columns: size, of at least 2 machines together.
+        rows, columns: size of the grid, which must have at least 2 machines.
 
     >>> Torus(4, 4).edges(16).shape
     (32, 2)

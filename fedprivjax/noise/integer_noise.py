@@ -71,7 +71,8 @@ class IntegerKeys(NamedTuple):
 class EveryInteger(Mechanism):
     """Sampler of the noise of every single integer message. It samples on the device.
 
-    inputs: 1 for slots with a message, and the divisor of each round's sum.
+    Attributes:
+        inputs: `relative`, 1 in slots with a message and 0 in others, and the `divisor` of each round's sum.
     """
 
     inputs: MessageInputs
@@ -120,7 +121,7 @@ def summed_noise(
 
     Args:
         distribution: distribution of the noise, a key of `SAMPLERS`.
-        stream: random stream, of `plan.seeds.binomial_stream`.
+        stream: seed of the random numbers, from `plan.seeds.binomial_stream`.
         deviation: standard deviation of the noise in one coordinate of a message.
         senders: number of messages in each round's sum, int [rounds].
 

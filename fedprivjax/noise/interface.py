@@ -19,10 +19,9 @@ from fedprivjax.problem.random_keys import random_key
 class Mechanism(Decorated):
     """Base class of noise mechanisms: objects that sample the noise of a run, several rounds (a block) at once.
 
-    Subclass it as a `flax.struct.dataclass` for a custom distribution. It holds per-round `inputs`, arrays of shape
-    [rounds, ...], which follow from the public schedule, and no settings. The protocol's function `noise` scales a
-    sample by its settings, such as `noise_std`. One sample therefore serves every privacy level, clip and step size of
-    a sweep.
+    Subclass it as a `flax.struct.dataclass` for a custom distribution. It holds only per-round `inputs`: arrays of
+    shape [rounds, ...] that follow from the public schedule. Settings such as `noise_std` are applied later, by the
+    protocol's function `noise`. One sample therefore serves every privacy level, clip and step size of a sweep.
     """
 
     kind, decorator = "mechanism", PYTREE
@@ -42,9 +41,10 @@ class Mechanism(Decorated):
 
     @property
     def may_pass_end(self) -> bool:
-        """True if rounds may be sampled beyond the last one, as `past_end` of the class that defines `draw` states.
+        """True if `draw` may sample rounds beyond the last one.
 
-        A subclass that overrides `draw` must therefore state `past_end` again.
+        It is `past_end` of the class that defines `draw`. A subclass that overrides `draw` must therefore set
+        `past_end` again.
         """
         stated = next(bool(vars(each).get("past_end")) for each in type(self).__mro__ if "draw" in vars(each))
         return stated and self.past_end
@@ -77,7 +77,7 @@ class Mechanism(Decorated):
     def message_memory(self, dimension: int, key: jax.Array) -> Any:
         """Return what machines remember of their noise, before the first round.
 
-        It is for transcripts, the record of all messages. `key` is the random key of the run.
+        It is used for transcripts, which record all messages. `key` is the random key of the run.
         """
         return ()
 
@@ -125,9 +125,9 @@ class Silent(Mechanism):
 
 @struct.dataclass
 class Randomised(Silent):
-    """No noise is added, because machines randomise their messages themselves, as in randomised response.
+    """No added noise, because machines randomise their messages themselves, as in randomised response.
 
-    A machine does so with its own random key, in its functions `client` or `encode`.
+    The protocol's functions `client` or `encode` do so, with a random key for each machine.
     """
 
     inside = True
@@ -135,10 +135,14 @@ class Randomised(Silent):
 
 @struct.dataclass
 class Fresh(Mechanism):
-    """Independent Gaussian noise of each round t, with standard deviation r_t; its running sum if `accumulate`.
+    """Independent Gaussian noise in each round, or its running sum over rounds if `accumulate`.
 
-    inputs: r, float32 [rounds]. This is a trusted server's noise. It is also equal in distribution to the mean of m
-    machines' independent noises with standard deviations r_{t,j}, for r_t = √(Σ_j r_{t,j}²)/m.
+    It is the noise of a trusted server. The mean of independent noises of m machines also has this distribution: if
+    machine j has standard deviation r_j, the mean has √(Σ_j r_j²)/m.
+
+    Attributes:
+        inputs: standard deviation in each round, float32 [rounds].
+        accumulate: True for the running sum.
     """
 
     past_end = True
@@ -177,8 +181,8 @@ class MessageInputs(NamedTuple):
 class PerMachine(Mechanism):
     """Independent Gaussian noise of every machine of a round, sampled separately.
 
-    The aggregate has their mean, or their sum if `summed`. Its distribution is that of `Fresh`, which is cheaper. This
-    class is needed if single messages are inspected.
+    The aggregate has the mean of these noises, or their sum if `summed`. `Fresh` has the same distribution and is
+    cheaper. Use this class to inspect single messages.
     """
 
     past_end = True
@@ -265,8 +269,10 @@ class EachMessage(Mechanism):
 class PerStep(Mechanism):
     """Noise in the local steps of machines, instead of in their messages.
 
-    It is sampled where the steps are computed: a round receives its random key and the relative standard deviations r.
-    inputs: r, float32 [rounds, per_round].
+    It is sampled where the steps are computed: a round receives its random key and the relative standard deviations.
+
+    Attributes:
+        inputs: relative standard deviations, float32 [rounds, per_round].
     """
 
     inputs: Any

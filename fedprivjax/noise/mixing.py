@@ -63,15 +63,15 @@ class GivenWeights:
 @final
 @dataclass(frozen=True, init=False)
 class Mixing:
-    """Public weights by which machines average with their neighbours in gossip, by round.
+    """Public weights by which machines average with their neighbours in gossip, for each round.
 
     Machine i continues with Σ_j W_ij·x_j, where x_j is what machine j sends. Rows and columns of W sum to 1, so that
     the mean over machines does not change. For a graph, the weights are those of Metropolis and Hastings: neighbours
     have W_ij = 1/(1 + max(degree_i, degree_j)).
 
     Args:
-        *turns: graphs as in `Pairwise`, matrices W or `Matchings`, of which each round uses the next, in turn. A matrix
-            of 0 and 1 is a graph.
+        *turns: graphs as in `Pairwise`, matrices W, or `Matchings`. Each round uses the next of them, and the first
+            follows the last. A matrix of 0 and 1 counts as a graph.
 
     >>> Mixing("ring").weights(4)[0].round(2).tolist()[0]
     [0.33, 0.33, 0.0, 0.33]
@@ -93,7 +93,7 @@ class Mixing:
         return next((turn.nodes for turn in self.turns if turn.nodes is not None), None)
 
     def weights(self, machines: int) -> np.ndarray:
-        """Return the matrix W of each round until they repeat, float64, shape [period, machines, machines].
+        """Return the matrix W of each round until the matrices repeat, float64, shape [period, machines, machines].
 
         Raises:
             Refusal: if the union of the graphs is not connected, or a graph has another number of machines.

@@ -34,17 +34,18 @@ CHUNK_FLOATS = 2**20  # numbers of edges' noise in memory at once
 @final
 @dataclass(frozen=True)
 class Pairwise(Decorated):
-    """Noise that pairs of machines share: one adds it and the other subtracts it, besides each machine's own noise.
+    """Noise that pairs of machines share: one adds it and the other subtracts it.
 
-    The pairs are the edges of a graph. In the sum of all messages, shared noise cancels. It is the setting `noise` of
-    `NoisyMessages`, `NoisyRecords` and `LocalPrivacy`, and `noise_schedule` of `FedAvg`, with trust "none".
+    Each machine also adds noise of its own. The pairs are the edges of a graph. In the sum of all messages, shared
+    noise cancels. It is the setting `noise` of `NoisyMessages`, `NoisyRecords` and `LocalPrivacy`, and `noise_schedule`
+    of `FedAvg`, with trust "none".
 
     Source: Allouah et al. 2024 (DECOR).
 
     Attributes:
         graph: "ring", "complete", a `Torus(rows, columns)`, a `RandomRings(rings, seed)`, a symmetric matrix of 0 and 1
             or a networkx graph with the machines 0 to n − 1. In a file also a table with `kind`, "torus" or "random".
-        shared: s, standard deviation of the noise of one edge, divided by that of a machine's own noise.
+        shared: standard deviation of the noise of one edge, divided by the standard deviation of a machine's own noise.
 
     Raises:
         Refusal: if the graph is not one of these, or `shared` is not positive or above 1000.
@@ -72,16 +73,20 @@ class Pairwise(Decorated):
         return self.graph.nodes
 
     def covariance(self, own: Any) -> "EdgeCovariance":
-        """Return the covariance of messages from the relative noise r of the machines, [machines]."""
+        """Return the covariance of the noise of all messages.
+
+        Args:
+            own: relative standard deviation of each machine's own noise, [machines].
+        """
         return EdgeCovariance(self, tuple(np.asarray(own, float).tolist()))
 
     def mechanism(self, schedule: Schedule, relative: np.ndarray, divisor: Any, method: str) -> Mechanism:
-        """Return the mechanism of the noise in the sum of messages over a divisor.
+        """Return the mechanism that samples the noise in each round's sum of messages, divided by a divisor.
 
         Args:
-            relative: r of every message, shape [rounds, per_round].
+            relative: relative standard deviation of the own noise in every message, shape [rounds, per_round].
             divisor: divisor of each round's sum, one number or shape [rounds].
-            method: "materialised" samples the noise of every edge. By default, only that of the sum is sampled.
+            method: "materialised" samples the noise of every edge. Other methods sample only the noise of the sum.
         """
         require_choice("noise method", method, ("auto", "aggregate", "materialised"))
         relative = np.where(schedule.present, relative, 0.0)

@@ -34,14 +34,14 @@ from fedprivjax.plan.schedule import Schedule
 @final
 @dataclass(frozen=True)
 class AnySchedule(RoundFactor):
-    """Noise schedule of a trusted server that is enough for every schedule with limits on each machine's rounds.
+    """Noise of a trusted server for all participation schedules within limits on each machine's rounds.
 
-    A machine takes part in at most `uses` rounds, at least `separation` rounds apart. The noise and ε follow from these
-    limits and the number of rounds, not from the schedule. A sampled schedule that exceeds them is refused. "toeplitz"
-    and "optimal" are fitted to the worst schedule within the limits.
+    A machine takes part in at most `uses` rounds, at least `separation` rounds apart. The noise and ε depend on these
+    limits and the number of rounds, but not on the sampled schedule. A sampled schedule that exceeds the limits is
+    refused. The factors "toeplitz" and "optimal" are fitted to the worst schedule within the limits.
 
     Args:
-        factor: matrix that correlates noise over rounds, anything that `noise_schedule` takes.
+        factor: matrix that correlates noise over rounds, in any form that `noise_schedule` takes.
         separation: b, least number of rounds from one round of a machine to its next.
         uses: k, largest number of rounds of a machine. None is the largest possible, ⌈R/b⌉ for R rounds.
 
@@ -194,9 +194,14 @@ def over_rounds(noise_schedule: Any) -> Any:
     """Return the noise schedule of a trusted server in a standard form: a name, or a factor object.
 
     Args:
-        noise_schedule: a name; a factor, such as a `RoundFactor` or `Tree()`; {"tree": rounds} for a tree that restarts
-            after so many rounds; a table with a `kind` in `KINDS` and its settings; a matrix; or an object with
-            `materialize(n)`, which returns a matrix for n rounds.
+        noise_schedule: the noise schedule in one of these forms:
+
+            * a name;
+            * a factor, such as a `RoundFactor` or `Tree()`;
+            * {"tree": rounds}, for a tree that restarts after so many rounds;
+            * a table with a `kind` in `KINDS` and its settings;
+            * a matrix;
+            * an object with `materialize(n)`, which returns a matrix for n rounds.
 
     >>> over_rounds([[1.0, 0.0], [0.5, 1.0]])
     GivenFactor(rows=((1.0, 0.0), (0.5, 1.0)))

@@ -34,8 +34,8 @@ Workload = Callable[[int], np.ndarray]
 class SumFactor(Factor):
     """Base class of factors F over a machine's messages, given by their `matrix`.
 
-    A machine with increments s releases F·s + σξ with independent normals ξ. A factor is a frozen dataclass of static
-    settings.
+    A machine whose messages are the increments s releases F·s + σξ, with independent normals ξ and σ = `noise_std`. A
+    factor is a frozen dataclass of static settings.
     """
 
     of_rounds: ClassVar[bool] = False
@@ -45,19 +45,19 @@ class SumFactor(Factor):
 
         Args:
             over: largest number of messages of a machine.
-            workload: function from that number to a matrix V, float64 [messages, messages], for factors that are
-                fitted. V says how the protocol uses the messages: `tr(V·(FᵀF)⁻¹)` is the noise variance of one
-                coordinate of its reported iterates, summed over rounds and machines.
+            workload: function from this number of messages to a matrix V, float64 [messages, messages]; only for
+                factors that are fitted. V says how the protocol uses the messages. `tr(V·(FᵀF)⁻¹)` is the noise
+                variance of one coordinate of the protocol's reported iterates, summed over rounds and machines.
         """
         raise Undefined(f"{type(self).__name__} must define matrix(messages, workload)")
 
 
 @dataclass(frozen=True)
 class Toeplitz(SumFactor):
-    """Factor F = A^p up to a scale, with A the matrix of running sums: ones on and below the diagonal.
+    """Factor that is a power of the matrix of running sums, between noise on increments and noise on sums.
 
-    Every column of F holds the first coefficients of the power series of (1 − z)^(−p). A machine with increments s
-    releases F·s + σξ with independent normals ξ.
+    Up to a scale, F = A^p with p = `power`. The matrix A has ones on and below the diagonal. Every column of F holds
+    the first coefficients of the power series of (1 − z)^(−p).
 
     Attributes:
         power: p, from 0 (independent noise on every increment) to 1 (equal independent noise on every running sum).
@@ -83,13 +83,16 @@ class Toeplitz(SumFactor):
 class Optimal(SumFactor):
     """Factor that is fitted to nearly the smallest noise in the protocol's reported iterates, on average over rounds.
 
-    The fit starts from `Toeplitz(0.7)` and uses the noise of all machines in the rounds in which they send. Slow fits
-    are cached on disk. If half of 100 machines send in each of 1200 rounds, the noise is 10% smaller than with
-    `Toeplitz(0.7)` and 1% smaller than with a fit that assumes equal intervals between a machine's messages. If a
-    quarter of the machines takes part with daily cycles, it is 11% and 5% smaller.
+    The fit starts from `Toeplitz(0.7)` and minimises the noise of all machines in the rounds in which they send. Slow
+    fits are cached on disk.
+
+    If half of 100 machines send in each of 1200 rounds, the noise is 10% smaller than with `Toeplitz(0.7)`. If a
+    quarter of the machines takes part with daily cycles, it is 11% smaller. With a fit that assumes equal intervals
+    between a machine's messages, the noise would be about 1% and 5% larger.
 
     Attributes:
-        iterations: largest number of iterations of the fit. 30 come within a few per cent of the optimum.
+        iterations: largest number of iterations of the fit. After 30, the noise is within a few per cent of the
+            optimum.
     """
 
     iterations: int = 30
@@ -110,9 +113,9 @@ class Optimal(SumFactor):
 
 @dataclass(frozen=True)
 class Given(SumFactor):
-    """Factor by a matrix that the user gives, with at least as many rows as a machine sends messages.
+    """Factor whose matrix the user gives, with at least as many rows as a machine sends messages.
 
-    It is truncated to the machine's number of messages, then scaled so that its largest column norm is 1.
+    The matrix is truncated to the machine's number of messages, then scaled so that its largest column norm is 1.
 
     Attributes:
         rows: F, lower triangular with column norms at most 1, as a tuple of rows.
@@ -157,14 +160,16 @@ SUM_FACTORS: dict[str, type[SumFactor]] = {"toeplitz": Toeplitz, "optimal": Opti
 
 
 def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> np.ndarray:
-    """Return a factor F with nearly the least noise `tr(V·(FᵀF)⁻¹)`: lower triangular, with columns of norm 1.
+    """Return a factor F with nearly the least noise: lower triangular, with columns of norm 1.
 
-    A machine with increments s releases F·s + σξ, with independent normals ξ. L-BFGS optimises the entries of F, with
-    each column divided by its norm. Every iterate is therefore a valid factor.
+    A machine whose messages are the increments s releases F·s + σξ, with independent normals ξ. The noise is measured
+    as `tr(V·(FᵀF)⁻¹)` with V = `workload`. L-BFGS optimises the entries of F, with each column divided by its norm.
+    Every iterate is therefore a valid factor.
 
     Args:
-        workload: V, shape [n, n], where n is the number of messages of a machine. It is WᵀW if the method uses W·s.
+        workload: V, shape [n, n], where n is the number of messages of a machine. V is WᵀW if the method uses W·s.
         start: initial factor, shape [n, n].
+        iterations: largest number of iterations.
 
     >>> workload = np.array([[3.0, 1.0], [1.0, 1.0]])
     >>> best = optimal_factor(workload, np.eye(2), 50)
@@ -192,9 +197,9 @@ def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> 
 
 
 def noise_of(workload: np.ndarray, factor: np.ndarray) -> float:
-    """Return the noise variance of one coordinate with a factor F, summed over rounds: `tr(V·(FᵀF)⁻¹)`.
+    """Return the noise variance of one coordinate of a method's iterates with a factor, summed over rounds.
 
-    V is `workload`, as for `optimal_factor`. The noise is for `noise_std` = 1.
+    It is `tr(V·(FᵀF)⁻¹)` for F = `factor` and V = `workload`, as for `optimal_factor`, with `noise_std` = 1.
     """
     inverse = inverse_of(factor)
     return float(np.sum(inverse * (workload @ inverse)))
@@ -203,9 +208,9 @@ def noise_of(workload: np.ndarray, factor: np.ndarray) -> float:
 def noise_lower_bound(workload: np.ndarray, factor: np.ndarray) -> float:
     """Return a lower bound on `noise_of` for all factors with column norms at most 1.
 
-    It is `tr((√v·V·√v)^½)²/Σ v_k` for a positive vector v. With P = FᵀF, of which P_kk ≤ 1, it follows from
-    `tr(V·P⁻¹) + Σ v_k·P_kk ≥ 2·tr((√v·V·√v)^½)`, by the best multiple of v. The v of the given factor, diag(P⁻¹·V·P⁻¹),
-    makes it tight near the optimum.
+    For V = `workload` and any vector v of positive numbers, `tr((√v·V·√v)^½)²/Σ v_k` is such a bound. It follows from
+    `tr(V·P⁻¹) + Σ v_k·P_kk ≥ 2·tr((√v·V·√v)^½)`, where P = FᵀF and therefore P_kk ≤ 1, with the best multiple of v.
+    Here v is the diagonal of P⁻¹·V·P⁻¹ for F = `factor`, which makes the bound tight near the optimum.
 
     >>> workload = np.array([[3.0, 1.0], [1.0, 1.0]])
     >>> best = optimal_factor(workload, np.eye(2), 50)
@@ -236,14 +241,15 @@ def anytime(rounds: int) -> np.ndarray:
 
 
 def anytime_workload(schedule: Schedule, shares: np.ndarray, messages: int) -> np.ndarray:
-    """Return the matrix V that weighs the noise of a factor F in anytime averages, float64 [messages, messages].
+    """Return a matrix V that measures a factor's noise in the averages that DP-μ²-FL reports; float64.
 
-    DP-μ²-FL reports such averages of its iterates. All machines use one F with columns of norm 1. At a step and σ of 1,
-    `tr(V·(FᵀF)⁻¹)` is the noise variance of one coordinate of the averages, summed over the T rounds.
+    V has shape [messages, messages]. The averages of iterates have weights 1, 2, … (anytime averages). All machines use
+    one factor F with columns of norm 1. For a step size and `noise_std` of 1, `tr(V·(FᵀF)⁻¹)` is the noise variance of
+    one coordinate of the averages, summed over rounds.
 
     Args:
         schedule: the participation schedule as sampled.
-        shares: ratio of each machine's μ to the largest, shape [machines].
+        shares: ratio of each machine's target μ to the largest target, shape [machines].
         messages: largest number of messages of a machine.
 
     >>> from fedprivjax.plan.participation import Full

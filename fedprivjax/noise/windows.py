@@ -20,7 +20,8 @@ class WindowInputs(NamedTuple):
 
     Attributes:
         round: number of the round, from 1; int [rounds].
-        relative: standard deviation of the noise, [rounds], or [rounds, per_round] if participants have separate trees.
+        relative: relative standard deviation of the noise, [rounds], or [rounds, per_round] if participants have
+            separate trees.
         place: index of each participant's trees, int [rounds, per_round], or None if all share one set of trees.
     """
 
@@ -31,7 +32,7 @@ class WindowInputs(NamedTuple):
 
 @struct.dataclass
 class Streamed(Mechanism):
-    """Sampler that passes on samples of another mechanism, for a momentum whose noise is computed round by round.
+    """Sampler of independent normals in each round, from which the noise in a momentum is then computed.
 
     Attributes:
         inputs: inputs of the source mechanism.
@@ -66,9 +67,9 @@ class Streamed(Mechanism):
 class Windows(Mechanism):
     """Sampler of the normals that `ReducedTrees` needs in each round.
 
-    They belong to the nodes of binary trees that cover the last N rounds. No node's normals are stored: they are
-    computed again from the node's random key. A round samples `2·(2·⌈log₂(N + 1)⌉) + 1` vectors. If the inputs have a
-    `place`, every machine has its own trees, and the aggregate contains their mean.
+    The normals belong to the nodes of binary trees that cover the last N = `epoch` rounds. They are not stored, but
+    computed again from each node's random key. A round samples `2·(2·⌈log₂(N + 1)⌉) + 1` vectors. If the inputs have a
+    `place`, every machine has its own trees, and the aggregate contains the mean of their noise.
 
     Attributes:
         epoch: N, number of rounds of an epoch.

@@ -189,10 +189,11 @@ def draw_plan(
         problem: problem with the records, and with the machine that holds each if they are partitioned.
         participation: participation scheme.
         rounds: number of rounds, or None for as many as the records (and the schedule, if one is given) allow.
-        order: order of the examples if each message uses one example, see `ORDERS`. With a `sampler` it must be
-            "shuffled" or "stored". For several passes in a fixed or a new order, use the samplers "cyclic" and
-            "reshuffled".
-        sampler: sampler of minibatches of a machine's own records, or None for one example per message, by `order`.
+        order: order of the examples if each message uses one example, see `ORDERS`. With a `sampler`, which itself
+            orders a machine's records, it must be "shuffled" or "stored". For several passes over the examples, use the
+            samplers "cyclic" (the same order in each pass) and "reshuffled" (a new order).
+        sampler: sampler of minibatches of a machine's own records, or None for one example per message in the given
+            `order`.
 
     Raises:
         ValueError: if the schedule needs more examples than there are, in all or at a machine.

@@ -142,11 +142,12 @@ def assign_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator
 
 @dataclass(frozen=True)
 class Plan(Once):
-    """What is sampled before a run: the machines of each round, and the records of each message (the samples).
+    """Run plan, sampled before a run: the machines of each round, and the records of each message (the samples).
 
-    Samples are record indices in the problem's dataset. If examples are computed by a function, they are indices of the
-    machine's own examples, from 0. Minibatches that are sampled independently for each message may be `secret`, which
-    amplifies privacy. `replace(plan, secret=False)` gives the guarantee against an adversary that knows them.
+    Samples are record indices in the problem's dataset. If examples are computed by a function, samples are indices of
+    the machine's own examples, from 0. Minibatches that are sampled independently for each message may be `secret`,
+    which amplifies privacy. `replace(plan, secret=False)` gives the guarantee against an adversary that knows the
+    samples.
 
     Attributes:
         schedule: participation schedule.
@@ -159,8 +160,9 @@ class Plan(Once):
         stored: False if examples are computed by a function.
         examples: number of examples in the dataset, or None if examples are computed or their use is secret.
         depends_on_sizes: True if the schedule depends on the dataset sizes, which are then public.
-        planned_uses: `uses` if no machine had dropped out, or None if there are no dropouts.
-        hides_sizes: True if machines' numbers of records are private. The samples show them, and are then secret, too.
+        planned_uses: the value of `uses` as if no machine had dropped out, or None if there are no dropouts.
+        hides_sizes: True if machines' numbers of records are private. Samples would show these numbers, and are then
+            secret, too.
     """
 
     schedule: Schedule
@@ -204,7 +206,10 @@ class Plan(Once):
 
     @cached_property
     def repeats(self) -> bool:
-        """True if an example is used twice although the order or sampler promises unused ones."""
+        """True if an example is used twice in one pass, or if the `order` makes several passes.
+
+        False for samplers that use records repeatedly by design.
+        """
         fresh = self.sampler is None or self.sampler.pooled or self.sampler.one_pass
         if self.order in EPOCHS or not fresh:
             return self.order in EPOCHS
@@ -223,7 +228,7 @@ class Plan(Once):
 
     @cached_property
     def uses(self) -> np.ndarray:
-        """Number of rounds that use the most used record of each machine; int, shape [machines].
+        """Number of rounds that use a record, for each machine's most used record; int, shape [machines].
 
         It is defined for one record per message. Machines that drop out count as if they had sent.
         """
@@ -251,7 +256,7 @@ class Plan(Once):
     def part_used(self) -> float:
         """Percentage of the dataset's examples that at least one message uses.
 
-        NaN if their number is unknown, or if samples or participation are secret, see `plan.data_used`.
+        NaN if the number of examples is unknown, or if samples or participation are secret.
         """
         if not self.examples or self.secret or self.schedule.secret is not None:
             return np.nan
@@ -259,7 +264,7 @@ class Plan(Once):
 
     @property
     def data_used(self) -> str:
-        """`used` as text, or the empty string if `part_used` is NaN."""
+        """Number and percentage of used examples as text, or the empty string if `part_used` is NaN."""
         return "" if isnan(self.part_used) else f"{self.used} of {self.examples} examples ({self.part_used:.3g}%)"
 
     @property

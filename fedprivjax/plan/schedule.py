@@ -48,18 +48,18 @@ class Late(NamedTuple):
 class Schedule(Once):
     """A participation schedule: the machines of each round. It is public unless `secret` is set.
 
-    A round has `per_round` slots, one for each machine. Sums over a round are divided by this number if it is fixed.
-    `mean` and `expected` are for numbers that vary.
+    A round has `per_round` slots, one for each machine. If the number of machines is the same in every round, sums over
+    a round are divided by this number. If it varies, `mean` and `expected` describe it.
 
     Attributes:
         machines: N, the total number of machines.
         participants: machine in each slot, int32 [rounds, per_round].
         filled: number of filled slots of each round, from the left, int [rounds], or None if all are filled.
-        mean: harmonic mean of the number of machines in a round, or None if it is fixed.
-        announced: True if machines know this number before their round.
+        mean: harmonic mean of the number of machines in a round, or None if this number is fixed.
+        announced: True if machines know the number of machines of their round before it starts.
         dropped: True for slots whose machine is scheduled but sends nothing, bool [rounds, per_round], or None if there
             are no dropouts. Guarantees count dropouts as if they had sent, because nobody may know them in advance.
-        expected: mean number of machines that send in a round, or None if it is fixed.
+        expected: mean number of machines that send in a round, or None if this number is fixed.
         secret: participation scheme if only a trusted server knows who takes part, or None if the schedule is public.
             Rounds of a secret schedule may be empty.
         late: staleness and weights of late answers, or None if all machines of a round start at its beginning.
@@ -96,7 +96,7 @@ class Schedule(Once):
 
     @property
     def divisor(self) -> float:
-        """Mean number of machines that send, by which sums over a round are divided whoever sends."""
+        """Mean number of machines that send, a constant by which the sum over every round is divided."""
         if self.secret is not None:
             return float(self.secret.mean_size if self.expected is None else self.expected)
         return self.expected if self.varies and self.expected is not None else float(self.participants.shape[1])
@@ -171,9 +171,12 @@ class Schedule(Once):
         return order, np.append(True, machine[1:] != machine[:-1])[: order.size]
 
     def previous(self, values: np.ndarray) -> np.ndarray:
-        """Return the entry of `values` at the last earlier round of each slot's machine, [rounds, per_round].
+        """Return the entry of `values` in the previous round of each slot's machine; [rounds, per_round].
 
-        `values` has this shape, too. The result is 0 in a machine's first round and in empty slots.
+        The result is 0 in a machine's first round and in empty slots.
+
+        Args:
+            values: one number for each slot, [rounds, per_round].
 
         >>> Schedule(2, np.array([[0], [1], [0]])).previous(np.array([[5.0], [6.0], [7.0]])).ravel().tolist()
         [0.0, 0.0, 5.0]
@@ -190,9 +193,10 @@ class Schedule(Once):
 
     @cached_property
     def weights_by_machine(self) -> tuple[np.ndarray, np.ndarray]:
-        """Machine and weight of every machine in every round, in the order of rounds, as a pair of arrays.
+        """Two arrays, with the machines that send in each round, in the order of rounds, and their weights.
 
-        The weight is that of a late answer, otherwise 1. If a machine has several answers in a round, it is their sum.
+        The weight is 1, or the weight of a late answer. If a machine has several answers in a round, it is the sum of
+        their weights.
 
         >>> late = Late(np.zeros((1, 3), np.int32), np.array([[1.0, 0.5, 1.0]]), 1)
         >>> [each.tolist() for each in Schedule(2, np.array([[1, 0, 1]]), late=late).weights_by_machine]

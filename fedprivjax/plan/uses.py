@@ -24,11 +24,11 @@ HALF = 50  # percent of the data; a run limited by the smallest dataset that use
 
 
 class Uses(NamedTuple):
-    """All uses of records in a run's messages, sorted by record and then by round.
+    """All uses of records in a run's messages, one entry per use, sorted by record and then by round.
 
     Attributes:
         round: number of the round, from 1; int [uses].
-        record: index of the record in the pool, int [uses].
+        record: index of the record in the dataset, int [uses].
         weight: weight of the record in its machine's message, float64 [uses].
         records: number of records in the dataset.
     """

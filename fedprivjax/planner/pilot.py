@@ -52,17 +52,19 @@ OnProgress = Callable[[int, int], Any]
 class Pilot:
     """Settings of pilot runs, in which `plan` tries methods on synthetic data.
 
-    Methods are compared by their accuracy on ten thousand test examples. It is that of a method's output, or of its
-    last iterate if the output is an iterate chosen at random. Methods that use records repeatedly make 40 passes over
-    them, unless `rounds` is given or their theory sets a number. Methods that protect whole machines use the best of
-    twelve clips and steps, from runs on the same synthetic data with another seed.
+    Methods are compared by the accuracy of their output on ten thousand test examples. If the output is an iterate
+    chosen at random, the last iterate is used instead.
+
+    Methods that use records repeatedly make 40 passes over them, unless `rounds` is given or their theory sets a number
+    of rounds. Methods that protect whole machines use the best of twelve pairs of clip and step size, chosen by runs on
+    the same synthetic data with another seed.
 
     Attributes:
         seeds: number of runs of each method. Schedules, order of records and noise differ, the data do not.
-        classes: number C of classes. For a model with d parameters, the data have d/C features, or d for two classes.
-            None is ten if that gives a whole number of more than ten features, otherwise two.
+        classes: number C of classes. For a model with d parameters, the data have d/C features, or d features for two
+            classes. None takes ten classes if d/10 is a whole number above ten, otherwise two.
         accuracy: accuracy of the best linear classifier on the data.
-        clip: clip of every gradient or increment, divided by the bound on the norm of features.
+        clip: norm to which gradients or increments are clipped, divided by the bound on the norm of features.
         radius: radius of the ball that constrains the parameters, times the bound on the norm of features.
 
     Raises:
@@ -123,7 +125,10 @@ class Pilot:
             )
 
     def problem(self, setting: Setting) -> Problem:
-        """Return a problem with synthetic data of the setting's sizes, whose records are assigned in order of use."""
+        """Return a problem with synthetic data of the setting's sizes.
+
+        All machines share the dataset; a record is assigned to a machine when it is used.
+        """
         features, classes = self.shape(setting.dimension)
         options = {"accuracy": self.accuracy, "test_examples": TEST_EXAMPLES, "seed": setting.seed}
         data = clusters(setting.machines * setting.samples, features, classes, **options)

@@ -48,11 +48,11 @@ def plan(
 ) -> xr.Dataset:
     """Compare methods before a run: noise, guarantee, error bound and cost of every protocol, without any data.
 
-    A guarantee for trust "none" (all messages are public) also holds against adversaries who see less. A protocol that
-    is not defined for the requested trust model is therefore planned for trust "none".
+    A protocol that is not defined for the requested trust model is planned for trust "none" (all messages are public).
+    Its guarantee then also holds in the requested model, in which adversaries see less.
 
     Args:
-        epsilon: ε at `delta` that the noise must give, one value or several.
+        epsilon: target ε at `delta`, one value or several. The noise is calibrated to it.
         protocols: names in `fedprivjax.protocols.PROTOCOLS`, or of algorithms with unit = "machine"; None is all.
         pilot: True or a `Pilot` runs every candidate on synthetic data of these sizes. The runs use the method's
             defaults, clipping, and noise calibrated to ε on the sampled schedules. They read no private records.
@@ -77,20 +77,23 @@ def plan(
     Returns:
         A dataset with the axes `protocol` (with its use after a comma, if it has several), `epsilon` and `term`.
 
-        * `bound`: error bound, the sum of its terms `bound_term`. `bound_kind` is a key of `KINDS`; only "explicit"
-          bounds are comparable. `bound_of` is the loss that it bounds.
-        * `noise_std`, `realised_epsilon` and `realised_mu` on the sampled schedule, `step_size`, the costs, and the
-          `guarantee` as JSON.
+        * `bound`: error bound, the sum of its terms `bound_term`. `bound_of` names the loss that is bounded.
+        * `bound_kind`: a key of `KINDS`. Only "explicit" bounds can be compared between methods.
+        * `noise_std`, `realised_epsilon` and `realised_mu`: noise and privacy on the sampled schedule.
+        * `step_size`, the costs of a run, and the `guarantee` as JSON.
         * `refusal`: reason why a method is not planned. Its numbers are then NaN.
-        * With a pilot: test accuracy `pilot_accuracy`, mean over seeds, half its 95% interval `pilot_interval`,
-          `pilot_place`, 1 plus the number of methods whose interval lies wholly above, wall time `pilot_seconds` of the
-          fastest run, `pilot_epsilon`, `pilot_rounds`, `pilot_clip`, `pilot_step`, and `pilot_note`: differences from
-          the comparison's run, or the reason why the pilot was not run.
+        * With a pilot, `pilot_accuracy`: test accuracy, averaged over seeds, and `pilot_interval`: half of its 95%
+          interval.
+        * With a pilot, `pilot_place`: 1 plus the number of methods whose interval lies wholly above this one.
+        * With a pilot, `pilot_seconds` (wall time of the fastest run), `pilot_epsilon`, `pilot_rounds`, `pilot_clip`
+          and `pilot_step`.
+        * With a pilot, `pilot_note`: differences from the comparison's run, or the reason why the pilot was not run.
 
-        Attributes are the settings, and `trivial`, G·D.
+        Attributes are the settings, and `trivial`: the error bound G·D that holds without any training.
 
     Raises:
-        Refusal: if settings are out of range, or no method can be planned. Reasons of single methods are in `refusal`.
+        Refusal: if settings are out of range, or no method can be planned. If only some methods cannot be planned, the
+            reasons are in `refusal`.
 
     >>> found = plan(machines=10, per_round=10, samples=20, dimension=5, epsilon=1.0, protocols=["noisy_sgd"])
     >>> round(found["noise_std"].sel(protocol="noisy_sgd").item(), 2), found["bound_kind"].item()

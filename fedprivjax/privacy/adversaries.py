@@ -32,13 +32,15 @@ class Adversary(Decorated):
 
     Attributes:
         name: name in results and files.
-        sees: what it sees, as text in guarantees.
+        sees: what the adversary sees, as text in guarantees.
         trusts: trust models for which the adversary may be chosen, keys of `fedprivjax.privacy.terms.TRUST`.
-        senders: "named" if it knows who sent each message, "hidden" if it does not, or "summed" if it only sees
+        senders: "named" if the adversary knows who sent each message, "hidden" if not, or "summed" if it only sees
             functions of several messages.
-        follows_rounds: False if it sees the final model only.
-        knows_seeds: True if it knows the random seeds of some machines, from which it may compute noise of others.
-        besides: text that names the machines whose noise it knows. Guarantees assume that all other machines add noise.
+        follows_rounds: False if the adversary sees the final model only.
+        knows_seeds: True if the adversary knows the random seeds of some machines. It may then compute noise that these
+            share with others.
+        besides: text that excludes the machines whose noise the adversary knows. Guarantees assume that all other
+            machines add noise.
     """
 
     kind, decorator = "adversary", FROZEN
@@ -63,20 +65,24 @@ class Adversary(Decorated):
 
     @property
     def text(self) -> str:
-        """Text in guarantees of what it sees."""
+        """What the adversary sees, as text in guarantees."""
         return self.sees
 
     @property
     def fewest_machines(self) -> int:
-        """Smallest number of machines with which it is defined."""
+        """Smallest number of machines for which the adversary is defined."""
         return 1
 
     def view(self, full: FullView) -> View:
-        """Return its view of a run."""
+        """Return the part of a run that the adversary sees."""
         raise Undefined(f"{type(self).__name__} must define view(full)")
 
     def exposures(self, sent: SentNoise, schedule: Schedule) -> np.ndarray | None:
-        """Return μ·σ/Δ of each machine, float64 [machines], or None if it is that of the machine's own messages."""
+        """Return the exposure of each machine to the adversary, float64 [machines].
+
+        Times the sensitivity and divided by `noise_std`, it is the machine's μ of Gaussian differential privacy. None
+        means the exposure of the machine's own messages: no other noise hides them.
+        """
         return None
 
     def releases(self, sent: SentNoise, schedule: Schedule, machine: int) -> np.ndarray:
@@ -84,7 +90,10 @@ class Adversary(Decorated):
         raise Undefined(f"{type(self).__name__} must define releases(sent, schedule, machine)")
 
     def known(self, sent: SentNoise | None, schedule: Schedule) -> np.ndarray | None:
-        """Return the slots whose messages it computes in the worst case, bool [rounds, per_round], or None if none."""
+        """Return the slots whose messages the adversary can compute itself, or None if there are none.
+
+        The result is bool [rounds, per_round], for the worst choice of machines whose seeds the adversary knows.
+        """
         return None
 
 
@@ -93,7 +102,7 @@ class Adversary(Decorated):
 class Local(Adversary):
     """An adversary who sees all messages and noisy local steps with their senders, and all broadcasts.
 
-    It is the default with trust "none".
+    This adversary is the default with trust "none".
     """
 
     name, trusts, senders = "local", ("none",), NAMED
@@ -152,8 +161,8 @@ class Central(Adversary):
 class LinearAdversary(Adversary):
     """Base class of adversaries who see all broadcasts and some linear functions of each round's messages.
 
-    A custom one is a frozen dataclass with a `name`, a text of what it `sees`, and the functions as `rows`. From these,
-    the package derives its view of a run and the guarantee against it.
+    A custom adversary is a frozen dataclass with a `name`, a text of what it `sees`, and the functions as `rows`. From
+    these, the package derives the adversary's view of a run and the guarantee against it.
 
     >>> @dataclass(frozen=True)
     ... class Edges(LinearAdversary):
@@ -173,11 +182,13 @@ class LinearAdversary(Adversary):
 
     @property
     def sums_only(self) -> bool:
-        """True if it sees no other function of a round's messages than their sum."""
+        """True if the sum is the only function of a round's messages that the adversary sees."""
         return type(self).rows is LinearAdversary.rows and type(self)._matrix is LinearAdversary._matrix
 
     def rows(self, machines: np.ndarray) -> Any:
-        """Return coefficients of the functions that it sees in addition to the sum, [functions, n]. Default: none.
+        """Return coefficients of the functions that the adversary sees besides the sum, [functions, n].
+
+        The default has no such function.
 
         Args:
             machines: machine of each of a round's n messages, int [n]. Some of them may send nothing.
@@ -248,7 +259,8 @@ class LinearAdversary(Adversary):
 class SecureSum(LinearAdversary):
     """A server with secure aggregation: it sees the sum of each round's messages and who sends, but no single message.
 
-    The noise of all machines of a round hides each of them. There is no amplification by participation.
+    Each message is hidden by the noise of all machines of its round. Random participation does not amplify privacy,
+    because the server sees who sends.
 
     >>> schedule = Schedule(4, np.array([[0, 1, 2, 3], [0, 1, 2, 3]]))
     >>> SecureSum().exposures(SentNoise(np.ones((2, 4))), schedule) ** 2  # two rounds of four noises
@@ -264,8 +276,8 @@ class SecureSum(LinearAdversary):
 class ThirdParty(LinearAdversary):
     """An outsider, who sees everything that the server broadcasts, but neither messages nor who sends.
 
-    With a trusted server, the guarantee is that of the server's noise, and is stronger if participation is secret. If
-    machines add the noise, that of all machines of a round hides each of them.
+    With a trusted server, the guarantee follows from the server's noise, and is stronger if participation is secret. If
+    machines add the noise, each message is hidden by the noise of all machines of its round.
     """
 
     name: ClassVar[str] = "third-party"

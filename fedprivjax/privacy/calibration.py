@@ -24,21 +24,22 @@ SLACK = 1e-6  # relative tolerance for rounding when a target is checked
 def calibrate(
     protocol: Any, problem, plan, *, mu: float | None = None, epsilon: Any = None, delta: float | None = None
 ) -> Any:
-    """Return a copy of the protocol with `noise_std` and `step_size` set and its target cleared.
+    """Return a copy of the protocol with noise that meets its privacy target.
 
-    By default, the noise follows from a formula of the protocol. With `calibrate_to = "plan"` it is the smallest noise
-    that meets the target on the sampled plan. In both cases, the privacy that results on the plan is checked against
-    the target.
+    In the copy, `noise_std` and `step_size` are set and the target is cleared. By default, the noise follows from a
+    formula of the protocol. With `calibrate_to = "plan"` it is the smallest noise that meets the target on the sampled
+    plan. In both cases, the resulting privacy on the plan is checked against the target.
 
     Args:
-        plan: sampled run plan: who takes part in each round, and the records of each message.
-        mu: GDP target. Without `mu` and `epsilon`, the protocol's target or `noise_std` is used.
+        plan: run plan: the machines that take part in each round, and the records of each message.
+        mu: target μ of Gaussian differential privacy. Without `mu` and `epsilon`, the protocol's target or `noise_std`
+            is used.
         epsilon: target ε at `delta`, one number or one per machine.
         delta: δ at which ε is targeted and stated.
 
     Raises:
-        Refusal: if there is no target or more than one, if a default needs constants that the problem lacks, or if the
-            noise gives less privacy on this plan than the target requires.
+        Refusal: if there is no target or more than one, or if a default needs constants that the problem lacks. Also if
+            the noise gives less privacy on this plan than the target requires.
     """
     protocol = require_protocol(protocol)
     require_problem(problem)

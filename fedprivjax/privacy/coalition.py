@@ -35,16 +35,18 @@ MOST_COALITIONS = 10_000  # sets of machines that are enumerated
 class Coalition(Adversary):
     """An adversary made up of the server and `size` machines, who share what they see, their data and their seeds.
 
-    The guarantee is for every other machine, against the worst choice of these machines.
+    The guarantee is for every machine outside the coalition, against the worst choice of its `size` machines.
 
     Attributes:
         size: number of machines of the coalition, at least 1.
-        server: what the server sees without them: `SecureSum()`, `Local()` or a `LinearAdversary`.
+        server: what the server sees by itself: `SecureSum()`, `Local()` or a `LinearAdversary`.
 
-    The worst choice is found by enumeration, if there are at most 10⁴. Otherwise an upper bound is used. If the server
-    sees sums, the largest noises of each round count as known. If it sees every message and neighbours share `Pairwise`
-    noise, the noise that other pairs share counts as known, and of the machine's own shared noises the `size` that hide
-    it most.
+    If there are at most 10⁴ choices of machines, the worst is found by trying all. Otherwise the guarantee uses an
+    upper bound on what the coalition knows:
+
+    * If the server sees sums, the largest noises of each round count as known.
+    * If the server sees every message and machines share `Pairwise` noise, all noise that other pairs share counts as
+      known. So do, among the noises that the machine itself shares, the `size` that hide it most.
 
     >>> schedule = Schedule(4, np.array([[0, 1, 2, 3]]))
     >>> Coalition(2).exposures(SentNoise(np.ones((1, 4))), schedule) ** 2  # two noises are left
@@ -85,7 +87,7 @@ class Coalition(Adversary):
         return None if self._gains_nothing(sent) else np.sqrt(self._worst(sent, schedule)[0])
 
     def releases(self, sent: SentNoise, schedule: Schedule, machine: int) -> np.ndarray:
-        """Return the relative noise of one message that leaks as much as all of a machine's messages, float64 [1]."""
+        """Return the relative noise of one message that would leak as much as all messages of a machine; [1]."""
         return 1 / np.sqrt(self._worst(sent, schedule)[0][[machine]])
 
     def known(self, sent: SentNoise | None, schedule: Schedule) -> np.ndarray | None:

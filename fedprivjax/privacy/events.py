@@ -60,7 +60,7 @@ class Event:
     A custom event defines `terms`, `sensitivity` and either `epsilons` or `mus`. `sensitivity` is the largest L2 change
     of one release by the protected unit, divided by the release's relative noise, or NaN if there is none.
     `participation` is None if the participation schedule is public. Otherwise it is the plan's secret scheme, and
-    `epsilons` are smaller because of it.
+    `epsilons` are smaller because of the secrecy.
     """
 
     terms: Terms
@@ -80,9 +80,9 @@ class Event:
 
     @property
     def cache_key(self) -> tuple[Any, ...] | None:
-        """Key of a cached noise, the values on which `target_ratio` depends except the noise and the target.
+        """Key of the cache of noise that meets a target, or None if such noise is fast to compute and needs no cache.
 
-        None if solving for the noise is fast and needs no cache.
+        The key holds all values on which `target_ratio` depends, except the noise and the target.
         """
         return None
 
@@ -92,7 +92,7 @@ class Event:
         return None
 
     def epsilons(self, delta: float) -> Grouped:
-        """Return every machine's ε at δ: rigorous upper bounds, inf without noise."""
+        """Return rigorous upper bounds on every machine's ε at δ, inf without noise."""
         if self.mus is None:
             raise Undefined("an event must define epsilons, or mus")
         return self.mus.map(lambda mu: gdp.epsilon(mu, delta))
@@ -107,7 +107,7 @@ class Event:
         Args:
             target: privacy target.
             delta: δ of the target ε, one number or one per machine, or None for the target's δ.
-            only: index of a machine, to evaluate it alone, such as the `worst` of an earlier result; or None for all
+            only: index of a single machine to evaluate, such as the `worst` of an earlier result, or None for all
                 machines.
         """
         if self.mus is not None and not np.ndim(target.epsilon):
@@ -131,7 +131,7 @@ class Event:
         return np.nan if self.mus is None else self.mus.max
 
     def for_group(self, size: int, one_machine: bool = False) -> Self:
-        """Return the event for groups: its ε then holds if any `size` protected units change together.
+        """Return the event for groups, whose ε holds if any `size` protected units change together.
 
         The ε is computed from the mechanism. The general bound of group privacy, which is looser, is not used.
 
@@ -146,11 +146,11 @@ class Event:
     def after(self, ends: np.ndarray, sent: np.ndarray, total: np.ndarray) -> Self:
         """Return the event of a run that is stopped early, for several numbers of rounds at once.
 
-        The result has `ends · machines` machines: those of the run after the first number of rounds, then after the
-        second, and so on.
+        The result has `ends · machines` machines. First come the machines of the run that stops after `ends[0]` rounds,
+        then those of the run that stops after `ends[1]` rounds.
 
         Args:
-            ends: numbers of rounds, int [ends].
+            ends: numbers of rounds after which the run stops, int [ends].
             sent: number of these rounds in which each machine takes part, int [ends, machines].
             total: number of rounds of the whole run in which each machine takes part, int [machines].
 
@@ -201,13 +201,13 @@ class Event:
     def dp_event(self) -> "DpEvent":
         """Return the least private machine's releases as an event of the library dp-accounting.
 
-        The accountant must be given the right neighbouring relation:
+        Give the accountant the right neighbouring relation:
 
-        * Gaussian mechanisms alone: its default, ADD_OR_REMOVE_ONE. A noise multiplier here is the noise divided by the
-          shift from replacing one record. With REPLACE_ONE, its PLD accountant would double that shift.
+        * Only Gaussian mechanisms: ADD_OR_REMOVE_ONE, the accountant's default. A noise multiplier here is the noise
+          divided by the shift from replacing one record. With REPLACE_ONE, the PLD accountant would double that shift.
         * Samples of a fixed size: REPLACE_ONE.
-        * Poisson samples: the relation of the guarantee. A noise multiplier is here the noise divided by the norm of
-          one record, as its PLD accountant expects.
+        * Poisson samples: the relation of the guarantee. A noise multiplier here is the noise divided by the norm of
+          one record, as the PLD accountant expects.
 
         Raises:
             Refusal: if dp-accounting has no such event.
@@ -229,14 +229,15 @@ class GaussianEvent(Event):
         noise_std: noise standard deviation of a release with relative noise 1. 0 is non-private.
         sensitivity: largest L2 change of a release by one replaced record.
         exposure: `√Σ_k 1/r_k²` of each machine, over its messages k. The noise of message k has standard deviation r_k
-            times `noise_std`. 0 if the machine sends none.
+            times `noise_std`. The exposure is 0 if the machine sends no message.
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
-        releases: function from a machine to the relative noise of its releases, shape [releases]. If one record moves a
-            release by less than `sensitivity`, its noise is divided by that fraction. It serves as a check of
-            `exposure`, independent of it. None counts a single release.
-        claim: what the published rule that set the noise claims, or None.
+        releases: function from a machine to the relative noise of its releases, shape [releases]. If one record changes
+            a release only by a fraction of `sensitivity`, the noise is divided by this fraction. The function serves as
+            an independent check of `exposure`. None counts a single release.
+        claim: privacy claimed by the published rule that set the noise, or None.
         shares: ratio of each machine's target μ to the largest one, shape [machines], or None if all are 1.
-        in_order: True if `releases` are in the order of rounds, and a record that moves the first moves all of them.
+        in_order: True if `releases` are in the order of rounds, and a record that changes the first changes all of
+            them.
 
     >>> event = GaussianEvent(2.0, 2.0, Grouped.of([1.0, 0.5]), Terms("none", "the Gaussian mechanism"))
     >>> event.mu, round(event.epsilon(1e-5), 2)
@@ -292,9 +293,7 @@ class GaussianEvent(Event):
     def multipliers(self) -> np.ndarray:
         """Noise divided by sensitivity for each release of the least private machine; float64 [releases].
 
-        The noise is meant as its standard deviation.
-
-        Empty if no machine sends a message.
+        Noise means its standard deviation. The array is empty if no machine sends a message.
         """
         with np.errstate(divide="ignore"):
             return self.noise_std * self._relative / np.float64(self.sensitivity)
@@ -319,16 +318,16 @@ class GaussianEvent(Event):
         return self.__dict__ | {"releases": releases, "in_order": False}
 
     def accountant_results(self, delta: float) -> tuple[AccountantResult, ...]:
-        """Return ε of the least private machine by the library dp-accounting, from its releases one by one."""
+        """Return ε of the least private machine, computed by the library dp-accounting from each of its releases."""
         return gaussian_results(self.multipliers, delta)
 
     def dp_event(self) -> "DpEvent":
         return gaussian_event(self.multipliers)
 
     def summary(self, delta: float) -> dict[str, float]:
-        """Return μ of the least private machine, the median μ of those that send, and the largest ε, by column.
+        """Return μ of the least private machine, the median μ of machines that send, and the largest ε, by name.
 
-        ε is converted from μ exactly, and by the papers' looser formula.
+        ε is converted from μ in two ways: exactly, and by the papers' looser formula.
         """
         worst = self.mu
         return {

@@ -38,7 +38,9 @@ def delta(epsilon: ArrayLike, mu: ArrayLike) -> Any:
 
 
 def epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
-    """Return the smallest ε at which Gaussian differential privacy with parameter μ (μ-GDP) gives (ε, δ)-DP. Exact.
+    """Return the smallest ε at which Gaussian differential privacy with parameter μ (μ-GDP) gives (ε, δ)-DP.
+
+    The result is exact.
 
     Args:
         mu: μ, at least 0. 0 gives 0, inf gives inf.
@@ -88,7 +90,9 @@ def mu(epsilon: ArrayLike, delta: ArrayLike) -> Any:
 def rdp(mu: ArrayLike, order: ArrayLike) -> Any:
     """Return the largest Rényi divergence of order α > 1 under Gaussian differential privacy (GDP) with μ: `α·μ²/2`.
 
-    `order` is α. Source: Mironov 2017, Corollary 3. Reshef & Levy state their theorems in this form and write ρ for μ.
+    Here α is `order`. Reshef & Levy state their theorems in this form and write ρ for μ.
+
+    Source: Mironov 2017, Corollary 3.
 
     >>> rdp(2.0, 3.0)
     6.0
@@ -111,11 +115,9 @@ def zcdp(mu: ArrayLike) -> Any:
 
 
 def paper_epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
-    """Return ε of Gaussian differential privacy with μ as papers convert it: `ε = μ²/2 + μ·√(2·ln(1/δ))`.
+    """Return ε of Gaussian differential privacy with μ by the papers' formula: `ε = μ²/2 + μ·√(2·ln(1/δ))`.
 
-    The formula is by Rényi divergences.
-
-    It is never below the exact `epsilon`.
+    The formula follows from Rényi divergences. It is never below the exact `epsilon`.
 
     Source: Reshef & Levy 2024 and 2025, section 2.
 
@@ -127,9 +129,9 @@ def paper_epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
 
 
 def compose(mus: ArrayLike) -> float:
-    """Return μ of several Gaussian mechanisms together: `√(Σ μ_k²)`, or 0 if there are none.
+    """Return μ of the composition of several Gaussian mechanisms: `√(Σ μ_k²)`, or 0 if there are none.
 
-    Mechanism k has Gaussian differential privacy with μ_k, and may depend on the results of those before.
+    Mechanism k has Gaussian differential privacy with μ_k, and may depend on the results of earlier mechanisms.
 
     Source: Dong, Roth & Su 2022, Corollary 3.3.
 

@@ -92,7 +92,7 @@ class PrivacyGuarantee:
 
     @cached_property
     def epsilon(self) -> float:
-        """ε of the least private machine at `delta`. It is exact if it follows from μ, otherwise an upper bound."""
+        """ε of the least private machine at `delta`, exact if μ is stated, otherwise an upper bound."""
         return self.stated.max if self.mus is None else float(gdp.epsilon(self.mus.max, self.delta))
 
     @property
@@ -102,7 +102,7 @@ class PrivacyGuarantee:
 
     @property
     def large(self) -> bool:
-        """True if ε is above 10, where it says little. Tables and plots mark such results."""
+        """True if ε is above 10, so that it says little. Tables and plots mark such results."""
         return self.epsilon > LARGE_EPSILON
 
     @property
@@ -143,7 +143,7 @@ class PrivacyGuarantee:
     def curve(self) -> Curve:
         """Privacy curve of the least private machine, which gives δ as a function of ε.
 
-        It is exact if μ is stated. Otherwise it is an upper bound, from the event or from known points.
+        The curve is exact if μ is stated. Otherwise it is an upper bound, from the event or from known points (ε, δ).
         """
         if self.mus is not None:
             return GaussianCurve(self.mus.max)
@@ -173,10 +173,11 @@ class PrivacyGuarantee:
         return attack_metrics.true_positive_rate(self.curve, false_positive_rate)
 
     def smallest_mu(self, floor: float = attack_metrics.FLOOR) -> attack_metrics.SmallestMu:
-        """Return the smallest μ of Gaussian differential privacy that follows for all δ ≥ `floor`, with its regret.
+        """Return the smallest μ that the guarantee implies for all δ ≥ `floor`, with its regret.
 
-        It is `mu` if that is stated. The regret is what is lost by stating only this μ: by how much tests between
-        neighbouring datasets may then have a smaller false-negative rate, at the same false-positive rate.
+        It is `mu` if μ of Gaussian differential privacy is stated. The regret says how much is lost by stating only
+        this μ. It is the largest decrease that the statement allows in the false-negative rate of tests between
+        neighbouring datasets, at the same false-positive rate.
         """
         return attack_metrics.smallest_mu(self.curve, floor)
 
@@ -210,7 +211,7 @@ class PrivacyGuarantee:
     def for_relation(self, relation: str) -> "PrivacyGuarantee":
         """Return the guarantee for another neighbouring relation. Only "add-or-remove-one" converts, to "replace-one".
 
-        Replacing a record is removing one and adding one, so that the guarantee is that of two units.
+        Replacing a record is removing one and adding one, so that the result is the guarantee for a group of two units.
 
         Raises:
             Refusal: for any other change. A guarantee for replacing a record does not cover datasets of another size.
@@ -230,10 +231,10 @@ class PrivacyGuarantee:
         raise Refusal(f"relation must stay {self.relation!r}, which does not give {relation!r}")
 
     def for_user(self, records: int, *, exact: bool = False) -> "PrivacyGuarantee":
-        """Return the guarantee for a user with at most `records` records of one machine, all of which change.
+        """Return the guarantee for a user who holds at most `records` records of one machine, if all of these change.
 
         Raises:
-            Refusal: if the guarantee's unit is not one record, and as in `for_group`.
+            Refusal: if the guarantee's unit is not one record, or for a reason of `for_group`.
 
         >>> user = PrivacyGuarantee(1e-6, Terms("none", "a theorem"), mus=Grouped.of([1.0])).for_user(3)
         >>> user.mu, user.unit
@@ -286,7 +287,7 @@ class PrivacyGuarantee:
     def dp_event(self) -> "DpEvent":
         """Return the releases as an event of the library dp-accounting, see `Event.dp_event`.
 
-        Without an event, it is one Gaussian mechanism with the stated μ.
+        For a guarantee without an `event`, the result is one Gaussian mechanism with the stated μ.
 
         Raises:
             Refusal: if dp-accounting has no such event, or if only ε is known.
@@ -304,7 +305,7 @@ class PrivacyGuarantee:
         return paragraph(self)
 
     def to_json(self) -> str:
-        """Return the guarantee as JSON text, with equal machines in groups. `from_json` reads it."""
+        """Return the guarantee as JSON text, which `from_json` reads. Equal machines are stored as groups."""
         grouped = {name: each.as_mapping() for name in ("mus", "epsilons") if (each := getattr(self, name)) is not None}
         stated: dict[str, Any] = {"accounting": self.accounting} if self.accounting else {}
         stated |= {} if self.proved else {"proved": False}

@@ -17,7 +17,7 @@ SLACK = 1e-6  # of a number of messages that is computed in floating point
 class IntegerEvent(Event):
     """Event of integer messages with independent noise. ε of a machine's messages is composed by Rényi divergences.
 
-    The guarantee also holds if a server adds messages of b bits modulo 2^b, because the result is a function of their
+    The guarantee also holds if a server adds messages of b bits modulo 2^b, because this result is a function of their
     sum.
 
     Attributes:
@@ -27,9 +27,9 @@ class IntegerEvent(Event):
         norms: bounds on the change of a message by the protected unit, in units of the integers.
         messages: number of each machine's messages, int [machines].
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
-        exposure: `noise_std` divided by the standard deviation of the noise that hides a message of each machine from
-            the adversary, for its least hidden message; float64 [machines], or None if it is 1. It is 1/√n if the
-            adversary sees the sum of n messages with equal noise.
+        exposure: `noise_std` divided by the standard deviation of the noise that hides a machine's least hidden message
+            from the adversary; float64 [machines]. None stands for 1. If the adversary only sees the sum of n messages
+            with equal noise, the value is 1/√n.
 
     >>> terms = Terms("none", "the Skellam mechanism")
     >>> event = IntegerEvent("skellam", 20.0, Norms(10.0, 100.0, 16), np.array([10, 0]), terms)
@@ -75,5 +75,11 @@ class IntegerEvent(Event):
         return {"ε (at most)": each.max, "median ε": median_sender(each, each.values > 0)}
 
     def hidden(self, exposure: np.ndarray, own: np.ndarray, terms: Terms) -> "IntegerEvent":
-        """Return the event with other noise around each machine's messages, as `RecordEvent.hidden`."""
+        """Return the event against an adversary from whom each machine's messages are hidden by other noise.
+
+        Args:
+            exposure: 1 divided by the relative noise that hides the least hidden message, float64 [machines].
+            own: relative noise of a machine's own messages, float64 [machines].
+            terms: guarantee statement with this adversary.
+        """
         return replace(self, exposure=own * exposure, terms=terms)

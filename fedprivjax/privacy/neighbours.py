@@ -23,8 +23,8 @@ MOST_OBSERVERS = 2000  # machines whose views are computed one by one
 class Neighbours(Adversary):
     """Another machine as the adversary: it sees its neighbours' messages on a graph, and all broadcasts.
 
-    It knows its own data and seeds, so that its own noise does not count. The guarantee is against the machine that
-    sees most.
+    The adversary knows its own data and seeds, so that its own noise hides nothing from it. The guarantee holds against
+    the machine that sees most.
 
     Attributes:
         graph: "ring", "complete", a `Torus`, a `RandomRings`, a symmetric matrix of 0 and 1 or a networkx graph, see
@@ -58,13 +58,13 @@ class Neighbours(Adversary):
         return self.graph.nodes or 2
 
     def mus(self, run: Any) -> np.ndarray:
-        """Return μ of every machine against every other one, float64 [machines, observing machines].
+        """Return μ of each machine's privacy against each other machine, float64 [machines, observing machines].
 
         Args:
             run: the result of `fedprivjax.ready` for a method with this adversary.
 
         Raises:
-            Refusal: the mechanisms are not Gaussian with known noise, or the run is finished.
+            Refusal: if the mechanisms are not Gaussian with known noise, or the run is finished.
         """
         if not hasattr(run, "problem"):
             raise Refusal(f"run must be what fpj.ready returns, with its problem and plan, got {called(run)}")
@@ -78,10 +78,12 @@ class Neighbours(Adversary):
         return each * (float(run.event.sensitivity) / run.event.noise_std)
 
     def between(self, sent: SentNoise, schedule: Schedule) -> np.ndarray:
-        """Return μ·σ/Δ of every machine against every other one, float64 [machines, observing machines].
+        """Return the exposure of each machine to each other machine, float64 [machines, observing machines].
+
+        Times the sensitivity and divided by `noise_std`, it is the machine's μ against the other machine.
 
         Raises:
-            Refusal: there are too many machines.
+            Refusal: if there are too many machines.
         """
         machines = schedule.machines
         if machines > MOST_OBSERVERS:
@@ -95,11 +97,14 @@ class Neighbours(Adversary):
         return self.between(sent, schedule).max(axis=1)
 
     def releases(self, sent: SentNoise, schedule: Schedule, machine: int) -> np.ndarray:
-        """Return the relative noise of one message that leaks as much as all of a machine's messages, float64 [1]."""
+        """Return the relative noise of one message that would leak as much as all messages of a machine; [1]."""
         return 1 / self.exposures(sent, schedule)[[machine]]
 
     def known(self, sent: SentNoise | None, schedule: Schedule) -> np.ndarray:
-        """Return the slots of the machine that sees most of the most exposed one, bool [rounds, per_round]."""
+        """Return the slots of the adversary's own messages, in the worst case; bool [rounds, per_round].
+
+        The worst case is the pair of machines of which one is most exposed to the other.
+        """
         equal = SentNoise(np.ones(schedule.participants.shape))
         each = self.between(equal if sent is None else sent, schedule)
         return schedule.participants == np.unravel_index(np.argmax(each), each.shape)[1]

@@ -19,7 +19,7 @@ class Grouped:
     """One number per machine, stored once for every group of machines that have the same number.
 
     Attributes:
-        values: number of each group, float64 [groups].
+        values: the number that a group's machines have, float64 [groups].
         counts: number of machines in each group, int [groups].
         group: index of each machine's group, int [machines], or None if it was not saved.
 
@@ -52,7 +52,7 @@ class Grouped:
 
     @cached_property
     def each(self) -> np.ndarray:
-        """Number of every machine, float64 [machines], read-only.
+        """The number of each machine separately, float64 [machines], read-only.
 
         Raises:
             Refusal: if machines differ and their groups were not saved.
@@ -76,14 +76,14 @@ class Grouped:
 
     @property
     def median(self) -> float:
-        """Median over machines."""
+        """Median of the numbers, over machines."""
         order = np.argsort(self.values)
         upto = np.cumsum(self.counts[order])
         places = np.array([(upto[-1] - 1) // 2, upto[-1] // 2])
         return float(self.values[order][np.searchsorted(upto, places, side="right")].mean())
 
     def map(self, function: Callable[[np.ndarray], np.ndarray]) -> "Grouped":
-        """Return the groups with a function applied to the number of each."""
+        """Return the same groups, with a function applied to their numbers."""
         return replace(self, values=np.asarray(function(self.values), float))
 
     def as_mapping(self) -> dict[str, list]:

@@ -61,11 +61,11 @@ def _log_cumulative(count: int, odds: float) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class PureEvent(Event):
-    """Event of messages that each have pure differential privacy with ε₀ = 1/noise_std. Machine i sends k_i of them.
+    """Event of messages that each have pure differential privacy (δ = 0), with the same ε₀ = 1/`noise_std`.
 
     Attributes:
-        noise_std: 1/ε₀, which is the scale of Laplace noise on a number of sensitivity 1. 0 is non-private.
-        messages: k_i, number of messages of each machine.
+        noise_std: 1/ε₀, which is the scale of Laplace noise on a number of sensitivity 1. The value 0 is non-private.
+        messages: number of messages that each machine sends.
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
 
     >>> event = PureEvent(2.0, Grouped.of([1, 4]), Terms("none", "randomised response"))
@@ -99,7 +99,7 @@ class PureEvent(Event):
         return self.messages.map(of_counts)
 
     def accountant_results(self, delta: float) -> tuple[AccountantResult, ...]:
-        """Return dp-accounting's ε of the worst machine's messages as randomised responses."""
+        """Return ε of the least private machine by dp-accounting, for its messages as randomised responses."""
         from dp_accounting.pld.privacy_loss_distribution import from_randomized_response
 
         if not self.noise_std or not self.messages.max:
@@ -109,7 +109,10 @@ class PureEvent(Event):
         return (AccountantResult("dp-accounting PLD", float(epsilon), UPPER),)
 
     def dp_event(self) -> "DpEvent":
-        """Return randomised responses one by one, because dp-accounting counts a self-composed one once."""
+        """Return the least private machine's messages as randomised responses of the library dp-accounting.
+
+        They are listed one by one, because dp-accounting counts a self-composed randomised response only once.
+        """
         from dp_accounting import ComposedDpEvent, RandomizedResponseDpEvent
 
         if not self.noise_std or not self.messages.max:

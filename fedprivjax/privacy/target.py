@@ -115,7 +115,7 @@ class Target:
 
     @property
     def cache_key(self) -> tuple[Any, ...]:
-        """Values that identify the target, as the key of a cached noise."""
+        """Values that identify the target, for the key of a cache of computed noise."""
         return self.mu, np.asarray(self.epsilon, float), self.noise_std, self.delta
 
     @property
@@ -155,7 +155,7 @@ class Target:
         return epsilon if self.delta is None else f"{epsilon} at δ = {self.delta:g}"
 
     def shared(self, ratios: Sequence[float] | None) -> "Target":
-        """Return the target with one ε per machine, in proportion to the given numbers. The largest ε is unchanged.
+        """Return the target with one ε per machine, in proportion to `ratios`. The largest ε is unchanged.
 
         Raises:
             Refusal: if the target is a noise, from which no ε follows.
@@ -177,7 +177,7 @@ class Target:
     def require_one(self) -> None:
         """Raise Refusal if there is one ε per machine.
 
-        It is for methods that take a single ε, with ratios of machines as `relative_privacy`.
+        Methods call this that take a single ε, and the machines' ratios as `relative_privacy`.
         """
         if np.ndim(self.epsilon):
             several = np.array2string(np.asarray(self.epsilon, float), separator=", ", threshold=6)
@@ -187,7 +187,7 @@ class Target:
 
     @property
     def stated_delta(self) -> float:
-        """δ of the target.
+        """δ of the target, which must be given.
 
         Raises:
             Refusal: if it is not given.

@@ -141,7 +141,7 @@ class Terms:
         unit: protected unit, by which neighbouring datasets differ.
         relation: neighbouring relation, a key of `RELATIONS`: whether a unit is replaced, or added or removed.
         composed: theorem of each run, in order, if several runs are composed, or empty.
-        adversary: name of the adversary with its settings, or empty for that of the trust model.
+        adversary: name of the adversary with its settings, or empty for the default adversary of the trust model.
         sees: what this adversary sees, as text.
 
     >>> Terms(trust="server", theorem="Gaussian mechanism").unit
@@ -165,12 +165,12 @@ class Terms:
 
     @property
     def covers(self) -> str:
-        """Text of what the adversary sees."""
+        """What the adversary sees, as text."""
         return self.sees or TRUST[self.trust]
 
     @property
     def against(self) -> str:
-        """Trust model, with the adversary if it is another than that of the trust model, as text.
+        """Trust model as text, followed by the adversary if this is not the default one of the trust model.
 
         >>> Terms("none", "a theorem", adversary="secure-sum", sees="sums").against
         'none, against secure-sum'
@@ -179,7 +179,9 @@ class Terms:
 
     @property
     def stated_relation(self) -> str:
-        """Relation as text. A machine, or a group, that is added to a public number of machines replaces zeros.
+        """Neighbouring relation as text, with "(zero-out)" if whole machines are added or removed.
+
+        The number of machines is public in this case: a removed machine is replaced by zeros.
 
         >>> Terms("server", "a theorem", unit=MACHINE, relation=ADD_OR_REMOVE).stated_relation
         'add-or-remove-one (zero-out)'
@@ -188,7 +190,10 @@ class Terms:
 
     @property
     def zeroes(self) -> bool:
-        """True if a machine is added or left out: noise and divisors follow the number of machines, which is public."""
+        """True if neighbouring datasets add or remove machines, although the number of machines is public.
+
+        A machine that is left out then counts with zeros in the sums.
+        """
         return self.unit.endswith(MACHINE) and self.relation == ADD_OR_REMOVE
 
     @property
@@ -208,7 +213,7 @@ class Terms:
 
     @classmethod
     def from_mapping(cls, mapping) -> "Terms":
-        """Return the terms from `as_mapping`."""
+        """Return the terms from the result of `as_mapping`."""
         assumptions = tuple(Assumption(**one) for one in mapping["assumptions"])
         _ = [str(one) for one in assumptions]  # raises unless the values fit the sentence
         return cls(**{**mapping, "assumptions": assumptions})

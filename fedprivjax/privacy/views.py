@@ -61,14 +61,14 @@ class SentNoise(NamedTuple):
     Attributes:
         variances: noise variance of one coordinate of each message, divided by `noise_std` squared; float64 [rounds,
             per_round].
-        once: True if only the least hidden message of a machine counts: a unit moves one message of the run, or the
-            event composes its messages. False if a unit moves all messages of its machine.
-        covariance: function that returns the noise covariance of one coordinate of a round's n messages, [n, n], given
-            what the adversary knows. Its arguments are the machine of each message, int [n], and a mask, bool [n], of
-            the messages that are sent and whose seeds the adversary does not know. Only rows and columns under the mask
-            are read. None for independent messages.
-        cancels: True if noise that machines share cancels in sums: the sum of any masked messages has the sum of their
-            `variances` as variance.
+        once: True if only a machine's least hidden message counts, because the protected unit changes one message of
+            the run, or the event itself composes messages. False if the unit changes all messages of its machine.
+        covariance: function that returns the covariance of one coordinate of the noise of a round's n messages, [n, n],
+            or None for independent noise. Its arguments are the machine of each message, int [n], and a mask, bool [n],
+            of messages that are sent and whose seeds the adversary does not know. Only rows and columns of these
+            messages are read.
+        cancels: True if noise that machines share cancels in sums. The noise variance of the sum of any messages under
+            the mask is then the sum of their `variances`.
     """
 
     variances: np.ndarray
@@ -77,7 +77,9 @@ class SentNoise(NamedTuple):
     cancels: bool = False
 
     def between(self, machines: np.ndarray, hidden: np.ndarray) -> np.ndarray:
-        """Return the stated covariance of a round's messages, [n, n]. Raise Refusal if it is none where it is read.
+        """Return the covariance of the noise of a round's messages, [n, n].
+
+        Raise Refusal if it is not a finite symmetric matrix for the hidden messages.
 
         Args:
             hidden: slots that send, and whose seeds are not known, bool [n].
@@ -96,7 +98,7 @@ class SentNoise(NamedTuple):
         return stated
 
     def check(self, slots: tuple[int, ...]) -> None:
-        """Raise Refusal unless the variances are those of the messages of a schedule, [rounds, per_round]."""
+        """Raise Refusal unless there is one valid variance for each message of a schedule, [rounds, per_round]."""
         variances = np.asarray(self.variances)
         if variances.shape != slots or not np.all((variances >= 0) & np.isfinite(variances)):
             raise Refusal(
@@ -124,8 +126,8 @@ def squares_of(
 def squares(matrix: np.ndarray | None, covariance: np.ndarray) -> np.ndarray:
     """Return how exposed each of n messages is to an adversary who sees linear functions of them; float64 [n].
 
-    For message j it is `(Aᵀ·(A·K·Aᵀ)⁺·A)_jj`, or inf if no noise hides it. The root of this, times the sensitivity and
-    divided by `noise_std`, is μ of the message's machine.
+    For message j it is `(Aᵀ·(A·K·Aᵀ)⁺·A)_jj` with A = `matrix` and K = `covariance`, or inf if no noise hides the
+    message. Its square root, times the sensitivity and divided by `noise_std`, is μ of the message's machine.
 
     Args:
         matrix: A, coefficients of the functions, float64 [functions, n]. None is the identity.

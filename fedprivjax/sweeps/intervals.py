@@ -29,7 +29,7 @@ def mean_interval(
     """Return the mean of a metric over seeds, and the half-width of its Student-t interval.
 
     The half-width is NaN for one seed. A diverged run makes both NaN, because the mean of the other runs would be too
-    optimistic. If the data have several iterates, such as the last and the average, `iterate` names one.
+    optimistic. `iterate` names one iterate if the data have several, such as the last and the average.
 
     >>> mean, half = mean_interval(xr.DataArray([0.0, 1.0, 2.0], dims="seed"))
     >>> float(mean), round(float(half), 2)

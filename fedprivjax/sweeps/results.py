@@ -60,10 +60,10 @@ def sweep_dataset(
 
 
 def guarantee_of(dataset: xr.Dataset) -> PrivacyGuarantee:
-    """Return the guarantee of one configuration of a sweep, for the least private of its seeds' schedules.
+    """Return the guarantee of one configuration of a sweep.
 
-    It cannot be combined by `PrivacyGuarantee.then` with a run that has a seed of this dataset, such as another
-    configuration, because equal seeds give equal noise.
+    It holds for the least private schedule among the configuration's seeds. `PrivacyGuarantee.then` refuses to combine
+    it with a run that has a seed of this dataset, such as another configuration, because equal seeds give equal noise.
 
     Args:
         dataset: dataset with every axis of the grid fixed, such as `grid.sel(mu=2.0)`.
@@ -168,7 +168,7 @@ def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray
     Args:
         dataset: result of `sweep` or of a run.
         name: name of the metric.
-        iterate: iterate at which it is evaluated, if there are several, such as the last and the average.
+        iterate: iterate at which the metric is evaluated, if there are several, such as the last and the average.
 
     Raises:
         Refusal: if the metric or the iterate is not in the dataset.
@@ -185,11 +185,13 @@ def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray
 
 
 def averaged(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:
-    """Return the mean of a metric over each run's evaluations, without the dimension `round`; NaN if diverged.
+    """Return the mean of a metric over each run's evaluations, without the dimension `round`.
 
-    Arguments are as for `final`. For a gradient norm, it is the expectation at a uniformly random evaluated iterate. A
-    metric that is a function of another is that function of the other's mean, such as "noise_rms", the root of
-    "noise_mean_square".
+    Arguments are as for `final`. A diverged run has NaN. For a gradient norm, the mean is the expectation at a
+    uniformly random evaluated iterate.
+
+    If a metric is a function of another metric, the function is applied to the mean of the other. "noise_rms", for
+    example, is the root of the mean of "noise_mean_square".
 
     >>> data = xr.Dataset({"noise_mean_square": (("seed", "round"), [[1.0, 7.0, np.nan]])}, {"round": [1, 2, 3]})
     >>> averaged(data, "noise_mean_square").item(), averaged(data, "noise_rms").item()
@@ -211,8 +213,9 @@ FIGURES = {"last": final, "mean": averaged}
 def rounds_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT) -> xr.DataArray:
     """Return each run's first evaluated round at which a metric reaches a value, without the dimension `round`.
 
-    If higher is better, the metric reaches the value when it is at least the value, otherwise when it is at most the
-    value. A run that never reaches it, or diverged, has NaN. A mean over the other runs alone would be too optimistic.
+    For metrics of which higher is better, a value is reached when the metric is at least as high, for others when it is
+    at most as high. A run that never reaches the value, or diverged, has NaN. A mean over only the other runs would be
+    too optimistic.
 
     >>> curves = [[0.90, 0.96, 0.98], [0.90, 0.92, 0.94]]
     >>> data = xr.Dataset({"test_accuracy": (("seed", "round"), curves)}, {"round": [10, 20, 30]})
@@ -252,8 +255,8 @@ def _made(name: str, values: xr.DataArray, reduced: xr.DataArray) -> xr.DataArra
 def bytes_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT) -> xr.DataArray:
     """Return the bytes that a machine sends in each run until a metric reaches a value, averaged over machines.
 
-    The rounds are those of `rounds_to`. A run that never reaches the value has NaN. A run's bytes are spread evenly
-    over its rounds, which is exact for cohorts of equal size.
+    The round at which the metric reaches the value is the result of `rounds_to`. A run that never reaches the value has
+    NaN. A run's bytes are spread evenly over its rounds, which is exact if equally many machines take part in each.
 
     Raises:
         Refusal: if the metric or the costs were not recorded.
@@ -271,7 +274,7 @@ def gradients_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OU
     """Return the number of gradients per stored record that each run computes until a metric reaches a value.
 
     As in `bytes_to`, a run's gradients are spread evenly over its rounds, and a run that never reaches the value has
-    NaN. So has a run whose examples are computed by a function instead of stored.
+    NaN. A run whose examples are computed by a function instead of stored has NaN, too.
 
     Raises:
         Refusal: if the metric or the costs were not recorded.

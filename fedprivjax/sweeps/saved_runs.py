@@ -36,8 +36,8 @@ def load_run(path: str | Path, problem: Problem | None = None) -> SavedRun:
 
     Args:
         path: folder of the run.
-        problem: problem of the run, for predictions of a network or under a custom loss. None is the saved linear
-            predictor.
+        problem: problem of the run, which is needed for predictions of a network or under a custom loss. None uses the
+            saved linear predictor.
 
     Raises:
         Refusal: if a file is missing, damaged, or of another format, or parameters are not those of the problem.
@@ -112,13 +112,14 @@ def _run_of(fields: Mapping[str, Any], leaves: list[np.ndarray]) -> SavedRun:
 def run_of(dataset: xr.Dataset, problem: Problem | None = None) -> SavedRun:
     """Return one run of a sweep or an experiment whose parameters were kept, without its protocol and plan.
 
-    Its guarantee is that of `guarantee_of`: on the least private of the schedules of its configuration. It does not
-    cover the choice of this run by results, and says so after `select`. Its `seconds` are the mean of all runs.
+    The run's guarantee is the result of `guarantee_of`, for the least private schedule of the configuration. It does
+    not cover a choice of this run by results. After `select`, the guarantee says so. The run's `seconds` are the mean
+    over all runs.
 
     Args:
         dataset: dataset with every axis fixed, seed included, such as `grid.sel(mu=2.0).isel(seed=0)`.
-        problem: problem of the run, for predictions of a network or under a custom loss. None is the stored linear
-            predictor.
+        problem: problem of the run, which is needed for predictions of a network or under a custom loss. None uses the
+            stored linear predictor.
 
     Raises:
         Refusal: if parameters were not kept, an axis is not fixed, or parameters are not those of the problem.

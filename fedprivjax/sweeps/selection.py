@@ -42,9 +42,9 @@ def select(
 ) -> xr.Dataset:
     """Return a sweep's dataset with only the best value of some axes, for each value of the other axes.
 
-    The best has the fewest diverged runs and, among these, the best mean of the metric at the last evaluation. The
-    chosen values are variables `best_<name>`. The choice uses the results themselves, so no guarantee covers it: the
-    attribute `selected` states this, and tables and plots mark the dataset.
+    The best value has the fewest diverged runs and, among such values, the best mean of the metric at the last
+    evaluation. The result has the chosen values as variables `best_<name>`. The choice uses the results themselves, so
+    no guarantee covers it: the attribute `selected` states this, and tables and plots mark the dataset.
 
     Args:
         grid: dataset of a sweep.
@@ -53,7 +53,7 @@ def select(
         iterate: iterate at which the metric is evaluated.
 
     Raises:
-        Refusal: if the dataset lacks an axis, the axis is no setting, or the metric was not recorded.
+        Refusal: if the dataset lacks an axis, an axis is not a setting, or the metric was not recorded.
 
     >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset, sweep
     >>> problem, rounds = from_dataset(datasets.load("digits"), constraint=Ball(8.0)), 2

@@ -130,53 +130,61 @@ def sweep(
     """Run a protocol over a grid of hyper-parameters and over seeds.
 
     Args:
-        protocol: protocol whose settings are swept. It must not have a privacy target besides a swept one.
+        protocol: protocol whose settings are swept. If a privacy target is swept, the protocol must not have another
+            one.
         problem, participation: as in `simulate`.
         over: values by name, for any real-valued setting of the protocol, a privacy target (`mu`, `epsilon`,
-            `noise_std`), or a size of the constraint set (`radius`, `low`, …). The grid is their product. Swept values
-            replace the protocol's own. Also `machines`, `per_round` and `rounds`, with one program per value.
+            `noise_std`), or a size of the constraint set (`radius`, `low`, …). The grid has all combinations of these
+            values, which replace the protocol's own. `machines`, `per_round` and `rounds` can be swept, too, with one
+            compiled program per value.
         seeds: number of seeds (0, 1, …), or a list of seeds. Each has its own schedule, sample order and noise.
-        rounds: number of rounds; None uses as many as there are unused records for. Left out if `rounds` are swept.
+        rounds: number of rounds. None takes as many rounds as there are unused records for. Leave it out if `rounds`
+            are swept.
         metrics, eval_every, delta, order, noise_method, precision: as in `ready`.
         common_noise: True if configurations share each seed's noise (common random numbers), False for independent
             noise.
-        resample: swept names along which all randomness (participation, samples, noise) is independent. Use it if the
-            best value of an axis is selected: with shared randomness each configuration's distribution is right, but
-            not that of the best.
+        resample: swept names along which all randomness (participation, samples, noise) is independent. Use it for an
+            axis whose best value is selected: with shared randomness, each configuration has the right distribution,
+            but the best of them has not.
         keep: ["params"] keeps the parameters of every run, which `run_of` reads. Their size is printed first.
         folder: folder for finished chunks (groups of runs that are computed together). An interrupted sweep resumes
             from the chunks in it.
-        part: number of this process and number of all processes that compute the sweep together in a shared `folder`,
-            such as (3, 16). Each computes its share first, then chunks that no other process computes. The result is
-            None while others still compute.
+        part: (number of this process, number of processes), such as (3, 16), if several processes compute the sweep
+            together in a shared `folder`. Each computes its share first, then chunks that no other process is
+            computing. The result is None while other processes still compute.
         mesh: mesh of devices, or their number along each axis, such as {"runs": 2, "machines": 4}. The axis "runs"
-            divides the seeds or the configurations, and the axis "machines" the machines of every run, as in `ready`.
-            None divides the runs over all devices, or over this process's with `part`.
-        memory_budget: approximate number of bytes of a chunk per device. It changes the sizes of chunks, and results by
-            rounding. On an accelerator, a chunk whose compiled program needs more than the free memory is refused.
-        min_chunks: smallest number of chunks, if there are as many runs for each device. Processes share a sweep chunk
-            by chunk, and an accelerator is busier with fewer and larger chunks: 1 uses the whole budget.
+            divides the seeds or the configurations. The axis "machines" divides the machines of every run, as in
+            `ready`. None divides the runs over all devices, or with `part` over this process's devices.
+        memory_budget: approximate number of bytes of a chunk per device. It determines the sizes of chunks, and changes
+            results only by rounding. On an accelerator, a chunk whose compiled program needs more than the free memory
+            is refused.
+        min_chunks: smallest number of chunks, if there are as many runs for each device. More chunks are easier to
+            share between processes. Fewer and larger chunks keep an accelerator busier: 1 uses the whole budget.
         progress: True shows sampling and calibration, then the finished runs and the time left, after every chunk. A
             callable is called with (finished runs, total runs).
         on_evaluation: function that is called on the host with (index, round, metrics) for every evaluation, when the
             runs of a chunk arrive. `index` maps the swept names and "seed" to numbers, such as {"mu": 2.0, "seed": 0},
             and `metrics` maps names to the values of the output. Runs come one after the other, each with its rounds in
-            order. Chunks that are loaded from `folder` are reported too, but with `part` only those that this process
-            computes. Its exception stops the sweep after the chunk is stored.
+            order. Chunks that are loaded from `folder` are reported, too. With `part`, only chunks that this process
+            computes are reported. If the function raises an exception, the sweep stops after the chunk is stored.
 
-    After `jax.distributed.initialize()`, all processes of the job make the same call, compute the sweep together on the
-    devices of all, and get its results. The first process alone reads and writes `folder`, reports progress, and calls
-    `on_evaluation`.
+    After `jax.distributed.initialize()`, all processes of the job must make the same call. They compute the sweep
+    together on their devices, and each gets all results. Only the first process reads and writes `folder`, reports
+    progress, and calls `on_evaluation`.
 
     Returns:
-        A dataset with dimensions for the swept names, `seed`, `round`, and also `iterate` if the protocol has iterates
-        other than its output. Its variables are the metrics, the calibrated `noise_std` and `step_size`, `realised_mu`
-        and `realised_epsilon` of the sampled schedule, `guarantee` (see `guarantee_of`), `diverged`, and the costs of
-        a run: `rounds_taken`, `gradients_per_record`, `sent_bytes` and `seconds`, with `idle_steps` and
-        `client_state_bytes` for methods with local work or client state, and `hours` for participation with delays.
-        Only `seconds` differs between repetitions of a sweep. With `keep=["params"]` it has the parameters of every
-        run, `params` with the last dimension `parameter`, see `run_of`. Its attributes state the limits of the
-        guarantee.
+        A dataset with dimensions for the swept names, `seed` and `round`, and `iterate` if the protocol has iterates
+        other than its output. Its attributes state the limits of the guarantee. Its variables are:
+
+        * the metrics, and `diverged`;
+        * the calibrated `noise_std` and `step_size`;
+        * `realised_mu` and `realised_epsilon` of the sampled schedule, and `guarantee` (see `guarantee_of`);
+        * the costs of a run: `rounds_taken`, `gradients_per_record`, `sent_bytes` and `seconds`, of which only
+          `seconds` differs between repetitions of a sweep;
+        * `idle_steps` and `client_state_bytes` for methods with local work or client state, and `hours` for
+          participation with delays;
+        * with `keep=["params"]`, the parameters `params` of every run, with the last dimension `parameter` (see
+          `run_of`).
 
     Raises:
         Refusal: if settings are invalid, before anything is compiled.

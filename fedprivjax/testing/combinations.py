@@ -84,7 +84,7 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Several combinations (`Cell`) with the same outcome.
+    """Several combinations of an algorithm with privacy settings (`Cell`) that have the same outcome.
 
     Attributes:
         values: values of each field of `Cell`, by name. The row stands for all their combinations.
@@ -96,7 +96,10 @@ class Row(NamedTuple):
 
 
 def algorithms() -> dict[str, type]:
-    """Return the classes of algorithms by name: those that experiment files name, and those inside of methods."""
+    """Return the classes of all algorithms by name.
+
+    They are the algorithms that experiment files can name, and the algorithms of which methods are composed.
+    """
     found = {name: kind for name, (kind, _) in ALGORITHMS.items()}
     methods = {name: kind for name, kind in composed().items() if privacy_for(kind)}
     return found | {
@@ -118,7 +121,7 @@ def composed() -> dict[str, type]:
 def combinations(names: Iterable[str] | None = None, **chosen: Sequence[str]) -> dict[Cell, str]:
     """Return every combination of an algorithm with privacy settings, and whether the package defines it.
 
-    The value is "defined", or names the setting that is refused.
+    The value of a combination is "defined", or names the setting that is refused.
 
     Args:
         names: names of algorithms, see `algorithms`. None is all of them.
@@ -301,7 +304,10 @@ def _outcome(terms: Terms, cell: Cell) -> str:
 
 
 def folded(outcomes: Mapping[Cell, str]) -> list[Row]:
-    """Return the combinations as fewer rows: combinations whose outcome does not depend on a value share a row."""
+    """Return the outcomes of combinations as a shorter table, in rows of combinations with the same outcome.
+
+    Combinations share a row if they differ only in a value on which the outcome does not depend.
+    """
     forward, last = Cell._fields, Cell._fields[1:] + Cell._fields[:1]
     cells = [(_texts(cell), outcome) for cell, outcome in outcomes.items()]
     return min((_merged(cells, order) for order in (forward, forward[::-1], last)), key=len)

@@ -63,7 +63,7 @@ def stable_structure(trial: Trial) -> None:
 def jit_equals_eager(trial: Trial) -> None:
     """Check that two rounds give the same metrics with and without compilation.
 
-    Differences are compared with the largest values in a run.
+    A difference is judged relative to the metric's largest value in a run.
     """
     with jax.disable_jit():
         values = trajectory(*_first_rounds(trial, 2, eval_every=2))[1]
@@ -166,11 +166,11 @@ def _watched_rounds(trial: Trial) -> Iterator[tuple[int, np.ndarray, RoundInputs
 def query_is_where_gradients_are_taken(trial: Trial) -> str | None:
     """Check that the query of each of the first rounds is a point at which the round takes gradients.
 
-    It must be a point at which no earlier round took gradients, if the round has one, unless the query did not change,
-    as after a round without a machine. A protocol that does not evaluate the problem's model passes.
+    If the round takes gradients at new points, the query must be one of these, unless it did not change, as after a
+    round without a machine. A protocol that does not evaluate the problem's model passes.
 
     Returns:
-        The reason why this does not apply.
+        The reason why the property does not apply, or None.
     """
     if reason := _no_gradients(trial):
         return reason
@@ -194,13 +194,12 @@ def query_is_where_gradients_are_taken(trial: Trial) -> str | None:
 def number_of_gradients_is_as_stated(trial: Trial) -> str | None:
     """Check that the first rounds take as many gradients for each use of a record as the protocol states.
 
-    This is `gradients_per_use` − `gradients_spared`.
-
-    Empty places of minibatches, and of the chunks in which a secret cohort is computed, may take as many. A protocol
-    that takes no gradients of the problem's model passes.
+    The stated number is `gradients_per_use` − `gradients_spared`. Empty places of minibatches, and of the chunks in
+    which a secret cohort is computed, may take up to as many gradients. A protocol that takes no gradients of the
+    problem's model passes.
 
     Returns:
-        The reason why this does not apply.
+        The reason why the property does not apply, or None.
     """
     if reason := _no_gradients(trial):
         return reason

@@ -36,13 +36,13 @@ TARGETS = Target(mu=1.0, delta=DELTA), Target(epsilon=2.0, delta=DELTA)
 
 
 def noise_has_stated_distribution(trial: Trial) -> str | None:
-    """Check that the aggregate's noise has the covariance of the messages' noise, and that messages have their scale.
+    """Check that the noise in the aggregate and in single messages has the stated distribution.
 
-    The scale of a message follows from its μ, or is `noise_std` if no μ is stated. Both tests must reject 2/3 and 3/2
-    of the scale.
+    The aggregate's noise must have the covariance of the messages' noise. The scale of a message's noise must follow
+    from its μ, or be `noise_std` if no μ is stated. Both tests must reject 2/3 and 3/2 of the scale.
 
     Returns:
-        The reason why this does not apply, for pure messages.
+        The reason why the property does not apply, for messages with pure differential privacy; otherwise None.
     """
     start = trial.start
     if isinstance(start.mechanism, Randomised):
@@ -225,8 +225,8 @@ def transcript_follows_the_run(trial: Trial) -> None:
 def view_fits_trust_model(trial: Trial) -> None:
     """Check that the adversary's view and the guarantee fit the trust model, and that messages have the claimed noise.
 
-    Messages are visible with `trust="none"`, visible without their senders behind a shuffler, and hidden otherwise.
-    Another adversary sees what its class says.
+    Messages are visible with `trust="none"`, visible without their senders behind a shuffler, and hidden otherwise. An
+    adversary other than the trust model's default must see what its class says.
     """
     trust = privacy_of(trial.start.protocol).trust
     assert trial.start.event.terms.trust == trust, f"the guarantee must have trust {trust!r}"
@@ -256,7 +256,7 @@ def view_fits_trust_model(trial: Trial) -> None:
 def encoder_keeps_its_bound(trial: Trial) -> None:
     """Check that no encoded message is longer than `norm_bound` allows, for messages along one axis and dense ones.
 
-    A trusted server's noise covers this bound. Messages have norm 1.
+    Before they are encoded, the messages have norm 1. A trusted server's noise is calibrated to the bound.
     """
     encoder = getattr(getattr(trial.protocol, "privacy", trial.protocol), "encoder", None)
     if encoder is None or privacy_of(trial.start.protocol).trust != "server":

@@ -37,7 +37,7 @@ def no_message_exceeds_its_bound(trial: Trial) -> str | None:
     norms of steps are checked instead.
 
     Returns:
-        The reason why this does not apply.
+        The reason why the property does not apply, or None.
     """
     if not trial.problem.stored:
         return COMPUTED
@@ -60,10 +60,10 @@ def no_message_exceeds_its_bound(trial: Trial) -> str | None:
 def machines_are_isolated(trial: Trial) -> str | None:
     """Check that a change of one machine's data changes no bit of other messages.
 
-    The change is of a single record if machines take theirs from a shared dataset.
+    If machines take their records from a shared dataset, a single record is changed.
 
     Returns:
-        The reason why this does not apply.
+        The reason why the property does not apply, or None.
     """
     if not trial.problem.stored:
         return COMPUTED
@@ -88,8 +88,8 @@ def machines_are_isolated(trial: Trial) -> str | None:
 def released_numbers_determine_the_server(trial: Trial) -> str | None:
     """Check that the server's states after two rounds depend on data only through the released numbers.
 
-    The server is given fixed numbers instead of the mean, or of every noisy local step, for two datasets. Its states,
-    points and queries must then be equal.
+    For two datasets, the server is given the same fixed numbers in place of the mean of messages, or of every noisy
+    local step. The states, points and queries of the two runs must then be equal.
     """
     arguments, size = jax.tree.map(jnp.asarray, trial.start.arguments), trial.start.plan.size
     protocol = _with(arguments.protocol, _ReplayedSteps if _in_steps(trial) else _ReplayedMeans)

@@ -186,7 +186,7 @@ def machines_relabelled(trial: Trial) -> str | None:
     """Check that renaming the machines, with their slots and records, does not change the run.
 
     Returns:
-        The reason why this does not apply.
+        The reason why the property does not apply, or None.
     """
     start = trial.start
     if not start.mechanism.exchangeable:
@@ -204,7 +204,8 @@ def order_within_a_round(trial: Trial) -> str | None:
     """Check that the order of a round's machines, with their samples, does not matter in a run without noise.
 
     Returns:
-        The reason why this does not apply, for machines with randomness of their own, such as that of an encoder.
+        The reason why the property does not apply, for machines with randomness of their own, such as in an encoder;
+        otherwise None.
     """
     arguments = trial.silent.arguments
     swapped = jax.tree.map(lambda leaf: leaf if leaf.ndim == 1 else leaf[:, ::-1], arguments.inputs)
@@ -256,7 +257,7 @@ def _moved(value: Any, names: np.ndarray) -> Any:
 def absent_machines_leave_no_trace(trial: Trial) -> None:
     """Check that the machine and records of an empty slot change neither the run nor its noise nor its guarantee.
 
-    A protocol that rejects cohorts of varying size passes. Without noise, only the run is checked.
+    A protocol that refuses varying numbers of machines passes. For a non-private protocol, only the run is checked.
     """
     start = _varying(trial)
     if start is None:
@@ -278,9 +279,9 @@ def absent_machines_leave_no_trace(trial: Trial) -> None:
 
 
 def dropouts_count_as_planned(trial: Trial) -> None:
-    """Check that dropouts improve no machine's guarantee, including those of the machines that drop out.
+    """Check that dropouts improve no machine's guarantee, not even that of a machine that drops out.
 
-    A protocol that rejects dropouts passes.
+    A protocol that refuses dropouts passes.
     """
     start = _varying(trial)
     if start is None:

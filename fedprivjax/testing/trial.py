@@ -57,7 +57,7 @@ class Trial:
 
     @cached_property
     def method(self) -> str:
-        """Noise method of the runs: "materialised", as in a transcript, if the protocol accepts it, or "auto"."""
+        """Noise method of the runs, "materialised" (as in a transcript) if the protocol accepts it, or "auto"."""
         try:
             self.ready(self.protocol, noise_method="materialised")
         except Refusal:
@@ -85,7 +85,8 @@ class Trial:
     def private(self) -> bool:
         """True if the protocol has noise or a guarantee.
 
-        With `noise_std = 0`, `mu = inf` or `epsilon = inf` it is False, unless the event's guarantee is private.
+        With `noise_std = 0`, `mu = inf` or `epsilon = inf` the value is False, unless the guarantee is private without
+        noise.
         """
         return not self.start.target.non_private or self.start.guarantee.private
 
@@ -111,7 +112,7 @@ class Trial:
 
     @cached_property
     def numbers(self) -> dict[str, float]:
-        """Scalar leaves of the calibrated protocol, by name, except a step size that its optimiser fixes."""
+        """Real-valued settings of the calibrated protocol, by name, except a step size that its optimiser fixes."""
         values, (_, optimizer) = numbers_in(self.start.protocol), optimizer_of_step(self.start.protocol)
         if optimizer is not None and optimizer.own_step:
             del values["step_size"]

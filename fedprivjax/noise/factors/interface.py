@@ -47,9 +47,12 @@ INDEPENDENT = "independent"
 
 
 class Path(NamedTuple):
-    """State of noise that is computed round by round.
+    """State from which the noise of the next round is computed.
 
-    It holds the number of finished rounds, the noise of the last round, [d], and what else the factor stores.
+    Attributes:
+        round: number of finished rounds.
+        last: noise of the last round, [d].
+        memory: everything else that the factor stores.
     """
 
     round: Any
@@ -58,34 +61,36 @@ class Path(NamedTuple):
 
 
 class Correlated(NamedTuple):
-    """Noise in a momentum in this round and in the round before, [d] each."""
+    """Noise that a momentum contains in this round (`now`) and in the round before (`before`), [d] each."""
 
     now: Any
     before: Any
 
     def fresh(self, alpha: Any) -> Any:
-        """Return the noise to add to α times this round's gradient, so that the momentum has the noise `now`.
+        """Return the noise to add to this round's gradient times `alpha`, so that the momentum has the noise `now`.
 
-        It is `now − (1 − α)·before`, because the momentum keeps 1 − α of its old noise.
+        It is `now − (1 − alpha)·before`, because the momentum keeps the fraction 1 − `alpha` of its old noise.
         """
         return self.now - (1 - alpha) * self.before
 
 
 class Factor:
-    """Base class of factors F: matrices by which noise is correlated over rounds or messages.
+    """Base class of factors: matrices that correlate noise over rounds or messages (matrix mechanisms).
 
-    A factor releases F·x + σξ with independent normals ξ, where x_t is the data-dependent vector of round or message t
-    (an entry). Sums and momenta of x are computed from this release. A factor is a frozen dataclass of static settings.
+    With a factor F, a run releases F·x + σξ. Here x_t is the data-dependent vector of round or message t (an entry), ξ
+    are independent normals, and σ is `noise_std`. Sums and momenta of x are computed from this release. A factor is a
+    frozen dataclass of static settings.
 
     A custom factor of a momentum has a `name` and defines `step`, `squares` and `variances`. It also defines `memory`
-    if it stores more than the noise of the last round. A custom factor by its matrix is a `SumFactor` or `RoundFactor`.
+    if it stores more than the noise of the last round. For a custom factor that is given by its matrix, subclass
+    `SumFactor` or `RoundFactor` instead.
 
     Attributes:
-        name: name in messages.
+        name: name in error messages.
         theorem: theorem named in guarantees.
         most: largest number of rounds for which F is computed as a matrix, so that it fits in memory.
-        instead: noise schedule that messages suggest for more rounds.
-        of_rounds: True if the noise may be over the rounds of a trusted server.
+        instead: noise schedule that error messages suggest for more rounds.
+        of_rounds: True if a trusted server may use the factor, over its rounds.
     """
 
     stated: ClassVar[Stated] = Stated(by=("squares", "contributions", "exposures"), free=("variances", "theorem"))
@@ -99,7 +104,8 @@ class Factor:
         """Return F, float64 [entries, entries], lower triangular without a 0 on its diagonal.
 
         Args:
-            over: public participation schedule for a factor over rounds, or number of messages of a machine.
+            over: the public participation schedule for a factor over rounds, or the number of a machine's messages for
+                a factor over messages.
             workload: function for factors that are fitted, see `SumFactor.matrix`.
         """
         raise Undefined(f"{type(self).__name__} must define matrix(over, workload)")
@@ -142,8 +148,9 @@ class Factor:
     ) -> np.ndarray:
         """Return one record's change of each release, divided by the noise of the release; [releases].
 
-        The noise is for `noise_std` = 1. Releases that the record does not change are left out. The sum of the squares
-        equals the record's `squares`. A factor may compute them in another way, as a check.
+        The noise is for `noise_std` = 1. Releases that the record does not change are left out. The squares of the
+        result sum to the record's entry of `squares`. A factor may compute it by another algorithm, as a check of
+        `squares`.
 
         Args:
             used: rounds that use the record, from 1; shape [uses].
@@ -161,10 +168,11 @@ class Factor:
     # ---- over a trusted server's rounds: x_t is a sum of updates of norm at most 1
 
     def known(self, schedule: Schedule) -> np.ndarray:
-        """Return the matrix F for a schedule, from a cache. It depends only on the public part of the schedule.
+        """Return the matrix F for a schedule, from a cache. F depends only on the public part of the schedule.
 
         Raises:
-            Refusal: if the schedule has more than `most` rounds, or as in `public_rounds`.
+            Refusal: if the schedule has more than `most` rounds, or its participation is secret and not
+                `CyclicPoisson`.
         """
         self.require_room(schedule)
         over = public_rounds(schedule)
@@ -177,7 +185,10 @@ class Factor:
             raise Refusal(f"rounds must be at most {most}, got {schedule.size.rounds}. Use {self.instead!r}")
 
     def exposures(self, schedule: Schedule) -> np.ndarray:
-        """Return the largest norm by which each machine changes F·x, float64 [machines]. Dropouts count."""
+        """Return the largest norm by which each machine changes F·x, float64 [machines].
+
+        Machines that drop out count as if they had sent.
+        """
         machine, when = participations(schedule, schedule.scheduled)
         uses = Uses(when + 1, machine, np.ones(when.size), schedule.machines)
         return np.sqrt(self.squares(uses, schedule.size.rounds, 0.0))
@@ -191,7 +202,11 @@ class Factor:
         return 1 / self.contributions(when, np.ones(when.size), schedule.size.rounds, 0.0)
 
     def mechanism(self, schedule: Schedule) -> Mechanism:
-        """Return the sampler of each round's noise: that in the sum over rounds, minus that of the round before."""
+        """Return the sampler of each round's noise.
+
+        A round's noise is the noise in the sum over all rounds so far, minus the noise in the sum up to the round
+        before.
+        """
         return StreamOfRounds(self, schedule.size.rounds)
 
     def first_std(self, schedule: Schedule) -> float:
@@ -199,7 +214,10 @@ class Factor:
         return float(np.sqrt(self.variances(1, 0.0)[0]))
 
     def statement(self, schedule: Schedule) -> tuple[str, dict[str, int]]:
-        """Return the rule by which exposures hold for any schedule: its name and limits. Default: `("", {})`."""
+        """Return the rule by which the exposures were bounded for all schedules within some limits: (rule, limits).
+
+        The default is `("", {})`: the exposures are computed for the given schedule.
+        """
         return "", {}
 
     def check(self, schedule: Schedule, dimension: int) -> None:

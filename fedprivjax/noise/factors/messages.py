@@ -32,13 +32,14 @@ WAYS = {
 
 @dataclass(frozen=True, eq=False)
 class CorrelatedSums:
-    """Noise in the running sums of messages that the machines of a schedule send, correlated by a factor F.
+    """Noise in the running sums of all machines' messages, correlated over each machine's messages by a factor F.
 
     Attributes:
         factor: F for the largest number of messages of a machine, float64 [messages, messages]. A machine that sends
             increments s releases F·s + σξ, with independent normals ξ.
         schedule: the participation schedule.
-        shares: ratio of each machine's μ to the largest, shape [machines].
+        shares: ratio of each machine's target μ (of Gaussian differential privacy) to the largest target, shape
+            [machines].
     """
 
     factor: np.ndarray
@@ -67,12 +68,15 @@ class CorrelatedSums:
 
     @cached_property
     def scale(self) -> np.ndarray:
-        """Scale r of each machine with which it spends its whole share; float64, shape [machines]."""
+        """Relative noise with which each machine just meets its target; float64 [machines].
+
+        It follows from the machine's number of messages.
+        """
         return self._norms[self.schedule.total] / self.shares
 
     @cached_property
     def exposure(self) -> np.ndarray:
-        """Largest change of a machine's F·s by a unit change of one increment, relative to its noise; [machines]."""
+        """Largest change of a machine's F·s by a change of norm 1 in one increment, divided by `scale`; [machines]."""
         sends = self.schedule.total > 0
         return np.where(sends, self._norms[self.schedule.total] / self.scale, 0.0)
 
@@ -88,12 +92,15 @@ class CorrelatedSums:
 
     @cached_property
     def variances(self) -> np.ndarray:
-        """Variance of one coordinate of z_t; float64, shape [rounds]."""
+        """Noise variance of one coordinate of each round's aggregate; float64, shape [rounds].
+
+        It is for `noise_std` = 1.
+        """
         return np.sum(self.rows**2, axis=1)
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Lower triangular factor of z's covariance over rounds; float64, shape [rounds, rounds]."""
+        """Cholesky factor of the covariance over rounds of the aggregates' noise; float64, shape [rounds, rounds]."""
         rounds = self.schedule.size.rounds
         if 8 * rounds**2 > MAX_BYTES:
             most = int((MAX_BYTES / 8) ** 0.5)

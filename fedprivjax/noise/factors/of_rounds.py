@@ -49,9 +49,10 @@ class RoundFactor(Factor):
         return exposures(factor.T @ factor, schedule)
 
     def releases(self, schedule: Schedule, machine: int) -> np.ndarray:
-        """Return the noise of each entry of F·x that a machine moves, divided by the move in units of C, [releases].
+        """Return the noise of each entry of F·x that a machine changes, divided by the change; [releases].
 
-        If FᵀF has negative entries, no single change reaches the bound: one release then stands for all.
+        The noise is for `noise_std` = 1, and the machine's messages have norm 1. If FᵀF has negative entries, the
+        result is a single release that leaks at least as much as all entries together.
         """
         factor, when = self.known(schedule), rounds_of(schedule, machine)
         columns = factor[:, when]
@@ -133,10 +134,10 @@ class OptimalFactor(RoundFactor):
 class Banded(RoundFactor):
     """Noise of a trusted server that is correlated over `bands` successive rounds, by a banded Toeplitz matrix F.
 
-    The server releases F·x + σξ with independent normals ξ, where x_t is the sum of round t. The columns of F have norm
-    at most 1. If a machine takes part at least `bands` rounds apart, each of its rounds spends as much privacy as one
-    release with noise `noise_std`. F depends only on the number of rounds, and is optimised for little noise in the
-    sums over rounds.
+    The server releases F·x + σξ with independent normals ξ, where x_t is the sum of messages in round t. The columns of
+    F have norm at most 1. If a machine takes part at least `bands` rounds apart, each of its rounds spends as much
+    privacy as one release with noise `noise_std`. F depends only on the number of rounds, and is optimised for little
+    noise in the sums over rounds.
 
     Source: Choquette-Choo et al. 2023.
 
@@ -167,9 +168,10 @@ class Banded(RoundFactor):
 class BLT(RoundFactor):
     """Noise of a trusted server by a buffered linear Toeplitz matrix F, with one vector of memory per buffer.
 
-    The server releases F·x + σξ with independent normals ξ, where x_t is the sum of round t. Every column of F has the
-    entries 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², … from the diagonal down. The parameters are those of jax_privacy's
-    `BufferedToeplitz`, which `buffered_toeplitz.optimize` fits to a number of rounds.
+    The server releases F·x + σξ with independent normals ξ, where x_t is the sum of messages in round t. Buffer i has
+    the decay θ_i and the scale s_i. Every column of F has the entries 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², … from the
+    diagonal down. The parameters are those of jax_privacy's `BufferedToeplitz`, which `buffered_toeplitz.optimize` fits
+    to a number of rounds.
 
     Source: Dvijotham et al. 2024; several uses: McMahan, Xu & Zhang 2024.
 

@@ -35,10 +35,10 @@ ALLOCATIONS = {
 
 
 class Groups(NamedTuple):
-    """One number for each group of tree nodes that have equal noise.
+    """One number for each group of nodes that have equal noise, in the three trees of `ReducedTrees`.
 
-    The trees of anchors and of differences have two groups each: nodes that end by round 2N, for epochs of N rounds,
-    and later nodes. All nodes of the tree of residuals are one group.
+    The trees of anchors and of differences have two groups each: nodes that end in the first two epochs, and later
+    nodes. All nodes of the tree of residuals are one group.
     """
 
     anchors: Any
@@ -68,8 +68,8 @@ class Normals(NamedTuple):
 class Rings(NamedTuple):
     """State from which `ReducedTrees` computes its noise round by round.
 
-    H_t is the noise of the momentum in round t, without the noise of residuals. B_t is its part from the tree nodes
-    that cover the last N rounds (an epoch).
+    An epoch has N rounds. H_t is the noise of the momentum in round t, without the noise of the tree of residuals. B_t
+    is the part of H_t from the nodes that cover the last N rounds.
 
     Attributes:
         last: noise of the last round, [d].
@@ -88,8 +88,12 @@ class Rings(NamedTuple):
 class ReducedTrees:
     """Noise of a momentum from three binary trees (Tran & Cutkosky 2022, Algorithm 2).
 
-    The trees hold gradients at anchors (an epoch's first iterate), their differences from epoch to epoch, and residuals
-    (gradients minus those at the anchor). All epochs have `epoch` rounds, which use the same records in the same order.
+    All epochs have `epoch` rounds, which use the same records in the same order. The first iterate of an epoch is its
+    anchor. There is one tree for sums of each of these:
+
+    * anchors: gradients at the anchor;
+    * differences: gradients at the anchor minus gradients at the previous anchor;
+    * residuals: gradients at the current iterate minus gradients at the anchor.
 
     >>> uses = Uses(np.array([1]), np.array([0]), np.ones(1), 1)
     >>> ReducedTrees(4).squares(uses, rounds=4, alpha=1e-9, reset_rate=0.5, drift=0.1).round(3).tolist()
@@ -99,7 +103,7 @@ class ReducedTrees:
     epoch: int
 
     def init(self, dimension: int, rounds: int) -> Rings:
-        """Return the stream's state before the first round."""
+        """Return the state before the first round."""
         rows, newest = jnp.zeros((self.epoch, 2, dimension)), jnp.zeros((2, dimension))
         return Rings(jnp.zeros(dimension), rows, newest, Tree().init(dimension, rounds))
 
@@ -108,8 +112,9 @@ class ReducedTrees:
 
         Args:
             drawn: normals of the round, with standard deviation 1.
-            alpha: α, in (0, 1].
-            reset_rate: γ, in [0, 1].
+            alpha: weight of a gradient in the momentum, in (0, 1].
+            reset_rate: weight in [0, 1] of whole gradients at a new anchor, against gradients at the previous anchor
+                plus differences.
             stds: standard deviation of each group's nodes.
         """
         residual = Tree().step(rings.residual, drawn.residual, alpha)
@@ -124,15 +129,17 @@ class ReducedTrees:
         return Rings(sums + stds.residuals * residual.last, rows, jnp.stack([sums, block]), residual)
 
     def squares(self, uses: Uses, rounds: int, alpha: float, reset_rate: float, drift: float) -> np.ndarray:
-        """Return `Σ (contribution/standard deviation)²` of every record over each group's nodes; [records, groups].
+        """Return how much every record changes the nodes of each group, squared; float64 [records, groups].
 
-        The result is float64, for nodes with noise of standard deviation 1. Only nodes in the window of some round are
-        counted, since no others are released.
+        The changes are relative to noise of standard deviation 1 in every node, and their squares are summed over
+        nodes. Only nodes in the window of some round are counted, since no others are released.
 
         Args:
             uses: uses of the records. A record of weight 1 contributes 1 to the anchors' leaf of a round that uses it.
-            drift: η·L/C, the ratio of a record's contribution to the difference of gradients one step apart to its
-                largest contribution to one gradient. At k steps the ratio is min(k·drift, 2).
+            alpha, reset_rate: as in `step`.
+            drift: η·L/C, for step length η, smoothness L and bound C on the gradient norm. It bounds a record's
+                contribution to the difference of two gradients one step apart, divided by the largest contribution to
+                one gradient. At k steps the bound is min(k·drift, 2).
         """
         squares = np.zeros((uses.records, len(Groups._fields)))
         for level in range(self.epoch.bit_length()):
@@ -162,7 +169,7 @@ class ReducedTrees:
         drift: float,
         stds: Groups,
     ) -> np.ndarray:
-        """Return one record's contribution/standard deviation in each node that it changes, [nodes].
+        """Return one record's contribution to each node that it changes, divided by the node's noise; [nodes].
 
         The nodes are enumerated one by one from the windows of all rounds, independently of `squares`.
         """
@@ -182,9 +189,10 @@ class ReducedTrees:
         return np.append([part for part in found if part], residual)
 
     def touched(self, node: np.ndarray, level: int, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return masks of a level's nodes that are in some round's window, for the anchors' and the differences' tree.
+        """Return masks of a level's nodes that are in some round's window, for the trees of anchors and of differences.
 
-        A node is in the window from its end until its first round leaves, except while its parent is in the window.
+        A round's window is the nodes that cover the last epoch. A node is in the window from its end until its first
+        round leaves, except while its parent is in the window.
         """
         size = 1 << level
         first, last = node * size + 1, (node + 1) * size
@@ -197,13 +205,13 @@ class ReducedTrees:
         return anchors | early, np.maximum(begins, 2 * self.epoch) <= ends
 
     def released(self, reset_rate: float) -> np.ndarray:
-        """Return a mask of the groups that contribute to releases, bool [groups]."""
+        """Return a mask of the groups whose nodes are used in some release, bool [groups]."""
         return np.array(Groups(True, reset_rate > 0, reset_rate < 1, reset_rate < 1, True))
 
     def variances(self, rounds: int, alpha: float, reset_rate: float) -> np.ndarray:
-        """Return the variance of one coordinate of each round's noise by group, float64 [rounds, groups].
+        """Return each group's part of the noise variance of one coordinate in every round, float64 [rounds, groups].
 
-        Nodes have noise of standard deviation 1.
+        It is for nodes with noise of standard deviation 1.
         """
         variances = np.zeros((rounds + 1, len(Groups._fields)))
         variances[1:, RESIDUALS] = Tree().variances(rounds, alpha)
@@ -262,15 +270,15 @@ def empty(round: Any, epoch: int) -> Any:
 
 
 def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
-    """Return standard deviations τ_k of the nodes' noise, one per group, with the least noise for a privacy loss.
+    """Return the standard deviations of the nodes' noise, one per group, with the least noise at a fixed privacy loss.
 
-    They minimise the noise `Σ A_k·τ_k²` of the momentum for a fixed privacy loss `Σ B_k/τ_k²`, by `τ_k² ∝ √(B_k/A_k)`.
-    Here A_k is the mean of `variances` over rounds, and B_k the largest of `squares` over records. A group that
-    contains no record has no noise.
+    For standard deviations τ_k of the groups k, the momentum has the noise variance `Σ A_k·τ_k²`, and the privacy loss
+    is `Σ B_k/τ_k²`. Here A_k is the mean of `variances` over rounds, and B_k the largest of `squares` over records. The
+    variance is least for `τ_k² ∝ √(B_k/A_k)`. A group that contains no record has no noise.
 
     Args:
         squares: squared norm by which every record changes the nodes of each group, shape [records, groups].
-        variances: factor of τ_k² in the noise variance of each round's momentum, shape [rounds, groups].
+        variances: noise variance of each round's momentum from nodes of standard deviation 1, shape [rounds, groups].
 
     >>> optimal_stds(np.array([[16.0, 1.0, 0, 0, 0]]), np.array([[1.0, 1.0, 1.0, 0, 0]]))
     Groups(anchors=1.0, later_anchors=0.5, differences=0.0, later_differences=0.0, residuals=0.0)
@@ -282,11 +290,10 @@ def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
 
 
 def total_squares(squares: np.ndarray, stds: Groups) -> np.ndarray:
-    """Return μ² of every record for noise of standard deviations τ_k: `Σ_k B_k/τ_k²` over the groups k; [records].
+    """Return μ² of every record, with the parameter μ of Gaussian differential privacy; [records].
 
-    μ is the parameter of Gaussian differential privacy.
-
-    It is inf if a group that contains the record has no noise.
+    It is `Σ_k B_k/τ_k²` over the groups k, with B = `squares` of the record and τ = `stds`. It is inf if a group that
+    contains the record has no noise.
 
     Args:
         squares: B, squared norm by which every record changes the nodes of each group, shape [records, groups].
@@ -300,16 +307,18 @@ def total_squares(squares: np.ndarray, stds: Groups) -> np.ndarray:
 
 
 def paper_stds(epoch: int, rounds: int, drift: float) -> Groups:
-    """Return the standard deviations of the nodes' noise in Theorem 8, one per group, relative to the first.
+    """Return the paper's standard deviations of the nodes' noise, one per group, relative to the first.
 
-    They are `√V·δ`. V counts the nodes that contain a record: `V_<` for nodes that end by round 2N, and
-    `V_> = 4T/(3N)·V_<` for later nodes and for all residuals. δ bounds the sensitivity of a node: 4G for anchors and
-    2ηNL for other nodes.
+    They are `√V·δ`, for epochs of N rounds, T rounds in all, step length η, smoothness L and Lipschitz constant G:
+
+    * V counts the nodes that contain a record. For nodes that end by round 2N it is a number `V_<`. For later nodes and
+      for all residuals it is `V_> = 4T/(3N)·V_<`.
+    * δ bounds the sensitivity of a node. It is 4G for anchors and 2ηNL for other nodes.
 
     Args:
         epoch: N, number of rounds of an epoch.
-        rounds: T.
-        drift: η·L/G, for the step length η, smoothness L and Lipschitz constant G.
+        rounds: T, number of rounds.
+        drift: η·L/G.
 
     Source: Tran & Cutkosky 2022, Theorem 8.
 

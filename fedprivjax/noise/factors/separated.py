@@ -38,10 +38,11 @@ class SeparatedExposure(NamedTuple):
 
 
 def separated_exposure(factor: np.ndarray, separation: int, uses: int) -> SeparatedExposure:
-    """Return the largest norm by which a machine can change F·x, or an upper bound, and which of the two it is.
+    """Return the largest norm by which one machine can change the sums that a factor correlates, or an upper bound.
 
-    The machine takes part in at most `uses` rounds, at least `separation` rounds apart, with a message of norm 1. F is
-    `matrix`, and x_t the sum of round t.
+    The result also names the rule by which the norm was computed. The norm is of the change of F·x, with F = `factor`
+    and x_t the sum of messages in round t. The machine takes part in at most `uses` rounds, at least `separation`
+    rounds apart, with a message of norm 1.
 
     >>> separated_exposure(np.eye(6), separation=1, uses=4).value
     2.0

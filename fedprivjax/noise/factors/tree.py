@@ -51,10 +51,10 @@ def compose(first: int, last: int) -> list[tuple[int, int]]:
 def window(round: Any, epoch: int, numbers: Any = np) -> tuple[np.ndarray, Any, Any]:
     """Return the nodes of a binary tree that cover the last `epoch` rounds, or all rounds if there are fewer.
 
-    It is the paper's COMPOSE, as arrays of fixed size.
+    It is `compose` for the rounds up to `round`, as arrays of fixed size.
 
     Returns:
-        `level`, int [slots], and `index`, int [..., slots]: a node has the rounds from index·2^level + 1 to (index +
+        `level`, int [slots], and `index`, int [..., slots]: a node holds the rounds from index·2^level + 1 to (index +
         1)·2^level. Also a mask, bool [..., slots], of the slots that hold a node.
 
     >>> level, index, filled = window(9, 6)
@@ -82,8 +82,8 @@ class Tree(Factor):
 
     A sum over the first t rounds needs one node for each set bit of t. For the noise of a trusted server, the tree
     stores the fewest vectors of all factors. Sums over rounds have less noise than with independent noise only if
-    machines seldom take part. With 100 of 1000 machines in each of 100 rounds, they have 1.35 times its variance at
-    equal privacy if the machines are chosen uniformly, and 0.67 times if they take turns.
+    machines seldom take part. Take 100 of 1000 machines in each of 100 rounds, at equal privacy. The sums have 1.35
+    times the variance of independent noise if the machines are chosen uniformly, and 0.67 times if they take turns.
 
     Attributes:
         nodes: how noise is distributed over the nodes, a name in `NODES`.
@@ -117,13 +117,19 @@ class Tree(Factor):
         return min(rounds, self.restart or rounds)
 
     def matrix(self, over, workload=None, /) -> np.ndarray:
-        """Return F for prefix sums: row t sums the last b entries, with b the lowest set bit of t in its tree."""
+        """Return F for sums over rounds: row t sums the last b entries, with b the lowest set bit of t.
+
+        Rounds t are counted from the first round of their tree.
+        """
         t = np.arange(1, entries(over) + 1)
         local = (t - 1) % self._length(t.size) + 1
         return ((t > (t - (local & -local))[:, None]) & (t <= t[:, None])).astype(float)
 
     def memory(self, dimension: int, rounds: int) -> jax.Array:
-        """Return the initial rows, zero. Row 0 is for round 0; row k + 1 is for rounds whose lowest set bit is 2^k."""
+        """Return the stored noise vectors before the first round, zero; shape [vectors, d].
+
+        Vector 0 is for round 0. Vector k + 1 is for rounds whose lowest set bit is 2^k.
+        """
         return jnp.zeros((self._length(rounds).bit_length() + 1, dimension))
 
     def step(self, path: Path, normal, alpha, epoch=None) -> Path:
@@ -154,7 +160,10 @@ class Tree(Factor):
         return squares
 
     def contributions(self, used, weight, rounds, alpha, epoch=None) -> np.ndarray:
-        """Return one record's contributions node by node, enumerated by COMPOSE(1, t) of every round t of a tree."""
+        """Return one record's change of each node, divided by the node's noise; [nodes].
+
+        The nodes are enumerated by `compose(1, t)` for every round t of a tree, independently of `squares`.
+        """
         newest = np.arange(1, rounds + 1)
         local = (newest - 1) % self._length(rounds) + 1
         first = newest - (local & -local) + 1

@@ -71,7 +71,8 @@ class Uniform(Participation):
 class Balanced(Participation):
     """Participation of `per_round` machines, in the order of random permutations of all machines.
 
-    A permutation is cut into cohorts of `per_round`, so that a machine waits about equally long between its rounds.
+    A permutation is cut into cohorts (the machines of one round), so that a machine waits about equally long between
+    its rounds.
 
     Args:
         reshuffle: True samples a new permutation when all machines have taken part; False repeats the first.
@@ -116,7 +117,10 @@ class Cyclic(Participation):
     per_round: int
 
     def rounds_of_shares(self, shares: np.ndarray) -> int:
-        """As in the base class. Machine i has ⌈(r·m − i)/N⌉ turns in r rounds."""
+        """As `Participation.rounds_of_shares`.
+
+        Of r rounds, machine i takes part in ⌈(r·m − i)/N⌉, with m = `per_round` of N = `machines`.
+        """
         return int(((shares * self.machines + np.arange(self.machines)) // self.per_round).min())
 
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
@@ -202,7 +206,7 @@ class Varying(Participation):
     @classmethod
     @known_keywords
     def between(cls, machines: int, min_machines: int, max_machines: int) -> "Varying":
-        """Every number of machines from `min_machines` to `max_machines`, equally likely.
+        """Return the scheme in which every number of machines from `min_machines` to `max_machines` is equally likely.
 
         Args:
             min_machines: smallest number of machines in a round.
@@ -215,10 +219,11 @@ class Varying(Participation):
 
     @classmethod
     def binomial(cls, machines: int, rate: float, tail: float = TAIL) -> "Varying":
-        """Public participation of every machine in every round, independently, with probability `rate`.
+        """Return public participation of every machine in every round, independently, with probability `rate`.
 
-        A round without any machine is sampled again, and so is a round of more than ⌈Np + tail·√(Np(1 − p))⌉ machines.
-        The rule is public and part of the distribution: every moment, and the schedule's width, includes it.
+        With N = `machines` and p = `rate`, a round has at most ⌈Np + tail·√(Np(1 − p))⌉ machines. A round with none, or
+        with more machines, is sampled again. This rule is part of the public distribution of the scheme, which
+        `per_round` and all moments follow.
 
         Args:
             rate: probability that a machine takes part in a round.

@@ -24,11 +24,12 @@ from fedprivjax.plan.schedule import Schedule
 class Dropouts(Around):
     """Any participation scheme with dropouts, independent between machines and rounds.
 
-    A machine that drops out sends nothing and uses no record. If all machines of a round would drop out, one of them
-    stays. It is the one with the largest ratio of its uniform random number to its rate, so that machines of equal rate
-    stay with equal probability. Guarantees count dropouts as if they had sent, because nobody may know them in advance.
-    If participation is secret, no machine stays: a round may be empty, and sums are divided by the mean number that
-    send.
+    A machine that drops out sends nothing and uses no record. Guarantees count dropouts as if they had sent, because
+    nobody may know them in advance.
+
+    If all machines of a round would drop out, one of them stays: the one with the largest ratio of its uniform random
+    number to its rate. Machines of equal rate thus stay with equal probability. If participation is secret, no machine
+    stays. A round may then be empty, and sums are divided by the mean number of machines that send.
 
     Args:
         scheme: the scheme that schedules the machines.
@@ -69,7 +70,7 @@ class Dropouts(Around):
 
     @property
     def mean_size(self) -> float:
-        """Mean number of machines that send."""
+        """Mean number of machines that send in a round."""
         if not self.secret:
             return super().mean_size
         if not self._equal_rates and not self.scheme.exchangeable:
@@ -78,11 +79,11 @@ class Dropouts(Around):
 
     @property
     def cohort_size_pmf(self) -> np.ndarray:
-        """Exact probability mass function of the number of machines that send, from 1, float64 [per_round].
+        """Exact probabilities that 1, 2, … machines send in a round, float64 [per_round].
 
         Raises:
-            Refusal: if rates differ and the scheme is not exchangeable, because the distribution then differs between
-                rounds, or if participation is secret. A sampled schedule has `expected` and `mean`.
+            Refusal: if rates differ and the scheme is not exchangeable, because the probabilities then differ between
+                rounds, or if participation is secret. Use `expected` and `mean` of a sampled schedule instead.
         """
         if self.secret:
             raise Refusal(f"participation must be public for a distribution after dropouts, got {self.scheme}")
@@ -125,7 +126,7 @@ class Dropouts(Around):
 class OnePass(Participation):
     """Participation of every machine at most once, `per_round` in a round, in a random order.
 
-    Remaining machines, too few for a round, do not take part.
+    If too few machines remain for a full round, these do not take part.
 
     >>> OnePass(10, 3).draw(3, np.random.default_rng(0)).participants.shape
     (3, 3)
@@ -182,7 +183,7 @@ class Cohorts(Participation):
 
     @property
     def cohort_size_pmf(self) -> np.ndarray:
-        """Probability mass function of the cohort size of a uniformly random round, float64 [per_round]."""
+        """Probabilities of 1, 2, … machines in a uniformly random round, float64 [per_round]."""
         return _shares_of(np.array(self.sizes))
 
     @property

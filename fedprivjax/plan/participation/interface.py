@@ -21,7 +21,7 @@ class Participation(Decorated):
     """Base class of participation schemes. Subclass it as a frozen dataclass for a custom scheme.
 
     A scheme decides which machines take part in each round (the cohort). It must define `machines`, `per_round` and
-    `draw`; everything else has a default. A scheme with a varying number of machines also sets `varies = True` and
+    `draw`. Everything else has a default. A scheme with a varying number of machines also sets `varies = True` and
     defines `cohort_size_pmf`. A scheme does not depend on the data. It is public unless it sets `secret = True`. Its
     schedules are checked before a run: shapes, indices in range, and no machine twice in a round.
 
@@ -33,7 +33,7 @@ class Participation(Decorated):
         exchangeable: True if a round's machines, given their number, are a uniformly random subset.
         depends_on_sizes: True if the schedule depends on the dataset sizes, which are then public.
         secret: True if only a trusted server knows who takes part. Rounds may then be empty, and sums are divided by
-            `mean_size`. Only methods whose accounting covers this scheme take it.
+            `mean_size`. Only methods whose accounting covers the scheme accept it.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Participation(Decorated):
         return moment(self.cohort_size_pmf, 1)
 
     def inverse_moment(self, power: float = 1) -> float:
-        """Return the mean of M^(−power), where M is the number of machines in a round. Exact.
+        """Return the exact mean of M^(−power), where M is the number of machines in a round.
 
         >>> from fedprivjax import Varying
         >>> Varying.between(10, 1, 2).inverse_moment(), Varying.between(10, 1, 2).inverse_moment(2)
@@ -103,15 +103,15 @@ class Participation(Decorated):
         return None
 
     def examples(self, rounds: int) -> int:
-        """Return the number of examples that this many rounds take from a shared dataset, one per machine and round."""
+        """Return the number of examples that `rounds` rounds take from a shared dataset, one per machine and round."""
         return rounds * self.per_round
 
     def most_rounds(self, examples: int) -> int:
-        """Return the number of rounds for which a shared dataset of `examples` examples is enough."""
+        """Return the largest number of rounds for which a shared dataset of `examples` examples is enough."""
         return examples // self.per_round
 
     def rounds_of_shares(self, shares: np.ndarray) -> int:
-        """Return the number of rounds for which the machines surely have enough unused examples.
+        """Return the largest number of rounds for which the machines surely have enough unused examples.
 
         Args:
             shares: number of messages for which each machine has unused examples, int [machines].
@@ -119,9 +119,11 @@ class Participation(Decorated):
         return int(shares.min())
 
     def fitted(self, shares: np.ndarray | None) -> Self:
-        """Return the scheme for machines with few unused examples. Default: the scheme itself.
+        """Return the scheme, adapted to the machines' numbers of unused examples.
 
-        If it is another scheme, dataset sizes are public, as with `depends_on_sizes`.
+        The default returns the scheme itself.
+
+        If the result is another scheme, dataset sizes are public, as with `depends_on_sizes`.
 
         Args:
             shares: number of messages for which each machine has unused examples, int [machines], or None for no limit.
@@ -129,10 +131,14 @@ class Participation(Decorated):
         return self
 
     def sized(self, sizes: np.ndarray | None) -> Self:
-        """Return the scheme for machines with these numbers of records. Default: the scheme itself.
+        """Return the scheme, adapted to the machines' numbers of records.
 
-        The argument is int [machines], or None if all machines share a dataset. If the result is another scheme,
-        dataset sizes are public, as with `depends_on_sizes`.
+        The default returns the scheme itself.
+
+        If the result is another scheme, dataset sizes are public, as with `depends_on_sizes`.
+
+        Args:
+            sizes: number of records of each machine, int [machines], or None if all machines share a dataset.
         """
         return self
 

@@ -31,7 +31,7 @@ class Delays:
     Args:
         kind: "constant", "exponential" or "log_normal".
         hours: mean delay, for all machines or for each, [machines].
-        deviation: standard deviation of the logarithm of a log-normal delay; other kinds have none.
+        deviation: standard deviation of the logarithm of a log-normal delay. Only this kind of delay has one.
         per_record: True if a machine's mean delay is `hours` times its number of records. These numbers are then
             public, which only the neighbouring relation replace-one allows.
 
@@ -59,13 +59,17 @@ class Delays:
         object.__setattr__(self, "hours", tuple(hours.tolist()) if hours.ndim else float(hours))
 
     def means(self, machines: int) -> np.ndarray:
-        """Return the mean delay of every machine, or that of each of its records, float64 [machines]."""
+        """Return the mean delay of every machine, or the mean delay per record if `per_record`; float64 [machines]."""
         if np.ndim(self.hours) and len(self.hours) != machines:
             raise Refusal(f"hours must be one number or one for each of {machines} machines, got {len(self.hours)}")
         return np.broadcast_to(np.asarray(self.hours, float), machines)
 
     def sized(self, sizes: np.ndarray | None) -> "Delays":
-        """Return the delays of machines with these numbers of records, or None for a shared pool."""
+        """Return the delays with one mean for each machine, computed from numbers of records if `per_record`.
+
+        Args:
+            sizes: number of records of each machine, or None if all machines share a dataset.
+        """
         if not self.per_record:
             return self
         if sizes is None:
@@ -74,7 +78,7 @@ class Delays:
         return replace(self, hours=hours, per_record=False)
 
     def relative(self, shape: Any, rng: np.random.Generator) -> np.ndarray:
-        """Return delays divided by their mean."""
+        """Return random delays with mean 1, of the given shape."""
         if self.kind == "constant":
             return np.ones(shape)
         if self.kind == "exponential":
@@ -82,12 +86,12 @@ class Delays:
         return np.exp(self.deviation * rng.standard_normal(shape) - self.deviation**2 / 2)
 
     def require_sized(self) -> None:
-        """Raise Refusal if delays need numbers of records."""
+        """Raise Refusal if delays depend on numbers of records, which are not known yet."""
         if self.per_record:
             raise Refusal("per_record must be False for a schedule without data, got True. Use draw_plan or a run")
 
     def of(self, machines: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return the delay of one answer of each of these machines."""
+        """Return a random delay for one answer of each of these machines, of the same shape as `machines`."""
         self.require_sized()
         return np.asarray(self.hours)[machines if np.ndim(self.hours) else ...] * self.relative(machines.shape, rng)
 
@@ -106,9 +110,9 @@ class Buffered(Participation):
     """Asynchronous participation: the server steps whenever `per_round` answers have arrived (FedBuff).
 
     A round is one step of the server. At every time, `concurrency` machines work. When a machine answers, one of the
-    idle machines, itself included, is chosen uniformly at random and starts from the server's current parameters.
-    Answers that arrive at the same time are all counted before new machines start. A machine may answer twice in one
-    round.
+    idle machines, itself included, is chosen uniformly at random and starts from the server's current parameters. If
+    several answers arrive at the same time, all are counted before new machines start. A machine may answer twice in
+    one round.
 
     An answer's staleness s is the number of the server's steps since its machine started. Its weight is (1 + s)^−power,
     and sums are divided by `per_round`. A machine whose staleness exceeds `max_staleness` sends nothing, and an idle
@@ -206,7 +210,7 @@ def _numbers(delays: Delays, rng: np.random.Generator) -> Iterator[tuple[float, 
 class Timed(Around):
     """Any public participation scheme, with a simulated clock: a round lasts as long as its slowest machine.
 
-    Only machines that send count. The machines that take part are the same as without the clock, for the same seed.
+    Machines that drop out do not prolong a round. For the same seed, the same machines take part as without the clock.
 
     Args:
         scheme: the scheme that schedules the machines.

@@ -23,9 +23,9 @@ class PoissonCohorts(Participation):
     divided by the public constant rate·machines, the mean number of machines in a round.
 
     A schedule has room for `per_round` machines. A round with more machines, which has the tiny probability `cut`, is
-    sampled again. A bound for Poisson sampling with this rate still holds: given the other machines of a round, a
-    machine takes part with probability `rate` if there is room for it, and never otherwise. Guarantees add `cut` of
-    every round to δ, which is more than enough.
+    sampled again. Privacy bounds for Poisson sampling with this rate still hold. The reason is that, given the other
+    machines of a round, a machine takes part with probability `rate` if there is room for it, and never otherwise.
+    Guarantees nevertheless add `cut` of every round to δ.
 
     Args:
         rate: q, probability that a machine takes part in a round, above 0 and at most 1.
@@ -50,7 +50,7 @@ class PoissonCohorts(Participation):
 
     @property
     def per_round(self) -> int:
-        """Width of a schedule: the smallest number of machines that a round exceeds with probability at most 1e-12."""
+        """Largest number of machines in a round, which Poisson sampling exceeds with probability at most 1e-12."""
         return _width(self.machines, self.rate)
 
     @property
@@ -66,7 +66,7 @@ class PoissonCohorts(Participation):
 
     @property
     def mean_size(self) -> float:
-        """E|S_r| = rate·machines, the divisor of sums."""
+        """Mean number of machines in a round, rate·machines, by which sums are divided."""
         return self.rate * self.machines
 
     def inverse_moment(self, power: float = 1) -> float:
@@ -104,13 +104,14 @@ class SecretSubsets(Participation):
 
 @dataclass(frozen=True)
 class CyclicPoisson(Participation):
-    """Secret participation of fixed groups in turn: in the rounds of its group, a machine takes part at random.
+    """Secret participation of fixed groups in turn: a machine takes part at random, only in the rounds of its group.
 
-    In these rounds, each of its machines takes part independently with probability `rate`.
+    Round t (from 0) belongs to group g = t mod `groups`, which has the machines g, g + groups, g + 2·groups, … of the
+    stored order. In the rounds of its group, each machine takes part independently with probability `rate`. Other
+    machines do not take part.
 
-    Round t (from 0) samples group t mod `groups`, which has the machines g, g + groups, g + 2·groups, … of the stored
-    order. Groups are public and do not depend on the data. Only a trusted server learns who takes part, or how many. A
-    round is otherwise one of `PoissonCohorts`, of this group alone.
+    Groups are public and do not depend on the data. Only a trusted server learns who takes part, or how many. In all
+    else, a round is as in `PoissonCohorts` for its group alone.
 
     Args:
         groups: number of groups. It must divide machines.
@@ -158,7 +159,7 @@ class CyclicPoisson(Participation):
 
     @property
     def mean_size(self) -> float:
-        """E|S_r| = rate·machines/groups, the divisor of sums."""
+        """Mean number of machines in a round, rate·machines/groups, by which sums are divided."""
         return self.of_group.mean_size
 
     def inverse_moment(self, power: float = 1) -> float:

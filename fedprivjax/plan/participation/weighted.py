@@ -41,14 +41,15 @@ NIGHT = 1e-12  # smaller weights are 0 up to rounding
 class Weighted(Participation):
     """Participation of `per_round` distinct machines, sampled one after another in proportion to public weights.
 
-    With `max_uses`, a machine that has taken part so often is not sampled any more. A machine that must take part in
-    all rounds left, because the others could not fill them, comes first. Sampling takes a few microseconds per sampled
-    machine, for any number of machines, and 24 bytes per weight. With `max_uses`, every round takes time proportional
-    to the number of machines.
+    With `max_uses`, a machine that has taken part so often is not sampled any more. A machine without which the
+    remaining rounds could not be filled is taken first.
+
+    Sampling takes a few microseconds per sampled machine, for any number of machines, and 24 bytes per weight. With
+    `max_uses`, every round takes time proportional to the number of machines.
 
     Args:
-        weights: weight of each machine, at least 0, shape [machines]; a machine of weight 0 is not available. Or such a
-            list for each round, repeated when it ends, shape [period, machines].
+        weights: weight of each machine, at least 0, shape [machines]. A machine of weight 0 is not available. Weights
+            of shape [period, machines] differ between rounds, and repeat after the period.
         max_uses: largest number of rounds of a machine, for all or for each, [machines]. None means no limit.
 
     >>> Weighted(4, 2, [0.0, 1.0, 1.0, 0.0]).draw(2, np.random.default_rng(0)).total.tolist()
@@ -87,9 +88,9 @@ class Weighted(Participation):
         period: int = 24,
         max_uses: int | Sequence[int] | np.ndarray | None = None,
     ) -> "Weighted":
-        """Machines whose weights follow a daily cycle.
+        """Return a scheme in which the machines' weights follow a daily cycle.
 
-        Machine i has the weight w_{r,i} = max(0, 1 + strength·cos(2π·(r − peak_i)/period)) in round r.
+        In round r, machine i has the weight max(0, 1 + strength·cos(2π·(r − peaks[i])/period)).
 
         Args:
             peaks: round of the period with the largest weight of each machine, [machines].
@@ -118,7 +119,10 @@ class Weighted(Participation):
 
     @property
     def caps(self) -> np.ndarray | None:
-        """Largest number of draws of each machine, 0 if it is never available, int [machines], or None for no bound."""
+        """Largest number of rounds of each machine, int [machines], or None for no limit.
+
+        It is 0 for a machine that is never available.
+        """
         return None if self.max_uses is None else np.where(self.phases.any(axis=0), np.asarray(self.max_uses), 0)
 
     @property
@@ -126,7 +130,10 @@ class Weighted(Participation):
         return None if self.caps is None else rounds_filled(self.caps, self.per_round)
 
     def rounds_of_shares(self, shares: np.ndarray) -> int:
-        """As in the base class. Only machines that may be sampled more often than they have messages set a limit."""
+        """As `Participation.rounds_of_shares`.
+
+        Only machines whose examples may run out before `max_uses` set a limit.
+        """
         drawn = self.phases.any(axis=0)
         short = drawn if self.caps is None else self.caps > shares
         return int(shares[short].min()) if short.any() else int(shares.sum()) // self.per_round
@@ -142,16 +149,18 @@ class Weighted(Participation):
 class BySize(Participation):
     """Participation of m = `per_round` machines, sampled in proportion to their numbers of unused examples.
 
-    A round samples distinct machines one after the other: machine i with probability proportional to c_i, the number of
-    messages for which it still has unused examples. A machine with c_i as large as the number of rounds left comes
-    first, because a later round could otherwise not be filled. All T rounds are therefore full, where T is the largest
-    number with Σ_i min(n_i, T) ≥ m·T and n_i is c_i at the start. If no n_i exceeds T, fewer than m of all examples
-    remain unused.
+    A round samples distinct machines one after the other. The probability of machine i is proportional to c_i, the
+    number of messages for which it still has unused examples. A machine with c_i as large as the number of rounds left
+    is taken first, because a later round could otherwise not be filled.
 
-    Dataset sizes become public. The neighbouring relation replace-one allows this; add-or-remove-one does not.
+    All T rounds are therefore full. T is the largest number with Σ_i min(n_i, T) ≥ m·T, where n_i is c_i at the start.
+    If no n_i exceeds T, fewer than m of all examples remain unused.
+
+    The schedule makes dataset sizes public. The neighbouring relation replace-one allows this, because it does not
+    change sizes; add-or-remove-one does not.
 
     Args:
-        shares: number of messages for which each machine has fresh examples, int [machines]; None takes it from the
+        shares: number of messages for which each machine has unused examples, int [machines]. None takes it from the
             problem.
 
     Raises:
@@ -182,7 +191,7 @@ class BySize(Participation):
 
     @property
     def known(self) -> np.ndarray:
-        """The number of messages of each machine, int [machines].
+        """Number of messages for which each machine has unused examples at the start, int [machines].
 
         Raises:
             Refusal: if `shares` is None.

@@ -25,16 +25,26 @@ class LocalWork(Sampler):
 
     @property
     def uses(self) -> Any:
-        """Number of a round's steps that may use a given record: one number, or one for each machine, [machines]."""
+        """Largest number of local steps in a round that may use the same record.
+
+        It is one number, or one for each machine, [machines].
+        """
         raise Undefined("a sampler of local work must define uses")
 
     @property
     def of_step(self) -> Sampler:
-        """Sampler of the records of a step that may use a given record."""
+        """Sampler of the records of a single step, for the guarantee.
+
+        It is `Full` if it is public which steps use a record.
+        """
         raise Undefined("a sampler of local work must define of_step")
 
     def divisors(self, sizes: np.ndarray) -> np.ndarray:
-        """Return the fixed divisor of a step's sum on machines with `sizes` records, int [machines]."""
+        """Return the fixed number by which the sum over a step's records is divided, int [machines].
+
+        Args:
+            sizes: number of records of each machine.
+        """
         raise Undefined("a sampler of local work must define divisors")
 
     def most_steps(self, sizes: np.ndarray) -> int:
@@ -45,16 +55,21 @@ class LocalWork(Sampler):
         return self.most_steps(sizes) * self.step_width(sizes, messages)
 
     def step_width(self, sizes: np.ndarray, messages: int) -> int:
-        """Return B, the largest number of records of a step in `messages` messages."""
+        """Return B, the largest number of records of a local step.
+
+        Args:
+            sizes: number of records of each machine.
+            messages: number of messages in the run, on which the bound on random batches depends.
+        """
         raise Undefined("a sampler of local work must define step_width")
 
 
 @dataclass(frozen=True)
 class LocalEpochs(LocalWork):
-    """Local steps in every round that make E passes over a machine's records, in batches of B.
+    """Local steps in every round that make `epochs` passes over a machine's records, in batches.
 
-    Each pass is in a new random order. Its last batch is smaller if B does not divide the number of records. A machine
-    with n records takes E·⌈n/B⌉ steps, and none without records.
+    Each pass is in a new random order. The last batch of a pass is smaller if B does not divide the number of records.
+    A machine with n records takes E·⌈n/B⌉ steps, with E = `epochs` and B = `batch`.
 
     Attributes:
         epochs: E, number of passes in a round.
@@ -119,10 +134,10 @@ class LocalEpochs(LocalWork):
 
 @dataclass(frozen=True)
 class LocalSteps(LocalWork):
-    """K local steps in every round, each on a batch that is sampled independently from a machine's records.
+    """A fixed number of local steps in every round, each on a batch sampled independently from a machine's records.
 
     Attributes:
-        number: K, number of local steps of every machine, or one number for each machine. These are public constants.
+        number: number of local steps of every machine, or one number for each machine. These numbers are public.
         sampler: sampler of the batch of one step.
 
     >>> from fedprivjax.plan.samplers import Subset
@@ -155,7 +170,7 @@ class LocalSteps(LocalWork):
 
     @property
     def batch(self) -> Batch:  # type: ignore[override]
-        """Batch of one step."""
+        """Number of records in the batch of one step."""
         return self.sampler.batch
 
     @property

@@ -43,8 +43,9 @@ class Norms(NamedTuple):
 def rounded_norm(norm: Any, beta: float, dimension: int) -> Any:
     """Return a bound on the L2 norm of a vector after its coordinates are rounded to integers at random.
 
-    `min(c + √D, √(c² + D/4 + √(2·ln(1/β))·(c + √D/2)))`, Theorem 1 of Kairouz, Liu & Steinke 2021. A random rounding
-    exceeds it with probability at most β.
+    For a vector of norm at most c = `norm` and D = `dimension` coordinates, a random rounding exceeds the bound with
+    probability at most β = `beta`. The bound is `min(c + √D, √(c² + D/4 + √(2·ln(1/β))·(c + √D/2)))`, Theorem 1 of
+    Kairouz, Liu & Steinke 2021.
 
     Args:
         norm: c, bound on the L2 norm of the vector, in units in which the integers are spaced by 1; may be traced.
@@ -151,7 +152,7 @@ DISTRIBUTIONS = {
 def integer_epsilon(
     distribution: str, norms: Norms, variance: float, senders: int, releases: int, delta: float
 ) -> float:
-    """Return ε at δ of several sums of integer messages with noise, or inf without noise.
+    """Return ε at δ of several released sums of noisy integer messages, or inf without noise.
 
     Args:
         distribution: distribution of the noise, a key of `DISTRIBUTIONS`.

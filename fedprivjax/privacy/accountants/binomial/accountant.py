@@ -134,8 +134,9 @@ def _least(tails: Tails, ratio: Callable[[int], float], delta: float, places: ra
 class BinomialSums(RecordAccountant):
     """Accountant of shuffled sums: users round a vector to integers and send it in bits, together with random bits.
 
-    The random bits are binomial noise in the sum. The arguments `records` and `batch` of its functions have no effect,
-    because a user has one record.
+    The random bits are binomial noise in the sum. A "ratio" is the standard deviation of this noise, divided by the
+    largest shift of a sum by one record. The arguments `records` and `batch` have no effect, because a user has one
+    record.
 
     Attributes:
         users: number n of users in one sum who follow the protocol.
@@ -143,9 +144,10 @@ class BinomialSums(RecordAccountant):
         levels: number g of levels to which a coordinate is rounded.
         rounding: "averaged", "coupled" or "independent", the bound on the effect of random rounding
             (`binomial.vector`).
-        accounting: "exact", which is proved; "gaussian-limit", the ε of Gaussian noise with the same variance, which is
-            not proved; or "paper", the paper's claim, composed by its own rule. If the noise's standard deviation is
-            above g, "gaussian-limit" is within about one percent of the exact ε of a change in a single direction.
+        accounting: "exact" for a proved ε. "gaussian-limit" for the ε of Gaussian noise with the same variance, which
+            is not proved. "paper" for the paper's claim, composed by its own rule. If the standard deviation of the
+            noise is above g, "gaussian-limit" differs by about one percent from the exact ε of a change in a single
+            direction.
     """
 
     users: int
@@ -165,14 +167,14 @@ class BinomialSums(RecordAccountant):
         require_choice("accounting", self.accounting, ACCOUNTINGS)
 
     def accounted(self, ratio: float) -> float:
-        """Return the ratio of noise to shift unchanged. The other functions round it as the bits require."""
+        """Return the ratio unchanged. The other functions round it to a whole number of bits."""
         return ratio
 
     def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
         """Return ε at δ after `releases` sums, or inf if the noise has too few different values.
 
-        `ratio` is the standard deviation of the noise, divided by the largest shift of a sum by one record. ε is that
-        of the bits that `BitMean` sends for this ratio.
+        `ratio` is the standard deviation of the noise, divided by the largest shift of a sum by one record. The ε holds
+        for the bits that `BitMean` sends for this ratio.
         """
         if not ratio >= 0:
             raise Refusal(f"ratio must be at least 0, got {ratio}")
@@ -188,7 +190,7 @@ class BinomialSums(RecordAccountant):
         return paper.composed_epsilon(paper.claimed_vector(message, self.users, self.dimension, part), delta, releases)
 
     def ratio(self, epsilon: float, releases: int, *, delta: float) -> float:
-        """Return the smallest ratio of noise to shift whose ε is at most the given one, the inverse of `epsilon`.
+        """Return the smallest ratio of noise to shift whose ε is at most a given `epsilon`.
 
         >>> sums = BinomialSums(users=1000, dimension=10, levels=64)
         >>> 0.9999 < sums.epsilon(sums.ratio(1.0, 1, delta=1e-6), 1, 1, 1, delta=1e-6) <= 1
@@ -207,14 +209,14 @@ class BinomialSums(RecordAccountant):
         return search_min_noise(epsilon_of, epsilon, widened * sqrt(releases / self.users) / gdp.mu(epsilon, delta))
 
     def summary(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
-        """Return ε, and ε of Gaussian noise of the same variance on a sum without rounding, by column."""
+        """Return two columns of a table: ε, and ε of Gaussian noise of the same variance on a sum without rounding."""
         ours = self.epsilon(ratio, records, batch, releases, delta=delta)
         mu = inf if ratio == 0 else sqrt(releases / self.users) / accounted(ratio)
         return dict(zip(self.columns, (ours, float(gdp.epsilon(mu, delta))), strict=True))
 
     @property
     def proved(self) -> bool:
-        """True if ε is a proved upper bound, which is so for `accounting` "exact"."""
+        """True if ε is a proved upper bound, as with `accounting` "exact"."""
         return self.accounting == "exact"
 
     @property
@@ -227,8 +229,8 @@ class BinomialSums(RecordAccountant):
     ) -> tuple[AccountantResult, ...]:
         """Return a lower bound on ε, and the exact ε if `accounting` is another one.
 
-        The lower bound is from exact tail probabilities of all sums added up, for a record that changes from one end of
-        the range to the other in one coordinate. It is ε itself for one coordinate released once.
+        The lower bound is for a record that changes from one end of the range to the other in one coordinate. It
+        follows from exact tail probabilities of all sums added up. For one coordinate released once, it is ε itself.
         """
         if ratio in (0.0, inf):
             return ()
