@@ -167,7 +167,15 @@ def files_of(name: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def check_arguments(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise Refusal if a custom function does not take an option, or lacks a required one.
+    """Raise Refusal unless `options` are valid keyword arguments of a custom dataset's function.
+
+    There must be none that it does not take, none missing that it requires, and no number or path of a wrong kind. A
+    function with `**` arguments is only checked for missing ones.
+
+    Args:
+        name: dataset's name in the message.
+        function: its loader.
+        options: values by name.
 
     >>> check_arguments("mine:load", lambda rows, seed=0: None, {"seed": 1})
     Traceback (most recent call last):

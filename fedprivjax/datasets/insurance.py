@@ -32,14 +32,15 @@ def insurance(machines: int = 3, *, trial: int = 0, path: str | None = None) -> 
     Records are sorted by charges and cut into groups of ⌈1338/machines⌉, the last one smaller, so that machines are as
     different as possible. Each machine holds out a random fifth of its records, rounded up, as its test set: for 3
     machines 1068 training and 270 test records in total. Features are a constant 1, then age, sex, bmi, children,
-    smoker and region in this order. Words are replaced by their alphabetical rank. Age and bmi are standardised with
-    the mean and the unbiased standard deviation of the machine's training records. Labels are raw charges.
+    smoker and region in this order. Words are replaced by codes: their alphabetical rank, from 0. Age and bmi are
+    standardised with the mean and the unbiased standard deviation of the machine's training records. Labels are raw
+    charges.
 
     Neither the partition nor the standardisation is private, and no guarantee covers them.
 
-    `feature_bound` holds for all possible records. If a machine has n training records, no standardised value of them
-    exceeds (n − 1)/√n. Test records are clipped to this value, which is above 10 for 10 machines. Children are at most
-    20, and the other features at most their largest code.
+    The result's `feature_bound` bounds the norm of every possible row of features. It uses that a standardised value of
+    n training records is at most (n − 1)/√n (test values are clipped to it), that children are at most 20, and that
+    sex, smoker and region are at most their largest code.
 
     Args:
         machines: number of machines.

@@ -34,10 +34,10 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
     """Gaussian noise on each machine's message, a mean over a sample of its records; protects one record.
 
     Attributes:
-        clip: C, bound that is enforced on the norm of every record's message. None enforces the largest Lipschitz
-            constant stated for any machine. The noise of each machine then follows from its own stated constant, which
-            is not verified. A message that combines several gradients needs a clip, since no Lipschitz constant bounds
-            it.
+        clip: C, bound that is enforced on the norm of every record's message. None clips to the largest Lipschitz
+            constant stated for any machine. Each machine's noise is computed from its own, possibly smaller, stated
+            constant. Nothing checks that constant: the machine's guarantee holds only if it is true. Give a `clip` to
+            be sure, and always if a message combines several gradients.
         batch, sampler, rate: as in `NoisyMinibatchSGD`.
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. "add-or-remove-one" needs
             Poisson samples of a public `rate`.

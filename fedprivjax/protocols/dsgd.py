@@ -34,10 +34,12 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
     Attributes:
         epsilon, noise_std, step_scale, clip, relative_privacy, batch, sampler, rate, relation, noise_rule, delta: as in
             `NoisyMinibatchSGD`.
+        calibrate_to, adversary: as in `Protocol`.
         step_size: η, which is required.
         mixing: weights with which machines average with their neighbours, as in `Gossip`.
         noise_schedule: "independent", or a `Pairwise` for noise that neighbours share in addition (DECOR).
-        server: any optax transformation or schedule of each machine instead of the plain step, as in `NoisySGD`.
+        server: optimiser with which every machine takes its own step (there is no server; the name is that of
+            `NoisySGD`): any optax transformation or schedule. None is the plain step.
 
     **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records, as `NoisyMinibatchSGD`
     with the same settings. Averaging is post-processing.

@@ -71,8 +71,8 @@ class ReducedTreeMomentum(MomentumProtocol):
 
     Attributes:
         mu, epsilon: privacy target, `mu` or `epsilon`; inf is non-private.
-        noise_std: σ, noise of a node of the anchors' tree that ends within the first two epochs. The noise of every
-            other node is a fixed multiple of σ (`stds`).
+        noise_std: σ, standard deviation of the noise on those nodes of the anchors' tree that end in the first two
+            epochs. `stds` has the ratio to σ for each group of nodes.
         step_scale: factor on `step_size`, given or the theory's.
         step_size: η, length of every step. None is 1/√(N·T) of Theorem 9, for T rounds in epochs of N rounds. For
             clipped gradients in a bounded set, None is the smaller of `TreeMomentum`'s default and C/(8NL), with
@@ -90,12 +90,11 @@ class ReducedTreeMomentum(MomentumProtocol):
         relative_privacy: relative μ of the machines, as in `TreeMomentum`.
         stds: noise of each group divided by σ; set by `calibrate`, like `epoch` and `slack`.
 
-    **Privacy**: μ-GDP for replacing one record. μ² is the largest, over records, of Σ (s/τ)² over the nodes of all
-    trees. Here τ is the standard deviation of a node's noise. The number s is the sum of the changes by which the
-    record moves the node, one for each round of the node that uses the record. Before weighting, a change is at most 2C
-    in a node of anchors, 2·min(ηNL, 2C) in a node of differences, and 2·min(ηpL, 2C) in a node of residuals, for a
-    round p rounds after the anchor. The weight of a change is (α/K)·(1−α)^k if the node ends k rounds later. These
-    bounds need steps of length η, so the method has no `server`.
+    **Privacy**: μ-GDP for replacing one record, with μ² = max over records of Σ over nodes (s/τ)². τ is the node's
+    noise, and s the most by which the record moves the node: the sum, over the node's rounds that use it, of
+    (α/K)·(1−α)^k·a, for k rounds before the node's end. The bound a is 2C (anchors), 2·min(ηNL, 2C) (differences) or
+    2·min(ηpL, 2C) (residuals, p rounds after the anchor). With trust = "server", s is divided by the number of
+    machines. These bounds need steps of length η, so the method has no `server`.
     """
 
     reset_rate: Any = struct.field(default=None, metadata={"small": of_short_epochs})

@@ -296,9 +296,18 @@ def smoothed_scan(
     envelope of smoothness β from a loss with Lipschitz constant L.
 
     Args:
+        users: number of users, each used once.
+        distance: bound on the distance from the start to the minimum.
+        lipschitz: L, Lipschitz constant of the loss.
+        noise: variance of a batch's noise, summed over coordinates, divided by L²; or a function of the batch size.
+        per_round: batch size (users in a round), or None for the best.
         smoothness: β, smoothness of the envelope, or None for the best.
         paper_2L: True takes 2L as the Lipschitz constant of the envelopes, as the paper does, although L suffices.
-        users, distance, lipschitz, noise, per_round, sampling, form: as for `agd_scan`.
+        sampling, form: as for `agd_scan`.
+
+    Returns:
+        A `Phase`: users, users per round, rounds (the three numbers of the example), `spread`, which shortens the steps
+        because of the noise, the envelope's smoothness β, the distance, and the bound.
 
     Source: Cheu et al. 2022, Theorem 4.7 with explicit constants.
 

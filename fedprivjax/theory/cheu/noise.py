@@ -158,7 +158,8 @@ def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, acc
 def rounding_constant(*, users: ArrayLike, levels: ArrayLike, dimension: int) -> Any:
     """Bound on what random rounding of gradients adds to the noise constant of their sum.
 
-    The noise constant is the noise variance of the sum over all coordinates, divided by the squared Lipschitz constant.
+    The noise constant of a sum of gradients is the variance of its noise, added up over the coordinates and divided by
+    the squared Lipschitz constant.
 
     Args:
         users: n, number of users in the sum.

@@ -254,11 +254,11 @@ def acsa_stages(
 def acsa_stages_bound(stages: list[Stage], *, gap: float, strong_convexity: float, variance: float) -> float:
     """Bound on the excess loss after successive runs (stages) of accelerated SGD on a strongly convex loss.
 
-    Each stage of `acsa_stages` halves the bound. An exception is a single stage of all rounds, which `acsa_stages`
-    returns if its first stage does not fit. The bound may then exceed `gap`.
+    Pass the stages of `acsa_stages`: each halves the bound. If the rounds are too few for its first stage, it returns
+    one stage of all rounds, and the bound may exceed `gap`.
 
     Args:
-        stages: rounds R_k and scale v_k of every run k = 1, 2, …
+        stages: for every run k its number of rounds R_k and v_k; a larger v_k means shorter steps.
         gap: Δ_0, bound on the excess loss at the start.
         strong_convexity: μ, strong convexity of the loss.
         variance: V², mean squared error of a round's gradient.

@@ -126,9 +126,15 @@ def population_variance(
         pmf: probabilities of 1, 2, …, machines in a round.
 
     Returns:
-        The terms of `min{Φ²/(M′K), φ²_max/(MK)} + Υ²/M + d·min{Σ²/M′, σ²_max/M}`. M is the `harmonic_machines` of the
-        pmf, M′ its `second_moment_machines`, and Υ² the `client_variance`. Φ² and Σ² are the `expected_top` of the φ_i²
-        and σ_i², and φ²_max and σ²_max their largest.
+        A `Variance`:
+
+        * `sampling = min{Φ²/(M′K), φ²_max/(MK)}`;
+        * `clients = Υ²/M`;
+        * `noise = d·min{Σ²/M′, σ²_max/M}`.
+
+        For a random number m of machines, `M = 1/E[1/m]` and `M′ = 1/√E[1/m²]`. Φ² is `√E[ā_m²]`, where ā_m is the mean
+        of the m largest φ_i² (Σ² likewise with σ_i²); φ²_max and σ²_max are the largest. Υ² is `client_variance`:
+        `(1 − (M−1)/(N−1))·diversity` for N machines.
 
     Source: Lowy & Razaviyayn 2023, Lemma E.5.
 
