@@ -149,26 +149,26 @@ def _user_file(name: str, folder: Path | None) -> str | None:
 class Imported(Reflected):
     """Base class of sections with a user-defined object, given by import path.
 
-    For `what = "loss"`, the keys of its path and of its arguments are `loss_path` and `loss_options`.
-
     Attributes:
         found: imported object, or `Unimported`.
-        what: role of the object in messages.
+        what: role of the object in messages. For "loss", the key of its arguments is `loss_options`.
+        path_key: key of its import path.
         base: class of the object.
     """
 
     what: ClassVar[str]
+    path_key: ClassVar[str]
     base: ClassVar[type]
     found: Any = Field(default=None, exclude=True, repr=False)
 
     @classmethod
     def prepared(cls, raw: Mapping[str, Any], context: Any) -> Any:
-        path = raw.get(f"{cls.what}_path")
+        path = raw.get(cls.path_key)
         return {**raw, "found": resolve(cls.what, path, {}, context)} if isinstance(path, str) else raw
 
     def made(self, **filled: Any) -> Any:
         """Return the user-defined object, made with its options. Lists become tuples."""
-        path, options = getattr(self, f"{self.what}_path"), f"{self.what}_options"
+        path, options = getattr(self, self.path_key), f"{self.what}_options"
         given = {name: tuple(one) if isinstance(one, list) else one for name, one in getattr(self, options).items()}
         return made(self.what, path, self.found, given, self.base, options)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.experiment.names import Imported, resolve
+from fedprivjax.experiment.names import Imported
 from fedprivjax.experiment.section import THEORY, Reflected, Settings, arguments, refuse, sections
 from fedprivjax.plan.participation import SCHEMES, Buffered, Cohorts, Delays, Dropouts, Participation, Timed
 
@@ -104,15 +104,10 @@ class Own(Imported, AnyKind):
         options: further arguments of the class or function.
     """
 
-    maker, what = Participation, "participation"
+    maker, what, path_key = Participation, "participation", "name"
     name: str
     per_round: int | None = None
     options: dict[str, Any] = {}
-
-    @classmethod
-    def prepared(cls, raw, context):
-        path = raw.get("name")
-        return {**raw, "found": resolve(cls.what, path, {}, context)} if isinstance(path, str) else raw
 
     def scheme(self, machines, per_round):
         given = {} if per_round is None else {"per_round": per_round}

@@ -174,7 +174,7 @@ class OwnLoss(Imported, Smoothable):
         loss_options: arguments of the class or function.
     """
 
-    what, base = "loss", LinearLoss
+    what, path_key, base = "loss", "loss_path", LinearLoss
     loss_path: str
     loss_options: dict[str, Any] = {}
 
@@ -209,7 +209,7 @@ class OwnModel(Imported, Model):
         model_options: arguments of the class or function.
     """
 
-    what, base = "model", object  # flax modules of either kind: `from_dataset` checks
+    what, path_key, base = "model", "model_path", object  # flax modules of either kind: `from_dataset` checks
     model_path: str
     model_options: dict[str, Any] = {}
 
@@ -228,7 +228,7 @@ class OwnSet(Imported, Set):
         constraint_options: arguments of the class or function.
     """
 
-    what, base = "constraint", ConstraintSet
+    what, path_key, base = "constraint", "constraint_path", ConstraintSet
     constraint_path: str
     constraint_options: dict[str, Any] = {}
 
